@@ -1,0 +1,236 @@
+"""Every error that a user may meet, as one tree.
+
+::
+
+    SparkclusterError                  exit 1
+    ├── UsageError                     exit 2   wrong flags or a file that makes no sense
+    │   └── SpecError                  exit 2   problems in an inventory or playbook, with file:line:column
+    ├── LeaseHeld                      exit 3   another operator is changing this cluster
+    ├── LeaseLost                      exit 1   our own right to change it has lapsed
+    ├── HostError                      exit 1   a node could not be reached or asked
+    │   ├── HostUnknown                         its name does not resolve
+    │   ├── HostRefused                         nothing listens on its SSH port
+    │   ├── HostTimeout                         no answer within the limit
+    │   ├── HostKeyUnknown                      never seen before, and we do not trust blindly
+    │   ├── HostKeyChanged                      not the machine it was
+    │   ├── AuthFailed                          no key that we have opens it
+    │   ├── HostLost                            the connection broke
+    │   ├── CommandTimeout                      a command outlived its limit
+    │   └── CommandFailed                       a command of ours failed
+    ├── PlanError                      exit 1   no plan can be made of what is there
+    ├── FoundErrors                    exit 1   findings of severity error
+    ├── StageError                     exit 1   weights or image did not reach a node
+    │   └── RegistryAuth                        the registry wants a login
+    ├── LaunchError                    exit 1   the model did not answer
+    ├── NotServing                     exit 1   there is nothing there to ask
+    ├── RolledBack                     exit 4   failed, and what was there before serves again
+    └── Interrupted                    exit 130
+
+Each carries the node it happened on, the step that was under way and a hint of what to type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from sparkcluster.findings import Finding
+
+
+class SparkclusterError(Exception):
+    """Root of the tree.
+
+    Args:
+        message: one line, no full stop.
+        node: name of the node it is about.
+        step: what was under way, as ``stage image``.
+        hint: what to type or do.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self, message: str, *, node: str | None = None, step: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.node = node
+        self.step = step
+        self.hint = hint
+
+    @property
+    def kind(self) -> str:
+        """Stable name of the error in JSON."""
+        return type(self).__name__
+
+    def as_json(self) -> dict[str, Any]:
+        """The error in the shape that other programs may rely on."""
+        return {
+            "error": {
+                "kind": self.kind,
+                "message": self.message,
+                "node": self.node,
+                "step": self.step,
+                "hint": self.hint,
+            }
+        }
+
+
+class UsageError(SparkclusterError):
+    """Wrong flags, or input that makes no sense."""
+
+    exit_code = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong in a file the user wrote; lines and columns count from 1."""
+
+    file: str
+    line: int
+    column: int
+    path: str
+    message: str
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}:{self.column}: "
+        return where + (f"{self.path}: " if self.path else "") + self.message
+
+
+class SpecError(UsageError):
+    """An inventory or playbook that cannot be used, with every problem found in it."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems), hint=self.problems[0].hint)
+
+    def as_json(self) -> dict[str, Any]:
+        """The error, with ``problems`` as a list beside the message."""
+        document = super().as_json()
+        document["error"]["problems"] = [dataclasses.asdict(problem) for problem in self.problems]
+        return document
+
+
+class LeaseHeld(SparkclusterError):
+    """Another operator is changing this cluster."""
+
+    exit_code = 3
+
+
+class LeaseLost(SparkclusterError):
+    """Our right to change this cluster lapsed; nothing was changed after that."""
+
+
+class HostError(SparkclusterError):
+    """A node could not be reached or asked."""
+
+
+class HostUnknown(HostError):
+    """The node's name does not resolve."""
+
+
+class HostRefused(HostError):
+    """Nothing listens on the node's SSH port, or the network says so."""
+
+
+class HostTimeout(HostError):
+    """The node did not answer within the limit."""
+
+
+class HostKeyUnknown(HostError):
+    """The node's host key was never seen, and host keys are checked."""
+
+
+class HostKeyChanged(HostError):
+    """The node shows another host key than the one that is known."""
+
+
+class AuthFailed(HostError):
+    """No key that we have opens the node."""
+
+
+class HostLost(HostError):
+    """The connection to the node broke."""
+
+
+class CommandTimeout(HostError):
+    """A command on the node outlived its limit."""
+
+
+class CommandFailed(HostError):
+    """A command that should succeed on the node did not."""
+
+
+class PlanError(SparkclusterError):
+    """No plan can be made of what is there."""
+
+
+class FoundErrors(SparkclusterError):
+    """The checks found what would make the launch fail."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        self.findings = tuple(findings)
+        errors = [finding for finding in self.findings if finding.severity == "error"]
+        plural = "" if len(errors) == 1 else "s"
+        super().__init__(
+            f"{len(errors)} finding{plural} to mend before launch",
+            node=errors[0].node if len(errors) == 1 else None,
+            step="preflight",
+            hint=errors[0].remedy[0] if errors and errors[0].remedy else None,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The error, with the findings beside it."""
+        return {**super().as_json(), "findings": [finding.as_json() for finding in self.findings]}
+
+
+class StageError(SparkclusterError):
+    """Weights or image did not reach a node."""
+
+
+class RegistryAuth(StageError):
+    """The registry wants a login first."""
+
+
+class LaunchError(SparkclusterError):
+    """The group did not come to answer.
+
+    Args:
+        log: last lines of the log of the rank that failed, oldest first.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        node: str | None = None,
+        step: str | None = None,
+        hint: str | None = None,
+        log: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, node=node, step=step, hint=hint)
+        self.log = tuple(log)
+
+    def as_json(self) -> dict[str, Any]:
+        """The error, with the last log lines beside the message."""
+        document = super().as_json()
+        document["error"]["log"] = list(self.log)
+        return document
+
+
+class NotServing(SparkclusterError):
+    """There is no endpoint to ask."""
+
+
+class RolledBack(SparkclusterError):
+    """The change failed and what was there before serves again."""
+
+    exit_code = 4
+
+
+class Interrupted(SparkclusterError):
+    """The user pressed Ctrl-C; the message says what is left."""
+
+    exit_code = 130

@@ -1,0 +1,297 @@
+"""Typed facts. A value that could not be read is an ``Unread`` that says why, never a default."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+T = TypeVar("T")
+
+
+class Fact(BaseModel):
+    """Base of all facts: immutable; keys that a newer probe adds are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Unread(Fact):
+    """What could not be read, and because of what; in JSON ``{"unread": "why"}``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    unread: str
+
+
+def read(value: T | Unread) -> T | None:
+    """``value``, or None where it could not be read."""
+    return None if isinstance(value, Unread) else value
+
+
+class PythonFacts(Fact):
+    """The interpreter that ran the probe."""
+
+    executable: str
+    version: str
+
+
+class OsRelease(Fact):
+    """``/etc/os-release``."""
+
+    id: str
+    version: str
+    pretty_name: str
+
+
+class Dgx(Fact):
+    """``/etc/dgx-release`` without the serial number."""
+
+    name: str
+    platform: str | None = None
+    ota_version: str | None = None
+    swbuild_version: str | None = None
+
+
+class Gpu(Fact):
+    """One line of nvidia-smi; GB10 answers ``[N/A]`` for memory, which is None here."""
+
+    name: str
+    compute_capability: str | None = None
+    memory_total_bytes: int | None = None
+    power_w: float | None = None
+    sm_clock_mhz: float | None = None
+    utilization_percent: float | None = None
+
+
+class Memory(Fact):
+    """``/proc/meminfo`` in bytes. CUDA can take MemFree; MemAvailable counts page cache that it cannot."""
+
+    total_bytes: int
+    free_bytes: int
+    available_bytes: int
+    cached_bytes: int
+    swap_total_bytes: int
+    swap_free_bytes: int
+
+
+class Disk(Fact):
+    """The file system under one path; ``purpose`` is state, hf_home or docker."""
+
+    purpose: Literal["state", "hf_home", "docker"]
+    path: str
+    total_bytes: int
+    free_bytes: int
+
+
+class Docker(Fact):
+    """The Docker engine as its API answers it."""
+
+    version: str
+    storage_driver: str
+    root_dir: str
+    runtimes: tuple[str, ...]
+    cdi_devices: tuple[str, ...] = ()
+    containerd_store: bool = False
+    snap: bool = False
+
+
+class Interface(Fact):
+    """One network interface; ``addresses`` are IPv4 with prefix, as 192.168.177.11/24."""
+
+    name: str
+    mac: str
+    operstate: str
+    carrier: bool
+    mtu: int
+    speed_mbps: int | None = None
+    addresses: tuple[str, ...] = ()
+    phys_port_name: str | None = None
+    driver: str | None = None
+    wireless: bool = False
+
+    def ipv4(self) -> tuple[ipaddress.IPv4Interface, ...]:
+        """Its IPv4 addresses."""
+        return tuple(ipaddress.IPv4Interface(address) for address in self.addresses)
+
+
+class Gid(Fact):
+    """One entry of an HCA's GID table that is not empty."""
+
+    index: int
+    value: str
+    type: str | None
+    netdev: str | None
+
+    @property
+    def ipv4(self) -> str | None:
+        """The IPv4 address that the GID maps, or None."""
+        mapped = ipaddress.IPv6Address(self.value).ipv4_mapped
+        return None if mapped is None else str(mapped)
+
+    @property
+    def is_roce_v2(self) -> bool:
+        """Whether it is of type RoCE v2."""
+        return self.type == "RoCE v2"
+
+
+class Hca(Fact):
+    """One RDMA device, port 1 (a ConnectX-7 function of a Spark has no other)."""
+
+    name: str
+    netdev: str | None
+    state: str
+    phys_state: str
+    rate: str | None = None
+    firmware: str | None = None
+    gids: tuple[Gid, ...] = ()
+
+    @property
+    def active(self) -> bool:
+        """Whether its port can carry traffic; DOWN with LINK_UP occurs and is not active."""
+        return self.state == "ACTIVE"
+
+    def roce_v2_index(self, address: str) -> int | None:
+        """Index of the RoCE v2 GID that maps IPv4 ``address``, or None."""
+        return next((gid.index for gid in self.gids if gid.is_roce_v2 and gid.ipv4 == address), None)
+
+
+class Listener(Fact):
+    """One listening TCP socket and, where it may be known, its process."""
+
+    address: str
+    port: int
+    process: str | None = None
+
+
+class Image(Fact):
+    """The playbook's image on this node. ``inside`` is None until the image itself has been asked."""
+
+    reference: str
+    id: str
+    digest: str | None = None
+    layers: tuple[str, ...] = ()
+    entrypoint: tuple[str, ...] = ()
+    env_names: tuple[str, ...] = ()
+    architecture: str | None = None
+    size_bytes: int = 0
+    inside: EngineFacts | Unread | None = None
+
+
+class EngineFacts(Fact):
+    """What lies in an image, or in the engine's Python of runtime ``process``."""
+
+    python: str
+    python_version: str
+    platform: str
+    vllm_version: str | None = None
+    ray_version: str | None = None
+    triton_version: str | None = None
+    family: Literal["upstream", "ngc", "other"] = "other"
+
+
+class Rank(Fact):
+    """One rank that we or somebody else's sparkcluster made: a container or a process."""
+
+    name: str
+    state: Literal["created", "running", "exited", "dead", "unknown"]
+    exit_code: int | None = None
+    pid: int | None = None
+    image_id: str | None = None
+    started_at: str | None = None
+    labels: dict[str, str] = {}
+
+
+class WeightFile(Fact):
+    """One file of a model, relative to its directory."""
+
+    name: str
+    size_bytes: int
+
+
+class Weights(Fact):
+    """The model as it lies on the node."""
+
+    path: str | None
+    revision: str | None = None
+    files: tuple[WeightFile, ...] = ()
+    missing: tuple[str, ...] = ()
+    truncated: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every file that config and index name is there at full length."""
+        return self.path is not None and bool(self.files) and not self.missing and not self.truncated
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size_bytes for file in self.files)
+
+
+class ReleaseFact(Fact):
+    """The newest release recorded on the node; ``record`` is the document as it was written."""
+
+    number: int
+    plan_hash: str
+    record: dict[str, Any] = {}
+
+
+class LeaseFact(Fact):
+    """Who may change the cluster, as this node knows it."""
+
+    epoch: int
+    held: bool
+    operator: str | None = None
+
+
+class Facts(Fact):
+    """Everything one node said of itself in one round trip."""
+
+    hostname: str
+    user: str
+    uid: int
+    groups: tuple[str, ...]
+    home: str
+    python: PythonFacts
+    architecture: str
+    kernel: str
+    clock_s: float
+    os: OsRelease | Unread
+    dgx: Dgx | Unread
+    driver: str | Unread
+    cuda: str | Unread
+    gpus: tuple[Gpu, ...] | Unread
+    memory: Memory | Unread
+    disks: tuple[Disk, ...] | Unread
+    docker: Docker | Unread
+    interfaces: tuple[Interface, ...] | Unread
+    hcas: tuple[Hca, ...] | Unread
+    infiniband_devices: bool
+    listeners: tuple[Listener, ...] | Unread
+    image: Image | Unread | None
+    engine: EngineFacts | Unread | None
+    ranks: tuple[Rank, ...] | Unread
+    weights: Weights | Unread | None
+    state_dir: str
+    hf_home: str
+    release: ReleaseFact | Unread | None
+    lease: LeaseFact | Unread | None
+    probe_s: float
+
+    def interface_of(self, address: str) -> Interface | None:
+        """The interface that carries IPv4 ``address``."""
+        return next(
+            (
+                interface
+                for interface in read(self.interfaces) or ()
+                if any(str(own.ip) == address for own in interface.ipv4())
+            ),
+            None,
+        )
+
+    def hca_of(self, interface: str) -> Hca | None:
+        """The HCA whose network device is ``interface``."""
+        return next((hca for hca in read(self.hcas) or () if hca.netdev == interface), None)
+
+
+Image.model_rebuild()

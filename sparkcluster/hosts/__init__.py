@@ -1,0 +1,5 @@
+"""Reaching machines."""
+
+from sparkcluster.hosts.base import Host, Result, Stream
+
+__all__ = ["Host", "Result", "Stream"]

@@ -1,0 +1,89 @@
+"""Running a module of ``sparkcluster.node`` on a node: its source and its request go in by standard input.
+
+The line that starts it is the same for every program and holds no user data. The first line of input
+is a JSON document with the sources and the request; what follows belongs to the program.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import json
+from typing import Any
+
+from sparkcluster.errors import CommandFailed
+from sparkcluster.hosts.base import Host, Stream
+
+_START = (
+    "import sys,json;"
+    "sys.dont_write_bytecode=True;"
+    "boot=json.loads(sys.stdin.buffer.readline());"
+    "exec(boot['start'])"
+)
+
+# Runs on the node with ``boot`` in scope: makes the sent modules importable, then calls main.
+_LOADER = """
+import types
+for name in ("sparkcluster", "sparkcluster.node"):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = []
+for name, text in boot["modules"]:
+    module = types.ModuleType("sparkcluster.node." + name)
+    module.__file__ = "<sparkcluster/node/%s.py>" % name
+    sys.modules[module.__name__] = module
+    setattr(sys.modules["sparkcluster.node"], name, module)
+    exec(compile(text, module.__file__, "exec"), module.__dict__)
+answer = module.main(boot["request"], sys.stdin.buffer)
+if answer is not None:
+    sys.stdout.write(json.dumps(answer) + "\\n")
+    sys.stdout.flush()
+"""
+
+# What each program imports from its siblings, sent before it.
+_NEEDS = {
+    "probe": ("common", "network", "storage"),
+    "agent": ("common",),
+    "lease": ("common",),
+    "watch": ("common",),
+    "relay": ("common",),
+}
+
+
+@functools.cache
+def source(module: str) -> str:
+    """Source text of ``sparkcluster.node.<module>``."""
+    return (importlib.resources.files("sparkcluster.node") / f"{module}.py").read_text()
+
+
+def command(module: str, request: dict[str, Any], *, python: str = "python3") -> tuple[list[str], bytes]:
+    """Command line and input that run a program of ``sparkcluster.node`` with ``request``."""
+    modules = [(name, source(name)) for name in (*_NEEDS.get(module, ()), module)]
+    boot = {"start": _LOADER, "modules": modules, "request": request}
+    return [python, "-I", "-c", _START], json.dumps(boot).encode() + b"\n"
+
+
+def call(host: Host, module: str, request: dict[str, Any], *, timeout_s: float = 30) -> dict[str, Any]:
+    """Run a program to its end and return the document it answers.
+
+    Raises:
+        CommandFailed: it failed or answered no document; the message carries its last line of stderr.
+        HostError: the node could not be reached, or did not answer within ``timeout_s``.
+    """
+    argv, stdin = command(module, request)
+    result = host.run(argv, stdin=stdin, timeout_s=timeout_s)
+    try:
+        lines = result.stdout.strip().splitlines()
+        document = json.loads(lines[-1]) if result.ok else None
+    except (ValueError, IndexError):
+        document = None
+    if not isinstance(document, dict):
+        last = (result.stderr.strip().splitlines() or [b"no output"])[-1].decode(errors="replace")
+        hint = "sudo apt-get install python3" if result.exit_code == 127 else None
+        raise CommandFailed(f"{module} failed on {host.name}: {last}", node=host.name, step=module, hint=hint)
+    return document
+
+
+def stream(host: Host, module: str, request: dict[str, Any]) -> Stream:
+    """Start a program that talks in lines."""
+    argv, stdin = command(module, request)
+    return host.stream(argv, stdin=stdin)

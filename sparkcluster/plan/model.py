@@ -1,0 +1,93 @@
+"""The plan's types. A plan holds no secret and no volatile fact; its hash is over what it would do."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+Role = Literal["head", "worker"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ContainerPlan:
+    """One rank.
+
+    Attributes:
+        name: container name; carries cluster and release, so that nothing is ever renamed.
+        image: local image ID, or None with runtime ``process``.
+        argv: the complete command that is executed on the node; of secrets the names only.
+        launcher: the document that the launcher inside reads (rank, addresses, engine command, names of
+            variables that must not be carried over); mounted as a file.
+        rank_dir: directory on the node with launcher, entry program and log.
+    """
+
+    name: str
+    image: str | None
+    argv: tuple[str, ...]
+    launcher: dict[str, Any]
+    rank_dir: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodePlan:
+    """What one node runs.
+
+    Attributes:
+        env: variables of the rank without secrets.
+        secrets: names of variables that are set from a file that only the node's user may read.
+    """
+
+    node: str
+    group: str
+    role: Role
+    rank: int
+    env: dict[str, str]
+    secrets: tuple[str, ...]
+    containers: tuple[ContainerPlan, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """One replica."""
+
+    name: str
+    nodes: tuple[str, ...]
+    endpoint: str
+    executor: Literal["none", "ray", "native"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that ``up`` will run."""
+
+    cluster: str
+    hash: str
+    model: str
+    image: str | None
+    groups: tuple[GroupPlan, ...]
+    nodes: dict[str, NodePlan]
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan in the shape that other programs may rely on."""
+        return {
+            "cluster": self.cluster,
+            "hash": self.hash,
+            "model": self.model,
+            "image": self.image,
+            "endpoints": {group.name: group.endpoint for group in self.groups},
+            "groups": [list(group.nodes) for group in self.groups],
+            "nodes": {
+                name: {
+                    "group": node.group,
+                    "role": node.role,
+                    "rank": node.rank,
+                    "env": dict(node.env),
+                    "secrets": list(node.secrets),
+                    "containers": [
+                        {"name": one.name, "image": one.image, "argv": list(one.argv), "launcher": one.launcher}
+                        for one in node.containers
+                    ],
+                }
+                for name, node in self.nodes.items()
+            },
+        }

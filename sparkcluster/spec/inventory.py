@@ -1,0 +1,116 @@
+"""The inventory: which Sparks there are, how to reach them, and which playbook they serve."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from sparkcluster.spec.base import Name, Section
+
+HostKeys = Literal["reject", "accept-new"]
+Connection = Literal["auto", "ssh", "local"]
+Address = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.:%_-]*$", max_length=253)]
+
+
+class Ssh(Section):
+    """How to reach a node by SSH; what is left out comes from ``~/.ssh/config``, as ``ssh -G`` resolves it."""
+
+    user: str | None = Field(None, pattern=r"^[a-z_][a-z0-9_.-]*\$?$", description="login name")
+    port: int | None = Field(None, ge=1, le=65535, description="TCP port of sshd")
+    identity: str | None = Field(None, description="private key file; ~ is expanded here")
+    jump: str | None = Field(None, description="ProxyJump, as user@host:port")
+    known_hosts: str | None = Field(None, description="known_hosts file; default ~/.ssh/known_hosts")
+    host_keys: HostKeys = Field(
+        "reject", description="what to do with a host key never seen: refuse it, or store it (accept-new)"
+    )
+    connect_timeout_s: float = Field(10, gt=0, le=300, description="limit for connecting, in seconds")
+
+
+class NodeInterconnect(Section):
+    """Explicit interconnect of one node, for who knows better than the discovery."""
+
+    interfaces: list[str] = Field(min_length=1, description="network interfaces, one per twin in use")
+    hcas: list[str] = Field(default_factory=list, description="RDMA devices of these interfaces, in order")
+    gid_index: int | None = Field(None, ge=0, le=255, description="RoCE v2 GID index that all its HCAs share")
+
+
+class Interconnect(Section):
+    """The QSFP network; ``auto`` finds it from what the nodes say of themselves."""
+
+    rails: list[str] = Field(min_length=1, description="subnets of the rails, as 192.168.177.0/24")
+
+
+class Node(Section):
+    """One Spark."""
+
+    host: Address = Field(description="name or address by which it is reached")
+    name: Name | None = Field(None, description="short name; default: host")
+    ssh: Ssh | None = Field(None, description="overrides of the inventory's ssh section, key by key")
+    connection: Connection = Field("auto", description="auto asks whether the address is this machine's")
+    interconnect: NodeInterconnect | None = Field(None, description="explicit interfaces and HCAs")
+
+    @property
+    def label(self) -> str:
+        """The node's name, or its host where none was given."""
+        return self.name or self.host
+
+
+class Group(Section):
+    """Nodes that hold one tensor-parallel model together."""
+
+    name: Name
+    nodes: list[str] = Field(min_length=1)
+
+
+class ApiKey(Section):
+    """Where the API key comes from; never written into the inventory itself."""
+
+    env: str | None = Field(None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="environment variable")
+    file: str | None = Field(None, description="file that holds the key alone")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> ApiKey:
+        if (self.env is None) == (self.file is None):
+            raise ValueError("give either env or file")
+        return self
+
+
+class Api(Section):
+    """Where the OpenAI-compatible endpoint listens, on the head of each group."""
+
+    host: str = Field(
+        "127.0.0.1",
+        pattern=r"^(management|interconnect|[0-9A-Fa-f.:]+)$",
+        description="address to listen on; 'management' or 'interconnect' stand for the head's own",
+    )
+    port: int = Field(8000, ge=1, le=65535)
+    key: ApiKey | None = None
+
+
+class Runtime(Section):
+    """What holds a rank: a container, or for machines without Docker a plain process."""
+
+    kind: Literal["docker", "process"] = "docker"
+    python: str | None = Field(None, description="process only: the Python that has vLLM; default: the node's")
+
+
+class Inventory(Section):
+    """What the cluster is."""
+
+    cluster: Name = Field(description="name of the cluster; labels on the nodes carry it")
+    nodes: list[Node] = Field(min_length=1)
+    ssh: Ssh = Field(default_factory=lambda: Ssh.model_validate({}), description="defaults for every node")
+    interconnect: Literal["auto"] | Interconnect = "auto"
+    playbook: str = Field(description="name or path; looked up beside the inventory, then among the bundled")
+    groups: list[Group] = Field(default_factory=list, description="default: one group over all nodes")
+    runtime: Runtime = Field(default_factory=lambda: Runtime.model_validate({}))
+    api: Api = Field(default_factory=lambda: Api.model_validate({}))
+    hf_home: str = Field("~/.cache/huggingface", description="Hugging Face cache on every node")
+    state_dir: str = Field("~/.local/state/sparkcluster", description="where records lie on every node")
+    ignore: list[str] = Field(default_factory=list, description="codes of findings that shall not stop")
+
+    def node_ssh(self, node: Node) -> Ssh:
+        """The SSH section that holds for ``node``: its own keys over the inventory's."""
+        own = node.ssh.model_dump(exclude_unset=True) if node.ssh else {}
+        return Ssh.model_validate({**self.ssh.model_dump(exclude_unset=True), **own})

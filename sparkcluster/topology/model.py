@@ -1,0 +1,98 @@
+"""The topology's types."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+Kind = Literal["single", "direct", "switch", "ring", "management"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Link:
+    """One twin of one node that belongs to the interconnect."""
+
+    interface: str
+    address: str
+    subnet: str
+    mtu: int
+    speed_mbps: int | None
+    hca: str | None
+    gid_index: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rail:
+    """One subnet of the interconnect and the link that each node has on it."""
+
+    subnet: str
+    links: tuple[tuple[str, Link], ...]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the nodes on it."""
+        return tuple(name for name, _ in self.links)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Member:
+    """One node in its group.
+
+    Attributes:
+        rank: place in the group; 0 is the head.
+        address: where Ray, Gloo and vLLM of this node meet the others: on the first rail common to the
+            group, on the management network in a ring, 127.0.0.1 where the node is alone.
+        interface: the interface that carries ``address``.
+        links: its twins in use, in the order of the rails.
+        gid_index: RoCE v2 index that all its HCAs share, None where they disagree or have none.
+    """
+
+    name: str
+    host: str
+    rank: int
+    address: str
+    interface: str
+    links: tuple[Link, ...]
+    gid_index: int | None
+
+    @property
+    def hcas(self) -> tuple[str, ...]:
+        """Names of its HCAs in use."""
+        return tuple(link.hca for link in self.links if link.hca)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """The nodes that hold one model together, head first."""
+
+    name: str
+    members: tuple[Member, ...]
+    kind: Kind
+    api_host: str
+    api_port: int
+    endpoint: str
+    ray_port: int = 6379
+    master_port: int = 29501
+
+    @property
+    def head(self) -> Member:
+        """The member with rank 0."""
+        return self.members[0]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Topology:
+    """The whole cluster."""
+
+    cluster: str
+    groups: tuple[Group, ...]
+    rails: tuple[Rail, ...]
+
+    @property
+    def members(self) -> dict[str, Member]:
+        """Every member by its node's name."""
+        return {member.name: member for group in self.groups for member in group.members}
+
+    def group_of(self, node: str) -> Group:
+        """The group that ``node`` sits in."""
+        return next(group for group in self.groups if any(member.name == node for member in group.members))
