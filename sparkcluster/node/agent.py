@@ -1,0 +1,244 @@
+"""Changes a node, step by step, under the lease. Python 3.8, standard library only.
+
+Every step finds out first what is already true, so that the same request twice ends the same way.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+from sparkcluster.node import common
+
+
+class Failed(Exception):
+    """A step that did not work, with what the program said."""
+
+
+def main(request, lines):
+    """Run ``request["steps"]`` in order; ``request`` also has state_dir, cluster and epoch.
+
+    Answers ``{"results": [...]}``, ``{"refused": why}`` where the lease does not allow it, or
+    ``{"failed": {"step": name, "message": why}}`` at the first step that failed.
+    """
+    results = []
+    name = ""
+    try:
+        with common.changing(request["state_dir"], request["cluster"], request["epoch"]):
+            for step in request["steps"]:
+                name = step["do"]
+                results.append(STEPS[name](request, step))
+    except common.Refused as refusal:
+        return {"refused": str(refusal)}
+    except (Failed, OSError, subprocess.SubprocessError) as error:
+        return {"failed": {"step": name, "message": str(error)}}
+    return {"results": results}
+
+
+def run(argv, limit_s=120):
+    """Output of ``argv``; Failed with its last words where it fails."""
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=limit_s
+        )
+    except FileNotFoundError:
+        raise Failed("%s: command not found" % argv[0])
+    except subprocess.TimeoutExpired:
+        raise Failed("%s did not end within %.0f s" % (" ".join(argv[:2]), limit_s))
+    if done.returncode:
+        words = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
+        raise Failed(" ".join(words[-3:]) or "%s: exit code %d" % (argv[0], done.returncode))
+    return done.stdout.decode(errors="replace")
+
+
+def put(request, step):
+    """Write a file; parents are made, readable by this user alone."""
+    common.write_atomically(common.expand(step["path"]), step["content"].encode(), step.get("mode", 0o600))
+    return {}
+
+
+def make_directory(request, step):
+    """Make a directory and its parents."""
+    os.makedirs(common.expand(step["path"]), exist_ok=True)
+    return {}
+
+
+def delete(request, step):
+    """Remove a file or a tree below the state directory; gone already is fine."""
+    path = os.path.realpath(common.expand(step["path"]))
+    inside = os.path.realpath(common.expand(request["state_dir"]))
+    if not path.startswith(inside + os.sep):
+        raise Failed("%s is not below %s" % (path, inside))
+    if os.path.isdir(path):
+        shutil.rmtree(path, ignore_errors=True)
+    elif os.path.lexists(path):
+        os.unlink(path)
+    return {}
+
+
+def start_container(request, step):
+    """``docker run`` a rank; one that runs already under this name and plan is left alone."""
+    found = inspect(step["name"])
+    if found:
+        if found["State"]["Running"] and found["Config"]["Labels"].get("io.sparkcluster.plan") == step["plan"]:
+            return {"id": found["Id"], "already": True}
+        run(["docker", "rm", "--force", step["name"]])
+    return {"id": run(step["argv"]).strip(), "already": False}
+
+
+def inspect(name):
+    """What the engine knows of a container, or None where there is none."""
+    try:
+        return json.loads(run(["docker", "inspect", "--type", "container", name]))[0]
+    except Failed as error:
+        if "no such" in str(error).lower():
+            return None
+        raise
+
+
+def stop_containers(request, step):
+    """Stop and remove containers; those gone already are fine."""
+    names = list(step["names"])
+    if not names:
+        return {}
+    grace_s = int(step.get("grace_s", 30))
+    waiting = [
+        subprocess.Popen(
+            ["docker", "stop", "--time", str(grace_s), name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        for name in names
+    ]
+    limit = time.monotonic() + grace_s + 30
+    for process in waiting:
+        try:
+            process.wait(timeout=max(0.1, limit - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+    left = []
+    for name in names:
+        try:
+            run(["docker", "rm", "--force", "--volumes", name])
+        except Failed as error:
+            if "no such" not in str(error).lower():
+                left.append("%s: %s" % (name, error))
+    if left:
+        raise Failed("; ".join(left))
+    return {}
+
+
+def alive(rank):
+    """Whether the process that a rank.json names still is that process."""
+    ticks = rank and common.start_ticks(rank["pid"])
+    return ticks is not None and ticks == rank["start_ticks"]
+
+
+def start_process(request, step):
+    """Start a rank as a process of its own session; one that runs already under this plan is left alone."""
+    directory = common.expand(step["rank_dir"])
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    record = os.path.join(directory, "rank.json")
+    rank = common.read_json(record)
+    if alive(rank):
+        if rank["labels"].get("io.sparkcluster.plan") == step["labels"]["io.sparkcluster.plan"]:
+            return {"pid": rank["pid"], "already": True}
+        end_process(directory, 10)
+    exit_file = os.path.join(directory, "exit")
+    if os.path.exists(exit_file):
+        os.unlink(exit_file)
+    environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "USER", "TMPDIR") if name in os.environ}
+    environment.update(step["env"])
+    if step.get("env_file"):
+        with open(common.expand(step["env_file"])) as file:
+            environment.update(line.rstrip("\n").split("=", 1) for line in file if "=" in line)
+    # The shell stays as parent to keep the exit code, which an orphan's would be lost with.
+    argv = ["/bin/sh", "-c", '"$@"; echo $? > "$0"', exit_file] + list(step["argv"])
+    with open(os.path.join(directory, "log"), "ab") as log:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=directory, env=environment, start_new_session=True
+        )
+    document = {
+        "name": step["name"],
+        "pid": process.pid,
+        "start_ticks": common.start_ticks(process.pid),
+        "labels": step["labels"],
+        "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    common.write_atomically(record, json.dumps(document).encode())
+    return {"pid": process.pid, "already": False}
+
+
+def session_members(leader):
+    """Processes of the session that ``leader`` started, zombies left out."""
+    members = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open("/proc/%s/stat" % entry) as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == leader and fields[0] != "Z":
+            members.append(int(entry))
+    return members
+
+
+def end_process(directory, grace_s):
+    """End a rank's whole session and remove its record."""
+    record = os.path.join(directory, "rank.json")
+    rank = common.read_json(record)
+    if rank and common.start_ticks(rank["pid"]) in (None, rank["start_ticks"]):
+        limit = time.monotonic() + grace_s
+        number = signal.SIGTERM
+        while True:
+            members = [pid for pid in session_members(rank["pid"])]
+            if not members:
+                break
+            if time.monotonic() > limit:
+                number = signal.SIGKILL
+            if number == signal.SIGKILL or time.monotonic() > limit - grace_s + 0.01 or grace_s <= 0:
+                pass
+            for pid in members:
+                try:
+                    os.kill(pid, number)
+                except ProcessLookupError:
+                    continue
+            if time.monotonic() > limit + 10:
+                raise Failed("processes %s do not end" % members)
+            wait = time.monotonic() + (grace_s if number == signal.SIGTERM else 2)
+            while session_members(rank["pid"]) and time.monotonic() < wait:
+                time.sleep(0.05)
+    if os.path.exists(record):
+        os.unlink(record)
+
+
+def stop_processes(request, step):
+    """End ranks that run as processes; those gone already are fine. Their logs stay until the next start."""
+    for directory in step["rank_dirs"]:
+        end_process(common.expand(directory), float(step.get("grace_s", 30)))
+    return {}
+
+
+def record_release(request, step):
+    """Write a numbered release; the newest ``keep`` stay."""
+    directory = os.path.join(common.cluster_dir(request["state_dir"], request["cluster"]), "releases")
+    path = os.path.join(directory, "%06d.json" % step["number"])
+    common.write_atomically(path, json.dumps(step["record"], sort_keys=True).encode())
+    kept = sorted(name for name in os.listdir(directory) if name.endswith(".json"))
+    for name in kept[: -int(step.get("keep", 20))]:
+        os.unlink(os.path.join(directory, name))
+    return {}
+
+
+STEPS = {
+    "put": put,
+    "mkdir": make_directory,
+    "delete": delete,
+    "start-container": start_container,
+    "stop-containers": stop_containers,
+    "start-process": start_process,
+    "stop-processes": stop_processes,
+    "record": record_release,
+}

@@ -1,0 +1,130 @@
+"""Files, locks and the lease, as every program on a node shares them. Python 3.8, standard library only.
+
+Below ``state_dir`` each cluster has a directory of its own::
+
+    clusters/NAME/lease.lock       flock held by the process that holds the lease
+    clusters/NAME/lease.json       {"epoch", "operator", "since"}: the last epoch granted here
+    clusters/NAME/change.lock      flock held while one change runs
+    clusters/NAME/releases/N.json  every verified release, numbered
+    clusters/NAME/ranks/RANK/      launcher document, entry program, log and process of one rank
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import tempfile
+import time
+
+
+class Refused(Exception):
+    """The lease does not allow this change."""
+
+
+def expand(path):
+    """Absolute form of ``path``, where ``~`` is the home of the user on this node."""
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def cluster_dir(state_dir, cluster):
+    """Directory of ``cluster`` below ``state_dir``."""
+    return os.path.join(expand(state_dir), "clusters", cluster)
+
+
+def write_atomically(path, content, mode=0o600):
+    """Write ``content`` (bytes) so that readers see all of it or what was there before."""
+    directory = os.path.dirname(path)
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    handle, partial = tempfile.mkstemp(dir=directory, prefix=".partial-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(partial, mode)
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise
+
+
+def read_json(path):
+    """The JSON document in ``path``, or None where there is none that can be read."""
+    try:
+        with open(path, "rb") as file:
+            return json.loads(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def try_lock(path):
+    """An open file that holds an exclusive flock on ``path``, or None where somebody else does."""
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return os.fdopen(handle, "r+b")
+
+
+def is_locked(path):
+    """Whether somebody holds the flock on ``path``; asking takes nothing away from anyone."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(handle)
+
+
+def check_epoch(state_dir, cluster, epoch):
+    """Raise Refused unless the lease is held right now and under ``epoch``."""
+    directory = cluster_dir(state_dir, cluster)
+    lease = read_json(os.path.join(directory, "lease.json")) or {}
+    if lease.get("epoch") != epoch:
+        raise Refused(
+            "epoch %s is over: the lease went to %s with epoch %s"
+            % (epoch, lease.get("operator") or "nobody", lease.get("epoch", 0))
+        )
+    if not is_locked(os.path.join(directory, "lease.lock")):
+        raise Refused("epoch %s is over: the lease lapsed and nobody holds it" % epoch)
+
+
+@contextlib.contextmanager
+def changing(state_dir, cluster, epoch, wait_s=20.0):
+    """Hold the right to change ``cluster`` on this node; the epoch is checked once it is held.
+
+    Raises Refused for an epoch that is over, or when another change does not end within ``wait_s``.
+    """
+    path = os.path.join(cluster_dir(state_dir, cluster), "change.lock")
+    limit = time.monotonic() + wait_s
+    lock = try_lock(path)
+    while lock is None:
+        if time.monotonic() > limit:
+            raise Refused("another change is still under way here after %.0f s" % wait_s)
+        time.sleep(0.05)
+        lock = try_lock(path)
+    try:
+        check_epoch(state_dir, cluster, epoch)
+        yield
+    finally:
+        lock.close()
+
+
+def start_ticks(pid):
+    """Start time of process ``pid`` in clock ticks since boot, which tells it from a later namesake; or None."""
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            fields = file.read().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return None if fields[0] == "Z" else int(fields[19])

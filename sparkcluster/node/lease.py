@@ -1,0 +1,64 @@
+"""Holds the lease of a cluster on this node for as long as it is fed. Python 3.8, standard library only.
+
+It lives on the operator's connection: heartbeats come in by standard input, and it lets go when none
+came for ``ttl_s``, when the connection ends, or when it is killed; the lock is a flock, so nothing
+can be left behind.
+"""
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+
+from sparkcluster.node import common
+
+
+def say(document):
+    """One line to the operator."""
+    sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.flush()
+
+
+def main(request, lines):
+    """Hold the lease; ``request`` has state_dir, cluster, operator and ttl_s (seconds).
+
+    Says ``{"held": {...}}`` and ends where somebody else holds it, else ``{"epoch": last}``. Then every line
+    read is a heartbeat; ``{"grant": N}`` writes epoch N, answered by ``{"granted": N}``.
+    """
+    directory = common.cluster_dir(request["state_dir"], request["cluster"])
+    record = os.path.join(directory, "lease.json")
+    lock = common.try_lock(os.path.join(directory, "lease.lock"))
+    last = common.read_json(record) or {}
+    if lock is None:
+        say({"held": {"operator": last.get("operator"), "since": last.get("since"), "epoch": last.get("epoch", 0)}})
+        return
+    say({"epoch": last.get("epoch", 0)})
+
+    heartbeats = queue.Queue()
+
+    def read():
+        for line in iter(lines.readline, b""):
+            heartbeats.put(line)
+        heartbeats.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = heartbeats.get(timeout=request["ttl_s"])
+        except queue.Empty:
+            break
+        if line is None:
+            break
+        try:
+            epoch = json.loads(line).get("grant")
+        except ValueError:
+            continue
+        if epoch is not None:
+            document = {"epoch": epoch, "operator": request["operator"], "since": time.time()}
+            common.write_atomically(record, json.dumps(document).encode())
+            say({"granted": epoch})
+    lock.close()
+    # The reader may be blocked in a read that never ends; nothing is left to flush.
+    os._exit(0)
