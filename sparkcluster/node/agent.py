@@ -186,30 +186,22 @@ def session_members(leader):
 
 
 def end_process(directory, grace_s):
-    """End a rank's whole session and remove its record."""
+    """End a rank's whole session, by force after ``grace_s`` seconds, and remove its record."""
     record = os.path.join(directory, "rank.json")
     rank = common.read_json(record)
     if rank and common.start_ticks(rank["pid"]) in (None, rank["start_ticks"]):
-        limit = time.monotonic() + grace_s
-        number = signal.SIGTERM
-        while True:
-            members = [pid for pid in session_members(rank["pid"])]
-            if not members:
-                break
-            if time.monotonic() > limit:
-                number = signal.SIGKILL
-            if number == signal.SIGKILL or time.monotonic() > limit - grace_s + 0.01 or grace_s <= 0:
-                pass
-            for pid in members:
+        for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10)):
+            limit = time.monotonic() + wait_s
+            for pid in session_members(rank["pid"]):
                 try:
                     os.kill(pid, number)
                 except ProcessLookupError:
                     continue
-            if time.monotonic() > limit + 10:
-                raise Failed("processes %s do not end" % members)
-            wait = time.monotonic() + (grace_s if number == signal.SIGTERM else 2)
-            while session_members(rank["pid"]) and time.monotonic() < wait:
+            while session_members(rank["pid"]) and time.monotonic() < limit:
                 time.sleep(0.05)
+        left = session_members(rank["pid"])
+        if left:
+            raise Failed("processes %s do not end" % left)
     if os.path.exists(record):
         os.unlink(record)
 

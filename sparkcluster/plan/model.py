@@ -19,6 +19,8 @@ class ContainerPlan:
         launcher: the document that the launcher inside reads (rank, addresses, engine command, names of
             variables that must not be carried over); mounted as a file.
         rank_dir: directory on the node with launcher, entry program and log.
+        directories: directories on the node that have to exist before, as caches and mounts of ours.
+        env_file: file on the node (mode 0600) that the secrets are written to, or None without secrets.
     """
 
     name: str
@@ -26,6 +28,8 @@ class ContainerPlan:
     argv: tuple[str, ...]
     launcher: dict[str, Any]
     rank_dir: str
+    directories: tuple[str, ...] = ()
+    env_file: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
