@@ -21,6 +21,8 @@ class ContainerPlan:
         rank_dir: directory on the node with launcher, entry program and log.
         directories: directories on the node that have to exist before, as caches and mounts of ours.
         env_file: file on the node (mode 0600) that the secrets are written to, or None without secrets.
+        labels: what the rank is labelled with: io.sparkcluster.cluster, group, node, rank, release, plan,
+            state_dir, rank_dir and runtime.
     """
 
     name: str
@@ -30,6 +32,7 @@ class ContainerPlan:
     rank_dir: str
     directories: tuple[str, ...] = ()
     env_file: str | None = None
+    labels: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

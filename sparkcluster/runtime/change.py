@@ -1,0 +1,81 @@
+"""Changing nodes: lists of steps go to the agent on each, all nodes at once, under one epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparkcluster.errors import CommandFailed, LeaseLost, SparkclusterError
+from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.program import call
+
+Step = dict[str, Any]
+
+
+class Changer:
+    """The right to change a cluster's nodes under ``epoch``.
+
+    Args:
+        fleet: the nodes.
+        cluster: its name.
+        state_dir: the inventory's; ``~`` stands for the user's home on each node.
+        epoch: of the lease that allows the changes.
+    """
+
+    def __init__(self, fleet: Fleet, *, cluster: str, state_dir: str, epoch: int) -> None:
+        self.fleet = fleet
+        self.cluster = cluster
+        self.state_dir = state_dir
+        self.epoch = epoch
+
+    def attempt(
+        self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float
+    ) -> dict[str, list[dict[str, Any]] | SparkclusterError]:
+        """Run ``steps`` by node and return every node's results or what stopped it."""
+
+        def change(host: Host) -> list[dict[str, Any]]:
+            request = {
+                "state_dir": self.state_dir,
+                "cluster": self.cluster,
+                "epoch": self.epoch,
+                "steps": list(steps[host.name]),
+            }
+            answer = call(host, "agent", request, timeout_s=timeout_s)
+            if "refused" in answer:
+                raise LeaseLost(
+                    f"{host.name} refuses the change: {answer['refused']}",
+                    node=host.name,
+                    hint="another operator took over; see who with sparkcluster status, then run this again",
+                )
+            if "failed" in answer:
+                failed = answer["failed"]
+                raise CommandFailed(
+                    f"{failed['step']} failed on {host.name}: {failed['message']}",
+                    node=host.name,
+                    step=failed["step"],
+                )
+            results: list[dict[str, Any]] = answer["results"]
+            return results
+
+        return self.fleet.each(change, [name for name in steps if steps[name]])
+
+    def apply(
+        self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float = 120
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Run ``steps`` by node; raises the first error once every node has answered.
+
+        Raises:
+            LeaseLost: a node knows a newer epoch; nothing was changed there.
+            SparkclusterError: a step failed on a node.
+        """
+        done: dict[str, list[dict[str, Any]]] = {}
+        errors: list[SparkclusterError] = []
+        for name, outcome in self.attempt(steps, timeout_s=timeout_s).items():
+            if isinstance(outcome, SparkclusterError):
+                errors.append(outcome)
+            else:
+                done[name] = outcome
+        if errors:
+            raise next((error for error in errors if isinstance(error, LeaseLost)), errors[0])
+        return done

@@ -1,0 +1,76 @@
+"""Steps that start and stop ranks. Pure; the agent on the node carries them out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from sparkcluster.facts.model import Rank
+from sparkcluster.plan.model import NodePlan
+from sparkcluster.runtime.change import Step
+
+ENTRY = "entry.py"
+
+# vLLM drains for some seconds on SIGTERM; a container that is killed in the middle of it leaves
+# shared memory behind, so the grace is generous. A launch that failed is not worth waiting for.
+STOP_GRACE_S = 30
+KILL_GRACE_S = 3
+
+
+def start_steps(
+    node: NodePlan, *, entry: str, secrets: Mapping[str, str], files: Mapping[str, str] | None = None
+) -> list[Step]:
+    """Steps that start every rank of ``node``.
+
+    Args:
+        node: what the plan says of it.
+        entry: source of the launcher program.
+        secrets: values of the variables in ``node.secrets``.
+        files: further files for the rank's directory, by name.
+    """
+    steps: list[Step] = []
+    for one in node.containers:
+        steps += [{"do": "mkdir", "path": path} for path in one.directories]
+        contents = {"launcher.json": json.dumps(one.launcher, sort_keys=True), ENTRY: entry, **(files or {})}
+        # Read by the container's own user, which need not be the one who writes them.
+        steps += [
+            {"do": "put", "path": f"{one.rank_dir}/{name}", "content": text, "mode": 0o644}
+            for name, text in contents.items()
+        ]
+        if one.env_file:
+            lines = "".join(f"{name}={secrets[name]}\n" for name in node.secrets)
+            steps.append({"do": "put", "path": one.env_file, "content": lines, "mode": 0o600})
+        if one.image is not None:
+            plan = one.labels["io.sparkcluster.plan"]
+            steps.append({"do": "start-container", "name": one.name, "argv": list(one.argv), "plan": plan})
+        else:
+            steps.append(
+                {
+                    "do": "start-process",
+                    "name": one.name,
+                    "argv": list(one.argv),
+                    "rank_dir": one.rank_dir,
+                    "env": dict(node.env),
+                    "env_file": one.env_file,
+                    "labels": dict(one.labels),
+                }
+            )
+    return steps
+
+
+def stop_steps(ranks: Iterable[Rank], *, grace_s: int = STOP_GRACE_S) -> list[Step]:
+    """Steps that stop and remove ``ranks``, whichever runtime holds them."""
+    containers: list[str] = []
+    directories: list[str] = []
+    for rank in ranks:
+        directory = rank.labels.get("io.sparkcluster.rank_dir", "")
+        if rank.labels.get("io.sparkcluster.runtime") == "process":
+            directories.append(directory)
+        else:
+            containers.append(rank.name)
+    steps: list[Step] = []
+    if containers:
+        steps.append({"do": "stop-containers", "names": containers, "grace_s": grace_s})
+    if directories:
+        steps.append({"do": "stop-processes", "rank_dirs": directories, "grace_s": grace_s})
+    return steps
