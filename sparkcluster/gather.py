@@ -1,0 +1,120 @@
+"""Gathering facts: one round trip to every node, all at once; a node that cannot be asked is a finding."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from sparkcluster.errors import HostError, SparkclusterError
+from sparkcluster.facts.model import EngineFacts, Facts, Image, Unread, read
+from sparkcluster.facts.parse import parse
+from sparkcluster.findings import Finding
+from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.program import call
+from sparkcluster.spec import Spec
+
+PROBE_S = 20
+IMAGE_S = 120
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gathered:
+    """Facts by node, and for those that could not be asked what stood in the way."""
+
+    facts: dict[str, Facts]
+    errors: dict[str, SparkclusterError]
+
+    def findings(self) -> list[Finding]:
+        """One finding for each node that could not be asked."""
+        return [unreachable(name, error) for name, error in self.errors.items()]
+
+
+# Stable codes of what keeps us from asking a node.
+CODES = {
+    "HostUnknown": "SSH-001",
+    "HostRefused": "SSH-002",
+    "HostTimeout": "SSH-003",
+    "HostKeyUnknown": "SSH-004",
+    "HostKeyChanged": "SSH-005",
+    "AuthFailed": "SSH-006",
+    "HostLost": "SSH-007",
+    "CommandTimeout": "SSH-008",
+    "CommandFailed": "SSH-009",
+}
+
+
+def unreachable(name: str, error: SparkclusterError) -> Finding:
+    """What a HostError means for a launch."""
+    return Finding(
+        code=CODES.get(error.kind, "SSH-010"),
+        severity="error",
+        node=name,
+        summary=error.message,
+        seen=error.kind,
+        why="every node of a group has to be reached, or none is started",
+        remedy=(error.hint,) if error.hint else (),
+    )
+
+
+def request(spec: Spec) -> dict[str, Any]:
+    """What the probe is asked: where our things lie, and which image and model matter."""
+    inventory, playbook = spec.inventory, spec.playbook
+    return {
+        "cluster": inventory.cluster,
+        "state_dir": inventory.state_dir,
+        "hf_home": inventory.hf_home,
+        "image": playbook.image if inventory.runtime.kind == "docker" else None,
+        "model": playbook.model.model_dump(),
+        "runtime": inventory.runtime.kind,
+        "python": inventory.runtime.python,
+    }
+
+
+def gather(fleet: Fleet, spec: Spec, names: Sequence[str] | None = None) -> Gathered:
+    """Ask every node (or ``names``) for its facts, at once."""
+    asked = request(spec)
+
+    def probe(host: Host) -> Facts:
+        own = dict(asked)
+        if own["runtime"] == "process" and own["python"] is None:
+            own["python"] = getattr(host, "python", None)
+        return parse(host.name, call(host, "probe", own, timeout_s=PROBE_S))
+
+    facts: dict[str, Facts] = {}
+    errors: dict[str, SparkclusterError] = {}
+    for name, outcome in fleet.each(probe, names).items():
+        if isinstance(outcome, SparkclusterError):
+            errors[name] = outcome
+        else:
+            facts[name] = outcome
+    return Gathered(facts, errors)
+
+
+def look_inside(fleet: Fleet, spec: Spec, facts: dict[str, Facts]) -> dict[str, Facts]:
+    """Have the image asked what it holds on every node where that is not known yet; seconds, and once per image."""
+    asking = [name for name, one in facts.items() if (image := read(one.image)) and image.inside is None]
+    if not asking:
+        return facts
+
+    def ask(host: Host) -> Image:
+        image = facts[host.name].image
+        if not isinstance(image, Image):  # pragma: no cover - asking holds only nodes with an image
+            raise HostError(f"no image on {host.name}", node=host.name)
+        document = call(
+            host,
+            "image",
+            {"state_dir": spec.inventory.state_dir, "image_id": image.id, "reference": image.reference},
+            timeout_s=IMAGE_S,
+        )
+        inside = Unread.model_validate(document) if "unread" in document else EngineFacts.model_validate(document)
+        return image.model_copy(update={"inside": inside})
+
+    known = dict(facts)
+    for name, outcome in fleet.each(ask, asking).items():
+        image = facts[name].image
+        if isinstance(outcome, SparkclusterError) and isinstance(image, Image):
+            outcome = image.model_copy(update={"inside": Unread(unread=outcome.message)})
+        known[name] = facts[name].model_copy(update={"image": outcome})
+    return known

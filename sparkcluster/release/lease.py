@@ -1,0 +1,146 @@
+"""The lease: one operator at a time may change a cluster, and one that fell silent may not.
+
+On every node a small process holds a file lock for as long as heartbeats reach it over the operator's own
+connection. It lets go ``TTL_S`` seconds after the last one, so a controller that was stopped, cut off or
+killed loses the lease by itself. Every change carries the epoch, and a node refuses one that is over.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from sparkcluster.errors import CommandFailed, HostError, LeaseHeld, SparkclusterError
+from sparkcluster.hosts.base import Host, Stream
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.program import stream
+
+TTL_S = 15
+HEARTBEAT_S = 3
+_ANSWER_S = 20
+
+
+class _Holder:
+    """The process on one node that holds its lock."""
+
+    def __init__(self, host: Host, request: dict[str, Any]) -> None:
+        self.name = host.name
+        self.stream: Stream = stream(host, "lease", request)
+        self._lines: Iterator[bytes] = self.stream.lines(_ANSWER_S)
+
+    def answer(self) -> dict[str, Any]:
+        """The next document it says."""
+        line = next(self._lines, None)
+        if line is None:
+            last = self.stream.finish().stderr.decode(errors="replace").strip().splitlines()
+            raise CommandFailed(
+                f"lease failed on {self.name}: {last[-1] if last else 'no output'}", node=self.name, step="lease"
+            )
+        document: dict[str, Any] = json.loads(line)
+        return document
+
+
+class Lease:
+    """The right to change a cluster, on all of its nodes. Use as a context manager.
+
+    Args:
+        fleet: the nodes.
+        request: what every holder is told: state_dir, cluster and operator.
+    """
+
+    def __init__(self, fleet: Fleet, *, cluster: str, state_dir: str, operator: str) -> None:
+        self.epoch = 0
+        self._cluster = cluster
+        self._request = {"state_dir": state_dir, "cluster": cluster, "operator": operator, "ttl_s": TTL_S}
+        self._fleet = fleet
+        self._holders: list[_Holder] = []
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._beating: threading.Thread | None = None
+
+    def acquire(self, names: list[str]) -> Self:
+        """Take the lease on the nodes ``names``.
+
+        The first by name is asked before the others, so that of two operators one always goes on.
+
+        Raises:
+            LeaseHeld: another operator has it; nothing was taken.
+            HostError: a node could not be asked; nothing was taken.
+        """
+        first, *others = sorted(names)
+        try:
+            epochs = [self._fleet_value(self._take, [first])[first]]
+            epochs += self._fleet_value(self._take, others).values()
+            self.epoch = max(epochs) + 1
+            self._fleet_value(self._grant, [first, *others])
+        except BaseException:
+            self.close()
+            raise
+        self._beating = threading.Thread(target=self._beat, name="lease", daemon=True)
+        self._beating.start()
+        return self
+
+    def _fleet_value(self, what: Any, names: list[str]) -> dict[str, int]:
+        outcomes = self._fleet.each(what, names) if names else {}
+        failures = [outcome for outcome in outcomes.values() if isinstance(outcome, SparkclusterError)]
+        if failures:
+            raise next((one for one in failures if isinstance(one, LeaseHeld)), failures[0])
+        return {name: value for name, value in outcomes.items() if isinstance(value, int)}
+
+    def _take(self, host: Host) -> int:
+        holder = _Holder(host, self._request)
+        with self._lock:
+            self._holders.append(holder)
+        document = holder.answer()
+        if "held" in document:
+            held = document["held"]
+            raise LeaseHeld(
+                f"{held.get('operator') or 'another operator'} is changing {self._cluster}"
+                + _ago(held.get("since")),
+                node=host.name,
+                step="lease",
+                hint=f"wait for it to end; a lease whose operator is gone lapses after {TTL_S} s",
+            )
+        return int(document["epoch"])
+
+    def _grant(self, host: Host) -> int:
+        holder = next(one for one in self._holders if one.name == host.name)
+        holder.stream.send(json.dumps({"grant": self.epoch}).encode() + b"\n")
+        return int(holder.answer()["granted"])
+
+    def _beat(self) -> None:
+        """Feed every holder; one that cannot be fed lets go by itself, and its node says so at the next change."""
+        while not self._over.wait(HEARTBEAT_S):
+            for holder in list(self._holders):
+                try:
+                    holder.stream.send(b"{}\n")
+                except HostError:
+                    self._holders.remove(holder)
+
+    def close(self) -> None:
+        """Let go on every node, at once."""
+        self._over.set()
+        threads = [threading.Thread(target=holder.stream.close, daemon=True) for holder in self._holders]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(5)
+        self._holders.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _ago(since: float | None) -> str:
+    if since is None:
+        return ""
+    return f" since {max(0, round(time.time() - since))} s"
