@@ -10,7 +10,14 @@ Kind = Literal["single", "direct", "switch", "ring", "management"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Link:
-    """One twin of one node that belongs to the interconnect."""
+    """One twin of one node that belongs to the interconnect.
+
+    Attributes:
+        subnet: network of its rail; the widest where the nodes' prefixes differ.
+        mtu: in bytes, as the interface has it now.
+        hca: its RDMA device, None on a network without RDMA.
+        gid_index: index of the RoCE v2 GID that maps ``address`` in the table of ``hca``.
+    """
 
     interface: str
     address: str
@@ -30,8 +37,8 @@ class Rail:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Names of the nodes on it."""
-        return tuple(name for name, _ in self.links)
+        """Names of the nodes on it; a node whose twins share the subnet counts once."""
+        return tuple(dict.fromkeys(name for name, _ in self.links))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,7 +70,13 @@ class Member:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Group:
-    """The nodes that hold one model together, head first."""
+    """The nodes that hold one model together, head first.
+
+    Attributes:
+        kind: ``direct`` two nodes on the same rails, ``switch`` more of them, ``ring`` three nodes of which
+            each pair has subnets of its own, ``management`` no interconnect found, ``single`` one node.
+        api_host: address that the endpoint listens on; ``endpoint`` is the one to type.
+    """
 
     name: str
     members: tuple[Member, ...]
