@@ -1,0 +1,264 @@
+"""The HTTP side: OpenAI's endpoints as vLLM serves them, health and metrics."""
+
+import hmac
+import json
+import threading
+import time
+import uuid
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from stubengine import VLLM_VERSION, faults, log, model
+from stubengine.engine import DEAD, EngineDead
+
+REASONING_TOKENS = 100  # what a reasoning model says before its answer: fewer max_tokens leave the content null
+DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions, kept by vLLM
+
+
+class Refusal(Exception):
+    """An answer other than 200."""
+
+    def __init__(self, code, kind, message, param=None):
+        super().__init__(message)
+        self.code = code
+        self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+class Server(ThreadingHTTPServer):
+    """Holds what the handlers share; its socket is bound long before it listens."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, sock, engine, options):
+        super().__init__(sock.getsockname(), Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = sock
+        self.engine = engine
+        self.options = options
+        self.failed = threading.Event()  # set when a request met a dead engine
+
+    def handle_error(self, request, client_address):
+        """A client that went away is no news."""
+
+
+def prompt_of(body, chat):
+    """The text that the answer depends on; Refusal when it is missing."""
+    if not chat:
+        prompt = body.get("prompt")
+        if isinstance(prompt, list):
+            prompt = " ".join(map(str, prompt))
+        if not isinstance(prompt, str):
+            raise Refusal(400, "BadRequestError", "prompt: field required", "prompt")
+        return prompt
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise Refusal(400, "BadRequestError", "messages: field required", "messages")
+    parts = []
+    for message in messages:
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, list):
+            content = " ".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
+        parts.append("%s: %s" % (message.get("role") if isinstance(message, dict) else "?", content))
+    return "\n".join(parts)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "uvicorn"
+    sys_version = ""
+
+    def log_message(self, format, *args):
+        """Nothing but what log_request says."""
+
+    def log_request(self, code="-", size="-"):
+        """uvicorn's access line."""
+        log.uvicorn('%s:%d - "%s %s HTTP/1.1" %s' % (*self.client_address[:2], self.command, self.path, int(code)))
+
+    def _json(self, code, body):
+        data = json.dumps(body).encode()
+        self._bytes(code, data, "application/json")
+
+    def _bytes(self, code, data, kind):
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _authorised(self):
+        keys = self.server.options["api_keys"]
+        if not keys or not self.path.startswith(("/v1", "/v2")):
+            return True
+        scheme, _, given = (self.headers.get("Authorization") or "").partition(" ")
+        return scheme.lower() == "bearer" and any(hmac.compare_digest(given.encode(), k.encode()) for k in keys)
+
+    def do_GET(self):
+        """The endpoints that change nothing."""
+        path = self.path.split("?")[0]
+        options, engine = self.server.options, self.server.engine
+        if not self._authorised():
+            self._json(401, {"error": "Unauthorized"})
+        elif path in ("/health", "/ping"):
+            self._bytes(503 if engine.errored else 200, b"", "text/plain")
+        elif path == "/version":
+            self._json(200, {"version": VLLM_VERSION})
+        elif path == "/v1/models":
+            self._json(200, {"object": "list", "data": [{
+                "id": name, "object": "model", "created": int(time.time()), "owned_by": "vllm",
+                "root": options["model"], "parent": None, "max_model_len": options["max_model_len"],
+                "permission": []} for name in options["names"]]})
+        elif path == "/metrics":
+            self._bytes(200, self._metrics().encode(), "text/plain; version=0.0.4; charset=utf-8")
+        else:
+            self._json(404, {"detail": "Not Found"})
+
+    def _metrics(self):
+        engine = self.server.engine
+        labels = '{engine="0",model_name="%s"}' % self.server.options["names"][0]
+        rows = (
+            ("num_requests_running", "gauge", engine.running), ("num_requests_waiting", "gauge", 0),
+            ("kv_cache_usage_perc", "gauge", min(1.0, engine.running * 16.0 / max(1, engine.kv_tokens))),
+            ("prompt_tokens_total", "counter", engine.prompted),
+            ("generation_tokens_total", "counter", engine.generated),
+            ("request_success_total", "counter", engine.finished),
+        )
+        return "".join("# HELP vllm:%s Of the stub engine.\n# TYPE vllm:%s %s\nvllm:%s%s %s\n" % (
+            name, name, kind, name, labels, float(value)) for name, kind, value in rows)
+
+    def do_POST(self):
+        """Completions; everything that fails becomes the JSON that vLLM answers with."""
+        length = int(self.headers.get("Content-Length") or 0)
+        raw = self.rfile.read(length)
+        try:
+            path = self.path.split("?")[0]
+            if not self._authorised():
+                self._json(401, {"error": "Unauthorized"})
+                return
+            if path not in ("/v1/completions", "/v1/chat/completions"):
+                self._json(404, {"detail": "Not Found"})
+                return
+            try:
+                body = json.loads(raw)
+            except ValueError:
+                raise Refusal(400, "BadRequestError", "JSON decode error")
+            if not isinstance(body, dict):
+                raise Refusal(400, "BadRequestError", "Input should be a valid dictionary")
+            self._complete(body, chat=path.endswith("chat/completions"))
+        except Refusal as refusal:
+            self._json(refusal.code, refusal.body)
+        except EngineDead:
+            self.server.failed.set()
+            self._json(500, Refusal(500, "InternalServerError", DEAD).body)
+
+    def _request(self, body, chat):
+        """Checks a request and starts it; returns (iterator of words, facts for the answer)."""
+        options = self.server.options
+        name = body.get("model") or options["names"][0]
+        if name not in options["names"]:
+            raise Refusal(404, "NotFoundError", "The model `%s` does not exist." % name, "model")
+        if body.get("tools") and body.get("tool_choice", "auto") == "auto" and not options["tools"]:
+            raise Refusal(400, "BadRequestError", '"auto" tool choice requires --enable-auto-tool-choice and '
+                                                  "--tool-call-parser to be set")
+        prompt = prompt_of(body, chat)
+        prompt_tokens = len(model.tokens(prompt)) + (4 if chat else 0)
+        room = options["max_model_len"] - prompt_tokens
+        limit = body.get("max_completion_tokens") or body.get("max_tokens")
+        limit = limit if limit is not None else (room if chat else DEFAULT_COMPLETION_TOKENS)
+        if not isinstance(limit, int) or limit < 1:
+            raise Refusal(400, "BadRequestError", "max_tokens must be at least 1, got %s." % limit, "max_tokens")
+        if room < 1 or limit > room:
+            raise Refusal(400, "BadRequestError",
+                          "This model's maximum context length is %d tokens. However, you requested %d output tokens "
+                          "and your prompt contains %d input tokens." % (
+                              options["max_model_len"], limit, prompt_tokens), "max_tokens")
+        thinks = chat and options["reasoning"] and (body.get("chat_template_kwargs") or {}).get(
+            "enable_thinking", True)
+        facts = {"id": ("chatcmpl-" if chat else "cmpl-") + uuid.uuid4().hex[:16], "model": name,
+                 "prompt_tokens": prompt_tokens, "reasoning": REASONING_TOKENS if thinks else 0,
+                 "created": int(time.time())}
+        if "lie-health" in faults.active():
+            raise EngineDead(DEAD)
+        words = self.server.engine.generate(
+            prompt, prompt_tokens, max_tokens=limit, extra=facts["reasoning"],
+            ignore_eos=bool(body.get("ignore_eos")))
+        return words, facts
+
+    def _complete(self, body, chat):
+        words, facts = self._request(body, chat)
+        if body.get("stream"):
+            self._stream(words, facts, chat, bool((body.get("stream_options") or {}).get("include_usage")))
+            return
+        said, finish = [], None
+        for word, finish in words:
+            said.append(word)
+        thought = join(said[: facts["reasoning"]])
+        text = join(said[facts["reasoning"]:])
+        choice = {"index": 0, "logprobs": None, "finish_reason": finish, "stop_reason": None}
+        if chat:
+            nothing = "null-content" in faults.active() or not text
+            choice["message"] = {"role": "assistant", "content": None if nothing else text, "refusal": None,
+                                 "reasoning": thought or None, "tool_calls": []}
+        else:
+            choice["text"] = text
+        self._json(200, {
+            "id": facts["id"], "object": "chat.completion" if chat else "text_completion",
+            "created": facts["created"], "model": facts["model"], "choices": [choice],
+            "usage": usage(facts, len(said))})
+
+    def _chunk(self, data):
+        line = b"data: " + (data if isinstance(data, bytes) else json.dumps(data).encode()) + b"\n\n"
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+
+    def _stream(self, words, facts, chat, with_usage):
+        first = next(words)  # a dead engine is answered with 500, not with a stream
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+
+        def event(choice):
+            choice.update(index=0, logprobs=None)
+            return {"id": facts["id"], "object": "chat.completion.chunk" if chat else "text_completion",
+                    "created": facts["created"], "model": facts["model"], "choices": [choice]}
+
+        said = 0
+        try:
+            if chat:
+                self._chunk(event({"delta": {"role": "assistant", "content": ""}, "finish_reason": None}))
+            word, finish = first
+            while True:
+                piece = word if said in (0, facts["reasoning"]) or word == "!" else " " + word
+                if chat:
+                    field = "reasoning" if said < facts["reasoning"] else "content"
+                    silent = field == "content" and "null-content" in faults.active()
+                    self._chunk(event({"delta": {} if silent else {field: piece}, "finish_reason": finish}))
+                else:
+                    self._chunk(event({"text": piece, "finish_reason": finish}))
+                said += 1
+                if finish:
+                    break
+                word, finish = next(words)
+            if with_usage:
+                self._chunk({"id": facts["id"], "object": "chat.completion.chunk" if chat else "text_completion",
+                             "created": facts["created"], "model": facts["model"], "choices": [],
+                             "usage": usage(facts, said)})
+        except EngineDead:
+            self.server.failed.set()
+            self._chunk(Refusal(500, "InternalServerError", DEAD).body)
+        finally:
+            words.close()
+        self._chunk(b"[DONE]")
+        self.wfile.write(b"0\r\n\r\n")
+
+
+def join(words):
+    """The text of the words; garbage has no blanks."""
+    return ("" if words and set(words) == {"!"} else " ").join(words)
+
+
+def usage(facts, said):
+    """OpenAI's usage object."""
+    return {"prompt_tokens": facts["prompt_tokens"], "completion_tokens": said,
+            "total_tokens": facts["prompt_tokens"] + said}

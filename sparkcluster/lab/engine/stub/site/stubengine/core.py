@@ -1,0 +1,133 @@
+"""The engine core: a process of its own that has the ranks, and decodes word by word for all requests at once."""
+
+import os
+import sys
+import threading
+import time
+
+from stubengine import VLLM_VERSION, executors, faults, log, model, proc, rank
+
+STEPS_PER_S = 500.0  # so that a stream is a stream; the fault "slow" lowers it
+GIB_KV = 1.0
+
+
+class Core:
+    """Requests by id; one thread decodes, the channel's thread takes orders."""
+
+    def __init__(self, spec, channel):
+        self._spec = spec
+        self._channel = channel
+        self._requests = {}
+        self._changed = threading.Condition()
+        self._lost = threading.Event()
+        self._reason = ""
+        self._ready = False
+        self._executor = None
+        self._weights = ""
+
+    def order(self, message):
+        """Takes one message of the API server."""
+        with self._changed:
+            if message.get("op") == "generate":
+                self._requests[message["id"]] = {
+                    "answer": model.Answer(message["prompt"], self._weights), "said": 0,
+                    "limit": message["max_tokens"], "extra": message.get("extra", 0),
+                    "to_the_end": message.get("ignore_eos", False),
+                }
+            elif message.get("op") == "abort":
+                self._requests.pop(message["id"], None)
+            self._changed.notify_all()
+
+    def lose(self, reason):
+        """A rank is gone while serving: say so and end, as EngineCore does."""
+        if not self._ready:
+            return  # load() raises it itself
+        self._reason = reason
+        self._lost.set()
+        frames = [("vllm/v1/engine/core.py", 1505, "run_engine_core"), ("vllm/v1/engine/core.py", 1690, "run_busy_loop"),
+                  ("vllm/v1/executor/abstract.py", 310, "execute_model")]
+        log.traceback("core.py:1512", "EngineCore encountered a fatal error.", frames, reason)
+        self._channel.send(dead=reason)
+        sys.stdout.flush()
+        os._exit(1)
+
+    def load(self):
+        """Everything up to the first token; executors.ExecutorError, model.LoadError, rank.RankError."""
+        spec = self._spec
+        log.info("core.py:133", "Initializing a V1 LLM engine (v%s) with config: model='%s', tensor_parallel_size=%d, "
+                 "pipeline_parallel_size=%d, distributed_executor_backend=%s, max_seq_len=%d",
+                 VLLM_VERSION, spec["model"], spec["tp"], spec["pp"], spec["backend"], spec["max_model_len"])
+        begun = time.monotonic()
+        self._executor = executors.make(spec)
+        self._executor.start(self.lose)
+        self._weights = self._executor.load()
+        kv_tokens = int(GIB_KV * 2**30 / 8192)
+        log.info("gpu_worker.py:759", "Available KV cache memory: %.2f GiB", GIB_KV)
+        log.info("kv_cache_utils.py:2327", "GPU KV cache size: %s tokens, Maximum concurrency for %s tokens per "
+                 "request: %.2fx", format(kv_tokens, ","), format(spec["max_model_len"], ","),
+                 kv_tokens / spec["max_model_len"])
+        if not spec["eager"]:
+            log.info("monitor.py:81", "torch.compile took 0.00 s in total")
+            log.emit("Capturing CUDA graphs (decode, FULL): 100%|##########| 1/1", sys.stderr)
+            log.info("gpu_model_runner.py:6581", "Graph capturing finished in 0 secs, took 0.00 GiB")
+        log.info("core.py:395", "init engine (profile, create kv cache, warmup model) took %.2f s (compilation: 0.00 s)",
+                 time.monotonic() - begun)
+        self._ready = True
+        if self._executor_dead():
+            raise executors.ExecutorError(self._executor.dead)
+        return kv_tokens
+
+    def _executor_dead(self):
+        return getattr(self._executor, "dead", None) is not None
+
+    def decode(self):
+        """Steps for as long as there is something to say."""
+        while True:
+            with self._changed:
+                while not self._requests:
+                    self._changed.wait()
+            faults.wait_while("hang-serve")
+            active = faults.active()
+            if "exit0" in active:
+                self.lose("RuntimeError: the stub was told to fail and to call it success")
+            try:
+                self._executor.step()
+            except executors.ExecutorError as error:
+                self.lose(str(error))
+            with self._changed:
+                for number, request in list(self._requests.items()):
+                    self._speak(number, request, "garbage" in active)
+            time.sleep(1.0 / float(active.get("slow", STEPS_PER_S)))
+
+    def _speak(self, number, request, garbage):
+        position = request["said"]
+        request["said"] += 1
+        natural = request["answer"].length + request["extra"]
+        full = request["limit"] if request["to_the_end"] else min(natural, request["limit"])
+        over = request["said"] >= full
+        reason = None
+        if over:
+            reason = "length" if request["said"] >= request["limit"] and full < natural or request["to_the_end"] \
+                else "stop"
+            del self._requests[number]
+        self._channel.send(id=number, word="!" if garbage else request["answer"].word(position), finish=reason)
+
+
+def main(channel):
+    """Entry of the engine core's process: its specification is the first message of the API server."""
+    spec = channel.receive()
+    if spec is None:
+        os._exit(1)
+    log.configure("EngineCore")
+    core = Core(spec, channel)
+    proc.serve_parent(channel, core.order)
+    try:
+        kv_tokens = core.load()
+    except (executors.ExecutorError, model.LoadError, rank.RankError, LookupError) as error:
+        frames = [("vllm/v1/engine/core.py", 1476, "run_engine_core"), ("vllm/v1/engine/core.py", 1130, "__init__"),
+                  ("vllm/v1/executor/abstract.py", 109, "__init__")]
+        log.traceback("core.py:1510", "EngineCore failed to start.", frames, str(error))
+        sys.stdout.flush()
+        os._exit(1)
+    channel.send(ready=True, kv_tokens=kv_tokens)
+    core.decode()

@@ -1,0 +1,90 @@
+"""The API server's end of the engine core: requests out, words in, and what is known of its death."""
+
+import itertools
+import queue
+import threading
+
+from stubengine import log, proc
+
+DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+
+
+class EngineDead(Exception):
+    """The engine core is gone."""
+
+
+class Engine:
+    """One engine core.
+
+    ``errored``: it said that it died, so the server reports itself ill and ends. A core that was killed
+    says nothing: ``gone`` is set, and health stays good while every completion fails.
+    """
+
+    def __init__(self, spec):
+        self._numbers = itertools.count()
+        self._waiting = {}
+        self._lock = threading.Lock()
+        self.errored = False
+        self.gone = False
+        self.kv_tokens = 0
+        self.ready = threading.Event()
+        self.running = 0
+        self.generated = 0
+        self.prompted = 0
+        self.finished = 0
+        self.process, self._channel = proc.spawn("core", "VLLM::EngineCore")
+        self._channel.send(**spec)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for message in self._channel.messages():
+            if message.get("ready"):
+                self.kv_tokens = message["kv_tokens"]
+                self.ready.set()
+            elif "dead" in message:
+                self.errored = True
+                frames = [("vllm/v1/engine/async_llm.py", 862, "output_handler"),
+                          ("vllm/v1/engine/core_client.py", 1021, "get_output_async")]
+                log.traceback("async_llm.py:906", "AsyncLLM output_handler failed.", frames,
+                              "vllm.v1.engine.exceptions.EngineDeadError: " + DEAD)
+            else:
+                with self._lock:
+                    waiting = self._waiting.get(message.get("id"))
+                    self.generated += waiting is not None
+                if waiting is not None:
+                    waiting.put(message)
+        with self._lock:
+            self.gone = True
+            for waiting in self._waiting.values():
+                waiting.put(None)
+        self.ready.set()
+
+    def generate(self, prompt, prompt_tokens, **options):
+        """Yields (word, finish reason or None); EngineDead when the core goes or is gone."""
+        number = next(self._numbers)
+        words = queue.Queue()
+        with self._lock:
+            if self.gone or self.errored:
+                raise EngineDead(DEAD)
+            self._waiting[number] = words
+            self.running += 1
+            self.prompted += prompt_tokens
+        try:
+            self._channel.send(op="generate", id=number, prompt=prompt, **options)
+            while True:
+                message = words.get()
+                if message is None:
+                    raise EngineDead(DEAD)
+                yield message["word"], message["finish"]
+                if message["finish"]:
+                    self.finished += 1
+                    return
+        finally:
+            with self._lock:
+                self._waiting.pop(number, None)
+                self.running -= 1
+            self._channel.send(op="abort", id=number)
+
+    def close(self):
+        """Lets the core go: it ends when this channel does."""
+        self._channel.close()

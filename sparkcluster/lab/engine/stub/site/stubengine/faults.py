@@ -1,0 +1,55 @@
+"""How the stub is told to misbehave: STUB_FAULT and the file named by STUB_CONTROL.
+
+One fault is ``kind``, ``kind=value``, either with ``@host`` for one host name alone. STUB_FAULT holds a
+comma list. The control file is read whenever it is asked about; its lines add up, ``clear`` drops all
+before it (those of STUB_FAULT too). Taking a line away heals.
+"""
+
+import os
+import socket
+import time
+
+KINDS = frozenset((
+    "hang-load", "hang-serve", "die-load", "die-serve", "exit0", "garbage", "lie-health", "slow", "slow-start",
+    "null-content", "oom", "tcp-fallback", "nccl-memlock", "nccl-gid", "hang-rendezvous",
+))
+
+
+def parse(text, hostname):
+    """{kind: value} of the faults in ``text`` that concern this host; ValueError names an unknown one."""
+    active = {}
+    for entry in text.replace("\n", ",").split(","):
+        entry = entry.strip()
+        if entry == "clear":
+            active = {}
+            continue
+        if not entry or entry.startswith("#"):
+            continue
+        body, _, host = entry.partition("@")
+        kind, _, value = body.partition("=")
+        if kind not in KINDS:
+            raise ValueError("unknown fault %r; known: %s" % (kind, ", ".join(sorted(KINDS))))
+        if not host or host == hostname:
+            active[kind] = value or "1"
+    return active
+
+
+def active():
+    """The faults in force on this host now."""
+    text = os.environ.get("STUB_FAULT", "")
+    path = os.environ.get("STUB_CONTROL")
+    if path:
+        try:
+            with open(path, encoding="utf-8") as f:
+                text += "\n" + f.read()
+        except OSError:
+            pass  # not written yet: no fault
+    return parse(text, socket.gethostname()) if text.strip() else {}
+
+
+def wait_while(kind, stop=None, poll_s=0.05):
+    """Blocks while the fault is in force, so that healing lets the engine go on."""
+    while kind in active():
+        if stop is not None and stop():
+            return
+        time.sleep(poll_s)

@@ -1,0 +1,210 @@
+"""One rank: takes over the driver's environment as vLLM does, meets its master, loads its copy, steps along."""
+
+import ipaddress
+import json
+import os
+import socket
+import sys
+import threading
+import time
+
+from stubengine import faults, log, model, proc
+from stubengine.wire import Channel, gloo_interface, interfaces, nccl_interface, setting
+
+RENDEZVOUS_S = 60.0  # the real limits are 10 and 30 minutes: a test would not wait
+
+
+class RankError(Exception):
+    """The rank cannot go on; the message is what the log of a real one would show."""
+
+
+def name_of(rank, tp, pp):
+    """vLLM's name of a worker: Worker, Worker_TP1, Worker_PP1_TP0."""
+    return "Worker%s%s" % ("_PP%d" % (rank // tp) if pp > 1 else "", "_TP%d" % (rank % tp) if tp > 1 else "")
+
+
+def dump_env():
+    """Writes os.environ where the lab asks for it, so that a test reads what a rank really holds."""
+    directory = os.environ.get("SPARKCLUSTER_LAB_DUMP_ENV")
+    if not directory:
+        return
+    path = os.path.join(directory, "rank-%s-%d.json" % (socket.gethostname(), os.getpid()))
+    try:
+        os.makedirs(directory, exist_ok=True)
+        with open(path + ".new", "w", encoding="utf-8") as f:
+            json.dump(dict(os.environ), f, indent=1, sort_keys=True)
+        os.replace(path + ".new", path)
+    except OSError as error:
+        log.warning("rank.py:1", "cannot write %s: %s", path, error)
+
+
+def load(directory, chatty):
+    """Loads the weights as far as a stub does; returns their digest. model.LoadError, or the faults of loading."""
+    active = faults.active()
+    start_s = time.monotonic()
+    if "die-load" in active:
+        time.sleep(float(active["die-load"]))
+        os._exit(1)
+    if "oom" in active:
+        raise model.LoadError(
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+            "119.68 GiB of which 1.12 GiB is free. Including non-PyTorch memory, this process has 117.31 GiB "
+            "memory in use.")
+    files = model.weight_files(directory)
+    pause_s = float(active.get("slow-start", 0)) / len(files)
+    if chatty:
+        log.shards(0, len(files), 0.0)
+    digests, size = [], 0
+    for i, path in enumerate(files):
+        time.sleep(pause_s)
+        part, digest = model.read_weights(path)
+        size += part
+        digests.append(digest)
+        if chatty:
+            log.shards(i + 1, len(files), time.monotonic() - start_s)
+        faults.wait_while("hang-load")
+    took_s = time.monotonic() - start_s
+    if chatty:
+        log.info("default_loader.py:501", "Loading weights took %.2f seconds", took_s)
+    log.info("gpu_model_runner.py:5149", "Model loading took %.2f GiB memory and %.6f seconds", size / 2**30, took_s)
+    return "-".join(digests)
+
+
+def nccl_log(line):
+    """A line as NCCL prints it."""
+    log.emit("%s:%d:%d [0] NCCL %s" % (socket.gethostname(), os.getpid(), os.getpid(), line))
+
+
+def check_fabric():
+    """What NCCL would say of its network, and the faults of it."""
+    active = faults.active()
+    if "nccl-memlock" in active:
+        nccl_log("WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory")
+        raise RankError("RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)")
+    if "nccl-gid" in active:
+        nccl_log("WARN Call to ibv_modify_qp failed with 61 No data available, on dev rocep1s0f1:1, curr state INIT, "
+                 "next state RTR, local GID index 3, local GID ::, remote GID ::")
+        raise RankError("RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)")
+    picked = nccl_interface(os.environ.get("NCCL_SOCKET_IFNAME"))
+    oob = "%s:%s<0>" % (picked[0], picked[1].ip) if picked else "?"
+    if "tcp-fallback" in active:
+        nccl_log("INFO NET/IB : No device found.")
+        nccl_log("INFO NET/Socket : Using [0]%s" % oob)
+        nccl_log("INFO Using network Socket")
+    elif os.environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
+        nccl_log("INFO Bootstrap: Using %s" % oob)
+        nccl_log("INFO NET/IB : Using %s; OOB %s" % (
+            " ".join("[%d]%s:1/RoCE" % pair for pair in enumerate(
+                os.environ.get("NCCL_IB_HCA", "").lstrip("=").split(","))), oob))
+        nccl_log("INFO Using network IB")
+
+
+def meet(spec):
+    """Two connections to the master, from the addresses that Gloo's and NCCL's variables name."""
+    limit_s = setting("STUB_RENDEZVOUS_S", RENDEZVOUS_S)
+    try:
+        gloo = gloo_interface(os.environ.get("GLOO_SOCKET_IFNAME"))
+        nccl = nccl_interface(os.environ.get("NCCL_SOCKET_IFNAME"))
+    except LookupError as error:
+        raise RankError("RuntimeError: %s" % error)
+    faults.wait_while("hang-rendezvous")
+    deadline = time.monotonic() + limit_s
+    master = (spec["master"][0], spec["master"][1])
+    channels = []
+    for kind, source in (("gloo", gloo), ("nccl", nccl[1] if nccl else None)):
+        channels.append(greet(kind, master, source, deadline, limit_s, spec))
+    return channels
+
+
+def greet(kind, master, source, deadline, limit_s, spec):
+    """One greeted connection; RankError in Gloo's words when the master does not answer within the limit."""
+    bound = (str(source.ip), 0) if source else None
+    while True:
+        left_s = deadline - time.monotonic()
+        try:
+            sock = socket.create_connection(master, timeout=max(left_s, 0.05), source_address=bound)
+            channel = Channel(sock)
+            channel.send(hello=kind, rank=spec["rank"], key=spec["key"], pid=os.getpid())
+            if channel.receive() is not None:
+                sock.settimeout(None)
+                return channel
+        except socket.timeout:
+            break
+        except OSError as error:
+            if left_s <= 0:
+                break
+            last = error  # the master may not listen yet
+            if last.errno == 99:
+                raise RankError("RuntimeError: Cannot assign requested address %s" % (bound,))
+        if deadline - time.monotonic() <= 0:
+            break
+        time.sleep(0.1)
+    raise RankError(
+        "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] "
+        "timed out connecting: SO_ERROR: Connection timed out, remote=[%s]:%d (from %s, %s, waited %.0f s)" % (
+            master[0], master[1], bound[0] if bound else "any address", kind, limit_s))
+
+
+def adopt(env):
+    """vLLM's newer Ray executor: the driver's variables fill in what this node's environment lacks."""
+    for name, value in (env or {}).items():
+        os.environ.setdefault(name, value)
+
+
+def run(spec):
+    """The life of a rank, from its meeting with the master until that is gone."""
+    gloo, _nccl = meet(spec)
+    check_fabric()
+    log.info("parallel_state.py:1903", "world_size=%d rank=%d local_rank=%d distributed_init_method=tcp://%s:%d "
+             "backend=nccl", spec["world"], spec["rank"], spec["local_rank"], spec["master"][0], spec["master"][1])
+    dump_env()
+    log.info("gpu_model_runner.py:5040", "Starting to load model %s...", spec["model"])
+    try:
+        directory = model.find(spec["model"], spec["revision"])
+        digest = load(directory, chatty=spec["rank"] == 0)
+    except model.LoadError as error:
+        gloo.send(failed=str(error))
+        raise RankError(str(error))
+    gloo.send(loaded=digest)
+    for message in gloo.messages():
+        if message.get("op") != "step":
+            continue
+        faults.wait_while("hang-serve")
+        gloo.send(step=message["step"])
+    if spec["outlive"]:
+        threading.Event().wait()  # a follower of vLLM's own multi-node mode does not notice (vllm#32136)
+
+
+def die_on_order():
+    """Ends this process when it is told to die while serving."""
+    while True:
+        if "die-serve" in faults.active():
+            os._exit(1)
+        time.sleep(0.1)
+
+
+def main(channel):
+    """Entry of the rank process: its specification is the first message from the one that started it."""
+    spec = channel.receive()
+    if spec is None:
+        os._exit(1)
+    proc.serve_parent(channel, lambda message: None)
+    adopt(spec["env"])
+    log.configure(name_of(spec["rank"], spec["tp"], spec["pp"]))
+    threading.Thread(target=die_on_order, daemon=True).start()
+    try:
+        run(spec)
+    except RankError as error:
+        frames = [("vllm/v1/executor/multiproc_executor.py", 921, "worker_main"),
+                  ("vllm/v1/worker/gpu_worker.py", 389, "init_device")]
+        log.traceback("multiproc_executor.py:953", "WorkerProc failed to start.", frames, str(error))
+        channel.send(failed=str(error))
+        sys.stdout.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+def on_same_network(address, interface_name):
+    """Whether a rank that calls from ``address`` is on the network of the master's own interface."""
+    mine = interfaces().get(interface_name)
+    return mine is None or ipaddress.ip_address(address) in mine.network

@@ -1,0 +1,223 @@
+"""`vllm serve`: parse, bind, start the engine core, serve, and end as vLLM ends."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+from stubengine import VLLM_VERSION, faults, flags, log, model
+from stubengine.executors import start_local
+
+WATCHDOG_S = 5.0  # vLLM looks every 5 s whether its engine has errored (VLLM_WATCHDOG_TIME_S)
+HELP = "usage: vllm [-h] [-v] {chat,complete,serve,launch,bench,collect-env,run-batch} ...\n"
+
+
+class Stop(Exception):
+    """SIGTERM or SIGINT."""
+
+
+def spec_of(args, config):
+    """What the engine core has to know."""
+    context = config.get("max_position_embeddings") or (config.get("text_config") or {}).get(
+        "max_position_embeddings") or 2048
+    longest = args.max_model_len if args.max_model_len and args.max_model_len > 0 else context
+    return {
+        "model": args.model, "revision": args.revision, "tp": args.tensor_parallel_size or 1,
+        "pp": args.pipeline_parallel_size or 1, "nnodes": args.nnodes or 1, "node_rank": args.node_rank or 0,
+        "master_addr": args.master_addr or "127.0.0.1", "master_port": args.master_port or 29501,
+        "backend": args.distributed_executor_backend or "mp", "max_model_len": longest,
+        "eager": bool(args.enforce_eager),
+    }
+
+
+def bind(host, port):
+    """The server's socket, bound before the engine starts and not yet listening, as in vLLM."""
+    sock = socket.socket(socket.AF_INET6 if host and ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((host or "", port))
+    return sock
+
+
+def complain(last, *frames):
+    """A traceback on stderr, as Python prints one."""
+    print("Traceback (most recent call last):", file=sys.stderr)
+    for frame in frames:
+        print('  File "%s", line %d, in %s' % frame, file=sys.stderr)
+    print(last, file=sys.stderr, flush=True)
+
+
+def check_shape(spec):
+    """vLLM's own refusal of a split that does not come out even."""
+    world = spec["tp"] * spec["pp"]
+    if world % spec["nnodes"]:
+        return "ValueError: world_size (%d) must be divisible by nnodes (%d)" % (world, spec["nnodes"])
+    if spec["node_rank"] >= spec["nnodes"]:
+        return "ValueError: node_rank %d must be less than nnodes %d" % (spec["node_rank"], spec["nnodes"])
+    return None
+
+
+def headless(spec):
+    """A follower of vLLM's own multi-node mode: ranks, and no API server. Returns the exit code."""
+    log.configure("MainThread")
+    log.info("serve.py:224", "Launching vLLM (v%s) headless multiproc executor, with head node address %s:%d for "
+             "torch.distributed process group.", VLLM_VERSION, spec["master_addr"], spec["master_port"])
+    lost = threading.Event()
+    local_world = spec["tp"] * spec["pp"] // spec["nnodes"]
+    begun = time.monotonic()
+    started = []
+    for local in range(local_world):
+        number = spec["node_rank"] * local_world + local
+        told = {"rank": number, "local_rank": local, "world": spec["tp"] * spec["pp"], "tp": spec["tp"],
+                "pp": spec["pp"], "key": "any", "master": [spec["master_addr"], spec["master_port"]],
+                "model": spec["model"], "revision": spec["revision"], "env": None, "outlive": True}
+        started.append(start_local(told, lambda reason: lost.set()))
+    try:
+        while not lost.wait(0.2):
+            continue
+    except Stop:
+        log.info("serve.py:266", "Shutting down.")
+        return 0
+    log.info("serve.py:266", "Shutting down.")
+    killed = any(p.poll() is not None and p.returncode < 0 for p in started)
+    # the real monitor returns without an error once the worker has served, and raises while it starts
+    return 0 if killed and time.monotonic() - begun > 1 else 1
+
+
+def watch_faults():
+    """Ends the whole server when it is told to die while serving."""
+    while True:
+        if "die-serve" in faults.active():
+            log.emit("Fatal Python error: Segmentation fault", sys.stderr)
+            os._exit(1)
+        time.sleep(0.1)
+
+
+def serve(args, spec, sock):
+    """Engine, then HTTP; returns the exit code."""
+    from stubengine.api import Server
+    from stubengine.engine import Engine
+
+    engine = Engine(spec)
+    while not engine.ready.wait(0.2):
+        continue
+    if engine.gone:
+        complain("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): "
+                 "{'EngineCore': %s}" % engine.process.wait(),
+                 ("vllm/entrypoints/launchers/api_server/entry.py", 104, "build_async_engine_client_from_engine_args"),
+                 ("vllm/v1/engine/utils.py", 1431, "wait_for_engine_startup"))
+        return 0 if "exit0" in faults.active() else 1
+    keys = list(args.api_key or [])
+    if not keys and os.environ.get("VLLM_API_KEY"):
+        keys = [os.environ["VLLM_API_KEY"]]
+    server = Server(sock, engine, {
+        "names": args.served_model_name or [args.model], "model": args.model, "api_keys": keys,
+        "max_model_len": spec["max_model_len"], "reasoning": bool(args.reasoning_parser),
+        "tools": bool(args.enable_auto_tool_choice and args.tool_call_parser),
+    })
+    log.info("entry.py:135", "Supported tasks: ('generate',)")
+    log.info("entry.py:140", "Starting vLLM server on http://%s:%d", args.host or "0.0.0.0", args.port or 8000)
+    threading.Thread(target=watch_faults, daemon=True).start()
+    server.server_activate()
+    log.uvicorn("Started server process [%d]" % os.getpid())
+    log.uvicorn("Waiting for application startup.")
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    log.uvicorn("Application startup complete.")
+    try:
+        ended = wait_for_end(engine, server)
+    except Stop:
+        ended = True
+        drain(engine, args.shutdown_timeout or 0)
+    log.uvicorn("Shutting down")
+    if ended:
+        log.uvicorn("Waiting for application shutdown.")
+        log.uvicorn("Application shutdown complete.")
+    log.uvicorn("Finished server process [%d]" % os.getpid())
+    engine.close()
+    return 0
+
+
+def wait_for_end(engine, server):
+    """Returns when the engine has errored and somebody was told, or the watchdog has looked."""
+    looked = time.monotonic()
+    while True:
+        time.sleep(0.05)
+        if os.environ.get("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH") == "1":
+            continue
+        if not engine.errored:
+            looked = time.monotonic()
+        elif server.failed.is_set() or time.monotonic() - looked > WATCHDOG_S:
+            time.sleep(0.2)  # the answer has to leave first
+            return True
+
+
+def drain(engine, limit_s):
+    """vLLM's shutdown: abort at once, or let requests finish for as long as --shutdown-timeout says."""
+    log.info("launcher.py:267", "[shutdown] API server: stopping engine client mode=%s timeout=%ss",
+             "drain" if limit_s else "abort", limit_s)
+    deadline = time.monotonic() + limit_s
+    while engine.running and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def run(argv):
+    """`vllm serve ARGV`; returns the exit code."""
+    args = flags.parse(argv)
+
+    def stop(_signum, _frame):
+        raise Stop
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    faults.active()  # an unknown fault is refused here, not in the middle
+    log.info("api_utils.py:347", "\n       STUB  version %s\n       STUB  model   %s\n", VLLM_VERSION, args.model)
+    log.info("api_utils.py:286", "non-default args: %s", flags.non_default(args))
+    try:
+        directory = model.find(args.model, args.revision)
+        config = model.config(directory)
+    except model.LoadError as error:
+        complain("pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n  Value error, %s"
+                 % error, ("vllm/engine/arg_utils.py", 1890, "create_model_config"))
+        return 1
+    spec = spec_of(args, config)
+    problem = check_shape(spec)
+    if problem:
+        complain(problem, ("vllm/config/parallel.py", 1040, "__post_init__"))
+        return 1
+    log.info("model.py:733", "Resolved architecture: %s", (config.get("architectures") or ["StubForCausalLM"])[0])
+    log.info("model.py:2152", "Using max model len %d", spec["max_model_len"])
+    if args.headless or spec["node_rank"]:
+        return headless(spec)
+    try:
+        sock = bind(args.host, args.port or 8000)
+    except OSError as error:
+        complain("OSError: [Errno %s] %s" % (error.errno, error.strerror),
+                 ("vllm/entrypoints/launchers/launcher.py", 355, "create_server_socket"))
+        return 1
+    return serve(args, spec, sock)
+
+
+def main(argv):
+    """Entry of the `vllm` command."""
+    if argv[:1] in (["--version"], ["-v"]):
+        print(VLLM_VERSION)
+        return 0
+    if argv[:1] != ["serve"]:
+        sys.stderr.write(HELP)
+        if argv and argv[0] not in ("-h", "--help"):
+            sys.stderr.write("vllm: error: argument subparser: invalid choice: %r\n" % argv[0])
+        return 0 if argv[:1] in (["-h"], ["--help"]) else 2
+    if any(a in ("-h", "--help") for a in argv[1:]):
+        print(flags.parser().format_help())
+        return 0
+    try:
+        code = run(argv[1:])
+    except Stop:
+        code = 0
+    except ValueError as error:
+        complain("ValueError: %s" % error)
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
