@@ -1,0 +1,69 @@
+"""Values of the variables that a plan only names. They go to a file of mode 0600 on the nodes, nowhere else."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from sparkcluster.errors import UsageError
+from sparkcluster.plan.model import Plan
+from sparkcluster.spec import Spec
+
+API_KEY = "VLLM_API_KEY"
+RAY_TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 - the variable's name
+
+
+def values(spec: Spec, plan: Plan, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Values of all secrets that ``plan`` names.
+
+    Ray's token is made anew for every launch: nobody has to know it.
+
+    Raises:
+        UsageError: one is not set, or holds a line break, which an env file cannot carry.
+    """
+    environment = os.environ if environment is None else environment
+    found: dict[str, str] = {}
+    for name in sorted({name for node in plan.nodes.values() for name in node.secrets}):
+        if name == RAY_TOKEN:
+            found[name] = secrets.token_hex(32)
+        elif name == API_KEY and spec.inventory.api.key is not None:
+            found[name] = api_key(spec, environment)
+        else:
+            found[name] = _from_environment(name, environment, f"the playbook lists {name} under secrets")
+        if "\n" in found[name] or "\r" in found[name]:
+            raise UsageError(f"the value of {name} holds a line break", hint=f"export {name} again without it")
+    return found
+
+
+def api_key(spec: Spec, environment: Mapping[str, str] | None = None) -> str:
+    """The API key that the inventory points at.
+
+    Raises:
+        UsageError: the variable is not set, or the file cannot be read or is empty.
+    """
+    source = spec.inventory.api.key
+    if source is None:
+        raise UsageError("the inventory names no API key", hint="add api: {key: {env: NAME}}")
+    if source.env:
+        environment = os.environ if environment is None else environment
+        return _from_environment(source.env, environment, "the inventory takes the API key from it")
+    path = Path(str(source.file)).expanduser()
+    try:
+        key = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"cannot read the API key from {path}: {getattr(error, 'strerror', None) or 'not text'}",
+            hint=f"write it there: (umask 077; openssl rand -hex 32 > {path})",
+        ) from error
+    if not key:
+        raise UsageError(f"the API key file {path} is empty", hint=f"openssl rand -hex 32 > {path}")
+    return key
+
+
+def _from_environment(name: str, environment: Mapping[str, str], why: str) -> str:
+    value = environment.get(name, "")
+    if not value:
+        raise UsageError(f"{name} is not set, and {why}", hint=f"export {name}=…")
+    return value

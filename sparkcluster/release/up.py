@@ -1,0 +1,291 @@
+"""``up``: probe, check, plan, stage, start, watch, verify, record, as the state table says."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.resources
+import time
+from typing import Any
+
+import sparkcluster
+from sparkcluster.errors import FoundErrors, LaunchError, NotServing, SparkclusterError
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.launch import group as launching
+from sparkcluster.launch.verify import Answer, complete, judge
+from sparkcluster.plan.diff import difference
+from sparkcluster.plan.model import Plan
+from sparkcluster.release import secrets
+from sparkcluster.release.cluster import View, look, operator
+from sparkcluster.release.lease import Lease
+from sparkcluster.release.records import KEEP, Holding, record
+from sparkcluster.release.states import TABLE, Action, State
+from sparkcluster.report import Report
+from sparkcluster.runtime import Changer, start_steps
+from sparkcluster.spec import Spec
+from sparkcluster.staging import stage
+from sparkcluster.topology.model import Topology
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Up:
+    """How ``up`` ended: serving, and whether that took a change.
+
+    Attributes:
+        view: the cluster as it was last looked at.
+        answers: what each group answered, by name.
+    """
+
+    view: View
+    changed: bool
+    release: int
+    answers: dict[str, Answer]
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """The flags of ``up``; ``timeout_s`` overrides the playbook's readiness limit."""
+
+    timeout_s: float | None = None
+    clear_caches: bool = False
+
+
+class OtherPlan(SparkclusterError):
+    """Another plan serves, and ``up`` does not replace what works."""
+
+    def __init__(self, lines: list[str], inventory: str) -> None:
+        self.lines = tuple(lines)
+        super().__init__(
+            "this cluster serves another plan; nothing was changed",
+            step="plan",
+            hint=f"to replace it: sparkcluster upgrade {inventory}, or sparkcluster down {inventory} first",
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The error, with the difference as lines."""
+        document = super().as_json()
+        document["error"]["difference"] = list(self.lines)
+        return document
+
+
+def up(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
+    """Bring the cluster from whatever it is in to a verified endpoint.
+
+    Raises:
+        FoundErrors: findings of severity error; nothing was changed.
+        OtherPlan: healthy, but serving something else; nothing was changed.
+        LeaseHeld: another operator is at it.
+        StageError, LaunchError: with node, step and hint; no rank is left running.
+    """
+    began = time.monotonic()
+    report.step("probe", f"{len(fleet.hosts)} nodes")
+    view = look(fleet, spec)
+    answers = settled(fleet, view, report)
+    if answers is not None:
+        number = view.held.release() or 0
+        return Up(view, changed=False, release=number, answers=answers, seconds=time.monotonic() - began)
+    if view.gathered.errors:
+        raise FoundErrors(view.findings)
+    with Lease(
+        fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operator=operator()
+    ).acquire(list(view.facts)) as lease:
+        report.step("lease", f"epoch {lease.epoch}")
+        walk = Walk(fleet, spec, options, report, lease.epoch)
+        answers = walk.to_serving()
+        return Up(walk.view, changed=True, release=walk.number, answers=answers, seconds=time.monotonic() - began)
+
+
+def settled(fleet: Fleet, view: View, report: Report) -> dict[str, Answer] | None:
+    """Answers where the cluster already serves this plan; None where there is something to do.
+
+    Raises:
+        OtherPlan: it serves, and answers, another one.
+    """
+    action, _ = TABLE[view.state]
+    if action is Action.ASK:
+        topology, plan = view.ready()
+        report.step("verify", "asking whether it still answers")
+        return healthy(fleet, view.spec, plan, topology)
+    if view.state is State.OTHER and view.newest is not None and answering(fleet, view.newest.record):
+        present = view.newest.record.get("plan", {})
+        wanted = view.plan.as_json() if view.plan else {}
+        raise OtherPlan(difference(present, wanted), str(view.spec.inventory_path))
+    return None
+
+
+def healthy(fleet: Fleet, spec: Spec, plan: Plan, topology: Topology) -> dict[str, Answer] | None:
+    """One completion of every group, or None as soon as one does not answer as the playbook expects."""
+    answers: dict[str, Answer] = {}
+    for group in plan.groups:
+        host = fleet.hosts[group.nodes[0]]
+        try:
+            answer = complete(host, launching.endpoint(plan, topology, group.name), spec.playbook.verify)
+        except SparkclusterError:
+            return None
+        if judge(answer.text, spec.playbook.verify):
+            return None
+        answers[group.name] = answer
+    return answers
+
+
+def answering(fleet: Fleet, recorded: dict[str, Any]) -> bool:
+    """Whether the release that ``recorded`` describes answers a short completion, on every group."""
+    from sparkcluster.release.serving import ask_recorded  # noqa: PLC0415 - serving stands on this module's types
+
+    try:
+        ask_recorded(fleet, recorded)
+    except NotServing:
+        return False
+    return True
+
+
+class Walk:
+    """The walk over the state table under one lease.
+
+    Args:
+        fleet: the nodes.
+        spec: inventory and playbook.
+        options: the user's flags.
+        report: where to tell what is going on.
+        epoch: of the lease.
+    """
+
+    def __init__(self, fleet: Fleet, spec: Spec, options: Options, report: Report, epoch: int) -> None:
+        self.fleet = fleet
+        self.spec = spec
+        self.options = options
+        self.report = report
+        self.epoch = epoch
+        self.changer = Changer(
+            fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, epoch=epoch
+        )
+        # What was seen before the lease was ours may have changed since.
+        self.view = look(fleet, spec)
+        self.number = 0
+
+    def to_serving(self) -> dict[str, Answer]:
+        """Walk until the state is SERVING; answers by group."""
+        cleaned = False
+        while True:
+            found = self.view.state
+            action, _ = TABLE[found]
+            if action is Action.ASK:
+                answers = healthy(self.fleet, self.spec, *reversed(self.view.ready()))
+                if answers is not None:
+                    self.number = self.view.held.release() or 0
+                    return answers
+                self.report.note("the model does not answer any more: starting it again")
+                action = Action.CLEAN
+            if found is State.OTHER:
+                settled(self.fleet, self.view, self.report)
+                self.report.note("what runs there does not answer: replacing it")
+                action = Action.CLEAN
+            if action is Action.CLEAN and not cleaned:
+                self.clean(self.view.held)
+                cleaned = True
+            elif action is Action.START:
+                return self.start()
+            elif action is Action.WATCH:
+                self.report.note("the ranks of this plan run already: going on from there")
+                self.number = self.view.held.release() or 1
+                return self.watch(None)
+            else:
+                raise self.taken()
+            self.view = look(self.fleet, self.spec)
+
+    def taken(self) -> SparkclusterError:
+        """Ranks with our cluster's name that are not ours to touch, or that would not go away."""
+        node, ranks = next(
+            ((name, ranks) for name, ranks in self.view.held.stray.items() if ranks),
+            next(((name, ranks) for name, ranks in self.view.held.own.items() if ranks), ("", ())),
+        )
+        rank = ranks[0] if ranks else None
+        where = rank.labels.get("io.sparkcluster.state_dir", "?") if rank else "?"
+        return LaunchError(
+            f"{rank.name if rank else 'a rank'} on {node} belongs to a cluster of the same name with state_dir {where}",
+            node=node,
+            step="clean",
+            hint="give this cluster another name, or use that state_dir in the inventory",
+        )
+
+    def clean(self, held: Holding) -> None:
+        """Remove every rank of ours, whatever its state."""
+        self.report.step("clean", "removing ranks that do not serve")
+        left = launching.stop(self.changer, held.own, grace_s=launching.KILL_GRACE_S)
+        if left:
+            name, error = next(iter(left.items()))
+            raise LaunchError(f"old ranks stay on {name}: {error.message}", node=name, step="clean", hint=error.hint)
+
+    def start(self) -> dict[str, Answer]:
+        """Check, stage, start, watch, verify, record."""
+        self.report.step("check", "")
+        self.stage()
+        topology, plan = self.view.ready()
+        self.view.stop_on_errors()
+        for finding in self.view.findings:
+            if finding.severity == "warning":
+                self.report.note(f"warning: {finding.code} {finding.node or ''}: {finding.summary}")
+        values = secrets.values(self.spec, plan)
+        self.number = int(next(iter(plan.nodes.values())).containers[0].labels["io.sparkcluster.release"])
+        entry = (importlib.resources.files("sparkcluster.node") / "entry.py").read_text()
+        steps = {
+            name: [
+                *self.cache_steps(name),
+                *start_steps(node, entry=entry, secrets=values, files=rank_files()),
+            ]
+            for name, node in plan.nodes.items()
+        }
+        return self.watch(steps)
+
+    def stage(self) -> None:
+        """Bring image and weights to the nodes that lack them, then look again."""
+        before = [finding for finding in self.view.findings if not finding.code.startswith(("IMG-", "MDL-"))]
+        if any(finding.severity == "error" for finding in before):
+            raise FoundErrors(self.view.findings)
+        if self.view.topology is None:
+            raise self.view.unplanned or LaunchError("no topology", step="plan")
+        done = stage(
+            self.fleet,
+            self.view.facts,
+            self.view.topology,
+            self.spec,
+            epoch=self.epoch,
+            progress=self.report.progress,
+        )
+        if done.changed:
+            self.view = look(self.fleet, self.spec)
+        self.view.ready()
+
+    def cache_steps(self, name: str) -> list[dict[str, Any]]:
+        """Steps that throw the compile caches of this cluster's image away, where the user asks for it."""
+        if not self.options.clear_caches:
+            return []
+        return [{"do": "delete", "path": f"{self.view.facts[name].state_dir}/caches"}]
+
+    def watch(self, steps: dict[str, list[dict[str, Any]]] | None) -> dict[str, Answer]:
+        """Start ``steps`` (or nothing), watch until every group has answered, and record the release."""
+        topology, plan = self.view.ready()
+        launch = launching.Launch(
+            plan,
+            topology,
+            self.spec.playbook.verify,
+            self.options.timeout_s or self.spec.playbook.ready_timeout_s,
+        )
+        answers = launching.run(self.fleet, self.changer, launch, steps, self.report)
+        self.report.step("record", f"release {self.number}")
+        document = record(
+            self.spec,
+            plan,
+            number=self.number,
+            operator=operator(),
+            verified_at=time.time(),
+            version=sparkcluster.__version__,
+        )
+        step = {"do": "record", "number": self.number, "record": document, "keep": KEEP}
+        self.changer.apply({name: [step] for name in plan.nodes})
+        return answers
+
+
+def rank_files() -> dict[str, str]:
+    """Files beside the launcher in a rank's directory, by name."""
+    return {}
