@@ -37,6 +37,14 @@ def values(spec: Spec, plan: Plan, environment: Mapping[str, str] | None = None)
     return found
 
 
+def check(spec: Spec) -> None:
+    """Raise UsageError for a secret that is not set, before anything is changed."""
+    for name in spec.playbook.secrets:
+        _from_environment(name, os.environ, f"the playbook lists {name} under secrets")
+    if spec.inventory.api.key is not None:
+        api_key(spec)
+
+
 def api_key(spec: Spec, environment: Mapping[str, str] | None = None) -> str:
     """The API key that the inventory points at.
 

@@ -18,6 +18,7 @@ from sparkcluster.release import secrets
 from sparkcluster.release.cluster import View, look, operator
 from sparkcluster.release.lease import Lease
 from sparkcluster.release.records import KEEP, Holding, record
+from sparkcluster.release.serving import ask_recorded
 from sparkcluster.release.states import TABLE, Action, State
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, start_steps
@@ -86,6 +87,7 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
         return Up(view, changed=False, release=number, answers=answers, seconds=time.monotonic() - began)
     if view.gathered.errors:
         raise FoundErrors(view.findings)
+    secrets.check(spec)
     with Lease(
         fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operator=operator()
     ).acquire(list(view.facts)) as lease:
@@ -105,7 +107,7 @@ def settled(fleet: Fleet, view: View, report: Report) -> dict[str, Answer] | Non
     if action is Action.ASK:
         topology, plan = view.ready()
         report.step("verify", "asking whether it still answers")
-        return healthy(fleet, view.spec, plan, topology)
+        return healthy(fleet, view.spec, topology, plan)
     if view.state is State.OTHER and view.newest is not None and answering(fleet, view.newest.record):
         present = view.newest.record.get("plan", {})
         wanted = view.plan.as_json() if view.plan else {}
@@ -113,7 +115,7 @@ def settled(fleet: Fleet, view: View, report: Report) -> dict[str, Answer] | Non
     return None
 
 
-def healthy(fleet: Fleet, spec: Spec, plan: Plan, topology: Topology) -> dict[str, Answer] | None:
+def healthy(fleet: Fleet, spec: Spec, topology: Topology, plan: Plan) -> dict[str, Answer] | None:
     """One completion of every group, or None as soon as one does not answer as the playbook expects."""
     answers: dict[str, Answer] = {}
     for group in plan.groups:
@@ -130,8 +132,6 @@ def healthy(fleet: Fleet, spec: Spec, plan: Plan, topology: Topology) -> dict[st
 
 def answering(fleet: Fleet, recorded: dict[str, Any]) -> bool:
     """Whether the release that ``recorded`` describes answers a short completion, on every group."""
-    from sparkcluster.release.serving import ask_recorded  # noqa: PLC0415 - serving stands on this module's types
-
     try:
         ask_recorded(fleet, recorded)
     except NotServing:
@@ -170,7 +170,7 @@ class Walk:
             found = self.view.state
             action, _ = TABLE[found]
             if action is Action.ASK:
-                answers = healthy(self.fleet, self.spec, *reversed(self.view.ready()))
+                answers = healthy(self.fleet, self.spec, *self.view.ready())
                 if answers is not None:
                     self.number = self.view.held.release() or 0
                     return answers

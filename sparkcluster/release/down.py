@@ -1,0 +1,108 @@
+"""``down``: stop and remove what ``up`` made, on every node that a record or the inventory names."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from sparkcluster.errors import SparkclusterError
+from sparkcluster.facts.model import Rank
+from sparkcluster.gather import gather
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.launch import group as launching
+from sparkcluster.release.cluster import operator
+from sparkcluster.release.lease import Lease
+from sparkcluster.release.records import holding, newest
+from sparkcluster.report import Report
+from sparkcluster.runtime import Changer
+from sparkcluster.spec import Spec
+from sparkcluster.spec.inventory import Node, Ssh
+
+
+class Left(SparkclusterError):
+    """Something could not be removed."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Down:
+    """How ``down`` ended: names of the ranks removed, by node."""
+
+    removed: dict[str, tuple[str, ...]]
+
+
+def former_nodes(spec: Spec, recorded: dict[str, object]) -> list[Node]:
+    """Nodes that the last record names and the inventory does not, as they were reached then."""
+    present = {node.label for node in spec.inventory.nodes}
+    nodes = recorded.get("nodes")
+    if not isinstance(nodes, dict):
+        return []
+    return [
+        Node.model_validate(
+            {
+                "host": known["host"],
+                "name": name,
+                "connection": known.get("connection", "auto"),
+                "ssh": Ssh.model_validate(known.get("ssh", {})),
+            }
+        )
+        for name, known in nodes.items()
+        if name not in present
+    ]
+
+
+def down(
+    fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node]], Fleet]
+) -> Down:
+    """Stop and remove every rank of the cluster.
+
+    Args:
+        fleet: the inventory's nodes.
+        spec: inventory and playbook.
+        report: where to tell what is going on.
+        reach: how further nodes, which only a record names, are connected to.
+
+    Raises:
+        Left: something stays, on nodes that could not be reached or would not stop it.
+        LeaseHeld: another operator is at it.
+    """
+    report.step("probe", f"{len(fleet.hosts)} nodes")
+    gathered = gather(fleet, spec)
+    known = newest(gathered.facts.values())
+    former = former_nodes(spec, known.record if known else {})
+    facts, errors = dict(gathered.facts), dict(gathered.errors)
+    if former:
+        report.note(f"also on {', '.join(node.label for node in former)}, which the last release used")
+        fleet = fleet.joined(reach(former))
+        more = gather(fleet, spec, [node.label for node in former])
+        facts |= more.facts
+        errors |= more.errors
+    held = holding(spec.inventory.cluster, facts)
+    ranks: dict[str, tuple[Rank, ...]] = {name: own for name, own in held.own.items() if own}
+    left: dict[str, SparkclusterError] = dict(errors)
+    if ranks:
+        with Lease(
+            fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operator=operator()
+        ).acquire(list(facts)) as lease:
+            report.step("stop", f"{sum(len(own) for own in ranks.values())} ranks")
+            changer = Changer(
+                fleet,
+                cluster=spec.inventory.cluster,
+                state_dir=spec.inventory.state_dir,
+                epoch=lease.epoch,
+            )
+            left |= launching.stop(changer, ranks)
+            wipe = {
+                name: [{"do": "delete", "path": f"{facts[name].state_dir}/clusters/{spec.inventory.cluster}/ranks"}]
+                for name in facts
+                if name not in left
+            }
+            changer.attempt(wipe, timeout_s=60)
+    if left:
+        name, error = next(iter(left.items()))
+        raise Left(
+            f"could not clean {', '.join(left)}: {error.message}",
+            node=name,
+            step="stop",
+            hint="once it can be reached, run sparkcluster down again" if name in errors else error.hint,
+        )
+    return Down({name: tuple(rank.name for rank in own) for name, own in ranks.items()})

@@ -1,0 +1,165 @@
+"""Asking what serves: the recorded release's own endpoints, and the status of everything."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from sparkcluster.errors import NotServing, SparkclusterError
+from sparkcluster.facts.model import read
+from sparkcluster.gather import Gathered, gather
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.launch.verify import Answer, Endpoint, complete
+from sparkcluster.release.records import Holding, holding, newest
+from sparkcluster.spec import Spec
+from sparkcluster.spec.playbook import Verify
+
+
+def recorded_groups(recorded: dict[str, Any]) -> dict[str, str]:
+    """Head of every group of a recorded release, by the group's name."""
+    return {
+        node["group"]: name for name, node in recorded["plan"]["nodes"].items() if node.get("role") == "head"
+    }
+
+
+def recorded_endpoint(recorded: dict[str, Any], group: str) -> Endpoint:
+    """Where the head of ``group`` reaches the API that a recorded release started."""
+    plan = recorded["plan"]
+    head = plan["nodes"][recorded_groups(recorded)[group]]
+    engine = head["containers"][0]["launcher"]["engine"]
+    host = engine[engine.index("--host") + 1] if "--host" in engine else "127.0.0.1"
+    port = engine[engine.index("--port") + 1] if "--port" in engine else "8000"
+    local = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared, not bound
+    keyed = "VLLM_API_KEY" in head["secrets"]
+    return Endpoint(f"http://{local}:{port}/v1", plan["model"], head["containers"][0].get("env_file") if keyed else None)
+
+
+def ask_recorded(
+    fleet: Fleet, recorded: dict[str, Any], *, group: str | None = None, max_tokens: int = 1
+) -> dict[str, Answer]:
+    """A short completion of every group (or ``group``) of a recorded release; answers by group.
+
+    Raises:
+        NotServing: one does not answer.
+    """
+    verify = Verify.model_validate(recorded.get("playbook", {}).get("verify", {}))
+    answers = {}
+    for name, head in recorded_groups(recorded).items():
+        if group in {None, name}:
+            if head not in fleet.hosts:
+                raise NotServing(f"the head of {name}, {head}, is not in the inventory any more", node=head)
+            try:
+                answers[name] = complete(
+                    fleet.hosts[head], recorded_endpoint(recorded, name), verify, max_tokens=max_tokens
+                )
+            except NotServing:
+                raise
+            except SparkclusterError as error:
+                raise NotServing(error.message, node=head, step="verify", hint=error.hint) from error
+    return answers
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Status:
+    """What ``status`` tells; ``document`` has the shape that other programs may rely on."""
+
+    document: dict[str, Any]
+
+    @property
+    def serving(self) -> bool:
+        """Whether every group answers."""
+        return bool(self.document["state"] == "serving")
+
+
+def status(fleet: Fleet, spec: Spec) -> Status:
+    """Look at every node, and ask every group that should serve for a real token."""
+    gathered = gather(fleet, spec)
+    held = holding(spec.inventory.cluster, gathered.facts)
+    known = newest(gathered.facts.values())
+    running = held.release()
+    recorded = known.record if known and known.number == running else {}
+    groups = group_documents(fleet, recorded, held)
+    lease = next(
+        (one for facts in gathered.facts.values() if (one := read(facts.lease)) is not None and one.held), None
+    )
+    state = overall(groups, held, gathered, leased=lease is not None)
+    first = groups[0] if groups else None
+    return Status(
+        {
+            "cluster": spec.inventory.cluster,
+            "state": state,
+            "endpoint": first["endpoint"] if first and state == "serving" else None,
+            "model": recorded.get("plan", {}).get("model"),
+            "release": running if recorded else None,
+            "lease": {"operator": lease.operator, "epoch": lease.epoch} if lease else None,
+            "groups": groups,
+            "nodes": node_documents(spec, gathered, held, {name for g in groups if g["ready"] for name in g["nodes"]}),
+        }
+    )
+
+
+def group_documents(fleet: Fleet, recorded: dict[str, Any], held: Holding) -> list[dict[str, Any]]:
+    """The groups of a recorded release as they are now."""
+    if not recorded:
+        return []
+    documents = []
+    plan = recorded["plan"]
+    for name in recorded_groups(recorded):
+        nodes = [node for node, one in plan["nodes"].items() if one["group"] == name]
+        running = [any(rank.state == "running" for rank in held.own.get(node, ())) for node in nodes]
+        ready, why = False, None
+        if all(running):
+            try:
+                ask_recorded(fleet, recorded, group=name)
+                ready = True
+            except NotServing as error:
+                why = error.message
+        state = "serving" if ready else "degraded" if any(running) else "down"
+        documents.append(
+            {
+                "name": name,
+                "nodes": nodes,
+                "endpoint": plan["endpoints"][name],
+                "state": state,
+                "release": recorded["number"],
+                "ready": ready,
+                "why": why,
+            }
+        )
+    return documents
+
+
+def overall(groups: list[dict[str, Any]], held: Holding, gathered: Gathered, *, leased: bool) -> str:
+    """One word for the cluster: serving, starting, degraded or down."""
+    if groups and all(group["ready"] for group in groups) and not gathered.errors:
+        return "serving"
+    if not held.anything:
+        return "starting" if leased else "degraded" if gathered.errors else "down"
+    return "starting" if leased else "degraded"
+
+
+def node_documents(
+    spec: Spec, gathered: Gathered, held: Holding, ready: set[str]
+) -> list[dict[str, Any]]:
+    """One document for each node of the inventory."""
+    documents: list[dict[str, Any]] = []
+    for node in spec.inventory.nodes:
+        name = node.label
+        rank = next(iter(held.own.get(name, ())), None)
+        error = gathered.errors.get(name)
+        number = rank.labels.get("io.sparkcluster.rank") if rank else None
+        executor = rank.labels.get("io.sparkcluster.executor") if rank else None
+        documents.append(
+            {
+                "name": name,
+                "host": node.host,
+                "role": None if number is None else "head" if number == "0" else "worker",
+                "state": error.kind if error else rank.state if rank else "empty",
+                "why": error.message if error else None,
+                "container": rank.name if rank else None,
+                "image": rank.image_id if rank else None,
+                # A group that answers has every Ray node in it; nothing else is proof.
+                "ray": None if executor != "ray" else "alive" if name in ready else "unknown",
+            }
+        )
+    return documents
