@@ -91,7 +91,12 @@ class Plan:
                     "env": dict(node.env),
                     "secrets": list(node.secrets),
                     "containers": [
-                        {"name": one.name, "image": one.image, "argv": list(one.argv), "launcher": one.launcher}
+                        {
+                            "name": one.name,
+                            "image": one.image,
+                            "argv": list(one.argv),
+                            "launcher": one.launcher,
+                        }
                         for one in node.containers
                     ],
                 }
