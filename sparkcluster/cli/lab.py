@@ -1,0 +1,89 @@
+"""``sparkcluster lab``: virtual Sparks on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+KINDS = (
+    "cable-out mtu gid-shift gid-missing slow-link driver port-busy disk-full ssh-hang host-key-changed "
+    "kill-worker kill-engine reboot"
+)
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add ``lab`` and its commands."""
+    parser = subparsers.add_parser("lab", help="virtual Sparks on this machine, to try things without hardware")
+    commands = parser.add_subparsers(dest="lab_command", required=True, metavar="COMMAND")
+
+    up = commands.add_parser("up", help="make virtual Sparks; the last line is the path of a ready inventory")
+    up.add_argument("--sparks", type=int, metavar="N", help="how many (default: 2, or as the spec says)")
+    up.add_argument("--engine", choices=("vllm", "stub", "none"), default="vllm", help="image on every Spark")
+    up.add_argument("--spec", type=Path, metavar="FILE", help="describes each Spark, see docs/lab.md")
+
+    down = commands.add_parser("down", help="remove them, with all that they left, also after a crash")
+
+    fault = commands.add_parser("fault", help="break one of them", description=f"kinds: {KINDS}")
+    fault.add_argument("node", metavar="NODE", help="name, address or number of a Spark")
+    fault.add_argument("kind", metavar="KIND", help="what to break")
+    fault.add_argument("argument", nargs="*", metavar="ARG", help="as the kind needs it")
+
+    heal = commands.add_parser("heal", help="undo the faults of one Spark or of all")
+    heal.add_argument("node", nargs="?", metavar="NODE")
+
+    run_on = commands.add_parser("run", help="run a command on one of them as root, past its sshd")
+    run_on.add_argument("node", metavar="NODE")
+    run_on.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND")
+
+    for command in (up, down, fault, heal, run_on):
+        command.add_argument("--name", default="lab", help="which lab, if there are several (default: lab)")
+    for command in (up, down, fault, heal):
+        command.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out one command of the lab; its exit code.
+
+    Raises:
+        SparkclusterError: it could not be done.
+    """
+    from sparkcluster.lab import core
+
+    if args.lab_command == "up":
+        lab = core.Lab.up(args.sparks, engine=args.engine, spec=args.spec, name=args.name, tell=_tell)
+        sparks = [{"name": spark.name, "host": spark.host} for spark in lab.sparks]
+        _print(args, {"lab": lab.name, "inventory": str(lab.inventory), "sparks": sparks}, [str(lab.inventory)])
+    elif args.lab_command == "down":
+        found = core.down(args.name, tell=_tell)
+        _print(args, {"lab": args.name, "removed": found}, [])
+        if not found:
+            _tell(f"no lab {args.name} is there")
+    elif args.lab_command == "fault":
+        done = core.Lab.open(args.name).fault(args.node, args.kind, *args.argument)
+        _print(args, {"lab": args.name, "fault": done}, [done])
+    elif args.lab_command == "heal":
+        lines = core.Lab.open(args.name).heal(args.node)
+        _print(args, {"lab": args.name, "healed": lines}, lines)
+    else:
+        return _run_on(core.Lab.open(args.name), args)
+    return 0
+
+
+def _run_on(lab: Any, args: argparse.Namespace) -> int:
+    import subprocess
+
+    argv = args.argv[1:] if args.argv[:1] == ["--"] else args.argv
+    return subprocess.run(lab.spark(args.node).enter(argv or ["bash"]), check=False).returncode
+
+
+def _print(args: argparse.Namespace, document: dict[str, Any], lines: list[str]) -> None:
+    text = json.dumps(document) if args.json else "\n".join(lines)
+    if text:
+        sys.stdout.write(text + "\n")
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(line + "\n")

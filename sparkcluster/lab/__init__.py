@@ -1,0 +1,25 @@
+"""Virtual Sparks on this machine: ``from sparkcluster.lab import Lab``.
+
+Loaded late, so that a Spark's boot, which imports one module of this package, stays quick.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparkcluster.lab.core import Lab, down
+    from sparkcluster.lab.machine import LabError
+    from sparkcluster.lab.sparks import Spark
+
+__all__ = ["Lab", "LabError", "Spark", "down"]
+
+_HOME = {"Lab": "core", "down": "core", "LabError": "machine", "Spark": "sparks"}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

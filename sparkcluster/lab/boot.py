@@ -1,0 +1,241 @@
+"""First half of a virtual Spark's boot: its disk, its root, its devices.
+
+Runs as the first process of fresh mount, PID, host-name and IPC namespaces, inside the Spark's network
+namespace, while the machine's files can still be seen. It ends by becoming the Spark's own first
+process, :mod:`sparkcluster.lab.shims.init`, under the Spark's own python3.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from sparkcluster.lab import cgroups
+from sparkcluster.lab.machine import (
+    CLONE_NEWCGROUP,
+    MS_BIND,
+    MS_NODEV,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_REC,
+    SPARK_PATH,
+    mount,
+    unshare,
+)
+
+TOOLS = "/usr/local/lib/gb10"
+"""Where the false tools lie on a Spark."""
+
+KEPT = ("bin", "boot", "etc", "lib", "lib32", "lib64", "libx32", "opt", "sbin", "usr", "var")
+"""Directories of the machine that a Spark shares: they are its distribution."""
+
+OWN = ("dev", "home", "mnt", "proc", "root", "run", "srv", "sys", "tmp")
+"""Directories that are the Spark's own, and empty at first."""
+
+HIDDEN = (
+    "opt",
+    "usr/local",
+    "usr/src",
+    "var/cache",
+    "var/log",
+    "var/tmp",
+    "var/lib/docker",
+    "var/lib/containerd",
+    "var/lib/sparkcluster-lab",
+    "etc/ssh",
+    "etc/docker",
+)
+"""Directories of the machine that stay empty on a Spark."""
+
+DEVICES = {
+    "null": (1, 3, 0o666),
+    "zero": (1, 5, 0o666),
+    "full": (1, 7, 0o666),
+    "random": (1, 8, 0o666),
+    "urandom": (1, 9, 0o666),
+    "tty": (5, 0, 0o666),
+    "kmsg": (1, 11, 0o600),
+    "fuse": (10, 229, 0o666),
+}
+
+# Numbers as the drivers take them; no driver answers here, the nodes are there to be passed on.
+GPU_DEVICES = {
+    "nvidia0": (195, 0, 0o666),
+    "nvidiactl": (195, 255, 0o666),
+    "nvidia-modeset": (195, 254, 0o666),
+    "nvidia-uvm": (511, 0, 0o666),
+    "nvidia-uvm-tools": (511, 1, 0o666),
+}
+
+
+def main(config_file: str) -> None:
+    """Boot the Spark that ``config_file`` describes; does not return."""
+    config: dict[str, Any] = json.loads(Path(config_file).read_text())
+    own = Path(config["directory"])
+    # Only here, before the new /proc, does this process see the number that the machine knows it by.
+    (own / "pid").write_text(str(Path("/proc/self").readlink()))
+    cgroups.join(config["cgroup"])
+    unshare(CLONE_NEWCGROUP)
+    socket.sethostname(config["hostname"])
+    mount("none", "/", flags=MS_REC | MS_PRIVATE)
+
+    disk, root = own / "disk", own / "root"
+    first_boot = mount_disk(own / "disk.ext4", disk)
+    if first_boot:
+        populate(disk / "upper", config)
+    layers = f"lowerdir=/,upperdir={disk}/upper,workdir={disk}/work"
+    mount("overlay", root, "overlay", data=layers)
+    (root / "var/lib/docker").mkdir(parents=True, exist_ok=True)
+    mount(str(disk / "docker"), root / "var/lib/docker", flags=MS_BIND)
+
+    kernel_file_systems(root, own, config)
+    devices(root / "dev", config)
+    if first_boot:
+        preload(root, config)
+    pivot(root)
+    environment = {"PATH": SPARK_PATH, "HOME": "/root", "LANG": "C.UTF-8", "TERM": "linux"}
+    os.execve("/usr/bin/python3", ["init", "-S", f"{TOOLS}/init"], environment)
+
+
+def mount_disk(image: Path, disk: Path) -> bool:
+    """Mount the Spark's disk, and say whether it is fresh."""
+    disk.mkdir(exist_ok=True)
+    disk.with_name("root").mkdir(exist_ok=True)
+    # mount(8) finds a free loop device, and has the kernel free it when the last mount is gone.
+    subprocess.run(
+        ["mount", "-n", "-t", "ext4", "-o", "loop,noatime,discard,noinit_itable", str(image), str(disk)], check=True
+    )
+    if (disk / "booted").exists():
+        return False
+    for name in ("upper", "work", "docker"):
+        (disk / name).mkdir(exist_ok=True)
+    return True
+
+
+def populate(upper: Path, config: dict[str, Any]) -> None:
+    """Write what is the Spark's own into the upper layer of its root."""
+    for name in sorted(os.listdir("/")):
+        if name not in (*KEPT, *OWN) and not Path("/", name).is_symlink():
+            # A character device 0:0 in an upper layer hides what lies below it.
+            os.mknod(upper / name, stat.S_IFCHR | 0o600, os.makedev(0, 0))
+    for name in ("etc", "var", *OWN, *HIDDEN):
+        (upper / name).mkdir(parents=True, exist_ok=True)
+    for name in (*OWN, *HIDDEN):
+        # Hides the directory of that name below.
+        os.setxattr(upper / name, "trusted.overlay.opaque", b"y")
+    for name, mode in {"root": 0o700, "tmp": 0o1777, "var/tmp": 0o1777}.items():
+        (upper / name).chmod(mode)
+    for name, (mode, text) in config["files"].items():
+        file = upper / name.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(mode)
+    for name, target in config["links"].items():
+        link = upper / name.lstrip("/")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
+    for name, (user, group) in config["owners"].items():
+        os.chown(upper / name.lstrip("/"), user, group)
+
+
+def kernel_file_systems(root: Path, own: Path, config: dict[str, Any]) -> None:
+    """Mount /proc, /sys, /run and the false parts of them."""
+    mount("tmpfs", root / "run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755")
+    false = root / "run/gb10"
+    for part in ("", "infiniband", "class/infiniband", "net"):
+        (false / part).mkdir(parents=True, exist_ok=True)
+    (root / "run/sshd").mkdir(mode=0o755)
+    (false / "machine").mkdir()
+    mount(str(own / "hardware"), false / "machine", flags=MS_BIND)
+    (false / "hardware.json").symlink_to("machine/hardware.json")
+
+    mount("proc", root / "proc", "proc")
+    for name, target in {"meminfo": "meminfo", "osrelease": "sys/kernel/osrelease"}.items():
+        (false / name).write_text("")
+        mount(str(false / name), root / "proc" / target, flags=MS_BIND)
+    if (root / "proc/driver").is_dir():
+        mount("tmpfs", root / "proc/driver", "tmpfs", data="mode=755")
+        (root / "proc/driver/nvidia").mkdir()
+
+    mount("sysfs", root / "sys", "sysfs")
+    # Overlays over sysfs add what the kernel lacks and leave everything else live.
+    mount("overlay", root / "sys/class", "overlay", data=f"lowerdir={false}/class:{root}/sys/class")
+    mount(str(false / "infiniband"), root / "sys/class/infiniband", flags=MS_BIND)
+    for function in config["hardware"]["functions"]:
+        overlay_interface(root, false, function)
+    cgroups.mount_own(root / "sys/fs/cgroup")
+
+
+def overlay_interface(root: Path, false: Path, function: dict[str, Any]) -> None:
+    """Give one interface the sysfs entries of a ConnectX-7 port: port name, speed, device."""
+    name = function["netdev"]
+    layer = false / "layers" / name
+    device = layer / "device"
+    (device / "net" / name).mkdir(parents=True)
+    (device / "infiniband" / function["hca"]).mkdir(parents=True)
+    (device / "vendor").write_text("0x15b3\n")
+    (device / "device").write_text("0x1021\n")
+    (device / "uevent").write_text(f"DRIVER=mlx5_core\nPCI_SLOT_NAME={function['pci']}\n")
+    (layer / "phys_port_name").write_text(function["port"] + "\n")
+    # A link, so that the speed can follow the carrier: an overlay's own layers should not change.
+    (layer / "speed").symlink_to(f"/run/gb10/net/{name}/speed")
+    real = root / "sys/devices/virtual/net" / name
+    mount("overlay", real, "overlay", data=f"lowerdir={layer}:{real}")
+
+
+def devices(dev: Path, config: dict[str, Any]) -> None:
+    """A /dev of the Spark's own, with the nodes of its GPU and its HCAs."""
+    mount("tmpfs", dev, "tmpfs", MS_NOSUID, "mode=755")
+    nodes = dict(DEVICES)
+    if config["hardware"]["gpu"] == "present":
+        nodes.update(GPU_DEVICES)
+    if config["hardware"]["functions"]:
+        (dev / "infiniband").mkdir()
+        nodes["infiniband/rdma_cm"] = (10, 58, 0o666)
+        for number in range(len(config["hardware"]["functions"])):
+            nodes[f"infiniband/uverbs{number}"] = (231, 192 + number, 0o666)
+            nodes[f"infiniband/umad{number}"] = (231, number, 0o600)
+    for name, (major, minor, mode) in nodes.items():
+        os.mknod(dev / name, stat.S_IFCHR | mode, os.makedev(major, minor))
+        (dev / name).chmod(mode)
+    for name in ("pts", "shm", "mqueue"):
+        (dev / name).mkdir()
+    mount("devpts", dev / "pts", "devpts", MS_NOSUID, "newinstance,ptmxmode=0666,mode=620,gid=5")
+    # Its own shared memory: vLLM asks through it whether two ranks sit on one host.
+    mount("tmpfs", dev / "shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+    mount("mqueue", dev / "mqueue", "mqueue")
+    for name, target in {
+        "ptmx": "pts/ptmx",
+        "fd": "/proc/self/fd",
+        "stdin": "/proc/self/fd/0",
+        "stdout": "/proc/self/fd/1",
+        "stderr": "/proc/self/fd/2",
+    }.items():
+        (dev / name).symlink_to(target)
+
+
+def preload(root: Path, config: dict[str, Any]) -> None:
+    """Put image and weights where the spec wants them, then mark the disk as set up."""
+    if config["image_engine"]:
+        from sparkcluster.lab import images
+
+        images.mount_into(images.prepare(config["image_engine"]), root / "var/lib/docker")
+    (root.with_name("disk") / "booted").touch()
+
+
+def pivot(root: Path) -> None:
+    """Make ``root`` the root of this namespace and forget the machine's own."""
+    os.chdir(root)
+    subprocess.run(["pivot_root", ".", "mnt"], check=True)
+    os.chdir("/")
+    subprocess.run(["umount", "-n", "-l", "/mnt"], check=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

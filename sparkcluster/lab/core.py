@@ -1,0 +1,263 @@
+"""A lab as a whole: up, open, down."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sparkcluster.errors import UsageError
+from sparkcluster.lab import cgroups, inventory, machine, network, spec, state
+from sparkcluster.lab.machine import LabError, wait_until
+from sparkcluster.lab.sparks import Spark, make_key
+from sparkcluster.lab.state import State
+
+Tell = Callable[[str], None]
+
+
+def _silent(line: str) -> None:
+    del line
+
+
+class Lab:
+    """Virtual Sparks on this machine; as a context manager it is taken down at the end.
+
+    Attributes:
+        sparks: the virtual Sparks, in the order of the inventory.
+    """
+
+    def __init__(self, known: State) -> None:
+        self.state = known
+        self.sparks = [Spark(known, index) for index in range(len(known.spec.sparks))]
+
+    @classmethod
+    def up(
+        cls,
+        sparks: int | None = None,
+        *,
+        engine: str = "stub",
+        spec: Path | spec.LabSpec | None = None,
+        name: str = "lab",
+        tell: Tell = _silent,
+    ) -> Self:
+        """Bring a lab up, or find that it is up already.
+
+        Args:
+            sparks: how many; default 2, or as many as ``spec`` describes.
+            engine: ``vllm``, ``stub`` or ``none``: the image that every Spark's Docker holds.
+            spec: a spec file or a finished spec.
+            name: name of the lab; labs of different names do not touch each other.
+            tell: takes a line for the user now and then.
+
+        Raises:
+            UsageError: this machine cannot hold a lab, or the arguments make no sense.
+            LabError: something did not come up; nothing of it is left behind.
+        """
+        machine.require()
+        inventory.check_engine(engine)
+        wanted = _spec(spec, sparks)
+        directory = state.directory_of(name)
+        with state.locked(directory.with_name(f".{name}.lock")):
+            found = State.read(directory)
+            if found is not None and found.stage == "up":
+                lab = cls(found)
+                if found.engine == engine and found.spec == wanted and all(s.pid for s in lab.sparks):
+                    tell(f"lab {name} is up already")
+                    return lab
+                if all(s.pid for s in lab.sparks):
+                    raise UsageError(
+                        f"lab {name} is up already, with other Sparks or another engine",
+                        hint=f"sparkcluster lab down --name {name}, or choose another --name",
+                    )
+            if found is not None or directory.exists():
+                tell(f"clearing what is left of an earlier lab {name}")
+                _remove(directory, found)
+            if engine != "none":
+                tell(f"preparing the image of engine {engine}")
+                inventory.image_reference(engine)
+            lab = cls(state.create(name, engine, wanted))
+            try:
+                lab._make(tell)
+            except BaseException:
+                _remove(directory, lab.state)
+                raise
+            return lab
+
+    @classmethod
+    def open(cls, name: str = "lab") -> Self:
+        """The lab of that name that is up.
+
+        Raises:
+            LabError: there is none.
+        """
+        machine.require()
+        found = State.read(state.directory_of(name))
+        if found is None or found.stage != "up":
+            raise LabError(f"no lab {name} is up", hint=f"sparkcluster lab up --name {name}")
+        return cls(found)
+
+    def _make(self, tell: Tell) -> None:
+        known = self.state
+        make_key(known.directory / "id_ed25519", f"lab {known.name}")
+        client_key = (known.directory / "id_ed25519.pub").read_text()
+        network.up(known)
+        tell(f"booting {len(self.sparks)} virtual Sparks")
+        started = time.monotonic()
+
+        def boot(spark: Spark) -> None:
+            spark.prepare(client_key)
+            spark.boot()
+            spark.wait()
+
+        in_parallel(boot, self.sparks)
+        inventory.write(known)
+        known.stage = "up"
+        known.write()
+        tell(f"all Sparks answered after {time.monotonic() - started:.1f} s")
+
+    @property
+    def name(self) -> str:
+        """Name of the lab."""
+        return self.state.name
+
+    @property
+    def directory(self) -> Path:
+        """Files of the lab on the machine."""
+        return self.state.directory
+
+    @property
+    def inventory(self) -> Path:
+        """The ready inventory."""
+        return self.state.directory / "inventory.yaml"
+
+    @property
+    def playbook(self) -> Path:
+        """The ready playbook, which the inventory names."""
+        return self.state.directory / "playbook.yaml"
+
+    def spark(self, name: str) -> Spark:
+        """The Spark of that name, address or number (counted from 1).
+
+        Raises:
+            UsageError: there is none.
+        """
+        for spark in self.sparks:
+            if name in (spark.name, spark.host, str(spark.index + 1)):
+                return spark
+        names = ", ".join(spark.name for spark in self.sparks)
+        raise UsageError(f"no Spark of lab {self.name} is called {name}", hint=f"there are {names}")
+
+    def fault(self, node: str, kind: str, *args: str) -> str:
+        """Put a fault on a Spark; a line that says what was done.
+
+        Raises:
+            UsageError: no such Spark or fault, or its argument makes no sense.
+            LabError: it could not be done.
+        """
+        from sparkcluster.lab import faults
+
+        with self._changing():
+            return faults.put(self, self.spark(node), kind, args)
+
+    def heal(self, node: str | None = None) -> list[str]:
+        """Undo all faults of one Spark or of all; a line for each."""
+        from sparkcluster.lab import faults
+
+        with self._changing():
+            return faults.heal(self, [self.spark(node)] if node else self.sparks)
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        with state.locked(self.directory.with_name(f".{self.name}.lock")):
+            found = State.read(self.directory)
+            if found is None or found.id != self.state.id:
+                raise LabError(f"lab {self.name} is down", hint=f"sparkcluster lab up --name {self.name}")
+            self.state.faults = found.faults
+            yield
+            self.state.write()
+
+    def down(self) -> None:
+        """Take the lab down; doing it twice does no harm."""
+        down(self.name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+
+def down(name: str = "lab", tell: Tell = _silent) -> bool:
+    """Take a lab down, whatever state it is in; whether there was one.
+
+    Raises:
+        LabError: something of it could not be removed.
+    """
+    machine.require()
+    directory = state.directory_of(name)
+    if not directory.exists():
+        return False
+    with state.locked(directory.with_name(f".{name}.lock")):
+        tell(f"taking lab {name} down")
+        _remove(directory, State.read(directory))
+    return True
+
+
+def names() -> list[str]:
+    """Names of all labs in the base directory."""
+    base = state.base_directory()
+    return sorted(file.parent.name for file in base.glob("*/state.json")) if base.is_dir() else []
+
+
+def in_parallel(work: Callable[[Spark], None], sparks: Sequence[Spark]) -> None:
+    """Do ``work`` for all Sparks at once, and raise the first failure when all have ended."""
+    if not sparks:
+        return
+    with ThreadPoolExecutor(max_workers=len(sparks)) as pool:
+        futures = [pool.submit(work, spark) for spark in sparks]
+    for future in futures:
+        future.result()
+
+
+def _spec(given: Path | spec.LabSpec | None, count: int | None) -> spec.LabSpec:
+    if given is None:
+        return spec.plain(2 if count is None else count)
+    return given if isinstance(given, spec.LabSpec) else spec.load(given, count)
+
+
+def _remove(directory: Path, found: State | None) -> None:
+    """Remove everything of one lab: processes, cables, control groups, files, in this order."""
+    if found is not None and state.owns(found):
+        _end_boots(found)
+        in_parallel(Spark.kill, [Spark(found, index) for index in range(len(found.spec.sparks))])
+        network.down(found)
+        groups = [found.cgroup(index) for index in range(len(found.spec.sparks))]
+        if not wait_until(
+            lambda: all([cgroups.remove(group) for group in groups]), limit_s=10.0, sleep=time.sleep
+        ):
+            raise LabError(f"control groups of lab {found.name} are still in use", step="lab down")
+        state.release(found)
+    shutil.rmtree(directory, ignore_errors=True)
+    if directory.exists():
+        raise LabError(f"cannot remove {directory}", step="lab down", hint=f"findmnt -R {directory}")
+
+
+def _end_boots(found: State) -> None:
+    """End boots that are under way but in no namespace of the lab yet: `lab up` may have been killed."""
+    prefix = f"{found.directory}/nodes/".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if b"sparkcluster.lab.boot" in words and any(word.startswith(prefix) for word in words):
+                os.kill(int(entry.name), signal.SIGKILL)

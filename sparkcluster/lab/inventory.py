@@ -1,0 +1,98 @@
+"""What ``lab up`` hands to the user: an inventory, a playbook, a key and the hosts it opens."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Any
+
+from sparkcluster.lab.machine import LabError
+from sparkcluster.lab.spec import FUNCTIONS
+from sparkcluster.lab.state import State, write_atomically
+
+MODEL_PATH = "/root/models/tiny"
+"""Where the tiny model lies on every virtual Spark."""
+
+ENGINE_ARGUMENTS: dict[str, Any] = {
+    "enforce-eager": True,
+    "dtype": "bfloat16",
+    "max-model-len": 1024,
+    "max-num-seqs": 4,
+}
+ENGINE_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+"""What makes the engine light enough for a machine without a GPU."""
+
+
+def image_reference(engine: str) -> str | None:
+    """Reference of the engine's image, None where this lab has no engine."""
+    if engine == "none":
+        return None
+    from sparkcluster.lab import images
+
+    return str(images.prepare(engine).reference)
+
+
+def known_hosts(state: State) -> str:
+    """The host key of every Spark, under each of its addresses."""
+    rows = []
+    for node, spark in enumerate(state.spec.sparks):
+        key = " ".join((state.node_directory(node) / "host_key.pub").read_text().split()[:2])
+        addresses = [state.management(node)]
+        for function in FUNCTIONS if spark.cabled else ():
+            address = state.spec.address(node, function)
+            if address is not None:
+                addresses.append(str(ipaddress.IPv4Interface(address).ip))
+        rows += [f"{address} {key}" for address in (*addresses, spark.name)]
+    return "\n".join(rows) + "\n"
+
+
+def write(state: State) -> Path:
+    """Write known_hosts, playbook and inventory; the inventory's path."""
+    import yaml
+
+    directory = state.directory
+    write_atomically(directory / "known_hosts", known_hosts(state))
+    playbook: dict[str, Any] = {
+        "name": "tiny",
+        "description": "two layers of random weights, to see that everything works",
+        "model": {"path": MODEL_PATH},
+        "served_name": "tiny",
+        "args": ENGINE_ARGUMENTS,
+        "env": ENGINE_ENVIRONMENT,
+        "container": {"cap_add": ["SYS_NICE"]},
+        "verify": {"prompt": "Say something", "pause_s": 1},
+    }
+    reference = image_reference(state.engine)
+    if reference is not None:
+        playbook["image"] = reference
+    inventory = {
+        "cluster": state.name,
+        "ssh": {
+            "user": "root",
+            "port": 22,
+            "identity": str(directory / "id_ed25519"),
+            "known_hosts": str(directory / "known_hosts"),
+            "host_keys": "reject",
+        },
+        "nodes": [
+            {"name": spark.name, "host": state.management(node)} for node, spark in enumerate(state.spec.sparks)
+        ],
+        "interconnect": "auto",
+        "playbook": str(directory / "playbook.yaml"),
+        "api": {"host": "management", "port": 8000},
+    }
+    head = f"# Made by `sparkcluster lab up`; gone with `sparkcluster lab down --name {state.name}`.\n"
+    write_atomically(directory / "playbook.yaml", head + yaml.safe_dump(playbook, sort_keys=False))
+    path = directory / "inventory.yaml"
+    write_atomically(path, head + yaml.safe_dump(inventory, sort_keys=False))
+    return path
+
+
+def check_engine(engine: str) -> None:
+    """Refuse an engine that this installation of the lab cannot make.
+
+    Raises:
+        LabError: no such engine.
+    """
+    if engine not in ("vllm", "stub", "none"):
+        raise LabError(f"no engine is called {engine!r}", hint="use --engine vllm, stub or none")

@@ -1,0 +1,152 @@
+"""What the lab asks of the machine it runs on: root, Linux, a handful of programs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from sparkcluster.errors import SparkclusterError, UsageError
+
+DEBIAN_PACKAGES = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "nsenter": "util-linux",
+    "unshare": "util-linux",
+    "setsid": "util-linux",
+    "mount": "mount",
+    "mkfs.ext4": "e2fsprogs",
+    "sshd": "openssh-server",
+    "ssh-keygen": "openssh-client",
+    "dockerd": "docker.io",
+    "docker": "docker.io",
+    "iperf3": "iperf3",
+    "ethtool": "ethtool",
+    "rsync": "rsync",
+    "python3": "python3-minimal",
+}
+"""Debian's package for every program that a lab needs, on the machine or on a virtual Spark."""
+
+SPARK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""PATH of a login on a virtual Spark; its false tools stand in /usr/local/bin, before the real ones."""
+
+SYSTEM_DIRECTORIES = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
+"""Where the needed programs must lie: a virtual Spark hides /usr/local of the machine."""
+
+
+class LabError(SparkclusterError):
+    """The lab could not do what it was asked."""
+
+
+def require(programs: Mapping[str, str] = DEBIAN_PACKAGES) -> None:
+    """Refuse a machine on which no lab can run, with the one command that mends it.
+
+    Raises:
+        UsageError: not Linux, not root, or programs are missing.
+    """
+    if sys.platform != "linux":
+        raise UsageError(
+            "the lab needs Linux: virtual Sparks are made of its namespaces",
+            hint="run it in a Linux virtual machine",
+        )
+    missing = sorted({package for program, package in programs.items() if not _installed(program)})
+    if missing:
+        raise UsageError(
+            f"the lab needs programs that are not installed: {' '.join(missing)}",
+            hint=f"sudo apt-get install -y --no-install-recommends {' '.join(missing)}",
+        )
+    if os.geteuid() != 0:
+        raise UsageError(
+            "the lab needs root: it makes network and mount namespaces",
+            hint=f"sudo {' '.join(sys.argv)}",
+        )
+
+
+def _installed(program: str) -> bool:
+    return any(os.access(f"{directory}/{program}", os.X_OK) for directory in SYSTEM_DIRECTORIES)
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    text_in: str | None = None,
+    check: bool = True,
+    timeout_s: float = 60.0,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program of the machine to its end.
+
+    Raises:
+        LabError: it failed and ``check`` is set, or it outlived its limit.
+    """
+    try:
+        done = subprocess.run(
+            list(argv),
+            input=text_in,
+            stdin=subprocess.DEVNULL if text_in is None else None,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LabError(f"{argv[0]} took longer than {timeout_s:.0f} s", step=" ".join(argv)) from error
+    if check and done.returncode != 0:
+        last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no output"]
+        raise LabError(f"{argv[0]} failed: {last[0]}", step=" ".join(argv))
+    return done
+
+
+def wait_until(
+    true: Callable[[], bool], *, limit_s: float, sleep: Callable[[float], None], step_s: float = 0.02
+) -> bool:
+    """Ask ``true`` again and again for about ``limit_s`` seconds; what it said last."""
+    for _ in range(max(1, int(limit_s / step_s))):
+        if true():
+            return True
+        sleep(step_s)
+    return true()
+
+
+# From <linux/mount.h> and <linux/sched.h>; Python has no names for them before 3.12.
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+CLONE_NEWCGROUP = 0x02000000
+
+
+def mount(source: str, target: Path | str, kind: str = "", flags: int = 0, data: str = "") -> None:
+    """mount(2), so that a boot need not start mount(8) thirty times.
+
+    Raises:
+        OSError: the kernel refused, with the target in the message.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    done = libc.mount(
+        source.encode(),
+        os.fsencode(target),
+        kind.encode() or None,
+        ctypes.c_ulong(flags),
+        data.encode() or None,
+    )
+    if done != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"cannot mount {kind or source}: {os.strerror(code)}", str(target))
+
+
+def unshare(flags: int) -> None:
+    """unshare(2), which Python offers only from 3.12 on.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(ctypes.c_int(flags)) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"cannot unshare: {os.strerror(code)}")

@@ -1,0 +1,207 @@
+"""Files that make a virtual Spark's root its own: names, users, SSH, the marks of DGX OS."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sparkcluster.lab import network
+from sparkcluster.lab.machine import SPARK_PATH
+from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS
+from sparkcluster.lab.state import State
+
+TOOLS = "/usr/local/lib/gb10"
+PACKAGE = "sparkcluster/lab/shims"
+
+ENTRY = f"""#!/usr/bin/python3 -S
+import sys
+sys.path.insert(0, "{TOOLS}")
+from sparkcluster.lab.shims.main import main
+sys.exit(main())
+"""
+
+RUNTIME = """#!/bin/sh
+exec runc "$@"
+"""
+
+Files = dict[str, tuple[int, str]]
+"""Mode and text by path."""
+
+
+def hardware(state: State, node: int) -> dict[str, Any]:
+    """The false hardware of one Spark, as its tools read it."""
+    spark = state.spec.sparks[node]
+    functions = [
+        {
+            "hca": function.hca,
+            "netdev": spark.netdev(function),
+            "port": function.port,
+            "pci": function.pci,
+            "mac": network.mac(state.index, node, function.mac_tail),
+            "guid": network.guid(state.index, node, function.mac_tail),
+            "sys_image_guid": network.guid(state.index, node, 0),
+            "gids": spark.gids.get(function.hca, GID_LAYOUTS["standard"]),
+            "speed_mbps": 200_000,
+        }
+        for function in (FUNCTIONS if spark.cabled else ())
+    ]
+    return {
+        "hostname": spark.name,
+        "driver": spark.driver,
+        "kernel": spark.kernel,
+        "firmware": spark.firmware,
+        "gpu": spark.gpu,
+        "nvidia_runtime": spark.nvidia_runtime,
+        "management": spark.management,
+        "memory": {
+            "total_kb": spark.memory_total_kb,
+            "free_kb": spark.memory_free_kb,
+            "available_kb": spark.memory_available_kb,
+        },
+        "functions": functions,
+    }
+
+
+def files(state: State, node: int, host_key: str, client_key: str) -> Files:
+    """All files of one Spark that differ from the machine's."""
+    spark = state.spec.sparks[node]
+    found: Files = {
+        "/etc/hostname": (0o644, spark.name + "\n"),
+        "/etc/hosts": (0o644, _hosts(state, node)),
+        # Empty on purpose: a resolver that does not answer would make every look-up wait.
+        "/etc/resolv.conf": (0o644, ""),
+        "/etc/machine-id": (0o444, f"{int(state.id, 16) ^ node:032x}\n"),
+        "/etc/os-release": (0o644, _os_release()),
+        "/etc/dgx-release": (0o644, _dgx_release(state, node)),
+        "/etc/ssh/sshd_config": (0o644, _sshd_config()),
+        "/etc/ssh/ssh_host_ed25519_key": (0o600, host_key),
+        "/etc/netplan/40-cx7.yaml": (0o600, _netplan(state, node)),
+        "/root/.ssh/authorized_keys": (0o600, client_key),
+        "/home/spark/.ssh/authorized_keys": (0o600, client_key),
+        f"{TOOLS}/toolkit/nvidia-container-runtime": (0o755, RUNTIME),
+    }
+    found.update(_accounts())
+    for name in ("init", "sync", "gb10"):
+        found[f"{TOOLS}/{name}"] = (0o755, ENTRY)
+    for source in sorted(Path(__file__).with_name("shims").glob("*.py")):
+        if source.name != "__init__.py":
+            found[f"{TOOLS}/{PACKAGE}/{source.name}"] = (0o644, source.read_text())
+    return found
+
+
+def links() -> dict[str, str]:
+    """The false tools, each a link to the one entry."""
+    from sparkcluster.lab.shims.main import TOOLS as NAMES
+
+    found = {f"/usr/local/bin/{name}": f"{TOOLS}/gb10" for name in NAMES if "hook" not in name}
+    found[f"{TOOLS}/toolkit/nvidia-container-runtime-hook"] = f"{TOOLS}/gb10"
+    found["/var/run"] = "/run"
+    return found
+
+
+def owners() -> dict[str, tuple[int, int]]:
+    """Files that do not belong to root."""
+    return {f"/home/spark{part}": (1000, 1000) for part in ("", "/.ssh", "/.ssh/authorized_keys")}
+
+
+def _accounts() -> Files:
+    """The machine's accounts, and beside them a plain user ``spark`` who may use Docker."""
+
+    def lines(name: str, drop: str) -> list[str]:
+        rows = Path("/etc", name).read_text().splitlines()
+        return [row for row in rows if not row.startswith(drop) and ":1000:" not in row]
+
+    group = [row for row in lines("group", "spark:") if not row.startswith("docker:")]
+    taken = {row.split(":")[2] for row in group}
+    docker_id = next(number for number in range(988, 100, -1) if str(number) not in taken)
+    shadow = [row for row in lines("shadow", "spark:") if not row.startswith("root:")]
+    passwd = [row for row in lines("passwd", "spark:") if not row.startswith("root:")]
+    found = {
+        "/etc/passwd": (
+            0o644,
+            ["root:x:0:0:root:/root:/bin/bash", *passwd, "spark:x:1000:1000::/home/spark:/bin/bash"],
+        ),
+        "/etc/group": (0o644, [*group, "spark:x:1000:", f"docker:x:{docker_id}:spark"]),
+        # A star and no exclamation mark: sshd takes the latter for a locked account.
+        "/etc/shadow": (0o600, ["root:*:19000:0:99999:7:::", *shadow, "spark:*:19000:0:99999:7:::"]),
+        "/etc/sudoers.d/spark": (0o440, ["spark ALL=(ALL) NOPASSWD: ALL"]),
+    }
+    return {name: (mode, "\n".join(rows) + "\n") for name, (mode, rows) in found.items()}
+
+
+def _hosts(state: State, node: int) -> str:
+    rows = ["127.0.0.1 localhost", "::1 localhost ip6-localhost", f"127.0.1.1 {state.spec.sparks[node].name}"]
+    rows += [
+        f"{state.management(other)} {spark.name}"
+        for other, spark in enumerate(state.spec.sparks)
+        if other != node
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def _os_release() -> str:
+    return (
+        'PRETTY_NAME="Ubuntu 24.04.3 LTS"\nNAME="Ubuntu"\nVERSION_ID="24.04"\n'
+        'VERSION="24.04.3 LTS (Noble Numbat)"\nVERSION_CODENAME=noble\nID=ubuntu\nID_LIKE=debian\n'
+    )
+
+
+def _dgx_release(state: State, node: int) -> str:
+    serial = f"LAB{state.index:03d}{node:06d}"
+    return (
+        'DGX_NAME="DGX Spark"\nDGX_PRETTY_NAME="NVIDIA DGX Spark"\n'
+        'DGX_SWBUILD_DATE="2025-09-10-13-50-03"\nDGX_SWBUILD_VERSION="7.2.3"\nDGX_COMMIT_ID="833b4a7"\n'
+        f'DGX_PLATFORM="DGX Server for KVM"\nDGX_SERIAL_NUMBER="{serial}"\n\n'
+        f'DGX_OTA_VERSION="{state.spec.sparks[node].ota}"\nDGX_OTA_DATE="Wed Nov 19 05:05:30 PM CET 2025"\n'
+    )
+
+
+def _sshd_config() -> str:
+    return (
+        "Port 22\n"
+        "ListenAddress 0.0.0.0\n"
+        "HostKey /etc/ssh/ssh_host_ed25519_key\n"
+        "PermitRootLogin prohibit-password\n"
+        "PasswordAuthentication no\n"
+        "KbdInteractiveAuthentication no\n"
+        "UsePAM no\n"
+        "UseDNS no\n"
+        "PrintMotd no\n"
+        "Subsystem sftp internal-sftp\n"
+        f"SetEnv PATH={SPARK_PATH}\n"
+    )
+
+
+def _netplan(state: State, node: int) -> str:
+    """What an owner of a Spark writes; no netplan runs here, the lab sets the addresses itself."""
+    import yaml
+
+    spark = state.spec.sparks[node]
+    ethernets = {
+        spark.netdev(function): {
+            "dhcp4": False,
+            "dhcp6": False,
+            "link-local": [],
+            "mtu": spark.mtu,
+            "addresses": [state.spec.address(node, function)],
+        }
+        for function in FUNCTIONS
+        if state.spec.address(node, function) is not None
+    }
+    return str(yaml.safe_dump({"network": {"version": 2, "ethernets": ethernets}}, sort_keys=False))
+
+
+def write_hardware(state: State, node: int, values: dict[str, Any]) -> None:
+    """Put the false hardware where the Spark reads it."""
+    from sparkcluster.lab.state import write_atomically
+
+    directory = state.node_directory(node) / "hardware"
+    directory.mkdir(parents=True, exist_ok=True)
+    write_atomically(directory / "hardware.json", json.dumps(values, indent=1))
+
+
+def read_hardware(state: State, node: int) -> dict[str, Any]:
+    """The false hardware as it is now, with the faults that are on it."""
+    found: dict[str, Any] = json.loads((state.node_directory(node) / "hardware" / "hardware.json").read_text())
+    return found

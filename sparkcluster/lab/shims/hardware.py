@@ -1,0 +1,119 @@
+"""The false hardware of this Spark, and the true state of its network."""
+
+# Runs on a virtual Spark's own python3.
+
+import hashlib
+import json
+import os
+import socket
+import subprocess
+
+DIRECTORY = "/run/gb10"
+HARDWARE = DIRECTORY + "/hardware.json"
+
+
+def load():
+    # type: () -> dict
+    """The hardware that the lab gave this Spark; faults change the file."""
+    with open(HARDWARE) as file:
+        return json.load(file)
+
+
+def links():
+    # type: () -> dict
+    """Live links by name: ``up`` (carrier is there), ``mtu``, ``mac``, ``ipv4`` and ``ipv6`` lists."""
+    text = subprocess.run(["/usr/sbin/ip", "-j", "addr"], stdout=subprocess.PIPE, check=True).stdout
+    found = {}
+    for entry in json.loads(text.decode() or "[]"):
+        if not entry.get("ifname"):
+            continue
+        addresses = entry.get("addr_info", [])
+        found[entry["ifname"]] = {
+            "up": "LOWER_UP" in entry.get("flags", []),
+            "enabled": "UP" in entry.get("flags", []),
+            "mtu": entry.get("mtu", 1500),
+            "mac": entry.get("address", "00:00:00:00:00:00"),
+            "ipv4": [a["local"] for a in addresses if a.get("family") == "inet"],
+            "ipv6": [a["local"] for a in addresses if a.get("family") == "inet6"],
+        }
+    return found
+
+
+DARK = {"up": False, "enabled": False, "mtu": 1500, "mac": "00:00:00:00:00:00", "ipv4": [], "ipv6": []}
+
+
+def functions():
+    # type: () -> list
+    """Every PCI function of the ConnectX-7 with its live ``link``; none where no cable is in.
+
+    Without a cable the ConnectX-7 leaves PCI (NVIDIA's dgx-spark-mlnx-hotplug).
+    """
+    live = links()
+    return [dict(f, link=live.get(f["netdev"], DARK)) for f in load()["functions"]]
+
+
+def colons(packed):
+    # type: (bytes) -> str
+    """A GID as sysfs writes it: eight full groups."""
+    text = packed.hex()
+    return ":".join(text[start : start + 4] for start in range(0, 32, 4))
+
+
+def mac_gid(mac):
+    # type: (str) -> str
+    """Link-local GID that follows from a hardware address (EUI-64)."""
+    octets = [int(part, 16) for part in mac.split(":")]
+    eui = [octets[0] ^ 2, octets[1], octets[2], 0xFF, 0xFE, octets[3], octets[4], octets[5]]
+    return colons(bytes([0xFE, 0x80, 0, 0, 0, 0, 0, 0] + eui))
+
+
+def privacy_gid(mac):
+    # type: (str) -> str
+    """A stable-privacy link-local GID: the same on every boot, unlike the hardware address."""
+    return colons(bytes([0xFE, 0x80, 0, 0, 0, 0, 0, 0]) + hashlib.sha256(mac.encode()).digest()[:8])
+
+
+def ipv4_gid(address):
+    # type: (str) -> str
+    """IPv4-mapped GID."""
+    return colons(bytes(10) + b"\xff\xff" + socket.inet_aton(address))
+
+
+def gid_table(function):
+    # type: (dict) -> dict
+    """GID entries of one HCA: index to (gid, RoCE version, IPv4 address or empty text).
+
+    A port without light holds the entries of its hardware address alone; one with light those of its
+    live addresses as well, at the indices of the table's layout. A second address takes the next
+    free indices.
+    """
+    link = function["link"]
+    table = {}
+    spare = list(link["ipv4"][1:])
+    for index, kind, version in function["gids"]:
+        if kind == "mac":
+            table[index] = (mac_gid(function["mac"]), version, "")
+        elif not link["up"]:
+            continue
+        elif kind == "privacy":
+            table[index] = (privacy_gid(function["mac"]), version, "")
+        elif kind == "ipv4":
+            if link["ipv4"]:
+                table[index] = (ipv4_gid(link["ipv4"][0]), version, link["ipv4"][0])
+        elif ":" in kind:
+            table[index] = (colons(socket.inet_pton(socket.AF_INET6, kind)), version, "")
+        else:
+            table[index] = (ipv4_gid(kind), version, kind)
+    if link["up"] and any(kind == "ipv4" for _, kind, _ in function["gids"]):
+        index = max(table) + 1 if table else 0
+        for address in spare:
+            for version in (1, 2):
+                table[index] = (ipv4_gid(address), version, address)
+                index += 1
+    return table
+
+
+def is_root():
+    # type: () -> bool
+    """Whether this process may do all."""
+    return os.geteuid() == 0

@@ -1,0 +1,167 @@
+"""First process of a virtual Spark: starts sshd and Docker, keeps the false hardware in step, buries the dead."""
+
+# Runs on a virtual Spark's own python3.
+
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from . import sysfs
+from .hardware import DIRECTORY, load
+
+READY = DIRECTORY + "/machine/ready.json"
+"""Seen by the lab on the machine: which services answer."""
+
+SETTLE_S = 0.03
+"""Changes of links come in bursts; one look after the burst is enough."""
+
+# <linux/rtnetlink.h>
+RTMGRP_LINK = 1
+RTMGRP_IPV4_IFADDR = 0x10
+RTMGRP_IPV6_IFADDR = 0x100
+
+SSHD = ["/usr/sbin/sshd", "-D", "-e"]
+DOCKERD = [
+    "--data-root=/var/lib/docker",
+    "--exec-root=/run/docker",
+    "--pidfile=/run/docker.pid",
+    "--host=unix:///run/docker.sock",
+    "--group=docker",
+    "--storage-driver=overlay2",
+    "--exec-opt=native.cgroupdriver=cgroupfs",
+    "--iptables=false",
+    "--ip-masq=false",
+    "--bridge=none",
+]
+
+
+def dockerd_command(facts):
+    # type: (dict) -> list
+    """Docker as it is set up on this Spark; with NVIDIA's toolkit, it knows the runtime of that name."""
+    command = ["dockerd"] + DOCKERD
+    if facts["nvidia_runtime"]:
+        command.append("--add-runtime=nvidia=/usr/local/lib/gb10/toolkit/nvidia-container-runtime")
+    return command
+
+
+def dockerd_environment(facts):
+    # type: (dict) -> dict
+    """``--gpus`` works where dockerd finds NVIDIA's hook on its PATH, and nowhere else."""
+    path = os.environ["PATH"]
+    if facts["nvidia_runtime"]:
+        path = "/usr/local/lib/gb10/toolkit:" + path
+    return dict(os.environ, PATH=path)
+
+
+def start(command, log, environment=None):
+    # type: (list, str, dict | None) -> int
+    """Start a service with its output in a log; its process id."""
+    with open(log, "ab") as file:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
+        ).pid
+
+
+def answers(path):
+    # type: (str) -> bool
+    """Whether Docker answers on its socket."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.settimeout(2)
+            client.connect(path)
+            client.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+            return b"200" in client.recv(64)
+    except OSError:
+        return False
+
+
+def bury():
+    # type: () -> None
+    """Wait for every process that has ended and has no other parent."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+
+
+def note(ready):
+    # type: (dict) -> None
+    """Tell the machine what answers."""
+    with open(READY + ".new", "w") as file:
+        json.dump(ready, file)
+    os.rename(READY + ".new", READY)
+
+
+def raise_limits():
+    # type: () -> None
+    """Limits as systemd gives them to services; no limit on open files may pass the kernel's own."""
+    with open("/proc/sys/fs/nr_open") as file:
+        files = min(1048576, int(file.read()))
+    infinite = resource.RLIM_INFINITY
+    for limit, most in ((resource.RLIMIT_MEMLOCK, infinite), (resource.RLIMIT_NOFILE, files)):
+        try:
+            resource.setrlimit(limit, (most, most))
+        except (OSError, ValueError) as error:
+            sys.stderr.write("limit %d not raised: %s\n" % (limit, error))
+
+
+def main():
+    # type: () -> None
+    """Never returns: the Spark lives as long as this process."""
+    facts = load()
+    raise_limits()
+    with open("/proc/sys/net/ipv4/conf/all/rp_filter", "w") as file:
+        file.write("2\n")
+    watch = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+    watch.bind((0, RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR))
+    watch.setblocking(False)
+    wake_in, wake_out = os.pipe()
+    os.set_blocking(wake_out, False)
+    signal.set_wakeup_fd(wake_out)
+    for number in (signal.SIGCHLD, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+
+    sysfs.sync()
+    os.makedirs("/var/log", exist_ok=True)
+    start(SSHD, "/var/log/sshd.log")
+    start(dockerd_command(facts), "/var/log/dockerd.log", dockerd_environment(facts))
+    docker_ready = False
+    while True:
+        readable, _, _ = select.select([watch, wake_in], [], [], None if docker_ready else 0.05)
+        if not docker_ready and answers("/run/docker.sock"):
+            docker_ready = True
+            note({"docker": True, "at": time.time()})
+        if not readable:
+            continue
+        if watch in readable:
+            time.sleep(SETTLE_S)
+            drain(watch)
+        signals = os.read(wake_in, 65536) if wake_in in readable else b""
+        bury()
+        if watch not in readable and signal.SIGHUP not in signals:
+            continue
+        try:
+            sysfs.sync()
+        except OSError as error:
+            # A full disk or a vanished interface must not end the Spark.
+            sys.stderr.write("hardware not updated: %s\n" % error)
+
+
+def drain(watch):
+    # type: (socket.socket) -> None
+    """Read all that waits on a socket."""
+    try:
+        while watch.recv(65536):
+            pass
+    except OSError:
+        pass

@@ -1,0 +1,42 @@
+"""Every false tool is a link to one entry that comes here and takes the link's name."""
+
+# Runs on a virtual Spark's own python3.
+
+import importlib
+import os
+import sys
+
+TOOLS = {
+    "nvidia-smi": "gpu",
+    "nvidia-container-runtime-hook": "gpu",
+    "ibdev2netdev": "rdma",
+    "show_gids": "rdma",
+    "rdma": "rdma",
+    "ibv_devinfo": "rdma",
+    "ibv_devices": "rdma",
+    "ethtool": "net",
+    "uname": "net",
+    "ib_write_bw": "bandwidth",
+}
+"""Module of this package that holds each tool."""
+
+
+def main():
+    # type: () -> int
+    """Run the tool that this process was called as; its exit status."""
+    name = os.path.basename(sys.argv[0])
+    if name == "init":
+        from . import init
+
+        init.main()
+        return 0
+    if name == "sync":
+        from . import sysfs
+
+        sysfs.sync()
+        return 0
+    module = importlib.import_module("." + TOOLS[name], __package__)
+    try:
+        return int(getattr(module, name.replace("-", "_"))(sys.argv[1:]) or 0)
+    except BrokenPipeError:
+        return 141

@@ -1,0 +1,171 @@
+"""Keeps /sys/class/infiniband and its like in step with the Spark's live links and addresses."""
+
+# Runs on a virtual Spark's own python3.
+
+import os
+
+from . import hardware
+
+TREE = hardware.DIRECTORY + "/infiniband"
+NET = hardware.DIRECTORY + "/net"
+GID_COUNT = 256
+"""Entries of a ConnectX-7's GID table."""
+
+EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
+REFUSES = "/sys/class/net/lo/speed"
+"""A true sysfs file whose reading fails with EINVAL, as that of an empty slot's type does."""
+
+VERSION_NAMES = {1: "IB/RoCE v1", 2: "RoCE v2"}
+
+
+def sync():
+    # type: () -> None
+    """Write everything that the false hardware shows and that is not so already."""
+    facts = hardware.load()
+    functions = hardware.functions()
+    wanted = set()
+    for function in functions:
+        wanted.add(function["hca"])
+        _hca(facts, function)
+        _netdev(function)
+    for name in os.listdir(TREE) if os.path.isdir(TREE) else []:
+        if name not in wanted:
+            _remove(os.path.join(TREE, name))
+    _write("/proc/driver/nvidia/version", _driver(facts))
+    write_in_place("/proc/meminfo", meminfo(facts))
+    write_in_place("/proc/sys/kernel/osrelease", facts["kernel"] + "\n")
+
+
+def _hca(facts, function):
+    # type: (dict, dict) -> None
+    root = os.path.join(TREE, function["hca"])
+    up = function["link"]["up"]
+    port = os.path.join(root, "ports/1")
+    if not os.path.isdir(os.path.join(port, "gids")):
+        for part in ("gids", "gid_attrs/types", "gid_attrs/ndevs"):
+            os.makedirs(os.path.join(port, part))
+        os.makedirs(os.path.join(root, "device/net", function["netdev"]))
+        for index in range(GID_COUNT):
+            _empty_slot(port, index)
+    for name, value in (
+        ("board_id", "NVD0000000087"),
+        ("fw_ver", facts["firmware"]),
+        ("hca_type", "MT4129"),
+        ("hw_rev", "0"),
+        ("node_desc", facts["hostname"] + " " + function["hca"]),
+        ("node_guid", function["guid"]),
+        ("node_type", "1: CA"),
+        ("sys_image_guid", function["sys_image_guid"]),
+        ("device/vendor", "0x15b3"),
+        ("device/device", "0x1021"),
+        ("ports/1/state", "4: ACTIVE" if up else "1: DOWN"),
+        ("ports/1/phys_state", "5: LinkUp" if up else "3: Disabled"),
+        ("ports/1/rate", "200 Gb/sec (2X NDR)" if up else "40 Gb/sec (4X QDR)"),
+        ("ports/1/link_layer", "Ethernet"),
+        ("ports/1/lid", "0x0"),
+        ("ports/1/sm_lid", "0x0"),
+    ):
+        _write(os.path.join(root, name), value + "\n")
+    table = hardware.gid_table(function)
+    for index in _occupied(port) - set(table):
+        _empty_slot(port, index)
+    for index, (gid, version, _) in table.items():
+        _write("%s/gids/%d" % (port, index), gid + "\n")
+        _write("%s/gid_attrs/types/%d" % (port, index), VERSION_NAMES[version] + "\n")
+        _write("%s/gid_attrs/ndevs/%d" % (port, index), function["netdev"] + "\n")
+
+
+def _occupied(port):
+    # type: (str) -> set
+    types = port + "/gid_attrs/types"
+    return {int(name) for name in os.listdir(types) if not os.path.islink(os.path.join(types, name))}
+
+
+def _empty_slot(port, index):
+    # type: (str, int) -> None
+    _write("%s/gids/%d" % (port, index), EMPTY_GID + "\n")
+    for part in ("types", "ndevs"):
+        _link(REFUSES, "%s/gid_attrs/%s/%d" % (port, part, index))
+
+
+def _netdev(function):
+    # type: (dict) -> None
+    speed = str(function["speed_mbps"]) if function["link"]["up"] else "-1"
+    os.makedirs(os.path.join(NET, function["netdev"]), exist_ok=True)
+    _write(os.path.join(NET, function["netdev"], "speed"), speed + "\n")
+
+
+def _driver(facts):
+    # type: (dict) -> str
+    return (
+        "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  %s  Release Build  (dvs-builder)\n"
+        "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04)\n" % facts["driver"]
+    )
+
+
+def meminfo(facts):
+    # type: (dict) -> str
+    """/proc/meminfo of a Spark; sizes in kB from the lab's spec."""
+    memory = facts["memory"]
+    cached = max(memory["available_kb"] - memory["free_kb"], 0)
+    rows = (
+        ("MemTotal", memory["total_kb"]),
+        ("MemFree", memory["free_kb"]),
+        ("MemAvailable", memory["available_kb"]),
+        ("Buffers", cached // 10),
+        ("Cached", cached - cached // 10),
+        ("SwapCached", 0),
+        ("SwapTotal", 16777212),
+        ("SwapFree", 16777212),
+        ("Shmem", 10240),
+        ("CmaTotal", 131072),
+        ("CmaFree", 120000),
+    )
+    return "".join("%-15s %10d kB\n" % (name + ":", size_kb) for name, size_kb in rows)
+
+
+def _write(path, text):
+    # type: (str, str) -> None
+    """Replace a file in one step, unless it holds the text already or cannot be there."""
+    try:
+        if not os.path.islink(path):
+            with open(path) as file:
+                if file.read() == text:
+                    return
+    except OSError:
+        pass
+    fresh = "%s.%d" % (path, os.getpid())
+    try:
+        with open(fresh, "w") as file:
+            file.write(text)
+        os.rename(fresh, path)
+    except OSError:
+        if os.path.isdir(os.path.dirname(path)):
+            raise
+
+
+def write_in_place(path, text):
+    # type: (str, str) -> None
+    """Change a file that is mounted over another: a new file would not be seen there."""
+    with open(path, "r+") as file:
+        if file.read() != text:
+            file.seek(0)
+            file.write(text)
+            file.truncate()
+
+
+def _link(target, path):
+    # type: (str, str) -> None
+    if os.path.islink(path):
+        return
+    fresh = "%s.%d" % (path, os.getpid())
+    os.symlink(target, fresh)
+    os.rename(fresh, path)
+
+
+def _remove(path):
+    # type: (str) -> None
+    for directory, _, files in os.walk(path, topdown=False):
+        for name in files:
+            os.unlink(os.path.join(directory, name))
+        os.rmdir(directory)

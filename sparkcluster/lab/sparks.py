@@ -1,0 +1,221 @@
+"""One virtual Spark from the machine's side: boot it, ask it, run things on it, kill it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import sparkcluster
+from sparkcluster.lab import cgroups, network, node_files
+from sparkcluster.lab.machine import SPARK_PATH, LabError, run, wait_until
+from sparkcluster.lab.spec import SparkSpec
+from sparkcluster.lab.state import State, write_atomically
+
+BOOT_LIMIT_S = 90.0
+DEATH_LIMIT_S = 20.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spark:
+    """A virtual Spark of a lab."""
+
+    state: State
+    index: int
+
+    @property
+    def spec(self) -> SparkSpec:
+        """What it was made to look like."""
+        return self.state.spec.sparks[self.index]
+
+    @property
+    def name(self) -> str:
+        """Its host name, which is its name in the inventory too."""
+        return self.spec.name
+
+    @property
+    def host(self) -> str:
+        """Its management address."""
+        return self.state.management(self.index)
+
+    @property
+    def directory(self) -> Path:
+        """Its files on the machine."""
+        return self.state.node_directory(self.index)
+
+    @property
+    def pid(self) -> int | None:
+        """Its first process as the machine counts it, None where it does not run."""
+        try:
+            pid = int((self.directory / "pid").read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        return pid if pid in cgroups.processes(self.state.cgroup(self.index)) else None
+
+    def prepare(self, client_key: str) -> None:
+        """Make its disk, its key and the description from which it boots."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        disk = self.directory / "disk.ext4"
+        with disk.open("wb") as file:
+            file.truncate(self.spec.disk_gb * 10**9)
+        # No journal: the disk of a virtual Spark outlives no crash of the machine.
+        run(["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", "-E", "lazy_itable_init=1,nodiscard", str(disk)])
+        key = self.directory / "host_key"
+        make_key(key, self.name)
+        hardware = node_files.hardware(self.state, self.index)
+        node_files.write_hardware(self.state, self.index, hardware)
+        config = {
+            "directory": str(self.directory),
+            "hostname": self.name,
+            "cgroup": self.state.cgroup(self.index),
+            "hardware": hardware,
+            "files": node_files.files(self.state, self.index, key.read_text(), client_key),
+            "links": node_files.links(),
+            "owners": node_files.owners(),
+            "image_engine": self._image(),
+            "model": self.spec.model == "present",
+        }
+        write_atomically(self.directory / "boot.json", json.dumps(config), mode=0o600)
+
+    def _image(self) -> str | None:
+        if self.state.engine == "none" or self.spec.image == "absent":
+            return None
+        return self.state.engine + ("-without-ray" if self.spec.image == "without-ray" else "")
+
+    def boot(self) -> None:
+        """Start it; returns at once."""
+        (self.directory / "hardware" / "ready.json").unlink(missing_ok=True)
+        (self.directory / "pid").unlink(missing_ok=True)
+        cgroups.make(self.state.cgroup(self.index))
+        network.configure(self.state, self.index)
+        package = str(Path(sparkcluster.__file__).parent.parent)
+        environment = {**os.environ, "PYTHONPATH": package, "PATH": SPARK_PATH, "PYTHONDONTWRITEBYTECODE": "1"}
+        with (self.directory / "boot.log").open("ab") as log:
+            # setsid --fork: the Spark is nobody's child, and outlives who called `lab up`.
+            subprocess.run(
+                [
+                    *("setsid", "--fork", "nsenter", f"--net=/run/netns/{self.state.netns(self.index)}", "--"),
+                    *("unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--"),
+                    *(sys.executable, "-P", "-m", "sparkcluster.lab.boot", str(self.directory / "boot.json")),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd="/",
+                check=True,
+            )
+
+    def wait(self, limit_s: float = BOOT_LIMIT_S) -> None:
+        """Wait until SSH and Docker answer.
+
+        Raises:
+            LabError: they did not within the limit, with the last words of the boot.
+        """
+        until = time.monotonic() + limit_s
+        started = False
+        while time.monotonic() < until:
+            alive = self.pid is not None
+            started = started or alive
+            if started and not alive:
+                break
+            if (self.directory / "hardware" / "ready.json").exists() and self.ssh_answers():
+                return
+            time.sleep(0.02)
+        log = (self.directory / "boot.log").read_text(errors="replace").strip().splitlines()
+        raise LabError(
+            f"{self.name} did not boot: {log[-1] if log else 'no word from it'}",
+            node=self.name,
+            step="boot",
+        )
+
+    def ssh_answers(self) -> bool:
+        """Whether its sshd shows its banner on the management address."""
+        try:
+            with socket.create_connection((self.host, 22), timeout=1.0) as client:
+                return client.recv(4) == b"SSH-"
+        except OSError:
+            return False
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        check: bool = True,
+        timeout_s: float = 60.0,
+        text_in: str | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program on the Spark as root, past its sshd.
+
+        Raises:
+            LabError: the Spark is down, the program failed and ``check`` is set, or took too long.
+        """
+        return run(self.enter(argv), check=check, timeout_s=timeout_s, text_in=text_in)
+
+    def enter(self, argv: Sequence[str]) -> list[str]:
+        """The command on the machine that runs ``argv`` on the Spark.
+
+        Raises:
+            LabError: the Spark is down.
+        """
+        pid = self.pid
+        if pid is None:
+            raise LabError(f"{self.name} does not run", node=self.name, hint="sparkcluster lab heal")
+        inside = ["/usr/bin/env", "-i", f"PATH={SPARK_PATH}", "HOME=/root", "LANG=C.UTF-8", *argv]
+        return ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", "--", *inside]
+
+    def tell_hardware_changed(self) -> None:
+        """Have its sysfs follow the hardware file, and wait until it does."""
+        self.run(["/usr/local/lib/gb10/sync"])
+
+    def kill(self) -> None:
+        """Kill every process of the Spark and wait until its disk is free.
+
+        Raises:
+            LabError: something of it would not die.
+        """
+
+        def gone() -> bool:
+            for pid in self.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not self.processes() and not self._disk_in_use()
+
+        if not wait_until(gone, limit_s=DEATH_LIMIT_S, sleep=time.sleep):
+            raise LabError(f"processes of {self.name} would not die: {sorted(self.processes())}", node=self.name)
+        (self.directory / "pid").unlink(missing_ok=True)
+
+    def processes(self) -> set[int]:
+        """Ids of all its processes, as the machine counts them; zombies are none."""
+        found = cgroups.processes(self.state.cgroup(self.index)) | network.processes(self.state.netns(self.index))
+        return {pid for pid in found if not _zombie(pid)}
+
+    def _disk_in_use(self) -> bool:
+        wanted = str(self.directory / "disk.ext4")
+        for file in Path("/sys/block").glob("loop*/loop/backing_file"):
+            with contextlib.suppress(OSError):
+                if file.read_text().strip() == wanted:
+                    return True
+        return False
+
+
+def make_key(path: Path, comment: str) -> None:
+    """Make a new ed25519 key pair at ``path``."""
+    for file in (path, path.with_name(path.name + ".pub")):
+        file.unlink(missing_ok=True)
+    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
+
+
+def _zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
