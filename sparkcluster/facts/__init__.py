@@ -1,8 +1,8 @@
 """What a Spark is, as it says of itself: typed facts, parsed from the probe's output."""
 
 from sparkcluster.facts.model import (
-    Disk,
     Dgx,
+    Disk,
     Docker,
     EngineFacts,
     Facts,
@@ -19,8 +19,8 @@ from sparkcluster.facts.model import (
     Rank,
     ReleaseFact,
     Unread,
-    Weights,
     WeightFile,
+    Weights,
     read,
 )
 

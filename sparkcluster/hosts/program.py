@@ -41,7 +41,8 @@ if answer is not None:
 
 # What each program imports from its siblings, sent before it.
 _NEEDS = {
-    "probe": ("common", "network", "storage"),
+    "probe": ("common", "machine", "network", "containers", "engine", "storage"),
+    "image": ("common", "machine", "containers", "engine"),
     "agent": ("common",),
     "lease": ("common",),
     "watch": ("common",),

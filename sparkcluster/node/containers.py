@@ -1,0 +1,198 @@
+"""The Docker engine, the playbook's image in it, and the ranks that sparkcluster made on this node."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+from sparkcluster.node.machine import Machine, Unreadable, quoted
+
+LABEL = "io.sparkcluster.cluster"
+_STATES = {"created": "created", "running": "running", "exited": "exited", "dead": "dead"}
+
+
+def docker(machine: Machine) -> Dict[str, Any]:
+    """The Docker engine.
+
+    Raises:
+        Unreadable: none answers, or this user may not ask it.
+    """
+    info = _get(machine, "/info")
+    if not info.get("ServerVersion"):
+        raise Unreadable("the Docker engine does not know itself: %s" % info.get("message", "empty answer"))
+    root = _text(info, "DockerRootDir")
+    status = info.get("DriverStatus") or []
+    devices = [each.get("ID") for each in info.get("DiscoveredDevices") or [] if each.get("Source") == "cdi"]
+    return {
+        "version": _text(info, "ServerVersion"),
+        "storage_driver": _text(info, "Driver"),
+        "root_dir": root,
+        "runtimes": sorted(info.get("Runtimes") or {}),
+        # engines before 28.2 do not tell what CDI they found, so the files are asked
+        "cdi_devices": sorted(filter(None, devices)) or cdi_devices(machine, info.get("CDISpecDirs")),
+        "containerd_store": any("io.containerd.snapshotter.v1" in pair for pair in status),
+        "snap": root.startswith("/var/snap/"),
+    }
+
+
+def cdi_devices(machine: Machine, folders: Optional[List[str]]) -> List[str]:
+    """Names of the devices in CDI specifications, as ``nvidia.com/gpu=all``."""
+    found: Set[str] = set()
+    for folder in folders or ():
+        try:
+            texts = [machine.text("%s/%s" % (folder, name)) for name in machine.names(folder)]
+        except Unreadable:
+            continue
+        for text in texts:
+            kind = re.search(r'^\s*"?kind"?\s*:\s*"?([\w./-]+)', text, re.MULTILINE)
+            # a device's own name stands directly in the list of devices; deeper ones are hooks and mounts
+            names = re.findall(r'^(?: {0,4}- |  | {4,8}")name"?\s*:\s*"?([\w.:-]+)', text, re.MULTILINE)
+            if kind:
+                found.update("%s=%s" % (kind.group(1), name) for name in names)
+    return sorted(found)
+
+
+def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str, Any]]:
+    """The image that ``reference`` names here, or None where there is none.
+
+    Raises:
+        Unreadable: the Docker engine cannot be asked.
+    """
+    status, found = machine.docker("/images/%s/json" % quoted(reference))
+    if status == 404:
+        return None
+    if status != 200 or not isinstance(found, dict):
+        raise Unreadable("the Docker engine answers %d to %s" % (status, reference))
+    config = found.get("Config") or {}
+    digests = [each.rpartition("@")[2] for each in found.get("RepoDigests") or []]
+    named = reference.rpartition("@")[2]
+    entrypoint = config.get("Entrypoint") or []
+    return {
+        "reference": reference,
+        "id": _text(found, "Id"),
+        "digest": named if named in digests else next(iter(digests), None),
+        "layers": (found.get("RootFS") or {}).get("Layers") or [],
+        "entrypoint": [entrypoint] if isinstance(entrypoint, str) else entrypoint,
+        "env_names": sorted({each.partition("=")[0] for each in config.get("Env") or []}),
+        "architecture": found.get("Architecture") or None,
+        "size_bytes": int(found.get("Size") or 0),
+        "inside": inside(machine, state_dir, _text(found, "Id")),
+    }
+
+
+def inside_path(state_dir: str, image_id: str) -> str:
+    """File that keeps what an image said of itself; its content never changes, for the ID is its hash."""
+    return "%s/images/%s.json" % (state_dir, image_id.replace(":", "-"))
+
+
+def inside(machine: Machine, state_dir: str, image_id: str) -> Optional[Dict[str, Any]]:
+    """What the image said of itself when it was asked, or None where it was not yet asked."""
+    try:
+        return machine.document(inside_path(state_dir, image_id))
+    except Unreadable:
+        return None
+
+
+def containers(machine: Machine) -> List[Dict[str, Any]]:
+    """Every container that a sparkcluster made, whoever's.
+
+    Raises:
+        Unreadable: the Docker engine cannot be asked.
+    """
+    filters = quoted(json.dumps({"label": [LABEL]}))
+    status, listed = machine.docker("/containers/json?all=1&filters=" + filters)
+    if status != 200 or not isinstance(listed, list):
+        raise Unreadable("the Docker engine answers %d to the list of containers" % status)
+    found = []
+    for each in listed:
+        name = ((each.get("Names") or [""])[0]).lstrip("/") or each["Id"]
+        rank = {
+            "name": name,
+            "state": _STATES.get(_text(each, "State"), "unknown"),
+            "exit_code": None,
+            "pid": None,
+            "image_id": each.get("ImageID"),
+            "started_at": None,
+            "labels": each.get("Labels") or {},
+        }
+        try:
+            state = _get(machine, "/containers/%s/json" % each["Id"]).get("State") or {}
+        except Unreadable:
+            state = {}  # removed since it was listed, and the listing is still true of that moment
+        if rank["state"] in ("exited", "dead"):
+            rank["exit_code"] = state.get("ExitCode")
+        rank["pid"] = state.get("Pid") or None
+        started = state.get("StartedAt") or ""
+        rank["started_at"] = None if started.startswith("0001-") else started or None
+        found.append(rank)
+    return sorted(found, key=lambda rank: str(rank["name"]))
+
+
+def processes(machine: Machine, state_dir: str) -> List[Dict[str, Any]]:
+    """Every rank of runtime ``process`` that was started below ``state_dir``."""
+    found = []
+    folders = ["%s/ranks" % state_dir]
+    folders += ["%s/clusters/%s/ranks" % (state_dir, name) for name in machine.names(state_dir + "/clusters")]
+    for folder in folders:
+        for name in machine.names(folder):
+            here = "%s/%s/" % (folder, name)
+            if not machine.exists(here + "rank.json"):
+                continue
+            try:
+                record = machine.document(here + "rank.json")
+                pid, ticks = int(record["pid"]), int(record["start_ticks"])
+            except (Unreadable, KeyError, TypeError, ValueError):
+                found.append(_rank({"name": name}, "unknown", None, None))
+                continue
+            if start_ticks(machine, pid) == ticks:
+                found.append(_rank(record, "running", pid, None))
+            else:
+                code = machine.line(here + "exit")
+                exit_code = int(code) if code and re.match(r"^-?\d+$", code) else None
+                found.append(_rank(record, "exited", None, exit_code))
+    return found
+
+
+def start_ticks(machine: Machine, pid: int) -> Optional[int]:
+    """When process ``pid`` started, in ticks since boot; None where it is gone or a zombie.
+
+    With the number alone, a later process of the same number would pass for the rank.
+    """
+    # the command's name may hold blanks and brackets, so fields count from the last bracket
+    fields = (machine.line("/proc/%d/stat" % pid) or "").rpartition(")")[2].split()
+    if len(fields) < 20 or fields[0] in ("Z", "X") or not fields[19].isdigit():
+        return None
+    return int(fields[19])
+
+
+def _rank(record: Dict[str, Any], state: str, pid: Optional[int], exit_code: Optional[int]) -> Dict[str, Any]:
+    labels = record.get("labels")
+    started = record.get("started_at")
+    return {
+        "name": str(record.get("name")),
+        "state": state,
+        "exit_code": exit_code,
+        "pid": pid,
+        "image_id": None,
+        "started_at": None if started is None else str(started),
+        "labels": {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {},
+    }
+
+
+def _get(machine: Machine, path: str) -> Dict[str, Any]:
+    """The document at ``path`` of the Docker engine.
+
+    Raises:
+        Unreadable: it answers anything but 200 with an object.
+    """
+    answer: Tuple[int, Any] = machine.docker(path)
+    status, document = answer
+    if status != 200 or not isinstance(document, dict):
+        raise Unreadable("the Docker engine answers %d to %s" % (status, os.path.basename(path)))
+    return document
+
+
+def _text(document: Dict[str, Any], key: str) -> str:
+    return str(document.get(key) or "")

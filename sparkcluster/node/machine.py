@@ -1,0 +1,272 @@
+"""What the readers of a node may look at: files, programs, the Docker engine, addresses.
+
+A test puts a subclass with a tree of files in the place of the real thing.
+"""
+
+from __future__ import annotations
+
+import errno
+import grp
+import json
+import os
+import platform
+import pwd
+import socket
+import struct
+import subprocess
+import sys
+import time
+import urllib.parse
+from typing import Any, Dict, List, Optional, Tuple
+
+LIMIT_S = 3.0  # of one program or one answer of the Docker engine
+
+_RTM_NEWADDR, _RTM_GETADDR = 20, 22  # linux/rtnetlink.h
+_NLMSG_ERROR, _NLMSG_DONE, _NLM_DUMP_REQUEST = 2, 3, 0x301  # linux/netlink.h
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2  # linux/if_addr.h
+
+
+class Unreadable(Exception):  # noqa: N818 - as everywhere here, errors are named for what happened
+    """A reading that failed; the text says why, short and exact."""
+
+
+def because(error: BaseException, path: str = "") -> str:
+    """Why ``error`` happened, in few words that a check can tell apart."""
+    if isinstance(error, Unreadable):
+        return str(error)
+    named = getattr(error, "filename", None) or path
+    where = ": %s" % named if named else ""
+    if isinstance(error, PermissionError):
+        return "permission denied" + where
+    if isinstance(error, FileNotFoundError):
+        return "no such file" + where
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused" + where
+    if isinstance(error, (socket.timeout, subprocess.TimeoutExpired)):
+        return "no answer within %g s%s" % (LIMIT_S, where)
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno).lower() + where
+    return "%s: %s" % (type(error).__name__, error) + where
+
+
+class Machine:
+    """The machine that this runs on.
+
+    Args:
+        root: directory that stands for ``/``; only tests give another.
+    """
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = root
+
+    def at(self, path: str) -> str:
+        """Where absolute ``path`` lies."""
+        return os.path.join(self.root, path.lstrip("/"))
+
+    def bytes(self, path: str) -> bytes:
+        """Content of a file.
+
+        Raises:
+            Unreadable: with the reason and ``path``.
+        """
+        try:
+            with open(self.at(path), "rb") as file:
+                return file.read()
+        except OSError as error:
+            error.filename = path
+            raise Unreadable(because(error)) from None
+
+    def text(self, path: str) -> str:
+        """The same as text; what is no UTF-8 is replaced."""
+        return self.bytes(path).decode("utf-8", "replace")
+
+    def line(self, path: str) -> Optional[str]:
+        """First line of a small file, or None where it is empty or cannot be read (EINVAL in sysfs)."""
+        try:
+            return self.text(path).strip().split("\n")[0] or None
+        except Unreadable:
+            return None
+
+    def names(self, path: str) -> List[str]:
+        """Sorted names in a directory; none where there is no such directory."""
+        try:
+            return sorted(os.listdir(self.at(path)))
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                return []
+            error.filename = path
+            raise Unreadable(because(error)) from None
+
+    def document(self, path: str) -> Dict[str, Any]:
+        """A JSON object in a file.
+
+        Raises:
+            Unreadable: there is none.
+        """
+        try:
+            document = json.loads(self.text(path))
+        except ValueError:
+            raise Unreadable("not JSON: %s" % path) from None
+        if not isinstance(document, dict):
+            raise Unreadable("not a JSON object: %s" % path)
+        return document
+
+    def exists(self, path: str) -> bool:
+        """Whether ``path`` is there; a link whose target is gone is not."""
+        return os.path.exists(self.at(path))
+
+    def is_dir(self, path: str) -> bool:
+        """Whether ``path`` is a directory."""
+        return os.path.isdir(self.at(path))
+
+    def link_name(self, path: str) -> Optional[str]:
+        """Last part of what the link ``path`` points to."""
+        try:
+            return os.path.basename(os.readlink(self.at(path)))
+        except OSError:
+            return None
+
+    def space(self, path: str) -> Tuple[int, int]:
+        """Total bytes, and bytes free to an ordinary user, of the file system under ``path``."""
+        found = os.statvfs(self.at(path))
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+    def run(self, argv: List[str]) -> Tuple[int, str]:
+        """Exit code and output of a program; of one that fails, stderr stands in for an empty output.
+
+        Raises:
+            Unreadable: it is not installed, or did not answer within LIMIT_S.
+        """
+        environment = dict(os.environ, LC_ALL="C")
+        try:
+            done = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                timeout=LIMIT_S,
+                env=environment,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise Unreadable("%s is not installed" % argv[0]) from None
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Unreadable(because(error, argv[0])) from None
+        output = done.stdout or (done.stderr if done.returncode else b"")
+        return done.returncode, output.decode("utf-8", "replace")
+
+    def docker_socket(self) -> str:
+        """Path of the Docker engine's socket.
+
+        Raises:
+            Unreadable: DOCKER_HOST names something else than a socket on this machine.
+        """
+        host = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+        if not host.startswith("unix://"):
+            raise Unreadable("DOCKER_HOST is %s, and only unix:// can be read" % host)
+        return host[len("unix://") :]
+
+    def docker(self, path: str) -> Tuple[int, Any]:
+        """HTTP status and document that the Docker engine answers to ``GET path``.
+
+        HTTP/1.0 spares a chunked answer, and the import of an HTTP client (about 40 ms).
+
+        Raises:
+            Unreadable: no engine answers, or this user may not ask it.
+        """
+        where = self.docker_socket()
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(LIMIT_S)
+                connection.connect(self.at(where))
+                connection.sendall(("GET %s HTTP/1.0\r\nHost: docker\r\n\r\n" % path).encode())
+                answer = b""
+                while True:
+                    received = connection.recv(1 << 16)
+                    if not received:
+                        break
+                    answer += received
+        except OSError as error:
+            raise Unreadable(because(error, where)) from None
+        head, _, body = answer.partition(b"\r\n\r\n")
+        try:
+            return int(head.split()[1]), json.loads(body or b"null")
+        except (IndexError, ValueError):
+            raise Unreadable("no answer of a Docker engine: %s" % where) from None
+
+    def addresses(self) -> Dict[str, List[str]]:
+        """IPv4 addresses with prefix of every interface, as the kernel's netlink lists them."""
+        found: Dict[str, List[str]] = {}
+        names = dict(socket.if_nameindex())
+        request = struct.pack("=LHHLLB7x", 24, _RTM_GETADDR, _NLM_DUMP_REQUEST, 1, 0, socket.AF_INET)
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
+            netlink.settimeout(LIMIT_S)
+            netlink.sendto(request, (0, 0))
+            while True:
+                for kind, payload in _messages(netlink.recv(1 << 17)):
+                    if kind == _NLMSG_DONE:
+                        return found
+                    if kind == _NLMSG_ERROR:
+                        raise Unreadable("netlink lists no addresses")
+                    if kind == _RTM_NEWADDR:
+                        prefix, index = payload[1], struct.unpack_from("=L", payload, 4)[0]
+                        values = dict(_attributes(payload[8:]))
+                        # IFA_ADDRESS is the far end of a point-to-point link, IFA_LOCAL this one
+                        packed = values.get(_IFA_LOCAL) or values.get(_IFA_ADDRESS)
+                        if packed and index in names:
+                            text = "%s/%d" % (socket.inet_ntoa(packed), prefix)
+                            found.setdefault(names[index], []).append(text)
+
+    def identity(self) -> Dict[str, Any]:
+        """User, groups, home, interpreter and architecture."""
+        uid = os.getuid()
+        groups = []
+        for gid in sorted({os.getgid(), *os.getgroups()}):
+            try:
+                groups.append(grp.getgrgid(gid).gr_name)
+            except KeyError:
+                groups.append(str(gid))
+        try:
+            user = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            user = str(uid)
+        return {
+            "user": user,
+            "uid": uid,
+            "groups": groups,
+            "home": os.path.expanduser("~"),
+            "python": {"executable": sys.executable, "version": platform.python_version()},
+            "architecture": os.uname().machine,
+            "hostname": socket.gethostname(),
+            "kernel": os.uname().release,
+            "clock_s": time.time(),
+        }
+
+
+def quoted(text: str) -> str:
+    """``text`` as a part of a URL's path; an image reference keeps its slashes and colons."""
+    return urllib.parse.quote(text, safe="/:@")
+
+
+def _messages(data: bytes) -> List[Tuple[int, bytes]]:
+    """Type and payload of each netlink message."""
+    found = []
+    while len(data) >= 16:
+        length, kind = struct.unpack_from("=LH", data)
+        if length < 16:
+            break
+        found.append((kind, data[16:length]))
+        data = data[(length + 3) & ~3 :]
+    return found
+
+
+def _attributes(data: bytes) -> List[Tuple[int, bytes]]:
+    """Type and value of each netlink attribute."""
+    found = []
+    while len(data) >= 4:
+        length, kind = struct.unpack_from("=HH", data)
+        if length < 4:
+            break
+        found.append((kind, data[4:length]))
+        data = data[(length + 3) & ~3 :]
+    return found

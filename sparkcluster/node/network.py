@@ -1,0 +1,169 @@
+"""The node's network: interfaces, HCAs with their GIDs, listening sockets. All of it from /sys and /proc."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import time
+from typing import Any, Dict, List, Optional, Set
+
+from sparkcluster.node.machine import Machine
+
+_NET = "/sys/class/net"
+_INFINIBAND = "/sys/class/infiniband"
+_EMPTY_GIDS = ("0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000")
+_LISTEN = "0A"  # TCP_LISTEN in linux's tcp_states.h
+_PROCESS_SEARCH_S = 0.4  # naming a listener's process is a courtesy, and a busy node has many descriptors
+
+
+def interfaces(machine: Machine) -> List[Dict[str, Any]]:
+    """Every interface but lo and the ends of containers' veth pairs."""
+    addresses = machine.addresses()
+    found = []
+    for name in machine.names(_NET):
+        here = "%s/%s/" % (_NET, name)
+        mtu = machine.line(here + "mtu")
+        if name == "lo" or name.startswith("veth") or mtu is None or not mtu.isdigit():
+            continue
+        speed = _number(machine.line(here + "speed"))
+        found.append(
+            {
+                "name": name,
+                "mac": machine.line(here + "address") or "",
+                "operstate": machine.line(here + "operstate") or "unknown",
+                # reading the carrier of an interface that is down fails with EINVAL
+                "carrier": machine.line(here + "carrier") == "1",
+                "mtu": int(mtu),
+                # -1 where the link is down, and 4294967295 by some drivers
+                "speed_mbps": speed if speed is not None and 0 < speed < 2**31 else None,
+                "addresses": addresses.get(name, []),
+                "phys_port_name": machine.line(here + "phys_port_name"),
+                "driver": machine.link_name(here + "device/driver"),
+                "wireless": machine.exists(here + "wireless") or machine.exists(here + "phy80211"),
+            }
+        )
+    return found
+
+
+def hcas(machine: Machine) -> List[Dict[str, Any]]:
+    """Every RDMA device with its port 1; none where no cable is plugged, for then a Spark hides the card."""
+    found = []
+    for name in machine.names(_INFINIBAND):
+        port = "%s/%s/ports/1/" % (_INFINIBAND, name)
+        entries = gids(machine, port)
+        names = machine.names("%s/%s/device/net" % (_INFINIBAND, name))
+        netdevs = [entry["netdev"] for entry in entries if entry["netdev"]] or names
+        found.append(
+            {
+                "name": name,
+                "netdev": netdevs[0] if netdevs else None,
+                "state": _after_colon(machine.line(port + "state")) or "UNKNOWN",
+                "phys_state": _after_colon(machine.line(port + "phys_state")) or "UNKNOWN",
+                "rate": machine.line(port + "rate"),
+                "firmware": machine.line("%s/%s/fw_ver" % (_INFINIBAND, name)),
+                "gids": entries,
+            }
+        )
+    return found
+
+
+def gids(machine: Machine, port: str) -> List[Dict[str, Any]]:
+    """The entries of a port's GID table that are not empty, by index.
+
+    The whole table is read: an entry that went away leaves a gap behind it.
+    """
+    found = []
+    indexes = [int(name) for name in machine.names(port + "gids") if name.isdigit()]
+    for index in sorted(indexes):
+        value = (machine.line("%sgids/%d" % (port, index)) or "").lower()
+        if not re.match(r"^[0-9a-f]{4}(:[0-9a-f]{4}){7}$", value) or value in _EMPTY_GIDS:
+            continue
+        found.append(
+            {
+                "index": index,
+                "value": value,
+                "type": machine.line("%sgid_attrs/types/%d" % (port, index)),
+                "netdev": machine.line("%sgid_attrs/ndevs/%d" % (port, index)),
+            }
+        )
+    return found
+
+
+def has_infiniband_devices(machine: Machine) -> bool:
+    """Whether user space can reach an HCA: ``/dev/infiniband/uverbsN``."""
+    return any(name.startswith("uverbs") for name in machine.names("/dev/infiniband"))
+
+
+def listeners(machine: Machine) -> List[Dict[str, Any]]:
+    """Listening TCP sockets, with the process where this user may know it."""
+    sockets: Dict[str, Dict[str, Any]] = {}
+    lines = machine.text("/proc/net/tcp").splitlines()[1:]
+    if machine.exists("/proc/net/tcp6"):
+        lines += machine.text("/proc/net/tcp6").splitlines()[1:]
+    for line in lines:
+        parsed = listener(line)
+        if parsed is not None:
+            inode = parsed.pop("inode")
+            sockets[inode] = parsed
+    for inode, process in _processes(machine, set(sockets)).items():
+        sockets[inode]["process"] = process
+    return sorted(sockets.values(), key=lambda each: (each["port"], each["address"]))
+
+
+def listener(line: str) -> Optional[Dict[str, Any]]:
+    """One line of /proc/net/tcp or tcp6 as address, port and inode; None where it is no listener."""
+    fields = line.split()
+    if len(fields) < 10 or fields[3] != _LISTEN:
+        return None
+    address, _, port = fields[1].partition(":")
+    try:
+        words = struct.unpack(">%dL" % (len(address) // 8), bytes.fromhex(address))
+        packed = struct.pack("=%dL" % len(words), *words)
+        number = int(port, 16)
+        if len(packed) == 16 and packed.startswith(b"\0" * 10 + b"\xff\xff"):
+            packed = packed[12:]
+        family = {4: socket.AF_INET, 16: socket.AF_INET6}[len(packed)]
+        text = socket.inet_ntop(family, packed)
+    except (KeyError, ValueError, struct.error):
+        return None
+    return {"address": text, "port": number, "process": None, "inode": fields[9]}
+
+
+def _processes(machine: Machine, inodes: Set[str]) -> Dict[str, str]:
+    """Name of the process behind each socket, as far as this user may look."""
+    wanted = {"socket:[%s]" % inode: inode for inode in inodes}
+    found: Dict[str, str] = {}
+    until = time.monotonic() + _PROCESS_SEARCH_S
+    for pid in machine.names("/proc"):
+        if len(found) == len(wanted) or time.monotonic() > until:
+            break
+        if not pid.isdigit():
+            continue
+        folder = machine.at("/proc/%s/fd" % pid)
+        try:
+            descriptors = os.listdir(folder)
+        except OSError:
+            continue
+        for descriptor in descriptors:
+            try:
+                inode = wanted.get(os.readlink(os.path.join(folder, descriptor)))
+            except OSError:
+                continue
+            if inode is not None and inode not in found:
+                found[inode] = machine.line("/proc/%s/comm" % pid) or pid
+    return found
+
+
+def _after_colon(text: Optional[str]) -> Optional[str]:
+    """``ACTIVE`` of ``4: ACTIVE``."""
+    return None if text is None else text.split(":", 1)[-1].strip() or None
+
+
+def _number(text: Optional[str]) -> Optional[int]:
+    """The whole number in ``text``, if it is one."""
+    try:
+        return int(text or "")
+    except ValueError:
+        return None

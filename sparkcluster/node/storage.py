@@ -1,0 +1,177 @@
+"""What lies on the node's disks: room, weights, and what sparkcluster recorded."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from typing import Any, Dict, List, Optional, Tuple
+
+from sparkcluster.node import common
+from sparkcluster.node.machine import Machine, Unreadable, because
+
+# safetensors refuses longer headers itself (MAX_HEADER_SIZE in its tensor.rs)
+_HEADER_LIMIT_BYTES = 100_000_000
+_DEPTH = 3  # of directories below a model
+_WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt")
+_INDEXES = (
+    "model.safetensors.index.json",
+    "consolidated.safetensors.index.json",
+    "pytorch_model.bin.index.json",
+)
+# vLLM reads params.json where Mistral's own format has no config.json
+_CONFIGS = ("config.json", "params.json")
+_TOKENIZERS = re.compile(
+    r"^(tokenizer\.json|tokenizer\.model(\.v\d\w*)?|tekken\.json|vocab\.(json|txt)|.*\.tiktoken|spiece\.model)$"
+)
+
+
+def disks(machine: Machine, purposes: List[Tuple[str, str]]) -> List[Dict[str, Any]]:
+    """Room on the file system under each path, or under its nearest ancestor that exists.
+
+    Args:
+        machine: where to look.
+        purposes: pairs of purpose and absolute path.
+    """
+    found = []
+    for purpose, path in purposes:
+        there = path
+        while there != "/" and not machine.exists(there):
+            there = os.path.dirname(there)
+        total, free = machine.space(there)
+        found.append({"purpose": purpose, "path": path, "total_bytes": total, "free_bytes": free})
+    return found
+
+
+def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, Any]:
+    """The model as it lies here: in a directory of its own, or in Hugging Face's cache.
+
+    A file that the cache is still loading (``.incomplete``) is told only where something is missing: such
+    files also stay behind from downloads that were repeated and went well.
+    """
+    if model.get("path"):
+        folder, revision, cache = str(model["path"]), model.get("revision"), ""
+    else:
+        cache = "%s/hub/models--%s" % (hf_home, str(model["id"]).replace("/", "--"))
+        wanted = str(model.get("revision") or "main")
+        revision = (machine.line("%s/refs/%s" % (cache, wanted)) or wanted).strip()
+        folder = "%s/snapshots/%s" % (cache, revision)
+    loading = (
+        [name for name in machine.names(cache + "/blobs") if name.endswith(".incomplete")] if cache else []
+    )
+    if not machine.is_dir(folder):
+        return {"path": None, "revision": None, "files": [], "missing": [], "truncated": loading}
+    sizes, broken = _files(machine, folder)
+    missing = broken + [name for name in _expected(machine, folder, sizes) if name not in broken]
+    truncated = [
+        name
+        for name, size in sorted(sizes.items())
+        if name.endswith(".safetensors") and size != safetensors_size(machine, "%s/%s" % (folder, name))
+    ]
+    return {
+        "path": folder,
+        "revision": revision,
+        "files": [{"name": name, "size_bytes": size} for name, size in sorted(sizes.items())],
+        "missing": sorted(missing),
+        "truncated": truncated + (loading if missing else []),
+    }
+
+
+def safetensors_size(machine: Machine, path: str) -> Optional[int]:
+    """Bytes that a safetensors file has by its own header, or None where the header makes no sense.
+
+    The file is 8 bytes of header length, the header, and the tensors one after the other.
+    """
+    try:
+        with open(machine.at(path), "rb") as file:
+            start = file.read(8)
+            if len(start) < 8:
+                return None
+            length: int = struct.unpack("<Q", start)[0]
+            if length > _HEADER_LIMIT_BYTES:
+                return None
+            header = file.read(length)
+    except OSError as error:
+        error.filename = path
+        raise Unreadable(because(error)) from None
+    if len(header) < length or not header.startswith(b"{"):
+        return None
+    # several times faster than parsing the JSON, which is some MB a model; text in the metadata cannot
+    # look like this, for its quotes are escaped
+    ends = re.findall(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d+)\s*\]', header)
+    return 8 + length + max((int(end) for end in ends), default=0)
+
+
+def _files(machine: Machine, folder: str) -> Tuple[Dict[str, int], List[str]]:
+    """Size of every file below ``folder`` through links, and the links whose file is gone."""
+    sizes: Dict[str, int] = {}
+    broken: List[str] = []
+    top = machine.at(folder)
+    for here, folders, names in os.walk(top):
+        below = os.path.relpath(here, top)
+        folders[:] = [] if below.count(os.sep) >= _DEPTH else [name for name in folders if name[0] != "."]
+        for name in names:
+            path = os.path.join(here, name)
+            relative = os.path.normpath(os.path.join(below, name))
+            try:
+                sizes[relative] = os.stat(path).st_size
+            except OSError:
+                broken.append(relative)
+    return sizes, broken
+
+
+def _expected(machine: Machine, folder: str, sizes: Dict[str, int]) -> List[str]:
+    """Names that a model needs and that are not there."""
+    missing = []
+    if not any(name in sizes for name in _CONFIGS):
+        missing.append(_CONFIGS[0])
+    if not any(_TOKENIZERS.match(name) for name in sizes):
+        missing.append("tokenizer.json")
+    indexes = [name for name in _INDEXES if name in sizes]
+    for index in indexes:
+        try:
+            mapped = machine.document("%s/%s" % (folder, index)).get("weight_map")
+        except Unreadable:
+            mapped = None
+        if not isinstance(mapped, dict):
+            missing.append(index)  # there, and of no use
+            continue
+        missing += [name for name in sorted(set(map(str, mapped.values()))) if name not in sizes]
+    if not indexes and not any(name.endswith(_WEIGHTS) for name in sizes):
+        missing.append("model.safetensors")
+    return missing
+
+
+def release(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, Any]]:
+    """The newest release that is recorded here, or None.
+
+    Raises:
+        Unreadable: there is a record and it makes no sense.
+    """
+    folder = "%s/clusters/%s/releases" % (state_dir, cluster)
+    numbers = [name for name in machine.names(folder) if re.match(r"^\d+\.json$", name)]
+    if not numbers:
+        return None
+    path = "%s/%s" % (folder, max(numbers, key=lambda name: int(name[:-5])))
+    record = machine.document(path)
+    number, plan_hash = record.get("number"), record.get("plan_hash")
+    if not isinstance(number, int) or not isinstance(plan_hash, str):
+        raise Unreadable("no number and plan_hash: %s" % path)
+    return {"number": number, "plan_hash": plan_hash, "record": record}
+
+
+def lease(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, Any]]:
+    """The last lease that was granted here and whether it is held right now, or None.
+
+    Raises:
+        Unreadable: there is a document and it makes no sense.
+    """
+    folder = "%s/clusters/%s" % (state_dir, cluster)
+    held = common.is_locked(machine.at(folder + "/lease.lock"))
+    if not machine.exists(folder + "/lease.json"):
+        return {"epoch": 0, "held": True, "operator": None} if held else None
+    document = machine.document(folder + "/lease.json")
+    epoch, operator = document.get("epoch"), document.get("operator")
+    if not isinstance(epoch, int):
+        raise Unreadable("no epoch: %s/lease.json" % folder)
+    return {"epoch": epoch, "held": held, "operator": None if operator is None else str(operator)}
