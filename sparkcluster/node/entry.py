@@ -333,7 +333,9 @@ def wait_for_members(
             missing = [member for member in members if member not in alive]
     finally:
         child.kill()
-        child.communicate()
+        child.wait()
+        if child.stdout:
+            child.stdout.close()
     if missing:
         raise Stop(
             RANK_MISSING,
