@@ -1,0 +1,279 @@
+"""Asks the endpoint from the node itself, so that neither the user's network nor an open port is needed.
+
+Streams JSON lines and ends with exactly one document::
+
+    {"text": "…"} {"reasoning": "…"}      while ``stream`` is on
+    {"done": {"content", "reasoning", "tool_calls", "finish_reason", "usage", "ttft_s", "total_s",
+              "status"}}
+    {"error": {"status", "kind", "message"}}
+
+The kind of an error is ``refused``, ``timeout``, ``lost``, ``unauthorized``, ``unknown-model``, ``engine-dead``,
+``rejected`` or ``malformed``. Python 3.8, standard library only.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import socket
+import sys
+import time
+import urllib.parse
+from typing import Any, BinaryIO, Callable, Iterator
+
+KEY_NAME = "VLLM_API_KEY"
+
+
+class Failed(Exception):  # noqa: N818 - an answer, not a defect
+    """The endpoint did not do what was asked."""
+
+    def __init__(self, kind: str, message: str, status: int | None = None) -> None:
+        Exception.__init__(self, message)
+        self.kind = kind
+        self.status = status
+
+
+def key_from(path: str | None) -> str | None:
+    """The API key in an env file that only its owner may read, or None where the file has none."""
+    if not path:
+        return None
+    try:
+        with open(os.path.expanduser(path)) as file:
+            for line in file:
+                name, _, value = line.rstrip("\n").partition("=")
+                if name.strip() == KEY_NAME:
+                    return value or None
+    except OSError as error:
+        raise Failed("unauthorized", "the API key cannot be read: %s" % error) from error
+    return None
+
+
+def explain(status: int, body: bytes) -> Failed:
+    """What an HTTP error says, in one line."""
+    text = body.decode(errors="replace").strip()
+    try:
+        document = json.loads(text)
+        inner = document.get("error", document)
+        message = inner.get("message") or inner.get("detail") if isinstance(inner, dict) else inner
+    except (ValueError, AttributeError):
+        message = text
+    words = re.sub(r"\s+", " ", str(message or http.client.responses.get(status, "no reason")))[:400]
+    if status in (401, 403):
+        return Failed("unauthorized", "the endpoint wants another API key: %s" % words, status)
+    if status == 404 and "model" in words.lower():
+        return Failed("unknown-model", words, status)
+    if status >= 500:
+        return Failed("engine-dead", "the engine answers %d: %s" % (status, words), status)
+    return Failed("rejected", words, status)
+
+
+class Endpoint:
+    """One connection to an OpenAI-compatible endpoint.
+
+    Args:
+        url: ends in ``/v1``.
+        timeout_s: for the whole exchange.
+    """
+
+    def __init__(self, url: str, key: str | None, timeout_s: float) -> None:
+        parts = urllib.parse.urlsplit(url)
+        self.path = parts.path.rstrip("/")
+        self.where = parts.netloc
+        self.timeout_s = timeout_s
+        self.until = time.monotonic() + timeout_s
+        secure = parts.scheme == "https"
+        maker = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        self.connection = maker(parts.hostname or "127.0.0.1", parts.port, timeout=timeout_s)
+        self.headers = {"Content-Type": "application/json", "Accept": "*/*"}
+        if key:
+            self.headers["Authorization"] = "Bearer " + key
+
+    def left_s(self) -> float:
+        """Seconds until the limit; Failed when none are left."""
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise self.late()
+        return left
+
+    def late(self) -> Failed:
+        """The error of an exchange that took too long."""
+        return Failed("timeout", "%s gave no whole answer within %.0f s" % (self.where, self.timeout_s))
+
+    def open(self, method: str, path: str, body: Any = None) -> http.client.HTTPResponse:
+        """Send a request; Failed on anything but 200."""
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            self.connection.request(method, self.path + path, data, self.headers)
+            response = self.connection.getresponse()
+            if response.status != 200:
+                raise explain(response.status, response.read(65536))
+        except socket.timeout as error:
+            raise self.late() from error
+        except ConnectionRefusedError as error:
+            raise Failed("refused", "nothing listens at %s" % self.where) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise Failed("lost", "%s: %s" % (self.where, error or type(error).__name__)) from error
+        return response
+
+    def lines(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+        """Lines of a stream; the limit holds between them as well."""
+        try:
+            while True:
+                left = self.left_s()
+                if self.connection.sock is not None:
+                    self.connection.sock.settimeout(left)
+                line = response.readline()
+                if not line:
+                    return
+                yield line.rstrip(b"\r\n")
+        except socket.timeout as error:
+            raise self.late() from error
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise Failed("lost", "%s broke off: %s" % (self.where, error or type(error).__name__)) from error
+
+
+def body_of(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Path and body of the completion that ``request`` asks for."""
+    body = {"model": request["model"], "stream": bool(request.get("stream", True))}
+    if body["stream"]:
+        body["stream_options"] = {"include_usage": True}
+    for name in ("max_tokens", "temperature", "tools", "seed", "stop", "logprobs"):
+        if request.get(name) is not None:
+            body[name] = request[name]
+    if request.get("messages") is None:
+        body["prompt"] = request.get("prompt", "")
+        return "/completions", body
+    body["messages"] = request["messages"]
+    if request.get("chat_template_kwargs"):
+        body["chat_template_kwargs"] = request["chat_template_kwargs"]
+    return "/chat/completions", body
+
+
+class Answer:
+    """What came so far. The first token of any kind is the sign of life."""
+
+    def __init__(self, tell: Callable[[dict[str, Any]], None], clock: Callable[[], float]) -> None:
+        self.tell = tell
+        self.clock = clock
+        self.began = clock()
+        self.first: float | None = None
+        self.content: list[str] = []
+        self.reasoning: list[str] = []
+        self.calls: dict[int, dict[str, str]] = {}
+        self.finish: str | None = None
+        self.usage: dict[str, Any] | None = None
+
+    def take(self, choice: dict[str, Any]) -> None:
+        """One choice of a chunk, or of a whole answer."""
+        part = choice.get("delta") or choice.get("message") or {}
+        text = part.get("content") or choice.get("text") or ""
+        # vLLM renamed the field from reasoning_content to reasoning
+        thought = part.get("reasoning") or part.get("reasoning_content") or ""
+        calls = part.get("tool_calls") or []
+        if (text or thought or calls) and self.first is None:
+            self.first = self.clock()
+        if thought:
+            self.reasoning.append(thought)
+            self.tell({"reasoning": thought})
+        if text:
+            self.content.append(text)
+            self.tell({"text": text})
+        for call in calls:
+            function = call.get("function") or {}
+            known = self.calls.setdefault(call.get("index", len(self.calls)), {"name": "", "arguments": ""})
+            known["name"] += function.get("name") or ""
+            known["arguments"] += function.get("arguments") or ""
+        self.finish = choice.get("finish_reason") or self.finish
+
+    def done(self) -> dict[str, Any]:
+        """The final document."""
+        now = self.clock()
+        return {
+            "content": "".join(self.content),
+            "reasoning": "".join(self.reasoning),
+            "tool_calls": [self.calls[index] for index in sorted(self.calls)],
+            "finish_reason": self.finish,
+            "usage": self.usage,
+            "ttft_s": None if self.first is None else round(self.first - self.began, 4),
+            "total_s": round(now - self.began, 4),
+            "status": 200,
+        }
+
+
+def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """One completion; the final document."""
+    endpoint = Endpoint(
+        request["endpoint"], key_from(request.get("key_file")), float(request.get("timeout_s") or 120)
+    )
+    path, body = body_of(request)
+    answer = Answer(tell, time.monotonic)
+    response = endpoint.open("POST", path, body)
+    if not body["stream"]:
+        document = decode(b"".join(line + b"\n" for line in endpoint.lines(response)))
+        for choice in document.get("choices") or []:
+            answer.take(choice)
+        answer.usage = document.get("usage")
+        return answer.done()
+    ended = False
+    for line in endpoint.lines(response):
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            ended = True
+            break
+        document = decode(data)
+        if document.get("error"):
+            error = document["error"]
+            code = error.get("code") if isinstance(error, dict) else None
+            raise explain(code if isinstance(code, int) else 500, data)
+        for choice in document.get("choices") or []:
+            answer.take(choice)
+        answer.usage = document.get("usage") or answer.usage
+    if not ended:
+        raise Failed("lost", "%s broke off in the middle of an answer" % endpoint.where)
+    return answer.done()
+
+
+def decode(data: bytes) -> dict[str, Any]:
+    """A JSON object; Failed where it is none."""
+    try:
+        document = json.loads(data.decode(errors="replace"))
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise Failed("malformed", "no OpenAI answer: %s" % data[:120].decode(errors="replace"))
+    return document
+
+
+def models(request: dict[str, Any]) -> dict[str, Any]:
+    """Names of the models that the endpoint serves."""
+    endpoint = Endpoint(
+        request["endpoint"], key_from(request.get("key_file")), float(request.get("timeout_s") or 10)
+    )
+    document = decode(b"".join(endpoint.lines(endpoint.open("GET", "/models"))))
+    return {"models": [one.get("id") for one in document.get("data") or []], "status": 200}
+
+
+def main(request: dict[str, Any], _lines: BinaryIO | None = None) -> dict[str, Any]:
+    """Ask; ``request["mode"]`` is ``complete`` (default) or ``models``. Every error is an answer."""
+
+    def tell(event: dict[str, Any]) -> None:
+        if request.get("stream", True):
+            sys.stdout.write(json.dumps(event) + "\n")
+            sys.stdout.flush()
+
+    try:
+        return {"done": models(request) if request.get("mode") == "models" else complete(request, tell)}
+    except Failed as failed:
+        return {"error": {"status": failed.status, "kind": failed.kind, "message": str(failed)}}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return {
+            "error": {
+                "status": None,
+                "kind": "malformed",
+                "message": "%s: %s" % (type(error).__name__, error),
+            }
+        }
