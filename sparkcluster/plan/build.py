@@ -1,0 +1,283 @@
+"""From spec, facts and topology to the plan: for every node what runs there, as pure data."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+
+from sparkcluster.facts.model import Facts, Image, Unread, read
+from sparkcluster.plan import docker, environment, image, launcher, parallel, process, vllm
+from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan
+from sparkcluster.spec import Spec
+from sparkcluster.topology.model import Group, Member, Topology
+
+SECRETS_FILE = "secrets.env"
+API_KEY = "VLLM_API_KEY"
+RAY_TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 - the variable's name, never its value
+NAME_LIMIT = 120
+
+
+def build(
+    spec: Spec,
+    facts: Mapping[str, Facts],
+    topology: Topology,
+    *,
+    release: int,
+    bring_ray: bool = False,
+    images: Mapping[str, str] | None = None,
+) -> Plan:
+    """What ``up`` will run on every node.
+
+    Args:
+        spec: what the user wrote.
+        facts: by name of node; paths, image and engine are taken from them, nothing that changes by itself.
+        topology: from ``topology.build``.
+        release: number that this plan will be recorded under; names containers, outside of the hash.
+        bring_ray: whether a pinned Ray is staged to the nodes for an engine that has none.
+        images: local image ID by node, where another than the facts' shall run.
+
+    Raises:
+        PlanError: nothing that makes sense can be run.
+    """
+    ids = image.local_ids(spec, facts) if spec.inventory.runtime.kind == "docker" else {}
+    maker = _Maker(spec, facts, topology, bring_ray, {**ids, **(images or {})})
+    # Containers are named by release and labelled with the hash: the hash is over what they would be without.
+    digest = _digest(maker.nodes(release=0, plan_hash=""))
+    groups = tuple(
+        GroupPlan(
+            group.name,
+            tuple(member.name for member in group.members),
+            group.endpoint,
+            maker.executor(group),
+        )
+        for group in topology.groups
+    )
+    return Plan(
+        cluster=topology.cluster,
+        hash=digest,
+        model=spec.playbook.model_name,
+        image=spec.playbook.image if spec.inventory.runtime.kind == "docker" else None,
+        groups=groups,
+        nodes=maker.nodes(release=release, plan_hash=digest),
+    )
+
+
+def container_name(cluster: str, release: int, node: str) -> str:
+    """Name of a rank's container: cluster, release and node, within what Docker allows in a name."""
+    written = f"sparkcluster-{cluster}-{release}-{node}"
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", written)
+    if name == written and len(name) <= NAME_LIMIT:
+        return name
+    # Two hosts that differ only in what was replaced or cut off must not share a name.
+    mark = hashlib.sha256(written.encode()).hexdigest()[:8]
+    return f"{name[: NAME_LIMIT - 9]}-{mark}"
+
+
+def expand(path: str, home: str) -> str:
+    """``path`` with a leading ``~`` replaced by the node's home directory."""
+    return home + path[1:] if path == "~" or path.startswith("~/") else path
+
+
+@dataclasses.dataclass(frozen=True)
+class _Maker:
+    spec: Spec
+    facts: Mapping[str, Facts]
+    topology: Topology
+    bring_ray: bool
+    images: dict[str, str]
+
+    @property
+    def runtime(self) -> str:
+        return self.spec.inventory.runtime.kind
+
+    def executor(self, group: Group) -> parallel.Executor:
+        engine = image.engine_of(self.facts[group.head.name])
+        return parallel.executor(
+            self.spec.playbook, engine, nodes=len(group.members), bring_ray=self.bring_ray
+        )
+
+    def token(self, group: Group) -> bool:
+        """All ranks have to agree on it, so the group asks for one where every Ray of it can."""
+        return self.executor(group) == "ray" and all(
+            image.has_token(image.engine_of(self.facts[member.name]), brought=self.bring_ray)
+            for member in group.members
+        )
+
+    def secrets(self, group: Group, member: Member) -> tuple[str, ...]:
+        names = set(self.spec.playbook.secrets)
+        if self.spec.inventory.api.key is not None and member.rank == 0:
+            names.add(API_KEY)
+        if self.token(group):
+            names.add(RAY_TOKEN)
+        return tuple(sorted(names))
+
+    def env(self, group: Group, member: Member) -> dict[str, str]:
+        facts = self.facts[member.name]
+        baked = read(facts.image) if facts.image is not None else None
+        env = environment.build(
+            self.spec.playbook,
+            group,
+            member,
+            hf_home=docker.HF_HOME if self.runtime == "docker" else facts.hf_home,
+            baked=baked.env_names if baked is not None and self.runtime == "docker" else (),
+        )
+        if self.token(group):
+            env["RAY_AUTH_MODE"] = "token"
+        return {name: value for name, value in env.items() if name not in self.secrets(group, member)}
+
+    def nodes(self, *, release: int, plan_hash: str) -> dict[str, NodePlan]:
+        made = {}
+        for group in self.topology.groups:
+            envs = {member.name: self.env(group, member) for member in group.members}
+            secrets = {member.name: self.secrets(group, member) for member in group.members}
+            kept = environment.carry_over(envs, secrets) if self.executor(group) == "ray" else []
+            for member in group.members:
+                labels = self.labels(group, member, release=release, plan_hash=plan_hash)
+                env = dict(sorted(envs[member.name].items()))
+                made[member.name] = NodePlan(
+                    node=member.name,
+                    group=group.name,
+                    role="head" if member.rank == 0 else "worker",
+                    rank=member.rank,
+                    env=env,
+                    secrets=secrets[member.name],
+                    containers=(self.container(group, member, labels, env, kept),),
+                )
+        return made
+
+    def labels(self, group: Group, member: Member, *, release: int, plan_hash: str) -> dict[str, str]:
+        facts, cluster = self.facts[member.name], self.topology.cluster
+        name = container_name(cluster, release, member.name)
+        return {
+            "io.sparkcluster.cluster": cluster,
+            "io.sparkcluster.group": group.name,
+            "io.sparkcluster.node": member.name,
+            "io.sparkcluster.rank": str(member.rank),
+            "io.sparkcluster.release": str(release),
+            "io.sparkcluster.plan": plan_hash,
+            "io.sparkcluster.state_dir": facts.state_dir,
+            "io.sparkcluster.rank_dir": f"{facts.state_dir}/clusters/{cluster}/ranks/{name}",
+            "io.sparkcluster.runtime": self.runtime,
+        }
+
+    def container(
+        self,
+        group: Group,
+        member: Member,
+        labels: dict[str, str],
+        env: dict[str, str],
+        carry_over: list[str],
+    ) -> ContainerPlan:
+        facts, playbook = self.facts[member.name], self.spec.playbook
+        rank_dir = labels["io.sparkcluster.rank_dir"]
+        name = rank_dir.rsplit("/", 1)[-1]
+        env_file = f"{rank_dir}/{SECRETS_FILE}" if self.secrets(group, member) else None
+        executor, python = self.executor(group), self.python(member)
+        ray_dir = None
+        if self.bring_ray and executor == "ray":
+            ray_dir = image.ray_directory(facts.state_dir, image.engine_of(facts))
+        engine = vllm.serve(
+            playbook,
+            group,
+            member,
+            parallel.sizes(playbook, group.name, len(group.members)),
+            program=["vllm"] if self.runtime == "docker" else process.vllm(python),
+            model=self.model(group, member),
+            executor=executor,
+        )
+        document = launcher.build(
+            self.topology.cluster,
+            group,
+            member,
+            runtime=self.runtime,
+            executor=executor,
+            engine=engine[:1] if executor == "ray" and member.rank > 0 else engine,
+            setup=playbook.setup,
+            carry_over=carry_over,
+            token=self.token(group),
+            ray_path=docker.RAY_PATH if ray_dir and self.runtime == "docker" else ray_dir,
+        )
+        if self.runtime == "process":
+            argv = process.run(python=python, rank_dir=rank_dir)
+            return ContainerPlan(name, None, tuple(argv), document, rank_dir, (rank_dir,), env_file, labels)
+        mounts, directories = self.mounts(group, member, rank_dir, ray_dir)
+        argv = docker.run(
+            name=name,
+            image=self.images[member.name],
+            family=image.family(_image(facts)),
+            python=python,
+            env=env,
+            env_file=env_file,
+            labels=labels,
+            mounts=mounts,
+            infiniband=facts.infiniband_devices and len(group.members) > 1,
+            cap_add=playbook.container.cap_add,
+            shm_size=playbook.container.shm_size,
+        )
+        return ContainerPlan(
+            name, self.images[member.name], tuple(argv), document, rank_dir, directories, env_file, labels
+        )
+
+    def python(self, member: Member) -> str:
+        """Interpreter that runs the launcher: the one that has the engine, where that is known."""
+        facts = self.facts[member.name]
+        found = image.engine_of(facts)
+        if self.runtime == "process":
+            written = self.spec.inventory.runtime.python
+            if found is not None:
+                return found.python
+            return expand(written, facts.home) if written else facts.python.executable
+        return found.python if found is not None else "python3"
+
+    def model(self, group: Group, member: Member) -> str:
+        """Repository or directory as the engine sees it.
+
+        In containers every rank sees the directory under the head's path, whatever it is called on the node:
+        Ray's workers are told the head's.
+        """
+        written = self.spec.playbook.model
+        if written.path is None:
+            return str(written.id)
+        shown = group.head if self.runtime == "docker" else member
+        return expand(written.path, self.facts[shown.name].home)
+
+    def mounts(
+        self, group: Group, member: Member, rank_dir: str, ray_dir: str | None
+    ) -> tuple[list[list[str]], tuple[str, ...]]:
+        """What the container sees of the node, and the directories among it that have to be made first."""
+        facts, playbook = self.facts[member.name], self.spec.playbook
+        mounts = [
+            docker.bind(f"{rank_dir}/launcher.json", docker.LAUNCHER, read_only=True),
+            docker.bind(f"{rank_dir}/entry.py", docker.ENTRY, read_only=True),
+            docker.bind(facts.hf_home, docker.HF_HOME),
+        ]
+        directories = [rank_dir, facts.hf_home]
+        if playbook.model.path is not None:
+            source = expand(playbook.model.path, facts.home)
+            mounts.append(docker.bind(source, self.model(group, member), read_only=True))
+        if ray_dir is not None:
+            mounts.append(docker.bind(ray_dir, docker.RAY_PATH, read_only=True))
+        short = re.sub(r"[^A-Za-z0-9]", "-", self.images[member.name].removeprefix("sha256:"))[:12]
+        for cache in playbook.caches:
+            source = f"{facts.state_dir}/caches/{short}/{cache.name}"
+            mounts.append(docker.bind(source, cache.target))
+            directories.append(source)
+        for mount in playbook.mounts:
+            source = expand(mount.source, facts.home)
+            mounts.append(docker.bind(source, mount.target, read_only=mount.read_only))
+        return mounts, tuple(directories)
+
+
+def _image(facts: Facts) -> Image:
+    if facts.image is None or isinstance(facts.image, Unread):
+        return Image(reference="", id="")
+    return facts.image
+
+
+def _digest(nodes: Mapping[str, NodePlan]) -> str:
+    document = {name: dataclasses.asdict(node) for name, node in nodes.items()}
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()

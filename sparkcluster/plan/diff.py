@@ -1,0 +1,123 @@
+"""What differs between two plans, in lines that a person reads."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+# Values that name the release or the plan itself differ between any two plans and say nothing.
+NAMING = ("--name", "--label", "--env-file")
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Lines that say what ``new`` would change of ``old``; none where both would do the same.
+
+    Args:
+        old: a plan in its JSON form, as the record of the release that serves keeps it.
+        new: the plan in its JSON form that was asked for.
+    """
+    lines = [
+        f"{what}: {old.get(what)} → {new.get(what)}"
+        for what in ("model", "image")
+        if old.get(what) != new.get(what)
+    ]
+    if old.get("groups") != new.get("groups"):
+        lines.append(f"groups: {_groups(old)} → {_groups(new)}")
+    before: Mapping[str, Any] = old.get("nodes", {})
+    after: Mapping[str, Any] = new.get("nodes", {})
+    lines += [f"{name}: leaves the cluster" for name in before if name not in after]
+    lines += [f"{name}: joins the cluster" for name in after if name not in before]
+    for name in after:
+        if name in before:
+            lines += [f"{name}: {line}" for line in _node(before[name], after[name])]
+    return lines
+
+
+def _node(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    if old.get("rank") != new.get("rank"):
+        yield f"rank {old.get('rank')} → {new.get('rank')}"
+    yield from _values("env", old.get("env", {}), new.get("env", {}))
+    if old.get("secrets", []) != new.get("secrets", []):
+        yield f"secrets: {_names(old.get('secrets', []))} → {_names(new.get('secrets', []))}"
+    ours, theirs = old.get("containers", []), new.get("containers", [])
+    if len(ours) != len(theirs):
+        yield f"{len(ours)} → {len(theirs)} containers"
+    for one, other in zip(ours, theirs, strict=False):
+        yield from _container(one, other)
+
+
+def _container(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    if old.get("image") != new.get("image"):
+        yield f"image {_short(old.get('image'))} → {_short(new.get('image'))}"
+    before, after = old.get("launcher", {}), new.get("launcher", {})
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) == after.get(key):
+            continue
+        if key == "engine":
+            yield from _flags("engine", before.get(key, []), after.get(key, []))
+        elif isinstance(before.get(key), dict) and isinstance(after.get(key), dict):
+            yield from _values(key, before[key], after[key])
+        else:
+            yield f"{key}: {_shown(before.get(key))} → {_shown(after.get(key))}"
+    yield from _flags("run", _settled(old), _settled(new))
+
+
+def _settled(container: Mapping[str, Any]) -> list[str]:
+    """The command without what is told elsewhere or names the release: its environment, labels and paths."""
+    name = str(container.get("name"))
+    argv = [str(word).replace(name, "NAME") for word in container.get("argv", [])]
+    kept: list[str] = []
+    skip = False
+    for word in argv:
+        if skip:
+            skip = False
+        elif word == "--env" or word in NAMING:
+            skip = True
+        elif word != container.get("image"):
+            kept.append(word)
+    return kept
+
+
+def _flags(what: str, old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
+    before, after = _grouped(old), _grouped(new)
+    yield from (f"{what} - {_joined(words)}" for words in before if words not in after)
+    yield from (f"{what} + {_joined(words)}" for words in after if words not in before)
+
+
+def _grouped(argv: Sequence[str]) -> list[tuple[str, ...]]:
+    """A command cut before every flag, so that a flag stays with its values."""
+    found: list[list[str]] = [[]]
+    for word in argv:
+        if word.startswith("--"):
+            found.append([])
+        found[-1].append(word)
+    return [tuple(words) for words in found if words]
+
+
+def _values(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            yield f"{what} {name}: {_shown(old.get(name))} → {_shown(new.get(name))}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "unset"
+    return _joined(value) if isinstance(value, list) else str(value)
+
+
+def _joined(words: Sequence[Any]) -> str:
+    return shlex.join(str(word) for word in words) or "none"
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _short(image: Any) -> str:
+    return str(image).removeprefix("sha256:")[:12] if image else "none"
+
+
+def _groups(plan: Mapping[str, Any]) -> str:
+    return " | ".join(", ".join(group) for group in plan.get("groups", [])) or "none"

@@ -1,0 +1,84 @@
+"""The ``docker run`` line of one rank."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+
+from sparkcluster.plan.image import Family
+
+ENTRY = "/sparkcluster/entry.py"
+LAUNCHER = "/sparkcluster/launcher.json"
+RAY_PATH = "/sparkcluster/ray"
+HF_HOME = "/root/.cache/huggingface"
+
+
+def bind(source: str, target: str, *, read_only: bool = False) -> list[str]:
+    """A path of the node in the container.
+
+    ``--mount`` and not ``--volume``: it fails where the source is missing, in place of making an empty
+    directory that root owns, and takes colons. Its value is a line of CSV.
+    """
+    line = io.StringIO()
+    fields = ["type=bind", f"source={source}", f"target={target}", *(["readonly"] if read_only else [])]
+    csv.writer(line, lineterminator="").writerow(fields)
+    return ["--mount", line.getvalue()]
+
+
+def run(
+    *,
+    name: str,
+    image: str,
+    family: Family,
+    python: str,
+    env: Mapping[str, str],
+    env_file: str | None,
+    labels: Mapping[str, str],
+    mounts: Sequence[Sequence[str]],
+    infiniband: bool,
+    cap_add: Sequence[str] = (),
+    shm_size: str | None = None,
+) -> list[str]:
+    """Command that starts one rank.
+
+    The node's own network and IPC, all GPUs, pinned memory without limit for RDMA; no ``--privileged``, and
+    no restart policy, since a rank that comes back alone finds no group. Run by local ID and never pulled.
+    NGC's entrypoint stays and gets the launcher as its command; every other is replaced.
+
+    Args:
+        name: container name.
+        image: local image ID.
+        family: who built the image.
+        python: interpreter inside that runs the launcher.
+        env: variables without secrets.
+        env_file: file on the node with the secret ones.
+        labels: what cluster, plan and rank it belongs to.
+        mounts: from ``bind``.
+        infiniband: whether the node has RDMA device nodes and the group needs them.
+        cap_add: Linux capabilities that the playbook adds.
+        shm_size: size of /dev/shm, for engines that do not use the node's.
+    """
+    argv = ["docker", "run", "--detach", "--name", name]
+    argv += ["--network", "host", "--ipc", "host", "--gpus", "all"]
+    if infiniband:
+        argv += ["--device", "/dev/infiniband"]
+    argv += ["--ulimit", "memlock=-1", "--ulimit", "stack=67108864", "--init", "--pull", "never"]
+    # An engine that logs every request would otherwise fill the disk in weeks.
+    argv += ["--log-driver", "json-file", "--log-opt", "max-size=64m", "--log-opt", "max-file=3"]
+    for capability in cap_add:
+        argv += ["--cap-add", capability]
+    if shm_size is not None:
+        argv += ["--shm-size", shm_size]
+    for label, value in sorted(labels.items()):
+        argv += ["--label", f"{label}={value}"]
+    for variable, value in sorted(env.items()):
+        argv += ["--env", f"{variable}={value}"]
+    if env_file is not None:
+        argv += ["--env-file", env_file]
+    for mount in mounts:
+        argv += mount
+    command = [python, ENTRY, LAUNCHER]
+    if family == "ngc":
+        return [*argv, image, *command]
+    return [*argv, "--entrypoint", command[0], image, *command[1:]]

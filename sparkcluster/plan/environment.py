@@ -1,0 +1,128 @@
+"""Environment of each rank: every node's own interfaces, HCAs and addresses, never the head's."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+
+from sparkcluster.spec.playbook import Playbook
+from sparkcluster.topology.model import Group, Member
+
+# Variables that hold for one node alone. Ray's executors would carry the head's to every worker.
+PER_NODE = frozenset(
+    {
+        "GLOO_SOCKET_IFNAME",
+        "MN_IF_NAME",
+        "NCCL_IB_ADDR_FAMILY",
+        "NCCL_IB_ADDR_RANGE",
+        "NCCL_IB_DISABLE",
+        "NCCL_IB_GID_INDEX",
+        "NCCL_IB_HCA",
+        "NCCL_SOCKET_IFNAME",
+        "OMPI_MCA_btl_tcp_if_include",
+        "OMPI_MCA_oob_tcp_if_include",
+        "TP_SOCKET_IFNAME",
+        "UCX_NET_DEVICES",
+        "VLLM_HOST_IP",
+    }
+)
+
+
+def build(
+    playbook: Playbook, group: Group, member: Member, *, hf_home: str, baked: Iterable[str] = ()
+) -> dict[str, str]:
+    """Variables of the rank of ``member``, without secrets.
+
+    Args:
+        playbook: its ``env`` comes last and wins.
+        group: the member's group.
+        member: the node.
+        hf_home: Hugging Face cache as the engine sees it.
+        baked: names that the image sets by itself.
+    """
+    env = {
+        "HF_HOME": hf_home,
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_HOST_IP": member.address,
+        # GB10 shares one memory between CPU and GPU: Ray's monitor would kill ranks that merely fill it.
+        "RAY_memory_monitor_refresh_ms": "0",
+        # Without it Marlin's reduction races and answers wrongly.
+        "VLLM_MARLIN_USE_ATOMIC_ADD": "1",
+    }
+    env |= _sockets(member)
+    if len(group.members) > 1:
+        env |= _rdma(group, member, frozenset(baked)) if member.hcas else _no_rdma(member)
+    return env | playbook.env
+
+
+def carry_over(envs: Mapping[str, Mapping[str, str]], secrets: Mapping[str, Iterable[str]]) -> list[str]:
+    """Names that each node must keep as they are, when Ray carries the head's environment to its workers.
+
+    Beside the names that are known to be per node these are all whose values differ within the group or that
+    one node lacks: a variable that is deliberately unset on a worker must not receive the head's.
+
+    Args:
+        envs: environment by node of one group.
+        secrets: names of secret variables by node.
+    """
+    names = set(PER_NODE)
+    every = {name for env in envs.values() for name in env}
+    names |= {name for name in every if len({env.get(name) for env in envs.values()}) > 1}
+    held = [frozenset(own) for own in secrets.values()]
+    names |= frozenset[str]().union(*held) - held[0].intersection(*held)
+    return sorted(names)
+
+
+def address_range(addresses: Iterable[str]) -> str | None:
+    """The smallest network that holds all ``addresses`` (with prefix), or None where only 0.0.0.0/0 does.
+
+    ``NCCL_IB_ADDR_RANGE`` takes one network: NCCL reads up to the first slash and one number
+    (``envIbAddrRange`` in its net_ib sources), so of a list only the first would count.
+    """
+    networks = [ipaddress.IPv4Network(address, strict=False) for address in addresses]
+    common = networks[0]
+    while common.prefixlen and not all(network.subnet_of(common) for network in networks):
+        common = common.supernet()
+    return str(common) if common.prefixlen else None
+
+
+def _sockets(member: Member) -> dict[str, str]:
+    """Interfaces for sockets, always set, since images bake their own.
+
+    NCCL matches prefixes unless the list begins with ``=``; Gloo and TensorPipe take the bare name.
+    """
+    return {
+        "GLOO_SOCKET_IFNAME": member.interface,
+        "NCCL_SOCKET_IFNAME": f"={member.interface}",
+        "TP_SOCKET_IFNAME": member.interface,
+    }
+
+
+def _rdma(group: Group, member: Member, baked: frozenset[str]) -> dict[str, str]:
+    env = {
+        "NCCL_IB_DISABLE": "0",
+        "NCCL_IB_HCA": "=" + ",".join(member.hcas),
+        "NCCL_IB_ROCE_VERSION_NUM": "2",
+        "NCCL_IB_TIMEOUT": "22",
+        "NCCL_NET_PLUGIN": "none",
+        "UCX_NET_DEVICES": ",".join(f"{hca}:1" for hca in member.hcas),
+    }
+    if member.gid_index is not None:
+        env["NCCL_IB_GID_INDEX"] = str(member.gid_index)
+    else:
+        # One index cannot be right for HCAs that disagree: NCCL finds each one's by family and range.
+        env["NCCL_IB_ADDR_FAMILY"] = "AF_INET"
+        within = address_range(link.subnet for link in member.links if link.hca)
+        if within is not None:
+            env["NCCL_IB_ADDR_RANGE"] = within
+        if "NCCL_IB_GID_INDEX" in baked:
+            env["NCCL_IB_GID_INDEX"] = "-1"  # NCCL's default, which is its own choice
+    if group.kind == "ring":
+        env["NCCL_IB_SUBNET_AWARE_ROUTING"] = "1"
+        env["NCCL_IB_MERGE_NICS"] = "0"
+    return env
+
+
+def _no_rdma(member: Member) -> dict[str, str]:
+    """Sockets, and said so: otherwise NCCL would look for HCAs and fall back in silence."""
+    return {"NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": "none", "UCX_NET_DEVICES": member.interface}

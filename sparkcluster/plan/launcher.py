@@ -1,0 +1,70 @@
+"""The document that tells the launcher inside a rank what to do; it is a contract with ``node/entry.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sparkcluster.plan import ray
+from sparkcluster.plan.parallel import Executor
+from sparkcluster.topology.model import Group, Member
+
+# Once the containers run, a rank joins within seconds; an image that unpacks lazily takes minutes.
+JOIN_TIMEOUT_S = 300
+
+
+def build(
+    cluster: str,
+    group: Group,
+    member: Member,
+    *,
+    runtime: str,
+    executor: Executor,
+    engine: Sequence[str],
+    setup: Sequence[str],
+    carry_over: Sequence[str],
+    token: bool,
+    ray_path: str | None,
+) -> dict[str, Any]:
+    """The launcher document of one rank.
+
+    Args:
+        cluster: its name.
+        group: the member's group.
+        member: the rank.
+        runtime: ``docker`` or ``process``; only in a container may the launcher change what is installed.
+        executor: what joins the ranks.
+        engine: the engine's command; of a Ray worker its program alone, by which the launcher finds the
+            Python that has Ray.
+        setup: the playbook's shell lines.
+        carry_over: names of variables that stay as this node has them.
+        token: whether Ray asks its members for a token.
+        ray_path: directory with a Ray that was brought along, as the rank sees it.
+    """
+    address = f"{group.head.address}:{group.ray_port}"
+    return {
+        "version": 1,
+        "cluster": cluster,
+        "group": group.name,
+        "node": member.name,
+        "rank": member.rank,
+        "role": "head" if member.rank == 0 else "worker",
+        "runtime": runtime,
+        "executor": executor,
+        "address": member.address,
+        "members": [one.address for one in group.members],
+        "ray": {
+            "port": group.ray_port,
+            "address": address,
+            "start": ray.start(group, member),
+            "token": token,
+        }
+        if executor == "ray"
+        else None,
+        "join_timeout_s": JOIN_TIMEOUT_S,
+        "engine": list(engine),
+        "setup": list(setup),
+        "carry_over": list(carry_over),
+        "ptxas": runtime == "docker",
+        "ray_path": ray_path,
+    }

@@ -1,0 +1,62 @@
+"""How a model is spread over a group's nodes, and by which executor. A Spark has one GPU: one rank a node."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from sparkcluster.errors import PlanError
+from sparkcluster.facts.model import EngineFacts
+from sparkcluster.plan import image
+from sparkcluster.spec.playbook import Playbook
+
+Executor = Literal["none", "ray", "native"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parallel:
+    """Sizes whose product, with data parallelism, is the number of nodes."""
+
+    tensor: int
+    pipeline: int
+
+
+def sizes(playbook: Playbook, group: str, nodes: int) -> Parallel:
+    """Tensor and pipeline parallel size for a group of ``nodes``.
+
+    Raises:
+        PlanError: they do not come out at the number of nodes.
+    """
+    data = playbook.args.get("data-parallel-size", 1)
+    rest = playbook.pipeline_parallel * (data if isinstance(data, int) else 1)
+    tensor = max(1, nodes // rest) if playbook.tensor_parallel == "auto" else playbook.tensor_parallel
+    if tensor * rest != nodes:
+        raise PlanError(
+            f"playbook {playbook.name} wants {tensor * rest} nodes "
+            f"(tensor parallel {tensor}, pipeline parallel {playbook.pipeline_parallel}), "
+            f"group {group} has {nodes}",
+            step="plan",
+            hint="set tensor_parallel: auto in the playbook, or change the group in the inventory",
+        )
+    return Parallel(tensor, playbook.pipeline_parallel)
+
+
+def executor(playbook: Playbook, engine: EngineFacts | None, *, nodes: int, bring_ray: bool) -> Executor:
+    """What joins the ranks; one rank needs nothing.
+
+    Raises:
+        PlanError: the playbook insists on Ray and there is none.
+    """
+    if nodes == 1:
+        return "none"
+    if playbook.executor == "native":
+        return "native"
+    if bring_ray or image.has_ray(engine):
+        return "ray"
+    if playbook.executor == "ray":
+        raise PlanError(
+            f"playbook {playbook.name} wants executor ray, but there is no Ray beside its engine",
+            step="plan",
+            hint="set executor: auto in the playbook, which takes vLLM's own multi-node backend instead",
+        )
+    return "native"

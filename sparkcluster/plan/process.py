@@ -1,0 +1,16 @@
+"""A rank without a container: the launcher as a process of the node's user."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+
+def run(*, python: str, rank_dir: str) -> list[str]:
+    """Command that starts one rank with the Python that has the engine."""
+    return [python, f"{rank_dir}/entry.py", f"{rank_dir}/launcher.json"]
+
+
+def vllm(python: str) -> list[str]:
+    """How vLLM is called: the script beside its Python, which need not be on PATH."""
+    directory = PurePosixPath(python).parent
+    return [str(directory / "vllm")] if directory.is_absolute() else ["vllm"]
