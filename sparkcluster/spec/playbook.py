@@ -1,24 +1,34 @@
-"""The playbook: what a cluster serves, with which image, arguments and environment, and how that is verified."""
+"""The playbook: what a cluster serves, by which image, arguments and environment, and how it is verified."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from sparkcluster.spec.base import Name, Section
+from sparkcluster.spec.base import EnvName, FindingCode, Name, NodePath, Section
 
 Executor = Literal["auto", "ray", "native"]
 ArgumentValue = bool | int | float | str | list[str | int | float] | dict[str, Any] | None
-ENV_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
+Capability = Annotated[str, Field(pattern=r"^[A-Z][A-Z_]{2,31}$")]
+ContainerPath = Annotated[str, Field(pattern=r'^/[^\x00-\x1f\x7f,:"]*$', max_length=1024)]
 
 
 class Model(Section):
     """Which weights: a Hugging Face repository at a revision, or a directory that lies on the nodes."""
 
-    id: str | None = Field(None, pattern=r"^[\w.-]+/[\w.-]+$", description="Hugging Face repository")
-    revision: str = Field("main", pattern=r"^[\w./-]+$", description="branch, tag or commit of the repository")
-    path: str | None = Field(None, description="directory of weights on every node; ~ is expanded there")
+    id: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*$",
+        description="Hugging Face repository",
+    )
+    revision: str = Field(
+        "main",
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$",
+        description="branch, tag or commit of the repository",
+    )
+    path: NodePath | None = Field(None, description="directory of weights on every node; ~ is expanded there")
 
     @model_validator(mode="after")
     def _one_source(self) -> Model:
@@ -35,77 +45,120 @@ class Model(Section):
 class Mount(Section):
     """A directory or file of the node that the container sees."""
 
-    source: str = Field(pattern=r"^[~/]", description="path on the node")
-    target: str = Field(pattern=r"^/", description="path in the container")
-    read_only: bool = True
+    source: NodePath = Field(description="path on the node; ~ is expanded there")
+    target: ContainerPath = Field(description="path in the container")
+    read_only: bool = Field(True, description="whether the container may only read it")
 
 
 class Cache(Section):
     """A directory that outlives the container; kept apart per image, since a stale one deadlocks TP."""
 
-    name: Name
-    target: str = Field(pattern=r"^/", description="path in the container, as /root/.cache/vllm")
+    name: Name = Field(description="name of its directory below state_dir")
+    target: ContainerPath = Field(description="path in the container, as /root/.cache/vllm")
 
 
 class Verify(Section):
     """How a model shows that it answers; sent as real traffic is sent."""
 
-    prompt: str = "What is 12 * 17? Answer with the number."
+    prompt: str = Field(
+        "What is 12 * 17? Answer with the number.", min_length=1, description="what the model is asked"
+    )
     expect: str | None = Field(None, description="regular expression that the answer must match somewhere")
     max_tokens: int = Field(512, ge=1, description="reasoning models need at least 512 to reach an answer")
-    temperature: float = Field(0.0, ge=0)
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    temperature: float = Field(0.0, ge=0, le=2, description="0 is greedy, and the same every time")
+    chat_template_kwargs: dict[str, Any] = Field(
+        default_factory=dict, description="sent along as real traffic sends them, as enable_thinking: false"
+    )
     pause_s: float = Field(5, ge=0, le=600, description="the second completion comes after this many seconds")
-    timeout_s: float = Field(180, gt=0, description="limit for one completion, first-use compilation included")
+    timeout_s: float = Field(
+        180, gt=0, description="limit for one completion, first-use compilation included"
+    )
+
+    @field_validator("expect")
+    @classmethod
+    def _regular(cls, value: str | None) -> str | None:
+        try:
+            re.compile(value or "")
+        except re.error as error:
+            raise ValueError(f"must be a regular expression: {error}") from None
+        return value
 
 
 class Allow(Section):
     """A finding that this playbook accepts, and why."""
 
-    code: str = Field(pattern=r"^[A-Z][A-Z0-9]*-[0-9]{3}$")
-    reason: str = Field(min_length=8)
+    code: FindingCode = Field(description="code of the finding, as MODEL-012")
+    reason: str = Field(min_length=8, description="why this playbook may do so")
 
 
 class Container(Section):
     """Docker options beyond those that every rank gets."""
 
-    cap_add: list[str] = Field(default_factory=list, description="Linux capabilities, as SYS_NICE")
-    shm_size: str | None = Field(None, pattern=r"^[0-9]+[bkmg]?$")
+    cap_add: list[Capability] = Field(default_factory=list, description="Linux capabilities, as SYS_NICE")
+    shm_size: str | None = Field(
+        None, pattern=r"^[0-9]+[bkmg]?$", description="size of /dev/shm, as 16g; default: the node's own"
+    )
 
 
 class Playbook(Section):
     """What the cluster serves."""
 
-    name: Name
-    description: str = ""
-    model: Model
-    image: str | None = Field(None, pattern=r"^[\w][\w./:@-]*$", description="reference by tag or digest")
-    engine: Literal["vllm"] = "vllm"
-    served_name: str | None = Field(None, description="name of the model in the API; default: the model's")
-    tensor_parallel: int | Literal["auto"] = Field("auto", description="auto: the nodes of the group / pipeline")
-    pipeline_parallel: int = Field(1, ge=1)
-    executor: Executor = "auto"
-    args: dict[str, ArgumentValue] = Field(
-        default_factory=dict, description="engine arguments under vLLM's own flag names, without dashes in front"
+    name: Name = Field(description="name of the playbook; that of its file")
+    description: str = Field("", description="one line on what it serves and where its figures come from")
+    model: Model = Field(description="which weights")
+    image: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./:@-]*$",
+        description="container image, by tag or digest; runtime process needs none",
     )
-    env: dict[str, str] = Field(default_factory=dict)
-    secrets: list[str] = Field(
+    engine: Literal["vllm"] = Field("vllm", description="the inference engine")
+    served_name: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$",
+        description="name of the model in the API; default: the model's",
+    )
+    tensor_parallel: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        "auto", description="ranks that share each layer; auto: nodes of the group / pipeline_parallel"
+    )
+    pipeline_parallel: int = Field(1, ge=1, description="stages the layers are divided into")
+    executor: Executor = Field(
+        "auto", description="how the ranks meet: ray, vLLM's own native, or auto: ray where it can be had"
+    )
+    args: dict[str, ArgumentValue] = Field(
+        default_factory=dict,
+        description="engine arguments under vLLM's own flag names, without dashes in front",
+    )
+    env: dict[EnvName, str] = Field(
+        default_factory=dict, description="environment of every rank, beside what the plan sets"
+    )
+    secrets: list[EnvName] = Field(
         default_factory=list, description="variables taken from the controller's environment, never shown"
     )
-    mounts: list[Mount] = Field(default_factory=list)
-    setup: list[str] = Field(default_factory=list, description="shell lines run in the container before the engine")
-    command: list[str] | None = Field(None, description="a whole command, for images driven by environment")
+    mounts: list[Mount] = Field(default_factory=list, description="what else of the node a container sees")
+    setup: list[str] = Field(
+        default_factory=list, description="shell lines run in the container before the engine"
+    )
+    command: list[str] | None = Field(
+        None, min_length=1, description="a whole command, for images driven by environment"
+    )
     caches: list[Cache] = Field(
         default_factory=lambda: [
             Cache(name="vllm", target="/root/.cache/vllm"),
             Cache(name="triton", target="/root/.triton"),
             Cache(name="flashinfer", target="/root/.cache/flashinfer"),
-        ]
+        ],
+        description="directories kept from one container to the next of the same image",
     )
-    container: Container = Field(default_factory=lambda: Container.model_validate({}))
-    verify: Verify = Field(default_factory=lambda: Verify.model_validate({}))
+    container: Container = Field(
+        default_factory=lambda: Container.model_validate({}), description="further options of the container"
+    )
+    verify: Verify = Field(
+        default_factory=lambda: Verify.model_validate({}), description="the completion that proves it serves"
+    )
     ready_timeout_s: float = Field(1800, gt=0, description="limit from start to the first answer, in seconds")
-    allow: list[Allow] = Field(default_factory=list)
+    allow: list[Allow] = Field(
+        default_factory=list, description="findings that this playbook accepts, and why"
+    )
 
     @property
     def model_name(self) -> str:

@@ -1,0 +1,243 @@
+"""What no single key can tell: whether an inventory fits itself, and whether its playbook fits it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Iterator
+
+from sparkcluster.errors import Problem
+from sparkcluster.spec import check_playbook
+from sparkcluster.spec.document import Document, shown
+from sparkcluster.spec.inventory import Inventory, Node
+from sparkcluster.spec.messages import closest
+from sparkcluster.spec.playbook import Playbook
+
+playbook = check_playbook.check
+
+
+def inventory(written: Inventory, document: Document) -> list[Problem]:
+    """Problems of an inventory whose keys are each in order."""
+    checks = (_hosts, _names, _local, _groups, _rails, _interfaces, _api, _directories, _runtime)
+    return [problem for one in checks for problem in one(written, document)]
+
+
+def together(written: Inventory, served: Playbook, playbook_document: Document) -> list[Problem]:
+    """Problems of a playbook on the nodes of this inventory."""
+    return [
+        *_image(written, served, playbook_document),
+        *_parallel(written, served, playbook_document),
+    ]
+
+
+def _hosts(written: Inventory, document: Document) -> Iterator[Problem]:
+    first: dict[str, int] = {}
+    for index, node in enumerate(written.nodes):
+        path = ("nodes", index, "host")
+        bad = _no_host(node.host)
+        if bad:
+            yield document.problem(path, *bad)
+            continue
+        same = _canonical(node.host)
+        if same in first:
+            yield document.problem(
+                path,
+                f"{node.label} and {written.nodes[first[same]].label} have one address, {node.host}",
+                "every node is another machine: give each its own address",
+            )
+        first.setdefault(same, index)
+
+
+def _no_host(host: str) -> tuple[str, str | None] | None:
+    """What is wrong with a host that no resolver would take."""
+    if ":" in host:
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            name, _, port = host.partition(":")
+            if port.isdecimal() and name:
+                return (
+                    f"must be a name or an address alone, is {host}",
+                    f"write host: {name}, and ssh: {{port: {port}}}",
+                )
+            return f"must be an address, is {host}", None
+    elif re.fullmatch(r"[0-9.]+", host):
+        try:
+            ipaddress.IPv4Address(host)
+        except ValueError:
+            return f"must be an address, is {host}", "an IPv4 address has four numbers from 0 to 255"
+    return None
+
+
+def _canonical(host: str) -> str:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        name = host.rstrip(".").lower()
+        return "127.0.0.1" if name == "localhost" else name
+    return "127.0.0.1" if address.is_loopback and address.version == 6 else str(address)
+
+
+def _names(written: Inventory, document: Document) -> Iterator[Problem]:
+    first: dict[str, int] = {}
+    for index, node in enumerate(written.nodes):
+        if node.label in first and _canonical(node.host) != _canonical(written.nodes[first[node.label]].host):
+            path = ("nodes", index, "name" if node.name else "host")
+            where = document.values.get(("nodes", first[node.label]))
+            line = f" in line {where.line}" if where else ""
+            yield document.problem(
+                path, f"another node{line} is called {node.label} too", "give each its own name"
+            )
+        first.setdefault(node.label, index)
+
+
+def _local(written: Inventory, document: Document) -> Iterator[Problem]:
+    local = [index for index, node in enumerate(written.nodes) if node.connection == "local"]
+    for index in local[1:]:
+        other = written.nodes[local[0]].label
+        message = f"only one node can be this machine, and {other} is local too"
+        yield document.problem(("nodes", index, "connection"), message, "write connection: ssh")
+
+
+def _groups(written: Inventory, document: Document) -> Iterator[Problem]:
+    labels = [node.label for node in written.nodes]
+    taken: dict[str, str] = {}
+    names: set[str] = set()
+    for index, group in enumerate(written.groups):
+        if group.name in names:
+            yield document.problem(
+                ("groups", index, "name"), f"two groups are called {group.name}", "rename one"
+            )
+        names.add(group.name)
+        for position, name in enumerate(group.nodes):
+            path = ("groups", index, "nodes", position)
+            if name not in labels:
+                near = closest(name, labels)
+                hint = f"did you mean {near}?" if near else f"nodes are called {_some(labels)}"
+                yield document.problem(path, f"no node is called {shown(name)}", hint)
+            elif name in taken:
+                where = (
+                    "twice in this group" if taken[name] == group.name else f"in group {taken[name]} already"
+                )
+                yield document.problem(path, f"{name} stands {where}", "a node holds one rank of one group")
+            else:
+                taken[name] = group.name
+    left = [label for label in labels if label not in taken]
+    if written.groups and left:
+        message = f"in no group: {_some(left)}"
+        yield document.problem(
+            ("groups",), message, "add them to a group, or take them out of nodes", key=True
+        )
+
+
+def _some(names: Iterable[str], limit: int = 8) -> str:
+    all_names = list(names)
+    more = f" and {len(all_names) - limit} more" if len(all_names) > limit else ""
+    return ", ".join(all_names[:limit]) + more
+
+
+def _rails(written: Inventory, document: Document) -> Iterator[Problem]:
+    if isinstance(written.interconnect, str):
+        return
+    networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
+    for index, rail in enumerate(written.interconnect.rails):
+        path = ("interconnect", "rails", index)
+        try:
+            network = ipaddress.ip_network(rail, strict=False)
+        except ValueError:
+            yield document.problem(
+                path, f"must be a subnet, is {shown(rail)}", "write it as 192.168.177.0/24"
+            )
+            continue
+        if str(network) != rail:
+            yield document.problem(path, f"must be a subnet, is {shown(rail)}", f"write {network}")
+        for other in networks:
+            if other.overlaps(network):
+                message = f"{network} overlaps {other}: twins in one subnet hang NCCL or halve its speed"
+                yield document.problem(path, message, "give every rail its own subnet")
+        networks.append(network)
+
+
+def _interfaces(written: Inventory, document: Document) -> Iterator[Problem]:
+    for index, node in enumerate(written.nodes):
+        if node.interconnect is None:
+            continue
+        for key in ("interfaces", "hcas"):
+            seen: set[str] = set()
+            for position, name in enumerate(getattr(node.interconnect, key)):
+                if name in seen:
+                    yield document.problem(
+                        ("nodes", index, "interconnect", key, position), f"{name} stands twice"
+                    )
+                seen.add(name)
+        if node.interconnect.hcas and len(node.interconnect.hcas) != len(node.interconnect.interfaces):
+            message = "needs one RDMA device for each interface, in the same order"
+            yield document.problem(
+                ("nodes", index, "interconnect", "hcas"),
+                message,
+                "leave hcas out: each interface knows its own",
+            )
+
+
+def _api(written: Inventory, document: Document) -> Iterator[Problem]:
+    host = written.api.host
+    if host in {"management", "interconnect"}:
+        return
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        yield document.problem(
+            ("api", "host"), f"must be an address, is {shown(host)}", "write 127.0.0.1, or management"
+        )
+        return
+    if len(written.groups) > 1 and not (address.is_loopback or address.is_unspecified):
+        message = f"{host} cannot be the address of {len(written.groups)} heads"
+        yield document.problem(("api", "host"), message, "write management: each head's own address")
+
+
+def _directories(written: Inventory, document: Document) -> Iterator[Problem]:
+    for key in ("state_dir", "hf_home"):
+        path = check_playbook.normal(getattr(written, key))
+        if path in {"/", "~"} or check_playbook.system_directory(path):
+            yield document.problem(
+                (key,),
+                f"{path} is not sparkcluster's to write to",
+                "name a directory of its own, as ~/sparkcluster",
+            )
+
+
+def _runtime(written: Inventory, document: Document) -> Iterator[Problem]:
+    if written.runtime.kind == "docker" and written.runtime.python is not None:
+        message = "is for runtime process; in a container the image's own Python runs"
+        yield document.problem(
+            ("runtime", "python"), message, "leave it out, or write kind: process", key=True
+        )
+
+
+def _image(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:
+    if written.runtime.kind == "docker" and served.image is None:
+        message = "is missing: the inventory's runtime is docker"
+        yield document.problem(
+            ("image",), message, "add image: …, or runtime: {kind: process} to the inventory"
+        )
+
+
+def _parallel(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:
+    data = served.args.get("data-parallel-size", 1)
+    rest = served.pipeline_parallel * (data if isinstance(data, int) and data > 0 else 1)
+    groups: list[tuple[str, list[str] | list[Node]]] = [(group.name, group.nodes) for group in written.groups]
+    for name, members in groups or [("of all nodes", written.nodes)]:
+        nodes = len(members)
+        tensor = served.tensor_parallel
+        if tensor == "auto":
+            if nodes % rest:
+                message = (
+                    f"group {name} of {nodes} cannot be divided into {rest} pipeline or data parallel parts"
+                )
+                yield document.problem(("pipeline_parallel",), message, "change the group, or this number")
+        elif tensor * rest != nodes:
+            ranks = f"tensor_parallel {tensor} by {rest} makes {tensor * rest}"
+            message = f"{ranks} ranks, but group {name} has {nodes} node{'' if nodes == 1 else 's'}"
+            yield document.problem(
+                ("tensor_parallel",), message, "write tensor_parallel: auto, or change the group"
+            )

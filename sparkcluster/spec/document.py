@@ -1,0 +1,365 @@
+"""YAML as users write it: every value with its place, no surprises of YAML 1.1, and no bombs.
+
+The file is read as a stream of events and built up here rather than by PyYAML's composer: that one recurses
+in C as deep as the file says, keeps the last of two equal keys, and turns ``22:22`` into 1342. Here keys are
+always text, a number is one only if it looks like one, and what YAML readers disagree about is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import yaml
+
+from sparkcluster.errors import Problem, SpecError
+
+MAX_VALUES = 20_000
+MAX_DEPTH = 32
+MAX_PROBLEMS = 50
+
+KeyPath = tuple[str | int, ...]
+
+_NULL = re.compile(r"~|null|Null|NULL|")
+_TRUE = re.compile(r"yes|Yes|YES|true|True|TRUE|on|On|ON")
+_FALSE = re.compile(r"no|No|NO|false|False|FALSE|off|Off|OFF")
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,2})?")
+_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF|nan|NaN|NAN)")
+_BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+_BASE_OTHER = re.compile(r"[-+]?0([0-9_]+|o[0-7_]+|b[01_]+|x[0-9a-fA-F_]+)")
+_UNDERSCORED = re.compile(r"[-+]?[0-9][0-9_]*_[0-9_.]*")
+_HUGE = re.compile(r"[-+]?([0-9.]{19,}([eE][-+]?[0-9]+)?|[0-9.]+[eE][-+]?[0-9]{3,})")
+_UNCLEAR = (
+    (_BASE_60, "some YAML readers take it for a number in base 60"),
+    (_BASE_OTHER, "YAML readers disagree about numbers with a leading 0"),
+    (_UNDERSCORED, "YAML readers disagree about numbers with an underscore"),
+    (_NOT_FINITE, "it is no finite number"),
+    (_HUGE, "it is larger or longer than any number that is meant here"),
+)
+_NOT_TEXT = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+# What libyaml says, and what that means to who wrote the file.
+_SYNTAX = (
+    (
+        "mapping values are not allowed",
+        "a ':' that does not fit here",
+        "quote a value that holds ': ', and check the indentation",
+    ),
+    (
+        "could not find expected ':'",
+        "a line that is no 'key: value'",
+        "write 'key: value', with a space after the colon",
+    ),
+    (
+        "did not find expected key",
+        "this line does not fit the indentation above",
+        "indent keys of one section alike, with spaces",
+    ),
+    (
+        "did not find expected '-'",
+        "this line does not fit the list above",
+        "start each entry with '- ', indented alike",
+    ),
+    ("did not find expected ',' or", "a bracket that is never closed", "close [ with ] and { with }"),
+    ("found unexpected end of stream", "a quote that is never closed", "close it on the same line"),
+    (
+        "cannot start any token",
+        "a value that begins with a character YAML keeps for itself",
+        "put the value in quotes",
+    ),
+    (
+        "found unknown escape",
+        "an unknown escape in a text in double quotes",
+        "use single quotes, or write \\\\ for a backslash",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where something begins in a file; both count from 1."""
+
+    line: int = 1
+    column: int = 1
+
+
+@dataclasses.dataclass(slots=True)
+class _Node:
+    kind: str
+    place: Place
+    text: str = ""
+    plain: bool = False
+    items: list[tuple[_Node, _Node]] = dataclasses.field(default_factory=list)
+    entries: list[_Node] = dataclasses.field(default_factory=list)
+    key: _Node | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Document:
+    """One YAML file: its data as dicts, lists and scalars, and where each of them stands.
+
+    Attributes:
+        file: name of the file as it is shown to the user.
+        data: what the file says.
+        values: place of every value by its path.
+        keys: place of every key by its path.
+        written: unquoted scalars as they stand in the file, by path.
+        problems: what is wrong with the file whatever its schema.
+    """
+
+    file: str
+    data: Any = None
+    values: dict[KeyPath, Place] = dataclasses.field(default_factory=dict)
+    keys: dict[KeyPath, Place] = dataclasses.field(default_factory=dict)
+    written: dict[KeyPath, str] = dataclasses.field(default_factory=dict)
+    problems: list[Problem] = dataclasses.field(default_factory=list)
+
+    def problem(self, path: KeyPath, message: str, hint: str | None = None, *, key: bool = False) -> Problem:
+        """A problem at the value or key at ``path``; for one that is not there, at what would hold it."""
+        own = self.keys.get(path) if key else self.values.get(path)
+        rest = path
+        while own is None and rest:
+            rest = rest[:-1]
+            own = self.keys.get(rest) or self.values.get(rest)
+        own = own or Place()
+        return Problem(self.file, own.line, own.column, path_text(path), message, hint)
+
+
+def path_text(path: KeyPath) -> str:
+    """A path as users read it: ``nodes[1].ssh.port``."""
+    out = ""
+    for part in path:
+        if isinstance(part, int):
+            out += f"[{part}]"
+        else:
+            out += ("." if out else "") + (part if re.fullmatch(r"[\w-]{1,80}", part) else shown(part))
+    return out
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """A value on one line, quoted if it is text, cut where it is long, without control characters."""
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    text = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text[: limit + 1])
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def parse(text: str, file: str) -> Document:
+    """Read YAML.
+
+    Args:
+        text: content of the file.
+        file: its name in problems.
+
+    Raises:
+        SpecError: it is not YAML, or too much of it. What is merely unclear stands in ``problems``.
+    """
+    document = Document(file)
+    odd = _NOT_TEXT.search(text)
+    if odd:
+        line = text.count("\n", 0, odd.start()) + 1
+        place = Place(line, odd.start() - (text.rfind("\n", 0, odd.start()) + 1) + 1)
+        raise _fatal(
+            document,
+            place,
+            f"the character \\x{ord(odd.group()):02x}, which is no text",
+            "save the file as plain text",
+        )
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    try:
+        root = _build(loader, document)
+    except yaml.MarkedYAMLError as error:
+        raise _syntax(document, text, error) from None
+    except yaml.YAMLError:
+        raise _fatal(document, Place(), "cannot be read as YAML", "save the file as UTF-8 text") from None
+    finally:
+        loader.dispose()
+    if root is None or (root.kind == "scalar" and root.plain and _NULL.fullmatch(root.text)):
+        raise _fatal(
+            document,
+            Place(),
+            "the file is empty",
+            "copy one of the examples that come with sparkcluster and change it",
+        )
+    if root.kind != "map":
+        what = "a list" if root.kind == "list" else "one value"
+        raise _fatal(
+            document, root.place, f"the file holds {what} where 'key: value' lines are expected", None
+        )
+    _Reader(document).read(root)
+    return document
+
+
+def _fatal(document: Document, place: Place, message: str, hint: str | None) -> SpecError:
+    return SpecError(
+        [*document.problems, Problem(document.file, place.line, place.column, "", message, hint)]
+    )
+
+
+def _place(mark: Any) -> Place:
+    return Place(mark.line + 1, mark.column + 1)
+
+
+def _syntax(document: Document, text: str, error: yaml.MarkedYAMLError) -> SpecError:
+    mark = error.problem_mark or error.context_mark
+    place = _place(mark) if mark else Place()
+    lines = text.splitlines()
+    near = lines[place.line - 1] if place.line <= len(lines) else ""
+    said = f"{error.context or ''} {error.problem or ''}"
+    if "\t" in near[: len(near) - len(near.lstrip())]:
+        return _fatal(document, place, "a tab in the indentation", "indent with spaces")
+    for fragment, message, hint in _SYNTAX:
+        if fragment in said:
+            return _fatal(document, place, message, hint)
+    return _fatal(document, place, f"not valid YAML: {error.problem or error.context}", None)
+
+
+def _build(loader: Any, document: Document) -> _Node | None:
+    """Nodes out of events, without recursion; an alias is the node it names, not a copy."""
+    root: _Node | None = None
+    documents = count = 0
+    open_nodes: list[_Node] = []
+    anchors: dict[str, _Node] = {}
+    while loader.check_event():
+        event = loader.get_event()
+        if isinstance(event, yaml.DocumentStartEvent):
+            documents += 1
+            if documents > 1:
+                raise _fatal(
+                    document,
+                    _place(event.start_mark),
+                    "a second document begins here ('---')",
+                    "keep one per file",
+                )
+        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+            open_nodes.pop()
+        elif isinstance(event, yaml.NodeEvent):
+            node = _node(event, anchors, document)
+            count += 1
+            if count > 2 * MAX_VALUES:
+                raise _fatal(
+                    document, node.place, f"more than {MAX_VALUES} values", "is this the right file?"
+                )
+            if open_nodes:
+                _attach(open_nodes[-1], node)
+            else:
+                root = node
+            if isinstance(event, yaml.CollectionStartEvent):
+                open_nodes.append(node)
+                if len(open_nodes) > MAX_DEPTH:
+                    raise _fatal(document, node.place, f"nested deeper than {MAX_DEPTH} levels", None)
+    return root
+
+
+def _node(event: Any, anchors: dict[str, _Node], document: Document) -> _Node:
+    place = _place(event.start_mark)
+    if isinstance(event, yaml.AliasEvent):
+        if event.anchor not in anchors:
+            raise _fatal(
+                document,
+                place,
+                f"the alias *{shown(event.anchor)[1:-1]} names no anchor above",
+                "quote a value that begins with '*'",
+            )
+        return anchors[event.anchor]
+    if event.tag is not None:
+        raise _fatal(document, place, "a tag ('!…') is not used here", "quote a value that begins with '!'")
+    if isinstance(event, yaml.ScalarEvent):
+        node = _Node("scalar", place, text=event.value, plain=not event.style)
+    else:
+        node = _Node("map" if isinstance(event, yaml.MappingStartEvent) else "list", place)
+    if event.anchor is not None:
+        anchors[event.anchor] = node
+    return node
+
+
+def _attach(parent: _Node, node: _Node) -> None:
+    if parent.kind == "list":
+        parent.entries.append(node)
+    elif parent.key is None:
+        parent.key = node
+    else:
+        parent.items.append((parent.key, node))
+        parent.key = None
+
+
+class _Reader:
+    """Turns nodes into data; aliases are followed here, so here is where their number is limited."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.count = 0
+
+    def read(self, root: _Node) -> None:
+        self.document.data = self._value(root, (), 0)
+
+    def _complain(self, place: Place, path: KeyPath, message: str, hint: str | None = None) -> None:
+        problems = self.document.problems
+        problems.append(Problem(self.document.file, place.line, place.column, path_text(path), message, hint))
+        if len(problems) >= MAX_PROBLEMS:
+            raise SpecError(problems)
+
+    def _value(self, node: _Node, path: KeyPath, depth: int) -> Any:
+        self.count += 1
+        if self.count > MAX_VALUES:
+            raise _fatal(
+                self.document, node.place, f"more than {MAX_VALUES} values, aliases counted out", None
+            )
+        if depth > MAX_DEPTH:
+            raise _fatal(
+                self.document, node.place, f"nested deeper than {MAX_DEPTH} levels, aliases counted out", None
+            )
+        self.document.values[path] = node.place
+        if node.kind == "scalar":
+            return self._scalar(node, path)
+        if node.kind == "list":
+            return [self._value(one, (*path, index), depth + 1) for index, one in enumerate(node.entries)]
+        out: dict[str, Any] = {}
+        first: dict[str, int] = {}
+        for key, value in node.items:
+            if key.kind != "scalar" or not key.text:
+                self._complain(key.place, path, "a key has to be a word", "write 'key: value'")
+                continue
+            name = key.text
+            here = (*path, name)
+            if key.plain and name == "<<":
+                self._complain(key.place, path, "merge keys ('<<') are not used here", "write the keys out")
+            elif name in first:
+                self._complain(
+                    key.place, here, f"this key stands twice, first in line {first[name]}", "keep one of them"
+                )
+            else:
+                first[name] = key.place.line
+                self.document.keys[here] = key.place
+                out[name] = self._value(value, here, depth + 1)
+        return out
+
+    def _scalar(self, node: _Node, path: KeyPath) -> Any:
+        text = node.text
+        control = _CONTROL.search(text)
+        if control:
+            self._complain(node.place, path, f"holds the control character \\x{ord(control.group()):02x}")
+            return ""
+        if not node.plain:
+            return text
+        self.document.written[path] = text
+        for pattern, why in _UNCLEAR:
+            if pattern.fullmatch(text):
+                # Not repeated here, since it may be a secret that happens to have digits alone.
+                hint = "quote it if it is text, else write a plain decimal number"
+                self._complain(node.place, path, f"is unclear: {why}", hint)
+                return text
+        return _resolve(text)
+
+
+def _resolve(text: str) -> Any:
+    """What an unquoted scalar stands for."""
+    if _NULL.fullmatch(text):
+        return None
+    if _TRUE.fullmatch(text) or _FALSE.fullmatch(text):
+        return bool(_TRUE.fullmatch(text))
+    if _INT.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text

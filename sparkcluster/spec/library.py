@@ -1,0 +1,86 @@
+"""Where playbooks are found: by path, beside the inventory, or among those that come with sparkcluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import sparkcluster
+from sparkcluster.errors import UsageError
+from sparkcluster.spec.document import shown
+from sparkcluster.spec.messages import closest
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+def bundled() -> Path | None:
+    """Directory of the playbooks that come along: in the installed package, or beside it in a checkout."""
+    package = Path(sparkcluster.__file__).resolve().parent
+    for directory in (package / "bundled" / "playbooks", package.parent / "playbooks"):
+        if directory.is_dir() and (
+            directory.parent == package / "bundled" or (package.parent / "pyproject.toml").is_file()
+        ):
+            return directory
+    return None
+
+
+def names() -> list[str]:
+    """Names of the bundled playbooks, sorted."""
+    return sorted(_in(bundled()))
+
+
+def find(name: str, beside: Sequence[Path]) -> Path:
+    """The file of a playbook.
+
+    Args:
+        name: a path if it has a ``/`` or ends in ``.yaml`` or ``.yml``, else the name of a playbook.
+        beside: directories to look in, first come first served; for a name also in ``playbooks`` within and
+            next to each.
+
+    Raises:
+        UsageError: there is none; the hint says which name is near and where was looked.
+    """
+    if "\x00" in name:
+        raise UsageError("a playbook's name cannot hold a null character")
+    if "/" in name or name.endswith(_SUFFIXES):
+        candidates = [directory / Path(name).expanduser() for directory in beside]
+        for path in candidates:
+            if _is_there(path):
+                return path
+        raise UsageError(f"no playbook at {shown(name)[1:-1]}", hint=f"looked for {_list(candidates)}")
+    directories: list[Path] = []
+    for directory in beside:
+        directories += [directory, directory / "playbooks", directory.parent / "playbooks"]
+        if directory == Path():
+            directories[-1] = Path("..") / "playbooks"
+    own = bundled()
+    for directory in [*directories, *([own] if own else [])]:
+        for suffix in _SUFFIXES:
+            path = directory / f"{name}{suffix}"
+            if _is_there(path):
+                return path
+    known = sorted({one for directory in [*directories[1:], own] for one in _in(directory)})
+    near = closest(name, known)
+    hint = f"did you mean {near}?" if near else "'sparkcluster playbooks' lists those that come along"
+    raise UsageError(
+        f"no playbook named {shown(name)}; looked in {_list(directories)} and among the bundled", hint=hint
+    )
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _in(directory: Path | None) -> list[str]:
+    try:
+        files = sorted(directory.iterdir()) if directory else []
+    except OSError:
+        return []
+    return [file.stem for file in files if file.suffix in _SUFFIXES and not file.name.startswith(".")]
+
+
+def _list(paths: Sequence[Path]) -> str:
+    return ", ".join(dict.fromkeys(shown(str(path), 200)[1:-1] for path in paths))

@@ -1,0 +1,242 @@
+"""What pydantic found, in the words of who wrote the file, at the place where it stands."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from sparkcluster.errors import Problem
+from sparkcluster.spec.base import Section
+from sparkcluster.spec.document import Document, KeyPath, shown
+
+# What a pattern of the models asks for; a test holds that none is missing.
+PATTERNS = {
+    r"^[A-Za-z0-9][A-Za-z0-9_.-]*$": "letters, digits and . _ - only, beginning with a letter or digit",
+    r'^(/|~$|~/)[^\x00-\x1f\x7f,:"]*$': "a path from / or ~/, without ',' ':' and '\"'",
+    r"^(/|~)[^\x00-\x1f\x7f]*$": "a path from / or ~/",
+    r'^/[^\x00-\x1f\x7f,:"]*$': "a path from /, without ',' ':' and '\"'",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "the name of an environment variable: letters, digits and '_'",
+    r"^[A-Z][A-Z0-9]*-[0-9]{3}$": "the code of a finding, as NET-014",
+    r"^[0-9A-Za-z:][0-9A-Za-z.:%_-]*$": "a host name or an address",
+    r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$": "the name of a network interface, as enp1s0f0np0",
+    r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$": "the name of an RDMA device, as rocep1s0f0",
+    r"^[a-z_][a-z0-9_.-]*\$?$": "a login name",
+    r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:,%\[\]-]*$": "one or more of user@host:port, with commas between",
+    r"^(management|interconnect|[0-9A-Fa-f.:]+)$": "an address, or management, or interconnect",
+    r"^[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*$": "a Hugging Face repository, as owner/name",
+    r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$": "a branch, tag or commit",
+    r"^[A-Za-z0-9_][A-Za-z0-9_./:@-]*$": "an image reference, as vllm/vllm-openai:v0.20.0",
+    r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$": "letters, digits and . _ : / ~ - only",
+    r"^[A-Z][A-Z_]{2,31}$": "a Linux capability, as SYS_NICE",
+    r"^[0-9]+[bkmg]?$": "a size, as 16g",
+}
+# Choices whose branches pydantic reports one by one.
+CHOICES = {
+    "interconnect": "must be auto, or a section that lists rails",
+    "tensor_parallel": "must be auto, or a whole number from 1",
+}
+_SECRET_PATH = re.compile(
+    r"(^|[._-])(api.?key|key|token|secrets?|password|passwd|credentials?|env|setup|command)([._-]|$)",
+    re.IGNORECASE,
+)
+_SECRET_VALUE = re.compile(r"(hf_|sk-|nvapi-|gh[a-z]_|glpat-|Bearer |-----BEGIN)")
+
+
+def problems(error: ValidationError, document: Document, model: type[Section]) -> list[Problem]:
+    """Every problem that pydantic found in ``document``, one for each place."""
+    out: dict[KeyPath, Problem] = {}
+    for one in error.errors(include_url=False, include_context=True):
+        path = _path(one["loc"], document.data, one["type"])
+        if path == ("interconnect",) and isinstance(one["input"], dict):
+            continue  # a section was meant, and the problems in it are told by themselves
+        if path not in out:
+            out[path] = _problem(one, path, document, model)
+    return list(out.values())
+
+
+def closest(word: str, known: Sequence[str]) -> str | None:
+    """The one of ``known`` that ``word`` most likely was meant to be."""
+    folded = {one.lower().replace("_", "-"): one for one in known}
+    near = difflib.get_close_matches(word[:80].lower().replace("_", "-"), list(folded), n=1, cutoff=0.6)
+    return folded[near[0]] if near else None
+
+
+def may_show(path: KeyPath, value: object) -> bool:
+    """Whether ``value`` may stand in a message: nothing that is a secret by its place or its looks."""
+    if any(isinstance(part, str) and _SECRET_PATH.search(part) for part in path):
+        return False
+    return not (isinstance(value, str) and _SECRET_VALUE.search(value))
+
+
+def _path(loc: tuple[int | str, ...], data: Any, kind: str) -> KeyPath:
+    """Where ``loc`` is in the file: without the names of union branches that pydantic puts in between."""
+    path: list[str | int] = []
+    for index, part in enumerate(loc):
+        last = index == len(loc) - 1
+        if _has(data, part):
+            data = data[part]
+        elif not (last and kind == "missing"):
+            continue
+        path.append(part)
+    return tuple(path)
+
+
+def _has(data: Any, part: str | int) -> bool:
+    if isinstance(data, dict):
+        return part in data
+    return isinstance(data, list) and isinstance(part, int) and part < len(data)
+
+
+def _problem(error: Any, path: KeyPath, document: Document, model: type[Section]) -> Problem:
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return unknown_key(document, path, _allowed(model, path))
+    if kind == "missing":
+        field = field_at(model, path)
+        about = f"{path[-1]}: {field.description}" if field and field.description else str(path[-1])
+        return document.problem(path, "is missing", f"add {about}")
+    if error["loc"] and error["loc"][-1] == "[key]":
+        words = PATTERNS.get(error.get("ctx", {}).get("pattern", ""), "a shorter name")
+        return document.problem(path, f"this key must be {words}", key=True)
+    if len(path) == 1 and path[0] in CHOICES and not isinstance(error["input"], dict):
+        return document.problem(path, CHOICES[str(path[0])] + _is(path, document, error["input"]))
+    if path[:1] == ("args",):
+        wanted = "must be true, false, a number, a text, a list or a section"
+        return document.problem(path, wanted + _is(path, document, error["input"]))
+    message, hint = _words(error, path, document, field_at(model, path))
+    return document.problem(path, message, hint)
+
+
+def unknown_key(document: Document, path: KeyPath, allowed: Sequence[str]) -> Problem:
+    """The problem of a key that is not among ``allowed``."""
+    near = closest(str(path[-1]), allowed)
+    hint = f"did you mean {near}? " if near else ""
+    return document.problem(path, "unknown key", f"{hint}Allowed here: {', '.join(allowed)}", key=True)
+
+
+def _is(path: KeyPath, document: Document, value: object) -> str:
+    """``, is 70000``: what stands there, where that may be shown."""
+    if value is None:
+        return ", but nothing is given"
+    if isinstance(value, (dict, list)):
+        return ", is a section" if isinstance(value, dict) else ", is a list"
+    if not may_show(path, value):
+        return ""
+    written = document.written.get(path)
+    return f", is {shown(written)[1:-1] if written is not None else shown(value)}"
+
+
+def _words(  # noqa: PLR0911 - one return for each kind of error
+    error: Any, path: KeyPath, document: Document, field: FieldInfo | None
+) -> tuple[str, str | None]:
+    kind, context, value = error["type"], error.get("ctx", {}), error["input"]
+    given = _is(path, document, value)
+    if kind == "string_type":
+        return _not_text(path, document, value)
+    if kind in {"int_type", "int_from_float", "int_parsing"}:
+        quoted = isinstance(value, str) and value.isdecimal() and path not in document.written
+        return f"must be a whole number{given}", f"write {value} without quotes" if quoted else None
+    if kind in {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}:
+        return f"must be {_bounds(field, context)}{given}", None
+    if kind == "string_pattern_mismatch":
+        return f"must be {PATTERNS.get(context['pattern'], 'something else')}{given}", None
+    if kind == "literal_error":
+        return _not_among(str(context["expected"]), value, given)
+    if kind == "value_error":
+        return str(context["error"]), None
+    simple = {
+        "float_type": "must be a number",
+        "bool_type": "must be true or false",
+        "finite_number": "must be a finite number",
+        "dict_type": "must be a section of 'key: value' lines",
+        "model_type": "must be a section of 'key: value' lines",
+        "model_attributes_type": "must be a section of 'key: value' lines",
+        "list_type": "must be a list, each entry after '- '",
+        "too_short": f"needs at least {context.get('min_length')} entry",
+        "string_too_short": "is too short" if context.get("min_length", 1) > 1 else "is empty",
+        "string_too_long": f"is longer than {context.get('max_length')} characters",
+    }
+    if kind in {"too_short", "string_too_short", "string_too_long"}:
+        return simple[kind], None
+    return simple.get(kind, "has a value that does not fit here") + given, None
+
+
+def _not_text(path: KeyPath, document: Document, value: object) -> tuple[str, str | None]:
+    written = document.written.get(path)
+    if written is None or value is None or not may_show(path, value):
+        kind = {bool: "true or false", int: "a number", float: "a number"}.get(type(value))
+        if kind is None:
+            return f"must be a text{_is(path, document, value)}", None
+        return f"must be a text, but reads as {kind}", "put the value in quotes"
+    kind = "true or false" if isinstance(value, bool) else "a number"
+    return f"must be a text, but {shown(written)[1:-1]} reads as {kind}", f"write {shown(written)} in quotes"
+
+
+def _not_among(expected: str, value: object, given: str) -> tuple[str, str | None]:
+    words = re.findall(r"'([^']*)'", expected)
+    near = closest(value, words) if isinstance(value, str) else None
+    text = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+    return f"must be {text}{given}", f"did you mean {near}?" if near else None
+
+
+def _bounds(field: FieldInfo | None, context: dict[str, Any]) -> str:
+    limits = dict(context)
+    for one in field.metadata if field else ():
+        limits.update({name: getattr(one, name) for name in ("ge", "gt", "le", "lt") if hasattr(one, name)})
+    if "ge" in limits and "le" in limits:
+        return f"between {limits['ge']} and {limits['le']}"
+    words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+    return " and ".join(f"{word} {limits[name]}" for name, word in words.items() if name in limits)
+
+
+def _allowed(model: type[Section], path: KeyPath) -> list[str]:
+    return sorted({name for section in _sections(model, path[:-1]) for name in section.model_fields})
+
+
+def field_at(model: type[Section], path: KeyPath) -> FieldInfo | None:
+    """The field that the last part of ``path`` names, if a section has one."""
+    if not path or isinstance(path[-1], int):
+        return None
+    for section in _sections(model, path[:-1]):
+        if path[-1] in section.model_fields:
+            return section.model_fields[path[-1]]
+    return None
+
+
+def _sections(model: type[Section], path: KeyPath) -> list[type[Section]]:
+    annotations: list[Any] = [model]
+    for part in path:
+        annotations = [step for one in annotations for option in options(one) for step in _step(option, part)]
+    return [
+        one
+        for each in annotations
+        for one in options(each)
+        if isinstance(one, type) and issubclass(one, Section)
+    ]
+
+
+def _step(option: Any, part: str | int) -> list[Any]:
+    if isinstance(option, type) and issubclass(option, Section):
+        field = option.model_fields.get(str(part))
+        return [field.annotation] if field else []
+    if get_origin(option) in {list, dict}:
+        return [get_args(option)[-1]]
+    return []
+
+
+def options(annotation: Any) -> Iterator[Any]:
+    """The branches of a type: those of a union, else itself; ``Annotated`` is looked through."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from options(get_args(annotation)[0])
+    elif origin in {Union, types.UnionType}:
+        for one in get_args(annotation):
+            yield from options(one)
+    elif origin is not Literal or annotation:
+        yield annotation
