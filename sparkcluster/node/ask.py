@@ -7,8 +7,8 @@ Streams JSON lines and ends with exactly one document::
               "status"}}
     {"error": {"status", "kind", "message"}}
 
-The kind of an error is ``refused``, ``timeout``, ``lost``, ``unauthorized``, ``unknown-model``, ``engine-dead``,
-``rejected`` or ``malformed``. Python 3.8, standard library only.
+The kind of an error is ``refused``, ``timeout``, ``lost``, ``unauthorized``, ``unknown-model``,
+``engine-dead``, ``rejected`` or ``malformed``. Python 3.8, standard library only.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
 Answers in JSON lines until its input closes, which is how it knows that nobody watches any more::
 
-    {"tick": 3, "states": {NAME: {"state", "exit_code", "oom_killed", "error"}}, "listening": true}
+    {"tick": 3, "states": {NAME: {"state", "exit_code", "oom_killed", "error"}}, "listening": true,
+     "links": {"enp1s0f0np0": true}}
     {"rank": NAME, "lines": ["…"]}
 
-A state is ``created``, ``running``, ``restarting``, ``exited``, ``dead``, ``missing`` or ``unreadable`` (with
+A state is ``created``, ``running``, ``restarting``, ``exited``, ``dead``, ``gone`` or ``unreadable`` (with
 ``error``). A rank's last lines come before the tick that says it is gone. Python 3.8, standard library.
 """
 
@@ -28,7 +29,7 @@ from typing import Any, BinaryIO, Callable, Iterator
 from sparkcluster.node import common
 
 LINE_BYTES = 4096
-_OVER = ("exited", "dead", "missing")
+_OVER = ("exited", "dead", "gone")
 _ENDS = re.compile(rb"[\r\n]+")
 
 
@@ -67,7 +68,7 @@ def container_state(name: str) -> dict[str, Any]:
         finally:
             connection.close()
         if response.status == 404:
-            return {"state": "missing"}
+            return {"state": "gone"}
         if response.status != 200:
             return {"state": "unreadable", "error": body.decode(errors="replace")[:200]}
         document = json.loads(body.decode(errors="replace"))
@@ -93,7 +94,7 @@ def process_state(rank_dir: str) -> dict[str, Any]:
             return {"state": "exited", "exit_code": int(file.read().strip()), "oom_killed": False}
     except (OSError, ValueError):
         # A record without an exit code: its shell was killed with it.
-        return {"state": "exited", "exit_code": None, "oom_killed": False} if rank else {"state": "missing"}
+        return {"state": "exited", "exit_code": None, "oom_killed": False} if rank else {"state": "gone"}
 
 
 def split(buffer: bytes) -> tuple[list[str], bytes]:
@@ -129,7 +130,8 @@ class Watch:
         self.follow = bool(request.get("follow", True))
         self.interval_s = float(request.get("interval_s") or 2)
         self.port = request.get("engine_port")
-        self.host = request.get("health_host") or "127.0.0.1"
+        self.host = connectable(request.get("engine_host") or request.get("health_host"))
+        self.interfaces: list[str] = request.get("interfaces") or []
         self.lines: queue.Queue[tuple[str, str]] = queue.Queue(20000)
         self.states: dict[str, dict[str, Any]] = {}
         self.listening: bool | None = None
@@ -290,6 +292,20 @@ class Watch:
             yield from self.batch(0)
 
 
+def connectable(host: str | None) -> str:
+    """Address under which what listens on ``host`` is reached from here."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host or "127.0.0.1", host or "127.0.0.1")
+
+
+def carrier(interface: str) -> bool:
+    """Whether a cable with somebody at its other end is in; an interface that is down or gone has none."""
+    try:
+        with open("/sys/class/net/%s/carrier" % interface) as file:
+            return file.read().strip() == "1"
+    except OSError:
+        return False
+
+
 def accepts(host: str, port: int) -> bool:
     """Whether something takes connections there."""
     try:
@@ -339,6 +355,8 @@ def run(watch: Watch) -> None:
             say(event)
         told = watch.told()
         sign: dict[str, Any] = {"tick": tick, "states": told}
+        if watch.interfaces:
+            sign["links"] = {name: carrier(name) for name in watch.interfaces}
         if watch.port:
             sign["listening"] = watch.listening
         say(sign)
