@@ -96,6 +96,7 @@ class Plan:
                             "image": one.image,
                             "argv": list(one.argv),
                             "launcher": one.launcher,
+                            "env_file": one.env_file,
                         }
                         for one in node.containers
                     ],

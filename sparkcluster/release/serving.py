@@ -93,7 +93,7 @@ def status(fleet: Fleet, spec: Spec) -> Status:
             "release": running if recorded else None,
             "lease": {"operator": lease.operator, "epoch": lease.epoch} if lease else None,
             "groups": groups,
-            "nodes": node_documents(spec, gathered, held, {name for g in groups if g["ready"] for name in g["nodes"]}),
+            "nodes": node_documents(spec, gathered, held, recorded, groups),
         }
     )
 
@@ -139,16 +139,19 @@ def overall(groups: list[dict[str, Any]], held: Holding, gathered: Gathered, *, 
 
 
 def node_documents(
-    spec: Spec, gathered: Gathered, held: Holding, ready: set[str]
+    spec: Spec, gathered: Gathered, held: Holding, recorded: dict[str, Any], groups: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """One document for each node of the inventory."""
+    ready = {name for group in groups if group["ready"] for name in group["nodes"]}
+    planned = recorded.get("plan", {}).get("nodes", {})
     documents: list[dict[str, Any]] = []
     for node in spec.inventory.nodes:
         name = node.label
         rank = next(iter(held.own.get(name, ())), None)
         error = gathered.errors.get(name)
         number = rank.labels.get("io.sparkcluster.rank") if rank else None
-        executor = rank.labels.get("io.sparkcluster.executor") if rank else None
+        containers = planned.get(name, {}).get("containers", [])
+        uses_ray = bool(containers) and containers[0]["launcher"].get("executor") == "ray"
         documents.append(
             {
                 "name": name,
@@ -159,7 +162,7 @@ def node_documents(
                 "container": rank.name if rank else None,
                 "image": rank.image_id if rank else None,
                 # A group that answers has every Ray node in it; nothing else is proof.
-                "ray": None if executor != "ray" else "alive" if name in ready else "unknown",
+                "ray": None if not (uses_ray and rank) else "alive" if name in ready else "unknown",
             }
         )
     return documents

@@ -1,0 +1,47 @@
+"""``sparkcluster ask``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.output import emit_json, note
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of ``ask``."""
+    inventory_argument(parser, playbook=False)
+    parser.add_argument("prompt", metavar="PROMPT", help="what to ask")
+    parser.add_argument("--group", metavar="G", help="which replica; default: the first")
+    parser.add_argument("--max-tokens", metavar="N", type=int, default=512, help="default 512")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Stream one completion to stdout and its speed to stderr."""
+    from sparkcluster.release.asking import ask
+
+    spec = load_spec(args)
+    thinking = False
+
+    def show(kind: str, text: str) -> None:
+        nonlocal thinking
+        if args.json:
+            return
+        if kind == "reasoning":
+            thinking = True
+            print(text, end="", file=sys.stderr, flush=True)
+            return
+        if thinking:
+            thinking = False
+            print(file=sys.stderr)
+        print(text, end="", flush=True)
+
+    with connect_fleet(spec) as fleet:
+        done = ask(fleet, spec, args.prompt, show, group=args.group, max_tokens=args.max_tokens)
+    if args.json:
+        emit_json(done.document)
+        return 0
+    print()
+    note(done.speed)
+    return 0

@@ -1,0 +1,40 @@
+"""What the commands share: their flags, and how spec and fleet come to be."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sparkcluster.hosts.fleet import Fleet
+    from sparkcluster.spec import Spec
+
+
+def inventory_argument(parser: argparse.ArgumentParser, *, playbook: bool = True) -> None:
+    """Add INVENTORY, ``--json`` and, where it makes sense, ``--playbook``."""
+    parser.add_argument("inventory", metavar="INVENTORY", type=Path, help="path of the inventory")
+    if playbook:
+        parser.add_argument(
+            "--playbook", metavar="P", help="name or path of another playbook than the inventory's"
+        )
+    json_argument(parser)
+
+
+def json_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``."""
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, nothing else there")
+
+
+def load_spec(args: argparse.Namespace) -> Spec:
+    """The spec that the command line names."""
+    from sparkcluster.spec.load import load
+
+    return load(args.inventory, getattr(args, "playbook", None))
+
+
+def connect_fleet(spec: Spec) -> Fleet:
+    """All nodes of the inventory; nothing is connected before its first use."""
+    from sparkcluster.hosts.connect import connect
+
+    return connect(spec.inventory)

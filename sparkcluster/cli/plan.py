@@ -1,0 +1,62 @@
+"""``sparkcluster plan``."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import Any
+
+from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.output import emit_json, note
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of ``plan``."""
+    inventory_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show what ``up`` would do; exit 1 where a finding would stop it."""
+    from sparkcluster.errors import FoundErrors
+    from sparkcluster.findings import has_errors
+    from sparkcluster.release.cluster import look
+    from sparkcluster.spec import Spec
+
+    spec: Spec = load_spec(args)
+    with connect_fleet(spec) as fleet:
+        view = look(fleet, spec)
+    if view.plan is None:
+        if has_errors(view.findings):
+            raise FoundErrors(view.findings)
+        view.ready()
+        return 1
+    document = {**view.plan.as_json(), "findings": [finding.as_json() for finding in view.findings]}
+    if args.json:
+        emit_json(document)
+    else:
+        show(document)
+        for finding in view.findings:
+            note(f"{finding.severity}: {finding.code} {finding.node or ''}: {finding.summary}")
+        note(f"state now: {view.state.value}")
+    return 1 if has_errors(view.findings) else 0
+
+
+def show(document: dict[str, Any]) -> None:
+    """The plan for people, on stdout: complete commands, ready to be read or pasted."""
+    print(f"cluster {document['cluster']}  plan {document['hash'][:12]}  model {document['model']}")
+    for name, node in document["nodes"].items():
+        print(f"\n{name}  rank {node['rank']} ({node['role']} of {node['group']})")
+        for variable, value in sorted(node["env"].items()):
+            print(f"  {variable}={value}")
+        for variable in node["secrets"]:
+            print(f"  {variable}=(secret)")
+        for container in node["containers"]:
+            print(f"  $ {shlex.join(container['argv'])}")
+            launcher = container["launcher"]
+            ray = (launcher.get("ray") or {}).get("start")
+            if ray:
+                print(f"    inside: {shlex.join(ray)}")
+            for line in launcher.get("setup", []):
+                print(f"    inside: {line}")
+            if launcher.get("engine"):
+                print(f"    inside: {shlex.join(launcher['engine'])}")

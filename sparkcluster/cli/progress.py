@@ -1,0 +1,163 @@
+"""Showing what an engine does: a live table on a terminal, plain lines in a pipe, JSON lines for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from sparkcluster.report import Report
+
+QUIET_S = 5
+
+
+def reporter(*, as_json: bool, json_lines: bool, stream: TextIO | None = None) -> Shown:
+    """The Report that fits where output goes: all of it to stderr but JSON lines, which are data."""
+    err = stream or sys.stderr
+    if json_lines:
+        return JsonLines(sys.stdout)
+    if as_json or not err.isatty():
+        return Lines(err)
+    return Screen(err)
+
+
+class Lines:
+    """One line per step and per change of a node's phase; numbers inside a phase are not repeated."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._said: dict[str, tuple[str, float]] = {}
+
+    def _write(self, line: str) -> None:
+        with self._lock:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+
+    def step(self, name: str, text: str = "") -> None:
+        """A step begins."""
+        self._write(f"{name}: {text}" if text else name)
+
+    def progress(self, node: str, text: str) -> None:
+        """A node is at something; the same phase again is said only after a while."""
+        before, when = self._said.get(node, ("", 0.0))
+        now = time.monotonic()
+        same_phase = before.split(" ")[:1] == text.split(" ")[:1]
+        if text == before or not text or (same_phase and now - when < QUIET_S):
+            return
+        self._said[node] = (text, now)
+        self._write(f"  {node}: {text}")
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+        self._write(text)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing is open."""
+
+
+class JsonLines(Lines):
+    """Every event as one JSON document on stdout."""
+
+    def _event(self, **document: Any) -> None:
+        self._write(json.dumps({"at": round(time.time(), 3), **document}))
+
+    def step(self, name: str, text: str = "") -> None:
+        """``{"event": "step", "name", "text"}``."""
+        self._event(event="step", name=name, text=text)
+
+    def progress(self, node: str, text: str) -> None:
+        """``{"event": "progress", "node", "text"}``, when it changes."""
+        if self._said.get(node, ("", 0.0))[0] != text:
+            self._said[node] = (text, 0.0)
+            self._event(event="progress", node=node, text=text)
+
+    def note(self, text: str) -> None:
+        """``{"event": "note", "text"}``."""
+        self._event(event="note", text=text)
+
+
+class Screen:
+    """Steps as lines that stay; below them, live, what each node is at."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+
+        self._console = Console(file=stream, highlight=False)
+        self._nodes: dict[str, str] = {}
+        self._step = ""
+        self._began = time.monotonic()
+        self._live: Live | None = None
+
+    def _draw(self) -> Any:
+        from rich.spinner import Spinner
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="ellipsis", no_wrap=True)
+        seconds = f"{time.monotonic() - self._began:.0f} s"
+        table.add_row(Spinner("dots", text=Text(self._step, style="bold")), seconds)
+        for node, text in self._nodes.items():
+            table.add_row(Text(f"  {node}"), Text(text))
+        return table
+
+    def step(self, name: str, text: str = "") -> None:
+        """A step begins; the one before is done."""
+        if self._step:
+            self._console.print(f"[green]✓[/] {self._step}", highlight=False)
+        self._step = f"{name}  {text}" if text else name
+        self._refresh()
+
+    def progress(self, node: str, text: str) -> None:
+        """What a node is at."""
+        if text:
+            self._nodes[node] = text
+            self._refresh()
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+        from rich.markup import escape
+
+        self._console.print(escape(text), style="yellow" if text.startswith("warning") else None)
+
+    def _refresh(self) -> None:
+        if self._live:
+            self._live.update(self._draw())
+
+    def __enter__(self) -> Self:
+        from rich.live import Live
+
+        self._live = Live(
+            get_renderable=self._draw, console=self._console, refresh_per_second=4, transient=True
+        )
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+        if self._step:
+            mark = "[green]✓[/]" if kind is None else "[red]✗[/]"
+            self._console.print(f"{mark} {self._step}", highlight=False)
+
+
+Shown = Lines | Screen
+
+if TYPE_CHECKING:
+    _lines: type[Report] = Lines
+    _screen: type[Report] = Screen

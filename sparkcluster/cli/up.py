@@ -1,0 +1,76 @@
+"""``sparkcluster up``."""
+
+from __future__ import annotations
+
+import argparse
+
+from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.output import emit_json
+from sparkcluster.cli.progress import reporter
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of ``up``."""
+    inventory_argument(parser)
+    parser.add_argument("--dry-run", action="store_true", help="show what would be done and change nothing")
+    parser.add_argument("--timeout", metavar="S", type=seconds, help="limit until the model answers, in seconds")
+    parser.add_argument("--clear-caches", action="store_true", help="throw compile caches away before the start")
+    parser.add_argument("--json-lines", action="store_true", help="events as JSON lines on stdout, the result last")
+
+
+def seconds(text: str) -> float:
+    """A positive number of seconds."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, is {text}")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    """Bring the cluster up, or say that it is."""
+    if args.dry_run:
+        from sparkcluster.cli import plan
+
+        return plan.run(args)
+    from sparkcluster.release.up import Options, OtherPlan, Up, up
+
+    spec = load_spec(args)
+    options = Options(timeout_s=args.timeout, clear_caches=args.clear_caches)
+    try:
+        with connect_fleet(spec) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
+            done: Up = up(fleet, spec, options, report)
+    except OtherPlan as error:
+        if not args.json:
+            from sparkcluster.cli.output import note
+
+            for line in error.lines:
+                note(f"  {line}")
+        raise
+    document = {
+        "cluster": spec.inventory.cluster,
+        "state": "serving",
+        "changed": done.changed,
+        "release": done.release,
+        "model": spec.playbook.model_name,
+        "seconds": round(done.seconds, 2),
+        "groups": [
+            {"name": group.name, "nodes": list(group.nodes), "endpoint": group.endpoint}
+            for group in (done.view.plan.groups if done.view.plan else ())
+        ],
+    }
+    if args.json or args.json_lines:
+        emit_json(document)
+        return 0
+    say(document, args.inventory)
+    return 0
+
+
+def say(document: dict[str, object], inventory: object) -> None:
+    """The result for people, on stdout."""
+    state = "up" if document["changed"] else "already up, nothing changed"
+    print(f"{document['cluster']} is {state} (release {document['release']}, {document['seconds']} s)")
+    for group in document["groups"]:  # type: ignore[attr-defined]
+        print(f"  {group['name']}  {group['endpoint']}  on {', '.join(group['nodes'])}")
+    print(f"  model  {document['model']}")
+    print(f'  try    sparkcluster ask {inventory} "Hello"')
+    print(f"  stop   sparkcluster down {inventory}")

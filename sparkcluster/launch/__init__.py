@@ -1,0 +1,1 @@
+"""Start a group, watch it until the model has answered, stop it."""

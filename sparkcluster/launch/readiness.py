@@ -1,0 +1,161 @@
+"""From events to a verdict: which group is ready, which rank is dead and why. Pure; time is passed in."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+
+from sparkcluster.errors import LaunchError
+from sparkcluster.launch.causes import cause
+from sparkcluster.launch.phases import Progress
+from sparkcluster.launch.watching import Event, Gone, Lines, Tick
+from sparkcluster.plan.model import Plan
+from sparkcluster.topology.model import Topology
+
+KEPT_LINES = 400
+SHOWN_LINES = 15
+# After the first death its last words and those of the ranks it takes along are still on their way.
+LAST_WORDS_S = 1.5
+# A carrier that returns within this time was a flap, which NCCL survives.
+LINK_GRACE_S = 3
+
+
+@dataclasses.dataclass
+class RankState:
+    """What is known of one rank."""
+
+    node: str
+    state: str = "unknown"
+    exit_code: int | None = None
+    oom_killed: bool = False
+    died_at: float | None = None
+    lines: collections.deque[str] = dataclasses.field(
+        default_factory=lambda: collections.deque(maxlen=KEPT_LINES)
+    )
+
+
+class Readiness:
+    """Accumulates events of a launch.
+
+    Args:
+        plan: what was started.
+        topology: which interfaces carry it.
+        now: monotonic time in seconds at which it was started.
+    """
+
+    def __init__(self, plan: Plan, topology: Topology, *, now: float) -> None:
+        self.started = now
+        self.plan = plan
+        self.ranks = {
+            one.name: RankState(node.node) for node in plan.nodes.values() for one in node.containers
+        }
+        self.progress = {name: Progress() for name in plan.nodes}
+        self._interfaces = {
+            member.name: {link.interface for link in member.links} for member in topology.members.values()
+        }
+        self._down: dict[tuple[str, str], float] = {}
+        self._gone: dict[str, Gone] = {}
+        self._ready: set[str] = set()
+
+    def feed(self, event: Event, now: float) -> None:
+        """Take in one event."""
+        if isinstance(event, Lines):
+            rank = self.ranks.get(event.rank)
+            if rank is None:
+                return
+            rank.lines.extend(event.lines)
+            for line in event.lines:
+                self.progress[event.node].feed(line)
+        elif isinstance(event, Tick):
+            self._tick(event, now)
+        else:
+            self._gone[event.node] = event
+
+    def _tick(self, tick: Tick, now: float) -> None:
+        for name, said in tick.states.items():
+            rank = self.ranks.get(name)
+            if rank is None:
+                continue
+            rank.state = str(said.get("state", "unknown"))
+            rank.exit_code = said.get("exit_code")
+            rank.oom_killed = bool(said.get("oom_killed"))
+            if rank.state in {"exited", "dead", "missing"} and rank.died_at is None:
+                rank.died_at = now
+        for interface, carrier in tick.links.items():
+            key = (tick.node, interface)
+            if carrier or interface not in self._interfaces[tick.node]:
+                self._down.pop(key, None)
+            else:
+                self._down.setdefault(key, now)
+        if tick.listening:
+            self._ready.add(tick.node)
+
+    def ready_groups(self) -> set[str]:
+        """Groups whose API takes connections or says that it has started."""
+        return {
+            group.name
+            for group in self.plan.groups
+            if group.nodes[0] in self._ready or self.progress[group.nodes[0]].ready
+        }
+
+    def failure(self, now: float) -> LaunchError | None:
+        """Why the launch has failed, once that is certain and its last words are in."""
+        if self._gone:
+            gone = next(iter(self._gone.values()))
+            return LaunchError(
+                gone.error.message, node=gone.node, step="watch", hint=gone.error.hint, log=self.tail(gone.node)
+            )
+        dead = sorted(
+            (rank for rank in self.ranks.values() if rank.died_at is not None), key=lambda rank: rank.died_at or 0
+        )
+        if dead and now - (dead[0].died_at or 0) >= LAST_WORDS_S:
+            return self._death(dead)
+        for (node, interface), since in self._down.items():
+            if now - since >= LINK_GRACE_S:
+                return LaunchError(
+                    f"{node} has no carrier on {interface}: the cable is out or the other end is down",
+                    node=node,
+                    step="watch",
+                    hint=f"check the cable and the other Spark; on {node}: ip link show {interface}",
+                    log=self.tail(node),
+                )
+        return None
+
+    def _death(self, dead: list[RankState]) -> LaunchError:
+        """Name the rank that died for a reason of its own, before those that it took along."""
+        found = [
+            (rank, known) for rank in dead if (known := cause(list(rank.lines), rank.exit_code, rank.oom_killed))
+        ]
+        rank, known = found[0] if found else (dead[0], None)
+        died = f"the rank on {rank.node} ended with exit code {rank.exit_code}"
+        return LaunchError(
+            f"{died}: {known.summary}" if known else died,
+            node=rank.node,
+            step="watch",
+            hint=known.hint if known else f"its log: sparkcluster logs INVENTORY {rank.node}",
+            log=self.tail(rank.node),
+        )
+
+    def tail(self, node: str) -> tuple[str, ...]:
+        """The last log lines of ``node``'s ranks."""
+        lines: list[str] = []
+        for rank in self.ranks.values():
+            if rank.node == node:
+                lines += list(rank.lines)[-SHOWN_LINES:]
+        return tuple(lines[-SHOWN_LINES:])
+
+    def overdue(self, limit_s: float) -> LaunchError:
+        """The launch did not answer within ``limit_s``: name who stands at what."""
+        groups = [group for group in self.plan.groups if group.name not in self.ready_groups()] or list(
+            self.plan.groups
+        )
+        head = groups[0].nodes[0]
+        where = "; ".join(f"{name}: {self.progress[name].text}" for name in groups[0].nodes)
+        found = cause(list(self.tail(head)), None, False)
+        return LaunchError(
+            f"no answer within {limit_s:.0f} s ({where})" + (f": {found.summary}" if found else ""),
+            node=head,
+            step="watch",
+            hint=found.hint if found else "a larger model may need a larger ready_timeout_s in its playbook, or --timeout",
+            log=self.tail(head),
+        )

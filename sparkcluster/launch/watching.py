@@ -1,0 +1,125 @@
+"""What happens on every node while a group comes up, as one queue of events.
+
+On each node the watch program says at least every two seconds what state its ranks are in, whether the cable
+is in, and what the engine logged. A node that says nothing is an event as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import queue
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from sparkcluster.errors import CommandTimeout, HostLost, SparkclusterError
+from sparkcluster.hosts.base import Host, Stream
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.program import stream
+
+INTERVAL_S = 2
+# Three missed signs of life; a busy Spark under model load has been seen to take over 2 s for one.
+SILENCE_S = 7
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lines:
+    """Log lines of a rank, oldest first."""
+
+    node: str
+    rank: str
+    lines: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tick:
+    """A sign of life: state and exit code of each rank, carrier of each interface."""
+
+    node: str
+    states: dict[str, dict[str, Any]]
+    links: dict[str, bool]
+    listening: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gone:
+    """The node cannot be watched any more."""
+
+    node: str
+    error: SparkclusterError
+
+
+Event = Lines | Tick | Gone
+
+
+class Watching:
+    """Watches ranks on their nodes; a context manager. ``requests`` is what each node's program is asked."""
+
+    def __init__(self, fleet: Fleet, requests: Mapping[str, dict[str, Any]], *, silence_s: float = SILENCE_S) -> None:
+        self._fleet = fleet
+        self._requests = dict(requests)
+        self._silence_s = silence_s
+        self._events: queue.Queue[Event] = queue.Queue()
+        self._streams: list[Stream] = []
+        self._over = False
+
+    def next(self, timeout_s: float) -> Event | None:
+        """The next event, or None when none came in ``timeout_s`` seconds."""
+        try:
+            return self._events.get(timeout=max(0.0, timeout_s))
+        except queue.Empty:
+            return None
+
+    def __enter__(self) -> Self:
+        for name in self._requests:
+            host = self._fleet.hosts[name]
+            threading.Thread(target=self._follow, args=(host,), name=f"watch-{name}", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over = True
+        for one in list(self._streams):
+            threading.Thread(target=one.close, daemon=True).start()
+
+    def _follow(self, host: Host) -> None:
+        try:
+            following = stream(host, "watch", self._requests[host.name])
+            self._streams.append(following)
+            for line in following.lines(self._silence_s):
+                for event in parse(host.name, line):
+                    self._events.put(event)
+            last = following.finish().stderr.decode(errors="replace").strip().splitlines()
+            failure: SparkclusterError = HostLost(
+                f"watching {host.name} ended: {last[-1] if last else 'connection closed'}", node=host.name
+            )
+        except CommandTimeout:
+            failure = CommandTimeout(
+                f"{host.name} has said nothing for {self._silence_s:.0f} s: its sshd or the whole node hangs",
+                node=host.name,
+                hint=f"try: ssh {host.name} true; a node that answers ping but not ssh is often out of memory",
+            )
+        except SparkclusterError as error:
+            failure = error
+        if not self._over:
+            self._events.put(Gone(host.name, failure))
+
+
+def parse(node: str, line: bytes) -> list[Event]:
+    """The events in one line that the watch program said; a line that is no document is none."""
+    try:
+        document = json.loads(line)
+    except ValueError:
+        return []
+    events: list[Event] = []
+    if "rank" in document:
+        lines = document.get("lines") or [document.get("line", "")]
+        events.append(Lines(node, document["rank"], tuple(lines)))
+    if "states" in document:
+        events.append(
+            Tick(node, document["states"], document.get("links", {}), bool(document.get("listening", False)))
+        )
+    return events

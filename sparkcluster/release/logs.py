@@ -1,0 +1,83 @@
+"""Logs of what runs, from all nodes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparkcluster.errors import NotServing, UsageError
+from sparkcluster.gather import gather
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.launch.watching import Gone, Lines, Tick, Watching
+from sparkcluster.release.records import holding
+from sparkcluster.spec import Spec
+
+# How long after its first sign of life a node may still be sending the lines it already had.
+SETTLED_TICKS = 2
+
+
+def follow(
+    fleet: Fleet,
+    spec: Spec,
+    show: Callable[[str, tuple[str, ...]], None],
+    *,
+    node: str | None,
+    tail: int,
+    go_on: bool,
+) -> int:
+    """Hand the log lines of every rank to ``show`` with the node's name; returns the exit code.
+
+    Args:
+        fleet: the nodes.
+        spec: inventory and playbook.
+        show: gets node and lines.
+        node: one node alone, or None for all.
+        tail: how many of the last lines each rank begins with.
+        go_on: until interrupted, else until what is there has been shown.
+
+    Raises:
+        NotServing: nothing runs there.
+    """
+    known = [one.label for one in spec.inventory.nodes]
+    if node is not None and node not in known:
+        raise UsageError(f"{node} is not in the inventory", hint=f"its nodes: {', '.join(known)}")
+    gathered = gather(fleet, spec, [node] if node else None)
+    for name, error in gathered.errors.items():
+        show(name, (f"[sparkcluster] {error.message}",))
+    ranks = {name: own for name, own in holding(spec.inventory.cluster, gathered.facts).own.items() if own}
+    if not ranks:
+        raise NotServing(
+            f"no rank of {spec.inventory.cluster} on {node or 'any node'}",
+            node=node,
+            hint=f"sparkcluster up {spec.inventory_path}",
+        )
+    requests = {
+        name: {
+            "ranks": [
+                {
+                    "name": rank.name,
+                    "runtime": rank.labels.get("io.sparkcluster.runtime", "docker"),
+                    "rank_dir": rank.labels.get("io.sparkcluster.rank_dir", ""),
+                }
+                for rank in own
+            ],
+            "tail": tail,
+            "follow": True,
+            "interval_s": 1 if not go_on else 2,
+        }
+        for name, own in ranks.items()
+    }
+    waiting = dict.fromkeys(requests, SETTLED_TICKS)
+    with Watching(fleet, requests) as watching:
+        while waiting:
+            event = watching.next(0.5)
+            if isinstance(event, Lines):
+                show(event.node, event.lines)
+            elif isinstance(event, Gone):
+                show(event.node, (f"[sparkcluster] {event.error.message}",))
+                waiting.pop(event.node, None)
+            elif isinstance(event, Tick) and event.node in waiting:
+                ended = all(one.get("state") != "running" for one in event.states.values())
+                waiting[event.node] -= 1 if not go_on or ended else 0
+                if waiting[event.node] <= 0:
+                    del waiting[event.node]
+    return 1 if gathered.errors else 0
