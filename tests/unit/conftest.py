@@ -1,0 +1,169 @@
+"""Sparks as facts, for the pure rooms: what a probe would say of a machine that a test describes."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkcluster.facts import Facts
+from sparkcluster.spec import Spec
+from sparkcluster.spec.inventory import Inventory
+from sparkcluster.spec.playbook import Playbook
+
+# Twins of both ports in the order in which ibdev2netdev often prints them, with the HCA of each.
+TWINS = {
+    "enp1s0f0np0": "rocep1s0f0",
+    "enp1s0f1np1": "rocep1s0f1",
+    "enP2p1s0f0np0": "roceP2p1s0f0",
+    "enP2p1s0f1np1": "roceP2p1s0f1",
+}
+
+
+def describe(
+    rails: dict[str, str] | None = None,
+    *,
+    management: str | None = "192.168.86.11/24",
+    gid: int | dict[str, int | None] = 3,
+    mtu: int | dict[str, int] = 9000,
+    names: dict[str, str] | None = None,
+    user: str = "nvidia",
+    **changes: Any,
+) -> dict[str, Any]:
+    """Facts of a Spark as a document.
+
+    Args:
+        rails: address with prefix by interface; those twins are cabled, the others are down.
+        management: address of enP7s7, None where that cable is out.
+        gid: RoCE v2 index of each cabled twin's IPv4 GID; None leaves the GID out.
+        mtu: of the cabled twins.
+        names: other names of interface → HCA than ``TWINS``.
+        changes: facts to replace.
+    """
+    rails, twins = rails or {}, names or TWINS
+    interfaces = [
+        {"name": "lo", "mac": "00:00:00:00:00:00", "operstate": "unknown", "carrier": True, "mtu": 65536,
+         "addresses": ["127.0.0.1/8"]},
+        {"name": "enP7s7", "mac": "3c:6d:66:00:00:10", "operstate": "up" if management else "down",
+         "carrier": bool(management), "mtu": 1500, "speed_mbps": 10000,
+         "addresses": [management] if management else []},
+        {"name": "wlP9s9", "mac": "3c:6d:66:00:00:20", "operstate": "up", "carrier": True, "mtu": 1500,
+         "addresses": ["192.168.50.7/24"], "wireless": True},
+        {"name": "docker0", "mac": "02:42:00:00:00:01", "operstate": "down", "carrier": False, "mtu": 1500,
+         "addresses": ["172.17.0.1/16"]},
+    ]  # fmt: skip
+    hcas = []
+    for place, (name, hca) in enumerate(twins.items() if rails else ()):
+        address = rails.get(name)
+        interfaces.append(
+            {"name": name, "mac": f"4c:bb:47:2d:1a:{place:02x}", "operstate": "up" if address else "down",
+             "carrier": address is not None, "speed_mbps": 200000 if address else None,
+             "mtu": (mtu.get(name, 9000) if isinstance(mtu, dict) else mtu) if address else 1500,
+             "addresses": [address] if address else [],
+             "phys_port_name": "p0" if "f0" in name else "p1", "driver": "mlx5_core"}
+        )  # fmt: skip
+        own = f"fe80:0000:0000:0000:4ebb:47ff:fe2d:1a{place:02x}"
+        gids = [
+            {"index": 0, "value": own, "type": "IB/RoCE v1", "netdev": name},
+            {"index": 1, "value": own, "type": "RoCE v2", "netdev": name},
+        ]
+        index = gid.get(name, 3) if isinstance(gid, dict) else gid
+        if address and index is not None:
+            low = int(ipaddress.IPv4Interface(address).ip)
+            value = f"0000:0000:0000:0000:0000:ffff:{low >> 16:04x}:{low & 0xFFFF:04x}"
+            gids += [
+                {"index": index - 1, "value": value, "type": "IB/RoCE v1", "netdev": name},
+                {"index": index, "value": value, "type": "RoCE v2", "netdev": name},
+            ]
+        hcas.append(
+            {"name": hca, "netdev": name, "state": "ACTIVE" if address else "DOWN",
+             "phys_state": "LINK_UP" if address else "DISABLED", "rate": "200 Gb/sec (2X NDR)" if address else None,
+             "firmware": "28.45.4028", "gids": gids}
+        )  # fmt: skip
+    home = f"/home/{user}"
+    document: dict[str, Any] = {
+        "hostname": "spark-1a2b",
+        "user": user,
+        "uid": 1000,
+        "groups": [user, "docker"],
+        "home": home,
+        "python": {"executable": "/usr/bin/python3", "version": "3.12.3"},
+        "architecture": "aarch64",
+        "kernel": "6.14.0-1015-nvidia",
+        "clock_s": 1763690000.0,
+        "os": {"id": "ubuntu", "version": "24.04", "pretty_name": "Ubuntu 24.04.3 LTS"},
+        "dgx": {"name": "DGX Spark", "platform": "DGX Server for KVM", "ota_version": "7.3.1"},
+        "driver": "580.95.05",
+        "cuda": "13.0",
+        "gpus": [{"name": "NVIDIA GB10", "compute_capability": "12.1"}],
+        "memory": {"total_bytes": 128526278656, "free_bytes": 110000000000, "available_bytes": 118000000000,
+                   "cached_bytes": 6000000000, "swap_total_bytes": 0, "swap_free_bytes": 0},
+        "disks": [
+            {"purpose": purpose, "path": path, "total_bytes": 3936000000000, "free_bytes": 3000000000000}
+            for purpose, path in (("state", home), ("hf_home", home), ("docker", "/var/lib/docker"))
+        ],
+        "docker": {"version": "29.1.3", "storage_driver": "overlay2", "root_dir": "/var/lib/docker",
+                   "runtimes": ["nvidia", "runc"]},
+        "interfaces": interfaces,
+        "hcas": hcas,
+        "infiniband_devices": bool(hcas),
+        "listeners": [{"address": "0.0.0.0", "port": 22, "process": "sshd"}],
+        "image": IMAGE,
+        "engine": None,
+        "ranks": [],
+        "weights": None,
+        "state_dir": f"{home}/.local/state/sparkcluster",
+        "hf_home": f"{home}/.cache/huggingface",
+        "release": None,
+        "lease": None,
+        "probe_s": 0.4,
+    }  # fmt: skip
+    return document | changes
+
+
+IMAGE: dict[str, Any] = {
+    "reference": "vllm/vllm-openai:v0.18.0",
+    "id": "sha256:" + "5a" * 32,
+    "layers": ["sha256:" + "01" * 32],
+    "entrypoint": ["vllm", "serve"],
+    "env_names": ["PATH", "VLLM_USAGE_SOURCE"],
+    "architecture": "arm64",
+    "size_bytes": 20000000000,
+    "inside": {"python": "/usr/bin/python3", "python_version": "3.12.11", "platform": "linux_aarch64",
+               "vllm_version": "0.18.0", "ray_version": "2.53.0", "triton_version": "3.6.0",
+               "family": "upstream"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def spark() -> Callable[..., Facts]:
+    """Makes the facts of one Spark; takes what ``describe`` takes."""
+    return lambda *args, **kwargs: Facts.model_validate(describe(*args, **kwargs))
+
+
+@pytest.fixture
+def cluster() -> Callable[..., Spec]:
+    """Makes a spec: hosts by name of node, and further keys of inventory and playbook."""
+
+    def make(
+        hosts: dict[str, str], *, playbook: dict[str, Any] | None = None, nodes: dict[str, Any] | None = None,
+        **inventory: Any,
+    ) -> Spec:  # fmt: skip
+        written = {
+            "cluster": "atlas",
+            "nodes": [{"name": name, "host": host, **(nodes or {}).get(name, {})} for name, host in hosts.items()],
+            "playbook": "qwen",
+            **inventory,
+        }
+        served = {"name": "qwen", "model": {"id": "Qwen/Qwen3-8B"}, "image": "vllm/vllm-openai:v0.18.0"}
+        return Spec(
+            inventory=Inventory.model_validate(written),
+            playbook=Playbook.model_validate(served | (playbook or {})),
+            inventory_path=Path("inventory.yaml"),
+            playbook_path=Path("playbook.yaml"),
+        )
+
+    return make

@@ -1,0 +1,288 @@
+"""Who sits where, from what the nodes say of themselves."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sparkcluster import topology
+from sparkcluster.errors import PlanError
+from sparkcluster.facts import Unread
+
+PORT_0 = ("enp1s0f0np0", "enP2p1s0f0np0")
+PORT_1 = ("enp1s0f1np1", "enP2p1s0f1np1")
+TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
+
+
+def rails(port, number, first="192.168.177", second="192.168.178"):
+    return {port[0]: f"{first}.{number}/24", port[1]: f"{second}.{number}/24"}
+
+
+def two(spark, **beta):
+    return {
+        "alpha": spark(rails(PORT_0, 11)),
+        "beta": spark(rails(PORT_1, 12), management="192.168.86.12/24", **beta),
+    }
+
+
+def test_a_node_alone_needs_no_network_at_all(spark, cluster):
+    facts = spark(management=None, interfaces=Unread(unread="no ip"), hcas=Unread(unread="no sysfs"))
+
+    group = topology.build(cluster({"solo": "10.0.0.1"}), {"solo": facts}).groups[0]
+
+    assert (group.kind, group.head.address, group.head.interface) == ("single", "127.0.0.1", "lo")
+    assert group.head.links == ()
+    assert group.endpoint == "http://127.0.0.1:8000/v1"
+
+
+def test_each_node_has_its_own_ports_names_and_gid_layout(spark, cluster):
+    built = topology.build(cluster(TWO), two(spark, gid=5))
+
+    alpha, beta = built.groups[0].members
+    assert built.groups[0].kind == "direct"
+    assert (alpha.rank, alpha.address, alpha.interface) == (0, "192.168.177.11", "enp1s0f0np0")
+    assert (alpha.hcas, alpha.gid_index) == (("rocep1s0f0", "roceP2p1s0f0"), 3)
+    assert (beta.rank, beta.address, beta.interface) == (1, "192.168.177.12", "enp1s0f1np1")
+    assert (beta.hcas, beta.gid_index) == (("rocep1s0f1", "roceP2p1s0f1"), 5)
+    assert [rail.subnet for rail in built.rails] == ["192.168.177.0/24", "192.168.178.0/24"]
+    assert built.rails[0].nodes == ("alpha", "beta")
+
+
+def test_hcas_that_disagree_share_no_gid_index(spark, cluster):
+    built = topology.build(cluster(TWO), two(spark, gid={"enp1s0f1np1": 3, "enP2p1s0f1np1": 5}))
+
+    beta = built.members["beta"]
+    assert beta.gid_index is None
+    assert [link.gid_index for link in beta.links] == [3, 5]
+
+
+def test_a_missing_gid_agrees_with_nothing(spark, cluster):
+    built = topology.build(cluster(TWO), two(spark, gid={"enp1s0f1np1": 3, "enP2p1s0f1np1": None}))
+
+    assert built.members["beta"].gid_index is None
+
+
+def test_both_ports_cabled_use_all_four_twins(spark, cluster):
+    def both(number):
+        return {**rails(PORT_0, number), **rails(PORT_1, number, "192.168.179", "192.168.180")}
+
+    facts = {"alpha": spark(both(11)), "beta": spark(both(12), management="192.168.86.12/24")}
+
+    assert len(topology.build(cluster(TWO), facts).members["alpha"].hcas) == 4
+
+
+def test_a_rail_that_only_one_node_has_is_left_out(spark, cluster):
+    facts = two(spark)
+    facts["beta"] = spark({"enp1s0f1np1": "192.168.177.12/24", "enP2p1s0f1np1": "10.9.9.1/24"})
+
+    built = topology.build(cluster(TWO), facts)
+
+    assert built.members["alpha"].hcas == ("rocep1s0f0",)
+    assert [rail.subnet for rail in built.rails] == ["192.168.177.0/24"]
+
+
+def test_prefixes_that_differ_are_still_one_rail(spark, cluster):
+    facts = two(spark)
+    facts["beta"] = spark({"enp1s0f1np1": "192.168.177.12/29", "enP2p1s0f1np1": "192.168.178.12/24"})
+    facts["alpha"] = spark({"enp1s0f0np0": "192.168.177.11/24", "enP2p1s0f0np0": "192.168.178.11/24"})
+
+    built = topology.build(cluster(TWO), facts)
+
+    assert [rail.subnet for rail in built.rails] == ["192.168.177.0/24", "192.168.178.0/24"]
+
+
+def test_link_local_twins_count_where_nothing_else_does(spark, cluster):
+    facts = {
+        "alpha": spark(rails(PORT_0, 11, "169.254.10", "169.254.20") | {}),
+        "beta": spark(rails(PORT_1, 12, "169.254.10", "169.254.20"), management="192.168.86.12/24"),
+    }
+    for name, own in facts.items():
+        moved = tuple(
+            one.model_copy(update={"addresses": tuple(a.replace("/24", "/16") for a in one.addresses)})
+            if one.name.startswith(("enp1", "enP2"))
+            else one
+            for one in own.interfaces
+        )
+        facts[name] = own.model_copy(update={"interfaces": moved})
+
+    built = topology.build(cluster(TWO), facts)
+
+    assert [rail.subnet for rail in built.rails] == ["169.254.0.0/16"]
+    assert built.rails[0].nodes == ("alpha", "beta")
+    assert built.members["alpha"].hcas == ("roceP2p1s0f0", "rocep1s0f0")
+
+
+def test_link_local_is_left_aside_where_a_rail_has_addresses(spark, cluster):
+    mixed = {
+        "alpha": spark({"enp1s0f0np0": "10.0.0.1/24", "enP2p1s0f0np0": "169.254.3.4/16"}),
+        "beta": spark({"enp1s0f0np0": "10.0.0.2/24", "enP2p1s0f0np0": "169.254.9.9/16"}),
+    }
+
+    assert topology.build(cluster(TWO), mixed).members["alpha"].hcas == ("rocep1s0f0",)
+
+
+def test_three_nodes_of_which_each_pair_has_its_own_subnets_are_a_ring(spark, cluster):
+    hosts = {"a": "192.168.86.11", "b": "192.168.86.12", "c": "192.168.86.13"}
+    facts = {
+        "a": spark(rails(PORT_0, 1, "10.1.0", "10.1.1") | rails(PORT_1, 1, "10.3.0", "10.3.1")),
+        "b": spark(
+            rails(PORT_0, 2, "10.2.0", "10.2.1") | rails(PORT_1, 2, "10.1.0", "10.1.1"),
+            management="192.168.86.12/24",
+        ),
+        "c": spark(
+            rails(PORT_0, 3, "10.3.0", "10.3.1") | rails(PORT_1, 3, "10.2.0", "10.2.1"),
+            management="192.168.86.13/24",
+        ),
+    }
+
+    built = topology.build(cluster(hosts), facts)
+
+    group = built.groups[0]
+    assert group.kind == "ring"
+    assert [member.address for member in group.members] == list(hosts.values())
+    assert {member.interface for member in group.members} == {"enP7s7"}
+    assert all(len(member.hcas) == 4 for member in group.members)
+    assert len(built.rails) == 6
+
+
+def test_two_groups_on_one_switch_share_its_rails(spark, cluster):
+    hosts = {f"s{n}": f"192.168.86.{n}" for n in (11, 12, 13, 14)}
+    facts = {
+        f"s{n}": spark(rails(PORT_0, n), management=f"192.168.86.{n}/24") for n in (11, 12, 13, 14)
+    }
+    groups = [{"name": "left", "nodes": ["s11", "s12"]}, {"name": "right", "nodes": ["s14", "s13"]}]
+
+    built = topology.build(cluster(hosts, groups=groups, api={"host": "management"}), facts)
+
+    assert [group.head.name for group in built.groups] == ["s11", "s14"]
+    assert [group.endpoint for group in built.groups] == [
+        "http://192.168.86.11:8000/v1",
+        "http://192.168.86.14:8000/v1",
+    ]
+    assert built.rails[0].nodes == ("s11", "s12", "s14", "s13")
+
+
+def test_without_any_cable_the_nodes_meet_on_the_wired_management_network(spark, cluster):
+    facts = {"alpha": spark(), "beta": spark(management="192.168.86.12/24")}
+
+    group = topology.build(cluster({"alpha": "alpha.local", "beta": "beta.local"}), facts).groups[0]
+
+    assert group.kind == "management"
+    assert [member.interface for member in group.members] == ["enP7s7", "enP7s7"]
+    assert group.head.links == ()
+
+
+def test_wifi_serves_only_where_no_wire_is_left(spark, cluster):
+    facts = {"alpha": spark(management=None), "beta": spark(management=None)}
+
+    group = topology.build(cluster({"alpha": "alpha.local", "beta": "beta.local"}), facts).groups[0]
+
+    assert [member.interface for member in group.members] == ["wlP9s9", "wlP9s9"]
+
+
+def test_rails_of_the_inventory_hold_without_rdma(spark, cluster):
+    facts = {"alpha": spark(), "beta": spark(management="192.168.86.12/24")}
+    spec = cluster(TWO, interconnect={"rails": ["192.168.86.0/24"]})
+
+    group = topology.build(spec, facts).groups[0]
+
+    assert (group.kind, group.head.address, group.head.hcas) == ("direct", "192.168.86.11", ())
+
+
+def test_the_first_rail_of_the_inventory_is_where_the_ranks_meet(spark, cluster):
+    spec = cluster(TWO, interconnect={"rails": ["192.168.178.0/24", "192.168.177.0/24"]})
+
+    assert topology.build(spec, two(spark)).groups[0].head.address == "192.168.178.11"
+
+
+def test_a_node_that_is_on_no_rail_is_named_with_what_it_has(spark, cluster):
+    spec = cluster(TWO, interconnect={"rails": ["10.99.0.0/24"]})
+
+    with pytest.raises(PlanError, match=r"alpha has no address .*192\.168\.177\.11/24") as caught:
+        topology.build(spec, two(spark))
+    assert caught.value.node == "alpha"
+    assert "interconnect.rails" in str(caught.value.hint)
+
+
+def test_an_explicit_node_is_believed(spark, cluster):
+    own = {"interfaces": ["enP2p1s0f0np0"], "hcas": ["roceP2p1s0f0"], "gid_index": 7}
+    spec = cluster(TWO, nodes={"alpha": {"interconnect": own}})
+
+    alpha = topology.build(spec, two(spark)).members["alpha"]
+
+    assert (alpha.interface, alpha.hcas, alpha.gid_index) == ("enP2p1s0f0np0", ("roceP2p1s0f0",), 7)
+
+
+def test_nodes_in_routed_subnets_join_when_every_interface_is_named(spark, cluster):
+    facts = {"alpha": spark({"enp1s0f0np0": "10.1.0.1/24"}), "beta": spark({"enp1s0f0np0": "10.2.0.1/24"})}
+    own = {"interconnect": {"interfaces": ["enp1s0f0np0"]}}
+
+    group = topology.build(cluster(TWO, nodes={"alpha": own, "beta": own}), facts).groups[0]
+
+    assert [member.address for member in group.members] == ["10.1.0.1", "10.2.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"interfaces": ["enp9s0"]}, "interface enp9s0 of alpha is not there"),
+        ({"interfaces": ["enp1s0f1np1"]}, "interface enp1s0f1np1 of alpha has no IPv4 address"),
+        ({"interfaces": ["enp1s0f0np0"], "hcas": ["mlx5_0"]}, "HCA mlx5_0 of alpha is not there"),
+    ],
+)
+def test_an_explicit_part_that_is_missing_is_named(spark, cluster, own, said):
+    with pytest.raises(PlanError, match=said):
+        topology.build(cluster(TWO, nodes={"alpha": {"interconnect": own}}), two(spark))
+
+
+def test_interfaces_that_could_not_be_read_say_why(spark, cluster):
+    facts = two(spark) | {"beta": spark(interfaces=Unread(unread="ip: not found"))}
+
+    with pytest.raises(PlanError, match="ip: not found"):
+        topology.build(cluster(TWO), facts)
+
+
+def test_a_node_without_facts_is_named(spark, cluster):
+    with pytest.raises(PlanError, match="nothing is known of beta"):
+        topology.build(cluster(TWO), {"alpha": spark()})
+
+
+@pytest.mark.parametrize(
+    ("host", "listens", "endpoint"),
+    [
+        ("127.0.0.1", "127.0.0.1", "http://127.0.0.1:8000/v1"),
+        ("0.0.0.0", "0.0.0.0", "http://192.168.86.11:8000/v1"),
+        ("management", "192.168.86.11", "http://192.168.86.11:8000/v1"),
+        ("interconnect", "192.168.177.11", "http://192.168.177.11:8000/v1"),
+        ("::1", "::1", "http://[::1]:8000/v1"),
+    ],
+)
+def test_the_endpoint_can_be_typed(spark, cluster, host, listens, endpoint):
+    group = topology.build(cluster(TWO, api={"host": host}), two(spark)).groups[0]
+
+    assert (group.api_host, group.endpoint) == (listens, endpoint)
+
+
+def test_a_head_known_by_name_is_shown_by_its_wired_address(spark, cluster):
+    spec = cluster({"alpha": "alpha.local", "beta": "beta.local"}, api={"host": "management"})
+
+    assert topology.build(spec, two(spark)).groups[0].api_host == "192.168.86.11"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(order=st.permutations(range(8)), other=st.permutations(range(4)))
+def test_the_order_in_which_a_node_lists_its_devices_means_nothing(spark, cluster, order, other):
+    facts = two(spark)
+    plain = topology.build(cluster(TWO), facts)
+    shuffled = {
+        name: own.model_copy(
+            update={
+                "interfaces": tuple(own.interfaces[place] for place in order),
+                "hcas": tuple(own.hcas[place] for place in other),
+            }
+        )
+        for name, own in facts.items()
+    }
+
+    assert topology.build(cluster(TWO), shuffled) == plain
