@@ -21,6 +21,7 @@ PER_NODE = frozenset(
         "NCCL_SOCKET_IFNAME",
         "OMPI_MCA_btl_tcp_if_include",
         "OMPI_MCA_oob_tcp_if_include",
+        "SPARKCLUSTER_BIND_ADDRESS",
         "TP_SOCKET_IFNAME",
         "UCX_NET_DEVICES",
         "VLLM_HOST_IP",
