@@ -1,0 +1,60 @@
+# Sourced by scripts/demo and scripts/test: a Python that will do, and .venv with what a script needs.
+
+say() { printf '%s\n' "$*" >&2; }
+
+# One line with the command that mends it, before anything is downloaded.
+give_up() {
+  say "error: $1"
+  say "hint: $2"
+  exit 2
+}
+
+# Prints the first Python >= 3.11 there is.
+find_python() {
+  local candidate
+  for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
+    [ -n "$candidate" ] || continue
+    if command -v "$candidate" >/dev/null 2>&1 &&
+      "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      command -v "$candidate"
+      return 0
+    fi
+  done
+  return 1
+}
+
+check_system() {
+  [ "$(uname -s)" = Linux ] || give_up "this needs Linux, and this is $(uname -s)" "run it on a Spark or any Linux machine"
+  case "$(uname -m)" in
+    x86_64 | aarch64) ;;
+    *) give_up "this needs x86_64 or aarch64, and this is $(uname -m)" "run it on a Spark or any Linux machine" ;;
+  esac
+  base_python=$(find_python) || give_up "Python 3.11 or newer is missing" "sudo apt-get install python3 python3-venv, or set PYTHON=/path/to/python3.12"
+  "$base_python" -c 'import venv, ensurepip' 2>/dev/null ||
+    give_up "this Python cannot make virtual environments" "sudo apt-get install python3-venv"
+}
+
+# make_venv: .venv with uv in it; made again when the Python that made it is gone.
+make_venv() {
+  if ! .venv/bin/python -c 'import sys' 2>/dev/null; then
+    say "making .venv with $base_python"
+    rm -rf .venv
+    "$base_python" -m venv .venv
+  fi
+  if ! .venv/bin/python -c 'import uv' 2>/dev/null; then
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check uv ||
+      give_up "pip could not install uv" "check the network, then run this again"
+  fi
+}
+
+# install_project [group]: sparkcluster itself, editable, and a dependency group; nothing when that is done.
+install_project() {
+  local group=${1:-} stamp wanted
+  wanted=$(cat pyproject.toml | sha256sum | cut -c1-16)-${group:-base}
+  stamp=.venv/sparkcluster-${group:-base}
+  [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && return 0
+  say "installing sparkcluster${group:+ and what its $group needs}"
+  .venv/bin/uv pip install --quiet --python .venv/bin/python ${group:+--group "$group"} --editable . ||
+    give_up "installing sparkcluster failed" "check the network, then run this again"
+  printf '%s' "$wanted" >"$stamp"
+}
