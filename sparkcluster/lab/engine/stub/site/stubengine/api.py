@@ -5,6 +5,7 @@ import json
 import threading
 import time
 import uuid
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from stubengine import VLLM_VERSION, faults, log, model
@@ -74,7 +75,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_request(self, code="-", size="-"):
         """uvicorn's access line."""
-        log.uvicorn('%s:%d - "%s %s HTTP/1.1" %s' % (*self.client_address[:2], self.command, self.path, int(code)))
+        log.uvicorn('%s:%d - "%s %s HTTP/1.1" %d %s' % (
+            *self.client_address[:2], self.command, self.path, int(code), HTTPStatus(int(code)).phrase))
 
     def _json(self, code, body):
         data = json.dumps(body).encode()

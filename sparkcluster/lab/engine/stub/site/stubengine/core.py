@@ -70,7 +70,7 @@ class Core:
             log.info("monitor.py:81", "torch.compile took 0.00 s in total")
             log.emit("Capturing CUDA graphs (decode, FULL): 100%|##########| 1/1", sys.stderr)
             log.info("gpu_model_runner.py:6581", "Graph capturing finished in 0 secs, took 0.00 GiB")
-        log.info("core.py:395", "init engine (profile, create kv cache, warmup model) took %.2f s (compilation: 0.00 s)",
+        log.info("core.py:402", "init engine (profile, create kv cache, warmup model) took %.2f s",
                  time.monotonic() - begun)
         self._ready = True
         if self._executor_dead():

@@ -140,10 +140,13 @@ class Multi:
         kind, number = hello["hello"], hello["rank"]
         if self._foreign(kind, peer):
             threading.Event().wait()  # no way back to that address: silence, as on real nodes
-        channel.send(ok=True)
         with self._changed:
             self._links.setdefault(number, {})[kind] = channel
             self._changed.notify_all()
+            # a full mesh: nobody goes on before everybody is there
+            while self.dead is None and sum(kind in links for links in self._links.values()) < self.world:
+                self._changed.wait()
+        channel.send(ok=True)
         for message in channel.messages():
             with self._changed:
                 if "loaded" in message:
@@ -176,10 +179,6 @@ class Multi:
             lambda: sum(len(k) == 2 for k in self._links.values()) == self.world, limit_s,
             lambda: "torch.distributed.DistStoreError: Timed out after %.0f seconds waiting for clients. "
                     "%d/%d clients joined." % (limit_s, len(self._links), self.world))
-        for number in range(self.world):
-            log.info("parallel_state.py:2351", "rank %d in world size %d is assigned as DP rank 0, PP rank %d, "
-                     "PCP rank 0, TP rank %d, EP rank N/A", number, self.world, number // self.spec["tp"],
-                     number % self.spec["tp"])
         self._wait(lambda: len(self._loaded) == self.world, None, str)
         digests = set(self._loaded.values())
         return digests.pop() if len(digests) == 1 else "differ:" + "+".join(sorted(digests))
@@ -241,8 +240,10 @@ class Ray(Multi):
             self._channel = rayclient.connect(address, "client")
         except (OSError, rayclient.Refused, gcs.TokenError) as error:
             raise ExecutorError("ConnectionError: Failed to connect to GCS at %s: %s" % (address, error))
-        log.emit("%s\tINFO worker.py:1996 -- Connecting to existing Ray cluster at address: %s..." % (
-            time.strftime("%Y-%m-%d %H:%M:%S,000"), address))
+        if os.environ.get("RAY_ADDRESS"):
+            log.ray("worker.py:1691", "Using address %s set in the environment variable RAY_ADDRESS" % address)
+        log.ray("worker.py:1841", "Connecting to existing Ray cluster at address: %s..." % address)
+        log.ray("worker.py:2038", "Connected to Ray cluster.")
         log.info("ray_utils.py:607", "No current placement group found. Creating a new placement group.")
         self._nodes = self._place()
         env = carried_env()
@@ -250,7 +251,7 @@ class Ray(Multi):
         for number, node in enumerate(self._nodes):
             local = seen.setdefault(node["NodeID"], 0)
             seen[node["NodeID"]] += 1
-            title = "VLLM::%s ray::RayWorkerWrapper" % rank.name_of(number, self.spec["tp"], self.spec["pp"])
+            title = "VLLM::%s ray::RayWorkerProc.run RayWorkerWrapper" % rank.name_of(number, self.spec["tp"], self.spec["pp"])
             self._channel.send(op="start", key="%s/%d" % (self.key, number), node_id=node["NodeID"], title=title,
                                spec=self.rank_spec(number, local, env=env))
         threading.Thread(target=self._events, daemon=True).start()
@@ -283,7 +284,9 @@ class Ray(Multi):
     def _events(self):
         for message in self._channel.messages():
             if message.get("op") == "log":
-                log.emit("(RayWorkerProc pid=%s, ip=%s) %s" % (message["pid"], message["ip"], message["line"]))
+                # Ray names the address of other nodes alone, and colours the name whatever the stream is
+                there = "" if message["ip"] == self.master[0] else ", ip=%s" % message["ip"]
+                log.emit("\x1b[36m(RayWorkerProc pid=%s%s)\x1b[0m %s" % (message["pid"], there, message["line"]))
             elif message.get("op") == "exit":
                 self._rank_gone(message)
         self.lose("ray.exceptions.RaySystemError: System error: Failed to connect to GCS; the head of the Ray "

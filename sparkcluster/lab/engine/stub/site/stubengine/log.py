@@ -37,6 +37,13 @@ def _write(level, where, message):
         emit(prefix + line)
 
 
+def ray(where, message):
+    """A line of Ray's own console."""
+    now = time.time()
+    emit("%s,%03d\tINFO %s -- %s" % (
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)), now % 1 * 1000, where, message))
+
+
 def info(where, message, *args):
     """An INFO line; ``where`` is file:line as vLLM prints it."""
     _write("INFO", where, message % args if args else message)
@@ -61,7 +68,7 @@ def traceback(where, title, frames, last):
 
 def uvicorn(message):
     """A line of uvicorn's own."""
-    emit("(%s pid=%d) INFO:     %s" % (_process, os.getpid(), message), sys.stderr)
+    emit("INFO:     %s" % message, sys.stderr)
 
 
 def shards(done, total, elapsed_s):

@@ -153,10 +153,15 @@ def adopt(env):
 
 def run(spec):
     """The life of a rank, from its meeting with the master until that is gone."""
+    log.info("parallel_state.py:1906", "world_size=%d rank=%d local_rank=%d distributed_init_method=tcp://%s:%d "
+             "backend=nccl", spec["world"], spec["rank"], spec["local_rank"], spec["master"][0], spec["master"][1])
     gloo, _nccl = meet(spec)
     check_fabric()
-    log.info("parallel_state.py:1903", "world_size=%d rank=%d local_rank=%d distributed_init_method=tcp://%s:%d "
-             "backend=nccl", spec["world"], spec["rank"], spec["local_rank"], spec["master"][0], spec["master"][1])
+    tp_rank = spec["rank"] % spec["tp"]
+    log.info("parallel_state.py:2350", "rank %d in world size %d is assigned as DP rank 0, PP rank %d, PCP rank 0, "
+             "TP rank %d, ETP rank %d, EP rank N/A, EPLB rank N/A", spec["rank"], spec["world"],
+             spec["rank"] // spec["tp"], tp_rank, tp_rank)
+    log.configure(name_of(spec["rank"], spec["tp"], spec["pp"]))
     dump_env()
     log.info("gpu_model_runner.py:5040", "Starting to load model %s...", spec["model"])
     try:
@@ -190,7 +195,7 @@ def main(channel):
         os._exit(1)
     proc.serve_parent(channel, lambda message: None)
     adopt(spec["env"])
-    log.configure(name_of(spec["rank"], spec["tp"], spec["pp"]))
+    log.configure("Worker")
     threading.Thread(target=die_on_order, daemon=True).start()
     try:
         run(spec)

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 
-from stubengine import RAY_VERSION, gcs, proc, rayclient
+from stubengine import RAY_VERSION, gcs, log, proc, rayclient
 from stubengine.raylet import Raylet
 from stubengine.wire import host_ip, setting
 
@@ -136,12 +136,14 @@ def run_worker(gcs_address, address, gpus, ready):
 
 def banner(address, gcs_address, head):
     """What `ray start` prints when it is up."""
-    print("Local node IP: %s\n" % address)
-    print("--------------------\nRay runtime started.\n--------------------\n")
+    log.ray("scripts.py:1234", "Local node IP: %s" % address)
+    for line in ("-" * 20, "Ray runtime started.", "-" * 20):
+        log.ray("scripts.py:1250", line)
     if head:
-        print("Next steps\n  To add another node to this Ray cluster, run\n    ray start --address='%s'\n"
-              "  To terminate the Ray runtime, run\n    ray stop" % gcs_address)
-    sys.stdout.flush()
+        log.ray("scripts.py:1089", "To add another node to this Ray cluster, run")
+        log.ray("scripts.py:1092", "  ray start --address='%s'" % gcs_address)
+    log.ray("scripts.py:1254", "To terminate the Ray runtime, run")
+    log.ray("scripts.py:1255", "  ray stop")
 
 
 def start(argv):

@@ -11,6 +11,9 @@ from stubengine import VLLM_VERSION, faults, flags, log, model
 from stubengine.executors import start_local
 
 WATCHDOG_S = 5.0  # vLLM looks every 5 s whether its engine has errored (VLLM_WATCHDOG_TIME_S)
+ROUTES = (("/health", "GET"), ("/metrics", "GET"), ("/version", "GET"), ("/ping", "GET"), ("/v1/models", "GET"),
+          ("/v1/chat/completions", "POST"), ("/v1/completions", "POST"))
+THROUGHPUT_S = 10.0  # VLLM_LOG_STATS_INTERVAL's default
 HELP = "usage: vllm [-h] [-v] {chat,complete,serve,launch,bench,collect-env,run-batch} ...\n"
 
 
@@ -116,14 +119,18 @@ def serve(args, spec, sock):
         "max_model_len": spec["max_model_len"], "reasoning": bool(args.reasoning_parser),
         "tools": bool(args.enable_auto_tool_choice and args.tool_call_parser),
     })
-    log.info("entry.py:135", "Supported tasks: ('generate',)")
+    log.info("entry.py:136", "Supported tasks: ['generate']")
     log.info("entry.py:140", "Starting vLLM server on http://%s:%d", args.host or "0.0.0.0", args.port or 8000)
+    log.info("launcher.py:186", "Available routes are:")
+    for route, methods in ROUTES:
+        log.info("launcher.py:195", "Route: %s, Methods: %s", route, methods)
     threading.Thread(target=watch_faults, daemon=True).start()
     server.server_activate()
     log.uvicorn("Started server process [%d]" % os.getpid())
     log.uvicorn("Waiting for application startup.")
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     log.uvicorn("Application startup complete.")
+    threading.Thread(target=speak_of_throughput, args=(engine,), daemon=True).start()
     try:
         ended = wait_for_end(engine, server)
     except Stop:
@@ -136,6 +143,20 @@ def serve(args, spec, sock):
     log.uvicorn("Finished server process [%d]" % os.getpid())
     engine.close()
     return 0
+
+
+def speak_of_throughput(engine):
+    """vLLM's periodic line, which falls silent when there was nothing to do."""
+    before = (0, 0)
+    while True:
+        time.sleep(THROUGHPUT_S)
+        now = (engine.prompted, engine.generated)
+        if now != before or engine.running:
+            log.info("loggers.py:335", "Engine 000: Avg prompt throughput: %.1f tokens/s, Avg generation throughput: "
+                     "%.1f tokens/s, Running: %d reqs, Waiting: 0 reqs, GPU KV cache usage: %.1f%%, Prefix cache hit "
+                     "rate: 0.0%%", (now[0] - before[0]) / THROUGHPUT_S, (now[1] - before[1]) / THROUGHPUT_S,
+                     engine.running, engine.running * 1600.0 / max(1, engine.kv_tokens))
+        before = now
 
 
 def wait_for_end(engine, server):
