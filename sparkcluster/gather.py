@@ -93,7 +93,7 @@ def gather(fleet: Fleet, spec: Spec, names: Sequence[str] | None = None) -> Gath
 
 
 def look_inside(fleet: Fleet, spec: Spec, facts: dict[str, Facts]) -> dict[str, Facts]:
-    """Have the image asked what it holds on every node where that is not known yet; seconds, and once per image."""
+    """Have the image asked what it holds where that is not known yet: seconds, and once per image."""
     asking = [name for name, one in facts.items() if (image := read(one.image)) and image.inside is None]
     if not asking:
         return facts
@@ -108,13 +108,17 @@ def look_inside(fleet: Fleet, spec: Spec, facts: dict[str, Facts]) -> dict[str, 
             {"state_dir": spec.inventory.state_dir, "image_id": image.id, "reference": image.reference},
             timeout_s=IMAGE_S,
         )
-        inside = Unread.model_validate(document) if "unread" in document else EngineFacts.model_validate(document)
+        inside = (
+            Unread.model_validate(document) if "unread" in document else EngineFacts.model_validate(document)
+        )
         return image.model_copy(update={"inside": inside})
 
     known = dict(facts)
     for name, outcome in fleet.each(ask, asking).items():
-        image = facts[name].image
-        if isinstance(outcome, SparkclusterError) and isinstance(image, Image):
-            outcome = image.model_copy(update={"inside": Unread(unread=outcome.message)})
-        known[name] = facts[name].model_copy(update={"image": outcome})
+        image: Image | Unread | None = facts[name].image
+        if isinstance(outcome, Image):
+            image = outcome
+        elif isinstance(image, Image):
+            image = image.model_copy(update={"inside": Unread(unread=outcome.message)})
+        known[name] = facts[name].model_copy(update={"image": image})
     return known

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
 from sparkcluster.cli.output import emit_json, note
+
+from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -235,6 +235,8 @@ def run(
         report.note("stopping what was started; press Ctrl-C again to leave it as it is")
         left = stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S)
         raise Interrupted(
-            "interrupted; every rank was stopped" + left_text(left) if left else "interrupted; nothing is left running",
+            "interrupted; every rank was stopped" + left_text(left)
+            if left
+            else "interrupted; nothing is left running",
             step="launch",
         ) from None

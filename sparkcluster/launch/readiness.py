@@ -103,10 +103,15 @@ class Readiness:
         if self._gone:
             gone = next(iter(self._gone.values()))
             return LaunchError(
-                gone.error.message, node=gone.node, step="watch", hint=gone.error.hint, log=self.tail(gone.node)
+                gone.error.message,
+                node=gone.node,
+                step="watch",
+                hint=gone.error.hint,
+                log=self.tail(gone.node),
             )
         dead = sorted(
-            (rank for rank in self.ranks.values() if rank.died_at is not None), key=lambda rank: rank.died_at or 0
+            (rank for rank in self.ranks.values() if rank.died_at is not None),
+            key=lambda rank: rank.died_at or 0,
         )
         if dead and now - (dead[0].died_at or 0) >= LAST_WORDS_S:
             return self._death(dead)
@@ -124,7 +129,9 @@ class Readiness:
     def _death(self, dead: list[RankState]) -> LaunchError:
         """Name the rank that died for a reason of its own, before those that it took along."""
         found = [
-            (rank, known) for rank in dead if (known := cause(list(rank.lines), rank.exit_code, rank.oom_killed))
+            (rank, known)
+            for rank in dead
+            if (known := cause(list(rank.lines), rank.exit_code, rank.oom_killed))
         ]
         rank, known = found[0] if found else (dead[0], None)
         died = f"the rank on {rank.node} ended with exit code {rank.exit_code}"
@@ -156,6 +163,8 @@ class Readiness:
             f"no answer within {limit_s:.0f} s ({where})" + (f": {found.summary}" if found else ""),
             node=head,
             step="watch",
-            hint=found.hint if found else "a larger model may need a larger ready_timeout_s in its playbook, or --timeout",
+            hint=found.hint
+            if found
+            else "a larger model may need a larger ready_timeout_s in its playbook, or --timeout",
             log=self.tail(head),
         )

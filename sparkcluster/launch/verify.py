@@ -116,11 +116,16 @@ def verify_group(
             last = complete(host, endpoint, verify)
         except NotServing as error:
             when = "again after a pause, " if attempt else ""
-            raise LaunchError(f"{when}{error.message}", node=host.name, step="verify", hint=error.hint) from error
+            raise LaunchError(
+                f"{when}{error.message}", node=host.name, step="verify", hint=error.hint
+            ) from error
         wrong = judge(last.text, verify)
         if wrong:
             raise LaunchError(
-                wrong, node=host.name, step="verify", hint="verify.expect in the playbook says what it must match"
+                wrong,
+                node=host.name,
+                step="verify",
+                hint="verify.expect in the playbook says what it must match",
             )
     if last is None:  # pragma: no cover - the loop runs at least once
         raise LaunchError("nothing was asked", node=host.name, step="verify")

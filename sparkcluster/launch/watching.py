@@ -57,7 +57,9 @@ Event = Lines | Tick | Gone
 class Watching:
     """Watches ranks on their nodes; a context manager. ``requests`` is what each node's program is asked."""
 
-    def __init__(self, fleet: Fleet, requests: Mapping[str, dict[str, Any]], *, silence_s: float = SILENCE_S) -> None:
+    def __init__(
+        self, fleet: Fleet, requests: Mapping[str, dict[str, Any]], *, silence_s: float = SILENCE_S
+    ) -> None:
         self._fleet = fleet
         self._requests = dict(requests)
         self._silence_s = silence_s

@@ -3,21 +3,27 @@
 Every step finds out first what is already true, so that the same request twice ends the same way.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import shutil
 import signal
 import subprocess
 import time
+from typing import Any, BinaryIO, Callable, Dict
 
 from sparkcluster.node import common
+
+Request = Dict[str, Any]
+Step = Dict[str, Any]
 
 
 class Failed(Exception):
     """A step that did not work, with what the program said."""
 
 
-def main(request, lines):
+def main(request: Request, lines: BinaryIO) -> dict[str, Any]:
     """Run ``request["steps"]`` in order; ``request`` also has state_dir, cluster and epoch.
 
     Answers ``{"results": [...]}``, ``{"refused": why}`` where the lease does not allow it, or
@@ -37,7 +43,7 @@ def main(request, lines):
     return {"results": results}
 
 
-def run(argv, limit_s=120):
+def run(argv: list[str], limit_s: float = 120) -> str:
     """Output of ``argv``; Failed with its last words where it fails."""
     try:
         done = subprocess.run(
@@ -53,19 +59,19 @@ def run(argv, limit_s=120):
     return done.stdout.decode(errors="replace")
 
 
-def put(request, step):
+def put(request: Request, step: Step) -> dict[str, Any]:
     """Write a file; parents are made, readable by this user alone."""
     common.write_atomically(common.expand(step["path"]), step["content"].encode(), step.get("mode", 0o600))
     return {}
 
 
-def make_directory(request, step):
+def make_directory(request: Request, step: Step) -> dict[str, Any]:
     """Make a directory and its parents."""
     os.makedirs(common.expand(step["path"]), exist_ok=True)
     return {}
 
 
-def delete(request, step):
+def delete(request: Request, step: Step) -> dict[str, Any]:
     """Remove a file or a tree below the state directory; gone already is fine."""
     path = os.path.realpath(common.expand(step["path"]))
     inside = os.path.realpath(common.expand(request["state_dir"]))
@@ -78,17 +84,20 @@ def delete(request, step):
     return {}
 
 
-def start_container(request, step):
+def start_container(request: Request, step: Step) -> dict[str, Any]:
     """``docker run`` a rank; one that runs already under this name and plan is left alone."""
     found = inspect(step["name"])
     if found:
-        if found["State"]["Running"] and found["Config"]["Labels"].get("io.sparkcluster.plan") == step["plan"]:
+        if (
+            found["State"]["Running"]
+            and found["Config"]["Labels"].get("io.sparkcluster.plan") == step["plan"]
+        ):
             return {"id": found["Id"], "already": True}
         run(["docker", "rm", "--force", step["name"]])
     return {"id": run(step["argv"]).strip(), "already": False}
 
 
-def inspect(name):
+def inspect(name: str) -> Any:
     """What the engine knows of a container, or None where there is none."""
     try:
         return json.loads(run(["docker", "inspect", "--type", "container", name]))[0]
@@ -98,7 +107,7 @@ def inspect(name):
         raise
 
 
-def stop_containers(request, step):
+def stop_containers(request: Request, step: Step) -> dict[str, Any]:
     """Stop and remove containers; those gone already are fine."""
     names = list(step["names"])
     if not names:
@@ -106,7 +115,9 @@ def stop_containers(request, step):
     grace_s = int(step.get("grace_s", 30))
     waiting = [
         subprocess.Popen(
-            ["docker", "stop", "--time", str(grace_s), name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ["docker", "stop", "--time", str(grace_s), name],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         for name in names
     ]
@@ -128,13 +139,13 @@ def stop_containers(request, step):
     return {}
 
 
-def alive(rank):
+def alive(rank: Any) -> bool:
     """Whether the process that a rank.json names still is that process."""
     ticks = rank and common.start_ticks(rank["pid"])
     return ticks is not None and ticks == rank["start_ticks"]
 
 
-def start_process(request, step):
+def start_process(request: Request, step: Step) -> dict[str, Any]:
     """Start a rank as a process of its own session; one that runs already under this plan is left alone."""
     directory = common.expand(step["rank_dir"])
     os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -147,16 +158,27 @@ def start_process(request, step):
     exit_file = os.path.join(directory, "exit")
     if os.path.exists(exit_file):
         os.unlink(exit_file)
-    environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "USER", "TMPDIR") if name in os.environ}
+    environment = {
+        name: os.environ[name] for name in ("PATH", "HOME", "LANG", "USER", "TMPDIR") if name in os.environ
+    }
     environment.update(step["env"])
     if step.get("env_file"):
         with open(common.expand(step["env_file"])) as file:
-            environment.update(line.rstrip("\n").split("=", 1) for line in file if "=" in line)
+            for line in file:
+                name, equals, value = line.rstrip("\n").partition("=")
+                if equals:
+                    environment[name] = value
     # The shell stays as parent to keep the exit code, which an orphan's would be lost with.
-    argv = ["/bin/sh", "-c", '"$@"; echo $? > "$0"', exit_file] + list(step["argv"])
+    argv = ["/bin/sh", "-c", '"$@"; echo $? > "$0"', exit_file, *step["argv"]]
     with open(os.path.join(directory, "log"), "ab") as log:
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=directory, env=environment, start_new_session=True
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=directory,
+            env=environment,
+            start_new_session=True,
         )
     document = {
         "name": step["name"],
@@ -169,7 +191,7 @@ def start_process(request, step):
     return {"pid": process.pid, "already": False}
 
 
-def session_members(leader):
+def session_members(leader: int) -> list[int]:
     """Processes of the session that ``leader`` started, zombies left out."""
     members = []
     for entry in os.listdir("/proc"):
@@ -185,7 +207,7 @@ def session_members(leader):
     return members
 
 
-def end_process(directory, grace_s):
+def end_process(directory: str, grace_s: float) -> None:
     """End a rank's whole session, by force after ``grace_s`` seconds, and remove its record."""
     record = os.path.join(directory, "rank.json")
     rank = common.read_json(record)
@@ -206,14 +228,14 @@ def end_process(directory, grace_s):
         os.unlink(record)
 
 
-def stop_processes(request, step):
+def stop_processes(request: Request, step: Step) -> dict[str, Any]:
     """End ranks that run as processes; those gone already are fine. Their logs stay until the next start."""
     for directory in step["rank_dirs"]:
         end_process(common.expand(directory), float(step.get("grace_s", 30)))
     return {}
 
 
-def record_release(request, step):
+def record_release(request: Request, step: Step) -> dict[str, Any]:
     """Write a numbered release; the newest ``keep`` stay."""
     directory = os.path.join(common.cluster_dir(request["state_dir"], request["cluster"]), "releases")
     path = os.path.join(directory, "%06d.json" % step["number"])
@@ -224,7 +246,7 @@ def record_release(request, step):
     return {}
 
 
-STEPS = {
+STEPS: dict[str, Callable[[Request, Step], dict[str, Any]]] = {
     "put": put,
     "mkdir": make_directory,
     "delete": delete,

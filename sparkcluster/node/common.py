@@ -9,29 +9,32 @@ Below ``state_dir`` each cluster has a directory of its own::
     clusters/NAME/ranks/RANK/      launcher document, entry program, log and process of one rank
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import json
 import os
 import tempfile
 import time
+from typing import Any, BinaryIO, Iterator
 
 
 class Refused(Exception):
     """The lease does not allow this change."""
 
 
-def expand(path):
+def expand(path: str) -> str:
     """Absolute form of ``path``, where ``~`` is the home of the user on this node."""
     return os.path.abspath(os.path.expanduser(path))
 
 
-def cluster_dir(state_dir, cluster):
+def cluster_dir(state_dir: str, cluster: str) -> str:
     """Directory of ``cluster`` below ``state_dir``."""
     return os.path.join(expand(state_dir), "clusters", cluster)
 
 
-def write_atomically(path, content, mode=0o600):
+def write_atomically(path: str, content: bytes, mode: int = 0o600) -> None:
     """Write ``content`` (bytes) so that readers see all of it or what was there before."""
     directory = os.path.dirname(path)
     os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -49,7 +52,7 @@ def write_atomically(path, content, mode=0o600):
         raise
 
 
-def read_json(path):
+def read_json(path: str) -> Any:
     """The JSON document in ``path``, or None where there is none that can be read."""
     try:
         with open(path, "rb") as file:
@@ -58,7 +61,7 @@ def read_json(path):
         return None
 
 
-def try_lock(path):
+def try_lock(path: str) -> BinaryIO | None:
     """An open file that holds an exclusive flock on ``path``, or None where somebody else does."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -70,7 +73,7 @@ def try_lock(path):
     return os.fdopen(handle, "r+b")
 
 
-def is_locked(path):
+def is_locked(path: str) -> bool:
     """Whether somebody holds the flock on ``path``; asking takes nothing away from anyone."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -86,7 +89,7 @@ def is_locked(path):
         os.close(handle)
 
 
-def check_epoch(state_dir, cluster, epoch):
+def check_epoch(state_dir: str, cluster: str, epoch: int) -> None:
     """Raise Refused unless the lease is held right now and under ``epoch``."""
     directory = cluster_dir(state_dir, cluster)
     lease = read_json(os.path.join(directory, "lease.json")) or {}
@@ -100,7 +103,7 @@ def check_epoch(state_dir, cluster, epoch):
 
 
 @contextlib.contextmanager
-def changing(state_dir, cluster, epoch, wait_s=20.0):
+def changing(state_dir: str, cluster: str, epoch: int, wait_s: float = 20.0) -> Iterator[None]:
     """Hold the right to change ``cluster`` on this node; the epoch is checked once it is held.
 
     Raises Refused for an epoch that is over, or when another change does not end within ``wait_s``.
@@ -120,8 +123,8 @@ def changing(state_dir, cluster, epoch, wait_s=20.0):
         lock.close()
 
 
-def start_ticks(pid):
-    """Start time of process ``pid`` in clock ticks since boot, which tells it from a later namesake; or None."""
+def start_ticks(pid: int) -> int | None:
+    """Start time of process ``pid`` in ticks since boot, which tells it from a later one; None if it ended."""
     try:
         with open("/proc/%d/stat" % pid) as file:
             fields = file.read().rpartition(")")[2].split()

@@ -5,23 +5,26 @@ came for ``ttl_s``, when the connection ends, or when it is killed; the lock is 
 can be left behind.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import queue
 import sys
 import threading
 import time
+from typing import Any, BinaryIO
 
 from sparkcluster.node import common
 
 
-def say(document):
+def say(document: dict[str, Any]) -> None:
     """One line to the operator."""
     sys.stdout.write(json.dumps(document) + "\n")
     sys.stdout.flush()
 
 
-def main(request, lines):
+def main(request: dict[str, Any], lines: BinaryIO) -> None:
     """Hold the lease; ``request`` has state_dir, cluster, operator and ttl_s (seconds).
 
     Says ``{"held": {...}}`` and ends where somebody else holds it, else ``{"epoch": last}``. Then every line
@@ -32,13 +35,21 @@ def main(request, lines):
     lock = common.try_lock(os.path.join(directory, "lease.lock"))
     last = common.read_json(record) or {}
     if lock is None:
-        say({"held": {"operator": last.get("operator"), "since": last.get("since"), "epoch": last.get("epoch", 0)}})
+        say(
+            {
+                "held": {
+                    "operator": last.get("operator"),
+                    "since": last.get("since"),
+                    "epoch": last.get("epoch", 0),
+                }
+            }
+        )
         return
     say({"epoch": last.get("epoch", 0)})
 
-    heartbeats = queue.Queue()
+    heartbeats: queue.Queue[bytes | None] = queue.Queue()
 
-    def read():
+    def read() -> None:
         for line in iter(lines.readline, b""):
             heartbeats.put(line)
         heartbeats.put(None)

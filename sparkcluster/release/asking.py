@@ -84,4 +84,6 @@ def ask(
             for kind, key in (("content", "text"), ("reasoning", "reasoning")):
                 if document.get(key):
                     show(kind, document[key])
-    raise NotServing("the answer broke off", node=heads[name], hint=f"sparkcluster status {spec.inventory_path}")
+    raise NotServing(
+        "the answer broke off", node=heads[name], hint=f"sparkcluster status {spec.inventory_path}"
+    )

@@ -50,9 +50,7 @@ def former_nodes(spec: Spec, recorded: dict[str, object]) -> list[Node]:
     ]
 
 
-def down(
-    fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node]], Fleet]
-) -> Down:
+def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node]], Fleet]) -> Down:
     """Stop and remove every rank of the cluster.
 
     Args:
@@ -92,7 +90,12 @@ def down(
             )
             left |= launching.stop(changer, ranks)
             wipe = {
-                name: [{"do": "delete", "path": f"{facts[name].state_dir}/clusters/{spec.inventory.cluster}/ranks"}]
+                name: [
+                    {
+                        "do": "delete",
+                        "path": f"{facts[name].state_dir}/clusters/{spec.inventory.cluster}/ranks",
+                    }
+                ]
                 for name in facts
                 if name not in left
             }

@@ -38,7 +38,9 @@ class _Holder:
         if line is None:
             last = self.stream.finish().stderr.decode(errors="replace").strip().splitlines()
             raise CommandFailed(
-                f"lease failed on {self.name}: {last[-1] if last else 'no output'}", node=self.name, step="lease"
+                f"lease failed on {self.name}: {last[-1] if last else 'no output'}",
+                node=self.name,
+                step="lease",
             )
         document: dict[str, Any] = json.loads(line)
         return document
@@ -113,7 +115,7 @@ class Lease:
         return int(holder.answer()["granted"])
 
     def _beat(self) -> None:
-        """Feed every holder; one that cannot be fed lets go by itself, and its node says so at the next change."""
+        """Feed every holder; one that cannot be fed lets go by itself, and its node refuses the next change."""
         while not self._over.wait(HEARTBEAT_S):
             for holder in list(self._holders):
                 try:

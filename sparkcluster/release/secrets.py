@@ -1,4 +1,4 @@
-"""Values of the variables that a plan only names. They go to a file of mode 0600 on the nodes, nowhere else."""
+"""Values of the variables that a plan only names: they go to a file of mode 0600 on the nodes alone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def values(spec: Spec, plan: Plan, environment: Mapping[str, str] | None = None)
         else:
             found[name] = _from_environment(name, environment, f"the playbook lists {name} under secrets")
         if "\n" in found[name] or "\r" in found[name]:
-            raise UsageError(f"the value of {name} holds a line break", hint=f"export {name} again without it")
+            raise UsageError(
+                f"the value of {name} holds a line break", hint=f"export {name} again without it"
+            )
     return found
 
 

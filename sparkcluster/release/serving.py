@@ -31,7 +31,9 @@ def recorded_endpoint(recorded: dict[str, Any], group: str) -> Endpoint:
     port = engine[engine.index("--port") + 1] if "--port" in engine else "8000"
     local = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared, not bound
     keyed = "VLLM_API_KEY" in head["secrets"]
-    return Endpoint(f"http://{local}:{port}/v1", plan["model"], head["containers"][0].get("env_file") if keyed else None)
+    return Endpoint(
+        f"http://{local}:{port}/v1", plan["model"], head["containers"][0].get("env_file") if keyed else None
+    )
 
 
 def ask_recorded(
@@ -80,7 +82,8 @@ def status(fleet: Fleet, spec: Spec) -> Status:
     recorded = known.record if known and known.number == running else {}
     groups = group_documents(fleet, recorded, held)
     lease = next(
-        (one for facts in gathered.facts.values() if (one := read(facts.lease)) is not None and one.held), None
+        (one for facts in gathered.facts.values() if (one := read(facts.lease)) is not None and one.held),
+        None,
     )
     state = overall(groups, held, gathered, leased=lease is not None)
     first = groups[0] if groups else None

@@ -1,4 +1,4 @@
-"""The state table that ``up`` walks. Pure: facts and plan in, the state of the cluster and what to do next out.
+"""The state table that ``up`` walks. Pure: facts and plan in, state of the cluster and what to do out.
 
 ::
 

@@ -22,6 +22,7 @@ from sparkcluster.release.serving import ask_recorded
 from sparkcluster.release.states import TABLE, Action, State
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, start_steps
+from sparkcluster.runtime.ranks import KILL_GRACE_S
 from sparkcluster.spec import Spec
 from sparkcluster.staging import stage
 from sparkcluster.topology.model import Topology
@@ -94,7 +95,9 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
         report.step("lease", f"epoch {lease.epoch}")
         walk = Walk(fleet, spec, options, report, lease.epoch)
         answers = walk.to_serving()
-        return Up(walk.view, changed=True, release=walk.number, answers=answers, seconds=time.monotonic() - began)
+        return Up(
+            walk.view, changed=True, release=walk.number, answers=answers, seconds=time.monotonic() - began
+        )
 
 
 def settled(fleet: Fleet, view: View, report: Report) -> dict[str, Answer] | None:
@@ -202,7 +205,7 @@ class Walk:
         rank = ranks[0] if ranks else None
         where = rank.labels.get("io.sparkcluster.state_dir", "?") if rank else "?"
         return LaunchError(
-            f"{rank.name if rank else 'a rank'} on {node} belongs to a cluster of the same name with state_dir {where}",
+            f"{rank.name if rank else 'a rank'} on {node} belongs to a cluster of this name with state_dir {where}",
             node=node,
             step="clean",
             hint="give this cluster another name, or use that state_dir in the inventory",
@@ -211,16 +214,18 @@ class Walk:
     def clean(self, held: Holding) -> None:
         """Remove every rank of ours, whatever its state."""
         self.report.step("clean", "removing ranks that do not serve")
-        left = launching.stop(self.changer, held.own, grace_s=launching.KILL_GRACE_S)
+        left = launching.stop(self.changer, held.own, grace_s=KILL_GRACE_S)
         if left:
             name, error = next(iter(left.items()))
-            raise LaunchError(f"old ranks stay on {name}: {error.message}", node=name, step="clean", hint=error.hint)
+            raise LaunchError(
+                f"old ranks stay on {name}: {error.message}", node=name, step="clean", hint=error.hint
+            )
 
     def start(self) -> dict[str, Answer]:
         """Check, stage, start, watch, verify, record."""
         self.report.step("check", "")
         self.stage()
-        topology, plan = self.view.ready()
+        _, plan = self.view.ready()
         self.view.stop_on_errors()
         for finding in self.view.findings:
             if finding.severity == "warning":
