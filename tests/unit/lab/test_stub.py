@@ -506,6 +506,10 @@ class TestDeaths:
 
 
 class TestRay:
+    def test_the_command_is_a_module_too(self, stage: Stage) -> None:
+        code = "import runpy, sys; sys.argv[1:] = ['--version']; runpy.run_module('ray.scripts.scripts', run_name='__main__')"
+        assert python(stage, code).stdout.strip() == "ray, version 2.52.0+stub"
+
     LIST = (
         "import ray, json; ray.init(address='{a}:{p}', logging_level='ERROR');"
         "print(json.dumps({{n['NodeManagerAddress']: n['Alive'] for n in ray.nodes()}}));"
@@ -588,7 +592,7 @@ class TestRay:
 class TestRanks:
     def dumps(self, stage: Stage) -> dict[str, dict[str, str]]:
         """{VLLM_HOST_IP: environment} of the two ranks."""
-        found = [json.loads(p.read_text()) for p in (stage.tmp / "dump").glob("rank-*.json")]
+        found = [json.loads(p.read_text())["environ"] for p in (stage.tmp / "dump").glob("rank-*.json")]
         return {e["VLLM_HOST_IP"]: e for e in found}
 
     def up(self, stage: Stage, **env: str) -> Process:

@@ -54,7 +54,7 @@ class Uni:
     def load(self):
         """Digest of the weights."""
         rank.check_fabric()
-        rank.dump_env()
+        rank.dump_env(0)
         log.info("gpu_model_runner.py:5040", "Starting to load model %s...", self._spec["model"])
         return rank.load(model.find(self._spec["model"], self._spec["revision"]), chatty=True)
 

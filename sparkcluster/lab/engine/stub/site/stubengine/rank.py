@@ -23,17 +23,21 @@ def name_of(rank, tp, pp):
     return "Worker%s%s" % ("_PP%d" % (rank // tp) if pp > 1 else "", "_TP%d" % (rank % tp) if tp > 1 else "")
 
 
-def dump_env():
-    """Writes os.environ where the lab asks for it, so that a test reads what a rank really holds."""
+def dump_env(number):
+    """Writes os.environ where the lab asks for it, in the form that the real engine's lab plugin has.
+
+    The file appears whole or not at all, for its owner alone: it holds what secrets the engine has.
+    """
     directory = os.environ.get("SPARKCLUSTER_LAB_DUMP_ENV")
     if not directory:
         return
-    path = os.path.join(directory, "rank-%s-%d.json" % (socket.gethostname(), os.getpid()))
+    hostname, pid = socket.gethostname(), os.getpid()
+    path = os.path.join(directory, "rank-%s-%d.json" % (hostname, pid))
     try:
         os.makedirs(directory, exist_ok=True)
-        with open(path + ".new", "w", encoding="utf-8") as f:
-            json.dump(dict(os.environ), f, indent=1, sort_keys=True)
-        os.replace(path + ".new", path)
+        with os.fdopen(os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
+            json.dump({"rank": number, "hostname": hostname, "pid": pid, "environ": dict(os.environ)}, f)
+        os.replace(path + ".tmp", path)
     except OSError as error:
         log.warning("rank.py:1", "cannot write %s: %s", path, error)
 
@@ -162,7 +166,7 @@ def run(spec):
              "TP rank %d, ETP rank %d, EP rank N/A, EPLB rank N/A", spec["rank"], spec["world"],
              spec["rank"] // spec["tp"], tp_rank, tp_rank)
     log.configure(name_of(spec["rank"], spec["tp"], spec["pp"]))
-    dump_env()
+    dump_env(spec["rank"])
     log.info("gpu_model_runner.py:5040", "Starting to load model %s...", spec["model"])
     try:
         directory = model.find(spec["model"], spec["revision"])

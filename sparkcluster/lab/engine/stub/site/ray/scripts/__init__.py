@@ -1,0 +1,1 @@
+"""Ray's command line as a module."""
