@@ -16,7 +16,9 @@ KINDS = (
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add ``lab`` and its commands."""
-    parser = subparsers.add_parser("lab", help="virtual Sparks on this machine, to try things without hardware")
+    parser = subparsers.add_parser(
+        "lab", help="virtual Sparks on this machine, to try things without hardware"
+    )
     commands = parser.add_subparsers(dest="lab_command", required=True, metavar="COMMAND")
 
     up = commands.add_parser("up", help="make virtual Sparks; the last line is the path of a ready inventory")
@@ -55,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
     if args.lab_command == "up":
         lab = core.Lab.up(args.sparks, engine=args.engine, spec=args.spec, name=args.name, tell=_tell)
         sparks = [{"name": spark.name, "host": spark.host} for spark in lab.sparks]
-        _print(args, {"lab": lab.name, "inventory": str(lab.inventory), "sparks": sparks}, [str(lab.inventory)])
+        _print(
+            args, {"lab": lab.name, "inventory": str(lab.inventory), "sparks": sparks}, [str(lab.inventory)]
+        )
     elif args.lab_command == "down":
         found = core.down(args.name, tell=_tell)
         _print(args, {"lab": args.name, "removed": found}, [])

@@ -109,7 +109,8 @@ def mount_disk(image: Path, disk: Path) -> bool:
     disk.with_name("root").mkdir(exist_ok=True)
     # mount(8) finds a free loop device, and has the kernel free it when the last mount is gone.
     subprocess.run(
-        ["mount", "-n", "-t", "ext4", "-o", "loop,noatime,discard,noinit_itable", str(image), str(disk)], check=True
+        ["mount", "-n", "-t", "ext4", "-o", "loop,noatime,discard,noinit_itable", str(image), str(disk)],
+        check=True,
     )
     if (disk / "booted").exists():
         return False
@@ -120,10 +121,10 @@ def mount_disk(image: Path, disk: Path) -> bool:
 
 def populate(upper: Path, config: dict[str, Any]) -> None:
     """Write what is the Spark's own into the upper layer of its root."""
-    for name in sorted(os.listdir("/")):
-        if name not in (*KEPT, *OWN) and not Path("/", name).is_symlink():
+    for entry in sorted(Path("/").iterdir()):
+        if entry.name not in (*KEPT, *OWN) and not entry.is_symlink():
             # A character device 0:0 in an upper layer hides what lies below it.
-            os.mknod(upper / name, stat.S_IFCHR | 0o600, os.makedev(0, 0))
+            os.mknod(upper / entry.name, stat.S_IFCHR | 0o600, os.makedev(0, 0))
     for name in ("etc", "var", *OWN, *HIDDEN):
         (upper / name).mkdir(parents=True, exist_ok=True)
     for name in (*OWN, *HIDDEN):

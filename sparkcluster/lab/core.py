@@ -241,9 +241,11 @@ def _remove(directory: Path, found: State | None) -> None:
         in_parallel(Spark.kill, [Spark(found, index) for index in range(len(found.spec.sparks))])
         network.down(found)
         groups = [found.cgroup(index) for index in range(len(found.spec.sparks))]
-        if not wait_until(
-            lambda: all([cgroups.remove(group) for group in groups]), limit_s=10.0, sleep=time.sleep
-        ):
+
+        def groups_gone() -> bool:
+            return not [group for group in groups if not cgroups.remove(group)]
+
+        if not wait_until(groups_gone, limit_s=10.0, sleep=time.sleep):
             raise LabError(f"control groups of lab {found.name} are still in use", step="lab down")
         state.release(found)
     shutil.rmtree(directory, ignore_errors=True)

@@ -134,7 +134,9 @@ def _cable_in(spark: Spark, undo: Undo) -> None:
 
 def _wait_for_light(spark: Spark) -> None:
     """A veth's carrier follows its other end at once, but the bridge port needs a moment to forward."""
-    wait_until(lambda: "NO-CARRIER" not in spark.run(["ip", "-br", "link"]).stdout, limit_s=1.0, sleep=time.sleep)
+    wait_until(
+        lambda: "NO-CARRIER" not in spark.run(["ip", "-br", "link"]).stdout, limit_s=1.0, sleep=time.sleep
+    )
 
 
 def _set_mtu(spark: Spark, mtu: int) -> None:
@@ -199,7 +201,7 @@ def _port_busy(spark: Spark, args: Sequence[str]) -> Undo:
     log = f"/run/gb10/port-{port}.log"
     # The program comes as text and the shell's own id is the listener's after exec.
     script = f'echo $$ > {log}.pid; exec setsid python3 -c "$1" {port} > {log} 2>&1 < /dev/null'
-    spark.run(["sh", "-c", f'( {script} ) & :', "sh", LISTENER])
+    spark.run(["sh", "-c", f"( {script} ) & :", "sh", LISTENER])
 
     def up() -> bool:
         return "listening" in spark.run(["cat", log], check=False).stdout
@@ -214,13 +216,20 @@ def _port_busy(spark: Spark, args: Sequence[str]) -> Undo:
 
 
 def _port_free(spark: Spark, undo: Undo) -> None:
-    _signal(_matching(spark, lambda words: undo["match"] in words and str(undo["port"]) in words), signal.SIGKILL)
+    _signal(
+        _matching(spark, lambda words: undo["match"] in words and str(undo["port"]) in words), signal.SIGKILL
+    )
 
 
 def _disk_full(spark: Spark, args: Sequence[str]) -> Undo:
     del args
     spark.run(["python3", "-c", FILL, FILLER])
     return {}
+
+
+def _disk_free(spark: Spark, undo: Undo) -> None:
+    del undo
+    spark.run(["rm", "-f", FILLER])
 
 
 def _ssh_hang(spark: Spark, args: Sequence[str]) -> Undo:
@@ -249,7 +258,9 @@ def _install_host_key(spark: Spark, key: Path) -> None:
     path = "/etc/ssh/ssh_host_ed25519_key"
     spark.run(["sh", "-c", f"umask 077; cat > {path}.new && mv {path}.new {path}"], text_in=key.read_text())
     # On SIGHUP sshd reads its keys again and goes on under the same process id.
-    listener = _matching(spark, lambda words: words[0].startswith("sshd: ") or words[:1] == ["/usr/sbin/sshd"])
+    listener = _matching(
+        spark, lambda words: words[0].startswith("sshd: ") or words[:1] == ["/usr/sbin/sshd"]
+    )
     _signal(listener[:1], signal.SIGHUP)
     wait_until(spark.ssh_answers, limit_s=5.0, sleep=time.sleep)
 
@@ -267,7 +278,9 @@ def _kill_engine(spark: Spark, args: Sequence[str]) -> None:
     cores = [pid for pid in _in_containers(spark) if "EngineCore" in " ".join(_words(pid))]
     if not cores:
         raise LabError(
-            f"no engine core runs on {spark.name}", node=spark.name, hint="the engine runs on the head: name that"
+            f"no engine core runs on {spark.name}",
+            node=spark.name,
+            hint="the engine runs on the head: name that",
         )
     _signal(cores, signal.SIGKILL)
 
@@ -342,9 +355,8 @@ HEALERS: dict[str, Callable[[Spark, Undo], None]] = {
     "driver": _old_hardware,
     "slow-link": lambda spark, _: network.shape(spark.state, spark.index, None),
     "port-busy": _port_free,
-    "disk-full": lambda spark, _: spark.run(["rm", "-f", FILLER]) and None,
+    "disk-full": _disk_free,
     "ssh-hang": _ssh_on,
     "host-key-changed": lambda spark, _: _install_host_key(spark, spark.directory / "host_key"),
 }
 """What undoes each kind that leaves something to undo."""
-

@@ -75,7 +75,8 @@ def write(state: State) -> Path:
             "host_keys": "reject",
         },
         "nodes": [
-            {"name": spark.name, "host": state.management(node)} for node, spark in enumerate(state.spec.sparks)
+            {"name": spark.name, "host": state.management(node)}
+            for node, spark in enumerate(state.spec.sparks)
         ],
         "interconnect": "auto",
         "playbook": str(directory / "playbook.yaml"),

@@ -122,7 +122,7 @@ CLONE_NEWCGROUP = 0x02000000
 
 
 def mount(source: str, target: Path | str, kind: str = "", flags: int = 0, data: str = "") -> None:
-    """mount(2), so that a boot need not start mount(8) thirty times.
+    """Mount a file system by the system call, so that a boot need not start thirty programs.
 
     Raises:
         OSError: the kernel refused, with the target in the message.
@@ -141,7 +141,7 @@ def mount(source: str, target: Path | str, kind: str = "", flags: int = 0, data:
 
 
 def unshare(flags: int) -> None:
-    """unshare(2), which Python offers only from 3.12 on.
+    """Leave a namespace by the system call, which Python offers only from 3.12 on.
 
     Raises:
         OSError: the kernel refused.

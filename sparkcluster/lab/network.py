@@ -121,7 +121,10 @@ def configure(state: State, node: int) -> None:
     for function in FUNCTIONS if spark.cabled else ():
         name = spark.netdev(function)
         cabled = function.port in spark.cabled
-        lines += [f"link set {name} addrgenmode none mtu {spark.mtu if cabled else 1500}", f"addr flush dev {name}"]
+        lines += [
+            f"link set {name} addrgenmode none mtu {spark.mtu if cabled else 1500}",
+            f"addr flush dev {name}",
+        ]
         address = state.spec.address(node, function)
         if address is not None:
             lines.append(f"addr add {address} brd + dev {name}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 from sparkcluster.lab import network
-from sparkcluster.lab.machine import SPARK_PATH
+from sparkcluster.lab.machine import SPARK_PATH, SYSTEM_DIRECTORIES, LabError
 from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS
 from sparkcluster.lab.state import State
 
@@ -23,6 +24,16 @@ sys.exit(main())
 
 RUNTIME = """#!/bin/sh
 exec runc "$@"
+"""
+
+RUNC = f"""#!/bin/sh
+# A container's bundle is made to fit this machine, then the real runc takes over.
+previous=
+for word in "$@"; do
+  case $previous in --bundle|-b) {TOOLS}/bin/clip_limits "$word" || exit 1 ;; esac
+  previous=$word
+done
+exec /usr/sbin/runc "$@"
 """
 
 Files = dict[str, tuple[int, str]]
@@ -80,6 +91,7 @@ def files(state: State, node: int, host_key: str, client_key: str) -> Files:
         "/root/.ssh/authorized_keys": (0o600, client_key),
         "/home/spark/.ssh/authorized_keys": (0o600, client_key),
         f"{TOOLS}/toolkit/nvidia-container-runtime": (0o755, RUNTIME),
+        f"{TOOLS}/bin/runc": (0o755, RUNC.replace("/usr/sbin/runc", _runc())),
     }
     found.update(_accounts())
     for name in ("init", "sync", "gb10"):
@@ -90,12 +102,21 @@ def files(state: State, node: int, host_key: str, client_key: str) -> Files:
     return found
 
 
+def _runc() -> str:
+    found = shutil.which("runc", path=":".join(SYSTEM_DIRECTORIES))
+    if found is None:
+        raise LabError("Docker is installed without runc", hint="sudo apt-get install -y runc")
+    return found
+
+
 def links() -> dict[str, str]:
     """The false tools, each a link to the one entry."""
+    from sparkcluster.lab.shims.main import INTERNAL
     from sparkcluster.lab.shims.main import TOOLS as NAMES
 
-    found = {f"/usr/local/bin/{name}": f"{TOOLS}/gb10" for name in NAMES if "hook" not in name}
+    found = {f"/usr/local/bin/{name}": f"{TOOLS}/gb10" for name in NAMES if name not in INTERNAL}
     found[f"{TOOLS}/toolkit/nvidia-container-runtime-hook"] = f"{TOOLS}/gb10"
+    found[f"{TOOLS}/bin/clip_limits"] = f"{TOOLS}/gb10"
     found["/var/run"] = "/run"
     return found
 
@@ -203,5 +224,7 @@ def write_hardware(state: State, node: int, values: dict[str, Any]) -> None:
 
 def read_hardware(state: State, node: int) -> dict[str, Any]:
     """The false hardware as it is now, with the faults that are on it."""
-    found: dict[str, Any] = json.loads((state.node_directory(node) / "hardware" / "hardware.json").read_text())
+    found: dict[str, Any] = json.loads(
+        (state.node_directory(node) / "hardware" / "hardware.json").read_text()
+    )
     return found

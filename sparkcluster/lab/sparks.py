@@ -67,7 +67,20 @@ class Spark:
         with disk.open("wb") as file:
             file.truncate(self.spec.disk_gb * 10**9)
         # No journal: the disk of a virtual Spark outlives no crash of the machine.
-        run(["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", "-E", "lazy_itable_init=1,nodiscard", str(disk)])
+        run(
+            [
+                "mkfs.ext4",
+                "-q",
+                "-F",
+                "-m",
+                "0",
+                "-O",
+                "^has_journal",
+                "-E",
+                "lazy_itable_init=1,nodiscard",
+                str(disk),
+            ]
+        )
         key = self.directory / "host_key"
         make_key(key, self.name)
         hardware = node_files.hardware(self.state, self.index)
@@ -97,12 +110,23 @@ class Spark:
         cgroups.make(self.state.cgroup(self.index))
         network.configure(self.state, self.index)
         package = str(Path(sparkcluster.__file__).parent.parent)
-        environment = {**os.environ, "PYTHONPATH": package, "PATH": SPARK_PATH, "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": package,
+            "PATH": SPARK_PATH,
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         with (self.directory / "boot.log").open("ab") as log:
             # setsid --fork: the Spark is nobody's child, and outlives who called `lab up`.
             subprocess.run(
                 [
-                    *("setsid", "--fork", "nsenter", f"--net=/run/netns/{self.state.netns(self.index)}", "--"),
+                    *(
+                        "setsid",
+                        "--fork",
+                        "nsenter",
+                        f"--net=/run/netns/{self.state.netns(self.index)}",
+                        "--",
+                    ),
                     *("unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--"),
                     *(sys.executable, "-P", "-m", "sparkcluster.lab.boot", str(self.directory / "boot.json")),
                 ],
@@ -190,12 +214,16 @@ class Spark:
             return not self.processes() and not self._disk_in_use()
 
         if not wait_until(gone, limit_s=DEATH_LIMIT_S, sleep=time.sleep):
-            raise LabError(f"processes of {self.name} would not die: {sorted(self.processes())}", node=self.name)
+            raise LabError(
+                f"processes of {self.name} would not die: {sorted(self.processes())}", node=self.name
+            )
         (self.directory / "pid").unlink(missing_ok=True)
 
     def processes(self) -> set[int]:
         """Ids of all its processes, as the machine counts them; zombies are none."""
-        found = cgroups.processes(self.state.cgroup(self.index)) | network.processes(self.state.netns(self.index))
+        found = cgroups.processes(self.state.cgroup(self.index)) | network.processes(
+            self.state.netns(self.index)
+        )
         return {pid for pid in found if not _zombie(pid)}
 
     def _disk_in_use(self) -> bool:

@@ -28,6 +28,21 @@ GID_LAYOUTS: dict[str, tuple[GidRow, ...]] = {
 }
 """GID tables as Spark owners have posted them (MiaAI DeepSeek-v4-Flash-DSpark #10, #11)."""
 
+CHOICES: dict[str, tuple[str, ...]] = {
+    "ports": ("p0", "p1", "both", "none"),
+    "image": ("present", "absent", "without-ray"),
+    "model": ("present", "absent"),
+    "gpu": ("present", "lost"),
+}
+NUMBERS = {
+    "mtu": (576, 9978, 9000),
+    "disk_gb": (1, 4000, 40),
+    "memory_total_kb": (1, 1 << 40, 1),
+    "memory_available_kb": (1, 1 << 40, 1),
+    "memory_free_kb": (1, 1 << 40, 1),
+}
+"""Least, most and stand-in of each number."""
+
 MANAGEMENT = "enP7s7"
 
 
@@ -197,7 +212,8 @@ def load(path: Path, count: int | None = None) -> LabSpec:
         raise SpecError(reader.problems)
     if count is not None and count != len(sparks):
         raise UsageError(
-            f"{path} describes {len(sparks)} Sparks, not {count}", hint="leave --sparks out, or change the file"
+            f"{path} describes {len(sparks)} Sparks, not {count}",
+            hint="leave --sparks out, or change the file",
         )
     return LabSpec(tuple(sparks), topology)
 
@@ -252,39 +268,25 @@ class _Reader:
         values = dict(start)
         if at is None or not self.mapping(at, known):
             return values
-        choices = {
-            "ports": ("p0", "p1", "both", "none"),
-            "image": ("present", "absent", "without-ray"),
-            "model": ("present", "absent"),
-            "gpu": ("present", "lost"),
-        }
-        for key in at.value:
-            entry = at.get(key)
-            if entry is None or key not in known:
-                continue
-            if key in choices:
-                values[key] = self.choice(entry, choices[key], choices[key][0])
-            elif key == "name":
-                values[key] = self.text(entry, r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a host name")
-            elif key in ("driver", "kernel", "firmware", "ota"):
-                values[key] = self.text(entry, r"[0-9A-Za-z._+-]+", "a version in quotes")
-            elif key == "mtu":
-                values[key] = self.number(entry, 576, 9978, 9000)
-            elif key == "disk_gb":
-                values[key] = self.number(entry, 1, 4000, 40)
-            elif key.startswith("memory_"):
-                values[key] = self.number(entry, 1, 1 << 40, 1)
-            elif key == "nvidia_runtime":
-                if not isinstance(entry.value, bool):
-                    self.problem(entry, "true or false is wanted")
-                values[key] = bool(entry.value)
-            elif key == "interfaces":
-                values[key] = {**values.get(key, {}), **self.interfaces(entry)}
-            elif key == "addresses":
-                values[key] = {**values.get(key, {}), **self.addresses(entry)}
-            elif key == "gids":
-                values[key] = {**values.get(key, {}), **self.gids(entry)}
+        for key in known & set(at.value):
+            values[key] = self.field(key, at.value[key], values.get(key))
         return values
+
+    def field(self, key: str, entry: Marked, before: Any) -> Any:
+        """Value of one key of a Spark; mappings add to what the defaults said."""
+        if key in CHOICES:
+            return self.choice(entry, CHOICES[key], CHOICES[key][0])
+        if key in NUMBERS:
+            return self.number(entry, *NUMBERS[key])
+        if key in ("interfaces", "addresses", "gids"):
+            return {**(before or {}), **getattr(self, key)(entry)}
+        if key == "name":
+            return self.text(entry, r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a host name")
+        if key == "nvidia_runtime":
+            if not isinstance(entry.value, bool):
+                self.problem(entry, "true or false is wanted")
+            return bool(entry.value)
+        return self.text(entry, r"[0-9A-Za-z._+-]+", "a version in quotes")
 
     def interfaces(self, at: Marked) -> dict[str, str]:
         """New names of interfaces."""
@@ -330,7 +332,9 @@ class _Reader:
             if not str(key).isdigit() or not 0 <= int(key) < 256:
                 self.problem(value, "an index from 0 to 255 is wanted")
             elif len(parts) != 2 or parts[1] not in ("v1", "v2"):
-                self.problem(value, f"as `ipv4 v2`, `mac v1`, `privacy v2` or `ADDRESS v2`, not {value.value!r}")
+                self.problem(
+                    value, f"as `ipv4 v2`, `mac v1`, `privacy v2` or `ADDRESS v2`, not {value.value!r}"
+                )
             else:
                 rows.append((int(key), parts[0], int(parts[1][1])))
         return tuple(rows)

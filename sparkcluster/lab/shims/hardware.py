@@ -2,25 +2,27 @@
 
 # Runs on a virtual Spark's own python3.
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
 import socket
 import subprocess
+from typing import Any
 
 DIRECTORY = "/run/gb10"
 HARDWARE = DIRECTORY + "/hardware.json"
 
 
-def load():
-    # type: () -> dict
+def load() -> dict[str, Any]:
     """The hardware that the lab gave this Spark; faults change the file."""
     with open(HARDWARE) as file:
-        return json.load(file)
+        found: dict[str, Any] = json.load(file)
+    return found
 
 
-def links():
-    # type: () -> dict
+def links() -> dict[str, Any]:
     """Live links by name: ``up`` (carrier is there), ``mtu``, ``mac``, ``ipv4`` and ``ipv6`` lists."""
     text = subprocess.run(["/usr/sbin/ip", "-j", "addr"], stdout=subprocess.PIPE, check=True).stdout
     found = {}
@@ -42,8 +44,7 @@ def links():
 DARK = {"up": False, "enabled": False, "mtu": 1500, "mac": "00:00:00:00:00:00", "ipv4": [], "ipv6": []}
 
 
-def functions():
-    # type: () -> list
+def functions() -> list[Any]:
     """Every PCI function of the ConnectX-7 with its live ``link``; none where no cable is in.
 
     Without a cable the ConnectX-7 leaves PCI (NVIDIA's dgx-spark-mlnx-hotplug).
@@ -52,35 +53,30 @@ def functions():
     return [dict(f, link=live.get(f["netdev"], DARK)) for f in load()["functions"]]
 
 
-def colons(packed):
-    # type: (bytes) -> str
+def colons(packed: bytes) -> str:
     """A GID as sysfs writes it: eight full groups."""
     text = packed.hex()
     return ":".join(text[start : start + 4] for start in range(0, 32, 4))
 
 
-def mac_gid(mac):
-    # type: (str) -> str
+def mac_gid(mac: str) -> str:
     """Link-local GID that follows from a hardware address (EUI-64)."""
     octets = [int(part, 16) for part in mac.split(":")]
     eui = [octets[0] ^ 2, octets[1], octets[2], 0xFF, 0xFE, octets[3], octets[4], octets[5]]
-    return colons(bytes([0xFE, 0x80, 0, 0, 0, 0, 0, 0] + eui))
+    return colons(bytes([0xFE, 0x80, 0, 0, 0, 0, 0, 0, *eui]))
 
 
-def privacy_gid(mac):
-    # type: (str) -> str
+def privacy_gid(mac: str) -> str:
     """A stable-privacy link-local GID: the same on every boot, unlike the hardware address."""
     return colons(bytes([0xFE, 0x80, 0, 0, 0, 0, 0, 0]) + hashlib.sha256(mac.encode()).digest()[:8])
 
 
-def ipv4_gid(address):
-    # type: (str) -> str
+def ipv4_gid(address: str) -> str:
     """IPv4-mapped GID."""
     return colons(bytes(10) + b"\xff\xff" + socket.inet_aton(address))
 
 
-def gid_table(function):
-    # type: (dict) -> dict
+def gid_table(function: dict[str, Any]) -> dict[int, tuple[str, int, str]]:
     """GID entries of one HCA: index to (gid, RoCE version, IPv4 address or empty text).
 
     A port without light holds the entries of its hardware address alone; one with light those of its
@@ -88,32 +84,33 @@ def gid_table(function):
     free indices.
     """
     link = function["link"]
-    table = {}
-    spare = list(link["ipv4"][1:])
+    table: dict[int, tuple[str, int, str]] = {}
     for index, kind, version in function["gids"]:
-        if kind == "mac":
-            table[index] = (mac_gid(function["mac"]), version, "")
-        elif not link["up"]:
-            continue
-        elif kind == "privacy":
-            table[index] = (privacy_gid(function["mac"]), version, "")
-        elif kind == "ipv4":
-            if link["ipv4"]:
-                table[index] = (ipv4_gid(link["ipv4"][0]), version, link["ipv4"][0])
-        elif ":" in kind:
-            table[index] = (colons(socket.inet_pton(socket.AF_INET6, kind)), version, "")
-        else:
-            table[index] = (ipv4_gid(kind), version, kind)
+        if kind == "mac" or link["up"]:
+            gid, address = _gid(kind, function["mac"], link["ipv4"])
+            if gid:
+                table[index] = (gid, version, address)
     if link["up"] and any(kind == "ipv4" for _, kind, _ in function["gids"]):
-        index = max(table) + 1 if table else 0
-        for address in spare:
+        free = max(table, default=-1) + 1
+        for offset, address in enumerate(link["ipv4"][1:]):
             for version in (1, 2):
-                table[index] = (ipv4_gid(address), version, address)
-                index += 1
+                table[free + 2 * offset + version - 1] = (ipv4_gid(address), version, address)
     return table
 
 
-def is_root():
-    # type: () -> bool
+def _gid(kind: str, mac: str, ipv4: list[str]) -> tuple[str, str]:
+    """GID and IPv4 address of one row; both empty where the row has nothing to show."""
+    if kind == "mac":
+        return mac_gid(mac), ""
+    if kind == "privacy":
+        return privacy_gid(mac), ""
+    if kind == "ipv4":
+        return (ipv4_gid(ipv4[0]), ipv4[0]) if ipv4 else ("", "")
+    if ":" in kind:
+        return colons(socket.inet_pton(socket.AF_INET6, kind)), ""
+    return ipv4_gid(kind), kind
+
+
+def is_root() -> bool:
     """Whether this process may do all."""
     return os.geteuid() == 0

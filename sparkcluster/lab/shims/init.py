@@ -1,6 +1,8 @@
-"""First process of a virtual Spark: starts sshd and Docker, keeps the false hardware in step, buries the dead."""
+"""First process of a virtual Spark: sshd, Docker, false hardware in step, the dead buried."""
 
 # Runs on a virtual Spark's own python3.
+
+from __future__ import annotations
 
 import json
 import os
@@ -11,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from typing import Any
 
 from . import sysfs
 from .hardware import DIRECTORY, load
@@ -41,35 +44,36 @@ DOCKERD = [
 ]
 
 
-def dockerd_command(facts):
-    # type: (dict) -> list
+def dockerd_command(facts: dict[str, Any]) -> list[Any]:
     """Docker as it is set up on this Spark; with NVIDIA's toolkit, it knows the runtime of that name."""
-    command = ["dockerd"] + DOCKERD
+    command = ["dockerd", *DOCKERD]
     if facts["nvidia_runtime"]:
         command.append("--add-runtime=nvidia=/usr/local/lib/gb10/toolkit/nvidia-container-runtime")
     return command
 
 
-def dockerd_environment(facts):
-    # type: (dict) -> dict
+def dockerd_environment(facts: dict[str, Any]) -> dict[str, Any]:
     """``--gpus`` works where dockerd finds NVIDIA's hook on its PATH, and nowhere else."""
-    path = os.environ["PATH"]
+    path = "/usr/local/lib/gb10/bin:" + os.environ["PATH"]
     if facts["nvidia_runtime"]:
         path = "/usr/local/lib/gb10/toolkit:" + path
     return dict(os.environ, PATH=path)
 
 
-def start(command, log, environment=None):
-    # type: (list, str, dict | None) -> int
+def start(command: list[str], log: str, environment: dict[str, Any] | None = None) -> int:
     """Start a service with its output in a log; its process id."""
     with open(log, "ab") as file:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            env=environment,
+            start_new_session=True,
         ).pid
 
 
-def answers(path):
-    # type: (str) -> bool
+def answers(path: str) -> bool:
     """Whether Docker answers on its socket."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
@@ -81,8 +85,7 @@ def answers(path):
         return False
 
 
-def bury():
-    # type: () -> None
+def bury() -> None:
     """Wait for every process that has ended and has no other parent."""
     while True:
         try:
@@ -93,16 +96,14 @@ def bury():
             return
 
 
-def note(ready):
-    # type: (dict) -> None
+def note(ready: dict[str, Any]) -> None:
     """Tell the machine what answers."""
     with open(READY + ".new", "w") as file:
         json.dump(ready, file)
     os.rename(READY + ".new", READY)
 
 
-def raise_limits():
-    # type: () -> None
+def raise_limits() -> None:
     """Limits as systemd gives them to services; no limit on open files may pass the kernel's own."""
     with open("/proc/sys/fs/nr_open") as file:
         files = min(1048576, int(file.read()))
@@ -114,8 +115,7 @@ def raise_limits():
             sys.stderr.write("limit %d not raised: %s\n" % (limit, error))
 
 
-def main():
-    # type: () -> None
+def main() -> None:
     """Never returns: the Spark lives as long as this process."""
     facts = load()
     raise_limits()
@@ -137,7 +137,8 @@ def main():
     start(dockerd_command(facts), "/var/log/dockerd.log", dockerd_environment(facts))
     docker_ready = False
     while True:
-        readable, _, _ = select.select([watch, wake_in], [], [], None if docker_ready else 0.05)
+        sources: list[Any] = [watch, wake_in]
+        readable, _, _ = select.select(sources, [], [], None if docker_ready else 0.05)
         if not docker_ready and answers("/run/docker.sock"):
             docker_ready = True
             note({"docker": True, "at": time.time()})
@@ -157,8 +158,7 @@ def main():
             sys.stderr.write("hardware not updated: %s\n" % error)
 
 
-def drain(watch):
-    # type: (socket.socket) -> None
+def drain(watch: socket.socket) -> None:
     """Read all that waits on a socket."""
     try:
         while watch.recv(65536):

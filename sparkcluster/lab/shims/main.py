@@ -2,6 +2,8 @@
 
 # Runs on a virtual Spark's own python3.
 
+from __future__ import annotations
+
 import importlib
 import os
 import sys
@@ -9,6 +11,7 @@ import sys
 TOOLS = {
     "nvidia-smi": "gpu",
     "nvidia-container-runtime-hook": "gpu",
+    "clip_limits": "gpu",
     "ibdev2netdev": "rdma",
     "show_gids": "rdma",
     "rdma": "rdma",
@@ -20,9 +23,11 @@ TOOLS = {
 }
 """Module of this package that holds each tool."""
 
+INTERNAL = ("nvidia-container-runtime-hook", "clip_limits")
+"""Tools that Docker calls and that are on no user's PATH."""
 
-def main():
-    # type: () -> int
+
+def main() -> int:
     """Run the tool that this process was called as; its exit status."""
     name = os.path.basename(sys.argv[0])
     if name == "init":

@@ -2,7 +2,10 @@
 
 # Runs on a virtual Spark's own python3.
 
+from __future__ import annotations
+
 import os
+from typing import Any
 
 from . import hardware
 
@@ -18,8 +21,7 @@ REFUSES = "/sys/class/net/lo/speed"
 VERSION_NAMES = {1: "IB/RoCE v1", 2: "RoCE v2"}
 
 
-def sync():
-    # type: () -> None
+def sync() -> None:
     """Write everything that the false hardware shows and that is not so already."""
     facts = hardware.load()
     functions = hardware.functions()
@@ -36,8 +38,7 @@ def sync():
     write_in_place("/proc/sys/kernel/osrelease", facts["kernel"] + "\n")
 
 
-def _hca(facts, function):
-    # type: (dict, dict) -> None
+def _hca(facts: dict[str, Any], function: dict[str, Any]) -> None:
     root = os.path.join(TREE, function["hca"])
     up = function["link"]["up"]
     port = os.path.join(root, "ports/1")
@@ -47,7 +48,7 @@ def _hca(facts, function):
         os.makedirs(os.path.join(root, "device/net", function["netdev"]))
         for index in range(GID_COUNT):
             _empty_slot(port, index)
-    for name, value in (
+    attributes = (
         ("board_id", "NVD0000000087"),
         ("fw_ver", facts["firmware"]),
         ("hca_type", "MT4129"),
@@ -64,47 +65,43 @@ def _hca(facts, function):
         ("ports/1/link_layer", "Ethernet"),
         ("ports/1/lid", "0x0"),
         ("ports/1/sm_lid", "0x0"),
-    ):
+    )
+    for name, value in attributes:
         _write(os.path.join(root, name), value + "\n")
     table = hardware.gid_table(function)
     for index in _occupied(port) - set(table):
         _empty_slot(port, index)
-    for index, (gid, version, _) in table.items():
-        _write("%s/gids/%d" % (port, index), gid + "\n")
-        _write("%s/gid_attrs/types/%d" % (port, index), VERSION_NAMES[version] + "\n")
-        _write("%s/gid_attrs/ndevs/%d" % (port, index), function["netdev"] + "\n")
+    for slot, (gid, version, _) in table.items():
+        _write("%s/gids/%d" % (port, slot), gid + "\n")
+        _write("%s/gid_attrs/types/%d" % (port, slot), VERSION_NAMES[version] + "\n")
+        _write("%s/gid_attrs/ndevs/%d" % (port, slot), function["netdev"] + "\n")
 
 
-def _occupied(port):
-    # type: (str) -> set
+def _occupied(port: str) -> set[int]:
     types = port + "/gid_attrs/types"
     return {int(name) for name in os.listdir(types) if not os.path.islink(os.path.join(types, name))}
 
 
-def _empty_slot(port, index):
-    # type: (str, int) -> None
+def _empty_slot(port: str, index: int) -> None:
     _write("%s/gids/%d" % (port, index), EMPTY_GID + "\n")
     for part in ("types", "ndevs"):
         _link(REFUSES, "%s/gid_attrs/%s/%d" % (port, part, index))
 
 
-def _netdev(function):
-    # type: (dict) -> None
+def _netdev(function: dict[str, Any]) -> None:
     speed = str(function["speed_mbps"]) if function["link"]["up"] else "-1"
     os.makedirs(os.path.join(NET, function["netdev"]), exist_ok=True)
     _write(os.path.join(NET, function["netdev"], "speed"), speed + "\n")
 
 
-def _driver(facts):
-    # type: (dict) -> str
+def _driver(facts: dict[str, Any]) -> str:
     return (
         "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  %s  Release Build  (dvs-builder)\n"
         "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04)\n" % facts["driver"]
     )
 
 
-def meminfo(facts):
-    # type: (dict) -> str
+def meminfo(facts: dict[str, Any]) -> str:
     """/proc/meminfo of a Spark; sizes in kB from the lab's spec."""
     memory = facts["memory"]
     cached = max(memory["available_kb"] - memory["free_kb"], 0)
@@ -124,8 +121,7 @@ def meminfo(facts):
     return "".join("%-15s %10d kB\n" % (name + ":", size_kb) for name, size_kb in rows)
 
 
-def _write(path, text):
-    # type: (str, str) -> None
+def _write(path: str, text: str) -> None:
     """Replace a file in one step, unless it holds the text already or cannot be there."""
     try:
         if not os.path.islink(path):
@@ -144,8 +140,7 @@ def _write(path, text):
             raise
 
 
-def write_in_place(path, text):
-    # type: (str, str) -> None
+def write_in_place(path: str, text: str) -> None:
     """Change a file that is mounted over another: a new file would not be seen there."""
     with open(path, "r+") as file:
         if file.read() != text:
@@ -154,8 +149,7 @@ def write_in_place(path, text):
             file.truncate()
 
 
-def _link(target, path):
-    # type: (str, str) -> None
+def _link(target: str, path: str) -> None:
     if os.path.islink(path):
         return
     fresh = "%s.%d" % (path, os.getpid())
@@ -163,8 +157,7 @@ def _link(target, path):
     os.rename(fresh, path)
 
 
-def _remove(path):
-    # type: (str) -> None
+def _remove(path: str) -> None:
     for directory, _, files in os.walk(path, topdown=False):
         for name in files:
             os.unlink(os.path.join(directory, name))

@@ -1,0 +1,173 @@
+"""nvidia-smi and the hook of NVIDIA's container toolkit, as a GB10 answers them."""
+
+# Runs on a virtual Spark's own python3.
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from . import hardware
+
+NAME = "NVIDIA GB10"
+BUS = "0000000F:01:00.0"
+NO_DRIVER = (
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
+    "Make sure that the latest NVIDIA driver is installed and running.\n"
+)
+
+# Memory is unified: the GB10 has none of its own to report.
+STATIC_FIELDS = {
+    "name": (NAME, ""),
+    "gpu_name": (NAME, ""),
+    "index": ("0", ""),
+    "count": ("1", ""),
+    "uuid": ("GPU-6b1a0c55-0000-4b10-b10b-000000000000", ""),
+    "pci.bus_id": (BUS, ""),
+    "gpu_bus_id": (BUS, ""),
+    "compute_cap": ("12.1", ""),
+    "vbios_version": ("9A.0B.25.00.00", ""),
+    "memory.total": ("[N/A]", ""),
+    "memory.used": ("[N/A]", ""),
+    "memory.free": ("[N/A]", ""),
+    "memory.reserved": ("[N/A]", ""),
+    "utilization.gpu": ("0", "%"),
+    "utilization.memory": ("0", "%"),
+    "temperature.gpu": ("42", ""),
+    "power.draw": ("4.10", "W"),
+    "power.limit": ("[N/A]", ""),
+    "clocks.sm": ("208", "MHz"),
+    "clocks.current.sm": ("208", "MHz"),
+    "clocks.gr": ("208", "MHz"),
+    "clocks.max.sm": ("3003", "MHz"),
+    "clocks.mem": ("[N/A]", ""),
+    "pstate": ("P8", ""),
+    "persistence_mode": ("Enabled", ""),
+    "compute_mode": ("Default", ""),
+    "mig.mode.current": ("[N/A]", ""),
+    "ecc.mode.current": ("[N/A]", ""),
+}
+
+
+def nvidia_smi(args: list[str]) -> int:
+    """Print what was asked for; the exit status of the real one."""
+    facts = hardware.load()
+    if facts["driver"] == "none":
+        sys.stdout.write(NO_DRIVER)
+        return 9
+    if facts["gpu"] == "lost":
+        sys.stdout.write("No devices were found\n")
+        return 6
+    options = dict(arg.partition("=")[::2] for arg in args if arg.startswith("--"))
+    if "--query-gpu" in options:
+        return _query(facts, options["--query-gpu"].split(","), options.get("--format", "csv").split(","))
+    if "--query-compute-apps" in options:
+        if "noheader" not in options.get("--format", ""):
+            sys.stdout.write(options["--query-compute-apps"].replace(",", ", ") + "\n")
+        return 0
+    if "-L" in args or "--list-gpus" in args:
+        sys.stdout.write("GPU 0: %s (UUID: %s)\n" % (NAME, STATIC_FIELDS["uuid"][0]))
+        return 0
+    sys.stdout.write(_long(facts) if "-q" in args else _table(facts))
+    return 0
+
+
+def _query(facts: dict[str, Any], fields: list[str], form: list[str]) -> int:
+    values = []
+    for field in (field.strip() for field in fields):
+        if field == "driver_version":
+            values.append((field, facts["driver"], ""))
+        elif field == "timestamp":
+            values.append((field, time.strftime("%Y/%m/%d %H:%M:%S.000"), ""))
+        elif field in STATIC_FIELDS:
+            values.append((field,) + STATIC_FIELDS[field])
+        else:
+            sys.stdout.write('Field "%s" is not a valid field to query.\n\n' % field)
+            return 2
+    if "noheader" not in form:
+        heads = [name + (" [%s]" % unit if unit else "") for name, _, unit in values]
+        sys.stdout.write(", ".join(heads) + "\n")
+    with_units = "nounits" not in form
+    cells = [value + (" " + unit if unit and with_units else "") for _, value, unit in values]
+    sys.stdout.write(", ".join(cells) + "\n")
+    return 0
+
+
+def _cuda(facts: dict[str, Any]) -> str:
+    """CUDA version that a driver branch brings: 13.0 with 580, 13.1 with 590 (NVIDIA's release notes)."""
+    return "13.0" if facts["driver"].startswith("580") else "13.1"
+
+
+def _table(facts: dict[str, Any]) -> str:
+    line = "+-----------------------------------------------------------------------------------------+\n"
+    rule = "|=========================================+========================+======================|\n"
+    return (
+        time.strftime("%a %b %d %H:%M:%S %Y\n")
+        + line
+        + "| NVIDIA-SMI %-26sDriver Version: %-14s CUDA Version: %-9s|\n"
+        % (facts["driver"], facts["driver"], _cuda(facts))
+        + line
+        + "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |\n"
+        "| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |\n"
+        + rule
+        + "|   0  NVIDIA GB10                    On  |   0000000F:01:00.0 Off |                  N/A |\n"
+        "| N/A   42C    P8              4W /  N/A  | Not Supported          |      0%      Default |\n" + line
+    )
+
+
+def _long(facts: dict[str, Any]) -> str:
+    return (
+        "\n==============NVSMI LOG==============\n\n"
+        "Driver Version                            : %s\n"
+        "CUDA Version                              : %s\n\n"
+        "Attached GPUs                             : 1\n"
+        "GPU %s\n"
+        "    Product Name                          : %s\n"
+        "    FB Memory Usage\n"
+        "        Total                             : N/A\n"
+        "        Used                              : N/A\n" % (facts["driver"], _cuda(facts), BUS, NAME)
+    )
+
+
+def nvidia_container_runtime_hook(args: list[str]) -> int:
+    """Docker calls this before a container with ``--gpus`` starts; it fails as the real one does."""
+    del args
+    # The container's state comes on standard input; a caller whose pipe breaks would report that instead.
+    sys.stdin.read()
+    facts = hardware.load()
+    if facts["driver"] == "none" or facts["gpu"] == "lost":
+        problem = "driver not loaded" if facts["driver"] == "none" else "no devices found"
+        sys.stderr.write("nvidia-container-cli: initialization error: nvml error: %s\n" % problem)
+        return 1
+    return 0
+
+
+def clip_limits(args: list[str]) -> int:
+    """Fit a container's bundle to this machine, just before runc reads it.
+
+    Two changes: limits that this machine may not grant (it lacks CAP_SYS_RESOURCE, as many virtual
+    machines do) are lowered to what it has, since runc would refuse the container; and a container on
+    the host's network sees the Spark's own /sys/class, as it does on a real one.
+    """
+    import resource
+
+    path = args[0] + "/config.json"
+    with open(path) as file:
+        config = json.load(file)
+    with open("/proc/self/status") as file:
+        effective = next(line for line in file if line.startswith("CapEff"))
+    may_raise = bool(int(effective.split()[1], 16) >> 24 & 1)
+    for limit in () if may_raise else config["process"].get("rlimits") or ():
+        hard = resource.getrlimit(getattr(resource, limit["type"]))[1]
+        if hard != resource.RLIM_INFINITY:
+            limit["hard"], limit["soft"] = min(limit["hard"], hard), min(limit["soft"], hard)
+    namespaces = [entry["type"] for entry in config["linux"]["namespaces"] if not entry.get("path")]
+    if "network" not in namespaces:
+        for place in ("/sys/class", "/sys/devices/virtual/net"):
+            bind = {"destination": place, "type": "bind", "source": place, "options": ["rbind", "ro"]}
+            config["mounts"].append(bind)
+    with open(path, "w") as file:
+        json.dump(config, file)
+    return 0
