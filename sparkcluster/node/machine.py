@@ -43,7 +43,7 @@ def because(error: BaseException, path: str = "") -> str:
     if isinstance(error, ConnectionRefusedError):
         return "connection refused" + where
     if isinstance(error, (socket.timeout, subprocess.TimeoutExpired)):
-        return "no answer within %g s%s" % (LIMIT_S, where)
+        return "no answer within %g s%s" % (getattr(error, "timeout", LIMIT_S), where)
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno).lower() + where
     return "%s: %s" % (type(error).__name__, error) + where
@@ -131,11 +131,11 @@ class Machine:
         found = os.statvfs(self.at(path))
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
-    def run(self, argv: List[str]) -> Tuple[int, str]:
+    def run(self, argv: List[str], limit_s: float = LIMIT_S) -> Tuple[int, str]:
         """Exit code and output of a program; of one that fails, stderr stands in for an empty output.
 
         Raises:
-            Unreadable: it is not installed, or did not answer within LIMIT_S.
+            Unreadable: it is not installed, or did not answer within ``limit_s``.
         """
         environment = dict(os.environ, LC_ALL="C")
         try:
@@ -144,7 +144,7 @@ class Machine:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                timeout=LIMIT_S,
+                timeout=limit_s,
                 env=environment,
                 check=False,
             )

@@ -1,0 +1,109 @@
+"""Asks an image once what lies in it, and keeps the answer: an image ID is a hash, so it never changes."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Dict, List
+
+from sparkcluster.node import common, containers, engine
+from sparkcluster.node.machine import Machine, Unreadable, because, quoted
+
+LIMIT_S = 60.0  # of one container; the first start of a big image reads it from a cold disk
+
+
+def main(request: Dict[str, Any], _lines: Any = None) -> Dict[str, Any]:
+    """Answer what the image holds, from the kept answer where there is one.
+
+    Args:
+        request: state_dir, image_id (of this node's Docker engine) and reference (how the user calls it).
+
+    Returns:
+        The engine facts of the image, or ``{"unread": "why"}``.
+    """
+    return ask(request, Machine())
+
+
+def ask(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
+    """The same, of any machine."""
+    image_id = str(request["image_id"])
+    state_dir = common.expand(str(request["state_dir"]))
+    kept = containers.inside(machine, state_dir, image_id)
+    if kept is not None:
+        return kept
+    try:
+        found = run(machine, image_id)
+        found["reference"] = request.get("reference")
+        found["family"] = family(_config(machine, image_id), ngc=bool(found.pop("ngc", False)))
+    except Exception as error:
+        return {"unread": because(error)}
+    path = machine.at(containers.inside_path(state_dir, image_id))
+    try:
+        common.write_atomically(path, json.dumps(found, sort_keys=True).encode())
+    except OSError:
+        pass  # the answer is still good; the next run asks again
+    return found
+
+
+def run(machine: Machine, image_id: str) -> Dict[str, Any]:
+    """What the image's own Python says.
+
+    Its environment is left as the image sets it, PYTHONPATH too, for so will the engine see it.
+
+    Raises:
+        Unreadable: it has no Python, or that did not answer.
+    """
+    for python in ("python3", "python"):
+        exit_code, output = _docker_run(machine, image_id, python)
+        if exit_code == 0:
+            return engine.parse(output)
+        # how docker run tells that the program is not there (126 and 127, as a shell does)
+        if exit_code not in (126, 127):
+            break
+    if exit_code in (126, 127):
+        raise Unreadable("neither python3 nor python starts in the image")
+    raise Unreadable("%s in the image exit %d: %s" % (python, exit_code, _last_line(output)))
+
+
+def family(config: Dict[str, Any], *, ngc: bool) -> str:
+    """Who built the image: ``ngc`` by NVIDIA's entrypoint, ``upstream`` by vLLM's, else ``other``.
+
+    Args:
+        config: the image's configuration as the Docker engine tells it.
+        ngc: whether /opt/nvidia/nvidia_entrypoint.sh lies in it.
+    """
+    entrypoint = config.get("Entrypoint") or []
+    words = [entrypoint] if isinstance(entrypoint, str) else [str(word) for word in entrypoint]
+    names = {str(each).partition("=")[0] for each in config.get("Env") or []}
+    if ngc or "NVIDIA_PRODUCT_NAME" in names or any("nvidia_entrypoint" in word for word in words):
+        return "ngc"
+    # vLLM's Dockerfile named the API server's module before it named "vllm serve"
+    if words[:2] == ["vllm", "serve"] or any(word.startswith("vllm.entrypoints") for word in words):
+        return "upstream"
+    return "other"
+
+
+def _docker_run(machine: Machine, image_id: str, python: str) -> List[Any]:
+    name = "sparkcluster-ask-%d-%s" % (os.getpid(), image_id.rpartition(":")[2][:12])
+    argv = ["docker", "run", "--rm", "--name", name, "--network", "none", "--pull=never"]
+    try:
+        return list(machine.run([*argv, "--entrypoint", python, image_id, "-c", engine.SNIPPET], LIMIT_S))
+    except Unreadable:
+        try:
+            machine.run(["docker", "rm", "--force", name])  # ending the client leaves its container
+        except Unreadable:
+            pass
+        raise
+
+
+def _config(machine: Machine, image_id: str) -> Dict[str, Any]:
+    """The image's configuration, empty where the Docker engine does not tell it."""
+    try:
+        status, found = machine.docker("/images/%s/json" % quoted(image_id))
+    except Unreadable:
+        return {}
+    return (found.get("Config") or {}) if status == 200 and isinstance(found, dict) else {}
+
+
+def _last_line(output: str) -> str:
+    return (output.strip().splitlines() or ["no output"])[-1].strip()

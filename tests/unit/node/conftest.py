@@ -1,0 +1,140 @@
+"""A Spark made of files: a tree of /sys, /proc and /etc, canned programs and Docker answers."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sparkcluster.node.machine import Machine, Unreadable
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "facts"
+EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
+
+
+class FakeMachine(Machine):
+    """A machine whose files lie below ``root`` and whose programs and engine answer from ``case``."""
+
+    def __init__(self, root: str, case: dict[str, Any]) -> None:
+        super().__init__(root)
+        self.case = case
+        self.ran: list[list[str]] = []
+
+    def run(self, argv: list[str], limit_s: float = 3.0) -> tuple[int, str]:
+        self.ran.append(argv)
+        line = " ".join(argv)
+        for start, answer in self.case.get("programs", {}).items():
+            if answer is not None and line.startswith(start):
+                if "unread" in answer:
+                    raise Unreadable(answer["unread"])
+                return answer.get("exit", 0), answer["output"]
+        raise Unreadable(f"{argv[0]} is not installed")
+
+    def docker(self, path: str) -> tuple[int, Any]:
+        engine = self.case.get("docker", {})
+        if "unread" in engine:
+            raise Unreadable(engine["unread"])
+        return (200, engine[path]) if path in engine else (404, {"message": "no such thing"})
+
+    def addresses(self) -> dict[str, list[str]]:
+        return {name: each.get("addresses", []) for name, each in self.case.get("interfaces", {}).items()}
+
+    def space(self, path: str) -> tuple[int, int]:
+        return 4_000_000_000_000, 3_000_000_000_000
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "user": "nvidia",
+            "uid": 1000,
+            "groups": ["docker", "nvidia", "sudo"],
+            "home": "/home/nvidia",
+            "python": {"executable": "/usr/bin/python3", "version": "3.12.3"},
+            "architecture": "aarch64",
+            "hostname": "spark-1a2b",
+            "kernel": "6.17.0-1014-nvidia",
+            "clock_s": 1_780_000_000.0,
+            **self.case.get("identity", {}),
+        }
+
+
+def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """``base`` with ``over`` laid on it; None takes a key away."""
+    result = copy.deepcopy(base)
+    for key, value in over.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict) and isinstance(result.get(key), dict) and "unread" not in value:
+            result[key] = merged(result[key], value)
+        else:
+            result[key] = value
+    return result
+
+
+def load_case(name: str) -> dict[str, Any]:
+    """The case ``name`` of tests/golden/facts, on top of the case that it is based on."""
+    case = yaml.safe_load((GOLDEN / name / "machine.yaml").read_text())
+    based_on = case.pop("base", None)
+    return case if based_on is None else merged(load_case(based_on), case)
+
+
+def safetensors(size_bytes: int, *, present_bytes: int | None = None) -> bytes:
+    """A safetensors file with one tensor of ``size_bytes``, of which ``present_bytes`` are there."""
+    tensor = {"dtype": "U8", "shape": [size_bytes], "data_offsets": [0, size_bytes]}
+    header = json.dumps({"__metadata__": {"format": "pt"}, "w": tensor}).encode()
+    data = b"\1" * (size_bytes if present_bytes is None else present_bytes)
+    return struct.pack("<Q", len(header)) + header + data
+
+
+def build(root: Path, case: dict[str, Any]) -> FakeMachine:
+    """Lay out the tree of ``case`` below ``root``."""
+    files: dict[str, Any] = dict(case.get("files", {}))
+    for name, each in case.get("interfaces", {}).items():
+        here = f"sys/class/net/{name}/"
+        for key in ("mtu", "address", "operstate", "carrier", "speed", "phys_port_name"):
+            if key in each:
+                files[here + key] = f"{each[key]}\n"
+        if "driver" in each:
+            files[here + "device/driver"] = {"link": f"../../../../bus/pci/drivers/{each['driver']}"}
+        if each.get("wireless"):
+            files[here + "wireless/.keep"] = ""
+    for name, each in case.get("hcas", {}).items():
+        here = f"sys/class/infiniband/{name}/"
+        port = here + "ports/1/"
+        files[here + "fw_ver"] = each.get("fw_ver", "28.45.4028") + "\n"
+        files[port + "state"] = each["state"] + "\n"
+        files[port + "phys_state"] = each["phys_state"] + "\n"
+        files[port + "rate"] = each.get("rate", "200 Gb/sec (4X HDR)") + "\n"
+        if each.get("netdev"):
+            files[f"{here}device/net/{each['netdev']}/.keep"] = ""
+        for index in range(8):
+            files[f"{port}gids/{index}"] = EMPTY_GID + "\n"
+        for index, kind, value in each.get("gids", []):
+            files[f"{port}gids/{index}"] = value + "\n"
+            files[f"{port}gid_attrs/types/{index}"] = kind + "\n"
+            files[f"{port}gid_attrs/ndevs/{index}"] = each["netdev"] + "\n"
+    for path, content in files.items():
+        target = root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, dict) and "link" in content:
+            os.symlink(content["link"], target)
+        elif isinstance(content, dict) and "safetensors" in content:
+            target.write_bytes(safetensors(content["safetensors"], present_bytes=content.get("present")))
+        else:
+            target.write_text(content if isinstance(content, str) else json.dumps(content))
+    return FakeMachine(str(root), case)
+
+
+@pytest.fixture
+def make_machine(tmp_path: Path) -> Any:
+    """Builder of a machine from a case or from the name of one."""
+
+    def make(case: str | dict[str, Any]) -> FakeMachine:
+        return build(tmp_path, load_case(case) if isinstance(case, str) else case)
+
+    return make
