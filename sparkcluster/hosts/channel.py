@@ -1,0 +1,271 @@
+"""One command on one SSH channel."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import NoReturn, Self
+
+import paramiko
+
+from sparkcluster.errors import CommandTimeout, HostLost
+from sparkcluster.hosts.base import Result
+from sparkcluster.hosts.handshake import left
+from sparkcluster.hosts.quote import MARK, end_line, named, shown
+from sparkcluster.hosts.transport import ended_by, send_exec
+
+_CHUNK = 1 << 15  # what one SSH packet holds
+_INLINE = 1 << 14  # input so short that sending it cannot block, whatever the command does with it
+_FINISH_S = 5
+_STDERR_KEPT = 1 << 20
+
+
+class Command:
+    """A command on a channel of its own; ``done`` is called once, when the channel is given back."""
+
+    def __init__(
+        self, name: str, channel: paramiko.Channel, argv: Sequence[str], done: Callable[[], None]
+    ) -> None:
+        self.name = name
+        self.what = shown(argv)
+        self.channel = channel
+        self._done: Callable[[], None] | None = done
+        self._ending = threading.Lock()
+        self._stderr: list[bytes] = []
+        self._reader = threading.Thread(target=self._drain_stderr, daemon=True)
+        self._pid: int | None = None
+        self._named = threading.Event()
+        send_exec(channel, named(argv))
+
+    def watch_stderr(self) -> None:
+        """Begin to collect standard error: unread, it would stop the command."""
+        self._reader.start()
+
+    def _drain_stderr(self) -> None:
+        try:
+            self._collect_stderr()
+        finally:
+            self._named.set()
+
+    def _collect_stderr(self) -> None:
+        size = 0
+        while True:
+            try:
+                chunk = self.channel.recv_stderr(_CHUNK)
+            except TimeoutError:
+                if self.channel.closed:
+                    return
+                continue
+            except (OSError, EOFError, paramiko.SSHException):
+                return
+            if not chunk:
+                return
+            if self._pid is None:
+                chunk = self._take_name(b"".join(self._stderr) + chunk)
+                self._stderr.clear()
+                size = 0
+            self._stderr.append(chunk)
+            size += len(chunk)
+            while size > _STDERR_KEPT and len(self._stderr) > 1:
+                size -= len(self._stderr.pop(0))
+
+    def _take_name(self, text: bytes) -> bytes:
+        """``text`` without the line that names its process; a login shell may talk before it."""
+        match = MARK.search(text)
+        if match is None:
+            return text
+        self._pid = int(match[1])
+        self._named.set()
+        return text[: match.start()] + text[match.end() :]
+
+    def result(self, stdout: bytes, deadline: float) -> Result:
+        """How it ended, once its output has; TimeoutError after ``deadline``."""
+        self._reader.join(left(deadline))
+        if self._reader.is_alive() or not self.channel.status_event.wait(left(deadline)):
+            raise TimeoutError
+        number = ended_by(self.channel)
+        exit_code = self.channel.exit_status if number is None else -number
+        if number is None and exit_code < 0:
+            self.lost(None)
+        return Result(exit_code, stdout, b"".join(self._stderr))
+
+    def lost(self, error: BaseException | None) -> NoReturn:
+        """Raise what is known of a command that ended without saying how."""
+        self.end()
+        reason = f": {error}" if error and str(error) else ""
+        raise HostLost(
+            f"connection to {self.name} broke while {self.what} ran{reason}", node=self.name, step=self.what
+        ) from error
+
+    def end(self, *, kill: bool = False) -> None:
+        """Give the channel back, with ``kill`` after ending the command. Never raises, takes at most 2 s."""
+        with self._ending:
+            done, self._done = self._done, None
+        if done is None:
+            return
+
+        def leave() -> None:
+            with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+                if kill and not self.channel.closed:
+                    self._kill()
+            with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+                self.channel.close()
+
+        # A node that hangs takes nothing off the socket, and paramiko would wait for that without a limit.
+        leaver = threading.Thread(target=leave, daemon=True)
+        leaver.start()
+        leaver.join(2)
+        if leaver.is_alive():
+            self.channel.get_transport().close()
+        done()
+
+    def _kill(self) -> None:
+        """End the command's process group through a session of its own."""
+        if not self._named.wait(0.5) or self._pid is None:
+            return
+        session = self.channel.get_transport().open_session(timeout=1)
+        session.settimeout(1.5)
+        try:
+            send_exec(session, end_line(self._pid))
+            session.recv(1)
+        finally:
+            session.close()
+
+
+def run(command: Command, stdin: Iterable[bytes], size_bytes: int, timeout_s: float) -> Result:
+    """Feed ``stdin`` to ``command`` and wait for its end, reading all it says meanwhile."""
+    deadline = time.monotonic() + timeout_s
+    channel = command.channel
+    channel.settimeout(timeout_s)
+    command.watch_stderr()
+
+    def feed() -> None:
+        # A command may end without reading its input: then its exit code is what counts.
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            for chunk in stdin:
+                _send(channel, chunk)
+            channel.shutdown_write()
+
+    if size_bytes <= _INLINE:
+        feed()
+    else:
+        threading.Thread(target=feed, daemon=True).start()
+    received: list[bytes] = []
+    try:
+        while True:
+            channel.settimeout(left(deadline))
+            chunk = channel.recv(1 << 18)
+            if not chunk:
+                break
+            received.append(chunk)
+        result = command.result(b"".join(received), deadline)
+    except TimeoutError:
+        command.end(kill=True)
+        raise CommandTimeout(
+            f"{command.what} on {command.name} did not end within {timeout_s:g} s",
+            node=command.name,
+            step=command.what,
+        ) from None
+    except (OSError, EOFError, paramiko.SSHException) as error:
+        command.lost(error)
+    except BaseException:
+        command.end(kill=True)
+        raise
+    command.end()
+    return result
+
+
+def _send(channel: paramiko.Channel, data: bytes) -> None:
+    view = memoryview(data)
+    for start in range(0, len(view), _CHUNK):
+        channel.sendall(bytes(view[start : start + _CHUNK]))
+
+
+class ChannelStream:
+    """A command that talks in lines; see ``hosts.base.Stream``."""
+
+    def __init__(self, command: Command, stdin: bytes) -> None:
+        self._command = command
+        self._channel = command.channel
+        self._rest = b""
+        command.watch_stderr()
+        self._channel.settimeout(30)
+        self.send(stdin)
+
+    def lines(self, silence_s: float) -> Iterator[bytes]:
+        """Lines of its standard output, until it ends; CommandTimeout after ``silence_s`` without any."""
+        command = self._command
+        while True:
+            self._channel.settimeout(silence_s)
+            try:
+                chunk = self._channel.recv(1 << 18)
+            except TimeoutError:
+                raise CommandTimeout(
+                    f"{command.what} on {command.name} said nothing for {silence_s:g} s",
+                    node=command.name,
+                    step=command.what,
+                ) from None
+            except (OSError, EOFError, paramiko.SSHException) as error:
+                command.lost(error)
+            if not chunk:
+                break
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            yield from lines
+        if not self._channel.get_transport().is_active():
+            command.lost(None)
+        if self._rest:
+            last, self._rest = self._rest, b""
+            yield last
+
+    def send(self, data: bytes) -> None:
+        """Write to its standard input; HostLost where nobody reads any more."""
+        try:
+            _send(self._channel, data)
+        except TimeoutError:
+            command = self._command
+            raise CommandTimeout(
+                f"{command.what} on {command.name} takes no input", node=command.name, step=command.what
+            ) from None
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            self._command.lost(error)
+
+    def finish(self) -> Result:
+        """Close its input, wait at most 5 s for its end, and return how it ended."""
+        deadline = time.monotonic() + _FINISH_S
+        command = self._command
+        received = [self._rest]
+        try:
+            self._channel.shutdown_write()
+            while True:
+                self._channel.settimeout(left(deadline))
+                chunk = self._channel.recv(1 << 18)
+                if not chunk:
+                    break
+                received.append(chunk)
+            result = command.result(b"".join(received), deadline)
+        except TimeoutError:
+            command.end(kill=True)
+            raise CommandTimeout(
+                f"{command.what} on {command.name} did not end within {_FINISH_S} s of the end of its input",
+                node=command.name,
+                step=command.what,
+            ) from None
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            command.lost(error)
+        command.end()
+        return result
+
+    def close(self) -> None:
+        """End it: its process group gets SIGTERM, and SIGKILL a second later."""
+        self._command.end(kill=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,108 @@
+"""A node that exists in a test only: it answers as scripted and remembers what it was asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sparkcluster.errors import CommandFailed
+from sparkcluster.hosts.base import Result
+
+# What a command answers: a Result, the text of its output, an error, or a function of argv and stdin.
+Answer = Result | str | Exception | Callable[[Sequence[str], bytes], Result]
+
+
+class FakeHost:
+    """Takes answers by ``on`` and ``program``, the last that fits wins; keeps ``calls`` and ``files``."""
+
+    def __init__(self, name: str = "spark-1") -> None:
+        self.name = name
+        self.calls: list[tuple[list[str], bytes]] = []
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.files: dict[str, tuple[bytes, int]] = {}
+        self.closed = False
+        self._answers: list[tuple[list[str], Answer]] = []
+        self._programs: dict[str, Callable[[dict[str, Any]], Any]] = {}
+
+    def on(self, *words: str, answer: Answer = "") -> Self:
+        """Answer commands that begin with ``words``."""
+        self._answers.insert(0, (list(words), answer))
+        return self
+
+    def program(self, module: str, answer: Callable[[dict[str, Any]], Any] | dict[str, Any]) -> Self:
+        """Answer the program ``module``: a document, a list of lines, or a function of its request."""
+        self._programs[module] = answer if callable(answer) else lambda _: answer
+        return self
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30) -> Result:
+        """The scripted answer; exit code 127 where there is none."""
+        del timeout_s
+        self.calls.append((list(argv), stdin))
+        if stdin.startswith(b'{"start": '):
+            boot = json.loads(stdin.split(b"\n", 1)[0])
+            module = boot["modules"][-1][0]
+            self.requests.append((module, boot["request"]))
+            if module in self._programs:
+                said = self._programs[module](boot["request"])
+                lines = said if isinstance(said, list) else [said]
+                return Result(0, "".join(json.dumps(line) + "\n" for line in lines).encode(), b"")
+        for words, answer in self._answers:
+            if list(argv[: len(words)]) == words:
+                if isinstance(answer, Exception):
+                    raise answer
+                if isinstance(answer, str):
+                    return Result(0, answer.encode(), b"")
+                return answer if isinstance(answer, Result) else answer(argv, stdin)
+        return Result(127, b"", f"{argv[0]}: not scripted".encode())
+
+    def stream(self, argv: Sequence[str], *, stdin: bytes = b"") -> FakeStream:
+        """A stream over the lines of the scripted answer."""
+        return FakeStream(self.run(argv, stdin=stdin))
+
+    def put(self, content: bytes | Path, path: str, *, mode: int = 0o600) -> None:
+        """Keep the file in ``files``."""
+        if path.startswith("/proc/"):
+            raise CommandFailed(f"{path} could not be written on {self.name}", node=self.name, step="put")
+        self.files[path] = (content.read_bytes() if isinstance(content, Path) else content, mode)
+
+    def close(self) -> None:
+        """Remember that it was closed."""
+        self.closed = True
+
+
+class FakeStream:
+    """Lines of one Result; ``sent`` holds what was written to it."""
+
+    def __init__(self, result: Result) -> None:
+        self._result = result
+        self.sent = b""
+        self.closed = False
+
+    def lines(self, silence_s: float) -> Iterator[bytes]:
+        """Its output, line by line."""
+        del silence_s
+        yield from self._result.stdout.splitlines()
+
+    def send(self, data: bytes) -> None:
+        """Keep ``data`` in ``sent``."""
+        self.sent += data
+
+    def finish(self) -> Result:
+        """The result."""
+        self.closed = True
+        return self._result
+
+    def close(self) -> None:
+        """Remember that it was closed."""
+        self.closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,117 @@
+"""Many hosts at once: every outcome is reported, not the first failure."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from sparkcluster.errors import CommandTimeout, SparkclusterError
+from sparkcluster.hosts.base import Host
+
+T = TypeVar("T")
+
+
+class Fleet:
+    """The hosts of a cluster by their nodes' names.
+
+    Args:
+        hosts: the nodes.
+        others: what has to be closed after them, as the jumps that they share.
+    """
+
+    def __init__(self, hosts: Mapping[str, Host], others: Iterable[Host] = ()) -> None:
+        self.hosts: dict[str, Host] = dict(hosts)
+        self._others = list(others)
+
+    def __getitem__(self, name: str) -> Host:
+        return self.hosts[name]
+
+    def __len__(self) -> int:
+        return len(self.hosts)
+
+    def joined(self, other: Fleet) -> Fleet:
+        """This fleet with the nodes of ``other``; closing it closes both."""
+        return Fleet({**self.hosts, **other.hosts}, [*self._others, *other._others])
+
+    @property
+    def names(self) -> list[str]:
+        """The nodes' names in the inventory's order."""
+        return list(self.hosts)
+
+    def each(
+        self, function: Callable[[Host], T], names: Iterable[str] | None = None, *, limit_s: float = 900
+    ) -> dict[str, T | SparkclusterError]:
+        """Call ``function`` for all nodes (or ``names``) at once; per node what it returned or why it failed.
+
+        An error that is not ours is a defect: it propagates once all have ended. A node that has not ended
+        after ``limit_s`` seconds counts as CommandTimeout; its thread is left to the limits of its own.
+        """
+        chosen = self.names if names is None else list(names)
+        calls = {name: _Call(function, self.hosts[name]) for name in chosen}
+        if len(calls) == 1:
+            next(iter(calls.values())).run()
+        else:
+            for call in calls.values():
+                threading.Thread(target=call.run, daemon=True, name=f"each {call.host.name}").start()
+        deadline = time.monotonic() + limit_s
+        for call in calls.values():
+            call.ended.wait(max(0.0, deadline - time.monotonic()))
+        for call in calls.values():
+            if call.defect is not None:
+                raise call.defect
+        return {name: call.outcome(limit_s) for name, call in calls.items()}
+
+    def close(self) -> None:
+        """Close all hosts at once. Never raises."""
+        closers = [threading.Thread(target=host.close, daemon=True) for host in self.hosts.values()]
+        for closer in closers:
+            closer.start()
+        for closer in closers:
+            closer.join(2)
+        for host in self._others:
+            host.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Call(Generic[T]):
+    def __init__(self, function: Callable[[Host], T], host: Host) -> None:
+        self.host = host
+        self.ended = threading.Event()
+        self.defect: Exception | None = None
+        self._function = function
+        self._outcome: list[T | SparkclusterError] = []
+
+    def run(self) -> None:
+        try:
+            self._outcome.append(self._function(self.host))
+        except SparkclusterError as error:
+            self._outcome.append(error)
+        except Exception as error:  # noqa: BLE001 - raised again by each()
+            self.defect = error
+        finally:
+            self.ended.set()
+
+    def outcome(self, limit_s: float) -> T | SparkclusterError:
+        if self._outcome:
+            return self._outcome[0]
+        return CommandTimeout(f"{self.host.name} did not end within {limit_s:g} s", node=self.host.name)
+
+
+def values(outcomes: Mapping[str, T | SparkclusterError]) -> dict[str, T]:
+    """What came back, of the nodes where something did."""
+    return {name: one for name, one in outcomes.items() if not isinstance(one, SparkclusterError)}
+
+
+def failures(outcomes: Mapping[str, T | SparkclusterError]) -> dict[str, SparkclusterError]:
+    """The errors, of the nodes that failed."""
+    return {name: one for name, one in outcomes.items() if isinstance(one, SparkclusterError)}

@@ -1,0 +1,311 @@
+"""Making one verified SSH connection: TCP, host key, login, each failure told apart."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import paramiko
+from fabric import Config, Connection
+
+from sparkcluster.errors import (
+    AuthFailed,
+    HostError,
+    HostKeyChanged,
+    HostKeyUnknown,
+    HostLost,
+    HostRefused,
+    HostTimeout,
+    HostUnknown,
+    UsageError,
+)
+from sparkcluster.hosts import known_hosts
+from sparkcluster.hosts.resolve import SshTarget
+from sparkcluster.hosts.transport import Transport, prefer
+
+KEEPALIVE_S = 10
+# A handshake is a second of CPU on a busy controller; more than this at once only slow each other down.
+_HANDSHAKES = threading.BoundedSemaphore(8)
+
+
+def connect(name: str, target: SshTarget, through: paramiko.Transport | None = None) -> Connection:
+    """An open connection to ``target``, over ``through`` where it has a jump.
+
+    TCP, handshake and login together take at most ``target.connect_timeout_s`` seconds.
+
+    Raises:
+        HostError: which one says what is wrong; it names node ``name``.
+        UsageError: the identity that the inventory names cannot be read.
+    """
+    login = _Login(name, target)
+    with _HANDSHAKES:
+        deadline = time.monotonic() + target.connect_timeout_s
+        sock = _reach(name, target, through, deadline)
+        login.deadline = deadline
+        try:
+            return _handshake(name, target, sock, login, deadline)
+        except BaseException:
+            sock.close()
+            raise
+
+
+def _handshake(name: str, target: SshTarget, sock: Any, login: _Login, deadline: float) -> Connection:
+    def transport(sock: Any, **options: Any) -> Transport:
+        made = Transport(sock, **options)
+        made.handshake_timeout = left(deadline)
+        made.clear_to_send_timeout = target.connect_timeout_s
+        prefer(made, known_hosts.kinds(target.known_hosts, target.key_name))
+        return made
+
+    connection = Connection(
+        target.host,
+        user=target.user,
+        port=target.port,
+        # ours alone decides: fabric would read ssh_config itself, without Include
+        config=Config(lazy=True, ssh_config=paramiko.SSHConfig()),
+        gateway=False,
+        connect_kwargs={
+            "sock": sock,
+            "timeout": left(deadline),
+            "banner_timeout": left(deadline),
+            "auth_strategy": login,
+            "transport_factory": transport,
+        },
+    )
+    connection.client.set_missing_host_key_policy(_HostKeys(name, target))
+    try:
+        connection.open()
+    except (HostError, UsageError):
+        connection.client.close()
+        raise
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        connection.client.close()
+        if time.monotonic() >= deadline - 0.1:
+            raise HostTimeout(
+                f"{name}: sshd on {target.host} port {target.port} took the connection and then said "
+                f"nothing for {target.connect_timeout_s:g} s",
+                node=name,
+                step="connect",
+                hint=f"ssh -v {target.login} true",
+            ) from error
+        reason = str(error).strip() or type(error).__name__
+        raise HostLost(
+            f"{name}: {target.host} port {target.port} broke off the SSH handshake: {reason}",
+            node=name,
+            step="connect",
+            hint=f"ssh -v {target.login} true",
+        ) from error
+    connection.transport.set_keepalive(KEEPALIVE_S)
+    return connection
+
+
+def left(deadline: float) -> float:
+    """Seconds until ``deadline``, at least a moment, since 0 stands for no limit in many places."""
+    return max(0.05, deadline - time.monotonic())
+
+
+def _reach(name: str, target: SshTarget, through: paramiko.Transport | None, deadline: float) -> Any:
+    """A socket, or what does for one, to the node's sshd."""
+    if through is not None:
+        try:
+            return through.open_channel(
+                "direct-tcpip", (target.host, target.port), ("127.0.0.1", 0), timeout=left(deadline)
+            )
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            late = time.monotonic() >= deadline - 0.1
+            kind, what = (HostTimeout, "does not reach") if late else (HostRefused, "cannot reach")
+            jump = target.jump.host if target.jump else "the jump"
+            raise kind(
+                f"{name}: {jump} {what} {target.host} port {target.port}: {error}", node=name, step="connect"
+            ) from error
+    if target.proxy_command:
+        return paramiko.ProxyCommand(target.proxy_command)
+    return _tcp(name, target, deadline)
+
+
+def _tcp(name: str, target: SshTarget, deadline: float) -> socket.socket:
+    where = f"{target.host} port {target.port}"
+    try:
+        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise HostUnknown(
+            f"{name}: {target.host} does not resolve to an address",
+            node=name,
+            step="connect",
+            hint=f"getent hosts {shlex.quote(target.host)}, or give an address as host",
+        ) from error
+    failure: OSError = ConnectionRefusedError()
+    for index, (family, kind, protocol, _, address) in enumerate(found):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(left(deadline) / (len(found) - index))
+            sock.connect(address)
+        except OSError as error:
+            failure = error
+            sock.close()
+            continue
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            # A node that vanished is noticed two keep-alives later, not after a quarter of an hour.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 2 * KEEPALIVE_S * 1000)
+        return sock
+    if isinstance(failure, TimeoutError):
+        raise HostTimeout(
+            f"{name}: no answer from {where} within {target.connect_timeout_s:g} s",
+            node=name,
+            step="connect",
+            hint=f"ping {target.host}",
+        ) from failure
+    hint = "sudo systemctl start ssh, on the node" if isinstance(failure, ConnectionRefusedError) else None
+    reason = (failure.strerror or str(failure)).lower()
+    raise HostRefused(f"{name}: {where}: {reason}", node=name, step="connect", hint=hint) from failure
+
+
+class _HostKeys(paramiko.MissingHostKeyPolicy):
+    """The whole check of a host key: paramiko is given none, so that it asks us about each."""
+
+    def __init__(self, name: str, target: SshTarget) -> None:
+        self.name = name
+        self.target = target
+
+    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
+        """Accept the key, store it where that is wanted, or raise."""
+        del client, hostname
+        target = self.target
+        kind, blob = key.get_name(), key.get_base64()
+        verdict, file = known_hosts.check(target.known_hosts, target.key_name, kind, blob)
+        shown = f"{kind} {key.fingerprint}"
+        if verdict == "unknown" and target.host_keys == "accept-new":
+            verdict, file = self._store(kind, blob), target.known_hosts[0]
+        if verdict == "known":
+            return
+        if verdict == "unknown":
+            raise HostKeyUnknown(
+                f"{self.name}: the host key of {target.key_name} was never seen before ({shown})",
+                node=self.name,
+                step="connect",
+                hint=f"ssh {target.login} true   once, to compare and store it, or host_keys: accept-new",
+            )
+        forget = f"ssh-keygen -R '{target.key_name}' -f {shlex.quote(str(file))}"
+        text = "is revoked" if verdict == "revoked" else "is not the one on record"
+        raise HostKeyChanged(
+            f"{self.name}: the host key of {target.key_name} {text} ({shown}): "
+            "reinstalled, or another machine in between",
+            node=self.name,
+            step="connect",
+            hint=forget if verdict == "changed" else f"look for {target.key_name} in {file}",
+        )
+
+    def _store(self, kind: str, blob: str) -> known_hosts.Verdict:
+        file = self.target.known_hosts[0]
+        try:
+            return known_hosts.store(file, self.target.key_name, kind, blob)
+        except OSError as error:
+            raise UsageError(
+                f"{self.name}: its host key cannot be stored in {file}: {error.strerror}",
+                node=self.name,
+                step="connect",
+            ) from error
+
+
+class _Login:
+    """Keys in the order of OpenSSH: those named first, then the agent's, then the usual files."""
+
+    def __init__(self, name: str, target: SshTarget) -> None:
+        self.name = name
+        self.target = target
+        self.deadline = time.monotonic() + target.connect_timeout_s
+        self.locked: list[Path] = []
+        self.tried = 0
+        if target.identity is not None:
+            try:
+                target.identity.read_bytes()
+            except OSError as error:
+                raise UsageError(
+                    f"{name}: identity {target.identity} cannot be read: {error.strerror}",
+                    node=name,
+                    step="connect",
+                    hint="see identity in the inventory's ssh section",
+                ) from error
+
+    def authenticate(self, transport: paramiko.Transport) -> None:
+        """Log in on ``transport``, or raise AuthFailed."""
+        agent = paramiko.Agent()
+        reason = "it accepts none of our keys"
+        try:
+            for key in self._keys(agent):
+                self.tried += 1
+                transport.auth_timeout = left(self.deadline)
+                try:
+                    more = transport.auth_publickey(self.target.user, key)
+                except paramiko.BadAuthenticationType as error:
+                    reason = f"it accepts {', '.join(error.allowed_types)} only"
+                    break
+                except paramiko.AuthenticationException as error:
+                    if time.monotonic() >= self.deadline - 0.1:
+                        raise
+                    if not transport.is_active():
+                        reason = str(error) or "it closed the connection"
+                        break
+                    continue
+                if not more:
+                    return
+                reason = f"it wants {', '.join(more)} besides a key"
+        finally:
+            agent.close()
+        self._fail(reason if self.tried else "we have no key to offer")
+
+    def _fail(self, reason: str) -> NoReturn:
+        target = self.target
+        locked = f"; {self.locked[0]} is protected by a passphrase" if self.locked else ""
+        own = f"-i {shlex.quote(str(target.identity))} " if target.identity else ""
+        unlock = f"ssh-add {shlex.quote(str(self.locked[0]))}" if self.locked else None
+        raise AuthFailed(
+            f"{self.name}: login as {target.user} on {target.host} failed: {reason}{locked}",
+            node=self.name,
+            step="connect",
+            hint=unlock or f"ssh-copy-id {own}{target.login}",
+        )
+
+    def _keys(self, agent: paramiko.Agent) -> Iterator[paramiko.PKey]:
+        target = self.target
+        if target.identity is not None:
+            try:
+                key = self._load(target.identity, agent)
+            except (ValueError, paramiko.SSHException) as error:
+                raise UsageError(
+                    f"{self.name}: identity {target.identity} is no private key that can be used: {error}",
+                    node=self.name,
+                    step="connect",
+                ) from error
+            if key is not None:
+                yield key
+        if not target.identities_only:
+            yield from agent.get_keys()
+        for file in target.identities:
+            if not file.is_file():
+                continue
+            try:
+                key = self._load(file, agent)
+            except (ValueError, OSError, paramiko.SSHException):
+                continue  # ssh passes over such a file of the defaults, too
+            if key is not None:
+                yield key
+
+    def _load(self, file: Path, agent: paramiko.Agent) -> paramiko.PKey | None:
+        """The key in ``file``; where a passphrase protects it, the agent's copy of it, or None."""
+        try:
+            return paramiko.PKey.from_path(file)
+        except (paramiko.PasswordRequiredException, TypeError):
+            pass
+        public = file.with_name(file.name + ".pub")
+        blob = public.read_text(errors="replace").split()[1:2] if public.is_file() else []
+        match = next((key for key in agent.get_keys() if [key.get_base64()] == blob), None)
+        if match is None:
+            self.locked.append(file)
+        return match

@@ -1,0 +1,205 @@
+"""This machine as a node, without SSH: every command in a session of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sparkcluster.errors import CommandFailed, CommandTimeout, HostLost
+from sparkcluster.hosts.base import Result, Stream
+from sparkcluster.hosts.quote import quote, shown
+
+_FINISH_S = 5
+_NOT_FOUND = 127
+
+
+class LocalHost:
+    """The machine we run on. Commands start in the home directory, as over SSH."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The node's name in the inventory."""
+        return self._name
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30) -> Result:
+        """Run ``argv`` with ``stdin`` and wait for its end; CommandTimeout after ``timeout_s``."""
+        process = self._start(argv)
+        if isinstance(process, Result):
+            return process
+        with process:
+            try:
+                stdout, stderr = process.communicate(stdin, timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                _kill_group(process)
+                raise CommandTimeout(
+                    f"{shown(argv)} on {self._name} did not end within {timeout_s:g} s",
+                    node=self._name,
+                    step=shown(argv),
+                ) from None
+            except BaseException:
+                _kill_group(process)
+                raise
+        return Result(process.returncode, stdout, stderr)
+
+    def stream(self, argv: Sequence[str], *, stdin: bytes = b"") -> Stream:
+        """Start ``argv``, send it ``stdin`` and leave its input open."""
+        process = self._start(argv)
+        if isinstance(process, Result):
+            raise CommandFailed(process.stderr.decode(), node=self._name, step=shown(argv))
+        return _LocalStream(self._name, shown(argv), process, stdin)
+
+    def put(self, content: bytes | Path, path: str, *, mode: int = 0o600) -> None:
+        """Write a file atomically, its directories with it; ``~/`` is the user's home."""
+        target = Path.home() / path[2:] if path.startswith("~/") else Path(path)
+        data = content.read_bytes() if isinstance(content, Path) else content
+        try:
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".partial")
+            try:
+                with os.fdopen(descriptor, "wb") as stream:
+                    stream.write(data)
+                    os.fchmod(stream.fileno(), mode)
+                Path(name).replace(target)
+            except BaseException:
+                Path(name).unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            raise CommandFailed(
+                f"{path} could not be written on {self._name}: {error.strerror}", node=self._name, step="put"
+            ) from error
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _start(self, argv: Sequence[str]) -> subprocess.Popen[bytes] | Result:
+        quote(argv)
+        try:
+            return subprocess.Popen(
+                list(argv),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=Path.home() if Path.home().is_dir() else "/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            # what a shell on the other side of SSH would answer
+            return Result(_NOT_FOUND, b"", f"{argv[0]}: {error.strerror}".encode())
+
+
+class _LocalStream:
+    def __init__(self, name: str, what: str, process: subprocess.Popen[bytes], stdin: bytes) -> None:
+        if process.stdin is None or process.stdout is None or process.stderr is None:
+            raise ValueError("a stream needs all three pipes")
+        self._name, self._what, self._process = name, what, process
+        self._in, self._out = process.stdin, process.stdout
+        self._rest = b""
+        self._stderr: list[bytes] = []
+        self._reader = threading.Thread(target=self._drain, args=(process.stderr.fileno(),), daemon=True)
+        self._reader.start()
+        self.send(stdin)
+
+    def _drain(self, descriptor: int) -> None:
+        with contextlib.suppress(OSError):
+            while chunk := os.read(descriptor, 1 << 16):
+                self._stderr.append(chunk)
+
+    def _read(self, limit_s: float) -> bytes:
+        """What comes next; empty at the end, TimeoutError after ``limit_s``."""
+        if not select.select([self._out], [], [], max(0.0, limit_s))[0]:
+            raise TimeoutError
+        return os.read(self._out.fileno(), 1 << 18)
+
+    def lines(self, silence_s: float) -> Iterator[bytes]:
+        while True:
+            try:
+                chunk = self._read(silence_s)
+            except TimeoutError:
+                raise CommandTimeout(
+                    f"{self._what} on {self._name} said nothing for {silence_s:g} s",
+                    node=self._name,
+                    step=self._what,
+                ) from None
+            except (OSError, ValueError) as error:
+                raise self._lost() from error
+            if not chunk:
+                break
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            yield from lines
+        if self._rest:
+            last, self._rest = self._rest, b""
+            yield last
+
+    def send(self, data: bytes) -> None:
+        try:
+            self._in.write(data)
+            self._in.flush()
+        except (OSError, ValueError) as error:
+            raise self._lost() from error
+
+    def _lost(self) -> HostLost:
+        return HostLost(f"{self._what} on {self._name} reads no more", node=self._name, step=self._what)
+
+    def finish(self) -> Result:
+        deadline = time.monotonic() + _FINISH_S
+        received = [self._rest]
+        with contextlib.suppress(OSError):
+            self._in.close()
+        try:
+            while chunk := self._read(deadline - time.monotonic()):
+                received.append(chunk)
+            exit_code = self._process.wait(max(0.0, deadline - time.monotonic()))
+        except (TimeoutError, subprocess.TimeoutExpired):
+            self.close()
+            raise CommandTimeout(
+                f"{self._what} on {self._name} did not end within {_FINISH_S} s of the end of its input",
+                node=self._name,
+                step=self._what,
+            ) from None
+        except (OSError, ValueError) as error:
+            raise self._lost() from error
+        self.close()
+        return Result(exit_code, b"".join(received), b"".join(self._stderr))
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._in.close()
+        _kill_group(self._process)
+        self._reader.join(1)
+        self._out.close()
+        if self._process.stderr is not None and not self._reader.is_alive():
+            self._process.stderr.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM to the command and its children, SIGKILL a second later to what is left."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1)
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,65 @@
+"""The one function through which every value goes that reaches a shell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from sparkcluster.errors import UsageError
+
+
+def quote(argv: Sequence[str]) -> str:
+    """Command line that a POSIX shell splits into exactly ``argv``.
+
+    Raises:
+        UsageError: ``argv`` is empty, or holds a NUL byte, which no command line can carry.
+    """
+    if not argv or any("\0" in argument for argument in argv):
+        raise UsageError("a command needs at least one word, and none with a NUL byte")
+    return shlex.join(argv)
+
+
+def shown(argv: Sequence[str]) -> str:
+    """Short name of a command for messages: what runs, never what it is given."""
+    program = argv[0].rsplit("/", 1)[-1]
+    return f"{program} {argv[1]}" if len(argv) > 1 and argv[1].isalpha() else program
+
+
+# Says on standard error which process it is before it becomes the command: sshd passes no signals on to
+# commands of root, so that ending one takes its number.
+_NAMED = 'printf "\\001%s\\n" "$$" >&2; exec "$@"'
+MARK = re.compile(rb"\x01(\d+)\n")
+
+# Ends the process group of $1: SIGTERM, and SIGKILL where that did not help within a second.
+_END = (
+    'to() { kill -s "$1" -- "-$2" 2>/dev/null || kill -s "$1" "$2" 2>/dev/null; }; '
+    'to TERM "$1"; for i in 1 2 3 4 5 6 7 8 9 10; do '
+    'kill -s 0 -- "-$1" 2>/dev/null || exit 0; sleep 0.1; done; to KILL "$1"'
+)
+
+
+def named(argv: Sequence[str]) -> str:
+    """Command line of ``argv`` whose first line of standard error matches ``MARK``: its process."""
+    quote(argv)
+    return quote(["sh", "-c", _NAMED, "sh", *argv])
+
+
+def end_line(pid: int) -> str:
+    """Command line that ends process ``pid`` and its group."""
+    return quote(["sh", "-c", _END, "sh", str(pid)])
+
+
+# Writes standard input to $1 with mode $2, only where all $3 bytes arrived: a connection that breaks
+# looks like the end of the input. Parents are made, for the user alone.
+PUT = (
+    'set -e; umask 077; p=$1; case $p in "~/"*) p=$HOME/${p#"~/"};; esac; '
+    'case $p in */*) mkdir -p "${p%/*}/";; esac; t=$p.$$.partial; trap \'rm -f "$t"\' EXIT; '
+    'cat >"$t"; [ "$(wc -c <"$t")" -eq "$3" ] || { echo "cut short" >&2; exit 74; }; '
+    'chmod "$2" "$t"; mv -f "$t" "$p"'
+)
+
+
+def put_argv(path: str, mode: int, size_bytes: int) -> list[str]:
+    """Command that writes its standard input, ``size_bytes`` long, to ``path`` atomically."""
+    return ["sh", "-c", PUT, "sh", path, f"{mode:o}", str(size_bytes)]

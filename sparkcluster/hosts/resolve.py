@@ -1,0 +1,173 @@
+"""Where and how a node is reached by SSH: what ``ssh_config`` says of it, and the inventory over that."""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from sparkcluster.errors import UsageError
+from sparkcluster.spec.inventory import HostKeys, Ssh
+
+_JUMP = re.compile(
+    r"^(?:(?P<user>[^@:\s]+)@)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[^-@:\s\[\]][^@:\s\[\]]*)(?::(?P<port>\d{1,5}))?$"
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SshTarget:
+    """One way to one sshd, with nothing left to look up.
+
+    Attributes:
+        host: name or address to connect to.
+        alias: name under which its key stands in known_hosts.
+        identity: key file that the inventory names; has to be readable.
+        identities: key files that ssh_config names; those that are not there are passed over.
+        identities_only: offer no other key of the agent than these.
+        known_hosts: files to look host keys up in; the first is the one that a new key is stored in.
+        connect_timeout_s: limit for TCP, handshake and login together.
+        jump: the machine through which it is reached.
+        proxy_command: ssh_config's ProxyCommand, words filled in.
+    """
+
+    host: str
+    user: str
+    port: int = 22
+    alias: str = ""
+    identity: Path | None = None
+    identities: tuple[Path, ...] = ()
+    identities_only: bool = False
+    known_hosts: tuple[Path, ...] = ()
+    host_keys: HostKeys = "reject"
+    connect_timeout_s: float = 10
+    jump: SshTarget | None = None
+    proxy_command: str | None = None
+
+    @property
+    def key_name(self) -> str:
+        """Its name as known_hosts has it: ``[host]:port`` for ports other than 22."""
+        name = (self.alias or self.host).lower()
+        return name if self.port == 22 else f"[{name}]:{self.port}"
+
+    @property
+    def login(self) -> str:
+        """Words that follow ``ssh`` to get there by hand."""
+        port = "" if self.port == 22 else f"-p {self.port} "
+        return f"{port}{self.user}@{self.host}"
+
+
+def resolve(host: str, ssh: Ssh) -> SshTarget:
+    """How ``host`` is reached: keys that ``ssh`` sets win over what ssh_config says.
+
+    Raises:
+        UsageError: ssh_config cannot be read, or a jump makes no sense.
+    """
+    return _resolve(host, ssh, hops=())
+
+
+def _resolve(host: str, ssh: Ssh, hops: tuple[str, ...]) -> SshTarget:
+    if len(hops) > 8:
+        raise UsageError(f"ProxyJump goes in a circle: {' -> '.join(hops)}", hint="look at ~/.ssh/config")
+    config = _ssh_config(host, ssh)
+    name = config.get("hostname", [host])[0]
+    user = ssh.user or config.get("user", [getpass.getuser()])[0]
+    port = ssh.port or int(config.get("port", ["22"])[0])
+    tokens = {"h": name, "n": host, "p": str(port), "r": user, "u": getpass.getuser(), "d": str(Path.home())}
+    user_files = [ssh.known_hosts] if ssh.known_hosts else _words(config, "userknownhostsfile")
+    files = [file for file in (*user_files, *_words(config, "globalknownhostsfile")) if file != "none"]
+    jump = ssh.jump or next(iter(_words(config, "proxyjump")), None)
+    command = " ".join(config.get("proxycommand", []))
+    return SshTarget(
+        host=name,
+        user=user,
+        port=port,
+        alias=config.get("hostkeyalias", [name])[0],
+        identity=Path(ssh.identity).expanduser() if ssh.identity else None,
+        identities=tuple(_path(text, tokens) for text in config.get("identityfile", [])),
+        identities_only=config.get("identitiesonly", ["no"])[0] == "yes",
+        known_hosts=tuple(_path(file, tokens) for file in files or ["~/.ssh/known_hosts"]),
+        host_keys=ssh.host_keys,
+        connect_timeout_s=ssh.connect_timeout_s,
+        jump=_jump(jump, ssh, (*hops, host)) if jump and jump != "none" else None,
+        proxy_command=_fill(command, tokens) if command and command != "none" and not jump else None,
+    )
+
+
+def _jump(text: str, ssh: Ssh, hops: tuple[str, ...]) -> SshTarget:
+    """The last hop of ``a,b,c``, reached through those before it."""
+    *before, last = text.removeprefix("ssh://").split(",")
+    match = _JUMP.match(last)
+    if match is None:
+        raise UsageError(
+            f"a jump reads user@host:port, not {last!r}", hint="see jump in the inventory's ssh section"
+        )
+    own: dict[str, Any] = {
+        "user": match["user"],
+        "port": int(match["port"]) if match["port"] else None,
+        "identity": ssh.identity,
+        "known_hosts": ssh.known_hosts,
+        "host_keys": ssh.host_keys,
+        "connect_timeout_s": ssh.connect_timeout_s,
+        "jump": ",".join(before) or None,
+    }
+    return _resolve(match["host"].strip("[]"), Ssh.model_construct(**own), hops)
+
+
+def _ssh_config(host: str, ssh: Ssh) -> dict[str, list[str]]:
+    """What ssh_config says of ``host``, keys in lower case, one value per line of it."""
+    argv = ["ssh", "-G"]
+    argv += ["-p", str(ssh.port)] if ssh.port else []
+    argv += ["-l", ssh.user] if ssh.user else []
+    try:
+        done = subprocess.run(
+            [*argv, "--", host], capture_output=True, stdin=subprocess.DEVNULL, timeout=10, check=False
+        )
+    except FileNotFoundError:
+        return _without_ssh(host)
+    except subprocess.TimeoutExpired:
+        raise UsageError(
+            f"ssh -G {host} did not end within 10 s", hint="look for Match exec in ~/.ssh/config"
+        ) from None
+    if done.returncode:
+        last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
+        raise UsageError(f"ssh_config cannot be used for {host}: {last}", hint=f"ssh -G {host}")
+    config: dict[str, list[str]] = {}
+    for line in done.stdout.decode(errors="replace").splitlines():
+        key, _, value = line.partition(" ")
+        config.setdefault(key.lower(), []).append(value.strip())
+    return config
+
+
+def _without_ssh(host: str) -> dict[str, list[str]]:
+    """The same where no ssh is installed: paramiko reads it, without ``Include``."""
+    import paramiko
+
+    config: dict[str, list[str]] = {}
+    for file in (Path("~/.ssh/config").expanduser(), Path("/etc/ssh/ssh_config")):
+        if not file.is_file():
+            continue
+        try:
+            found = paramiko.SSHConfig.from_path(str(file)).lookup(host)
+        except paramiko.SSHException as error:
+            raise UsageError(f"{file}: {error}") from None
+        for key, value in found.items():
+            config.setdefault(key, value if isinstance(value, list) else [str(value)])
+    config.setdefault("userknownhostsfile", ["~/.ssh/known_hosts"])
+    config.setdefault("globalknownhostsfile", ["/etc/ssh/ssh_known_hosts"])
+    config.setdefault("identityfile", [f"~/.ssh/id_{kind}" for kind in ("ed25519", "ecdsa", "rsa")])
+    return config
+
+
+def _words(config: dict[str, list[str]], key: str) -> list[str]:
+    return " ".join(config.get(key, [])).split()
+
+
+def _fill(text: str, tokens: dict[str, str]) -> str:
+    return re.sub(r"%(.)", lambda match: {"%": "%", **tokens}.get(match[1], match[0]), text)
+
+
+def _path(text: str, tokens: dict[str, str]) -> Path:
+    return Path(_fill(text, tokens)).expanduser()

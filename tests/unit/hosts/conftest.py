@@ -1,0 +1,147 @@
+"""A real sshd on loopback with keys of its own, for one test."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.hosts.resolve import SshTarget
+from sparkcluster.hosts.ssh import SshHost
+
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def keygen(path: Path, *more: str) -> Path:
+    if not path.exists():
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path), *more], check=True, stdin=subprocess.DEVNULL
+        )
+    return path
+
+
+class Sshd:
+    def __init__(self, folder: Path, host_key: Path, options: tuple[str, ...] = ()) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.identity = keygen(folder.parent / "id")
+        self.host_key = host_key
+        self.port = free_port()
+        self.known_hosts = folder / "known_hosts"
+        authorized = folder / "authorized_keys"
+        authorized.write_text(self.identity.with_suffix(".pub").read_text())
+        config = folder / "sshd_config"
+        config.write_text(
+            "\n".join(
+                [
+                    f"Port {self.port}",
+                    "ListenAddress 127.0.0.1",
+                    f"HostKey {host_key}",
+                    f"AuthorizedKeysFile {authorized}",
+                    f"PidFile {folder}/pid",
+                    "StrictModes no",
+                    "UsePAM no",
+                    "PasswordAuthentication no",
+                    "PermitRootLogin yes",
+                    "UseDNS no",
+                    *options,
+                ]
+            )
+        )
+        if os.getuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)
+        self.log = folder / "log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [SSHD, "-D", "-e", "-f", str(config)], stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        until = time.monotonic() + 10
+        while True:
+            with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", self.port)):
+                return
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < until, self.log.read_text()
+            time.sleep(0.02)
+
+    def trust(self) -> None:
+        public = self.host_key.with_suffix(".pub").read_text().split()[:2]
+        self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {' '.join(public)}\n")
+
+    def target(self, **own) -> SshTarget:
+        given = {
+            "host": "127.0.0.1",
+            "user": getpass.getuser(),
+            "port": self.port,
+            "identity": self.identity,
+            "identities_only": True,
+            "known_hosts": (self.known_hosts,),
+            "connect_timeout_s": 15,
+        }
+        return SshTarget(**{**given, **own})
+
+    def host(self, **own) -> SshHost:
+        return SshHost("spark-1", self.target(**own))
+
+    def children(self) -> list[int]:
+        """Processes that serve its connections."""
+        found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, check=False)
+        return [int(word) for word in found.stdout.split()]
+
+    def stop(self) -> None:
+        for pid in [*self.children(), self.process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture(scope="session")
+def _needs_sshd() -> None:
+    if SSHD is None or not shutil.which("ssh-keygen"):
+        pytest.skip("no sshd: sudo apt-get install openssh-server")
+
+
+@pytest.fixture
+def start_sshd(tmp_path, _needs_sshd):
+    """Starts sshds for one test: ``start_sshd("name", "Option value", …)``."""
+    running: list[Sshd] = []
+
+    def start(name: str = "sshd", *options: str) -> Sshd:
+        running.append(Sshd(tmp_path / name, keygen(tmp_path / f"{name}_host_key"), options))
+        return running[-1]
+
+    yield start
+    for server in running:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, _needs_sshd):
+    """One sshd that its tests leave as they found it."""
+    folder = tmp_path_factory.mktemp("sshd")
+    started = Sshd(folder / "sshd", keygen(folder / "host_key"))
+    started.trust()
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def host(server):
+    """A host on a connection of its own to ``server``."""
+    made = server.host()
+    yield made
+    made.close()

@@ -1,0 +1,251 @@
+"""Commands over a real sshd: output, input, ends, limits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from sparkcluster.errors import CommandFailed, CommandTimeout, HostLost, HostTimeout, UsageError
+from sparkcluster.hosts import program
+
+MB = 1_000_000
+ECHO = "import sys,shutil; shutil.copyfileobj(sys.stdin.buffer, sys.stdout.buffer)"
+BOTH = (
+    "import sys,threading\n"
+    "def pour(to): to.write(b'x' * 10_000_000); to.flush()\n"
+    "one = threading.Thread(target=pour, args=(sys.stderr.buffer,)); one.start(); pour(sys.stdout.buffer); one.join()\n"
+    "print(len(sys.stdin.buffer.read()))"
+)
+
+
+def test_a_command_says_its_output_its_errors_and_its_exit_code(host):
+    result = host.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert (result.exit_code, result.stdout, result.stderr) == (3, b"out\n", b"err\n")
+
+
+def test_a_missing_command_answers_127(host):
+    assert host.run(["no-such-command"]).exit_code == 127
+
+
+def test_a_signal_is_a_negative_exit_code(host):
+    assert host.run(["sh", "-c", "kill -9 $$"]).exit_code == -signal.SIGKILL
+    assert host.run(["sh", "-c", "kill -1 $$"]).exit_code == -signal.SIGHUP
+
+
+def test_20_mb_go_there_and_back(host):
+    data = os.urandom(MB) * 20
+    assert host.run(["python3", "-c", ECHO], stdin=data, timeout_s=60).stdout == data
+
+
+def test_a_command_that_floods_both_outputs_before_it_reads_does_not_deadlock(host):
+    result = host.run(["python3", "-c", BOTH], stdin=b"y" * 10 * MB, timeout_s=60)
+    assert result.stdout.endswith(b"10000000\n")
+    assert len(result.stdout) == 10 * MB + len(b"10000000\n")
+
+
+def test_a_command_that_does_not_read_its_input_ends_with_its_own_exit_code(host):
+    assert host.run(["sh", "-c", "exit 5"], stdin=b"y" * 10 * MB).exit_code == 5
+
+
+@pytest.mark.parametrize(
+    "nasty", ["a; touch {}", "$(touch {})", "`touch {}`", "' ; touch {} ; '", '" && touch {} #', "a\ntouch {}\n", "ü \\ *", ""]
+)
+def test_arguments_reach_the_program_as_they_are(host, tmp_path, nasty):
+    mark = tmp_path / "x"
+    argument = nasty.format(mark)
+    result = host.run(["python3", "-c", "import sys; print(ascii(sys.argv[1]))", argument])
+    assert result.stdout.decode().strip() == ascii(argument)
+    assert not mark.exists()
+
+
+def test_a_nul_byte_is_refused(host):
+    with pytest.raises(UsageError):
+        host.run(["echo", "a\0b"])
+
+
+def test_a_command_that_outlives_its_limit_is_killed(host, tmp_path):
+    mark = tmp_path / "pid"
+    begin = time.monotonic()
+    with pytest.raises(CommandTimeout, match="sh on spark-1 did not end within 0.5 s") as caught:
+        host.run(["sh", "-c", 'trap "" TERM; echo $$ >"$0"; while :; do sleep 0.05; done', str(mark)], timeout_s=0.5)
+    assert time.monotonic() - begin < 3
+    assert caught.value.node == "spark-1"
+    pid = int(mark.read_text())
+    assert gone(pid)
+    assert host.run(["true"]).ok
+
+
+def gone(pid: int) -> bool:
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_many_commands_at_once_share_one_connection(server, host):
+    host.run(["true"])
+    before = server.log.read_text().count("Accepted publickey")
+    results: dict[int, bytes] = {}
+
+    def ask(number: int) -> None:
+        results[number] = host.run(["echo", str(number)], timeout_s=60).stdout
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(25)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == {number: b"%d\n" % number for number in range(25)}
+    assert server.log.read_text().count("Accepted publickey") == before
+
+
+def test_an_sshd_with_fewer_sessions_than_usual_still_serves_all(start_sshd):
+    server = start_sshd("few", "MaxSessions 2")
+    server.trust()
+    host = server.host()
+    results = []
+    threads = [
+        threading.Thread(target=lambda: results.append(host.run(["sh", "-c", "sleep 0.1; echo a"]).stdout))
+        for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    host.close()
+    assert results == [b"a\n"] * 6
+
+
+def test_put_writes_a_file_with_its_mode_and_its_directories(host, tmp_path):
+    target = tmp_path / "a b" / "c'd"
+    host.put(b"first", str(target))
+    host.put(b"x" * 3 * MB, str(target), mode=0o644)
+    assert target.read_bytes() == b"x" * 3 * MB
+    assert target.stat().st_mode & 0o777 == 0o644
+    assert target.parent.stat().st_mode & 0o777 == 0o700
+    assert [one.name for one in target.parent.iterdir()] == ["c'd"]
+
+
+def test_put_takes_a_path_and_the_home_directory_there(host, tmp_path):
+    source = tmp_path / "source"
+    source.write_bytes(b"content")
+    name = f".sparkcluster-test-{os.getpid()}"
+    host.put(source, f"~/{name}")
+    try:
+        assert host.run(["sh", "-c", 'cat "$HOME/$0"; stat -c %a "$HOME/$0"', name]).stdout == b"content600\n"
+    finally:
+        host.run(["sh", "-c", 'rm -f "$HOME/$0"', name])
+
+
+def test_put_says_why_it_could_not(host):
+    with pytest.raises(CommandFailed, match="/proc/nothing/x could not be written on spark-1"):
+        host.put(b"", "/proc/nothing/x")
+
+
+def test_a_stream_gives_lines_as_they_come_and_takes_input(host):
+    with host.stream(["cat"], stdin=b"one\ntw") as stream:
+        lines = stream.lines(10)
+        assert next(lines) == b"one"
+        stream.send(b"o\nrest")
+        assert next(lines) == b"two"
+        result = stream.finish()
+    assert (result.exit_code, result.stdout) == (0, b"rest")
+
+
+def test_a_stream_ends_with_its_last_line_its_errors_and_its_exit_code(host):
+    with host.stream(["sh", "-c", "echo a; echo b >&2; printf c; exit 7"]) as stream:
+        assert list(stream.lines(10)) == [b"a", b"c"]
+        result = stream.finish()
+    assert (result.exit_code, result.stderr) == (7, b"b\n")
+
+
+def test_a_silent_stream_is_a_time_out(host):
+    with host.stream(["sh", "-c", "echo a; sleep 60"]) as stream:
+        lines = stream.lines(0.3)
+        assert next(lines) == b"a"
+        with pytest.raises(CommandTimeout, match="said nothing for 0.3 s"):
+            next(lines)
+
+
+def test_closing_a_stream_ends_its_process(host):
+    stream = host.stream(["sh", "-c", "echo $$; exec sleep 600"])
+    pid = int(next(stream.lines(10)))
+    stream.close()
+    stream.close()
+    assert gone(pid)
+
+
+def test_a_stream_whose_reader_is_gone_takes_no_more(host):
+    stream = host.stream(["true"])
+    list(stream.lines(10))
+    with pytest.raises(HostLost):
+        for _ in range(200):
+            stream.send(b"x" * 100_000)
+
+
+def test_a_connection_killed_in_the_middle_is_lost_at_once_and_made_anew_for_the_next(start_sshd):
+    server = start_sshd()
+    server.trust()
+    host = server.host()
+    host.run(["true"])
+
+    def cut() -> None:
+        for pid in server.children():
+            os.kill(pid, signal.SIGKILL)
+
+    timer = threading.Timer(0.3, cut)
+    timer.start()
+    begin = time.monotonic()
+    with pytest.raises(HostLost, match="connection to spark-1 broke while sleep"):
+        host.run(["sleep", "30"])
+    assert time.monotonic() - begin < 5
+    assert host.run(["echo", "back"]).stdout == b"back\n"
+    host.close()
+    with pytest.raises(HostLost):
+        host.run(["true"])
+
+
+def test_a_stream_of_a_connection_that_breaks_is_lost_not_ended(start_sshd):
+    server = start_sshd()
+    server.trust()
+    host = server.host()
+    stream = host.stream(["sh", "-c", "echo a; sleep 30"])
+    lines = stream.lines(10)
+    assert next(lines) == b"a"
+    for pid in server.children():
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(HostLost):
+        next(lines)
+    stream.close()
+    host.close()
+
+
+def test_an_sshd_that_stops_after_login_is_a_time_out_once(start_sshd):
+    server = start_sshd()
+    server.trust()
+    host = server.host(connect_timeout_s=1.5)
+    host.run(["true"])
+    for pid in server.children():
+        os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(HostTimeout, match="opened no session within 1.5 s"):
+        host.run(["true"])
+    begin = time.monotonic()
+    with pytest.raises(HostTimeout):
+        host.run(["true"])
+    assert time.monotonic() - begin < 0.2
+    host.close()
+
+
+def test_a_program_runs_over_it(host, monkeypatch):
+    program.source.cache_clear()
+    text = "def main(request, stdin):\n    return {'sum': sum(request['numbers'])}\n"
+    monkeypatch.setattr(program, "source", lambda name: text)
+    assert program.call(host, "adder", {"numbers": [1, 2, 3]}) == {"sum": 6}

@@ -1,0 +1,258 @@
+"""Connecting to real sshds: every way to fail has an error and a hint of its own."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.errors import (
+    AuthFailed,
+    HostKeyChanged,
+    HostKeyUnknown,
+    HostLost,
+    HostRefused,
+    HostTimeout,
+    HostUnknown,
+    UsageError,
+)
+from sparkcluster.hosts import known_hosts
+from sparkcluster.hosts.ssh import SshHost
+
+
+@pytest.fixture
+def deaf():
+    """A port that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as listener:
+        yield listener.getsockname()[1]
+
+
+def fails(host, kind, match=None):
+    with pytest.raises(kind, match=match) as caught:
+        host.run(["true"])
+    host.close()
+    assert caught.value.node == "spark-1"
+    assert "\n" not in caught.value.message
+    return caught.value
+
+
+def test_a_name_that_does_not_resolve(server):
+    error = fails(server.host(host="no-such-host.invalid"), HostUnknown, "no-such-host.invalid does not resolve")
+    assert "getent hosts no-such-host.invalid" in error.hint
+
+
+def test_nothing_listens(server):
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        fails(server.host(port=sock.getsockname()[1]), HostRefused, "connection refused")
+
+
+def test_an_sshd_that_hangs_costs_its_limit_once(server, deaf):
+    host = server.host(port=deaf, connect_timeout_s=0.5)
+    begin = time.monotonic()
+    with pytest.raises(HostTimeout, match="said nothing for 0.5 s"):
+        host.run(["true"])
+    assert 0.4 < time.monotonic() - begin < 2
+    begin = time.monotonic()
+    fails(host, HostTimeout)
+    assert time.monotonic() - begin < 0.1
+
+
+def test_many_threads_at_a_host_that_hangs_wait_together_not_one_after_another(server, deaf):
+    host = server.host(port=deaf, connect_timeout_s=0.5)
+    errors = []
+
+    def ask() -> None:
+        try:
+            host.run(["true"])
+        except HostTimeout as error:
+            errors.append(error)
+
+    begin = time.monotonic()
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(errors) == 6
+    assert len({id(error) for error in errors}) == 6
+    assert time.monotonic() - begin < 2
+
+
+def test_a_server_that_hangs_up_is_told_from_one_that_hangs(server):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            listener.accept()[0].close()
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        fails(server.host(port=listener.getsockname()[1]), HostLost, "broke off the SSH handshake")
+        thread.join(5)
+
+
+def test_a_host_key_never_seen_is_refused(start_sshd):
+    server = start_sshd()
+    error = fails(server.host(), HostKeyUnknown, "never seen before .*SHA256:")
+    assert f"ssh -p {server.port} " in error.hint
+    assert "host_keys: accept-new" in error.hint
+    assert not server.known_hosts.exists()
+
+
+def test_accept_new_stores_the_key_for_the_user_alone_and_then_checks_it(start_sshd):
+    server = start_sshd()
+    host = server.host(host_keys="accept-new")
+    assert host.run(["true"]).ok
+    host.close()
+    assert server.known_hosts.stat().st_mode & 0o777 == 0o600
+    assert server.known_hosts.read_text().startswith(f"[127.0.0.1]:{server.port} ssh-ed25519 ")
+    again = server.host()
+    assert again.run(["true"]).ok
+    again.close()
+
+
+def test_accept_new_of_many_at_once_loses_none_and_writes_none_twice(tmp_path):
+    file = tmp_path / "ssh" / "known_hosts"
+    names = [f"spark-{number % 20}" for number in range(60)]
+    threads = [threading.Thread(target=known_hosts.store, args=(file, name, "ssh-ed25519", f"K{name}")) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(file.read_text().splitlines()) == sorted(f"{name} ssh-ed25519 K{name}" for name in set(names))
+
+
+@pytest.mark.parametrize("policy", ["reject", "accept-new"])
+def test_a_changed_host_key_is_refused_whatever_the_policy(start_sshd, policy):
+    server, other = start_sshd("one"), start_sshd("two")
+    public = other.host_key.with_suffix(".pub").read_text().split()[:2]
+    server.known_hosts.write_text(f"[127.0.0.1]:{server.port} {' '.join(public)}\n")
+    before = server.known_hosts.read_text()
+    error = fails(server.host(host_keys=policy), HostKeyChanged, "is not the one on record")
+    assert error.hint == f"ssh-keygen -R '[127.0.0.1]:{server.port}' -f {server.known_hosts}"
+    assert server.known_hosts.read_text() == before
+
+
+def test_a_login_with_a_key_that_is_not_authorized(start_sshd, tmp_path):
+    server = start_sshd()
+    server.trust()
+    other = Path(str(start_sshd("other").host_key))
+    error = fails(server.host(identity=other), AuthFailed, "accepts none of our keys")
+    assert error.hint.startswith(f"ssh-copy-id -i {other} -p {server.port} ")
+
+
+def test_no_key_at_all(start_sshd, monkeypatch):
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    server = start_sshd()
+    server.trust()
+    fails(server.host(identity=None), AuthFailed, "no key to offer")
+
+
+def test_an_identity_that_cannot_be_read_is_the_users_mistake(server, tmp_path):
+    error = fails(server.host(identity=tmp_path / "gone"), UsageError, f"identity {tmp_path}/gone cannot be read")
+    assert error.exit_code == 2
+    (tmp_path / "text").write_text("not a key\n")
+    fails(server.host(identity=tmp_path / "text"), UsageError, "no private key that can be used")
+
+
+def test_a_key_with_a_passphrase_is_named(start_sshd, tmp_path):
+    import subprocess
+
+    server = start_sshd()
+    server.trust()
+    locked = tmp_path / "locked"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(locked)], check=True)
+    error = fails(server.host(identity=locked), AuthFailed, "locked is protected by a passphrase")
+    assert error.hint == f"ssh-add {locked}"
+
+
+def test_the_agent_opens_it(start_sshd, tmp_path, monkeypatch):
+    import subprocess
+
+    server = start_sshd()
+    server.trust()
+    place = tmp_path / "agent"
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(place)], stdout=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 5
+        while not place.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
+        subprocess.run(["ssh-add", "-q", str(server.identity)], check=True)
+        host = server.host(identity=None, identities_only=False)
+        assert host.run(["true"]).ok
+        host.close()
+    finally:
+        agent.terminate()
+        agent.wait()
+
+
+def test_a_jump_is_checked_shared_and_passed_through(start_sshd):
+    jump, node = start_sshd("jump"), start_sshd("node")
+    node.trust()
+    fails(node.host(jump=jump.target()), HostKeyUnknown, rf"the host key of \[127.0.0.1\]:{jump.port}")
+    jump.trust()
+    shared = SshHost("spark-1", jump.target())
+    hosts = [SshHost(f"spark-{number}", node.target(jump=jump.target()), shared) for number in (1, 2)]
+    assert [host.run(["echo", host.name]).stdout for host in hosts] == [b"spark-1\n", b"spark-2\n"]
+    for host in [*hosts, shared]:
+        host.close()
+    assert jump.log.read_text().count("Accepted publickey") == 1
+
+
+def test_a_jump_that_cannot_reach_the_node_says_so(start_sshd):
+    jump = start_sshd("jump")
+    jump.trust()
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        host = jump.host(port=sock.getsockname()[1], jump=jump.target())
+        fails(host, HostRefused, "127.0.0.1 cannot reach 127.0.0.1 port")
+
+
+def test_a_jump_that_is_not_checked_off_for_the_node_does_not_vouch_for_it(start_sshd):
+    jump, node = start_sshd("jump"), start_sshd("node")
+    jump.trust()
+    fails(node.host(jump=jump.target()), HostKeyUnknown, rf"\[127.0.0.1\]:{node.port}")
+
+
+def test_known_hosts_is_read_as_openssh_reads_it(tmp_path):
+    file = tmp_path / "known_hosts"
+    hashed = "|1|RbRBC8CKjHQYxFKG8AWDzZJ6MVM=|a6EHuRp7HINhpxXJsSmmp/Q0ch0="
+    file.write_text(
+        "# comment\n"
+        "*.lab,!bad.lab ssh-ed25519 LAB\n"
+        "[10.0.0.1]:2222 ssh-rsa RSA\n"
+        "two ssh-ed25519 OLD\n"
+        "two ssh-ed25519 NEW\n"
+        "@revoked * ssh-ed25519 STOLEN\n"
+        "three ssh-ed25519 STOLEN\n"
+        f"{hashed} ssh-ed25519 HASHED\n"
+        "broken\n"
+    )
+
+    def verdict(name, kind, blob):
+        return known_hosts.check([tmp_path / "missing", file], name, kind, blob)[0]
+
+    assert verdict("a.lab", "ssh-ed25519", "LAB") == "known"
+    assert verdict("bad.lab", "ssh-ed25519", "LAB") == "unknown"
+    assert verdict("[10.0.0.1]:2222", "ssh-rsa", "RSA") == "known"
+    assert verdict("[10.0.0.1]:2222", "ssh-ed25519", "X") == "changed"
+    assert verdict("10.0.0.1", "ssh-rsa", "RSA") == "unknown"
+    assert verdict("two", "ssh-ed25519", "NEW") == "known"
+    assert verdict("three", "ssh-ed25519", "STOLEN") == "revoked"
+    assert known_hosts.kinds([file], "[10.0.0.1]:2222") == ["ssh-rsa"]
+
+
+def test_a_hashed_name_is_found(tmp_path):
+    import subprocess
+
+    file = tmp_path / "known_hosts"
+    file.write_text("[spark]:22022 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHK3mQ2dGhqFqQe1C7cKkEO8Qn9yPpV4kqEw8Z3b1C5k\n")
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(file)], check=True, capture_output=True)
+    assert "spark" not in file.read_text()
+    blob = "AAAAC3NzaC1lZDI1NTE5AAAAIHK3mQ2dGhqFqQe1C7cKkEO8Qn9yPpV4kqEw8Z3b1C5k"
+    assert known_hosts.check([file], "[spark]:22022", "ssh-ed25519", blob)[0] == "known"
+    assert known_hosts.check([file], "spark", "ssh-ed25519", blob)[0] == "unknown"
