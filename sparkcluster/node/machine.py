@@ -26,7 +26,7 @@ _NLMSG_ERROR, _NLMSG_DONE, _NLM_DUMP_REQUEST = 2, 3, 0x301  # linux/netlink.h
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2  # linux/if_addr.h
 
 
-class Unreadable(Exception):  # noqa: N818 - as everywhere here, errors are named for what happened
+class Unreadable(Exception):
     """A reading that failed; the text says why, short and exact."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -91,38 +90,45 @@ def safetensors(size_bytes: int, *, present_bytes: int | None = None) -> bytes:
     return struct.pack("<Q", len(header)) + header + data
 
 
+def interface_files(name: str, each: dict[str, Any]) -> dict[str, Any]:
+    """What /sys/class/net holds of one interface; what is not given cannot be read, as where it is down."""
+    here = f"sys/class/net/{name}/"
+    keys = ("mtu", "address", "operstate", "carrier", "speed", "phys_port_name")
+    files: dict[str, Any] = {here + key: f"{each[key]}\n" for key in keys if key in each}
+    if "driver" in each:
+        files[here + "device/driver"] = {"link": f"../../../../bus/pci/drivers/{each['driver']}"}
+    if each.get("wireless"):
+        files[here + "wireless/.keep"] = ""
+    return files
+
+
+def hca_files(name: str, each: dict[str, Any]) -> dict[str, Any]:
+    """What /sys/class/infiniband holds of one HCA; an empty GID has no type that could be read."""
+    here = f"sys/class/infiniband/{name}/"
+    port = here + "ports/1/"
+    files = {port + key: f"{each[key]}\n" for key in ("state", "phys_state", "rate")}
+    files[here + "fw_ver"] = each.get("fw_ver", "28.45.4028") + "\n"
+    files[f"{here}device/net/{each['netdev']}/.keep"] = ""
+    files.update({f"{port}gids/{index}": EMPTY_GID + "\n" for index in range(8)})
+    for index, kind, value in each["gids"]:
+        files[f"{port}gids/{index}"] = value + "\n"
+        files[f"{port}gid_attrs/types/{index}"] = kind + "\n"
+        files[f"{port}gid_attrs/ndevs/{index}"] = each["netdev"] + "\n"
+    return files
+
+
 def build(root: Path, case: dict[str, Any]) -> FakeMachine:
     """Lay out the tree of ``case`` below ``root``."""
     files: dict[str, Any] = dict(case.get("files", {}))
     for name, each in case.get("interfaces", {}).items():
-        here = f"sys/class/net/{name}/"
-        for key in ("mtu", "address", "operstate", "carrier", "speed", "phys_port_name"):
-            if key in each:
-                files[here + key] = f"{each[key]}\n"
-        if "driver" in each:
-            files[here + "device/driver"] = {"link": f"../../../../bus/pci/drivers/{each['driver']}"}
-        if each.get("wireless"):
-            files[here + "wireless/.keep"] = ""
+        files.update(interface_files(name, each))
     for name, each in case.get("hcas", {}).items():
-        here = f"sys/class/infiniband/{name}/"
-        port = here + "ports/1/"
-        files[here + "fw_ver"] = each.get("fw_ver", "28.45.4028") + "\n"
-        files[port + "state"] = each["state"] + "\n"
-        files[port + "phys_state"] = each["phys_state"] + "\n"
-        files[port + "rate"] = each.get("rate", "200 Gb/sec (4X HDR)") + "\n"
-        if each.get("netdev"):
-            files[f"{here}device/net/{each['netdev']}/.keep"] = ""
-        for index in range(8):
-            files[f"{port}gids/{index}"] = EMPTY_GID + "\n"
-        for index, kind, value in each.get("gids", []):
-            files[f"{port}gids/{index}"] = value + "\n"
-            files[f"{port}gid_attrs/types/{index}"] = kind + "\n"
-            files[f"{port}gid_attrs/ndevs/{index}"] = each["netdev"] + "\n"
+        files.update(hca_files(name, each))
     for path, content in files.items():
         target = root / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, dict) and "link" in content:
-            os.symlink(content["link"], target)
+            target.symlink_to(content["link"])
         elif isinstance(content, dict) and "safetensors" in content:
             target.write_bytes(safetensors(content["safetensors"], present_bytes=content.get("present")))
         else:

@@ -1,0 +1,126 @@
+"""Asking an image what lies in it: once, within limits, and with the reason where it cannot answer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkcluster.facts.model import EngineFacts
+from sparkcluster.node import engine, image
+from sparkcluster.node.machine import Unreadable
+
+ID = "sha256:" + "5f" * 32
+ANSWER = {
+    "python": "/usr/bin/python3",
+    "python_version": "3.12.3",
+    "platform": "manylinux_2_39_aarch64",
+    "vllm_version": "0.32.0",
+    "ray_version": None,
+    "triton_version": "3.6.0",
+    "triton_backend": "/usr/lib/python3/triton/backends/nvidia",
+    "ngc": False,
+}
+PRINTED = "== some banner ==\nsparkcluster-engine " + json.dumps(ANSWER) + "\n"
+
+
+def request(tmp_path: Path) -> dict[str, Any]:
+    return {"state_dir": str(tmp_path / "state"), "image_id": ID, "reference": "vllm/vllm-openai:v1"}
+
+
+def spark(
+    make_machine: Any, outcomes: list[tuple[int, str] | Unreadable], config: dict[str, Any] | None = None
+) -> Any:
+    """A machine whose ``docker run`` gives ``outcomes`` one after the other; files are the real ones."""
+    machine = make_machine({"docker": {f"/images/{ID}/json": {"Config": config or {}}}})
+    machine.root = "/"
+    left = list(outcomes)
+
+    def run(argv: list[str], limit_s: float = 3.0) -> tuple[int, str]:
+        machine.ran.append(argv)
+        if argv[1] == "rm":
+            return 0, ""
+        outcome = left.pop(0)
+        if isinstance(outcome, Unreadable):
+            raise outcome
+        return outcome
+
+    machine.run = run
+    return machine
+
+
+def test_the_whole_command_line_and_the_kept_answer(make_machine: Any, tmp_path: Path) -> None:
+    machine = spark(make_machine, [(0, PRINTED)], {"Entrypoint": ["vllm", "serve"]})
+    found = image.ask(request(tmp_path), machine)
+    argv = machine.ran[0]
+    assert argv[4].startswith("sparkcluster-ask-")
+    assert [*argv[:4], *argv[5:]] == [
+        "docker", "run", "--rm", "--name", "--network", "none", "--pull=never",
+        "--entrypoint", "python3", ID, "-c", engine.SNIPPET,
+    ]  # fmt: skip
+    facts = EngineFacts.model_validate(found)
+    assert (facts.family, facts.vllm_version, facts.ray_version) == ("upstream", "0.32.0", None)
+    assert found["triton_backend"] == "/usr/lib/python3/triton/backends/nvidia"
+    kept = tmp_path / "state" / "images" / (ID.replace(":", "-") + ".json")
+    assert json.loads(kept.read_text()) == found
+    assert image.ask(request(tmp_path), machine) == found
+    assert len(machine.ran) == 1
+
+
+def test_python_stands_in_for_python3(make_machine: Any, tmp_path: Path) -> None:
+    machine = spark(make_machine, [(127, "executable file not found in $PATH"), (0, PRINTED)])
+    assert image.ask(request(tmp_path), machine)["vllm_version"] == "0.32.0"
+    assert machine.ran[1][machine.ran[1].index("--entrypoint") + 1] == "python"
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "why"),
+    [
+        ([(127, "x"), (127, "x")], "neither python3 nor python starts in the image"),
+        (
+            [(125, "docker: No such image: sha256:5f\n")],
+            "python3 in the image exit 125: docker: No such image: sha256:5f",
+        ),
+        ([(0, "hello\n")], "the interpreter printed no answer"),
+    ],
+)
+def test_an_image_that_cannot_answer_is_told_and_asked_again(
+    make_machine: Any, tmp_path: Path, outcomes: Any, why: str
+) -> None:
+    assert image.ask(request(tmp_path), spark(make_machine, outcomes)) == {"unread": why}
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_container_that_hangs_is_removed(make_machine: Any, tmp_path: Path) -> None:
+    machine = spark(make_machine, [Unreadable("no answer within 60 s: docker")])
+    assert image.ask(request(tmp_path), machine) == {"unread": "no answer within 60 s: docker"}
+    assert machine.ran[-1] == ["docker", "rm", "--force", machine.ran[0][4]]
+
+
+@pytest.mark.parametrize(
+    ("config", "ngc", "family"),
+    [
+        ({"Entrypoint": ["vllm", "serve"]}, False, "upstream"),
+        ({"Entrypoint": ["python3", "-m", "vllm.entrypoints.openai.api_server"]}, False, "upstream"),
+        ({"Entrypoint": ["/opt/nvidia/nvidia_entrypoint.sh"]}, False, "ngc"),
+        ({"Entrypoint": ["vllm", "serve"]}, True, "ngc"),
+        ({"Env": ["NVIDIA_PRODUCT_NAME=vLLM"]}, False, "ngc"),
+        ({"Entrypoint": "/bin/sh", "Env": None}, False, "other"),
+        ({"Entrypoint": None}, False, "other"),
+    ],
+)
+def test_family(config: dict[str, Any], ngc: bool, family: str) -> None:
+    assert image.family(config, ngc=ngc) == family
+
+
+def test_the_snippet_runs_in_a_plain_interpreter() -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", engine.SNIPPET], capture_output=True, text=True, check=True
+    )
+    found = engine.parse(done.stdout)
+    assert found["python_version"] == "{}.{}.{}".format(*sys.version_info[:3])
+    EngineFacts.model_validate(found)

@@ -1,0 +1,200 @@
+"""The probe as a whole: it travels, it never fails as a whole, and it never waits longer than its limit."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkcluster.facts.model import Unread
+from sparkcluster.facts.parse import parse
+from sparkcluster.hosts.program import command
+from sparkcluster.node import containers, engine, network, probe, storage
+from sparkcluster.node.machine import Machine, Unreadable
+
+REQUEST = {
+    "cluster": "pair",
+    "state_dir": "~/state",
+    "hf_home": "~/hf",
+    "image": None,
+    "model": None,
+    "runtime": "docker",
+    "python": None,
+}
+
+
+def test_it_travels_and_answers_facts_of_this_machine() -> None:
+    argv, stdin = command(
+        "probe", {**REQUEST, "model": {"id": "a/b", "revision": None, "path": None}}, python=sys.executable
+    )
+    done = subprocess.run(argv, input=stdin, capture_output=True, check=True, timeout=30)
+    facts = parse("here", json.loads(done.stdout))
+    assert facts.memory.total_bytes > 0  # type: ignore[union-attr]
+    assert facts.weights.path is None  # type: ignore[union-attr]
+    assert not done.stderr
+
+
+def test_the_source_that_travels_stays_small() -> None:
+    _, stdin = command("probe", REQUEST)
+    assert len(stdin) < 80_000
+
+
+def test_a_reader_that_crashes_costs_its_own_reading_alone(
+    make_machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(_machine: Machine) -> None:
+        raise ZeroDivisionError("never seen before")
+
+    for name in ("interfaces", "hcas", "listeners"):
+        monkeypatch.setattr(network, name, crash)
+    machine = make_machine("founders-p1")
+    facts = parse("spark", probe.gather(machine.case["request"], machine))
+    assert facts.interfaces == Unread(unread="ZeroDivisionError: never seen before")
+    assert facts.docker.version == "29.1.3"  # type: ignore[union-attr]
+
+
+def test_every_reading_may_fail_and_facts_remain(make_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is unread still makes a document of the right shape."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise PermissionError(13, "Permission denied", "/x")
+
+    machine = make_machine("founders-p1")
+    for name in ("bytes", "names", "run", "docker", "addresses", "space"):
+        monkeypatch.setattr(machine, name, refuse)
+    facts = parse("spark", probe.gather(machine.case["request"], machine))
+    assert facts.memory == Unread(unread="permission denied: /x")
+    assert facts.disks == Unread(unread="permission denied: /x")
+    assert facts.infiniband_devices is False
+
+
+def test_what_hangs_is_left_behind(make_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "LIMIT_S", 0.2)
+    monkeypatch.setattr(probe, "_GRACE_S", 0.0)
+    release = threading.Event()
+    machine = make_machine("founders-p1")
+    monkeypatch.setattr(storage, "weights", lambda *_: release.wait(30))
+    facts = parse("spark", probe.gather(machine.case["request"], machine))
+    release.set()
+    assert facts.weights == Unread(unread="no answer within 0.2 s")
+    assert facts.probe_s < 5
+
+
+def test_a_lease_that_is_held_is_told_and_not_taken(make_machine: Any) -> None:
+    machine = make_machine("serving")
+    state_dir = "/home/nvidia/.local/state/sparkcluster"
+    path = Path(machine.at(state_dir)) / "clusters/pair/lease.lock"
+    with path.open("rb") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        assert storage.lease(machine, state_dir, "pair") == {"epoch": 7, "held": True, "operator": "ann@desk"}
+    with path.open("rb") as next_one:
+        fcntl.flock(next_one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(next_one, fcntl.LOCK_UN)
+    assert storage.lease(machine, state_dir, "pair")["held"] is False  # type: ignore[index]
+    assert storage.lease(machine, state_dir, "unknown") is None
+
+
+def test_names_that_are_no_utf8_do_not_spoil_the_document(make_machine: Any) -> None:
+    machine = make_machine("founders-p1")
+    folder = machine.at("/models/odd")
+    Path(folder).mkdir(parents=True)
+    (Path(folder) / "bad\udcff.bin").write_bytes(b"x")
+    request = {**machine.case["request"], "model": {"id": "odd", "revision": None, "path": "/models/odd"}}
+    facts = parse("spark", json.loads(json.dumps(probe.gather(request, machine))))
+    assert [file.name for file in facts.weights.files] == ["bad?.bin"]  # type: ignore[union-attr]
+    assert facts.weights.missing == ("config.json", "tokenizer.json")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("~", "/home/a"), ("~/x", "/home/a/x"), ("/x/../y", "/y"), ("x", "/home/a/x"), ("/a~b", "/a~b")],
+)
+def test_paths_are_made_absolute_on_the_node(path: str, expected: str) -> None:
+    assert probe.absolute(path, "/home/a") == expected
+
+
+def test_model_directory_of_the_user_and_files_it_needs(make_machine: Any, tmp_path: Path) -> None:
+    machine = make_machine("founders-p1")
+    folder = Path(machine.at("/models/m"))
+    folder.mkdir(parents=True)
+    (folder / "params.json").write_text("{}")
+    (folder / "tekken.json").write_text("{}")
+    model = {"id": "m", "revision": None, "path": "/models/m"}
+    assert storage.weights(machine, model, "/hf")["missing"] == ["model.safetensors"]
+    (folder / "consolidated.safetensors").write_bytes(b"\xff" * 64)
+    assert storage.weights(machine, model, "/hf")["truncated"] == ["consolidated.safetensors"]
+    (folder / "consolidated.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    found = storage.weights(machine, model, "/hf")
+    assert (found["missing"], found["truncated"], found["path"]) == ([], [], "/models/m")
+    (folder / "model.safetensors.index.json").write_text("[]")
+    assert storage.weights(machine, model, "/hf")["missing"] == ["model.safetensors.index.json"]
+
+
+def test_the_engine_is_asked_in_its_own_interpreter() -> None:
+    found = probe._engine(Machine(), sys.executable)
+    assert found["python"] == sys.executable
+    assert found["platform"].split("_")[0] in ("manylinux", "linux")
+    assert found["family"] == "other"
+    with pytest.raises(Unreadable, match="/no/python is not installed"):
+        probe._engine(Machine(), "/no/python")
+
+
+def test_loopback_listeners_of_both_families() -> None:
+    v4 = "   0: 0100007F:1F90 00000000:0000 0A 0:0 00:0 0 0 0 99 1"
+    v6 = "   0: 00000000000000000000000001000000:1F90 0:0 0A 0:0 00:0 0 0 0 98 1"
+    mapped = "   0: 0000000000000000FFFF00000100007F:1F90 0:0 0A 0:0 00:0 0 0 0 97 1"
+    assert [network.listener(line)["address"] for line in (v4, v6, mapped)] == [  # type: ignore[index]
+        "127.0.0.1",
+        "::1",
+        "127.0.0.1",
+    ]
+    assert network.listener(v4.replace(" 0A ", " 01 ")) is None
+
+
+TEXT = st.text(max_size=200)
+
+
+@given(TEXT)
+def test_parsers_of_files_refuse_with_a_reason_or_answer(text: str) -> None:
+    """No text that a kernel, an OEM or a driver prints makes a traceback."""
+    probe.os_release(text)
+    network.listener(text)
+    for parser in (probe.dgx_release, probe.meminfo, probe.kernel_driver, engine.parse):
+        with contextlib.suppress(Unreadable):
+            parser(text)
+
+
+@given(st.integers(0, 255), TEXT)
+def test_parsers_of_programs_refuse_with_a_reason_or_answer(exit_code: int, text: str) -> None:
+    for reader in (probe.gpus, lambda smi: probe.cuda(Machine("/nowhere"), smi)):
+        with contextlib.suppress(Unreadable):
+            reader((exit_code, text))
+    answer = probe._driver({"unread": "no module"}, (exit_code, text))
+    assert isinstance(answer, (str, dict))
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ['DGX_OTA_VERSION="7.5.0"', "DGX_NAME=DGX Spark", "", "junk", "DGX_X='", "=", 'A="b']
+        ),
+        max_size=8,
+    )
+)
+def test_dgx_release_takes_the_last_update(lines: list[str]) -> None:
+    lines = [*lines, "DGX_OTA_VERSION=7.6.0"]
+    assert probe.dgx_release("\n".join(lines))["ota_version"] == "7.6.0"
+
+
+def test_a_zombie_is_no_running_rank(make_machine: Any) -> None:
+    machine = make_machine({"files": {"proc/7/stat": "7 (x) Z 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 77 0 0"}})
+    assert containers.start_ticks(machine, 7) is None
