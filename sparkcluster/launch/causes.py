@@ -1,0 +1,61 @@
+"""Why a rank ended: from its last log lines and exit code to one sentence and what to do about it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from sparkcluster.launch.signatures import MEMORY_HINT, SIGNATURES, TCP, Cause
+
+__all__ = ["Cause", "cause"]
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+_EXCEPTION = re.compile(
+    r"(?:^|[\s\])|])(?P<what>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<why>\S.{0,200})"
+)
+
+
+def cause(lines: Sequence[str], exit_code: int | None, oom_killed: bool = False) -> Cause | None:
+    """Why a rank ended, or None where nothing that we know explains it.
+
+    Args:
+        lines: its last log lines, oldest first.
+        exit_code: None where it still runs.
+        oom_killed: whether the kernel killed its container for memory.
+    """
+    plain = [_ANSI.sub("", line) for line in lines]
+    if oom_killed:
+        return Cause("the kernel killed it because memory ran out", MEMORY_HINT)
+    for signature in SIGNATURES:
+        found = signature.match(plain)
+        if found:
+            return found
+    if exit_code is None:
+        return None
+    return _by_exception(plain) or _by_exit_code(exit_code) or TCP.match(plain)
+
+
+def _by_exception(lines: Sequence[str]) -> Cause | None:
+    """The last Python exception that the log shows, in its own words."""
+    for line in reversed(lines):
+        found = _EXCEPTION.search(line)
+        if found:
+            return Cause(f"{found['what'].rpartition('.')[2]}: {found['why'].strip().rstrip('.')}")
+    return None
+
+
+def _by_exit_code(code: int) -> Cause | None:
+    """What the exit code alone says."""
+    known = {
+        0: Cause("it ended by itself and called that a success"),
+        126: Cause("its program may not be executed", "is the image built for this machine's processor?"),
+        127: Cause("its program is not in the image", "command in the playbook may be wrong"),
+        134: Cause("it aborted (SIGABRT)"),
+        137: Cause(
+            "it was killed (SIGKILL), most often because memory ran out", f"sudo dmesg there; {MEMORY_HINT}"
+        ),
+        139: Cause("it crashed (SIGSEGV)", "sudo dmesg on that node shows where"),
+        143: Cause("somebody asked it to stop (SIGTERM)"),
+    }
+    return known.get(code if code >= 0 else 128 - code)
