@@ -90,9 +90,12 @@ def inside_path(state_dir: str, image_id: str) -> str:
 def inside(machine: Machine, state_dir: str, image_id: str) -> Optional[Dict[str, Any]]:
     """What the image said of itself when it was asked, or None where it was not yet asked."""
     try:
-        return machine.document(inside_path(state_dir, image_id))
+        kept = machine.document(inside_path(state_dir, image_id))
     except Unreadable:
         return None
+    # one that another version wrote, or somebody's editor, is asked for anew
+    whole = all(isinstance(kept.get(key), str) for key in ("python", "python_version", "platform", "family"))
+    return kept if whole else None
 
 
 def containers(machine: Machine) -> List[Dict[str, Any]]:

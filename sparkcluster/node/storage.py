@@ -59,7 +59,8 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
     loading = (
         [name for name in machine.names(cache + "/blobs") if name.endswith(".incomplete")] if cache else []
     )
-    if not machine.is_dir(folder):
+    # listing tells a directory that this user may not read from one that is not there
+    if not machine.names(folder) and not machine.is_dir(folder):
         return {"path": None, "revision": None, "files": [], "missing": [], "truncated": loading}
     sizes, broken = _files(machine, folder)
     missing = broken + [name for name in _expected(machine, folder, sizes) if name not in broken]

@@ -71,6 +71,14 @@ def test_the_whole_command_line_and_the_kept_answer(make_machine: Any, tmp_path:
     assert len(machine.ran) == 1
 
 
+def test_a_kept_answer_that_makes_no_sense_is_asked_for_anew(make_machine: Any, tmp_path: Path) -> None:
+    kept = tmp_path / "state" / "images" / (ID.replace(":", "-") + ".json")
+    kept.parent.mkdir(parents=True)
+    for content in ("{", "[]", '{"python": 3}'):
+        kept.write_text(content)
+        assert image.ask(request(tmp_path), spark(make_machine, [(0, PRINTED)]))["family"] == "other"
+
+
 def test_python_stands_in_for_python3(make_machine: Any, tmp_path: Path) -> None:
     machine = spark(make_machine, [(127, "executable file not found in $PATH"), (0, PRINTED)])
     assert image.ask(request(tmp_path), machine)["vllm_version"] == "0.32.0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import fcntl
 import json
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from sparkcluster.facts.model import Unread
 from sparkcluster.facts.parse import parse
-from sparkcluster.hosts.program import command
+from sparkcluster.hosts.program import command, source
 from sparkcluster.node import containers, engine, network, probe, storage
 from sparkcluster.node.machine import Machine, Unreadable
 
@@ -46,6 +47,12 @@ def test_it_travels_and_answers_facts_of_this_machine() -> None:
 def test_the_source_that_travels_stays_small() -> None:
     _, stdin = command("probe", REQUEST)
     assert len(stdin) < 80_000
+
+
+def test_what_travels_is_python_3_8() -> None:
+    """DGX OS brings 3.12, but a Spark may be reached by whatever python3 its user put first."""
+    for name in ("machine", "network", "containers", "engine", "storage", "probe", "image"):
+        ast.parse(source(name), feature_version=(3, 8))
 
 
 def test_a_reader_that_crashes_costs_its_own_reading_alone(
