@@ -9,7 +9,7 @@ import struct
 import time
 from typing import Any, Dict, List, Optional, Set
 
-from sparkcluster.node.machine import Machine
+from sparkcluster.node.machine import Machine, Unreadable
 
 _NET = "/sys/class/net"
 _INFINIBAND = "/sys/class/infiniband"
@@ -40,7 +40,7 @@ def interfaces(machine: Machine) -> List[Dict[str, Any]]:
                 "speed_mbps": speed if speed is not None and 0 < speed < 2**31 else None,
                 "addresses": addresses.get(name, []),
                 "phys_port_name": machine.line(here + "phys_port_name"),
-                "driver": machine.link_name(here + "device/driver"),
+                "driver": _driver(machine, here + "device/"),
                 "wireless": machine.exists(here + "wireless") or machine.exists(here + "phy80211"),
             }
         )
@@ -154,6 +154,18 @@ def _processes(machine: Machine, inodes: Set[str]) -> Dict[str, str]:
             if inode is not None and inode not in found:
                 found[inode] = machine.line("/proc/%s/comm" % pid) or pid
     return found
+
+
+def _driver(machine: Machine, device: str) -> Optional[str]:
+    """Driver of a device, by its link or else by what the kernel tells udev."""
+    linked = machine.link_name(device + "driver")
+    if linked is not None:
+        return linked
+    try:
+        found = re.search(r"^DRIVER=(\S+)$", machine.text(device + "uevent"), re.MULTILINE)
+    except Unreadable:
+        return None
+    return found.group(1) if found else None
 
 
 def _after_colon(text: Optional[str]) -> Optional[str]:

@@ -62,6 +62,8 @@ def gather(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
     """The same, of any machine."""
     began = time.monotonic()
     facts = machine.identity()
+    # the file first: it is what every other tool on the node reads
+    facts["kernel"] = machine.line("/proc/sys/kernel/osrelease") or facts["kernel"]
     state_dir = absolute(request.get("state_dir") or "~/.local/state/sparkcluster", facts["home"])
     hf_home = absolute(request.get("hf_home") or "~/.cache/huggingface", facts["home"])
     cluster = str(request.get("cluster"))
