@@ -12,7 +12,7 @@ from sparkcluster.spec.messages import may_show
 from sparkcluster.spec.playbook import Playbook
 
 # Engine arguments that follow from other keys; a test holds that the plan's own are among them.
-_ELSEWHERE = {
+ELSEWHERE = {
     "model": "model.id or model.path",
     "revision": "model.revision",
     "served-model-name": "served_name",
@@ -46,7 +46,7 @@ _SHORT = {
 _ARGUMENT = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*(\.[A-Za-z0-9_+-]+)*")
 
 # One value cannot be right for every node, so none is taken from a playbook.
-_PER_NODE = {
+PER_NODE = {
     "GLOO_SOCKET_IFNAME",
     "MN_IF_NAME",
     "NCCL_IB_ADDR_FAMILY",
@@ -57,6 +57,7 @@ _PER_NODE = {
     "NCCL_SOCKET_IFNAME",
     "OMPI_MCA_btl_tcp_if_include",
     "OMPI_MCA_oob_tcp_if_include",
+    "SPARKCLUSTER_BIND_ADDRESS",
     "TP_SOCKET_IFNAME",
     "UCX_NET_DEVICES",
     "VLLM_HOST_IP",
@@ -122,7 +123,7 @@ def _arguments(written: Playbook, document: Document) -> Iterator[Problem]:
         path = ("args", name)
         bare = name.lstrip("-")
         plain = bare if bare in _SHORT else bare.replace("_", "-").lower()
-        owner = _ELSEWHERE.get(plain) or _ELSEWHERE.get(plain.removeprefix("no-"))
+        owner = ELSEWHERE.get(plain) or ELSEWHERE.get(plain.removeprefix("no-"))
         if bare in _SHORT:
             message = f"{shown(name)[1:-1]} is a short form of an argument"
             yield document.problem(path, message, f"write {_SHORT[bare]}", key=True)
@@ -154,7 +155,7 @@ def _environment(written: Playbook, document: Document) -> Iterator[Problem]:
 
 
 def _planned(name: str) -> tuple[str, str] | None:
-    if name in _PER_NODE:
+    if name in PER_NODE:
         return (
             "differs from node to node, so sparkcluster sets it for each",
             "leave it out, or name interfaces in the inventory",

@@ -304,12 +304,10 @@ class _Reader:
     def _value(self, node: _Node, path: KeyPath, depth: int) -> Any:
         self.count += 1
         if self.count > MAX_VALUES:
-            raise _fatal(
-                self.document, node.place, f"more than {MAX_VALUES} values, aliases counted out", None
-            )
+            raise _fatal(self.document, node.place, f"more than {MAX_VALUES} values, aliases followed", None)
         if depth > MAX_DEPTH:
             raise _fatal(
-                self.document, node.place, f"nested deeper than {MAX_DEPTH} levels, aliases counted out", None
+                self.document, node.place, f"nested deeper than {MAX_DEPTH} levels, aliases followed", None
             )
         self.document.values[path] = node.place
         if node.kind == "scalar":

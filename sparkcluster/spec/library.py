@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,13 +30,14 @@ def names() -> list[str]:
     return sorted(_in(bundled()))
 
 
-def find(name: str, beside: Sequence[Path]) -> Path:
+def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -> Path:
     """The file of a playbook.
 
     Args:
         name: a path if it has a ``/`` or ends in ``.yaml`` or ``.yml``, else the name of a playbook.
         beside: directories to look in, first come first served; for a name also in ``playbooks`` within and
             next to each.
+        other_than: the inventory, which may well be called as its playbook is.
 
     Raises:
         UsageError: there is none; the hint says which name is near and where was looked.
@@ -57,9 +59,9 @@ def find(name: str, beside: Sequence[Path]) -> Path:
     for directory in [*directories, *([own] if own else [])]:
         for suffix in _SUFFIXES:
             path = directory / f"{name}{suffix}"
-            if _is_there(path):
+            if path != other_than and _is_there(path):
                 return path
-    known = sorted({one for directory in [*directories[1:], own] for one in _in(directory)})
+    known = sorted({one for directory in [*directories, own] for one in _in(directory)})
     near = closest(name, known)
     hint = f"did you mean {near}?" if near else "'sparkcluster playbooks' lists those that come along"
     raise UsageError(
@@ -75,11 +77,17 @@ def _is_there(path: Path) -> bool:
 
 
 def _in(directory: Path | None) -> list[str]:
+    """Names of the playbooks in a directory; inventories lie there too, and playbooks have a model."""
+    out = []
     try:
-        files = sorted(directory.iterdir()) if directory else []
+        for file in sorted(directory.iterdir()) if directory else ():
+            if file.suffix in _SUFFIXES and not file.name.startswith(".") and file.is_file():
+                with file.open("rb") as content:
+                    if re.search(rb"^model:", content.read(1 << 16), re.MULTILINE):
+                        out.append(file.stem)
     except OSError:
-        return []
-    return [file.stem for file in files if file.suffix in _SUFFIXES and not file.name.startswith(".")]
+        return out
+    return out
 
 
 def _list(paths: Sequence[Path]) -> str:

@@ -42,7 +42,8 @@ def load(inventory_path: Path, playbook: str | None = None) -> Spec:
         problems += _unreadable(inventory, document)
     wanted = playbook if playbook is not None else document.data.get("playbook")
     served, served_path = None, inventory_path
-    if isinstance(wanted, str) and wanted:
+    unusable = playbook is None and any(problem.path == "playbook" for problem in problems)
+    if isinstance(wanted, str) and not unusable:
         try:
             served_path = _find(wanted, inventory_path, document, given=playbook is not None)
             served, served_document, more = _playbook(served_path)
@@ -105,16 +106,18 @@ def _bytes(path: Path, name: str) -> bytes:
         raise UsageError(f"{name} is no file name") from None
     except OSError as error:
         raise _unread(error, name) from None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
             raise UsageError(f"{name} is a directory", hint="name the YAML file in it")
         if not stat.S_ISREG(mode):
             raise UsageError(f"{name} is no regular file", hint="save it to a file first")
-        try:
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise _unread(error, name) from None
+    except OSError as error:
+        raise _unread(error, name) from None
+    finally:
+        os.close(descriptor)
 
 
 def _unread(error: OSError, name: str) -> UsageError:
@@ -136,7 +139,7 @@ def _playbook(path: Path) -> tuple[Playbook | None, Document, list[Problem]]:
 def _find(wanted: str, inventory_path: Path, document: Document, *, given: bool) -> Path:
     beside = [Path(), inventory_path.parent] if given else [inventory_path.parent]
     try:
-        return library.find(wanted, beside)
+        return library.find(wanted, beside, other_than=inventory_path)
     except UsageError as error:
         if given:
             raise

@@ -55,6 +55,8 @@ def problems(error: ValidationError, document: Document, model: type[Section]) -
         path = _path(one["loc"], document.data, one["type"])
         if path == ("interconnect",) and isinstance(one["input"], dict):
             continue  # a section was meant, and the problems in it are told by themselves
+        if path[:1] == ("args",):
+            path = path[:2]  # which branch of the union came nearest says nothing to a user
         if path not in out:
             out[path] = _problem(one, path, document, model)
     return list(out.values())
@@ -93,7 +95,9 @@ def _has(data: Any, part: str | int) -> bool:
     return isinstance(data, list) and isinstance(part, int) and part < len(data)
 
 
-def _problem(error: Any, path: KeyPath, document: Document, model: type[Section]) -> Problem:
+def _problem(  # noqa: PLR0911 - one return for each kind of error
+    error: Any, path: KeyPath, document: Document, model: type[Section]
+) -> Problem:
     kind = error["type"]
     if kind == "extra_forbidden":
         return unknown_key(document, path, _allowed(model, path))
@@ -107,8 +111,10 @@ def _problem(error: Any, path: KeyPath, document: Document, model: type[Section]
     if len(path) == 1 and path[0] in CHOICES and not isinstance(error["input"], dict):
         return document.problem(path, CHOICES[str(path[0])] + _is(path, document, error["input"]))
     if path[:1] == ("args",):
-        wanted = "must be true, false, a number, a text, a list or a section"
-        return document.problem(path, wanted + _is(path, document, error["input"]))
+        if len(path) == 1:
+            return document.problem(path, "must be a section of 'key: value' lines")
+        wanted = "must be true, false, a number, a text, a list of numbers and texts, or a section"
+        return document.problem(path, wanted)
     message, hint = _words(error, path, document, field_at(model, path))
     return document.problem(path, message, hint)
 

@@ -1,0 +1,162 @@
+"""Bad input: for each YAML file in bad/, what a user is told stands beside it in a text file.
+
+After a change of words, ``PYTHONPATH=. python tests/unit/spec/test_bad.py`` writes what is told now; then read the
+difference.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.errors import SpecError, UsageError
+from sparkcluster.spec import load
+
+BAD = Path(__file__).parent / "bad"
+PLAYBOOK = "name: serve\nmodel: {id: owner/model}\nimage: vllm/vllm-openai:v0.20.0\n"
+
+
+def told(path: Path) -> str:
+    """What the user reads about ``path``, with files named from here."""
+    try:
+        if path.name.startswith("playbook-") and path.stem != "playbook-path":
+            load.load_playbook(path)
+        else:
+            load.load(path)
+    except SpecError as error:
+        lines = []
+        for problem in error.problems:
+            lines.append(str(problem))
+            lines += [f"    hint: {problem.hint}"] if problem.hint else []
+        return "\n".join(lines).replace(f"{BAD.parent}/", "") + "\n"
+    return "nothing\n"
+
+
+@pytest.mark.parametrize("case", sorted(BAD.glob("*.yaml")), ids=lambda path: path.stem)
+def test_told(case: Path) -> None:
+    text = told(case)
+    assert text == case.with_suffix(".txt").read_text(encoding="utf-8")
+    assert "do-not-show-me" not in text.lower(), "a secret was repeated"
+    assert "donotshowme" not in text.lower(), "a secret was repeated"
+    assert "pydantic" not in text
+    assert "http" not in text
+
+
+def test_problems_are_sorted_by_line() -> None:
+    with pytest.raises(SpecError) as caught:
+        load.load(BAD / "several-at-once.yaml")
+    places = [(problem.line, problem.column) for problem in caught.value.problems]
+    assert places == sorted(places)
+    assert len(places) >= 8
+    assert caught.value.exit_code == 2
+    assert caught.value.as_json()["error"]["problems"][0]["path"] == "cluster"
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(UsageError) as caught:
+        load.read(path)
+    assert caught.value.exit_code == 2
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    assert refused(tmp_path / "none.yaml").endswith("none.yaml: no such file")
+    assert refused(tmp_path / "a\x1bb.yaml").endswith("a\\x1bb.yaml: no such file")
+    assert refused(Path("a\0b")).endswith("is no file name")
+
+
+def test_file_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    assert refused(tmp_path / "file" / "inventory.yaml").endswith("no such file")
+
+
+def test_directory(tmp_path: Path) -> None:
+    assert refused(tmp_path).endswith("is a directory")
+
+
+def test_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    assert refused(tmp_path / "pipe.yaml").endswith("is no regular file")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_unreadable_file(tmp_path: Path) -> None:
+    path = tmp_path / "inventory.yaml"
+    path.write_text("cluster: x")
+    path.chmod(0)
+    assert refused(path).endswith("may not be read")
+
+
+def test_permission_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(load.os, "open", denied)
+    assert refused(tmp_path / "inventory.yaml").endswith("may not be read")
+
+
+def test_too_large(tmp_path: Path) -> None:
+    path = tmp_path / "weights.yaml"
+    path.write_bytes(b"#" * (load.MAX_BYTES + 1))
+    assert "larger than 1024 KiB" in refused(path)
+
+
+def test_not_utf8_says_where(tmp_path: Path) -> None:
+    path = tmp_path / "inventory.yaml"
+    path.write_bytes(b"cluster: x\n# caf\xe9\n")
+    assert refused(path).endswith("inventory.yaml:2:6: the file is not UTF-8 text")
+
+
+def test_utf16_and_nul(tmp_path: Path) -> None:
+    path = tmp_path / "inventory.yaml"
+    path.write_bytes("cluster: x".encode("utf-16"))
+    assert "not UTF-8" in refused(path)
+    path.write_bytes(b"cluster: \0")
+    assert "\\x00" in refused(path)
+
+
+def test_byte_order_mark_is_no_problem(tmp_path: Path) -> None:
+    path = tmp_path / "playbook.yaml"
+    path.write_bytes(b"\xef\xbb\xbf" + PLAYBOOK.encode())
+    assert load.load_playbook(path).name == "serve"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [x,x,x,x,x,x,x,x,x]\n"
+        + "".join(f"{chr(98 + i)}: &{chr(98 + i)} [{','.join([f'*{chr(97 + i)}'] * 9)}]\n" for i in range(9)),
+        "[" * 500_000,
+        "- " * 400_000,
+        "a: " + "{b: " * 200_000,
+        "- x\n" * 250_000,
+        "? " * 400_000,
+        "k: &" + "a" * 900_000 + " [*" + "a" * 100_000 + "]",
+    ],
+    ids=["billion-laughs", "brackets", "dashes", "braces", "many", "question-marks", "long-anchor"],
+)
+def test_bombs_cost_little(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "inventory.yaml"
+    path.write_text(text)
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    refused(path)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    assert after.ru_utime - before.ru_utime < 3
+    assert after.ru_maxrss - before.ru_maxrss < 100_000, "KiB"
+
+
+def test_unreadable_identity_is_told_before_any_connection(tmp_path: Path) -> None:
+    (tmp_path / "serve.yaml").write_text(PLAYBOOK)
+    path = tmp_path / "inventory.yaml"
+    path.write_text(f"cluster: x\nplaybook: serve\nnodes:\n  - host: a\n    ssh: {{identity: {tmp_path}}}\n")
+    with pytest.raises(SpecError, match=r"nodes\[0\].ssh.identity: .* is not there or may not be read"):
+        load.load(path)
+
+
+if __name__ == "__main__":
+    for one in sorted(BAD.glob("*.yaml")):
+        one.with_suffix(".txt").write_text(told(one), encoding="utf-8")

@@ -1,0 +1,189 @@
+"""Good input, and what is derived from the models."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.errors import SpecError, UsageError
+from sparkcluster.plan import environment, vllm
+from sparkcluster.spec import check_playbook, library, load, messages, schema
+from sparkcluster.spec.document import parse
+from sparkcluster.spec.inventory import Inventory, Node
+from sparkcluster.spec.playbook import Playbook
+
+ROOT = Path(__file__).resolve().parents[3]
+INVENTORIES = sorted((ROOT / "inventory").glob("*.yaml"))
+PLAYBOOKS = sorted((ROOT / "playbooks").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", INVENTORIES, ids=lambda path: path.stem)
+def test_example_inventories_load(path: Path) -> None:
+    spec = load.load(path)
+    assert spec.inventory_path == path
+    assert spec.playbook_path.stem == spec.inventory.playbook
+
+
+@pytest.mark.parametrize("path", PLAYBOOKS, ids=lambda path: path.stem)
+def test_bundled_playbooks_load_under_their_own_name(path: Path) -> None:
+    playbook = load.load_playbook(path)
+    assert playbook.name == path.stem
+    assert playbook.description
+    assert playbook.image or playbook.model.path
+
+
+@pytest.mark.parametrize("path", [*INVENTORIES, *PLAYBOOKS], ids=lambda path: path.stem)
+def test_examples_name_their_schema(path: Path) -> None:
+    first = path.read_text(encoding="utf-8").splitlines()[0]
+    named = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", first)
+    assert named
+    assert (path.parent / named[1]).is_file()
+
+
+@pytest.mark.parametrize("path", [*INVENTORIES, *PLAYBOOKS], ids=lambda path: path.stem)
+def test_examples_use_keys_of_the_schema(path: Path) -> None:
+    kind = "playbook" if path in PLAYBOOKS else "inventory"
+    properties = schema.schema(kind)["properties"]
+    assert set(parse(path.read_text(encoding="utf-8"), path.name).data) <= set(properties)
+
+
+def test_derived_files_are_up_to_date() -> None:
+    """``python -m sparkcluster.spec.schema --write docs/`` mends it."""
+    assert schema.main(["--check", str(ROOT / "docs")]) == 0
+
+
+def test_schema_refuses_unknown_keys_and_lists_choices() -> None:
+    inventory = schema.schema("inventory")
+    assert inventory["additionalProperties"] is False
+    assert inventory["$defs"]["Runtime"]["properties"]["kind"]["enum"] == ["docker", "process"]
+    assert json.loads(json.dumps(inventory)) == inventory
+
+
+def test_every_key_is_described_and_every_pattern_has_words() -> None:
+    for kind in ("inventory", "playbook"):
+        generated = schema.schema(kind)
+        for section in [generated, *generated["$defs"].values()]:
+            for name, field in section["properties"].items():
+                assert field.get("description") or "$ref" in field, f"{section['title']}.{name}"
+        for pattern in re.findall(r'"pattern": ("(?:[^"\\]|\\.)*")', json.dumps(generated)):
+            assert json.loads(pattern) in messages.PATTERNS
+
+
+def test_what_the_plan_sets_is_refused_in_playbooks() -> None:
+    assert set(vllm.OURS) <= set(check_playbook.ELSEWHERE)
+    assert environment.PER_NODE <= check_playbook.PER_NODE
+
+
+def write(directory: Path, text: str, name: str = "inventory.yaml") -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+INVENTORY = "cluster: x\nplaybook: mine\nnodes: [{host: 10.0.0.1}]\n"
+MINE = "name: mine\nmodel: {id: a/b}\nimage: i\n"
+
+
+@pytest.mark.parametrize("where", ["inventory", "inventory/playbooks", "playbooks"])
+def test_playbooks_are_found_beside_the_inventory(tmp_path: Path, where: str) -> None:
+    path = write(tmp_path / "inventory", INVENTORY)
+    found = write(tmp_path / where, MINE, "mine.yml")
+    assert load.load(path).playbook_path == found
+
+
+def test_playbook_found_from_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "inventory", INVENTORY)
+    write(tmp_path / "playbooks", MINE, "mine.yaml")
+    monkeypatch.chdir(tmp_path / "inventory")
+    assert load.load(Path("inventory.yaml")).playbook_path == Path("../playbooks/mine.yaml")
+
+
+def test_playbook_by_path_is_taken_from_the_inventory(tmp_path: Path) -> None:
+    path = write(tmp_path / "inventory", INVENTORY.replace("mine", "../other/mine.yaml"))
+    write(tmp_path / "other", MINE, "mine.yaml")
+    assert load.load(path).playbook.name == "mine"
+
+
+def test_given_playbook_is_taken_from_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "inventory", INVENTORY)
+    write(tmp_path / "here", MINE.replace("mine", "here"), "mine.yaml")
+    monkeypatch.chdir(tmp_path / "here")
+    assert load.load(path, "mine").playbook.name == "here"
+    assert load.load(path, "./mine.yaml").playbook.name == "here"
+    with pytest.raises(UsageError, match='no playbook named "mien"') as caught:
+        load.load(path, "mien")
+    assert caught.value.hint == "did you mean mine?"
+
+
+def test_inventory_may_be_called_as_its_playbook_is(tmp_path: Path) -> None:
+    path = write(tmp_path / "inventory", INVENTORY, "mine.yaml")
+    write(tmp_path / "playbooks", MINE, "mine.yaml")
+    assert load.load(path).playbook.name == "mine"
+
+
+def test_bundled_playbooks_are_found_last(tmp_path: Path) -> None:
+    path = write(tmp_path, INVENTORY.replace("mine", "tiny-llama-cpu") + "runtime: {kind: process}\n")
+    assert load.load(path).playbook_path == ROOT / "playbooks" / "tiny-llama-cpu.yaml"
+    assert "tiny-llama-cpu" in library.names()
+
+
+def test_problems_of_both_files_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path, INVENTORY + "colour: red\n")
+    write(tmp_path, MINE + "colour: red\n", "mine.yaml")
+    with pytest.raises(SpecError) as caught:
+        load.load(path)
+    assert [Path(problem.file).name for problem in caught.value.problems] == ["inventory.yaml", "mine.yaml"]
+
+
+def test_empty_keys_count_as_not_given(tmp_path: Path) -> None:
+    path = write(tmp_path, INVENTORY + "api:\nssh:\n  user:\ngroups:\nstate_dir:\n")
+    write(tmp_path, MINE + "env:\nargs:\n  max-model-len:\n", "mine.yaml")
+    spec = load.load(path)
+    assert spec.inventory.api.port == 8000
+    assert spec.inventory.state_dir == "~/.local/state/sparkcluster"
+    assert spec.playbook.args == {"max-model-len": None}
+
+
+def test_values_are_what_they_look_like() -> None:
+    text = 'a: [1, -2, 1.5, 1e-5, .5, true, no, ~, "1", x, 2024-01-01, 1.2.3, "on", +7]\nno: 1\n8000: 2\n'
+    data = parse(text, "f").data
+    assert data["a"] == [1, -2, 1.5, 1e-5, 0.5, True, False, None, "1", "x", "2024-01-01", "1.2.3", "on", 7]
+    assert data["no"] == 1, "a key is text, whatever it looks like"
+    assert data["8000"] == 2
+
+
+def test_aliases_are_followed() -> None:
+    assert parse("a: &a {x: 1}\nb: *a\n", "f").data == {"a": {"x": 1}, "b": {"x": 1}}
+
+
+def test_ssh_of_a_node_goes_over_the_inventorys_key_by_key() -> None:
+    inventory = Inventory.model_validate(
+        {
+            "cluster": "x",
+            "playbook": "p",
+            "ssh": {"user": "a", "port": 22},
+            "nodes": [{"host": "h", "ssh": {"port": 2222}}, {"host": "i"}],
+        }
+    )
+    first, second = (inventory.node_ssh(node) for node in inventory.nodes)
+    assert (first.user, first.port) == ("a", 2222)
+    assert (second.user, second.port) == ("a", 22)
+
+
+def test_node_is_called_by_its_host_unless_named() -> None:
+    assert Node(host="10.0.0.1").label == "10.0.0.1"
+    assert Node(host="10.0.0.1", name="one").label == "one"
+
+
+@pytest.mark.parametrize(
+    ("served", "model", "name"),
+    [("short", {"id": "a/b"}, "short"), (None, {"id": "a/b"}, "a/b"), (None, {"path": "~/m/tiny/"}, "tiny")],
+)
+def test_model_name(served: str | None, model: dict[str, str], name: str) -> None:
+    assert Playbook.model_validate({"name": "x", "model": model, "served_name": served}).model_name == name
