@@ -70,7 +70,7 @@ def test_a_nul_byte_is_refused(host):
 def test_a_command_that_outlives_its_limit_is_killed(host, tmp_path):
     mark = tmp_path / "pid"
     begin = time.monotonic()
-    with pytest.raises(CommandTimeout, match="sh on spark-1 did not end within 0.5 s") as caught:
+    with pytest.raises(CommandTimeout, match=r"sh on spark-1 did not end within 0\.5 s") as caught:
         host.run(["sh", "-c", 'trap "" TERM; echo $$ >"$0"; while :; do sleep 0.05; done', str(mark)], timeout_s=0.5)
     assert time.monotonic() - begin < 3
     assert caught.value.node == "spark-1"
@@ -171,7 +171,7 @@ def test_a_silent_stream_is_a_time_out(host):
     with host.stream(["sh", "-c", "echo a; sleep 60"]) as stream:
         lines = stream.lines(0.3)
         assert next(lines) == b"a"
-        with pytest.raises(CommandTimeout, match="said nothing for 0.3 s"):
+        with pytest.raises(CommandTimeout, match=r"said nothing for 0\.3 s"):
             next(lines)
 
 
@@ -187,8 +187,7 @@ def test_a_stream_whose_reader_is_gone_takes_no_more(host):
     stream = host.stream(["true"])
     list(stream.lines(10))
     with pytest.raises(HostLost):
-        for _ in range(200):
-            stream.send(b"x" * 100_000)
+        stream.send(b"x" * 20_000_000)
 
 
 def test_a_connection_killed_in_the_middle_is_lost_at_once_and_made_anew_for_the_next(start_sshd):
@@ -235,7 +234,7 @@ def test_an_sshd_that_stops_after_login_is_a_time_out_once(start_sshd):
     host.run(["true"])
     for pid in server.children():
         os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(HostTimeout, match="opened no session within 1.5 s"):
+    with pytest.raises(HostTimeout, match=r"opened no session within 1\.5 s"):
         host.run(["true"])
     begin = time.monotonic()
     with pytest.raises(HostTimeout):

@@ -1,0 +1,92 @@
+"""Many hosts at once, and the fake one."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from sparkcluster.errors import CommandFailed, CommandTimeout, HostRefused
+from sparkcluster.hosts import program
+from sparkcluster.hosts.base import Host, Result
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet, failures, values
+
+
+def fleet(*names: str) -> Fleet:
+    return Fleet({name: FakeHost(name).on("hostname", answer=name) for name in names})
+
+
+def test_all_run_at_once_and_all_outcomes_are_told():
+    barrier = threading.Barrier(3, timeout=10)
+
+    def ask(host: Host) -> bytes:
+        barrier.wait()
+        if host.name == "b":
+            raise HostRefused("b: connection refused", node="b")
+        return host.run(["hostname"]).stdout
+
+    outcomes = fleet("a", "b", "c").each(ask)
+    assert list(outcomes) == ["a", "b", "c"]
+    assert values(outcomes) == {"a": b"a", "c": b"c"}
+    assert list(failures(outcomes)) == ["b"]
+
+
+def test_a_defect_propagates_once_all_have_ended():
+    ended = []
+
+    def ask(host: Host) -> None:
+        if host.name == "a":
+            raise KeyError("defect")
+        ended.append(host.name)
+
+    with pytest.raises(KeyError):
+        fleet("a", "b", "c").each(ask)
+    assert sorted(ended) == ["b", "c"]
+
+
+def test_a_host_that_never_ends_is_a_time_out_and_the_others_are_told():
+    release = threading.Event()
+
+    def ask(host: Host) -> str:
+        if host.name == "a":
+            release.wait(10)
+        return host.name
+
+    outcomes = fleet("a", "b").each(ask, limit_s=0.2)
+    release.set()
+    assert isinstance(outcomes["a"], CommandTimeout)
+    assert outcomes["b"] == "b"
+
+
+def test_some_of_them_and_none_of_them():
+    assert fleet("a", "b").each(lambda host: host.name, ["b"]) == {"b": "b"}
+    assert fleet("a").each(lambda host: host.name, []) == {}
+
+
+def test_leaving_closes_all_and_what_they_share():
+    shared = FakeHost("jump")
+    with Fleet({"a": FakeHost("a"), "b": FakeHost("b")}, others=[shared]) as both:
+        pass
+    assert all(host.closed for host in [*both.hosts.values(), shared])
+
+
+def test_the_fake_answers_as_scripted_and_remembers():
+    host: Host = FakeHost("a").on("docker", answer="one\ntwo\n").on("docker", "ps", answer=Result(1, b"", b"no"))
+    assert host.run(["docker", "images"]).stdout == b"one\ntwo\n"
+    assert host.run(["docker", "ps", "-a"]).exit_code == 1
+    assert host.run(["ls"]).exit_code == 127
+    assert [argv for argv, _ in host.calls] == [["docker", "images"], ["docker", "ps", "-a"], ["ls"]]
+    assert list(host.stream(["docker", "logs"]).lines(1)) == [b"one", b"two"]
+    host.put(b"x", "~/a", mode=0o644)
+    assert host.files == {"~/a": (b"x", 0o644)}
+
+
+def test_the_fake_answers_programs(monkeypatch):
+    monkeypatch.setattr(program, "source", lambda name: "")
+    host = FakeHost().program("probe", lambda request: {"got": request["a"]}).program("lines", [{"n": 1}, {"n": 2}])
+    assert program.call(host, "probe", {"a": 5}) == {"got": 5}
+    assert list(program.stream(host, "lines", {}).lines(1)) == [b'{"n": 1}', b'{"n": 2}']
+    assert [module for module, _ in host.requests] == ["probe", "lines"]
+    with pytest.raises(CommandFailed, match="other failed on spark-1"):
+        program.call(host, "other", {})

@@ -1,0 +1,103 @@
+"""This machine as a host: the same semantics as over SSH."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.errors import CommandFailed, CommandTimeout, HostLost
+from sparkcluster.hosts.local import LocalHost
+
+
+@pytest.fixture
+def host():
+    return LocalHost("spark-1")
+
+
+def gone(pid: int) -> bool:
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_command_says_its_output_its_errors_and_its_exit_code(host):
+    result = host.run(["sh", "-c", "cat; echo err >&2; exit 3"], stdin=b"in")
+    assert (result.exit_code, result.stdout, result.stderr) == (3, b"in", b"err\n")
+    assert host.run(["sh", "-c", "kill -9 $$"]).exit_code == -signal.SIGKILL
+    assert host.run(["no-such-command"]).exit_code == 127
+
+
+def test_a_command_that_outlives_its_limit_is_ended_with_its_children(host, tmp_path):
+    mark = tmp_path / "pid"
+    with pytest.raises(CommandTimeout):
+        host.run(["sh", "-c", 'sleep 600 & echo $! >"$0"; wait', str(mark)], timeout_s=0.5)
+    assert gone(int(mark.read_text()))
+
+
+def test_20_mb_go_there_and_back(host):
+    data = b"x" * 20_000_000
+    assert host.run(["cat"], stdin=data).stdout == data
+
+
+def test_arguments_reach_the_program_as_they_are(host, tmp_path):
+    argument = f"a; touch {tmp_path}/x"
+    assert host.run(["echo", argument]).stdout.decode() == argument + "\n"
+    assert not (tmp_path / "x").exists()
+
+
+def test_put_is_atomic_and_has_its_mode(host, tmp_path):
+    host.put(b"one", str(tmp_path / "a" / "b"), mode=0o640)
+    assert (tmp_path / "a" / "b").read_bytes() == b"one"
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o640
+    assert [one.name for one in (tmp_path / "a").iterdir()] == ["b"]
+    with pytest.raises(CommandFailed, match="could not be written on spark-1"):
+        host.put(b"", "/proc/nothing/x")
+
+
+def test_put_knows_the_home_directory(host, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    host.put(b"one", "~/x")
+    assert (tmp_path / "x").read_bytes() == b"one"
+
+
+def test_a_stream_talks_both_ways(host):
+    with host.stream(["cat"], stdin=b"one\ntw") as stream:
+        lines = stream.lines(10)
+        assert next(lines) == b"one"
+        stream.send(b"o\nrest")
+        assert next(lines) == b"two"
+        result = stream.finish()
+    assert (result.exit_code, result.stdout) == (0, b"rest")
+
+
+def test_a_silent_stream_is_a_time_out_and_closing_ends_its_group(host):
+    with host.stream(["sh", "-c", "sleep 600 & echo $!; wait"]) as stream:
+        lines = stream.lines(0.3)
+        pid = int(next(lines))
+        with pytest.raises(CommandTimeout, match=r"said nothing for 0\.3 s"):
+            next(lines)
+    assert gone(pid)
+
+
+def test_a_stream_tells_how_it_ended(host):
+    with host.stream(["sh", "-c", "printf a; echo why >&2; exit 4"]) as stream:
+        assert list(stream.lines(10)) == [b"a"]
+        result = stream.finish()
+    assert (result.exit_code, result.stderr) == (4, b"why\n")
+
+
+def test_a_reader_that_is_gone_takes_no_more(host):
+    stream = host.stream(["true"])
+    list(stream.lines(10))
+    with pytest.raises(HostLost):
+        stream.send(b"x" * 1_000_000)
+    stream.close()
