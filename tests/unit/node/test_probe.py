@@ -73,7 +73,7 @@ def test_every_reading_may_fail_and_facts_remain(make_machine: Any, monkeypatch:
     """Whatever is unread still makes a document of the right shape."""
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise PermissionError(13, "Permission denied", "/x")
+        raise Unreadable("permission denied: /x")
 
     machine = make_machine("founders-p1")
     for name in ("bytes", "names", "run", "docker", "addresses", "space"):
