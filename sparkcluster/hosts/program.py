@@ -44,6 +44,7 @@ _NEEDS = {
     "probe": ("common", "machine", "network", "containers", "engine", "storage"),
     "image": ("common", "machine", "containers", "engine"),
     "agent": ("common",),
+    "entry": ("prepare",),
     "lease": ("common",),
     "watch": ("common",),
     "relay": ("common",),
@@ -54,6 +55,16 @@ _NEEDS = {
 def source(module: str) -> str:
     """Source text of ``sparkcluster.node.<module>``."""
     return (importlib.resources.files("sparkcluster.node") / f"{module}.py").read_text()
+
+
+def standalone(module: str) -> str:
+    """``sparkcluster.node.<module>`` and what it imports as one program in a file of its own.
+
+    It calls ``main`` with its command line and exits with what that returns.
+    """
+    modules = [(name, source(name)) for name in (*_NEEDS.get(module, ()), module)]
+    start = _LOADER.rsplit("answer = ", 1)[0]
+    return f"import sys\nboot = {{'modules': {modules!r}}}\n{start}sys.exit(module.main(sys.argv))\n"
 
 
 def command(module: str, request: dict[str, Any], *, python: str = "python3") -> tuple[list[str], bytes]:

@@ -33,7 +33,7 @@ class Signature:
     """
 
     name: str
-    pattern: re.Pattern[str]
+    pattern: str
     summary: str
     hint: str | None
     source: str
@@ -42,7 +42,7 @@ class Signature:
     def match(self, lines: Sequence[str]) -> Cause | None:
         """The cause when one of ``lines`` shows it."""
         for line in reversed(lines):
-            found = self.pattern.search(line)
+            found = re.search(self.pattern, line)
             if found is None:
                 continue
             if self.more is not None:
@@ -108,17 +108,6 @@ def _port(port: str | None) -> Cause:
     return Cause(f"port {port} is taken", f"who holds it: sudo ss -ltnp 'sport = :{port}' on that node")
 
 
-def _signature(  # noqa: PLR0917 - a table reads by position
-    name: str,
-    pattern: str,
-    summary: str,
-    hint: str | None,
-    source: str,
-    more: Callable[[re.Match[str], Sequence[str]], Cause] | None = None,
-) -> Signature:
-    return Signature(name, re.compile(pattern), summary, hint, source, more)
-
-
 MEMORY_HINT = (
     "lower gpu-memory-utilization or max-model-len in the playbook; what else holds memory there:"
     " sync; echo 3 | sudo tee /proc/sys/vm/drop_caches frees the page cache"
@@ -126,17 +115,17 @@ MEMORY_HINT = (
 
 SIGNATURES: tuple[Signature, ...] = (
     # the command line
-    _signature(
+    Signature(
         "serve-twice",
         r"unrecognized arguments: serve\b",
         "the image's entrypoint already says `vllm serve`, so it was said twice",
         "drop `vllm serve` from command in the playbook, or take an image without that entrypoint",
         "vllm-project/vllm#37133",
     ),
-    _signature(
+    Signature(
         "argument", r"unrecognized arguments: (?P<what>.+)", "", None, "vllm-project/vllm#42399", _argument
     ),
-    _signature(
+    Signature(
         "argument-value",
         r"error: argument (?P<flag>--[\w-]+)[^:]*: (?P<why>.{1,160})",
         "vLLM refuses the value of {flag}: {why}",
@@ -144,7 +133,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "vllm-project/vllm#25837",
     ),
     # Ray
-    _signature(
+    Signature(
         "ray-version",
         r"Version mismatch: The cluster was started with",
         "",
@@ -152,14 +141,14 @@ SIGNATURES: tuple[Signature, ...] = (
         "ray-project/ray#44063",
         _versions,
     ),
-    _signature(
+    Signature(
         "ray-token",
         r"InvalidAuthToken|Authentication token is missing or incorrect|AuthenticationError: ",
         "Ray rejected this rank's token",
         "an older launch of this cluster still runs: sparkcluster down INVENTORY, then up again",
         "docs.ray.io/en/latest/ray-security/token-auth.html",
     ),
-    _signature(
+    Signature(
         "no-ray",
         r"\bray: (?:command )?not found|No module named '?ray\b|Ray is not installed",
         "the image has no Ray",
@@ -167,7 +156,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "vllm-project/vllm#13388",
     ),
     # memory
-    _signature(
+    Signature(
         "gpu-busy",
         r"Free memory on device[^(]*\((?P<free>[\d.]+)/(?P<all>[\d.]+) GiB\) on startup is less than desired"
         r" GPU memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)",
@@ -175,14 +164,14 @@ SIGNATURES: tuple[Signature, ...] = (
         MEMORY_HINT,
         "vllm-project/vllm#20305",
     ),
-    _signature(
+    Signature(
         "kv-cache-none",
         r"No available memory for the cache blocks",
         "the model leaves no memory for the KV cache",
         "raise gpu-memory-utilization (up to 0.90 on a Spark), or spread the model over more nodes",
         "vllm-project/vllm#17431",
     ),
-    _signature(
+    Signature(
         "kv-cache-small",
         r"max seq len \((?P<length>\d+)\), \(?(?P<need>[\d.]+ GiB) KV cache is needed, which is larger than"
         r" the available KV cache memory \((?P<have>[\d.]+ GiB)\)"
@@ -191,7 +180,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "set max-model-len to {fits} or less in the playbook, or raise gpu-memory-utilization",
         "vllm-project/vllm#34076",
     ),
-    _signature(
+    Signature(
         "cuda-oom",
         r"CUDA out of memory|CUDA error: out of memory|cudaErrorMemoryAllocation|NV_ERR_NO_MEMORY",
         "the GPU ran out of the memory that it shares with the host",
@@ -199,7 +188,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "NVIDIA/dgx-spark-playbooks#97",
     ),
     # ports
-    _signature(
+    Signature(
         "port-busy",
         r"(?:bind on address \('[^']+', (?P<port>\d+)|local network address.*?port: (?P<store>\d+))"
         r".*(?i:address already in use)",
@@ -208,7 +197,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "vllm-project/vllm#7514",
         lambda found, _: _port(found["port"] or found["store"]),
     ),
-    _signature(
+    Signature(
         "port-busy",
         r"(?i)address already in use|port is already allocated|EADDRINUSE",
         "",
@@ -217,14 +206,14 @@ SIGNATURES: tuple[Signature, ...] = (
         lambda _found, _lines: _port(None),
     ),
     # the interconnect
-    _signature(
+    Signature(
         "gid",
         r"ibv_modify_qp failed with (?:error )?(?P<why>[^,\n]+)(?:, on dev (?P<dev>[\w]+))?",
         "NCCL could not connect a queue pair on {dev} ({why}): the GID it used is not there",
         "the GID table moved since the plan was made; run up again, and see sparkcluster preflight INVENTORY",
         "NVIDIA/nccl#1657",
     ),
-    _signature(
+    Signature(
         "memlock",
         r"ibv_reg_mr\w* failed[^\n]*Cannot allocate memory|ibv_create_cq failed[^\n]*Cannot allocate memory",
         "RDMA memory could not be pinned: the memlock limit is too low, or too little memory is truly free",
@@ -232,14 +221,14 @@ SIGNATURES: tuple[Signature, ...] = (
         " /proc/sys/vm/drop_caches",
         "NVIDIA/nccl-tests#206",
     ),
-    _signature(
+    Signature(
         "rdma-device",
         r"Unable to open device (?P<dev>\w+)|ibv_open_device failed",
         "the container cannot open the RDMA device",
         "the node needs /dev/infiniband in the container: see sparkcluster preflight INVENTORY",
         "NVIDIA/nccl#451",
     ),
-    _signature(
+    Signature(
         "interface",
         r"(?:Unable to find (?:address|interface) (?:for|matching|with)|no socket interface found)"
         r"[^\w]*(?P<name>[\w.-]*)",
@@ -247,21 +236,21 @@ SIGNATURES: tuple[Signature, ...] = (
         "see sparkcluster preflight INVENTORY; a cable pulled out also takes its interface away",
         "vllm-project/vllm#40991",
     ),
-    _signature(
+    Signature(
         "store",
         r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<have>\d+)/(?P<all>\d+) clients",
         "only {have} of {all} ranks met within {seconds} s",
         "the ranks do not reach each other: sparkcluster preflight INVENTORY looks at address, MTU, firewall",
         "vllm-project/vllm#16334",
     ),
-    _signature(
+    Signature(
         "store",
-        r"client socket has timed out after \d+ms while trying to connect to \((?P<host>[^,]+), (?P<port>\d+)\)",
+        r"client socket has timed out after \d+ms .*connect to \((?P<host>[^,]+), (?P<port>\d+)\)",
         "a rank could not reach {host} port {port}",
         "is a firewall between the Sparks? on both: sudo ufw status",
         "vllm-project/vllm#19670",
     ),
-    _signature(
+    Signature(
         "gloo",
         r"Gloo connectFullMesh failed|gloo/transport/tcp/pair\.cc",
         "Gloo could not connect the ranks: one of them offers an address that the others do not reach",
@@ -269,14 +258,14 @@ SIGNATURES: tuple[Signature, ...] = (
         "gpustack/gpustack#2125",
     ),
     # the GPU
-    _signature(
+    Signature(
         "gpu-lost",
         r"Failed to initialize NVML: Unknown Error|NVML: Unknown Error",
         "the container lost its GPU, as after systemctl daemon-reload or with a stale CDI specification",
         "on that node: sudo systemctl restart nvidia-cdi-refresh, then up again",
         "NVIDIA/nvidia-container-toolkit#48",
     ),
-    _signature(
+    Signature(
         "gpu-driver",
         r"nvml error: driver not loaded|could not select device driver|No CUDA GPUs are available"
         r"|no CUDA-capable device is detected|Found no NVIDIA driver|CUDA driver version is insufficient",
@@ -285,7 +274,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "NVIDIA/nvidia-docker#1730",
     ),
     # the image
-    _signature(
+    Signature(
         "fastsafetensors",
         r"ImportError.*fastsafetensors|install vllm\[fastsafetensors\]|No module named '?fastsafetensors"
         r"|FastSafetensors\w* .*(?:not installed|required)",
@@ -293,14 +282,14 @@ SIGNATURES: tuple[Signature, ...] = (
         "remove load-format: fastsafetensors under args in the playbook",
         "foundation-model-stack/fastsafetensors#12",
     ),
-    _signature(
+    Signature(
         "ptxas",
         r"ptxas fatal\s*: Value 'sm_\w+' is not defined|PTXASError|Cannot find ptxas|phase=ptxas missing",
         "Triton has no assembler that knows the GB10",
         "take an image with CUDA 13, or mount its ptxas at /usr/local/cuda/bin/ptxas",
         "triton-lang/triton#8539",
     ),
-    _signature(
+    Signature(
         "architecture",
         r"Model architectures? (?P<names>\[.*?\]|\S+) (?:are|is) not supported",
         "this vLLM does not know the model's architecture {names}",
@@ -308,30 +297,30 @@ SIGNATURES: tuple[Signature, ...] = (
         "vllm-project/vllm#2248",
     ),
     # files
-    _signature(
+    Signature(
         "disk-full",
         r"(?i)no space left on device|disk quota exceeded",
         "the disk is full",
         "on that node: df -h; sparkcluster models INVENTORY --prune removes weights that no playbook uses",
         "eugr/spark-vllm-docker#339",
     ),
-    _signature(
+    Signature(
         "gated",
         r"GatedRepoError|Cannot access gated repo|You are trying to access a gated repo|401 Client Error",
         "Hugging Face wants a login for this model",
         "accept its terms on its page and set HF_TOKEN, then: sparkcluster stage INVENTORY weights",
         "tenstorrent/tt-inference-server#37",
     ),
-    _signature(
+    Signature(
         "weights-corrupt",
         r"Error while deserializing header: (?P<why>\w+)|SafetensorError: (?P<other>.{1,80})",
         "a weights file is cut short or corrupt",
         "sparkcluster stage INVENTORY weights --verify",
         "QwenLM/Qwen3-VL#264",
     ),
-    _signature(
+    Signature(
         "weights-missing",
-        r"Cannot find any model weights with|does not appear to have a file named|Can't load the configuration"
+        r"Cannot find any model weights|does not appear to have a file named|Can't load the configuration"
         r"|Invalid repository ID or local directory specified|is not a local folder and is not a valid model"
         r"|Repo id must (?:be in the form|use alphanumeric)|LocalEntryNotFoundError|OfflineModeIsEnabled"
         r"|outgoing traffic has been disabled|couldn't connect to 'https://huggingface\.co'",
@@ -339,21 +328,21 @@ SIGNATURES: tuple[Signature, ...] = (
         "sparkcluster stage INVENTORY weights",
         "vllm-project/vllm#4333",
     ),
-    _signature(
+    Signature(
         "no-image",
         r"(?i)No such image: (?P<image>\S+)|Unable to find image '(?P<other>[^']+)'",
         "the image is not on that node",
         "sparkcluster stage INVENTORY image",
         "moby/moby#43570",
     ),
-    _signature(
+    Signature(
         "docker-group",
         r"(?i)permission denied while trying to connect to the docker",
         "the user may not talk to Docker",
         "on that node: sudo usermod -aG docker $USER, then log in again",
         "docs.docker.com/engine/install/linux-postinstall",
     ),
-    _signature(
+    Signature(
         "permission",
         r"PermissionError: \[Errno 13\] Permission denied: (?P<path>'[^']+')",
         "{path} may not be read or written",
@@ -361,7 +350,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "vllm-project/vllm#12526",
     ),
     # the launcher's own words: none of the above, but exact
-    _signature(
+    Signature(
         "launcher",
         r"\[sparkcluster\] error: (?P<what>.{1,300})",
         "{what}",
@@ -369,28 +358,21 @@ SIGNATURES: tuple[Signature, ...] = (
         "sparkcluster/node/entry.py",
     ),
     # consequences
-    _signature(
+    Signature(
         "placement",
-        r"Waiting for creating a placement group of specs for (?P<seconds>\d+) seconds",
-        "Ray has had no place for all ranks for {seconds} s: a node is missing, or its GPU is taken",
+        r"Waiting for creating a placement group of specs for \d+ seconds|Cannot provide a placement group",
+        "Ray has no place for all ranks: a node is missing, or its GPU is taken",
         "sparkcluster status INVENTORY shows which; something else may hold its GPU: nvidia-smi there",
         "vllm-project/aibrix#927",
     ),
-    _signature(
-        "placement",
-        r"Cannot provide a placement group",
-        "Ray found no place for all ranks: a node is missing, or its GPU is taken",
-        "sparkcluster status INVENTORY shows which; something else may hold its GPU: nvidia-smi there",
-        "vllm-project/vllm#13388",
-    ),
-    _signature(
+    Signature(
         "nccl",
         r"NCCL error(?:: | in: )(?P<what>.{1,120})|(?P<kind>nccl\w*Error): .*",
         "NCCL failed",
         "run up with NCCL_DEBUG: INFO under env in the playbook to see which device and address",
         "NVIDIA/nccl#834",
     ),
-    _signature(
+    Signature(
         "worker-died",
         r"ActorDiedError|RayActorError|WorkerCrashedError|[Ww]orker proc(?:ess)? .* died unexpectedly"
         r"|ActorUnavailableError|NodeDiedError",
@@ -399,7 +381,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "Simple-Efficient/RL-Factory#8",
         _actor,
     ),
-    _signature(
+    Signature(
         "engine-dead",
         r"EngineDeadError|EngineCore encountered (?:an issue|a fatal error)|Engine core initialization failed"
         r"|EngineCore failed to start",
@@ -410,7 +392,7 @@ SIGNATURES: tuple[Signature, ...] = (
 )
 
 # Not fatal by itself, so it is asked only where nothing else explains an end.
-TCP = _signature(
+TCP = Signature(
     "tcp",
     r"Using network Socket|NET/IB : No device found",
     "NCCL fell back from RDMA to TCP before that",
