@@ -241,8 +241,12 @@ class _Maker:
         written = self.spec.playbook.model
         if written.path is None:
             return str(written.id)
-        shown = group.head if self.runtime == "docker" else member
-        return expand(written.path, self.facts[shown.name].home)
+        shown = self.facts[(group.head if self.runtime == "docker" else member).name]
+        path = expand(written.path, shown.home)
+        if self.runtime == "docker" and _below(path, shown.hf_home):
+            # A snapshot is links into the rest of the cache, which the container has already.
+            return docker.HF_HOME + path[len(shown.hf_home) :]
+        return path
 
     def mounts(
         self, group: Group, member: Member, rank_dir: str, ray_dir: str | None
@@ -255,9 +259,9 @@ class _Maker:
             docker.bind(facts.hf_home, docker.HF_HOME),
         ]
         directories = [rank_dir, facts.hf_home]
-        if playbook.model.path is not None:
-            source = expand(playbook.model.path, facts.home)
-            mounts.append(docker.bind(source, self.model(group, member), read_only=True))
+        weights = expand(playbook.model.path, facts.home) if playbook.model.path is not None else None
+        if weights is not None and not _below(weights, facts.hf_home):
+            mounts.append(docker.bind(weights, self.model(group, member), read_only=True))
         if ray_dir is not None:
             mounts.append(docker.bind(ray_dir, docker.RAY_PATH, read_only=True))
         short = re.sub(r"[^A-Za-z0-9]", "-", self.images[member.name].removeprefix("sha256:"))[:12]
@@ -269,6 +273,10 @@ class _Maker:
             source = expand(mount.source, facts.home)
             mounts.append(docker.bind(source, mount.target, read_only=mount.read_only))
         return mounts, tuple(directories)
+
+
+def _below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def _image(facts: Facts) -> Image:

@@ -148,9 +148,7 @@ def test_three_nodes_of_which_each_pair_has_its_own_subnets_are_a_ring(spark, cl
 
 def test_two_groups_on_one_switch_share_its_rails(spark, cluster):
     hosts = {f"s{n}": f"192.168.86.{n}" for n in (11, 12, 13, 14)}
-    facts = {
-        f"s{n}": spark(rails(PORT_0, n), management=f"192.168.86.{n}/24") for n in (11, 12, 13, 14)
-    }
+    facts = {f"s{n}": spark(rails(PORT_0, n), management=f"192.168.86.{n}/24") for n in (11, 12, 13, 14)}
     groups = [{"name": "left", "nodes": ["s11", "s12"]}, {"name": "right", "nodes": ["s14", "s13"]}]
 
     built = topology.build(cluster(hosts, groups=groups, api={"host": "management"}), facts)

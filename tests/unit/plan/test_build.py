@@ -1,0 +1,383 @@
+"""What is planned, piece by piece; whole plans are in test_golden.py."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sparkcluster import plan, topology
+from sparkcluster.errors import PlanError
+from sparkcluster.facts import Facts, Unread
+from sparkcluster.plan import docker, environment, process, vllm
+from sparkcluster.plan.build import container_name
+
+PORT_0 = ("enp1s0f0np0", "enP2p1s0f0np0")
+TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
+
+
+@pytest.fixture
+def two(spark):
+    def make(**changes):
+        return {
+            name: spark(
+                {PORT_0[0]: f"192.168.177.{number}/24", PORT_0[1]: f"192.168.178.{number}/24"},
+                management=f"192.168.86.{number}/24",
+                **changes,
+            )
+            for name, number in (("alpha", 11), ("beta", 12))
+        }
+
+    return make
+
+
+def build(spec, facts, release=1, **kwargs):
+    return plan.build(spec, facts, topology.build(spec, facts), release=release, **kwargs)
+
+
+def changed(facts: dict[str, Facts], node: str, **update) -> dict[str, Facts]:
+    return facts | {node: facts[node].model_copy(update=update)}
+
+
+# ------------------------------------------------------------------------------------------------- the hash
+
+
+def test_release_names_containers_and_leaves_the_hash_alone(two, cluster):
+    first, ninth = build(cluster(TWO), two()), build(cluster(TWO), two(), release=9)
+
+    assert first.hash == ninth.hash
+    assert first.nodes["alpha"].containers[0].name == "sparkcluster-atlas-1-alpha"
+    assert ninth.nodes["alpha"].containers[0].name == "sparkcluster-atlas-9-alpha"
+    assert ninth.nodes["alpha"].containers[0].labels["io.sparkcluster.plan"] == first.hash
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(
+    order=st.permutations(range(8)),
+    clock_s=st.floats(0, 2e9),
+    free=st.integers(0, 2**40),
+    probe_s=st.floats(0, 10),
+    listeners=st.lists(st.integers(1, 65535), max_size=3),
+)
+def test_the_hash_is_over_inputs_never_over_what_changes_by_itself(
+    two, cluster, order, clock_s, free, probe_s, listeners
+):
+    facts = two()
+    wanted = build(cluster(TWO), facts).hash
+    own = facts["beta"]
+    memory = own.memory.model_copy(update={"free_bytes": free, "available_bytes": free, "cached_bytes": free})
+    disks = tuple(disk.model_copy(update={"free_bytes": free}) for disk in own.disks)
+    listening = tuple({"address": "0.0.0.0", "port": port} for port in listeners)
+    later = own.model_copy(
+        update={
+            "interfaces": tuple(own.interfaces[place] for place in order),
+            "hcas": tuple(reversed(own.hcas)),
+            "memory": memory,
+            "disks": disks,
+            "clock_s": clock_s,
+            "probe_s": probe_s,
+            "listeners": listening,
+            "kernel": "6.17.0",
+            "driver": "580.142",
+        }
+    )
+
+    assert build(cluster(TWO), facts | {"beta": later}).hash == wanted
+
+
+@pytest.mark.parametrize(
+    "playbook",
+    [
+        {"args": {"max-model-len": 4096}},
+        {"env": {"NCCL_DEBUG": "INFO"}},
+        {"model": {"id": "Qwen/Qwen3-4B"}},
+        {"secrets": ["HF_TOKEN"]},
+        {"setup": ["true"]},
+        {"caches": []},
+        {"executor": "native"},
+    ],
+)
+def test_a_playbook_that_changes_is_another_plan(two, cluster, playbook):
+    assert build(cluster(TWO, playbook=playbook), two()).hash != build(cluster(TWO), two()).hash
+
+
+def test_an_address_a_gid_or_an_image_that_changes_is_another_plan(two, cluster, spark):
+    facts = two()
+    image = facts["beta"].image.model_copy(update={"id": "sha256:" + "ff" * 32})
+    moved = spark({PORT_0[0]: "192.168.177.22/24", PORT_0[1]: "192.168.178.12/24"})
+    hashes = {
+        build(cluster(TWO), one).hash
+        for one in (
+            facts,
+            changed(facts, "beta", image=image),
+            facts | {"beta": moved},
+            facts | {"beta": two(gid=4)["beta"]},
+        )
+    }
+
+    assert len(hashes) == 4
+
+
+# ---------------------------------------------------------------------------------------------- environment
+
+
+def test_a_variable_that_one_node_alone_has_is_not_carried_over():
+    envs = {
+        "alpha": {"NCCL_IB_GID_INDEX": "3", "ONLY_HERE": "1", "SAME": "x", "HF_HOME": "/a"},
+        "beta": {"SAME": "x", "HF_HOME": "/b"},
+    }
+
+    kept = environment.carry_over(envs, {"alpha": ["VLLM_API_KEY", "HF_TOKEN"], "beta": ["HF_TOKEN"]})
+
+    assert {"NCCL_IB_GID_INDEX", "ONLY_HERE", "HF_HOME", "VLLM_API_KEY", "VLLM_HOST_IP"} <= set(kept)
+    assert not {"SAME", "HF_TOKEN"} & set(kept)
+
+
+@pytest.mark.parametrize(
+    ("networks", "within"),
+    [
+        (["192.168.177.0/24"], "192.168.177.0/24"),
+        (["192.168.177.0/24", "192.168.178.0/24"], "192.168.176.0/22"),
+        (["10.0.0.0/24", "192.168.178.0/24"], None),
+    ],
+)
+def test_nccl_takes_one_range_that_holds_every_rail(networks, within):
+    assert environment.address_range(networks) == within
+
+
+def test_the_playbook_has_the_last_word(two, cluster):
+    made = build(cluster(TWO, playbook={"env": {"NCCL_IB_TIMEOUT": "18"}}), two())
+
+    assert made.nodes["beta"].env["NCCL_IB_TIMEOUT"] == "18"
+
+
+def test_a_secret_is_named_and_nowhere_valued(two, cluster):
+    playbook = {"secrets": ["HF_TOKEN"], "env": {"HF_TOKEN": "hf_leaked"}}
+    made = build(cluster(TWO, playbook=playbook, api={"key": {"env": "KEY"}}), two())
+
+    assert made.nodes["alpha"].secrets == ("HF_TOKEN", "RAY_AUTH_TOKEN", "VLLM_API_KEY")
+    assert made.nodes["beta"].secrets == ("HF_TOKEN", "RAY_AUTH_TOKEN")
+    assert "hf_leaked" not in json.dumps(made.as_json())
+    container = made.nodes["beta"].containers[0]
+    assert container.env_file == f"{container.rank_dir}/secrets.env"
+    assert container.argv[container.argv.index("--env-file") + 1] == container.env_file
+
+
+def test_without_secrets_there_is_no_file_of_them(spark, cluster):
+    made = build(cluster({"solo": "10.0.0.1"}), {"solo": spark()})
+
+    assert made.nodes["solo"].containers[0].env_file is None
+    assert "--env-file" not in made.nodes["solo"].containers[0].argv
+
+
+# ------------------------------------------------------------------------------------------------- commands
+
+
+@pytest.mark.parametrize(
+    ("value", "argv"),
+    [
+        (True, ["--x"]),
+        (False, ["--no-x"]),
+        (None, []),
+        (3, ["--x", "3"]),
+        (0.85, ["--x", "0.85"]),
+        ("auto", ["--x", "auto"]),
+        ("-1", ["--x=-1"]),
+        (["a", 2], ["--x", "a", "2"]),
+        ([], []),
+        ({"method": "mtp", "n": 2}, ["--x", '{"method":"mtp","n":2}']),
+    ],
+)
+def test_arguments_become_vllm_flags(value, argv):
+    assert vllm.flag("x", value) == argv
+
+
+@pytest.mark.parametrize("name", ["host", "api-key", "tensor_parallel_size", "master-port"])
+def test_an_argument_that_belongs_to_another_key_is_refused(two, cluster, name):
+    with pytest.raises(PlanError, match=f"may not hold {name}") as caught:
+        build(cluster(TWO, playbook={"args": {name: "x"}}), two())
+    assert "instead" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("/models/qwen", "type=bind,source=/models/qwen,target=/m,readonly"),
+        ("/models/a:b", "type=bind,source=/models/a:b,target=/m,readonly"),
+        ("/models/a,b", 'type=bind,"source=/models/a,b",target=/m,readonly'),
+        ('/models/a"b', 'type=bind,"source=/models/a""b",target=/m,readonly'),
+    ],
+)
+def test_a_mount_says_what_it_means_whatever_the_path(source, shown):
+    assert docker.bind(source, "/m", read_only=True) == ["--mount", shown]
+
+
+@pytest.mark.parametrize("family", ["upstream", "other", "ngc"])
+def test_nothing_asks_for_more_than_it_needs(two, cluster, family):
+    facts = two()
+    for name, own in facts.items():
+        inside = own.image.inside.model_copy(update={"family": family})
+        facts[name] = own.model_copy(update={"image": own.image.model_copy(update={"inside": inside})})
+
+    argv = build(cluster(TWO), facts).nodes["alpha"].containers[0].argv
+
+    assert not {"--privileged", "--restart", "--rm"} & set(argv)
+    assert argv[argv.index("--pull") + 1] == "never"
+    assert {"--init", "--detach"} <= set(argv)
+    assert ("--entrypoint" in argv) == (family != "ngc")
+
+
+def test_infiniband_is_handed_in_where_there_is_any(two, cluster):
+    facts = changed(two(), "beta", infiniband_devices=False)
+    nodes = build(cluster(TWO), facts).nodes
+
+    assert "/dev/infiniband" in nodes["alpha"].containers[0].argv
+    assert "/dev/infiniband" not in nodes["beta"].containers[0].argv
+
+
+def test_a_snapshot_inside_the_cache_is_seen_through_the_cache(two, cluster):
+    path = "~/.cache/huggingface/hub/models--q--q/snapshots/abc"
+    container = build(cluster(TWO, playbook={"model": {"path": path}}), two()).nodes["alpha"].containers[0]
+
+    inside = "/root/.cache/huggingface/hub/models--q--q/snapshots/abc"
+    assert container.launcher["engine"][2] == inside
+    assert not [word for word in container.argv if inside in word]
+
+
+def test_every_directory_that_is_made_first_is_ours_or_the_cache(two, cluster):
+    container = build(cluster(TWO), two()).nodes["alpha"].containers[0]
+
+    assert container.directories[0] == container.rank_dir
+    assert all(path.startswith("/home/nvidia/.") for path in container.directories)
+    assert {f"source={path}" for path in container.directories[1:]} <= {
+        part for word in container.argv for part in word.split(",")
+    }
+
+
+def test_a_node_that_lacks_the_image_is_planned_with_the_id_the_others_have(two, cluster):
+    made = build(cluster(TWO), changed(two(), "beta", image=None))
+
+    assert made.nodes["beta"].containers[0].image == made.nodes["alpha"].containers[0].image
+
+
+def test_an_image_nobody_has_is_planned_by_its_reference(two, cluster):
+    made = build(cluster(TWO), two(image=None))
+
+    assert made.nodes["beta"].containers[0].image == "vllm/vllm-openai:v0.18.0"
+
+
+def test_an_image_given_by_id_is_what_runs(two, cluster):
+    made = build(cluster(TWO), two(), images={"beta": "sha256:77"})
+
+    assert made.nodes["beta"].containers[0].argv[-3] == "sha256:77"
+
+
+@pytest.mark.parametrize(
+    ("python", "program"), [("/opt/engine/bin/python3", "/opt/engine/bin/vllm"), ("python3", "vllm")]
+)
+def test_vllm_of_a_process_is_the_one_beside_its_python(python, program):
+    assert process.vllm(python) == [program]
+
+
+def test_a_process_takes_the_inventorys_python_before_it_has_been_asked(spark, cluster):
+    runtime = {"kind": "process", "python": "~/venv/bin/python"}
+    spec = cluster({"me": "127.0.0.1"}, playbook={"image": None}, runtime=runtime)
+
+    made = build(spec, {"me": spark(image=None, engine=Unread(unread="no such file"))})
+
+    assert made.nodes["me"].containers[0].argv[0] == "/home/nvidia/venv/bin/python"
+
+
+# ------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("playbook", "said"),
+    [
+        ({"tensor_parallel": 4}, "wants 4 nodes .* has 2"),
+        ({"pipeline_parallel": 3}, "wants 3 nodes"),
+        ({"args": {"data-parallel-size": 2}, "tensor_parallel": 2}, "wants 4 nodes"),
+        ({"image": None}, "names no image"),
+    ],
+)
+def test_what_cannot_be_run_is_said_with_a_way_out(two, cluster, playbook, said):
+    with pytest.raises(PlanError, match=said) as caught:
+        build(cluster(TWO, playbook=playbook), two())
+    assert caught.value.hint
+
+
+def test_ray_that_is_insisted_on_has_to_be_there(two, cluster):
+    facts = two()
+    inside = facts["alpha"].image.inside.model_copy(update={"ray_version": None})
+    image = facts["alpha"].image.model_copy(update={"inside": inside})
+    facts = {name: own.model_copy(update={"image": image}) for name, own in facts.items()}
+
+    assert build(cluster(TWO), facts).groups[0].executor == "native"
+    assert build(cluster(TWO), facts, bring_ray=True).groups[0].executor == "ray"
+    with pytest.raises(PlanError, match="no Ray"):
+        build(cluster(TWO, playbook={"executor": "ray"}), facts)
+
+
+@given(
+    cluster=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", fullmatch=True),
+    nodes=st.sets(
+        st.from_regex(r"[0-9A-Za-z][0-9A-Za-z.:%_-]{0,252}", fullmatch=True), min_size=2, max_size=2
+    ),
+    release=st.integers(1, 10**6),
+)
+def test_container_names_are_what_docker_takes_and_never_meet(cluster, nodes, release):
+    names = {container_name(cluster, release, node) for node in nodes}
+
+    assert len(names) == 2
+    assert all(len(name) <= 120 for name in names)
+    assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]+", name) for name in names)
+
+
+# ----------------------------------------------------------------------------------------------- difference
+
+
+def test_the_same_plan_under_another_number_differs_in_nothing(two, cluster):
+    old, new = (build(cluster(TWO), two(), release=number).as_json() for number in (1, 2))
+
+    assert plan.difference(old, new) == []
+
+
+def test_what_changed_is_said_in_lines(two, cluster):
+    old = build(cluster(TWO), two()).as_json()
+    playbook = {"args": {"max-model-len": 4096}, "env": {"NCCL_DEBUG": "INFO"}, "served_name": "q"}
+    facts = two(gid=5)
+    new = build(cluster(TWO, playbook=playbook), facts).as_json()
+
+    assert plan.difference(json.loads(json.dumps(old)), new) == [
+        "model: Qwen/Qwen3-8B → q",
+        "alpha: env NCCL_DEBUG: unset → INFO",
+        "alpha: env NCCL_IB_GID_INDEX: 3 → 5",
+        "alpha: engine - --served-model-name Qwen/Qwen3-8B",
+        "alpha: engine + --served-model-name q",
+        "alpha: engine + --max-model-len 4096",
+        "beta: env NCCL_DEBUG: unset → INFO",
+        "beta: env NCCL_IB_GID_INDEX: 3 → 5",
+    ]
+
+
+def test_another_image_and_fewer_nodes_are_said(two, cluster, spark):
+    old = build(cluster(TWO), two()).as_json()
+    facts = {"alpha": two()["alpha"]}
+    image = facts["alpha"].image.model_copy(update={"id": "sha256:" + "ff" * 32})
+    new = build(cluster({"alpha": TWO["alpha"]}), changed(facts, "alpha", image=image)).as_json()
+
+    lines = plan.difference(old, new)
+
+    assert "groups: alpha, beta → alpha" in lines
+    assert "beta: leaves the cluster" in lines
+    assert "alpha: image 5a5a5a5a5a5a → ffffffffffff" in lines
+
+
+def test_nothing_of_this_machine_is_in_the_golden_files():
+    for path in (Path(__file__).parents[2] / "golden" / "plan").rglob("*"):
+        if path.is_file():
+            assert "/work" not in path.read_text()
