@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,6 +62,8 @@ def build(
         }
         if executor == "ray"
         else None,
+        # Ports that may listen on every address, since the inventory asks for that; no other one may.
+        "open_ports": [group.api_port] if ipaddress.ip_address(group.api_host).is_unspecified else [],
         "join_timeout_s": JOIN_TIMEOUT_S,
         "engine": list(engine),
         "setup": list(setup),
