@@ -128,15 +128,13 @@ def _cable_out(spark: Spark, args: Sequence[str]) -> Undo:
 
 def _cable_in(spark: Spark, undo: Undo) -> None:
     network.set_carrier(spark.state, spark.index, tuple(undo["ports"]), on=True)
-    _wait_for_light(spark)
+    devices = [spark.spec.netdev(function) for function in FUNCTIONS if function.port in undo["ports"]]
+
+    def lit() -> bool:
+        return "0" not in spark.run(["cat", *(f"/sys/class/net/{name}/carrier" for name in devices)]).stdout
+
+    wait_until(lit, limit_s=1.0, sleep=time.sleep)
     spark.tell_hardware_changed()
-
-
-def _wait_for_light(spark: Spark) -> None:
-    """A veth's carrier follows its other end at once, but the bridge port needs a moment to forward."""
-    wait_until(
-        lambda: "NO-CARRIER" not in spark.run(["ip", "-br", "link"]).stdout, limit_s=1.0, sleep=time.sleep
-    )
 
 
 def _set_mtu(spark: Spark, mtu: int) -> None:

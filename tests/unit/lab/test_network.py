@@ -1,0 +1,82 @@
+"""The cables of a lab as lines for ip(8)."""
+
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.errors import UsageError
+from sparkcluster.lab import network
+from sparkcluster.lab.machine import LabError
+from sparkcluster.lab.spec import FUNCTIONS, LabSpec, SparkSpec, plain
+from sparkcluster.lab.state import State, directory_of
+
+
+def state(spec: LabSpec, index: int = 7) -> State:
+    return State("id", "lab", Path("/nowhere"), index, "stub", spec)
+
+
+def test_uncabled_ports_are_there_and_dark():
+    lines = network.cables(state(plain(1)), 0)
+    made = [line for line in lines if line.startswith("link add")]
+    lit = [line for line in lines if line.startswith("link set")]
+    assert len(made) == 5
+    assert lit == [
+        "link set s0mgmt master mgmt up",
+        "link set s0p1s0f1 master rail0 up",
+        "link set s0P2p1s0f1 master rail1 up",
+    ]
+
+
+def test_without_a_cable_the_connectx_is_not_there():
+    lines = network.cables(state(LabSpec((SparkSpec("a", ports="none"),))), 0)
+    assert lines == [
+        "link add s0mgmt type veth peer name enP7s7 netns sclab7-0",
+        "link set s0mgmt master mgmt up",
+    ]
+
+
+def test_hardware_addresses_have_the_tails_of_a_real_card_and_never_meet():
+    tails = [network.mac(0, 0, function.mac_tail) for function in FUNCTIONS]
+    assert [int(mac[-2:], 16) for mac in tails] == [0, 1, 4, 5]
+    everywhere = [
+        network.mac(lab, spark, tail) for lab in (0, 1, 199) for spark in range(32) for tail in (0, 5)
+    ]
+    assert len(set(everywhere)) == len(everywhere)
+
+
+def test_device_names_fit_the_kernels_15_characters():
+    longest = state(plain(32), index=199)
+    names = [network.peer(31, function) for function in (*FUNCTIONS, None)]
+    assert max(len(name) for name in (*names, longest.host_device, *network.bridges(longest.spec))) <= 15
+
+
+def pulled(monkeypatch, spec: LabSpec, node: int, *ports: str) -> list[str]:
+    seen: list[str] = []
+    monkeypatch.setattr(network, "ip", lambda netns, lines: seen.extend(lines))
+    network.set_carrier(state(spec), node, ports, on=False)
+    return seen
+
+
+def test_a_cable_to_a_switch_has_one_end_that_is_a_spark(monkeypatch):
+    assert pulled(monkeypatch, plain(2), 0, "p1") == ["link set s0P2p1s0f1 down", "link set s0p1s0f1 down"]
+
+
+def test_a_direct_cable_takes_the_light_from_both(monkeypatch):
+    spec = LabSpec(plain(2).sparks, "direct")
+    assert pulled(monkeypatch, spec, 0, "p1") == [
+        "link set s0P2p1s0f1 down",
+        "link set s0p1s0f1 down",
+        "link set s1P2p1s0f1 down",
+        "link set s1p1s0f1 down",
+    ]
+
+
+def test_a_rate_that_tc_would_not_take_is_refused():
+    with pytest.raises(LabError, match="no rate"):
+        network.shape(state(plain(1)), 0, "fast; reboot")
+
+
+@pytest.mark.parametrize("name", ["../etc", "", "Lab", "a/b", "cache", "-x", "a" * 40])
+def test_a_lab_name_that_is_no_directory_name_is_refused(name):
+    with pytest.raises(UsageError):
+        directory_of(name)

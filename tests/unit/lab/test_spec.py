@@ -1,0 +1,117 @@
+"""The file behind `lab up --spec`: what it means, and what is said when it is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.errors import SpecError, UsageError
+from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS, LabSpec, load, plain
+
+
+def write(directory: Path, text: str) -> Path:
+    path = directory / "lab.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_plain_sparks_have_both_twins_of_port_1_on_two_rails():
+    spec = plain(2)
+    assert [spark.name for spark in spec.sparks] == ["spark-0001", "spark-0002"]
+    assert spec.rails(1) == {"enp1s0f1np1": 0, "enP2p1s0f1np1": 1}
+    assert [spec.address(1, function) for function in FUNCTIONS] == [
+        None,
+        "192.168.177.12/24",
+        None,
+        "192.168.178.12/24",
+    ]
+
+
+def test_sparks_cabled_in_different_ports_share_the_rails(tmp_path):
+    spec = load(write(tmp_path, "sparks:\n- {ports: p0}\n- {ports: p1, interfaces: {enp1s0f1np1: fast0}}\n"))
+    assert spec.rails(0) == {"enp1s0f0np0": 0, "enP2p1s0f0np0": 1}
+    assert spec.rails(1) == {"enp1s0f1np1": 0, "enP2p1s0f1np1": 1}
+    assert spec.sparks[1].netdev(FUNCTIONS[1]) == "fast0"
+
+
+def test_in_a_ring_each_cable_has_two_rails_and_two_ends(tmp_path):
+    spec = load(write(tmp_path, "topology: ring\nsparks: [{}, {}, {}]\n"))
+    ends: dict[int, list[tuple[int, str]]] = {}
+    for index in range(3):
+        for netdev, rail in spec.rails(index).items():
+            ends.setdefault(rail, []).append((index, netdev[-2:]))
+    assert ends[0] == ends[1] == [(0, "p1"), (1, "p0")]
+    assert ends[4] == ends[5] == [(0, "p0"), (2, "p1")]
+    assert len(ends) == 6
+
+
+def test_defaults_hold_for_every_spark_and_can_be_overridden(tmp_path):
+    text = "defaults: {driver: '590.48.01', gids: shifted}\nsparks:\n- {}\n- {driver: '580.142', gids: {rocep1s0f1: standard}}\n"
+    one, two = load(write(tmp_path, text)).sparks
+    assert (one.driver, two.driver) == ("590.48.01", "580.142")
+    assert one.gids["rocep1s0f1"] == GID_LAYOUTS["shifted"]
+    assert two.gids["rocep1s0f1"] == GID_LAYOUTS["standard"]
+    assert two.gids["roceP2p1s0f1"] == GID_LAYOUTS["shifted"]
+
+
+def test_defaults_alone_take_the_number_that_was_asked_for(tmp_path):
+    assert len(load(write(tmp_path, "defaults: {mtu: 1500}\n"), 5).sparks) == 5
+
+
+def test_an_explicit_gid_table(tmp_path):
+    text = "sparks: [{gids: {rocep1s0f1: {0: mac v1, 9: ipv4 v2, 11: 'fe80::1 v2'}}}]\n"
+    assert load(write(tmp_path, text)).sparks[0].gids["rocep1s0f1"] == (
+        (0, "mac", 1),
+        (9, "ipv4", 2),
+        (11, "fe80::1", 2),
+    )
+
+
+def test_a_spec_survives_its_journey_through_json(tmp_path):
+    import json
+
+    spec = load(
+        write(tmp_path, "topology: direct\nsparks: [{gids: shifted}, {addresses: {enp1s0f1np1: null}}]\n")
+    )
+    assert LabSpec.from_json(json.loads(json.dumps(spec.as_json()))) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "what"),
+    [
+        ("sparks:\n- mtu: fast\n", ":2:8: sparks[0].mtu", "whole number"),
+        ("sparks:\n- {}\n- ports: p7\n", ":3:10: sparks[1].ports", "p0, p1, both, none"),
+        ("sparks:\n- nmae: a\n", ":2:9: sparks[0].nmae", "unknown key"),
+        ("sparks:\n- name: a; touch /tmp/x\n", ":2:9: sparks[0].name", "host name"),
+        ("sparks:\n- addresses: {enp1s0f1np1: 300.1.1.1/24}\n", ":2:28:", "an address"),
+        ("sparks:\n- addresses: {eth7: 10.0.0.1/24}\n", ":1:1:", "no interface eth7"),
+        ("sparks:\n- interfaces: {enp1s0f1np1: a-name-of-16-chr}\n", ":2:29:", "interface name"),
+        ("sparks:\n- gids: {rocep1s0f1: {3: ipv4}}\n", ":2:26:", "ipv4 v2"),
+        ("topology: star\n", ":1:11: topology", "switch, direct, ring"),
+        ("topology: ring\nsparks: [{}, {}]\n", ":1:1:", "needs 3 Sparks"),
+        ("sparks: [{name: a}, {name: a}]\n", ":1:1:", "two Sparks are called a"),
+        ("sparks: 3\n", ":1:9:", "a list of Sparks"),
+        ("- 1\n", ":1:1:", "a mapping"),
+        ("", ":1:1:", "a mapping"),
+        ("sparks: [\n", ":2:1:", "expected"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(tmp_path, text, where, what):
+    with pytest.raises(SpecError) as caught:
+        load(write(tmp_path, text))
+    assert where in str(caught.value)
+    assert what in str(caught.value)
+
+
+def test_every_mistake_is_told_at_once(tmp_path):
+    with pytest.raises(SpecError) as caught:
+        load(write(tmp_path, "sparks:\n- {mtu: a, ports: b}\n- {gpu: c}\n"))
+    assert len(caught.value.problems) == 3
+
+
+def test_a_file_that_cannot_be_read_or_counts_otherwise_is_wrong_usage(tmp_path):
+    with pytest.raises(UsageError, match="cannot read"):
+        load(tmp_path / "absent.yaml")
+    with pytest.raises(UsageError, match="describes 1 Sparks, not 2"):
+        load(write(tmp_path, "sparks: [{}]\n"), 2)
+    with pytest.raises(UsageError, match="1 to 32"):
+        plain(0)
