@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.resources
 import time
 from typing import Any
 
 import sparkcluster
 from sparkcluster.errors import FoundErrors, LaunchError, NotServing, SparkclusterError
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.program import standalone
 from sparkcluster.launch import group as launching
 from sparkcluster.launch.verify import Answer, complete, judge
 from sparkcluster.plan.diff import difference
@@ -232,7 +232,7 @@ class Walk:
                 self.report.note(f"warning: {finding.code} {finding.node or ''}: {finding.summary}")
         values = secrets.values(self.spec, plan)
         self.number = int(next(iter(plan.nodes.values())).containers[0].labels["io.sparkcluster.release"])
-        entry = (importlib.resources.files("sparkcluster.node") / "entry.py").read_text()
+        entry = standalone("entry")
         steps = {
             name: [
                 *self.cache_steps(name),
