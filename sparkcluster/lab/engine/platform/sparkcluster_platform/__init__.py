@@ -2,10 +2,12 @@
 
 vLLM finds this module through the entry point group ``vllm.platform_plugins`` (the installer writes the
 distribution metadata that names it). It is installed beside vLLM, never imported by sparkcluster itself,
-and does two things:
+and does three things:
 
 * ``ray_device_key = "GPU"``: vLLM's CPU platform names no Ray resource, so its Ray executor refuses it. With
   this key and ``ray start --num-gpus 1`` a virtual Spark is placed exactly as a real one is.
+* Ranks on different nodes talk over the network: the CPU communicator goes by the name of a shared memory
+  segment, which is the same on every node, and would wait for memory that the other node cannot see.
 * When ``SPARKCLUSTER_LAB_DUMP_ENV`` names a directory, every rank writes what it really holds in
   ``os.environ`` there, after its initialisation and from within its own process: both of vLLM's Ray executors
   change the environment at run time, which ``/proc/PID/environ`` never shows.
@@ -25,11 +27,11 @@ DUMP_VARIABLE = "SPARKCLUSTER_LAB_DUMP_ENV"
 
 def register() -> str:
     """Entry point: the import path of the platform class, as vLLM wants it."""
-    return "sparkcluster_platform.LabPlatform"
+    return f"{__name__}.LabPlatform"
 
 
 class LabPlatform(CpuPlatform):
-    """The CPU platform with a Ray device key and a worker that can tell its environment."""
+    """The CPU platform with a Ray device key, made fit for ranks on more than one node."""
 
     ray_device_key = "GPU"
 
@@ -38,8 +40,13 @@ class LabPlatform(CpuPlatform):
         """Choose the worker before the CPU platform fills in its own."""
         parallel = vllm_config.parallel_config
         if parallel.worker_cls == "auto":
-            parallel.worker_cls = "sparkcluster_worker.LabWorker"
+            parallel.worker_cls = f"{__name__}.worker.LabWorker"
         super().check_and_update_config(vllm_config)
+
+    @classmethod
+    def get_device_communicator_cls(cls) -> str:
+        """Import path of the communicator, as vLLM wants it."""
+        return f"{__name__}.communicator.LabCommunicator"
 
 
 def dump_environment(rank: int) -> None:

@@ -1,0 +1,180 @@
+"""Keeps every socket of the engine on the interconnect: nothing listens on "all addresses".
+
+Part of the launcher (``entry``); Python 3.8, standard library only.
+
+Ray's servers (gcs_server, raylet, every worker) and torch's store listen on 0.0.0.0 or [::], and no setting
+moves them: ray#59852 gave Ray's the node's address and ray#60012 took that back three days later. What they
+all share is libc's ``bind``. A small library that stands in front of it turns "any address" into the node's
+own; addresses that a program names itself stay as they are, and so do the ports that are to be open. It is
+compiled where it is needed, in the container: images that can run Triton have a C compiler.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import Iterable, MutableMapping
+
+ADDRESS = "SPARKCLUSTER_BIND_ADDRESS"
+OPEN_PORTS = "SPARKCLUSTER_BIND_OPEN"
+COMPILERS = ("cc", "gcc", "clang", "tcc")
+
+# No header is included: a compiler without the C library's development files is enough. The layouts are
+# those of Linux (struct sockaddr_in, sockaddr_in6), the numbers those of its system call tables.
+SOURCE = r"""
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned char u8;
+
+extern long syscall(long, ...);
+extern char *getenv(const char *);
+extern int inet_pton(int, const char *, void *);
+
+struct v4 { u16 family; u16 port; u8 address[4]; u8 zero[8]; };
+struct v6 { u16 family; u16 port; u32 flow; u8 address[16]; u32 scope; };
+
+enum { AF_INET = 2, AF_INET6 = 10 };
+#if defined(__x86_64__)
+enum { NR_BIND = 49 };
+#elif defined(__aarch64__)
+enum { NR_BIND = 200 };
+#else
+#error this machine is neither x86_64 nor aarch64
+#endif
+
+/* Whether the port, in network order, is among those that may listen everywhere. */
+static int is_open(u16 port)
+{
+    const char *text = getenv("SPARKCLUSTER_BIND_OPEN");
+    u32 wanted = (u32)((port & 255) << 8 | port >> 8), number = 0;
+    if (!text)
+        return 0;
+    for (;; text++) {
+        if (*text >= '0' && *text <= '9') {
+            number = number * 10 + (u32)(*text - '0');
+            continue;
+        }
+        if (number && number == wanted)
+            return 1;
+        if (!*text)
+            return 0;
+        number = 0;
+    }
+}
+
+int bind(int fd, const void *name, u32 size)
+{
+    const u16 *family = name;
+    const char *own = getenv("SPARKCLUSTER_BIND_ADDRESS");
+    u8 bytes[4], any = 0;
+    int i;
+
+    if (!name || !own || inet_pton(AF_INET, own, bytes) != 1)
+        return (int)syscall(NR_BIND, fd, name, size);
+    if (size >= sizeof(struct v4) && *family == AF_INET) {
+        struct v4 copy = *(const struct v4 *)name;
+        for (i = 0; i < 4; i++)
+            any |= copy.address[i];
+        if (!any && !is_open(copy.port)) {
+            for (i = 0; i < 4; i++)
+                copy.address[i] = bytes[i];
+            return (int)syscall(NR_BIND, fd, &copy, size);
+        }
+    } else if (size >= sizeof(struct v6) && *family == AF_INET6) {
+        struct v6 copy = *(const struct v6 *)name;
+        for (i = 0; i < 16; i++)
+            any |= copy.address[i];
+        if (!any && !is_open(copy.port)) {
+            copy.address[10] = copy.address[11] = 255; /* ::ffff:a.b.c.d, the IPv4 address in IPv6's form */
+            for (i = 0; i < 4; i++)
+                copy.address[12 + i] = bytes[i];
+            return (int)syscall(NR_BIND, fd, &copy, size);
+        }
+    }
+    return (int)syscall(NR_BIND, fd, name, size);
+}
+"""
+
+_TRIAL = "import socket,sys;s=socket.socket();s.bind(('',0));sys.exit(s.getsockname()[0]!=sys.argv[1])"
+
+
+def build(path: str, env: MutableMapping[str, str]) -> str | None:
+    """Compile the library to ``path``. Returns what went wrong in one line, or None."""
+    wanted = ([env["CC"]] if env.get("CC") else []) + list(COMPILERS)
+    compiler = next(
+        (found for found in (shutil.which(one, path=env.get("PATH")) for one in wanted) if found), None
+    )
+    if compiler is None:
+        return "no C compiler (%s) in this image" % ", ".join(COMPILERS)
+    fresh = "%s.%d" % (path, os.getpid())
+    argv = [compiler, "-O2", "-shared", "-fPIC", "-nostdlib", "-o", fresh, "-x", "c", "-"]
+    if os.path.basename(compiler) == "tcc":
+        argv = [compiler, "-shared", "-nostdlib", "-o", fresh, "-"]
+    try:
+        done = subprocess.run(
+            argv,
+            input=SOURCE.encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(env),
+            timeout=60,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return "%s: %s" % (compiler, error)
+    if done.returncode != 0:
+        said = done.stdout.decode(errors="replace").strip().splitlines()
+        return "%s exited with %d: %s" % (compiler, done.returncode, said[0] if said else "no message")
+    os.replace(fresh, path)
+    return None
+
+
+def works(path: str, env: MutableMapping[str, str], address: str) -> bool:
+    """Whether a program started with the library has its "any address" turned into ``address``."""
+    trial = dict(env, LD_PRELOAD=path)
+    trial[ADDRESS] = address
+    trial.pop(OPEN_PORTS, None)
+    argv = [sys.executable, "-I", "-S", "-c", _TRIAL, address]
+    try:
+        done = subprocess.run(
+            argv,
+            env=trial,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=30,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return done.returncode == 0
+
+
+def confine(env: MutableMapping[str, str], address: str, open_ports: Iterable[int], folder: str) -> str:
+    """Have everything that is started with ``env`` listen on ``address`` where it would on all addresses.
+
+    Args:
+        env: changed: LD_PRELOAD and what the library reads.
+        address: this node's IPv4 address on the interconnect.
+        open_ports: ports that may listen on all addresses.
+        folder: where the library is put; only we may write there.
+
+    Returns what was done, in words; a text that begins with ``missing:`` says that sockets stay as they are.
+    """
+    path = os.path.join(folder, "bind.so")
+    if not works(path, env, address):
+        trouble = build(path, env)
+        if trouble is None and not works(path, env, address):
+            trouble = "%s was built and has no effect" % path
+        if trouble is not None:
+            return "missing: %s, so Ray and torch listen on all addresses" % trouble
+    others = [one for one in env.get("LD_PRELOAD", "").replace(":", " ").split() if one != path]
+    env["LD_PRELOAD"] = ":".join([path, *others])
+    # A raylet takes LD_PRELOAD from its workers unless it is told to leave it.
+    env["RAY_LD_PRELOAD_ON_WORKERS"] = "1"
+    env[ADDRESS] = address
+    ports = ",".join(str(port) for port in open_ports)
+    env.pop(OPEN_PORTS, None)
+    if ports:
+        env[OPEN_PORTS] = ports
+    return "%s%s" % (address, ", every address for port " + ports if ports else "")
