@@ -17,18 +17,20 @@ FULL_SPEED_MBPS = 200_000
 
 @check("NET-001", "The nodes of a group are joined by an interconnect with RDMA")
 def interconnect(context: Context) -> Iterator[Seen]:
-    """Without RDMA tensor parallelism runs over TCP, at 1 to 3 GB/s in place of 22."""
+    """Tensor parallelism then runs over TCP, at 1 to 3 GB/s in place of 22; and where there is no rail at all,
+    Ray and the engine would have to listen on the management network, which the inventory has to ask for.
+    """
     for group in context.topology.groups:
         if group.kind == "management":
-            meeting = ", ".join(f"{member.name} {member.interface}" for member in group.members)
             yield Seen(
-                "warning",
+                "error",
                 None,
-                f"group {group.name} has no interconnect and runs over the management network",
-                f"no rail that all its nodes share; they meet on {meeting}",
+                f"group {group.name} has no interconnect that all its nodes share",
+                "; ".join(f"{member.name}: {_cabled(context, member)}" for member in group.members),
                 (
-                    "plug the QSFP cable in on both ends, then `ip -br addr`",
+                    "plug the QSFP cable in on both ends, then `ip -br addr` on every node",
                     "give both twins of the port an address on every node, each twin in a subnet of its own",
+                    "or name the management network under interconnect.rails, to run over TCP there",
                 ),
             )
         elif group.kind != "single":
@@ -247,6 +249,19 @@ def api(context: Context) -> Iterator[Seen]:
 
 def _hca(context: Context, member: Member, link: Link) -> Hca | None:
     return next((one for one in read(context.facts[member.name].hcas) or () if one.name == link.hca), None)
+
+
+def _cabled(context: Context, member: Member) -> str:
+    """What one node has of an interconnect, in words."""
+    facts = context.facts[member.name]
+    hcas = read(facts.hcas) or ()
+    if not hcas:
+        return "no HCA (a ConnectX-7 shows itself only with a cable in)"
+    up = [hca for hca in hcas if hca.active]
+    if not up:
+        return "no HCA is ACTIVE, the cable is out"
+    owned = {one.name: ", ".join(one.addresses) for one in read(facts.interfaces) or ()}
+    return ", ".join(f"{hca.netdev} {owned.get(hca.netdev or '') or 'without address'}" for hca in up)
 
 
 def _port(context: Context, member: Member, link: Link) -> str:

@@ -118,11 +118,27 @@ def test_nvidias_link_local_default_is_a_warning(found, spark):
     assert {one.severity for one in findings} == {"warning"}
 
 
-def test_no_interconnect_is_told_and_stops_nothing(found, spark):
+def test_no_interconnect_stops_what_would_listen_on_the_management_network(found, spark):
     finding = only(found(spark(management="192.168.86.12/24")), "NET-001")
 
-    assert finding.severity == "warning"
-    assert "management" in finding.summary
+    assert finding.severity == "error"
+    assert "alpha: enp1s0f0np0 192.168.177.11/24" in finding.seen
+    assert "beta: no HCA (" in finding.seen
+
+
+def test_a_cable_that_is_out_is_told_from_an_address_that_is_missing(found, spark):
+    beta = spark(rails(12), management="192.168.86.12/24")
+    bare = tuple(one.model_copy(update={"addresses": ()}) if one.driver else one for one in beta.interfaces)
+    down = tuple(one.model_copy(update={"state": "DOWN"}) for one in beta.hcas)
+
+    assert "enp1s0f0np0 without address" in found(beta, changes={"interfaces": bare})[0].seen
+    assert "the cable is out" in found(beta, changes={"interfaces": bare, "hcas": down})[0].seen
+
+
+def test_the_management_network_serves_where_the_inventory_asks_for_it(found):
+    findings = found(interconnect={"rails": ["192.168.86.0/24"]})
+
+    assert {(one.code, one.severity) for one in findings} == {("NET-001", "warning")}
 
 
 def test_a_rail_that_is_down_stops_the_launch(found, spark):
