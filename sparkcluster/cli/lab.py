@@ -16,9 +16,12 @@ KINDS = (
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add ``lab`` and its commands."""
-    parser = subparsers.add_parser(
-        "lab", help="virtual Sparks on this machine, to try things without hardware"
-    )
+    about = "virtual Sparks on this machine, to try things without hardware"
+    add_arguments(subparsers.add_parser("lab", help=about))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The commands of ``lab`` and their flags."""
     commands = parser.add_subparsers(dest="lab_command", required=True, metavar="COMMAND")
 
     up = commands.add_parser("up", help="make virtual Sparks; the last line is the path of a ready inventory")

@@ -227,6 +227,10 @@ def preload(root: Path, config: dict[str, Any]) -> None:
         from sparkcluster.lab import images
 
         images.mount_into(images.prepare(config["image_engine"]), root / "var/lib/docker")
+    if config["model_path"]:
+        from sparkcluster.lab.engine import model
+
+        model.write_tiny_model(root / config["model_path"].lstrip("/"))
     (root.with_name("disk") / "booted").touch()
 
 

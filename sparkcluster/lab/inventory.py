@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from sparkcluster.lab.machine import LabError
+from sparkcluster.lab.sparks import MODEL_PATH
 from sparkcluster.lab.spec import FUNCTIONS
 from sparkcluster.lab.state import State, write_atomically
-
-MODEL_PATH = "/root/models/tiny"
-"""Where the tiny model lies on every virtual Spark."""
 
 ENGINE_ARGUMENTS: dict[str, Any] = {
     "enforce-eager": True,
@@ -19,14 +17,21 @@ ENGINE_ARGUMENTS: dict[str, Any] = {
     "max-model-len": 1024,
     "max-num-seqs": 4,
 }
-ENGINE_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+ENGINE_ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    # Its compiler would cost the first request 15 s and a C++ toolchain in the image.
+    "TORCHDYNAMO_DISABLE": "1",
+}
 """What makes the engine light enough for a machine without a GPU."""
 
 
-def image_reference(engine: str) -> str | None:
-    """Reference of the engine's image, None where this lab has no engine."""
+def image_reference(engine: str) -> str:
+    """Reference of the engine's image, made first if need be; one that nobody has where there is no engine."""
     if engine == "none":
-        return None
+        return "sparkcluster-lab/none:latest"
     from sparkcluster.lab import images
 
     return str(images.prepare(engine).reference)
@@ -56,15 +61,13 @@ def write(state: State) -> Path:
         "name": "tiny",
         "description": "two layers of random weights, to see that everything works",
         "model": {"path": MODEL_PATH},
+        "image": image_reference(state.engine),
         "served_name": "tiny",
         "args": ENGINE_ARGUMENTS,
         "env": ENGINE_ENVIRONMENT,
         "container": {"cap_add": ["SYS_NICE"]},
         "verify": {"prompt": "Say something", "pause_s": 1},
     }
-    reference = image_reference(state.engine)
-    if reference is not None:
-        playbook["image"] = reference
     inventory = {
         "cluster": state.name,
         "ssh": {

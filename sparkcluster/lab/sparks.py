@@ -21,6 +21,9 @@ from sparkcluster.lab.spec import SparkSpec
 from sparkcluster.lab.state import State, write_atomically
 
 BOOT_LIMIT_S = 90.0
+MODEL_PATH = "/root/models/tiny"
+"""Where the tiny model lies on a virtual Spark."""
+
 DEATH_LIMIT_S = 20.0
 
 
@@ -94,7 +97,7 @@ class Spark:
             "links": node_files.links(),
             "owners": node_files.owners(),
             "image_engine": self._image(),
-            "model": self.spec.model == "present",
+            "model_path": MODEL_PATH if self.spec.model == "present" else None,
         }
         write_atomically(self.directory / "boot.json", json.dumps(config), mode=0o600)
 

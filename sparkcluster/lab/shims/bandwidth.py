@@ -24,7 +24,28 @@ LINE = "-" * 87
 TIMEOUT_S = 20
 SO_BINDTODEVICE = 25
 VALUED = frozenset(
-    ["-d", "--ib-dev", "-i", "-x", "--gid-index", "-s", "--size", "-D", "--duration", "-n", "--iters", "-p", "--port", "-q", "--qp", "-m", "--mtu", "-t", "-Q", "-S"]
+    [
+        "-d",
+        "--ib-dev",
+        "-i",
+        "-x",
+        "--gid-index",
+        "-s",
+        "--size",
+        "-D",
+        "--duration",
+        "-n",
+        "--iters",
+        "-p",
+        "--port",
+        "-q",
+        "--qp",
+        "-m",
+        "--mtu",
+        "-t",
+        "-Q",
+        "-S",
+    ]
 )
 """Options that take a value."""
 
