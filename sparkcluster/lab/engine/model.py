@@ -206,3 +206,9 @@ def _safetensors(tensors: dict[str, tuple[tuple[int, ...], bytes]]) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text + b"".join(data for _, data in tensors.values())
+
+
+if __name__ == "__main__":
+    import sys
+
+    print(write_tiny_model(Path(sys.argv[1]).expanduser()))
