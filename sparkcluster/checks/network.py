@@ -17,8 +17,9 @@ FULL_SPEED_MBPS = 200_000
 
 @check("NET-001", "The nodes of a group are joined by an interconnect with RDMA")
 def interconnect(context: Context) -> Iterator[Seen]:
-    """Tensor parallelism then runs over TCP, at 1 to 3 GB/s in place of 22; and where there is no rail at all,
-    Ray and the engine would have to listen on the management network, which the inventory has to ask for.
+    """Without one, tensor parallelism runs over TCP, at 1 to 3 GB/s in place of 22.
+
+    Where there is no rail at all, Ray and the engine would listen on the management network besides.
     """
     for group in context.topology.groups:
         if group.kind == "management":
