@@ -130,7 +130,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], _Build], ...] = tuple(
         (r"Starting to load model ", _fixed("weights", done=0)),
         # model_loader/weight_utils.py: one bar per loader, "Completed | 3/11"
         (
-            r"Loading [\w -]*(?:shards|loader|weights)[\w -]*:\s+(?P<percent>\d+)% Completed",
+            r"[Ll]oading [\w -]*(?:shards|loader|weights|Streamer)[\w -]*:\s+(?P<percent>\d+)% Completed",
             lambda found: Phase("weights", int(found["percent"])),
         ),
         # model_loader/default_loader.py; gpu_model_runner.py

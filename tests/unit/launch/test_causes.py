@@ -1,0 +1,102 @@
+"""Every failure that the field knows is named by its own words, and its root before what follows from it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkcluster.launch.causes import cause
+from sparkcluster.launch.signatures import SIGNATURES
+
+CASES: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "golden" / "logs" / "causes.json").read_text())
+NOISE = ["INFO 11-21 03:28:04 [model.py:733] Resolved architecture: LlamaForCausalLM"] * 3
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_a_recorded_failure_is_named(case: dict[str, Any]) -> None:
+    found = cause([*NOISE, *case["lines"], *NOISE], case["exit_code"])
+    assert found is not None
+    assert case["summary"] in found.summary
+    assert case.get("hint", "") in (found.hint or "")
+    assert "\n" not in found.summary
+    assert not found.summary.endswith(".")
+    assert "{" not in found.summary + (found.hint or "")
+
+
+def test_every_signature_has_a_recorded_line() -> None:
+    """A signature that no recorded line shows may match nothing at all."""
+    shown = set()
+    for case in CASES:
+        for signature in SIGNATURES:
+            if signature.match(case["lines"]):
+                shown.add(signature.name)
+                break
+    exempt = {"argument-value", "architecture", "no-image", "docker-group", "nccl"}
+    assert {one.name for one in SIGNATURES} - shown == exempt
+
+
+@pytest.mark.parametrize(
+    ("line", "summary"),
+    [
+        ("vllm serve: error: argument --dtype: invalid choice: 'bf17' (choose from 'auto', 'half')", "--dtype"),
+        ("ValueError: Model architectures ['MoonForCausalLM'] are not supported for now.", "['MoonForCausalLM']"),
+        ("Error response from daemon: No such image: sha256:abc", "image is not on that node"),
+        (
+            "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock",
+            "may not talk to Docker",
+        ),
+        ("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:77, remote process exited", "NCCL"),
+    ],
+)
+def test_lines_of_which_only_the_form_is_known(line: str, summary: str) -> None:
+    found = cause([line], 1)
+    assert found is not None
+    assert summary in found.summary
+
+
+def test_the_root_comes_before_what_follows_from_it() -> None:
+    """An engine out of memory takes its workers and its API along, and all of that is in the log."""
+    lines = [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 119 GiB",
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
+        "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.",
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+    ]
+    found = cause(lines, 1)
+    assert found is not None
+    assert "memory" in found.summary
+
+
+def test_colours_do_not_hide_a_line() -> None:
+    found = cause(["\x1b[36m(RayWorkerProc pid=96)\x1b[0m \x1b[31mNo space left on device\x1b[0m"], 1)
+    assert found is not None
+    assert found.summary == "the disk is full"
+
+
+def test_a_healthy_log_has_no_cause() -> None:
+    log = (Path(__file__).parents[2] / "golden" / "logs" / "vllm-0.32-ray-tp2-head.log").read_text()
+    assert cause(log.splitlines(), None) is None
+
+
+def test_an_exception_in_a_running_ranks_log_is_no_cause() -> None:
+    """Engines log exceptions that they survive; only an end makes one the reason."""
+    assert cause(["ValueError: odd but survived"], None) is None
+
+
+def test_the_kernels_verdict_outweighs_the_log() -> None:
+    found = cause(["OSError: [Errno 28] No space left on device"], 137, oom_killed=True)
+    assert found is not None
+    assert "kernel killed it" in found.summary
+
+
+def test_braces_in_a_log_line_are_kept_as_they_are() -> None:
+    found = cause(["[sparkcluster] error: /x/launcher.json has version {'a': 1}, wanted 1"], 2)
+    assert found is not None
+    assert "{'a': 1}" in found.summary
+
+
+def test_ten_thousand_lines_are_read_within_reason() -> None:
+    """Patterns that backtrack would freeze the launch they are to explain."""
+    lines = ["x" * 4000 + " (" * 40] * 300
+    assert cause(lines, 3) is None

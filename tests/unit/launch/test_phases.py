@@ -1,0 +1,106 @@
+"""A launch's log says how far it is, in the words of every vLLM we meet."""
+
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.launch.phases import Phase, Progress, phase
+
+LOGS = Path(__file__).parents[2] / "golden" / "logs"
+
+
+def told(name: str) -> tuple[list[str], Progress]:
+    progress = Progress()
+    texts = [now.text for line in (LOGS / name).read_text().splitlines() if (now := progress.feed(line))]
+    return texts, progress
+
+
+def test_the_log_of_a_ray_head_is_told_in_order() -> None:
+    """Recorded from vLLM 0.32 over Ray, two ranks, eager: colours and other ranks' lines are in it."""
+    texts, progress = told("vllm-0.32-ray-tp2-head.log")
+    assert texts == [
+        "starting the engine",
+        "loading weights 0 %",
+        "loading weights 100 %",
+        "KV cache, 2,097,152 tokens",
+        "warming up",
+        "API ready",
+    ]
+    assert progress.ready
+    assert progress.kv_cache_tokens == 2_097_152
+    assert progress.engine == "0.32.0"
+
+
+def test_the_log_of_a_cuda_engine_is_told_in_order() -> None:
+    """Lines as posted in noonghunna/club-3090#75 and #142, with those that vLLM's sources add around them."""
+    texts, progress = told("vllm-0.20-cuda.log")
+    assert texts == [
+        "starting the engine",
+        "loading weights 0 %",
+        "loading weights 45 %",
+        "loading weights 100 %",
+        "compiling",
+        "KV cache, 123,456 tokens",
+        "capturing graphs 0/67",
+        "capturing graphs 30/67",
+        "capturing graphs 67/67",
+        "warming up",
+        "API ready",
+    ]
+    assert progress.engine == "0.20.1"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected", "text"),
+    [
+        ("[sparkcluster] phase=setup 1/3", Phase("setup", 1, 3), "setup 1/3"),
+        (
+            "[sparkcluster] phase=ray-wait 1/2 missing 192.168.177.12",
+            Phase("ray-wait", 1, 2, "missing 192.168.177.12"),
+            "Ray 1/2, missing 192.168.177.12",
+        ),
+        ("[sparkcluster] phase=ray-formed 2/2", Phase("ray-formed", 2, 2), "Ray formed 2/2"),
+        (
+            "[sparkcluster] phase=ray-join waiting for 192.168.177.11:6379 (Connection refused)",
+            Phase("ray-join"),
+            "waiting for the head's Ray",
+        ),
+        ("2026-11-21 03:16:03,911\tSUCC scripts.py:1251 -- Ray runtime started.", Phase("ray-formed"), "Ray formed"),
+        (
+            "Loading safetensors using Fastsafetensor loader:  50% Completed | 1/2 [00:02<00:02,  2.44s/it]",
+            Phase("weights", 50),
+            "loading weights 50 %",
+        ),
+        ("Multi-thread loading shards:  27% Completed | 3/11 [00:00<00:02,  3.93it/s]", Phase("weights", 27), None),
+        ("INFO 04-30 10:20:35 [monitor.py:33] torch.compile takes 13.93 s in total", Phase("compile"), None),
+        ("Capturing CUDA graph shapes: 100%|██████████| 67/67 [00:20<00:00,  3.2it/s]", Phase("graphs", 67, 67), None),
+        ('INFO:     127.0.0.1:43026 - "GET /health HTTP/1.1" 200 OK', None, None),
+        ("", None, None),
+    ],
+)
+def test_single_lines(line: str, expected: Phase | None, text: str | None) -> None:
+    assert phase(line) == expected
+    if text is not None:
+        assert expected is not None
+        assert expected.text == text
+
+
+def test_a_slower_ranks_lines_do_not_take_a_node_back() -> None:
+    """The head's log repeats what its workers say, in whatever order that comes."""
+    progress = Progress()
+    assert progress.feed("Loading safetensors checkpoint shards:  80% Completed | 8/10 [00:00<00:00]")
+    assert progress.feed("Loading safetensors checkpoint shards:  20% Completed | 2/10 [00:00<00:00]") is None
+    assert progress.feed("[sparkcluster] phase=ray-wait 1/2 missing 10.0.0.2") is None
+    assert progress.text == "loading weights 80 %"
+
+
+def test_a_change_of_who_is_missing_is_told() -> None:
+    progress = Progress()
+    progress.feed("[sparkcluster] phase=ray-wait 1/3 missing 10.0.0.2 10.0.0.3")
+    assert progress.feed("[sparkcluster] phase=ray-wait 1/3 missing 10.0.0.3") is not None
+    assert progress.text == "Ray 1/3, missing 10.0.0.3"
+
+
+def test_before_the_first_line_it_is_starting() -> None:
+    assert Progress().text == "starting"
+    assert not Progress().ready

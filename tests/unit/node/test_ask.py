@@ -1,0 +1,190 @@
+"""What the ask program makes of an endpoint: text as it comes, and every trouble by its name."""
+
+import http.server
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sparkcluster.node import ask
+
+Serve = Callable[..., str]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts an endpoint that answers every request in one way; returns its address."""
+    servers: list[http.server.ThreadingHTTPServer] = []
+
+    def start(
+        body: bytes | str, status: int = 200, seen: list[Any] | None = None, hold: threading.Event | None = None
+    ) -> str:
+        data = body.encode() if isinstance(body, str) else body
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                sent = self.rfile.read(length)
+                if seen is not None:
+                    seen.append((self.path, dict(self.headers), json.loads(sent) if sent else None))
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(data)
+                self.wfile.flush()
+                if hold is not None:
+                    hold.wait(10)
+
+            do_POST = answer
+            do_GET = answer
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}/v1"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def stream_of(*choices: dict[str, Any], usage: dict[str, int] | None = None, end: bool = True) -> str:
+    lines = [f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices]
+    if usage:
+        lines.append(f"data: {json.dumps({'choices': [], 'usage': usage})}\n\n")
+    return "".join(lines) + ("data: [DONE]\n\n" if end else "")
+
+
+def request(endpoint: str, **more: Any) -> dict[str, Any]:
+    return {
+        "endpoint": endpoint,
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 8,
+        "temperature": 0.0,
+        "stream": True,
+        "timeout_s": 5,
+        **more,
+    }
+
+
+def test_text_is_told_as_it_comes_and_whole_at_the_end(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[Any] = []
+    body = stream_of(
+        {"delta": {"role": "assistant", "content": ""}},
+        {"delta": {"content": "Hel"}},
+        {"delta": {"content": "lo"}, "finish_reason": "stop"},
+        usage={"completion_tokens": 2},
+    )
+    answer = ask.main(request(serve(body, seen=seen), chat_template_kwargs={"enable_thinking": False}))
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [{"text": "Hel"}, {"text": "lo"}]
+    done = answer["done"]
+    assert (done["content"], done["finish_reason"], done["usage"]) == ("Hello", "stop", {"completion_tokens": 2})
+    assert 0 <= done["ttft_s"] <= done["total_s"]
+    path, _, sent = seen[0]
+    assert path == "/v1/chat/completions"
+    assert sent["chat_template_kwargs"] == {"enable_thinking": False}
+    assert (sent["max_tokens"], sent["temperature"]) == (8, 0.0)
+
+
+@pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
+def test_reasoning_alone_is_a_sign_of_life(serve: Serve, field: str) -> None:
+    """A reasoning model may spend all its tokens thinking: its content is null, and it lives."""
+    body = stream_of({"delta": {field: "Hmm"}}, {"delta": {"content": None}, "finish_reason": "length"})
+    done = ask.main(request(serve(body)))["done"]
+    assert done["reasoning"] == "Hmm"
+    assert done["content"] == ""
+    assert done["ttft_s"] is not None
+
+
+def test_a_tool_call_alone_is_a_sign_of_life(serve: Serve) -> None:
+    body = stream_of(
+        {"delta": {"tool_calls": [{"index": 0, "function": {"name": "look", "arguments": "{"}}]}},
+        {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]}, "finish_reason": "tool_calls"},
+    )
+    done = ask.main(request(serve(body), tools=[{"type": "function"}]))["done"]
+    assert done["tool_calls"] == [{"name": "look", "arguments": "{}"}]
+    assert done["ttft_s"] is not None
+
+
+def test_without_a_stream_and_with_a_prompt(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[Any] = []
+    body = json.dumps({"choices": [{"text": "ok", "finish_reason": "stop"}], "usage": {"total_tokens": 3}})
+    wanted = request(serve(body, seen=seen), stream=False, prompt="hi")
+    del wanted["messages"]
+    done = ask.main(wanted)["done"]
+    assert done["content"] == "ok"
+    assert seen[0][0] == "/v1/completions"
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "words"),
+    [
+        (401, {"error": "Unauthorized"}, "unauthorized", "Unauthorized"),
+        (404, {"error": {"message": "The model `x` does not exist.", "code": 404}}, "unknown-model", "does not exist"),
+        (400, {"error": {"message": "max_tokens is too large"}}, "rejected", "too large"),
+        (500, {"error": {"message": "EngineCore encountered an issue"}}, "engine-dead", "EngineCore"),
+    ],
+)
+def test_what_the_endpoint_refuses_is_told_by_kind(
+    serve: Serve, status: int, body: dict[str, Any], kind: str, words: str
+) -> None:
+    error = ask.main(request(serve(json.dumps(body), status)))["error"]
+    assert (error["status"], error["kind"]) == (status, kind)
+    assert words in error["message"]
+
+
+def test_an_engine_that_dies_in_the_middle_is_an_error(serve: Serve) -> None:
+    """The status was 200 by then, and the API may well go on answering /health."""
+    body = stream_of({"delta": {"content": "Hel"}}, end=False)
+    told = 'data: {"error": {"message": "EngineCore encountered an issue", "code": 500}}\n\n'
+    assert ask.main(request(serve(body + told)))["error"]["kind"] == "engine-dead"
+    assert ask.main(request(serve(body)))["error"]["kind"] == "lost"
+
+
+def test_a_stopped_engine_is_a_time_out(serve: Serve) -> None:
+    """Connection and health are fine and no token ever comes; seen with a stopped EngineCore."""
+    hold = threading.Event()
+    try:
+        error = ask.main(request(serve("", hold=hold), timeout_s=0.3))["error"]
+    finally:
+        hold.set()
+    assert error["kind"] == "timeout"
+
+
+def test_nothing_listens() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    error = ask.main(request(f"http://127.0.0.1:{port}/v1"))["error"]
+    assert error == {"status": None, "kind": "refused", "message": f"nothing listens at 127.0.0.1:{port}"}
+
+
+def test_something_else_listens(serve: Serve) -> None:
+    assert ask.main(request(serve("<html>hello</html>"), stream=False))["error"]["kind"] == "malformed"
+    assert ask.main({"endpoint": "http://127.0.0.1:1/v1"})["error"]["kind"] == "malformed"
+
+
+def test_the_key_comes_from_its_file_and_is_never_told(
+    serve: Serve, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Any] = []
+    key_file = tmp_path / "secrets.env"
+    key_file.write_text("HF_TOKEN=hf_x\nVLLM_API_KEY=s3cret=with=signs\n")
+    answer = ask.main(request(serve(stream_of({"delta": {"content": "x"}}), seen=seen), key_file=str(key_file)))
+    assert seen[0][1]["Authorization"] == "Bearer s3cret=with=signs"
+    assert "s3cret" not in json.dumps(answer) + capsys.readouterr().out
+    error = ask.main(request(serve(""), key_file=str(tmp_path / "gone")))["error"]
+    assert error["kind"] == "unauthorized"
+
+
+def test_models(serve: Serve) -> None:
+    body = json.dumps({"object": "list", "data": [{"id": "tiny"}, {"id": "lora"}]})
+    assert ask.main({"endpoint": serve(body), "mode": "models"})["done"]["models"] == ["tiny", "lora"]
