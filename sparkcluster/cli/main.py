@@ -1,0 +1,204 @@
+"""``sparkcluster``: finds the command, imports that module alone, and turns every outcome into an exit code.
+
+A command is a module of this package with ``add_arguments(parser)`` and ``run(args) -> int``. Nothing is
+imported here that ``--help`` does not need: its start is measured against ``python3 -c pass``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from sparkcluster.errors import SparkclusterError
+
+COMMANDS = {
+    "up": "bring a cluster up, and say so only when the model has answered",
+    "down": "stop and remove what up made, on every node",
+    "status": "what runs, where, and whether it serves",
+    "plan": "what up would do: environment, containers and exact commands of every node",
+    "logs": "logs of one or all nodes",
+    "ask": "one streamed answer, with its speed",
+    "stage": "bring weights and image to every node, and start nothing",
+    "releases": "what was deployed, and when",
+    "playbooks": "list the playbooks that come along",
+    "lint": "check inventories and playbooks without touching a node",
+    "lab": "virtual Sparks on this machine, to try things without hardware",
+}
+
+_EPILOG = """\
+INVENTORY is the path of a YAML file; inventory/ in the project has examples.
+sparkcluster COMMAND --help tells more about one command.
+Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 the lease is held by
+another operator, 4 failed and rolled back, 130 interrupted.
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command.
+
+    Args:
+        argv: words of the command line, without the program's own name.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        SparkclusterError: as the command does; UsageError for words that make no sense.
+    """
+    first = argv[0] if argv else ""
+    if first in COMMANDS:
+        return _run(first, argv[1:])
+    if first in {"-h", "--help", "help"}:
+        sys.stdout.write(usage())
+    elif first in {"-V", "--version"}:
+        from sparkcluster import __version__
+
+        sys.stdout.write(f"sparkcluster {__version__}\n")
+    elif first:
+        raise _no_command(first)
+    else:
+        sys.stderr.write(usage())
+        return 2
+    return 0
+
+
+def _run(name: str, words: Sequence[str]) -> int:
+    from importlib import import_module
+
+    from sparkcluster.cli.parser import Parser
+
+    command = import_module(f"sparkcluster.cli.{name}")
+    parser = Parser(prog=f"sparkcluster {name}", description=COMMANDS[name])
+    command.add_arguments(parser)
+    run: Callable[..., int] = command.run
+    return run(parser.read(words))
+
+
+def usage() -> str:
+    """The text of ``--help``, within 80 columns."""
+    lines = ["usage: sparkcluster COMMAND [INVENTORY] [--json] …", ""]
+    for name, about in COMMANDS.items():
+        text, width = f"  {name:<11}", 13
+        for word in about.split():
+            if width + 1 + len(word) > 79:
+                text, width = f"{text}\n{' ' * 13}", 13
+            text, width = f"{text} {word}", width + 1 + len(word)
+        lines.append(text)
+    return "\n".join([*lines, "", "  --version, --help", "", _EPILOG])
+
+
+def console() -> NoReturn:
+    """Entry point of the program."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # started with the descriptor closed
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+        elif hasattr(stream, "reconfigure"):
+            # Names from other machines may hold what this locale has no letters for.
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(guarded(sys.argv[1:]))
+
+
+def guarded(argv: Sequence[str]) -> int:
+    """Run one command and turn whatever it raises into lines for the user and an exit code."""
+    try:
+        try:
+            code = main(argv)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            from sparkcluster.errors import Interrupted
+
+            return _fail(Interrupted("interrupted"), argv)
+        except Exception as error:  # noqa: BLE001 - the last resort, so that no user meets a traceback
+            return _tell(error, argv)
+    except OSError:  # telling it failed as well: nobody is there to be told
+        return _quiet()
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def _tell(error: Exception, argv: Sequence[str]) -> int:
+    from sparkcluster.errors import SparkclusterError
+
+    if isinstance(error, SparkclusterError):
+        return _fail(error, argv)
+    if isinstance(error, OSError) and _output_is_gone():
+        return _quiet()
+    return _internal(error, argv)
+
+
+def _no_command(word: str) -> SparkclusterError:
+    from difflib import get_close_matches
+
+    from sparkcluster.errors import UsageError
+
+    shown = word if word.isprintable() and len(word) < 60 else ascii(word)[:60]
+    if word.startswith("-"):
+        return UsageError(f"no flag {shown} before the command", hint="flags come after the command")
+    near = get_close_matches(word, COMMANDS, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"commands are {', '.join(COMMANDS)}"
+    return UsageError(f"no command {shown}", hint=hint)
+
+
+def _fail(error: SparkclusterError, argv: Sequence[str]) -> int:
+    from sparkcluster.cli.output import emit_json, render_error
+
+    words = argv[: list(argv).index("--")] if "--" in argv else argv
+    if "--json" in words or "--json-lines" in words:
+        emit_json(error.as_json())
+    else:
+        sys.stdout.flush()
+        render_error(error)
+    sys.stdout.flush()
+    return error.exit_code
+
+
+def _internal(error: BaseException, argv: Sequence[str]) -> int:
+    """An error that is ours: one line, and the traceback in a file that only the user may read."""
+    import tempfile
+    import traceback
+
+    from sparkcluster.errors import SparkclusterError
+
+    report = "".join(traceback.format_exception(error))
+    if os.environ.get("SPARKCLUSTER_DEBUG"):
+        sys.stderr.write(report)
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="sparkcluster-", suffix=".traceback")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(report)
+        hint = f"please report it with {path}"
+    except OSError:
+        hint = "SPARKCLUSTER_DEBUG=1 shows the traceback"
+    first = (str(error).splitlines() or [""])[0][:200]
+    told = SparkclusterError(f"internal: {type(error).__name__}: {first}".rstrip(": "), hint=hint)
+    return _fail(told, argv)
+
+
+def _output_is_gone() -> bool:
+    """Whether who reads our output has closed it, as ``head`` does; other broken pipes are real errors."""
+    import select
+
+    poll = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            poll.register(stream.fileno(), 0)
+        except (OSError, ValueError):
+            continue
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _quiet() -> int:
+    """End without a word; what is still buffered goes nowhere, or Python would complain at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            os.dup2(nowhere, stream.fileno())
+        except (OSError, ValueError):
+            continue
+    os.close(nowhere)
+    return 1

@@ -1,0 +1,114 @@
+"""What commands write: data to stdout, talk to stderr; plain in a pipe, in colour where it is welcome."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from sparkcluster.errors import SparkclusterError
+
+_COLOURS = {"error": "1;31", "warning": "33", "info": "34", "hint": "36"}
+_LOG_LINES = 20
+
+
+def emit_json(document: dict[str, Any]) -> None:
+    """Write the one document of ``--json`` to stdout: indented for people, on one line in a pipe."""
+    indent = 2 if sys.stdout.isatty() else None
+    say(json.dumps(document, indent=indent, ensure_ascii=False))
+
+
+def say(line: str = "") -> None:
+    """Write one line of data to stdout."""
+    sys.stdout.write(line + "\n")
+
+
+def note(line: str) -> None:
+    """Write one line of talk to stderr."""
+    sys.stderr.write(clean(line) + "\n")
+
+
+def clean(text: str) -> str:
+    """``text`` without what would move a terminal's cursor: logs of engines and nodes hold such things."""
+    return "".join(one if one.isprintable() or one == "\t" else "�" for one in text)
+
+
+def in_colour(stream: TextIO) -> bool:
+    """Whether ``stream`` is a terminal that shall be coloured (NO_COLOR and TERM=dumb say no)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def label(word: str, stream: TextIO) -> str:
+    """``word:``, coloured by what it says where ``stream`` takes colour."""
+    if word in _COLOURS and in_colour(stream):
+        return f"\x1b[{_COLOURS[word]}m{word}:\x1b[0m"
+    return f"{word}:"
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write a table to stdout: fitted to a terminal, whole in a pipe."""
+    if sys.stdout.isatty():
+        _rich_table(columns, rows)
+        return
+    lines = [list(columns), *(list(row) for row in rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    for line in lines:
+        say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False, header_style="bold" if in_colour(sys.stdout) else "")
+    for at, column in enumerate(columns):
+        drawn.add_column(column, no_wrap=at == 0, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(clean(cell)) for cell in row))
+    Console(file=sys.stdout, highlight=False, no_color=not in_colour(sys.stdout)).print(drawn)
+
+
+def render_error(error: SparkclusterError) -> None:
+    """Write an error to stderr: ``error: …``, what belongs to it, and ``hint: …`` with what to type."""
+    word = label("error", sys.stderr)
+    problems = getattr(error, "problems", None)
+    if problems is not None:
+        for problem in problems:
+            note_labelled(word, str(problem))
+            if problem.hint:
+                note_labelled(f"  {label('hint', sys.stderr)}", problem.hint)
+        return
+    where = f"{error.node}: " if error.node and error.node not in error.message else ""
+    during = f" (during {error.step})" if error.step else ""
+    first, *more = error.message.splitlines() or [""]
+    note_labelled(word, f"{where}{first}{during}")
+    for line in more:
+        note(f"  {line}")
+    for finding in getattr(error, "findings", ()):
+        render_finding(finding)
+    for line in getattr(error, "log", ())[-_LOG_LINES:]:
+        note(f"  | {line}")
+    if error.hint:
+        note_labelled(label("hint", sys.stderr), error.hint)
+
+
+def render_finding(finding: Any) -> None:
+    """Write a finding to stderr: what, where, what was seen, why it matters, what to type."""
+    place = (
+        f"{finding.file}:{finding.line}: " if finding.file else f"{finding.node}: " if finding.node else ""
+    )
+    note_labelled(f"  {label(finding.severity, sys.stderr)}", f"{finding.code} {place}{finding.summary}")
+    for word, text in (("seen", finding.seen), ("why", finding.why)):
+        if text:
+            note(f"    {word}: {text}")
+    for remedy in finding.remedy:
+        note_labelled(f"    {label('hint', sys.stderr)}", remedy)
+
+
+def note_labelled(word: str, text: str) -> None:
+    """Write one line to stderr behind a label that may hold colour."""
+    sys.stderr.write(f"{word} {clean(text)}\n")

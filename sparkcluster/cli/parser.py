@@ -1,0 +1,71 @@
+"""argparse that speaks as the rest does: errors raised, not printed, with a hint of what to type."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+from sparkcluster.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser of one command."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        options.setdefault("allow_abbrev", False)
+        super().__init__(*args, **options)
+
+    def read(self, words: Sequence[str]) -> argparse.Namespace:
+        """The command line in ``words``.
+
+        Raises:
+            UsageError: an unknown flag, a missing or superfluous word, a value that does not fit.
+        """
+        given, unknown = self.parse_known_args(list(words))
+        for word in unknown:
+            if word.startswith("-"):
+                flag = word.partition("=")[0]
+                near = get_close_matches(flag, sorted(set(_flags(self))), n=1)
+                hint = f"did you mean {near[0]}?" if near else f"{self.prog} --help"
+                raise UsageError(f"no flag {_shown(flag)} in {self.prog}", hint=hint)
+        if unknown:
+            raise UsageError(f"one word too many: {_shown(unknown[0])}", hint=f"{self.prog} --help")
+        if not hasattr(given, "json"):
+            given.json = False
+        return given
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print.
+
+        Raises:
+            UsageError: always.
+        """
+        text = " ".join(message.split())
+        missing = re.fullmatch(r"the following arguments are required: (.*)", text)
+        if missing:
+            text = f"{missing[1]} is missing" if "," not in missing[1] else f"missing: {missing[1]}"
+        choice = re.fullmatch(r"argument (\S+): invalid choice: '?(.*?)'? \(choose from (.*)\)", text)
+        hint = f"{self.prog} --help"
+        if choice:
+            known = [one.strip(" '") for one in choice[3].split(",")]
+            near = get_close_matches(choice[2], known, n=1)
+            text = f"{choice[1]} cannot be {_shown(choice[2])}"
+            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}"
+        text = re.sub(r"^argument (\S+): ", r"\1: ", text)
+        raise UsageError(_shown(text, 300), hint=hint)
+
+
+def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Every flag of a parser and of the commands below it."""
+    for action in parser._actions:  # noqa: SLF001 - argparse has no public way to ask
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for inner in action.choices.values():
+                yield from _flags(inner)
+
+
+def _shown(word: str, limit: int = 60) -> str:
+    return (word if word.isprintable() else ascii(word))[:limit]

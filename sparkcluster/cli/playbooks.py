@@ -1,0 +1,47 @@
+"""``sparkcluster playbooks``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from sparkcluster.cli.common import json_argument
+from sparkcluster.cli.output import emit_json, table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of ``playbooks``."""
+    json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """List the playbooks that come along."""
+    from sparkcluster.spec import library
+    from sparkcluster.spec.load import load_playbook
+
+    found = [
+        (path, load_playbook(path)) for path in (library.find(name, [_bundled()]) for name in library.names())
+    ]
+    if args.json:
+        listed = [
+            {
+                "name": playbook.name,
+                "description": playbook.description,
+                "model": playbook.model.label,
+                "image": playbook.image,
+                "tensor_parallel": playbook.tensor_parallel,
+                "path": str(path),
+            }
+            for path, playbook in found
+        ]
+        emit_json({"playbooks": listed})
+        return 0
+    rows = [(playbook.name, playbook.model.label, playbook.description) for _, playbook in found]
+    table(("PLAYBOOK", "MODEL", "WHAT IT IS"), rows)
+    return 0
+
+
+def _bundled() -> Path:
+    from sparkcluster.spec import library
+
+    return library.bundled() or Path()
