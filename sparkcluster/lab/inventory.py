@@ -29,7 +29,7 @@ ENGINE_ENVIRONMENT = {
 
 
 def image_reference(engine: str) -> str:
-    """Reference of the engine's image, made first if need be; one that nobody has where there is no engine."""
+    """Reference of the image, made first if need be; without an engine, one that nobody has."""
     if engine == "none":
         return "sparkcluster-lab/none:latest"
     from sparkcluster.lab import images
