@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.errors import PlanError
+from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts, Memory, Unread, read
-from sparkcluster.plan import image, parallel
+from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group, Member
 
 ANYWHERE = {"0.0.0.0", "::", "*"}  # noqa: S104 - what listeners are compared with
@@ -157,7 +158,7 @@ def _wanted(context: Context, group: Group, member: Member) -> Iterator[tuple[in
     if member.rank > 0:
         return
     yield group.api_port, group.api_host, "the API"
-    engine = image.engine_of(context.facts[member.name])
+    engine = engine_of(context.facts[member.name])
     try:
         executor = parallel.executor(
             context.spec.playbook, engine, nodes=len(group.members), bring_ray=context.docker

@@ -1,4 +1,4 @@
-"""Checks of the image and of the environment that a playbook gives it."""
+"""Checks of the image and of the engine in it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.facts.engine import engine_of, has_token
 from sparkcluster.facts.model import Image, Unread
-from sparkcluster.plan import environment, parallel
-from sparkcluster.plan import image as images
+from sparkcluster.topology import parallel
 
 ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}
 
@@ -77,11 +77,11 @@ def engine(context: Context) -> Iterator[Seen]:
 def token(context: Context) -> Iterator[Seen]:
     """A Ray before 2.52 has no token: whoever reaches the interconnect can run commands on every node."""
     for group in context.topology.groups:
-        found = images.engine_of(context.facts[group.head.name])
+        found = engine_of(context.facts[group.head.name])
         if found is None or found.ray_version is None:
             continue
         executor = parallel.executor(context.spec.playbook, found, nodes=len(group.members), bring_ray=False)
-        if executor == "ray" and not images.has_token(found, brought=False):
+        if executor == "ray" and not has_token(found, brought=False):
             yield Seen(
                 "warning",
                 group.head.name,
@@ -89,21 +89,6 @@ def token(context: Context) -> Iterator[Seen]:
                 found.ray_version,
                 ("use an image with Ray 2.52 or newer, or executor: native in the playbook",),
             )
-
-
-@check("ENV-001", "The playbook leaves to each node what is each node's own")
-def per_node(context: Context) -> Iterator[Seen]:
-    """Interfaces, HCAs and GID indices differ between nodes: one value for all is wrong on some of them."""
-    if all(group.kind == "single" for group in context.topology.groups):
-        return
-    for name in sorted(environment.PER_NODE & context.spec.playbook.env.keys()):
-        yield Seen(
-            "warning",
-            None,
-            f"playbook {context.spec.playbook.name} sets {name} for every node",
-            f"{name}={context.spec.playbook.env[name]}",
-            (f"take {name} out of env in the playbook",),
-        )
 
 
 def _images(context: Context) -> Iterator[tuple[str, Image]]:

@@ -8,10 +8,12 @@ import json
 import re
 from collections.abc import Mapping
 
+from sparkcluster.facts.engine import engine_of, family, has_token
 from sparkcluster.facts.model import Facts, Image, Unread, read
-from sparkcluster.plan import docker, environment, image, launcher, parallel, process, vllm
+from sparkcluster.plan import docker, environment, image, launcher, process, vllm
 from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan
 from sparkcluster.spec import Spec
+from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group, Member, Topology
 
 SECRETS_FILE = "secrets.env"
@@ -94,7 +96,7 @@ class _Maker:
         return self.spec.inventory.runtime.kind
 
     def executor(self, group: Group) -> parallel.Executor:
-        engine = image.engine_of(self.facts[group.head.name])
+        engine = engine_of(self.facts[group.head.name])
         return parallel.executor(
             self.spec.playbook, engine, nodes=len(group.members), bring_ray=self.bring_ray
         )
@@ -102,8 +104,7 @@ class _Maker:
     def token(self, group: Group) -> bool:
         """All ranks have to agree on it, so the group asks for one where every Ray of it can."""
         return self.executor(group) == "ray" and all(
-            image.has_token(image.engine_of(self.facts[member.name]), brought=self.bring_ray)
-            for member in group.members
+            has_token(engine_of(self.facts[member.name]), brought=self.bring_ray) for member in group.members
         )
 
     def secrets(self, group: Group, member: Member) -> tuple[str, ...]:
@@ -178,7 +179,7 @@ class _Maker:
         executor, python = self.executor(group), self.python(member)
         ray_dir = None
         if self.bring_ray and executor == "ray":
-            ray_dir = image.ray_directory(facts.state_dir, image.engine_of(facts))
+            ray_dir = image.ray_directory(facts.state_dir, engine_of(facts))
         engine = vllm.serve(
             playbook,
             group,
@@ -207,7 +208,7 @@ class _Maker:
         argv = docker.run(
             name=name,
             image=self.images[member.name],
-            family=image.family(_image(facts)),
+            family=family(_image(facts)),
             python=python,
             env=env,
             env_file=env_file,
@@ -224,7 +225,7 @@ class _Maker:
     def python(self, member: Member) -> str:
         """Interpreter that runs the launcher: the one that has the engine, where that is known."""
         facts = self.facts[member.name]
-        found = image.engine_of(facts)
+        found = engine_of(facts)
         if self.runtime == "process":
             written = self.spec.inventory.runtime.python
             if found is not None:

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 
-from sparkcluster.plan.image import Family
+from sparkcluster.facts.engine import Family
 
 ENTRY = "/sparkcluster/entry.py"
 LAUNCHER = "/sparkcluster/launcher.json"

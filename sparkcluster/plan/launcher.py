@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparkcluster.plan import ray
-from sparkcluster.plan.parallel import Executor
 from sparkcluster.topology.model import Group, Member
+from sparkcluster.topology.parallel import Executor
 
 # Once the containers run, a rank joins within seconds; an image that unpacks lazily takes minutes.
 JOIN_TIMEOUT_S = 300

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 
 from sparkcluster.errors import PlanError
-from sparkcluster.plan.parallel import Executor, Parallel
 from sparkcluster.spec.playbook import ArgumentValue, Playbook
 from sparkcluster.topology.model import Group, Member
+from sparkcluster.topology.parallel import Executor, Parallel
 
 # Flags that follow from inventory, topology and the playbook's own keys, and where each is set.
 OURS = {

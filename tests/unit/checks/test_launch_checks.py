@@ -285,12 +285,6 @@ def test_a_ray_without_token(found, spark):
     assert only(found(alpha=old), "IMG-004").severity == "warning"
 
 
-def test_a_playbook_that_sets_what_is_each_nodes_own(found):
-    finding = only(found(playbook={"env": {"NCCL_IB_HCA": "mlx5_0"}}), "ENV-001")
-
-    assert finding.seen == "NCCL_IB_HCA=mlx5_0"
-
-
 def test_an_api_address_that_the_head_does_not_have(found):
     assert only(found(api={"host": "10.9.9.9"}), "NET-012").node == "alpha"
 

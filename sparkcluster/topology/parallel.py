@@ -6,8 +6,8 @@ import dataclasses
 from typing import Literal
 
 from sparkcluster.errors import PlanError
+from sparkcluster.facts.engine import has_ray
 from sparkcluster.facts.model import EngineFacts
-from sparkcluster.plan import image
 from sparkcluster.spec.playbook import Playbook
 
 Executor = Literal["none", "ray", "native"]
@@ -51,7 +51,7 @@ def executor(playbook: Playbook, engine: EngineFacts | None, *, nodes: int, brin
         return "none"
     if playbook.executor == "native":
         return "native"
-    if bring_ray or image.has_ray(engine):
+    if bring_ray or has_ray(engine):
         return "ray"
     if playbook.executor == "ray":
         raise PlanError(

@@ -1,0 +1,45 @@
+"""What lies beside an engine, as far as it decides how a rank is started: family of the image, Ray, token."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from sparkcluster.facts.model import EngineFacts, Facts, Image, Unread, read
+
+Family = Literal["upstream", "ngc", "other"]
+
+# Token authentication came with Ray 2.52 (docs.ray.io, "Ray token authentication").
+RAY_WITH_TOKEN = (2, 52)
+
+
+def family(image: Image) -> Family:
+    """Who built the image: NGC's entrypoint sets up CUDA forward compatibility and has to stay."""
+    inside = read(image.inside) if image.inside is not None else None
+    if inside is not None and inside.family != "other":
+        return inside.family
+    entrypoint = " ".join(image.entrypoint)
+    if "nvidia_entrypoint" in entrypoint or image.reference.startswith("nvcr.io/nvidia/"):
+        return "ngc"
+    return "upstream" if "vllm" in entrypoint else "other"
+
+
+def engine_of(facts: Facts) -> EngineFacts | None:
+    """What is known of the engine that will run on a node, whichever runtime holds it."""
+    if facts.engine is not None and not isinstance(facts.engine, Unread):
+        return facts.engine
+    image = read(facts.image) if facts.image is not None else None
+    return read(image.inside) if image is not None and image.inside is not None else None
+
+
+def has_ray(engine: EngineFacts | None) -> bool:
+    """Whether the engine's Python can import Ray; believed until it has been asked."""
+    return engine is None or engine.ray_version is not None
+
+
+def has_token(engine: EngineFacts | None, *, brought: bool) -> bool:
+    """Whether this Ray asks its members for a token; one that we bring along does."""
+    if engine is None or engine.ray_version is None:
+        return brought
+    numbers = tuple(int(number) for number in re.findall(r"\d+", engine.ray_version)[:2])
+    return numbers >= RAY_WITH_TOKEN
