@@ -108,17 +108,16 @@ def look_inside(fleet: Fleet, spec: Spec, facts: dict[str, Facts]) -> dict[str, 
             {"state_dir": spec.inventory.state_dir, "image_id": image.id, "reference": image.reference},
             timeout_s=IMAGE_S,
         )
-        inside = (
-            Unread.model_validate(document) if "unread" in document else EngineFacts.model_validate(document)
-        )
+        inside = Unread.model_validate(document) if "unread" in document else EngineFacts.model_validate(document)
         return image.model_copy(update={"inside": inside})
 
     known = dict(facts)
     for name, outcome in fleet.each(ask, asking).items():
-        image: Image | Unread | None = facts[name].image
-        if isinstance(outcome, Image):
-            image = outcome
-        elif isinstance(image, Image):
-            image = image.model_copy(update={"inside": Unread(unread=outcome.message)})
-        known[name] = facts[name].model_copy(update={"image": image})
+        if isinstance(outcome, SparkclusterError):
+            before = facts[name].image
+            if isinstance(before, Image):
+                unread = Unread(unread=outcome.message)
+                known[name] = facts[name].model_copy(update={"image": before.model_copy(update={"inside": unread})})
+        else:
+            known[name] = facts[name].model_copy(update={"image": outcome})
     return known

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sparkcluster.cli.output import emit_json, note
-
 from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.output import emit_json, note
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,9 +15,7 @@ def inventory_argument(parser: argparse.ArgumentParser, *, playbook: bool = True
     """Add INVENTORY, ``--json`` and, where it makes sense, ``--playbook``."""
     parser.add_argument("inventory", metavar="INVENTORY", type=Path, help="path of the inventory")
     if playbook:
-        parser.add_argument(
-            "--playbook", metavar="P", help="name or path of another playbook than the inventory's"
-        )
+        parser.add_argument("--playbook", metavar="P", help="name or path of another playbook than the inventory's")
     json_argument(parser)
 
 

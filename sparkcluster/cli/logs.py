@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 
 from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
 
@@ -25,9 +26,7 @@ def run(args: argparse.Namespace) -> int:
     def show(node: str, lines: tuple[str, ...]) -> None:
         for line in lines:
             if args.json:
-                from sparkcluster.cli.output import emit_json_line
-
-                emit_json_line({"node": node, "line": line})
+                print(json.dumps({"node": node, "line": line}), flush=True)
             else:
                 print(f"{node:<{width}} | {line}", flush=True)
 

@@ -6,9 +6,8 @@ import argparse
 import shlex
 from typing import Any
 
-from sparkcluster.cli.output import emit_json, note
-
 from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.output import emit_json, note
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -140,9 +140,7 @@ class Screen:
     def __enter__(self) -> Self:
         from rich.live import Live
 
-        self._live = Live(
-            get_renderable=self._draw, console=self._console, refresh_per_second=4, transient=True
-        )
+        self._live = Live(get_renderable=self._draw, console=self._console, refresh_per_second=4, transient=True)
         self._live.start()
         return self
 

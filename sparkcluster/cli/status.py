@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from sparkcluster.cli.output import emit_json
-
 from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.output import emit_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from sparkcluster.cli.output import emit_json
-
 from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.output import emit_json
 from sparkcluster.cli.progress import reporter
 
 
@@ -14,15 +13,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``up``."""
     inventory_argument(parser)
     parser.add_argument("--dry-run", action="store_true", help="show what would be done and change nothing")
-    parser.add_argument(
-        "--timeout", metavar="S", type=seconds, help="limit until the model answers, in seconds"
-    )
-    parser.add_argument(
-        "--clear-caches", action="store_true", help="throw compile caches away before the start"
-    )
-    parser.add_argument(
-        "--json-lines", action="store_true", help="events as JSON lines on stdout, the result last"
-    )
+    parser.add_argument("--timeout", metavar="S", type=seconds, help="limit until the model answers, in seconds")
+    parser.add_argument("--clear-caches", action="store_true", help="throw compile caches away before the start")
+    parser.add_argument("--json-lines", action="store_true", help="events as JSON lines on stdout, the result last")
 
 
 def seconds(text: str) -> float:

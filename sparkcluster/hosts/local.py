@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -28,6 +29,11 @@ class LocalHost:
 
     def __init__(self, name: str) -> None:
         self._name = name
+
+    @property
+    def python(self) -> str:
+        """The interpreter that runs us: with runtime ``process`` the engine is looked for beside it first."""
+        return sys.executable
 
     @property
     def name(self) -> str:

@@ -139,9 +139,7 @@ def await_answers(
     def ask(name: str) -> None:
         group = next(group for group in topology.groups if group.name == name)
         try:
-            answers[name] = verify_group(
-                fleet.hosts[group.head.name], endpoint_of(launch, name), launch.verify
-            )
+            answers[name] = verify_group(fleet.hosts[group.head.name], endpoint_of(launch, name), launch.verify)
         except SparkclusterError as error:
             failures.append(error)
 
@@ -235,8 +233,6 @@ def run(
         report.note("stopping what was started; press Ctrl-C again to leave it as it is")
         left = stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S)
         raise Interrupted(
-            "interrupted; every rank was stopped" + left_text(left)
-            if left
-            else "interrupted; nothing is left running",
+            "interrupted; every rank was stopped" + left_text(left) if left else "interrupted; nothing is left running",
             step="launch",
         ) from None

@@ -29,9 +29,7 @@ class RankState:
     exit_code: int | None = None
     oom_killed: bool = False
     died_at: float | None = None
-    lines: collections.deque[str] = dataclasses.field(
-        default_factory=lambda: collections.deque(maxlen=KEPT_LINES)
-    )
+    lines: collections.deque[str] = dataclasses.field(default_factory=lambda: collections.deque(maxlen=KEPT_LINES))
 
 
 class Readiness:
@@ -46,9 +44,7 @@ class Readiness:
     def __init__(self, plan: Plan, topology: Topology, *, now: float) -> None:
         self.started = now
         self.plan = plan
-        self.ranks = {
-            one.name: RankState(node.node) for node in plan.nodes.values() for one in node.containers
-        }
+        self.ranks = {one.name: RankState(node.node) for node in plan.nodes.values() for one in node.containers}
         self.progress = {name: Progress() for name in plan.nodes}
         self._interfaces = {
             member.name: {link.interface for link in member.links} for member in topology.members.values()
@@ -128,11 +124,7 @@ class Readiness:
 
     def _death(self, dead: list[RankState]) -> LaunchError:
         """Name the rank that died for a reason of its own, before those that it took along."""
-        found = [
-            (rank, known)
-            for rank in dead
-            if (known := cause(list(rank.lines), rank.exit_code, rank.oom_killed))
-        ]
+        found = [(rank, known) for rank in dead if (known := cause(list(rank.lines), rank.exit_code, rank.oom_killed))]
         rank, known = found[0] if found else (dead[0], None)
         died = f"the rank on {rank.node} ended with exit code {rank.exit_code}"
         return LaunchError(

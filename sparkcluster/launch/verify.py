@@ -116,9 +116,7 @@ def verify_group(
             last = complete(host, endpoint, verify)
         except NotServing as error:
             when = "again after a pause, " if attempt else ""
-            raise LaunchError(
-                f"{when}{error.message}", node=host.name, step="verify", hint=error.hint
-            ) from error
+            raise LaunchError(f"{when}{error.message}", node=host.name, step="verify", hint=error.hint) from error
         wrong = judge(last.text, verify)
         if wrong:
             raise LaunchError(

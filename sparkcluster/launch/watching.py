@@ -57,9 +57,7 @@ Event = Lines | Tick | Gone
 class Watching:
     """Watches ranks on their nodes; a context manager. ``requests`` is what each node's program is asked."""
 
-    def __init__(
-        self, fleet: Fleet, requests: Mapping[str, dict[str, Any]], *, silence_s: float = SILENCE_S
-    ) -> None:
+    def __init__(self, fleet: Fleet, requests: Mapping[str, dict[str, Any]], *, silence_s: float = SILENCE_S) -> None:
         self._fleet = fleet
         self._requests = dict(requests)
         self._silence_s = silence_s
@@ -121,7 +119,5 @@ def parse(node: str, line: bytes) -> list[Event]:
         lines = document.get("lines") or [document.get("line", "")]
         events.append(Lines(node, document["rank"], tuple(lines)))
     if "states" in document:
-        events.append(
-            Tick(node, document["states"], document.get("links", {}), bool(document.get("listening", False)))
-        )
+        events.append(Tick(node, document["states"], document.get("links", {}), bool(document.get("listening", False))))
     return events

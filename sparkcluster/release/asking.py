@@ -12,7 +12,7 @@ from sparkcluster.gather import gather
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import stream
 from sparkcluster.launch.verify import Answer, answer, ask_request
-from sparkcluster.release.records import newest
+from sparkcluster.release.records import holding, newest
 from sparkcluster.release.serving import recorded_endpoint, recorded_groups
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Verify
@@ -57,9 +57,7 @@ def ask(
     """
     known = newest(gather(fleet, spec).facts.values())
     if known is None:
-        raise NotServing(
-            f"{spec.inventory.cluster} has no release", hint=f"sparkcluster up {spec.inventory_path}"
-        )
+        raise NotServing(f"{spec.inventory.cluster} has no release", hint=f"sparkcluster up {spec.inventory_path}")
     heads = recorded_groups(known.record)
     name = group or next(iter(heads))
     if name not in heads:
@@ -84,6 +82,4 @@ def ask(
             for kind, key in (("content", "text"), ("reasoning", "reasoning")):
                 if document.get(key):
                     show(kind, document[key])
-    raise NotServing(
-        "the answer broke off", node=heads[name], hint=f"sparkcluster status {spec.inventory_path}"
-    )
+    raise NotServing("the answer broke off", node=heads[name], hint=f"sparkcluster status {spec.inventory_path}")

@@ -101,8 +101,7 @@ class Lease:
         if "held" in document:
             held = document["held"]
             raise LeaseHeld(
-                f"{held.get('operator') or 'another operator'} is changing {self._cluster}"
-                + _ago(held.get("since")),
+                f"{held.get('operator') or 'another operator'} is changing {self._cluster}" + _ago(held.get("since")),
                 node=host.name,
                 step="lease",
                 hint=f"wait for it to end; a lease whose operator is gone lapses after {TTL_S} s",

@@ -35,9 +35,7 @@ def next_number(facts: Iterable[Facts]) -> int:
     return max(taken) + 1
 
 
-def record(
-    spec: Spec, plan: Plan, *, number: int, operator: str, verified_at: float, version: str
-) -> dict[str, Any]:
+def record(spec: Spec, plan: Plan, *, number: int, operator: str, verified_at: float, version: str) -> dict[str, Any]:
     """The document that is kept of a release.
 
     Args:

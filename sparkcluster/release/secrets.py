@@ -33,9 +33,7 @@ def values(spec: Spec, plan: Plan, environment: Mapping[str, str] | None = None)
         else:
             found[name] = _from_environment(name, environment, f"the playbook lists {name} under secrets")
         if "\n" in found[name] or "\r" in found[name]:
-            raise UsageError(
-                f"the value of {name} holds a line break", hint=f"export {name} again without it"
-            )
+            raise UsageError(f"the value of {name} holds a line break", hint=f"export {name} again without it")
     return found
 
 

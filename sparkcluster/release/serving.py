@@ -17,9 +17,7 @@ from sparkcluster.spec.playbook import Verify
 
 def recorded_groups(recorded: dict[str, Any]) -> dict[str, str]:
     """Head of every group of a recorded release, by the group's name."""
-    return {
-        node["group"]: name for name, node in recorded["plan"]["nodes"].items() if node.get("role") == "head"
-    }
+    return {node["group"]: name for name, node in recorded["plan"]["nodes"].items() if node.get("role") == "head"}
 
 
 def recorded_endpoint(recorded: dict[str, Any], group: str) -> Endpoint:

@@ -60,7 +60,7 @@ class OtherPlan(SparkclusterError):
         super().__init__(
             "this cluster serves another plan; nothing was changed",
             step="plan",
-            hint=f"to replace it: sparkcluster upgrade {inventory}, or sparkcluster down {inventory} first",
+            hint=f"to replace it: sparkcluster down {inventory}, then up again (upgrade without a gap: not in this version)",
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -89,15 +89,13 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
     if view.gathered.errors:
         raise FoundErrors(view.findings)
     secrets.check(spec)
-    with Lease(
-        fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operator=operator()
-    ).acquire(list(view.facts)) as lease:
+    with Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operator=operator()).acquire(
+        list(view.facts)
+    ) as lease:
         report.step("lease", f"epoch {lease.epoch}")
         walk = Walk(fleet, spec, options, report, lease.epoch)
         answers = walk.to_serving()
-        return Up(
-            walk.view, changed=True, release=walk.number, answers=answers, seconds=time.monotonic() - began
-        )
+        return Up(walk.view, changed=True, release=walk.number, answers=answers, seconds=time.monotonic() - began)
 
 
 def settled(fleet: Fleet, view: View, report: Report) -> dict[str, Answer] | None:
@@ -159,9 +157,7 @@ class Walk:
         self.options = options
         self.report = report
         self.epoch = epoch
-        self.changer = Changer(
-            fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, epoch=epoch
-        )
+        self.changer = Changer(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, epoch=epoch)
         # What was seen before the lease was ours may have changed since.
         self.view = look(fleet, spec)
         self.number = 0
@@ -217,9 +213,7 @@ class Walk:
         left = launching.stop(self.changer, held.own, grace_s=KILL_GRACE_S)
         if left:
             name, error = next(iter(left.items()))
-            raise LaunchError(
-                f"old ranks stay on {name}: {error.message}", node=name, step="clean", hint=error.hint
-            )
+            raise LaunchError(f"old ranks stay on {name}: {error.message}", node=name, step="clean", hint=error.hint)
 
     def start(self) -> dict[str, Answer]:
         """Check, stage, start, watch, verify, record."""

@@ -60,9 +60,7 @@ class Changer:
 
         return self.fleet.each(change, [name for name in steps if steps[name]])
 
-    def apply(
-        self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float = 120
-    ) -> dict[str, list[dict[str, Any]]]:
+    def apply(self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float = 120) -> dict[str, list[dict[str, Any]]]:
         """Run ``steps`` by node; raises the first error once every node has answered.
 
         Raises:

@@ -139,9 +139,7 @@ def _write_metadata(place: Path) -> None:
     plugin = place / "sparkcluster_platform-1.0.dist-info"
     plugin.mkdir(exist_ok=True)
     (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: sparkcluster-platform\nVersion: 1.0\n")
-    (plugin / "entry_points.txt").write_text(
-        "[vllm.platform_plugins]\nsparkcluster = sparkcluster_platform:register\n"
-    )
+    (plugin / "entry_points.txt").write_text("[vllm.platform_plugins]\nsparkcluster = sparkcluster_platform:register\n")
 
 
 def _copy(source: Path, target: Path) -> None:
