@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import json_argument
-from sparkcluster.cli.output import emit_json, render_finding, say
+from sparkcluster.cli.output import emit_json, render_error, say
 
 if TYPE_CHECKING:
+    from sparkcluster.errors import Problem, UsageError
     from sparkcluster.findings import Finding
 
 
@@ -21,22 +22,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check each file, an inventory together with its playbook; exit 2 where one is malformed."""
-    findings = list(dict.fromkeys(finding for path in args.files for finding in _findings(path)))
+    from sparkcluster.errors import SpecError
+
+    unread: list[UsageError] = []
+    problems: list[Problem] = []
+    for path in args.files:
+        error = _check(path)
+        if isinstance(error, SpecError):
+            problems += [one for one in error.problems if one not in problems]
+        elif error:
+            unread.append(error)
     if args.json:
-        document = {"ok": not findings, "findings": [one.as_json() for one in findings], "nodes": {}}
-        emit_json(document)
-    else:
-        for finding in findings:
-            render_finding(finding)
-        if not findings:
-            count = len(args.files)
-            say(f"{count} file{'' if count == 1 else 's'} in order")
-    return 2 if findings else 0
+        findings = [*map(_unread, unread), *map(_malformed, problems)]
+        emit_json({"ok": not findings, "findings": [one.as_json() for one in findings], "nodes": {}})
+        return 2 if findings else 0
+    for error in [*unread, *([SpecError(problems)] if problems else [])]:
+        render_error(error)
+    if unread or problems:
+        return 2
+    say(f"{len(args.files)} file{'' if len(args.files) == 1 else 's'} in order")
+    return 0
 
 
-def _findings(path: Path) -> list[Finding]:
-    from sparkcluster.errors import SpecError, UsageError
-    from sparkcluster.findings import Finding
+def _check(path: Path) -> UsageError | None:
+    from sparkcluster.errors import UsageError
     from sparkcluster.spec.load import is_playbook, load, load_playbook, read
 
     try:
@@ -44,19 +53,26 @@ def _findings(path: Path) -> list[Finding]:
             load_playbook(path)
         else:
             load(path)
-    except SpecError as error:
-        return [
-            Finding(
-                code="SPEC-002",
-                severity="error",
-                summary=f"{problem.path}: {problem.message}" if problem.path else problem.message,
-                remedy=(problem.hint,) if problem.hint else (),
-                file=problem.file,
-                line=problem.line,
-            )
-            for problem in error.problems
-        ]
     except UsageError as error:
-        remedy = (error.hint,) if error.hint else ()
-        return [Finding("SPEC-001", "error", error.message, remedy=remedy, file=str(path), line=1)]
-    return []
+        return error
+    return None
+
+
+def _unread(error: UsageError) -> Finding:
+    from sparkcluster.findings import Finding
+
+    return Finding("SPEC-001", "error", error.message, remedy=(error.hint,) if error.hint else ())
+
+
+def _malformed(problem: Problem) -> Finding:
+    from sparkcluster.findings import Finding
+
+    return Finding(
+        code="SPEC-002",
+        severity="error",
+        summary=f"{problem.path}: {problem.message}" if problem.path else problem.message,
+        seen=f"line {problem.line}, column {problem.column}",
+        remedy=(problem.hint,) if problem.hint else (),
+        file=problem.file,
+        line=problem.line,
+    )

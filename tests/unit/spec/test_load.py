@@ -108,9 +108,7 @@ def test_playbook_by_path_is_taken_from_the_inventory(tmp_path: Path) -> None:
     assert load.load(path).playbook.name == "mine"
 
 
-def test_given_playbook_is_taken_from_the_current_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_given_playbook_is_taken_from_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "inventory", INVENTORY)
     write(tmp_path / "here", MINE.replace("mine", "here"), "mine.yaml")
     monkeypatch.chdir(tmp_path / "here")
@@ -187,3 +185,21 @@ def test_node_is_called_by_its_host_unless_named() -> None:
 )
 def test_model_name(served: str | None, model: dict[str, str], name: str) -> None:
     assert Playbook.model_validate({"name": "x", "model": model, "served_name": served}).model_name == name
+
+
+def test_installed_package_has_its_playbooks_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "site-packages" / "sparkcluster"
+    write(package / "bundled" / "playbooks", MINE, "mine.yaml")
+    write(tmp_path / "site-packages" / "playbooks", MINE, "somebody-elses.yaml")
+    monkeypatch.setattr(library.sparkcluster, "__file__", str(package / "__init__.py"))
+    assert library.names() == ["mine"]
+    path = write(tmp_path / "work" / "inventory", INVENTORY)
+    assert load.load(path).playbook_path == package / "bundled" / "playbooks" / "mine.yaml"
+
+
+def test_a_directory_called_playbooks_beside_the_package_is_not_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "playbooks", MINE, "somebody-elses.yaml")
+    monkeypatch.setattr(library.sparkcluster, "__file__", str(tmp_path / "sparkcluster" / "__init__.py"))
+    assert library.names() == []
