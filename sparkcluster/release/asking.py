@@ -55,9 +55,10 @@ def ask(
         NotServing: nothing is recorded, or it does not answer.
         UsageError: there is no such group.
     """
-    known = newest(gather(fleet, spec).facts.values())
-    if known is None:
-        raise NotServing(f"{spec.inventory.cluster} has no release", hint=f"sparkcluster up {spec.inventory_path}")
+    facts = gather(fleet, spec).facts
+    known = newest(facts.values())
+    if known is None or not holding(spec.inventory.cluster, facts).hashes():
+        raise NotServing(f"{spec.inventory.cluster} is down", hint=f"sparkcluster up {spec.inventory_path}")
     heads = recorded_groups(known.record)
     name = group or next(iter(heads))
     if name not in heads:
