@@ -44,10 +44,11 @@ _NEEDS = {
     "probe": ("common", "machine", "network", "containers", "engine", "storage"),
     "image": ("common", "machine", "containers", "engine"),
     "agent": ("common",),
-    "entry": ("prepare",),
+    "entry": ("bind", "prepare"),
     "lease": ("common",),
     "watch": ("common",),
-    "relay": ("common",),
+    "relay": ("common", "wire", "docker_copy"),
+    "fetch": ("common", "wire"),
 }
 
 

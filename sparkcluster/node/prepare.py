@@ -16,6 +16,8 @@ import sys
 import tempfile
 from typing import Any, Iterable
 
+from sparkcluster.node.bind import ADDRESS, OPEN_PORTS, confine
+
 PREFIX = "[sparkcluster] "
 MARK = "SPARKCLUSTER_RANK"
 CARRY_OVER_FILE = "ray_non_carry_over_env_vars.json"
@@ -76,7 +78,7 @@ def module_directory(name: str, python: str | None = None) -> str | None:
         "spec=importlib.util.find_spec(sys.argv[1]);"
         "sys.stdout.write((list(spec.submodule_search_locations or [''])[0]) if spec else '')"
     )
-    if python is None or os.path.realpath(python) == os.path.realpath(sys.executable):
+    if python is None or os.path.abspath(python) == os.path.abspath(sys.executable):
         try:
             spec = importlib.util.find_spec(name)
         except (ImportError, ValueError):
@@ -84,9 +86,7 @@ def module_directory(name: str, python: str | None = None) -> str | None:
         places = list(spec.submodule_search_locations or []) if spec else []
         return places[0] if places else None
     try:
-        done = subprocess.run(
-            [python, "-c", code, name], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=30
-        )
+        done = subprocess.run([python, "-c", code, name], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=30)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode(errors="replace").strip() or None
@@ -209,9 +209,7 @@ def run_setup(lines: list[str], env: dict[str, str], limit_s: float) -> None:
     """The playbook's own lines, in order, each with its limit in seconds."""
     for number, line in enumerate(lines, 1):
         say("phase=setup %d/%d" % (number, len(lines)))
-        child = subprocess.Popen(
-            ["sh", "-c", line], env=env, stdin=subprocess.DEVNULL, start_new_session=True
-        )
+        child = subprocess.Popen(["sh", "-c", line], env=env, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
             code = child.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
@@ -242,8 +240,11 @@ def prepare(document: dict[str, Any], folder: str, env: dict[str, str]) -> str:
         done = place_ptxas(triton, env, inside) if triton else "no Triton in this image, nothing to do"
         say("phase=ptxas %s" % done)
     private = private_directory(folder)
+    if len(document["members"]) > 1:
+        ports = document.get("open_ports") or []
+        say("phase=bind %s" % confine(env, document["address"], ports, private))
     added = {name for name in env if name.startswith("TRITON_") and name not in before}
-    names = set(document.get("carry_over") or []) | added
+    names = set(document.get("carry_over") or []) | added | {"LD_PRELOAD", ADDRESS, OPEN_PORTS}
     if document.get("executor") == "ray":
         say("phase=carry-over %s" % write_carry_over(env, names, private))
     return private

@@ -338,8 +338,11 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
     watch.start()
     try:
         run(watch)
+        sys.stdout.flush()
     except OSError:
-        os._exit(0)  # nobody reads any more
+        pass  # nobody reads any more
+    # Not by returning: the thread that waits for input holds a lock that an orderly end would wait for.
+    os._exit(0)
 
 
 def run(watch: Watch) -> None:

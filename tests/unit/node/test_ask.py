@@ -37,8 +37,8 @@ def serve() -> Iterator[Serve]:
                 if hold is not None:
                     hold.wait(10)
 
-            do_POST = answer
-            do_GET = answer
+            do_POST = answer  # noqa: N815
+            do_GET = answer  # noqa: N815
 
             def log_message(self, *_: Any) -> None:
                 pass

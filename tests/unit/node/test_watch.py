@@ -1,0 +1,275 @@
+"""What the watch program tells of ranks, against a Docker engine's socket and real processes and files."""
+
+import http.server
+import json
+import os
+import queue
+import socketserver
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkcluster.hosts.program import command
+from sparkcluster.node import common, watch
+
+LIMIT_S = 10
+
+
+class Engine:
+    """A Docker engine with one container, as its API tells of it."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] | None = {"Status": "running", "Running": True, "StartedAt": "2026-11-21T03:00:00Z"}
+        self.tty = False
+        self.queries: list[str] = []
+        self.log: queue.Queue[bytes | None] = queue.Queue()
+
+
+def frame(text: bytes, stream: int = 1) -> bytes:
+    return struct.pack(">BxxxL", stream, len(text)) + text
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[tuple[Engine, str]]:
+    engine = Engine()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def address_string(self) -> str:
+            return "socket"
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def chunk(self, data: bytes) -> None:
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+            self.wfile.flush()
+
+        def do_GET(self) -> None:
+            if engine.state is None:
+                body = b'{"message":"No such container"}'
+                self.send_response(404)
+            elif "/logs" in self.path:
+                engine.queries.append(self.path)
+                self.send_response(200)
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                while (piece := engine.log.get()) is not None:
+                    self.chunk(piece)
+                self.chunk(b"")
+                return
+            else:
+                body = json.dumps({"State": engine.state, "Config": {"Tty": engine.tty}}).encode()
+                self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+        daemon_threads = True
+
+    path = str(tmp_path / "docker.sock")
+    server = Server(path, Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield engine, path
+    engine.log.put(None)
+    server.shutdown()
+    server.server_close()
+
+
+class Told:
+    """The program as it runs on a node, and what it tells."""
+
+    def __init__(self, request: dict[str, Any], **env: str) -> None:
+        argv, sent = command("watch", request, python=sys.executable)
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **env})
+        assert self.process.stdin is not None
+        self.process.stdin.write(sent)
+        self.process.stdin.flush()
+        self.events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.events.put(json.loads(line))
+        self.events.put(None)
+
+    def until(self, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+        """Events up to the first that is wanted, which is the last of them."""
+        seen = []
+        limit = time.monotonic() + LIMIT_S
+        while True:
+            event = self.events.get(timeout=max(0.01, limit - time.monotonic()))
+            assert event is not None, f"it ended after {seen}"
+            seen.append(event)
+            if wanted(event):
+                return seen
+
+    def close(self) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        code = self.process.wait(timeout=5)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+@pytest.fixture
+def told() -> Iterator[Callable[..., Told]]:
+    programs: list[Told] = []
+
+    def start(request: dict[str, Any], **env: str) -> Told:
+        programs.append(Told(request, **env))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        if program.process.poll() is None:
+            program.process.kill()
+            program.process.wait()
+        for pipe in (program.process.stdin, program.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+def lines(events: list[dict[str, Any]]) -> list[str]:
+    return [line for event in events for line in event.get("lines", [])]
+
+
+def state_is(name: str, state: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda event: event.get("states", {}).get(name, {}).get("state") == state
+
+
+def docker_request(**more: Any) -> dict[str, Any]:
+    ranks = [{"name": "r0", "runtime": "docker", "rank_dir": "/nowhere"}]
+    return {"ranks": ranks, "tail": 100, "follow": True, "interval_s": 0.4, **more}
+
+
+def test_a_container_that_dies_is_told_with_its_last_words_first(
+    engine: tuple[Engine, str], told: Callable[..., Told]
+) -> None:
+    docker, path = engine
+    program = told(docker_request(), DOCKER_HOST=f"unix://{path}")
+    docker.log.put(frame(b"one\ntw") + frame(b"o\n", 2))
+    program.until(lambda event: "two" in event.get("lines", []))
+    program.until(state_is("r0", "running"))
+    docker.log.put(frame(b"last words"))
+    docker.state = {"Status": "exited", "ExitCode": 137, "OOMKilled": True, "StartedAt": "2026-11-21T03:00:00Z"}
+    docker.log.put(None)
+    seen = program.until(state_is("r0", "exited"))
+    assert lines(seen) == ["last words"]
+    assert seen[-1]["states"]["r0"] == {"state": "exited", "exit_code": 137, "oom_killed": True}
+    assert "tail=100" in docker.queries[0]
+    assert program.close() == 0
+
+
+def test_a_container_that_was_removed_is_gone(engine: tuple[Engine, str], told: Callable[..., Told]) -> None:
+    docker, path = engine
+    docker.state = None
+    program = told(docker_request(), DOCKER_HOST=f"unix://{path}")
+    assert program.until(state_is("r0", "gone"))[-1]["states"]["r0"] == {"state": "gone"}
+
+
+def test_a_docker_that_cannot_be_asked_is_told_and_ticks_go_on(told: Callable[..., Told], tmp_path: Path) -> None:
+    program = told(docker_request(), DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
+    seen = program.until(lambda event: event.get("tick") == 2)
+    assert seen[-1]["states"]["r0"]["state"] == "unreadable"
+    assert "FileNotFoundError" in seen[-1]["states"]["r0"]["error"]
+
+
+def test_a_container_started_again_is_read_on_without_repeats(
+    engine: tuple[Engine, str], told: Callable[..., Told]
+) -> None:
+    docker, path = engine
+    program = told(docker_request(), DOCKER_HOST=f"unix://{path}")
+    docker.log.put(frame(b"first life\n"))
+    docker.log.put(None)
+    program.until(lambda event: "first life" in event.get("lines", []))
+    docker.state = {"Status": "running", "Running": True, "StartedAt": "2026-11-21T04:00:00.123Z"}
+    docker.log.put(frame(b"second life\n"))
+    program.until(lambda event: "second life" in event.get("lines", []))
+    assert "since=1795233600" in docker.queries[-1]
+
+
+def process_rank(tmp_path: Path, script: str) -> tuple[dict[str, Any], subprocess.Popen[bytes]]:
+    with (tmp_path / "log").open("ab") as log:
+        process = subprocess.Popen(["sh", "-c", script], stdout=log, stdin=subprocess.PIPE)
+    record = {"name": "r0", "pid": process.pid, "start_ticks": common.start_ticks(process.pid)}
+    (tmp_path / "rank.json").write_text(json.dumps(record))
+    ranks = [{"name": "r0", "runtime": "process", "rank_dir": str(tmp_path)}]
+    return {"ranks": ranks, "tail": 3, "follow": True, "interval_s": 0.4}, process
+
+
+def test_a_process_is_followed_to_its_end(tmp_path: Path, told: Callable[..., Told]) -> None:
+    request, process = process_rank(tmp_path, "printf 'a\\nb\\nc\\nd\\n'; read x; printf '10%%\\r20%%\\rend'; exit 7")
+    while (tmp_path / "log").stat().st_size < 8:
+        assert process.poll() is None
+    program = told(request)
+    seen = program.until(state_is("r0", "running"))
+    assert lines(seen) == ["b", "c", "d"]
+    assert process.stdin is not None
+    process.stdin.close()
+    (tmp_path / "exit").write_text(f"{process.wait(5)}\n")
+    seen = program.until(state_is("r0", "exited"))
+    assert lines(seen) == ["10%", "20%", "end"]
+    assert seen[-1]["states"]["r0"]["exit_code"] == 7
+
+
+def test_a_strangers_process_under_the_same_number_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "rank.json").write_text(json.dumps({"pid": os.getpid(), "start_ticks": 1}))
+    assert watch.process_state(str(tmp_path)) == {"state": "exited", "exit_code": None, "oom_killed": False}
+    assert watch.process_state(str(tmp_path / "none")) == {"state": "gone"}
+
+
+def test_it_ends_when_nobody_watches_any_more(told: Callable[..., Told], tmp_path: Path) -> None:
+    program = told(docker_request(), DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
+    program.until(lambda event: "tick" in event)
+    began = time.monotonic()
+    assert program.close() == 0
+    assert time.monotonic() - began < 2
+
+
+def test_without_follow_it_tells_once_and_ends(tmp_path: Path, told: Callable[..., Told]) -> None:
+    request, process = process_rank(tmp_path, "echo only")
+    process.communicate()
+    program = told({**request, "follow": False})
+    seen = program.until(lambda event: "tick" in event)
+    assert lines(seen) == ["only"]
+    assert program.events.get(timeout=LIMIT_S) is None
+    assert program.process.wait(5) == 0
+
+
+def test_links_and_listening_are_told(told: Callable[..., Told], tmp_path: Path) -> None:
+    with socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        request = docker_request(
+            interfaces=["lo", "nosuch0"], engine_host="0.0.0.0", engine_port=server.server_address[1]
+        )
+        program = told(request, DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
+        seen = program.until(lambda event: event.get("listening") is True)
+        server.shutdown()
+    assert seen[-1]["links"] == {"lo": True, "nosuch0": False}
+
+
+@pytest.mark.parametrize(
+    ("buffer", "whole", "rest"),
+    [
+        (b"", [], b""),
+        (b"a\nb", ["a"], b"b"),
+        (b"1%\r2%\r\n\n", ["1%", "2%"], b""),
+        (b"x" * 5000 + b"\n", ["x" * 4096], b""),
+        (b"x" * 5000, ["x" * 4096], b""),
+        (b"\xff\n", ["\ufffd"], b""),
+    ],
+)
+def test_lines_are_split_and_cut(buffer: bytes, whole: list[str], rest: bytes) -> None:
+    assert watch.split(buffer) == (whole, rest)
