@@ -60,9 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if args.lab_command == "up":
         lab = core.Lab.up(args.sparks, engine=args.engine, spec=args.spec, name=args.name, tell=_tell)
         sparks = [{"name": spark.name, "host": spark.host} for spark in lab.sparks]
-        _print(
-            args, {"lab": lab.name, "inventory": str(lab.inventory), "sparks": sparks}, [str(lab.inventory)]
-        )
+        _print(args, {"lab": lab.name, "inventory": str(lab.inventory), "sparks": sparks}, [str(lab.inventory)])
     elif args.lab_command == "down":
         found = core.down(args.name, tell=_tell)
         _print(args, {"lab": args.name, "removed": found}, [])

@@ -96,8 +96,7 @@ def main(config_file: str) -> None:
 
     kernel_file_systems(root, own, config)
     devices(root / "dev", config)
-    if first_boot:
-        preload(root, config)
+    preload(root, config, first_boot=first_boot)
     pivot(root)
     environment = {"PATH": SPARK_PATH, "HOME": "/root", "LANG": "C.UTF-8", "TERM": "linux"}
     os.execve("/usr/bin/python3", ["init", "-S", f"{TOOLS}/init"], environment)
@@ -221,13 +220,14 @@ def devices(dev: Path, config: dict[str, Any]) -> None:
         (dev / name).symlink_to(target)
 
 
-def preload(root: Path, config: dict[str, Any]) -> None:
+def preload(root: Path, config: dict[str, Any], *, first_boot: bool) -> None:
     """Put image and weights where the spec wants them, then mark the disk as set up."""
     if config["image_engine"]:
         from sparkcluster.lab import images
 
+        # On every boot: what is mounted into Docker's directory is gone after a reboot.
         images.mount_into(images.prepare(config["image_engine"]), root / "var/lib/docker")
-    if config["model_path"]:
+    if first_boot and config["model_path"]:
         from sparkcluster.lab.engine import model
 
         model.write_tiny_model(root / config["model_path"].lstrip("/"))

@@ -28,9 +28,7 @@ def hierarchies() -> dict[str, Path]:
         if kind == "cgroup2":
             v2.setdefault("", point)
         elif kind == "cgroup":
-            names = [
-                name for name in options.split(",") if name not in ("rw", "ro", "xattr", "clone_children")
-            ]
+            names = [name for name in options.split(",") if name not in ("rw", "ro", "xattr", "clone_children")]
             key = ",".join(name for name in names if not name.startswith("release_agent"))
             v1.setdefault("none," + key if key.startswith("name=") else key, point)
     return v1 or v2

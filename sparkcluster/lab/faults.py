@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkcluster.errors import UsageError
 from sparkcluster.lab import network, node_files
-from sparkcluster.lab.machine import LabError, wait_until
+from sparkcluster.lab.machine import LabError, run, wait_until
 from sparkcluster.lab.sparks import Spark, make_key
 from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS
 
@@ -214,9 +214,7 @@ def _port_busy(spark: Spark, args: Sequence[str]) -> Undo:
 
 
 def _port_free(spark: Spark, undo: Undo) -> None:
-    _signal(
-        _matching(spark, lambda words: undo["match"] in words and str(undo["port"]) in words), signal.SIGKILL
-    )
+    _signal(_matching(spark, lambda words: undo["match"] in words and str(undo["port"]) in words), signal.SIGKILL)
 
 
 def _disk_full(spark: Spark, args: Sequence[str]) -> Undo:
@@ -256,11 +254,15 @@ def _install_host_key(spark: Spark, key: Path) -> None:
     path = "/etc/ssh/ssh_host_ed25519_key"
     spark.run(["sh", "-c", f"umask 077; cat > {path}.new && mv {path}.new {path}"], text_in=key.read_text())
     # On SIGHUP sshd reads its keys again and goes on under the same process id.
-    listener = _matching(
-        spark, lambda words: words[0].startswith("sshd: ") or words[:1] == ["/usr/sbin/sshd"]
-    )
+    listener = _matching(spark, lambda words: words[0].startswith("sshd: ") or words[:1] == ["/usr/sbin/sshd"])
     _signal(listener[:1], signal.SIGHUP)
-    wait_until(spark.ssh_answers, limit_s=5.0, sleep=time.sleep)
+    wanted = key.with_name(key.name + ".pub").read_text().split()[1]
+
+    def shown() -> bool:
+        return wanted in run(["ssh-keyscan", "-T", "2", "-t", "ed25519", spark.host], check=False).stdout
+
+    if not wait_until(shown, limit_s=5.0, sleep=time.sleep):
+        raise LabError(f"sshd of {spark.name} did not take its new key", node=spark.name)
 
 
 def _kill_worker(spark: Spark, args: Sequence[str]) -> None:

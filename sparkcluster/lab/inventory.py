@@ -77,10 +77,7 @@ def write(state: State) -> Path:
             "known_hosts": str(directory / "known_hosts"),
             "host_keys": "reject",
         },
-        "nodes": [
-            {"name": spark.name, "host": state.management(node)}
-            for node, spark in enumerate(state.spec.sparks)
-        ],
+        "nodes": [{"name": spark.name, "host": state.management(node)} for node, spark in enumerate(state.spec.sparks)],
         "interconnect": "auto",
         "playbook": str(directory / "playbook.yaml"),
         "api": {"host": "management", "port": 8000},

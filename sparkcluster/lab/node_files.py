@@ -27,10 +27,10 @@ exec runc "$@"
 """
 
 RUNC = f"""#!/bin/sh
-# A container's bundle is made to fit this machine, then the real runc takes over.
+# What Docker asks for is made to fit this machine, then the real runc takes over.
 previous=
 for word in "$@"; do
-  case $previous in --bundle|-b) {TOOLS}/bin/clip_limits "$word" || exit 1 ;; esac
+  case $previous in --bundle|--process) {TOOLS}/bin/fit_container "$previous" "$word" || exit 1 ;; esac
   previous=$word
 done
 exec /usr/sbin/runc "$@"
@@ -116,7 +116,7 @@ def links() -> dict[str, str]:
 
     found = {f"/usr/local/bin/{name}": f"{TOOLS}/gb10" for name in NAMES if name not in INTERNAL}
     found[f"{TOOLS}/toolkit/nvidia-container-runtime-hook"] = f"{TOOLS}/gb10"
-    found[f"{TOOLS}/bin/clip_limits"] = f"{TOOLS}/gb10"
+    found[f"{TOOLS}/bin/fit_container"] = f"{TOOLS}/gb10"
     found["/var/run"] = "/run"
     return found
 
@@ -154,9 +154,7 @@ def _accounts() -> Files:
 def _hosts(state: State, node: int) -> str:
     rows = ["127.0.0.1 localhost", "::1 localhost ip6-localhost", f"127.0.1.1 {state.spec.sparks[node].name}"]
     rows += [
-        f"{state.management(other)} {spark.name}"
-        for other, spark in enumerate(state.spec.sparks)
-        if other != node
+        f"{state.management(other)} {spark.name}" for other, spark in enumerate(state.spec.sparks) if other != node
     ]
     return "\n".join(rows) + "\n"
 
@@ -224,7 +222,5 @@ def write_hardware(state: State, node: int, values: dict[str, Any]) -> None:
 
 def read_hardware(state: State, node: int) -> dict[str, Any]:
     """The false hardware as it is now, with the faults that are on it."""
-    found: dict[str, Any] = json.loads(
-        (state.node_directory(node) / "hardware" / "hardware.json").read_text()
-    )
+    found: dict[str, Any] = json.loads((state.node_directory(node) / "hardware" / "hardware.json").read_text())
     return found

@@ -217,16 +217,12 @@ class Spark:
             return not self.processes() and not self._disk_in_use()
 
         if not wait_until(gone, limit_s=DEATH_LIMIT_S, sleep=time.sleep):
-            raise LabError(
-                f"processes of {self.name} would not die: {sorted(self.processes())}", node=self.name
-            )
+            raise LabError(f"processes of {self.name} would not die: {sorted(self.processes())}", node=self.name)
         (self.directory / "pid").unlink(missing_ok=True)
 
     def processes(self) -> set[int]:
         """Ids of all its processes, as the machine counts them; zombies are none."""
-        found = cgroups.processes(self.state.cgroup(self.index)) | network.processes(
-            self.state.netns(self.index)
-        )
+        found = cgroups.processes(self.state.cgroup(self.index)) | network.processes(self.state.netns(self.index))
         return {pid for pid in found if not _zombie(pid)}
 
     def _disk_in_use(self) -> bool:

@@ -332,9 +332,7 @@ class _Reader:
             if not str(key).isdigit() or not 0 <= int(key) < 256:
                 self.problem(value, "an index from 0 to 255 is wanted")
             elif len(parts) != 2 or parts[1] not in ("v1", "v2"):
-                self.problem(
-                    value, f"as `ipv4 v2`, `mac v1`, `privacy v2` or `ADDRESS v2`, not {value.value!r}"
-                )
+                self.problem(value, f"as `ipv4 v2`, `mac v1`, `privacy v2` or `ADDRESS v2`, not {value.value!r}")
             else:
                 rows.append((int(key), parts[0], int(parts[1][1])))
         return tuple(rows)

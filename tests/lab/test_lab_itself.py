@@ -95,9 +95,7 @@ def test_each_spark_is_a_machine_of_its_own(lab):
     left, right = lab.sparks
     assert ssh(lab, left, "hostname").stdout == "left\n"
     assert ssh(lab, right, "hostname", user="spark").stdout == "right\n"
-    left.run(
-        ["sh", "-c", "echo mine > /dev/shm/x; echo mine > /root/x; echo mine > /etc/x; echo mine > /tmp/x"]
-    )
+    left.run(["sh", "-c", "echo mine > /dev/shm/x; echo mine > /root/x; echo mine > /etc/x; echo mine > /tmp/x"])
     assert right.run(["sh", "-c", "ls /dev/shm/x /root/x /etc/x /tmp/x"], check=False).stdout == ""
     assert not Path("/etc/x").exists()
     processes = out(left, "ps", "-eo", "comm").split()
@@ -110,9 +108,7 @@ def test_each_spark_is_a_machine_of_its_own(lab):
 
 
 def test_a_login_finds_the_sparks_own_tools_first(lab):
-    seen = ssh(
-        lab, lab.sparks[0], "which nvidia-smi python3; uname -r; cat /proc/sys/kernel/osrelease", user="spark"
-    )
+    seen = ssh(lab, lab.sparks[0], "which nvidia-smi python3; uname -r; cat /proc/sys/kernel/osrelease", user="spark")
     assert seen.stdout.split() == [
         "/usr/local/bin/nvidia-smi",
         "/usr/bin/python3",
@@ -129,14 +125,9 @@ def test_every_spark_reaches_the_others_on_both_rails_with_jumbo_frames(lab):
 
 
 def test_the_machine_itself_has_no_way_onto_the_rails(lab):
-    route = subprocess.run(
-        ["ip", "route", "get", "192.168.177.11"], capture_output=True, text=True, check=False
-    )
+    route = subprocess.run(["ip", "route", "get", "192.168.177.11"], capture_output=True, text=True, check=False)
     assert "sclab" not in route.stdout
-    assert (
-        "spark"
-        not in subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
-    )
+    assert "spark" not in subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
     devices = [path.name for path in Path("/sys/class/net").iterdir()]
     assert [name for name in devices if name.startswith(f"sclab{lab.state.index}")] == [lab.state.host_device]
 
@@ -146,9 +137,7 @@ def test_interfaces_hcas_and_gids_are_as_the_spec_says(lab):
     assert "rocep1s0f0 port 1 ==> enp1s0f0np0 (Up)" in out(left, "ibdev2netdev")
     assert "roceP2p1s0f1 port 1 ==> fast1 (Up)" in out(right, "ibdev2netdev")
     gids = "/sys/class/infiniband/rocep1s0f0/ports/1"
-    assert out(left, "cat", f"{gids}/gids/6", f"{gids}/gid_attrs/types/6", f"{gids}/gid_attrs/ndevs/6").split(
-        "\n"
-    ) == [
+    assert out(left, "cat", f"{gids}/gids/6", f"{gids}/gid_attrs/types/6", f"{gids}/gid_attrs/ndevs/6").split("\n") == [
         "0000:0000:0000:0000:0000:ffff:c0a8:b10b",
         "RoCE v2",
         "enp1s0f0np0",
@@ -156,10 +145,7 @@ def test_interfaces_hcas_and_gids_are_as_the_spec_says(lab):
     ]
     empty = left.run(["cat", f"{gids}/gid_attrs/types/3"], check=False)
     assert "Invalid argument" in empty.stderr
-    assert (
-        out(right, "cat", "/sys/class/net/fast0/phys_port_name", "/sys/class/net/fast0/speed")
-        == "p1\n200000\n"
-    )
+    assert out(right, "cat", "/sys/class/net/fast0/phys_port_name", "/sys/class/net/fast0/speed") == "p1\n200000\n"
     assert out(right, "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") == "580.142\n"
 
 
@@ -182,9 +168,7 @@ def eventually(true) -> bool:
 
 
 def test_docker_has_nvidias_runtime_only_where_the_spec_says(lab):
-    runtimes = [
-        json.loads(out(spark, "docker", "info", "--format", "{{json .Runtimes}}")) for spark in lab.sparks
-    ]
+    runtimes = [json.loads(out(spark, "docker", "info", "--format", "{{json .Runtimes}}")) for spark in lab.sparks]
     assert ["nvidia" in names for names in runtimes] == [True, False]
 
 
@@ -344,7 +328,9 @@ def test_kill_worker_and_kill_engine_hit_containers_alone(healed, container):
 
 def test_after_a_reboot_files_are_there_and_containers_are_not_running(healed, container):
     left = healed.sparks[0]
-    left.run(["docker", "run", "-d", "--name", "rank", "--network", "host", container, "sleep", "1000"])
+    limit = ("--ulimit", "memlock=-1")
+    left.run(["docker", "run", "-d", "--name", "rank", "--network", "host", *limit, container, "sleep", "1000"])
+    left.run(["docker", "exec", "rank", "sh", "-c", ":"])
     left.run(["sh", "-c", "echo stays > /root/stays; echo goes > /run/goes"])
     before = left.pid
     healed.fault("left", "reboot")

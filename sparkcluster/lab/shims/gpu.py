@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from typing import Any
@@ -141,33 +140,4 @@ def nvidia_container_runtime_hook(args: list[str]) -> int:
         problem = "driver not loaded" if facts["driver"] == "none" else "no devices found"
         sys.stderr.write("nvidia-container-cli: initialization error: nvml error: %s\n" % problem)
         return 1
-    return 0
-
-
-def clip_limits(args: list[str]) -> int:
-    """Fit a container's bundle to this machine, just before runc reads it.
-
-    Two changes: limits that this machine may not grant (it lacks CAP_SYS_RESOURCE, as many virtual
-    machines do) are lowered to what it has, since runc would refuse the container; and a container on
-    the host's network sees the Spark's own /sys/class, as it does on a real one.
-    """
-    import resource
-
-    path = args[0] + "/config.json"
-    with open(path) as file:
-        config = json.load(file)
-    with open("/proc/self/status") as file:
-        effective = next(line for line in file if line.startswith("CapEff"))
-    may_raise = bool(int(effective.split()[1], 16) >> 24 & 1)
-    for limit in () if may_raise else config["process"].get("rlimits") or ():
-        hard = resource.getrlimit(getattr(resource, limit["type"]))[1]
-        if hard != resource.RLIM_INFINITY:
-            limit["hard"], limit["soft"] = min(limit["hard"], hard), min(limit["soft"], hard)
-    namespaces = [entry["type"] for entry in config["linux"]["namespaces"] if not entry.get("path")]
-    if "network" not in namespaces:
-        for place in ("/sys/class", "/sys/devices/virtual/net"):
-            bind = {"destination": place, "type": "bind", "source": place, "options": ["rbind", "ro"]}
-            config["mounts"].append(bind)
-    with open(path, "w") as file:
-        json.dump(config, file)
     return 0

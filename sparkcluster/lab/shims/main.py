@@ -11,7 +11,7 @@ import sys
 TOOLS = {
     "nvidia-smi": "gpu",
     "nvidia-container-runtime-hook": "gpu",
-    "clip_limits": "gpu",
+    "fit_container": "runtime",
     "ibdev2netdev": "rdma",
     "show_gids": "rdma",
     "rdma": "rdma",
@@ -23,7 +23,7 @@ TOOLS = {
 }
 """Module of this package that holds each tool."""
 
-INTERNAL = ("nvidia-container-runtime-hook", "clip_limits")
+INTERNAL = ("nvidia-container-runtime-hook", "fit_container")
 """Tools that Docker calls and that are on no user's PATH."""
 
 

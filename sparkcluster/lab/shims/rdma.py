@@ -89,9 +89,7 @@ def ibv_devinfo(args: list[str]) -> int:
     wanted = args[args.index("-d") + 1] if "-d" in args else None
     functions = [f for f in hardware.functions() if wanted in (None, f["hca"])]
     if not functions:
-        sys.stderr.write(
-            "No IB devices found\n" if wanted is None else "IB device '%s' wasn't found\n" % wanted
-        )
+        sys.stderr.write("No IB devices found\n" if wanted is None else "IB device '%s' wasn't found\n" % wanted)
         return 1
     for function in functions:
         sys.stdout.write(_device(function, "-v" in args))

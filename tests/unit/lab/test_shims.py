@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sparkcluster.lab.shims import gpu, hardware, net, rdma, sysfs
+from sparkcluster.lab.shims import gpu, hardware, net, rdma, runtime, sysfs
 from sparkcluster.lab.spec import GID_LAYOUTS
 
 LIT = {
@@ -158,13 +158,26 @@ def test_meminfo_is_what_the_spec_says(spark):
 def test_a_bundle_keeps_its_own_network_when_it_has_one(tmp_path):
     config = {"process": {"rlimits": []}, "linux": {"namespaces": [{"type": "network"}]}, "mounts": []}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    gpu.clip_limits([str(tmp_path)])
+    runtime.fit_container(["--bundle", str(tmp_path)])
     assert json.loads((tmp_path / "config.json").read_text()) == config
 
 
 def test_a_bundle_on_the_hosts_network_sees_the_false_sysfs(tmp_path):
     config = {"process": {}, "linux": {"namespaces": [{"type": "pid"}]}, "mounts": []}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    gpu.clip_limits([str(tmp_path)])
+    runtime.fit_container(["--bundle", str(tmp_path)])
     mounts = json.loads((tmp_path / "config.json").read_text())["mounts"]
     assert [mount["destination"] for mount in mounts] == ["/sys/class", "/sys/devices/virtual/net"]
+
+
+def test_limits_are_lowered_only_where_they_may_not_be_raised(tmp_path, monkeypatch):
+    asked = {"rlimits": [{"type": "RLIMIT_CORE", "hard": 1 << 60, "soft": 1 << 59}]}
+    file = tmp_path / "process.json"
+    file.write_text(json.dumps(asked))
+    monkeypatch.setattr(runtime, "may_raise_limits", lambda: True)
+    runtime.fit_container(["--process", str(file)])
+    assert json.loads(file.read_text()) == asked
+    monkeypatch.setattr(runtime, "may_raise_limits", lambda: False)
+    monkeypatch.setattr(runtime.resource, "getrlimit", lambda kind: (0, 1000))
+    runtime.fit_container(["--process", str(file)])
+    assert json.loads(file.read_text())["rlimits"] == [{"type": "RLIMIT_CORE", "hard": 1000, "soft": 1000}]

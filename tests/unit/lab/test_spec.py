@@ -66,12 +66,18 @@ def test_an_explicit_gid_table(tmp_path):
     )
 
 
+def test_the_example_in_the_documentation_is_a_spec(tmp_path):
+    page = (Path(__file__).parents[3] / "docs" / "lab.md").read_text()
+    example = page.split("```yaml\n")[1].split("```")[0]
+    left, right = load(write(tmp_path, example)).sparks
+    assert (left.ports, left.ota, right.ota, right.management) == ("p0", "7.5.0", "7.6.0", "lan0")
+    assert right.gids["roceP2p1s0f1"][-1] == (9, "ipv4", 2)
+
+
 def test_a_spec_survives_its_journey_through_json(tmp_path):
     import json
 
-    spec = load(
-        write(tmp_path, "topology: direct\nsparks: [{gids: shifted}, {addresses: {enp1s0f1np1: null}}]\n")
-    )
+    spec = load(write(tmp_path, "topology: direct\nsparks: [{gids: shifted}, {addresses: {enp1s0f1np1: null}}]\n"))
     assert LabSpec.from_json(json.loads(json.dumps(spec.as_json()))) == spec
 
 

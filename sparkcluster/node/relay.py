@@ -1,0 +1,338 @@
+"""Copies weights or an image from this node to another, or from another to this one.
+
+Python 3.8, standard library only. The request says ``do`` (send or receive), ``what`` (files or image), the
+lease (``state_dir``, ``cluster``, ``epoch``), ``address``, ``token``, and for a receiver ``port``.
+
+Files: ``root`` is a directory on each side; with ``revision`` it is one of Hugging Face's cache, of which that
+snapshot, its blobs and ``ref`` are copied. Each file is written beside its place under a name that ends in
+``.partial``, synced and renamed; links follow, then the ref: what is half there does not look whole.
+``verify`` compares SHA-256 of every file, of those that were there before, too.
+
+Image: ``image_id``, ``reference``, ``layers``. It goes from ``docker save`` to ``docker load`` without touching a disk
+of ours.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import stat
+import time
+from typing import Any, BinaryIO, Callable, Dict, List
+
+from sparkcluster.node import common, docker_copy, wire
+from sparkcluster.node.wire import Failed, Pace, Wire
+
+Request = Dict[str, Any]
+
+_SYNC_EVERY = 256 << 20
+_RESERVE_BYTES = 256 << 20  # left free for logs and records
+
+
+def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
+    """Do what the request says and answer ``done``, ``refused`` or ``failed`` with its ``kind``."""
+    wire.end_with(stdin)
+
+    def check() -> None:
+        common.check_epoch(request["state_dir"], request["cluster"], request["epoch"])
+
+    try:
+        check()
+        line = _open(request)
+        try:
+            return {"done": _ROLES[request["what"], request["do"]](request, line, check)}
+        finally:
+            line.close()
+    except common.Refused as error:
+        return {"refused": str(error)}
+    except Failed as error:
+        return {"failed": str(error), "kind": error.kind}
+    except OSError as error:
+        failure = because(error)
+        return {"failed": str(failure), "kind": failure.kind}
+
+
+def _open(request: Request) -> Wire:
+    if request["do"] == "send":
+        return wire.listen(request["address"], request["token"])
+    return wire.connect(request["address"], request["port"], request["token"])
+
+
+def because(error: BaseException) -> Failed:
+    """An error of the system in words, with the kind that the controller has a hint for."""
+    number = getattr(error, "errno", None)
+    where = getattr(error, "filename", None)
+    text = "%s%s" % (os.strerror(number).lower() if number else error, ": %s" % where if where else "")
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return Failed("disk", text)
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return Failed("permission", text)
+    return Failed("other", text)
+
+
+# files, sending
+
+
+def manifest(root: str, revision: str | None, ref: str | None) -> dict[str, Any]:
+    """What is to be copied: files with size and mark, links with target, the ref; paths relative to ``root``."""
+    top = os.path.join(root, "snapshots", revision) if revision else root
+    if not os.path.isdir(top):
+        raise Failed("source", "%s is not there" % top)
+    files: dict[str, dict[str, Any]] = {}
+    links: list[list[str]] = []
+    blobs = os.path.realpath(os.path.join(root, "blobs")) + os.sep
+    for here, folders, names in os.walk(top):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = os.path.join(here, name)
+            if name.endswith((".partial", ".incomplete", ".lock")):
+                continue
+            real = os.path.realpath(path)
+            if revision and os.path.islink(path) and real.startswith(blobs):
+                links.append([os.path.relpath(path, root), os.path.relpath(real, os.path.realpath(here))])
+                path = real
+            found = os.stat(path)
+            if not stat.S_ISREG(found.st_mode):
+                continue
+            # a blob's name says what it holds, so that another source may go on where one ended
+            is_blob = path.startswith(blobs)
+            mark = "%d" % found.st_size if is_blob else "%d-%d" % (found.st_size, found.st_mtime_ns)
+            relative = os.path.relpath(path, os.path.realpath(root) if is_blob else root)
+            files[relative] = {
+                "path": relative,
+                "size": found.st_size,
+                "mark": mark,
+                "mtime": [found.st_atime_ns, found.st_mtime_ns],
+            }
+    if not files:
+        raise Failed("source", "%s holds no file" % top)
+    refs = {ref: revision} if revision and ref and ref != revision else {}
+    return {"files": list(files.values()), "links": links, "refs": refs}
+
+
+def send_files(request: Request, line: Wire, check: Callable[[], None]) -> dict[str, Any]:
+    """Offer what is here, and send what the receiver lacks."""
+    root = common.expand(request["root"])
+    offer = manifest(root, request.get("revision"), request.get("ref"))
+    line.send_line(offer)
+    pace = Pace(0, check, quiet=True)
+    while True:
+        wanted = line.read_line()
+        if not wanted:
+            return {"bytes": pace.done}
+        for number, offset in wanted:
+            entry = offer["files"][number]
+            with open(os.path.join(root, entry["path"]), "rb") as file:
+                if os.fstat(file.fileno()).st_size != entry["size"]:
+                    raise Failed("source", "%s changed while it was sent" % file.name)
+                line.send_file(file, offset, entry["size"] - offset, pace)
+                if request.get("verify"):
+                    line.send_line({"sha256": _hash(file, hashlib.sha256(), line, pace).hexdigest()})
+                _forget(file.fileno())
+
+
+def _hash(file: BinaryIO, digest: Any, line: Wire, pace: Pace) -> Any:
+    """``digest`` over the whole file; the other side is told every second that we are at it."""
+    file.seek(0)
+    told = time.monotonic()
+    while True:
+        chunk = file.read(4 << 20)
+        if not chunk:
+            return digest
+        digest.update(chunk)
+        pace.add()
+        if time.monotonic() - told > 1:
+            told = time.monotonic()
+            line.alive()
+
+
+def _forget(descriptor: int) -> None:
+    """Leave the page cache: on a Spark it holds memory that the GPU wants."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+# files, receiving
+
+
+class Receiver:
+    """Puts what is offered below ``root``."""
+
+    def __init__(self, root: str, line: Wire, check: Callable[[], None], verify: bool) -> None:
+        self.root = root
+        self.line = line
+        self.check = check
+        self.verify = verify
+        self.digests: Dict[int, Any] = {}
+        self.received = 0
+        self.pace = Pace(0, check)
+
+    def inside(self, path: str) -> str:
+        """Absolute form of ``path``; Failed where it leads out of ``root``."""
+        whole = os.path.normpath(os.path.join(self.root, path))
+        if os.path.isabs(path) or not whole.startswith(self.root + os.sep):
+            raise Failed("link", "the other side offers %r" % path)
+        return whole
+
+    def run(self) -> dict[str, Any]:
+        """Fetch what is missing and make it look whole at the end."""
+        offer = self.line.read_line()
+        files: List[Dict[str, Any]] = offer["files"]
+        self.pace.total = sum(entry["size"] for entry in files)
+        whole = [number for number, entry in enumerate(files) if self._is_there(entry)]
+        wanted = [[number, self._begun(files[number])] for number in range(len(files)) if number not in whole]
+        self.pace.done = sum(files[number]["size"] for number in whole) + sum(each[1] for each in wanted)
+        self._room(sum(files[number]["size"] - offset for number, offset in wanted))
+        if self.verify:
+            # before anything is asked for: hashed while it comes, what lies here would hold up the sender
+            wanted = [[number, files[number]["size"]] for number in whole] + wanted
+            for number, offset in wanted:
+                self._hash_here(number, files[number], offset)
+        self._fetch(files, wanted)
+        self.line.send_line([])
+        for path, target in offer["links"]:
+            self._link(path, target)
+        for ref, revision in offer["refs"].items():
+            common.write_atomically(self.inside("refs/" + ref), revision.encode(), 0o644)
+        return {"bytes": self.received, "files": len(files), "size": self.pace.total}
+
+    def _is_there(self, entry: Dict[str, Any]) -> bool:
+        try:
+            found = os.stat(self.inside(entry["path"]))
+        except OSError:
+            return False
+        return stat.S_ISREG(found.st_mode) and found.st_size == entry["size"]
+
+    def _partial(self, entry: Dict[str, Any]) -> str:
+        folder, name = os.path.split(self.inside(entry["path"]))
+        mark = hashlib.sha256(entry["mark"].encode()).hexdigest()[:8]
+        return os.path.join(folder, ".%s.%s.partial" % (name, mark))
+
+    def _begun(self, entry: Dict[str, Any]) -> int:
+        """Bytes of it that an earlier run left."""
+        try:
+            size = os.stat(self._partial(entry)).st_size
+        except OSError:
+            return 0
+        return size if size <= entry["size"] else 0
+
+    def _hash_here(self, number: int, entry: Dict[str, Any], offset: int) -> None:
+        self.digests[number] = hashlib.sha256()
+        if offset:
+            path = self.inside(entry["path"])
+            with open(path if self._is_there(entry) else self._partial(entry), "rb") as file:
+                _hash(file, self.digests[number], self.line, self.pace)
+                _forget(file.fileno())
+
+    def _room(self, needed: int) -> None:
+        there = self.root
+        while not os.path.isdir(there):
+            there = os.path.dirname(there)
+        found = os.statvfs(there)
+        free = found.f_bavail * found.f_frsize
+        if needed and free < needed + _RESERVE_BYTES:
+            text = "%s has %.1f GB free, and %.1f GB are to come" % (there, free / 1e9, needed / 1e9)
+            raise Failed("disk", text)
+
+    def _fetch(self, files: List[Dict[str, Any]], wanted: List[List[int]]) -> None:
+        """Receive ``wanted`` (number of file and first byte); what turns out wrong is fetched whole, once."""
+        again = self._round(files, wanted)
+        if again and self._round(files, again):
+            raise Failed("hash", "%s does not arrive as it was sent" % files[again[0][0]]["path"])
+
+    def _round(self, files: List[Dict[str, Any]], wanted: List[List[int]]) -> List[List[int]]:
+        if not wanted:
+            return []
+        self.line.send_line(wanted)
+        return [[number, 0] for number, offset in wanted if not self._one(number, files[number], offset)]
+
+    def _one(self, number: int, entry: Dict[str, Any], offset: int) -> bool:
+        """Receive one file from ``offset`` on; False where it is not what the sender has."""
+        target, partial = self.inside(entry["path"]), self._partial(entry)
+        there = offset == entry["size"] and self._is_there(entry)
+        digest = self.digests.pop(number, None) or hashlib.sha256()
+        if not there:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with open(partial, "ab") as file:
+                file.truncate(offset)
+                self._write(file, entry["size"] - offset, digest)
+                os.fsync(file.fileno())
+                _forget(file.fileno())
+        if self.verify and not self._same(entry, digest.hexdigest(), self.line.read_line()["sha256"]):
+            os.unlink(target if there else partial)
+            self.pace.done -= entry["size"]
+            return False
+        if not there:
+            self.check()
+            os.chmod(partial, 0o644)
+            os.utime(partial, ns=(entry["mtime"][0], entry["mtime"][1]))
+            os.replace(partial, target)
+            _sync(os.path.dirname(target))
+        return True
+
+    @staticmethod
+    def _same(entry: Dict[str, Any], own: str, theirs: str) -> bool:
+        """Whether both sides hold the same; large blobs are named after their SHA-256 by the hub."""
+        name = os.path.basename(entry["path"])
+        named = re.match(r"^[0-9a-f]{64}$", name)
+        if named and entry["path"].startswith("blobs/") and theirs != name:
+            raise Failed("source", "%s is damaged on the sender's side" % entry["path"])
+        return own == theirs
+
+    def _write(self, file: BinaryIO, size: int, digest: Any) -> None:
+        buffer = memoryview(bytearray(wire.CHUNK))
+        unsynced = 0
+        while size:
+            got = self.line.read_into(buffer[: min(size, len(buffer))])
+            file.write(buffer[:got])
+            if self.verify:
+                digest.update(buffer[:got])
+            size -= got
+            unsynced += got
+            self.received += got
+            self.pace.add(got)
+            if unsynced >= _SYNC_EVERY:
+                # in pieces, so that no sync lasts so long that the sender gives us up
+                file.flush()
+                os.fdatasync(file.fileno())
+                unsynced = 0
+        file.flush()
+
+    def _link(self, path: str, target: str) -> None:
+        place = self.inside(path)
+        self.inside(os.path.join(os.path.dirname(path), target))
+        if os.path.islink(place) and os.readlink(place) == target:
+            return
+        self.check()
+        folder = os.path.dirname(place)
+        os.makedirs(folder, exist_ok=True)
+        spare = os.path.join(folder, ".link-%d.partial" % os.getpid())
+        if os.path.islink(spare):
+            os.unlink(spare)
+        os.symlink(target, spare)
+        os.replace(spare, place)
+
+
+def _sync(folder: str) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def receive_files(request: Request, line: Wire, check: Callable[[], None]) -> dict[str, Any]:
+    """Fetch what this node lacks of what the sender offers."""
+    root = common.expand(request["root"])
+    os.makedirs(root, exist_ok=True)
+    return Receiver(root, line, check, bool(request.get("verify"))).run()
+
+
+_ROLES: Dict[Any, Callable[[Request, Wire, Callable[[], None]], Dict[str, Any]]] = {
+    ("files", "send"): send_files,
+    ("files", "receive"): receive_files,
+    ("image", "send"): docker_copy.send,
+    ("image", "receive"): docker_copy.receive,
+}

@@ -1,0 +1,211 @@
+"""One TCP connection between two nodes, opened with a token. Python 3.8, standard library only.
+
+The sender listens on its interconnect address, on a port that the kernel chooses; the receiver connects and
+names the token, which both got over SSH. Lines are JSON documents, everything else is raw bytes whose number
+is known beforehand, or frames. Whoever sees no progress for ``STALL_S`` gives up; whoever fails hangs up, and
+tells the controller why.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+from typing import Any, BinaryIO
+
+STALL_S = 15.0
+CHUNK = 1 << 20
+_LINE_LIMIT = 64 << 20
+_FRAME = struct.Struct("!I")
+_ENDED = 0xFFFFFFFE
+
+
+class Failed(Exception):
+    """What stops a transfer: ``kind`` is for programs, the text for people."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+def tell(**document: Any) -> None:
+    """Say a line to the controller."""
+    sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.flush()
+
+
+def end_with(stdin: BinaryIO) -> None:
+    """End this process when its input does: then the controller is gone, or wants no more."""
+
+    def watch() -> None:
+        while stdin.read(1):
+            continue
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class Pace:
+    """Says how far a transfer is, once a second, and calls ``check`` (which may raise) as often as that.
+
+    A sender is quiet: the controller listens to the receiver, and words that nobody reads would stop it.
+    """
+
+    def __init__(self, total: int, check: Any, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.total = total
+        self.done = 0
+        self._check = check
+        self._said = 0.0
+
+    def add(self, size: int = 0) -> None:
+        """``size`` more bytes are there."""
+        self.done += size
+        now = time.monotonic()
+        if now - self._said >= 1:
+            self._said = now
+            self._check()
+            if not self.quiet:
+                tell(bytes=self.done, total=self.total)
+
+
+class Wire:
+    """The connection, once the token was right."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.settimeout(STALL_S)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(STALL_S * 1000))
+        self.sock = sock
+        self.reader = sock.makefile("rb", buffering=CHUNK)
+
+    def close(self) -> None:
+        """Hang up."""
+        self.reader.close()
+        self.sock.close()
+
+    def send(self, data: Any) -> None:
+        """Send raw bytes."""
+        try:
+            self.sock.sendall(data)
+        except socket.timeout:
+            raise Failed("link", "the other side took nothing for %.0f s" % STALL_S) from None
+        except OSError as error:
+            raise Failed("link", "the connection broke: %s" % (error.strerror or error)) from None
+
+    def send_file(self, file: Any, offset: int, size: int, pace: Pace) -> None:
+        """Send ``size`` bytes of ``file`` from ``offset`` on, inside the kernel."""
+        while size:
+            try:
+                sent = self.sock.sendfile(file, offset, min(size, 16 << 20))
+            except socket.timeout:
+                raise Failed("link", "the other side took nothing for %.0f s" % STALL_S) from None
+            except OSError as error:
+                raise Failed("link", "the connection broke: %s" % (error.strerror or error)) from None
+            if not sent:
+                raise Failed("source", "%s became shorter while it was sent" % file.name)
+            offset += sent
+            size -= sent
+            pace.add(sent)
+
+    def read_into(self, view: memoryview) -> int:
+        """Fill some of ``view``; never 0."""
+        try:
+            size = self.reader.readinto(view)  # type: ignore[attr-defined]
+        except socket.timeout:
+            raise Failed("link", "nothing came for %.0f s" % STALL_S) from None
+        except OSError as error:
+            raise Failed("link", "the connection broke: %s" % (error.strerror or error)) from None
+        if not size:
+            raise Failed("link", "the other side ended before all was there")
+        return int(size)
+
+    def read(self, size: int) -> bytes:
+        """Exactly ``size`` bytes."""
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            view = view[self.read_into(view) :]
+        return bytes(data)
+
+    def send_line(self, document: Any) -> None:
+        """Send a JSON document."""
+        text = json.dumps(document).encode()
+        self.send(_FRAME.pack(len(text)) + text)
+
+    def read_line(self) -> Any:
+        """Receive a JSON document; ``null`` is a sign of life and passed over."""
+        while True:
+            size = _FRAME.unpack(self.read(_FRAME.size))[0]
+            if size > _LINE_LIMIT:
+                raise Failed("link", "the other side does not speak our protocol")
+            document = json.loads(self.read(size))
+            if document is not None:
+                return document
+
+    def alive(self) -> None:
+        """Tell a side that waits in ``read_line`` that work goes on."""
+        self.send_line(None)
+
+    def send_frame(self, data: bytes) -> None:
+        """Send a piece of a stream of unknown length; an empty one is a sign of life."""
+        self.send(_FRAME.pack(len(data)) + data)
+
+    def end_frames(self) -> None:
+        """The stream is whole."""
+        self.send(_FRAME.pack(_ENDED))
+
+    def read_frame(self) -> bytes | None:
+        """The next piece, None at the end."""
+        size = _FRAME.unpack(self.read(_FRAME.size))[0]
+        if size == _ENDED:
+            return None
+        if size > 16 * CHUNK:
+            raise Failed("link", "the other side does not speak our protocol")
+        return self.read(size)
+
+
+def listen(address: str, token: str) -> Wire:
+    """Say the port on which we listen, and wait for who knows the token."""
+    try:
+        listener = socket.create_server((address, 0), backlog=4)
+    except OSError as error:
+        raise Failed("link", "cannot listen on %s: %s" % (address, error.strerror)) from None
+    with listener:
+        tell(port=listener.getsockname()[1])
+        limit = time.monotonic() + 2 * STALL_S
+        while True:
+            listener.settimeout(max(0.05, limit - time.monotonic()))
+            try:
+                sock, _ = listener.accept()
+            except socket.timeout:
+                raise Failed("link", "nobody connected to %s within %.0f s" % (address, 2 * STALL_S)) from None
+            sock.settimeout(2)
+            said = b""
+            try:
+                while len(said) < len(token):
+                    more = sock.recv(len(token) - len(said))
+                    if not more:
+                        break
+                    said += more
+            except OSError:
+                said = b""
+            if hmac.compare_digest(said, token.encode()):
+                return Wire(sock)
+            sock.close()
+
+
+def connect(address: str, port: int, token: str) -> Wire:
+    """Connect to a sender."""
+    try:
+        sock = socket.create_connection((address, port), timeout=STALL_S)
+        sock.sendall(token.encode())
+    except OSError as error:
+        why = error.strerror or "no answer within %.0f s" % STALL_S
+        raise Failed("link", "cannot connect to %s: %s" % (address, why.lower())) from None
+    return Wire(sock)
