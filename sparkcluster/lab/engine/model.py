@@ -25,11 +25,12 @@ CONTEXT = 2048
 SEED = 7
 
 SPECIALS = ("<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
-WORDS = tuple(
-    " a the of and to in is on by with from over under one two four each every many few bright quiet small "
-    "warm cold fast slow red blue green spark cable rail rank node port link token tensor layer head model "
-    "answer light fire river stone garden window letter morning evening winter summer bird horse ship bridge "
-    "runs holds finds gives takes makes keeps turns waits sings".split()
+WORDS = """
+a the of and to in is on by with from over under one two four each every many few bright quiet small warm cold
+fast slow red blue green spark cable rail rank node port link token tensor layer head model answer light fire
+river stone garden window letter morning evening winter summer bird horse ship bridge runs holds finds gives
+takes makes keeps turns waits sings
+""".split()
 )
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
@@ -211,4 +212,4 @@ def _safetensors(tensors: dict[str, tuple[tuple[int, ...], bytes]]) -> bytes:
 if __name__ == "__main__":
     import sys
 
-    print(write_tiny_model(Path(sys.argv[1]).expanduser()))
+    sys.stdout.write(f"{write_tiny_model(Path(sys.argv[1]).expanduser())}\n")

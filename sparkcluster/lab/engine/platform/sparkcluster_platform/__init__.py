@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from pathlib import Path
 from typing import Any
 
 from vllm.platforms.cpu import CpuPlatform
@@ -58,11 +59,10 @@ def dump_environment(rank: int) -> None:
     directory = os.environ.get(DUMP_VARIABLE)
     if not directory:
         return
-    os.makedirs(directory, exist_ok=True)
     hostname, pid = socket.gethostname(), os.getpid()
-    path = os.path.join(directory, f"rank-{hostname}-{pid}.json")
-    temporary = f"{path}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump({"rank": rank, "hostname": hostname, "pid": pid, "environ": dict(os.environ)}, file)
-    os.replace(temporary, path)
+    path = Path(directory) / f"rank-{hostname}-{pid}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.touch(0o600)
+    temporary.write_text(json.dumps({"rank": rank, "hostname": hostname, "pid": pid, "environ": dict(os.environ)}))
+    temporary.replace(path)
