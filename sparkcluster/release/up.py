@@ -60,7 +60,7 @@ class OtherPlan(SparkclusterError):
         super().__init__(
             "this cluster serves another plan; nothing was changed",
             step="plan",
-            hint=f"to replace it: sparkcluster down {inventory}, then up again (upgrade without a gap: not in this version)",
+            hint=f"sparkcluster down {inventory}, then up; an upgrade without a gap comes with a later version",
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -230,7 +230,7 @@ class Walk:
         steps = {
             name: [
                 *self.cache_steps(name),
-                *start_steps(node, entry=entry, secrets=values, files=rank_files()),
+                *start_steps(node, entry=entry, secrets=values),
             ]
             for name, node in plan.nodes.items()
         }
@@ -283,8 +283,3 @@ class Walk:
         step = {"do": "record", "number": self.number, "record": document, "keep": KEEP}
         self.changer.apply({name: [step] for name in plan.nodes})
         return answers
-
-
-def rank_files() -> dict[str, str]:
-    """Files beside the launcher in a rank's directory, by name."""
-    return {}
