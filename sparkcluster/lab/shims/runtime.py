@@ -1,0 +1,56 @@
+"""Fits what Docker asks of runc to this machine, just before runc reads it."""
+
+# Runs on a virtual Spark's own python3.
+
+from __future__ import annotations
+
+import json
+import resource
+from typing import Any
+
+CAP_SYS_RESOURCE = 24
+
+
+def fit_container(args: list[str]) -> int:
+    """Fit ``--bundle DIRECTORY`` (a new container) or ``--process FILE`` (a command in one).
+
+    Limits that this machine may not grant (it lacks CAP_SYS_RESOURCE, as many virtual machines do) are
+    lowered to what it has, since runc would refuse them. A container on the host's network sees the
+    Spark's own /sys/class, as it does on a real one.
+    """
+    option, path = args
+    if option == "--bundle":
+        path += "/config.json"
+    with open(path) as file:
+        config: dict[str, Any] = json.load(file)
+    if not may_raise_limits():
+        clip(config["process"] if option == "--bundle" else config)
+    if option == "--bundle":
+        show_hardware(config)
+    with open(path, "w") as file:
+        json.dump(config, file)
+    return 0
+
+
+def may_raise_limits() -> bool:
+    """Whether a hard limit may be raised here."""
+    with open("/proc/self/status") as file:
+        effective = next(line for line in file if line.startswith("CapEff"))
+    return bool(int(effective.split()[1], 16) >> CAP_SYS_RESOURCE & 1)
+
+
+def clip(process: dict[str, Any]) -> None:
+    """Lower the limits of an OCI process to those of this one."""
+    for limit in process.get("rlimits") or ():
+        hard = resource.getrlimit(getattr(resource, limit["type"]))[1]
+        if hard != resource.RLIM_INFINITY:
+            limit["hard"], limit["soft"] = min(limit["hard"], hard), min(limit["soft"], hard)
+
+
+def show_hardware(config: dict[str, Any]) -> None:
+    """Mount the false parts of /sys into a container that shares the Spark's network."""
+    own = [entry["type"] for entry in config["linux"]["namespaces"] if not entry.get("path")]
+    if "network" not in own:
+        for place in ("/sys/class", "/sys/devices/virtual/net"):
+            bind = {"destination": place, "type": "bind", "source": place, "options": ["rbind", "ro"]}
+            config["mounts"].append(bind)
