@@ -21,12 +21,15 @@ PER_NODE = frozenset(
         "NCCL_SOCKET_IFNAME",
         "OMPI_MCA_btl_tcp_if_include",
         "OMPI_MCA_oob_tcp_if_include",
-        "SPARKCLUSTER_BIND_ADDRESS",
         "TP_SOCKET_IFNAME",
         "UCX_NET_DEVICES",
         "VLLM_HOST_IP",
     }
 )
+
+
+# What the launcher sets on each node by itself: its library's path and the address that sockets are kept on.
+BY_LAUNCHER = frozenset({"LD_PRELOAD", "SPARKCLUSTER_BIND_ADDRESS", "SPARKCLUSTER_BIND_OPEN"})
 
 
 def build(
@@ -66,7 +69,7 @@ def carry_over(envs: Mapping[str, Mapping[str, str]], secrets: Mapping[str, Iter
         envs: environment by node of one group.
         secrets: names of secret variables by node.
     """
-    names = set(PER_NODE)
+    names = set(PER_NODE | BY_LAUNCHER)
     every = {name for env in envs.values() for name in env}
     names |= {name for name in every if len({env.get(name) for env in envs.values()}) > 1}
     held = [frozenset(own) for own in secrets.values()]
