@@ -146,7 +146,7 @@ def install_into_environment(python: Path, *, ray: bool = True, say: Say = print
     return site
 
 
-def install_into_directory(site: Path, version: str, *, ray: bool = False, say: Say = print) -> None:
+def install_into_directory(site: Path, version: str, *, ray: bool = True, say: Say = print) -> None:
     """Install the engine into the directory ``site``, for an interpreter of ``version`` (3.11) on this machine.
 
     Raises:
@@ -347,6 +347,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point: 0 done, 1 the installation failed, 2 the system lacks something."""
     parser = argparse.ArgumentParser(prog="python -m sparkcluster.lab.engine.install", description=__doc__)
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="of the virtual environment")
+    parser.add_argument("--target", type=Path, help="folder to install into, in place of an environment")
+    parser.add_argument("--python-version", default="3.11", help="Python that the folder is for; default 3.11")
     parser.add_argument("--without-ray", action="store_true", help="leave out Ray, which one node does without")
     parser.add_argument("--check", action="store_true", help="only say whether the system has what it needs")
     chosen = parser.parse_args(arguments)
@@ -359,7 +361,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.check:
         return 0
     try:
-        install_into_environment(chosen.python, ray=not chosen.without_ray, say=_say)
+        if chosen.target is not None:
+            install_into_directory(chosen.target, chosen.python_version, ray=not chosen.without_ray, say=_say)
+        else:
+            install_into_environment(chosen.python, ray=not chosen.without_ray, say=_say)
     except InstallFailed as failure:
         _say(f"error: {failure}")
         _say(f"hint: {failure.hint}")
