@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, Callable, Iterator
 KEY_NAME = "VLLM_API_KEY"
 
 
-class Failed(Exception):  # noqa: N818 - an answer, not a defect
+class Failed(Exception):
     """The endpoint did not do what was asked."""
 
     def __init__(self, kind: str, message: str, status: int | None = None) -> None:

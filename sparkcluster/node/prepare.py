@@ -24,6 +24,9 @@ CARRY_OVER_FILE = "ray_non_carry_over_env_vars.json"
 
 BAD_DOCUMENT, SETUP_FAILED, RANK_MISSING, RAY_FAILED, NO_ENGINE, TERMINATED = 2, 3, 4, 5, 127, 143
 
+# Where CUDA's own images have it.
+CUDA_PTXAS = "/usr/local/cuda/bin/ptxas"
+
 # sm_121a, the GB10, is known to PTX from ISA 8.8 on (PTX ISA release notes, CUDA 12.9).
 _TRIAL_PTX = ".version 8.8\n.target sm_121a\n.address_size 64\n.visible .entry k() { ret; }\n"
 
@@ -132,11 +135,11 @@ def place_ptxas(triton_dir: str, env: dict[str, str], in_place: bool) -> str:
     link = os.path.join(triton_dir, "backends", "nvidia", "bin", name)
     if assembles(link):
         return "%s assembles sm_121a already" % link
-    cuda = "/usr/local/cuda/bin/ptxas"
+    cuda = CUDA_PTXAS
     if not os.path.exists(cuda):
         cuda = shutil.which("ptxas", path=env.get("PATH")) or ""
     if not cuda:
-        return "missing: no ptxas at /usr/local/cuda/bin nor on PATH, the first Triton kernel will fail"
+        return "missing: no %s and no ptxas on PATH, the first Triton kernel will fail" % CUDA_PTXAS
     if not os.access(cuda, os.X_OK):
         return "missing: %s is not executable, the first Triton kernel will fail" % cuda
     note = "" if assembles(cuda) else ", which does not assemble sm_121a either"

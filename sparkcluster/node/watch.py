@@ -222,7 +222,9 @@ class Watch:
                 rest = self.put(name, rest + data)
             except OSError:
                 data = b""
-            gone = self.states.get(name, {}).get("state") != "running"
+            gone = self.states.get(name, {}).get("state") in _OVER
+            if not gone:
+                self.drained[name].clear()
             if not data and (gone or not self.follow):
                 rest = self.put(name, rest + b"\n")
                 self.drained[name].set()

@@ -1,0 +1,405 @@
+"""The launcher as it travels: one file, run by a plain Python, with programs of the image stood in for by scripts."""
+
+import json
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkcluster.hosts.program import standalone
+from sparkcluster.node import entry
+from sparkcluster.node.prepare import Stop
+
+LIMIT_S = 20
+# Not the one that runs the tests: it may have a Ray of its own.
+PYTHON = getattr(sys, "_base_executable", sys.executable)
+
+
+def script(path: Path, text: str) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text).lstrip())
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+class Image:
+    """A directory that stands for what a rank finds in its image, and the rank itself."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.bin = root / "bin"
+        self.site = root / "site"
+        self.rank = root / "rank"
+        for one in (self.bin, self.site, self.rank):
+            one.mkdir()
+        (self.rank / "entry.py").write_text(standalone("entry"))
+        # what the engine was started with
+        self.seen = root / "seen.json"
+        script(
+            self.bin / "vllm",
+            f"""
+            #!{PYTHON}
+            import json, os, sys
+            json.dump({{"argv": sys.argv[1:], "env": dict(os.environ), "pid": os.getpid()}}, open({str(self.seen)!r}, "w"))
+            print("engine speaks", flush=True)
+            """,
+        )
+
+    def ray(self, alive: list[list[str]], *, start_code: int = 0, error: str = "") -> None:
+        """A Ray whose nodes come alive as in ``alive``, one list a second."""
+        (self.site / "ray").mkdir(exist_ok=True)
+        (self.site / "ray" / "__init__.py").write_text(
+            textwrap.dedent(
+                f"""
+                ALIVE = {alive!r}
+                def init(address, **_):
+                    if {error!r}:
+                        raise RuntimeError({error!r})
+                def nodes():
+                    now = ALIVE.pop(0) if len(ALIVE) > 1 else ALIVE[0]
+                    dead = [{{"NodeManagerAddress": "10.9.9.9", "Alive": False}}]
+                    return dead + [{{"NodeManagerAddress": one, "Alive": True}} for one in now]
+                """
+            )
+        )
+        script(
+            self.bin / "ray",
+            f"""
+            #!{PYTHON}
+            import json, os, sys
+            json.dump({{"argv": sys.argv[1:], "env": dict(os.environ), "pid": os.getpid()}}, open({str(self.root / "ray.json")!r}, "w"))
+            print("ray says something")
+            sys.exit({start_code})
+            """,
+        )
+
+    def document(self, **more: Any) -> dict[str, Any]:
+        return {
+            "version": 1,
+            "cluster": "c",
+            "group": "c",
+            "node": "n1",
+            "rank": 0,
+            "role": "head",
+            "executor": "none",
+            "address": "127.0.0.1",
+            "members": ["127.0.0.1"],
+            "ray": None,
+            "join_timeout_s": 5,
+            "engine": ["vllm", "serve", "/models/tiny"],
+            "setup": [],
+            "carry_over": ["NCCL_IB_HCA"],
+            "ptxas": False,
+            "ray_path": None,
+            "runtime": "docker",
+            **more,
+        }
+
+    def ray_document(self, **more: Any) -> dict[str, Any]:
+        start = ["ray", "start", "--head", "--node-ip-address=127.0.0.1", "--port=6379"]
+        ray = {"port": 6379, "address": "127.0.0.1:6379", "start": start, "token": False}
+        return self.document(**{"executor": "ray", "ray": ray, **more})
+
+    def start(self, document: dict[str, Any], **env: str) -> subprocess.Popen[str]:
+        (self.rank / "launcher.json").write_text(json.dumps(document))
+        return subprocess.Popen(
+            [PYTHON, str(self.rank / "entry.py"), str(self.rank / "launcher.json")],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={
+                "PATH": f"{self.bin}:/usr/bin:/bin",
+                "PYTHONPATH": str(self.site),
+                "HOME": str(self.root),
+                "TMPDIR": str(self.root),
+                **env,
+            },
+        )
+
+    def run(self, document: dict[str, Any], **env: str) -> tuple[int, list[str]]:
+        with self.start(document, **env) as process:
+            output = process.communicate(timeout=LIMIT_S)[0]
+        return process.returncode, output.splitlines()
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.seen.read_text())
+        return document
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Image:
+    return Image(tmp_path)
+
+
+def test_it_becomes_the_engine(image: Image) -> None:
+    """The engine takes over the launcher's own process, so that its end is the container's."""
+    with image.start(image.document()) as process:
+        output = process.communicate(timeout=LIMIT_S)[0].splitlines()
+        assert process.returncode == 0
+        assert image.engine["pid"] == process.pid
+    assert output == ["[sparkcluster] phase=engine vllm", "engine speaks"]
+    assert image.engine["argv"] == ["serve", "/models/tiny"]
+
+
+def test_setup_lines_run_in_order_before_the_engine(image: Image) -> None:
+    code, output = image.run(image.document(setup=["echo first", "echo second; echo third"]))
+    assert code == 0
+    assert output == [
+        "[sparkcluster] phase=setup 1/2",
+        "first",
+        "[sparkcluster] phase=setup 2/2",
+        "second",
+        "third",
+        "[sparkcluster] phase=engine vllm",
+        "engine speaks",
+    ]
+
+
+def test_a_setup_line_that_fails_is_named_and_ends_the_rank(image: Image) -> None:
+    code, output = image.run(image.document(setup=["true", "exit 9", "echo never"]))
+    assert code == 3
+    assert output[-1] == "[sparkcluster] error: setup line 2 exited with 9"
+    assert not image.seen.exists()
+
+
+def test_a_setup_line_that_hangs_is_ended(image: Image) -> None:
+    code, output = image.run(image.document(setup=["sleep 60"], setup_timeout_s=0.2))
+    assert code == 3
+    assert "setup line 1 ran longer" in output[-1]
+
+
+def test_an_engine_that_is_not_there(image: Image) -> None:
+    code, output = image.run(image.document(engine=["no-such-engine"]))
+    assert code == 127
+    assert "no-such-engine: command not found" in output[-1]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "launcher.json"),
+        ("[]", "launcher.json"),
+        ('{"version": 1}', "lacks executor, role, address, members, engine"),
+        (
+            json.dumps(
+                {"version": 2, "executor": "none", "role": "head", "address": "a", "members": ["a"], "engine": ["e"]}
+            ),
+            "version 2",
+        ),
+        (
+            json.dumps(
+                {"version": 1, "executor": "ray", "role": "head", "address": "a", "members": ["a"], "engine": ["e"]}
+            ),
+            "lacks ray",
+        ),
+    ],
+)
+def test_a_document_that_makes_no_sense(image: Image, content: str, words: str) -> None:
+    path = image.rank / "launcher.json"
+    path.write_text(content)
+    done = subprocess.run(
+        [PYTHON, str(image.rank / "entry.py"), str(path)], capture_output=True, check=False, text=True, timeout=LIMIT_S
+    )
+    assert done.returncode == 2
+    assert words in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_head_waits_for_every_member_by_its_address(image: Image) -> None:
+    """Two nodes are alive from the start, but one of them is a stranger: the count alone would go on."""
+    image.ray([["127.0.0.1", "10.0.0.99"], ["127.0.0.1", "10.0.0.99"], ["127.0.0.1", "10.0.0.99", "10.0.0.2"]])
+    code, output = image.run(image.ray_document(members=["127.0.0.1", "10.0.0.2"]))
+    told = [line for line in output if "bind" not in line]
+    assert code == 0, output
+    assert told[0].startswith("[sparkcluster] phase=carry-over ")
+    assert told[1:] == [
+        "[sparkcluster] phase=ray-start head 127.0.0.1:6379",
+        "[sparkcluster] phase=ray-wait 0/2 missing 127.0.0.1 10.0.0.2",
+        "[sparkcluster] phase=ray-wait 1/2 missing 10.0.0.2",
+        "[sparkcluster] phase=ray-formed 2/2",
+        "[sparkcluster] phase=engine vllm",
+        "engine speaks",
+    ]
+    assert image.engine["env"]["RAY_ADDRESS"] == "127.0.0.1:6379"
+
+
+def test_a_member_that_never_comes_is_named(image: Image) -> None:
+    image.ray([["127.0.0.1"]])
+    code, output = image.run(image.ray_document(members=["127.0.0.1", "10.0.0.2"], join_timeout_s=2))
+    assert code == 4
+    assert output[-1].endswith("still lacks 10.0.0.2 (alive: 127.0.0.1)")
+    assert not image.seen.exists()
+
+
+def test_a_ray_that_does_not_start_is_shown(image: Image) -> None:
+    image.ray([[]], start_code=1)
+    code, output = image.run(image.ray_document())
+    assert code == 5
+    assert "[sparkcluster] error: ray start exited with 1: ray says something" in output
+
+
+def test_a_ray_that_refuses_us_is_shown(image: Image) -> None:
+    image.ray([[]], error="Version mismatch: The cluster was started with: Ray 2.0")
+    code, output = image.run(image.ray_document())
+    assert code == 5
+    assert "Version mismatch" in output[-1]
+
+
+def test_an_image_without_ray_is_named(image: Image) -> None:
+    code, output = image.run(image.ray_document(), PYTHONPATH="")
+    assert code == 5
+    assert "No module named 'ray'" in output[-1]
+
+
+def test_a_ray_that_was_brought_along_is_found_first(image: Image, tmp_path: Path) -> None:
+    """Its own script names the Python of the machine that fetched it, so it is run as a module."""
+    brought = tmp_path / "brought"
+    package = brought / "ray" / "scripts"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (brought / "ray" / "__init__.py").write_text(
+        "def init(address, **_): pass\ndef nodes(): return [{'NodeManagerAddress': '127.0.0.1', 'Alive': True}]\n"
+    )
+    (package / "scripts.py").write_text(
+        f"import sys; open({str(tmp_path / 'ran')!r}, 'w').write(' '.join(sys.argv[1:]))"
+    )
+    script(brought / "bin" / "ray", "#!/no/such/python\n")
+    code, output = image.run(image.ray_document(ray_path=str(brought)))
+    assert code == 0, output
+    assert (tmp_path / "ran").read_text().startswith("start --head")
+    assert image.engine["env"]["PYTHONPATH"].split(":")[0] == str(brought)
+    assert image.engine["env"]["PATH"].split(":")[0] == str(brought / "bin")
+
+
+def test_a_token_is_asked_for_and_never_told(image: Image) -> None:
+    image.ray([["127.0.0.1"]])
+    document = image.ray_document()
+    document["ray"]["token"] = True
+    code, output = image.run(document, RAY_AUTH_TOKEN="s3cret" * 8)
+    assert code == 0
+    assert image.engine["env"]["RAY_AUTH_MODE"] == "token"
+    started = json.loads((image.root / "ray.json").read_text())
+    assert started["env"]["RAY_AUTH_MODE"] == "token"
+    assert "s3cret" not in " ".join([*output, *started["argv"]])
+    code, output = image.run(document)
+    assert code == 5
+    assert "RAY_AUTH_TOKEN" in output[-1]
+
+
+def test_a_worker_joins_once_the_head_answers_and_becomes_ray(image: Image) -> None:
+    image.ray([[]])
+    with socket.socket() as head:
+        head.bind(("127.0.0.1", 0))
+        port = head.getsockname()[1]
+        start = ["ray", "start", f"--address=127.0.0.1:{port}", "--block"]
+        ray = {"port": port, "address": f"127.0.0.1:{port}", "start": start, "token": False}
+        document = image.ray_document(role="worker", ray=ray, address="127.0.0.2", members=["127.0.0.1", "127.0.0.2"])
+        callers: list[str] = []
+
+        def answer() -> None:
+            connection, caller = head.accept()
+            callers.append(caller[0])
+            connection.close()
+
+        with image.start(document) as process:
+            assert process.stdout is not None
+            seen = []
+            for line in process.stdout:
+                seen.append(line.strip())
+                if "ray-join" in line:
+                    head.listen()
+                    threading.Thread(target=answer, daemon=True).start()
+            assert process.wait(LIMIT_S) == 0
+        assert callers == ["127.0.0.2"]
+    assert seen[-2:] == ["[sparkcluster] phase=ray-start worker 127.0.0.2", "ray says something"]
+    assert json.loads((image.root / "ray.json").read_text())["pid"] == process.pid
+
+
+def test_a_head_that_never_answers_is_named() -> None:
+    now = [0.0]
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with pytest.raises(Stop) as stopped:
+        entry.wait_for_head(f"127.0.0.1:{port}", "127.0.0.1", 30, clock=lambda: now[0], pause=pause)
+    assert stopped.value.code == 4
+    assert f"127.0.0.1:{port} does not answer 127.0.0.1: Connection refused" in str(stopped.value)
+    assert now[0] == 30
+
+
+def test_asked_to_stop_it_ends_what_it_started_and_nothing_else(image: Image) -> None:
+    """Ray's daemons outlive the `ray start` that made them; a stranger's Ray on the same host must live on."""
+    image.ray([["127.0.0.1"]])
+    daemon = image.root / "daemon.pid"
+    script(
+        image.bin / "ray",
+        f"""
+        #!{PYTHON}
+        import subprocess
+        child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        open({str(daemon)!r}, "w").write(str(child.pid))
+        """,
+    )
+    stranger = subprocess.Popen(["sleep", "60"])
+    try:
+        with image.start(image.ray_document(members=["127.0.0.1", "10.0.0.2"], join_timeout_s=60)) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if "missing 10.0.0.2" in line:
+                    process.send_signal(signal.SIGTERM)
+                    break
+            output = process.stdout.read()
+            assert process.wait(LIMIT_S) == 143
+        assert "asked to stop" in output
+        pid = int(daemon.read_text())
+        limit = time.monotonic() + 5
+        while running(pid):
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_follower_of_the_native_backend_starts_its_engine_at_once(image: Image) -> None:
+    engine = ["vllm", "serve", "/models/tiny", "--headless"]
+    document = image.document(
+        executor="native", role="worker", rank=1, engine=engine, members=["127.0.0.1", "127.0.0.2"]
+    )
+    code, output = image.run(document)
+    assert code == 0
+    assert output[-2:] == ["[sparkcluster] phase=engine vllm", "engine speaks"]
+
+
+def test_the_engines_sockets_are_confined_where_ranks_meet(image: Image) -> None:
+    code, output = image.run(image.document(executor="native", members=["127.0.0.1", "127.0.0.2"], open_ports=[8000]))
+    assert code == 0
+    [told] = [line for line in output if "phase=bind" in line]
+    env = image.engine["env"]
+    if "missing:" in told:
+        assert "LD_PRELOAD" not in env
+    else:
+        assert env["SPARKCLUSTER_BIND_ADDRESS"] == "127.0.0.1"
+        assert Path(env["LD_PRELOAD"].split(":")[0]).exists()

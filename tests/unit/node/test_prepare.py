@@ -1,0 +1,179 @@
+"""What the launcher does to a rank's surroundings: the assembler, the carry-over file, the paths."""
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.node import prepare
+
+GOOD = "#!/bin/sh\nexit 0\n"
+# As the ptxas of CUDA 12.8 says of a GB10.
+OLD = "#!/bin/sh\necho \"ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'\" >&2\nexit 1\n"
+
+
+def program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+@pytest.fixture
+def cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only CUDA of this machine."""
+    monkeypatch.setattr(prepare, "CUDA_PTXAS", str(tmp_path / "no-cuda-here" / "ptxas"))
+    return program(tmp_path / "cuda" / "bin" / "ptxas", GOOD)
+
+
+def triton(root: Path, version: str) -> Path:
+    folder = root / "triton"
+    (folder / "backends" / "nvidia" / "bin").mkdir(parents=True)
+    (folder / "__init__.py").write_text(f'"""doc"""\n__version__ = {version!r}\n')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        ("3.5.1", "ptxas"),
+        ("3.6.0", "ptxas-blackwell"),
+        ("3.10.0+git1", "ptxas-blackwell"),
+        ("4.0.0", "ptxas-blackwell"),
+    ],
+)
+def test_the_link_has_the_name_that_this_triton_runs(tmp_path: Path, cuda: Path, version: str, name: str) -> None:
+    folder = triton(tmp_path, version)
+    env = {"PATH": str(cuda.parent)}
+    prepare.place_ptxas(str(folder), env, in_place=True)
+    link = folder / "backends" / "nvidia" / "bin" / name
+    assert link.resolve() == cuda
+    assert list(link.parent.iterdir()) == [link]
+    assert env == {"PATH": str(cuda.parent)}
+
+
+def test_an_assembler_that_knows_the_gb10_is_left_alone(tmp_path: Path, cuda: Path) -> None:
+    folder = triton(tmp_path, "3.6.0")
+    own = program(folder / "backends" / "nvidia" / "bin" / "ptxas-blackwell", GOOD)
+    said = prepare.place_ptxas(str(folder), {"PATH": str(cuda.parent)}, in_place=True)
+    assert "already" in said
+    assert not own.is_symlink()
+
+
+def test_an_assembler_that_does_not_know_the_gb10_is_replaced(tmp_path: Path, cuda: Path) -> None:
+    folder = triton(tmp_path, "3.5.0")
+    own = program(folder / "backends" / "nvidia" / "bin" / "ptxas", OLD)
+    prepare.place_ptxas(str(folder), {"PATH": str(cuda.parent)}, in_place=True)
+    assert own.resolve() == cuda
+
+
+@pytest.mark.parametrize(
+    ("version", "variable"), [("3.5.0", "TRITON_PTXAS_PATH"), ("3.6.0", "TRITON_PTXAS_BLACKWELL_PATH")]
+)
+def test_where_nothing_may_be_installed_a_variable_is_set(
+    tmp_path: Path, cuda: Path, version: str, variable: str
+) -> None:
+    folder = triton(tmp_path, version)
+    env = {"PATH": str(cuda.parent)}
+    prepare.place_ptxas(str(folder), env, in_place=False)
+    assert env[variable] == str(cuda)
+    assert list((folder / "backends" / "nvidia" / "bin").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_takes_the_variable(tmp_path: Path, cuda: Path) -> None:
+    folder = triton(tmp_path, "3.6.0")
+    blocked = folder / "backends" / "nvidia" / "bin"
+    blocked.rmdir()
+    blocked.write_text("a file where the folder should be")
+    env = {"PATH": str(cuda.parent)}
+    said = prepare.place_ptxas(str(folder), env, in_place=True)
+    assert "read-only" in said
+    assert env["TRITON_PTXAS_BLACKWELL_PATH"] == str(cuda)
+
+
+def test_an_images_own_cuda_is_taken_before_path(tmp_path: Path, cuda: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = program(tmp_path / "usr" / "ptxas", GOOD)
+    monkeypatch.setattr(prepare, "CUDA_PTXAS", str(own))
+    folder = triton(tmp_path, "3.6.0")
+    prepare.place_ptxas(str(folder), {"PATH": str(cuda.parent)}, in_place=True)
+    assert (folder / "backends" / "nvidia" / "bin" / "ptxas-blackwell").resolve() == own
+
+
+def test_what_the_user_set_is_kept(tmp_path: Path, cuda: Path) -> None:
+    env = {"PATH": str(cuda.parent), "TRITON_PTXAS_BLACKWELL_PATH": "/mine"}
+    prepare.place_ptxas(str(triton(tmp_path, "3.6.0")), env, in_place=True)
+    assert env["TRITON_PTXAS_BLACKWELL_PATH"] == "/mine"
+
+
+def test_no_assembler_anywhere_is_said(tmp_path: Path, cuda: Path) -> None:
+    folder = str(triton(tmp_path, "3.6.0"))
+    assert prepare.place_ptxas(folder, {"PATH": str(tmp_path)}, in_place=True).startswith("missing: ")
+    old = program(tmp_path / "old" / "ptxas", OLD)
+    said = prepare.place_ptxas(folder, {"PATH": str(old.parent)}, in_place=True)
+    assert "does not assemble sm_121a either" in said
+
+
+def test_the_carry_over_file_names_what_stays_on_its_node(tmp_path: Path) -> None:
+    env = {"HOME": str(tmp_path / "home")}
+    private = tmp_path / "private"
+    path = Path(prepare.write_carry_over(env, ["NCCL_IB_HCA", "VLLM_HOST_IP"], str(private)))
+    assert path == private / "ray_non_carry_over_env_vars.json"
+    assert env["VLLM_CONFIG_ROOT"] == str(private)
+    assert json.loads(path.read_text()) == ["NCCL_IB_HCA", "SPARKCLUSTER_RANK", "VLLM_CONFIG_ROOT", "VLLM_HOST_IP"]
+
+
+@pytest.mark.parametrize("set_by_user", [True, False])
+def test_a_list_that_the_user_has_is_kept(tmp_path: Path, set_by_user: bool) -> None:
+    """Named by VLLM_CONFIG_ROOT, or where vLLM looks by itself."""
+    root = tmp_path / "theirs" if set_by_user else tmp_path / ".config" / "vllm"
+    root.mkdir(parents=True)
+    (root / "ray_non_carry_over_env_vars.json").write_text('["MINE"]')
+    env = {"HOME": str(tmp_path)}
+    if set_by_user:
+        env["VLLM_CONFIG_ROOT"] = str(root)
+    path = prepare.write_carry_over(env, ["OURS"], str(tmp_path / "private"))
+    assert {"MINE", "OURS"} <= set(json.loads(Path(path).read_text()))
+    assert (env["VLLM_CONFIG_ROOT"] == str(root)) is set_by_user
+
+
+def test_a_configuration_folder_that_cannot_be_written_is_not_used(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    env = {"HOME": str(tmp_path), "VLLM_CONFIG_ROOT": str(blocked)}
+    path = prepare.write_carry_over(env, ["OURS"], str(tmp_path / "private"))
+    assert Path(path).parent == tmp_path / "private"
+
+
+@pytest.mark.parametrize("broken", ["{", '{"a": 1}', '[1, "KEPT"]'])
+def test_a_broken_list_costs_no_launch(tmp_path: Path, broken: str) -> None:
+    (tmp_path / "ray_non_carry_over_env_vars.json").write_text(broken)
+    env = {"HOME": "/nowhere", "VLLM_CONFIG_ROOT": str(tmp_path)}
+    names = json.loads(Path(prepare.write_carry_over(env, ["OURS"], str(tmp_path))).read_text())
+    assert all(isinstance(name, str) for name in names)
+    assert "OURS" in names
+    assert ("KEPT" in names) is ("KEPT" in broken)
+
+
+def test_a_module_is_found_without_being_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """triton takes seconds to import and may fail where there is no driver."""
+    package = tmp_path / "sparkfake"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert prepare.module_directory("sparkfake") == str(package)
+    assert prepare.module_directory("no_such_module_at_all") is None
+    assert prepare.module_directory("sparkfake", "/no/such/python") is None
+
+
+def test_the_python_of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    program(tmp_path / "direct", f"#!{sys.executable}\n")
+    program(tmp_path / "by-env", "#!/usr/bin/env python3\n")
+    program(tmp_path / "shell", "#!/bin/sh\n")
+    assert prepare.interpreter_of("direct") == sys.executable
+    assert Path(prepare.interpreter_of("by-env") or "").name == "python3"
+    assert prepare.interpreter_of("shell") is None
+    assert prepare.interpreter_of("no-such-program") is None
