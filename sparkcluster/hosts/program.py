@@ -46,6 +46,7 @@ _NEEDS = {
     "agent": ("common",),
     "entry": ("bind", "prepare"),
     "lease": ("common",),
+    "records": ("common",),
     "watch": ("common",),
     "relay": ("common", "wire", "docker_copy"),
     "fetch": ("common", "wire"),

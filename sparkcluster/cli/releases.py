@@ -1,0 +1,44 @@
+"""``sparkcluster releases``."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+
+from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.output import emit_json, say, table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of ``releases``."""
+    inventory_argument(parser, playbook=False)
+
+
+def run(args: argparse.Namespace) -> int:
+    """List what was deployed and verified, newest first."""
+    from sparkcluster.release.history import history
+
+    spec = load_spec(args)
+    with connect_fleet(spec) as fleet:
+        releases = history(fleet, spec)
+    if args.json:
+        emit_json({"cluster": spec.inventory.cluster, "releases": releases})
+        return 0
+    if not releases:
+        say(f"{spec.inventory.cluster} has no release yet")
+        return 0
+    table(
+        ("RELEASE", "VERIFIED", "MODEL", "IMAGE", "PLAN", "NODES"),
+        [
+            (
+                str(one["number"]) + (" *" if one["running"] else ""),
+                datetime.datetime.fromtimestamp(one["verified_at"], tz=datetime.UTC).strftime("%Y-%m-%d %H:%M"),
+                str(one["model"]),
+                str(one["image"] or "-"),
+                one["plan_hash"][:12],
+                ", ".join(one["nodes"]),
+            )
+            for one in releases
+        ],
+    )
+    return 0

@@ -1,0 +1,54 @@
+"""What was deployed: the records of all nodes, as one list."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkcluster.errors import SparkclusterError
+from sparkcluster.gather import gather
+from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.program import call
+from sparkcluster.release.records import holding
+from sparkcluster.spec import Spec
+
+
+def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
+    """Every recorded release, newest first.
+
+    Each has number, plan_hash, verified_at (seconds since 1970), operator, model, image, the nodes that know it, and
+    whether it is what runs now.
+
+    Raises:
+        SparkclusterError: no node could be asked.
+    """
+    cluster = spec.inventory.cluster
+
+    def read(host: Host) -> list[dict[str, Any]]:
+        request = {"state_dir": spec.inventory.state_dir, "cluster": cluster}
+        records: list[dict[str, Any]] = call(host, "records", request)["records"]
+        return records
+
+    outcomes = fleet.each(read)
+    known = {name: one for name, one in outcomes.items() if not isinstance(one, SparkclusterError)}
+    if not known:
+        raise next(one for one in outcomes.values() if isinstance(one, SparkclusterError))
+    running = holding(cluster, gather(fleet, spec, list(known)).facts).release()
+    releases: dict[int, dict[str, Any]] = {}
+    for name, records in known.items():
+        for record in records:
+            entry = releases.setdefault(
+                record["number"],
+                {
+                    "number": record["number"],
+                    "plan_hash": record["plan_hash"],
+                    "verified_at": record["verified_at"],
+                    "operator": record["operator"],
+                    "model": record["plan"]["model"],
+                    "image": record["plan"]["image"],
+                    "nodes": [],
+                    "running": record["number"] == running,
+                },
+            )
+            entry["nodes"].append(name)
+    return [releases[number] for number in sorted(releases, reverse=True)]
