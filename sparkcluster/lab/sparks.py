@@ -104,7 +104,7 @@ class Spark:
     def _image(self) -> str | None:
         if self.state.engine == "none" or self.spec.image == "absent":
             return None
-        return self.state.engine + ("-without-ray" if self.spec.image == "without-ray" else "")
+        return self.state.engine + ("" if self.spec.image == "present" else f"-{self.spec.image}")
 
     def boot(self) -> None:
         """Start it; returns at once."""

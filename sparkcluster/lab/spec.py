@@ -30,7 +30,7 @@ GID_LAYOUTS: dict[str, tuple[GidRow, ...]] = {
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "ports": ("p0", "p1", "both", "none"),
-    "image": ("present", "absent", "without-ray"),
+    "image": ("present", "absent", "without-ray", "upstream"),
     "model": ("present", "absent"),
     "gpu": ("present", "lost"),
 }
@@ -95,7 +95,7 @@ class SparkSpec:
     memory_free_kb: int = 118_000_000
     nvidia_runtime: bool = True
     gpu: Literal["present", "lost"] = "present"
-    image: Literal["present", "absent", "without-ray"] = "present"
+    image: Literal["present", "absent", "without-ray", "upstream"] = "present"
     model: Literal["present", "absent"] = "present"
     disk_gb: int = 40
 

@@ -73,10 +73,14 @@ def out(spark, *argv):
 
 def left_of(base: Path, index: int) -> list[str]:
     """Whatever of a lab is still on this machine."""
-    found = [f"namespace {path.name}" for path in Path("/run/netns").glob(f"sclab{index}-*")]
-    found += [f"device {path.name}" for path in Path("/sys/class/net").glob(f"sclab{index}")]
-    found += [f"control group {path}" for path in Path("/sys/fs/cgroup").glob(f"**/sclab{index}-*")]
-    found += [f"reservation {path}" for path in Path("/run/sparkcluster-lab").glob(str(index))]
+    reservation = Path("/run/sparkcluster-lab") / str(index)
+    found = []
+    # Somebody else's lab may have taken the number since.
+    if not reservation.exists() or str(base) in reservation.read_text():
+        found += [f"reservation {path}" for path in [reservation] if path.exists()]
+        found += [f"namespace {path.name}" for path in Path("/run/netns").glob(f"sclab{index}-*")]
+        found += [f"device {path.name}" for path in Path("/sys/class/net").glob(f"sclab{index}")]
+        found += [f"control group {path}" for path in Path("/sys/fs/cgroup").glob(f"**/sclab{index}-*")]
     found += [f"mount {line}" for line in Path("/proc/mounts").read_text().splitlines() if str(base) in line]
     found += [f"file {path}" for path in base.iterdir() if path.is_dir()]
     for file in Path("/sys/block").glob("loop*/loop/backing_file"):
