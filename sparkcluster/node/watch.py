@@ -336,7 +336,8 @@ def end_with(lines: BinaryIO) -> None:
 def main(request: dict[str, Any], lines: BinaryIO) -> None:
     """Watch until the input closes, or without ``follow`` tell the logs' ends and the states once."""
     watch = Watch(request)
-    threading.Thread(target=end_with, args=(lines,), daemon=True).start()
+    if watch.follow:
+        threading.Thread(target=end_with, args=(lines,), daemon=True).start()
     watch.start()
     try:
         run(watch)

@@ -242,6 +242,8 @@ def test_without_follow_it_tells_once_and_ends(tmp_path: Path, told: Callable[..
     request, process = process_rank(tmp_path, "echo only")
     process.communicate()
     program = told({**request, "follow": False})
+    assert program.process.stdin is not None
+    program.process.stdin.close()
     seen = program.until(lambda event: "tick" in event)
     assert lines(seen) == ["only"]
     assert program.events.get(timeout=LIMIT_S) is None
