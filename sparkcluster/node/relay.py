@@ -90,16 +90,16 @@ def manifest(root: str, revision: str | None, ref: str | None) -> dict[str, Any]
             if name.endswith((".partial", ".incomplete", ".lock")):
                 continue
             real = os.path.realpath(path)
-            if revision and os.path.islink(path) and real.startswith(blobs):
-                links.append([os.path.relpath(path, root), os.path.relpath(real, os.path.realpath(here))])
-                path = real
+            relative = os.path.relpath(path, root)
+            is_blob = bool(revision) and os.path.islink(path) and real.startswith(blobs)
+            if is_blob:
+                link, relative, path = relative, "blobs/" + real[len(blobs) :], real
+                links.append([link, os.path.relpath(relative, os.path.dirname(link))])
             found = os.stat(path)
             if not stat.S_ISREG(found.st_mode):
                 continue
             # a blob's name says what it holds, so that another source may go on where one ended
-            is_blob = path.startswith(blobs)
             mark = "%d" % found.st_size if is_blob else "%d-%d" % (found.st_size, found.st_mtime_ns)
-            relative = os.path.relpath(path, os.path.realpath(root) if is_blob else root)
             files[relative] = {
                 "path": relative,
                 "size": found.st_size,

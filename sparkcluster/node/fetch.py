@@ -1,0 +1,173 @@
+"""Brings an image from its registry or a model from Hugging Face's hub to this node.
+
+Python 3.8, standard library only. The request says ``what`` (image or weights) and the lease. For an image:
+``reference``. For weights: ``id``, ``revision``, ``hf_home``, ``image`` (ID of one that can do it, or None), and
+``token``, which reaches the downloader through its environment and stands in no argument list.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shutil
+import socket
+import subprocess
+import time
+from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple
+
+from sparkcluster.node import common, wire
+from sparkcluster.node.wire import Failed
+
+Request = Dict[str, Any]
+
+_SILENT_S = 300.0  # a registry or the hub may be slow, but does not stop for that long
+_HUB = ("huggingface.co", 443)
+_DENIED = re.compile(
+    r"unauthorized|authentication required|no basic auth|access denied|denied: |403 forbidden|401", re.I
+)
+_SNAPSHOT = (
+    "import os; from huggingface_hub import snapshot_download; "
+    "snapshot_download(os.environ['SPARKCLUSTER_ID'], revision=os.environ['SPARKCLUSTER_REVISION'])"
+)
+
+
+def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
+    """Do it and answer ``done``, ``refused`` or ``failed`` with its ``kind``."""
+    wire.end_with(stdin)
+
+    def check() -> None:
+        common.check_epoch(request["state_dir"], request["cluster"], request["epoch"])
+
+    try:
+        check()
+        if request["what"] == "image":
+            return {"done": pull(request, check)}
+        return {"done": download(request, check)}
+    except common.Refused as error:
+        return {"refused": str(error)}
+    except Failed as error:
+        return {"failed": str(error), "kind": error.kind}
+    except OSError as error:
+        return {"failed": str(error), "kind": "other"}
+
+
+def pull(request: Request, check: Callable[[], None]) -> dict[str, Any]:
+    """``docker pull``; a registry that wants a login is told apart."""
+    pace = wire.Pace(0, check)
+    code, text = follow(["docker", "pull", request["reference"]], dict(os.environ), pace, lambda: 0)
+    if code:
+        last = (text.strip().splitlines() or ["no reason given"])[-1]
+        kind = "auth" if _DENIED.search(last) else "disk" if "no space left" in last else "registry"
+        raise Failed(kind, last)
+    return {"bytes": 0}
+
+
+def download(request: Request, check: Callable[[], None]) -> dict[str, Any]:
+    """A snapshot of the model into the cache of this node, by its own ``hf`` or in the serving image."""
+    hf_home = common.expand(request["hf_home"])
+    environment = dict(os.environ, HF_HOME=hf_home, HF_HUB_DISABLE_TELEMETRY="1")
+    if request.get("token"):
+        environment["HF_TOKEN"] = request["token"]
+    argv = _downloader(request, hf_home, environment)
+    if argv is None:
+        raise Failed("no downloader", "neither hf nor an image that holds it is here")
+    reach_hub(environment)
+    os.makedirs(hf_home, exist_ok=True)
+    folder = os.path.join(hf_home, "hub", "models--" + request["id"].replace("/", "--"), "blobs")
+    pace = wire.Pace(0, check)
+    code, text = follow(argv, environment, pace, lambda: _size(folder))
+    if code:
+        last = (text.strip().splitlines() or ["no reason given"])[-1]
+        gated = re.search(r"401|403|gated|restricted|unauthorized|RepositoryNotFound", text, re.I)
+        kind = "hub auth" if gated else "disk" if "No space left" in text else "hub"
+        raise Failed(kind, last)
+    return {"bytes": pace.done}
+
+
+def _downloader(request: Request, hf_home: str, environment: Dict[str, str]) -> Optional[List[str]]:
+    path = os.pathsep.join(
+        [environment.get("PATH", os.defpath), os.path.expanduser("~/.local/bin"), "/usr/local/bin"]
+    )
+    for name in ("hf", "huggingface-cli"):
+        found = shutil.which(name, path=path)
+        if found:
+            return [found, "download", request["id"], "--revision", request["revision"]]
+    if not request.get("image"):
+        return None
+    environment["SPARKCLUSTER_ID"] = request["id"]
+    environment["SPARKCLUSTER_REVISION"] = request["revision"]
+    argv = ["docker", "run", "--rm", "--init", "--network", "host", "--pull", "never", "--entrypoint", "python3"]
+    argv += ["--user", "%d:%d" % (os.getuid(), os.getgid())]
+    argv += ["-v", "%s:%s" % (hf_home, hf_home)]
+    # names alone: docker takes the values from our environment
+    for name in ("HF_HOME", "HF_TOKEN", "HF_ENDPOINT", "HTTPS_PROXY", "SPARKCLUSTER_ID", "SPARKCLUSTER_REVISION"):
+        if name in environment:
+            argv += ["-e", name]
+    return [*argv, request["image"], "-c", _SNAPSHOT]
+
+
+def reach_hub(environment: Dict[str, str]) -> None:
+    """Find out within 5 s whether the hub can be reached, which its own client takes minutes for."""
+    if any(environment.get(name) for name in ("HTTPS_PROXY", "https_proxy", "HF_ENDPOINT")):
+        return
+    try:
+        socket.create_connection(_HUB, timeout=5).close()
+    except OSError as error:
+        raise Failed("no hub", "%s cannot be reached: %s" % (_HUB[0], error.strerror or error)) from None
+
+
+def follow(
+    argv: List[str], environment: Dict[str, str], pace: wire.Pace, size: Callable[[], int]
+) -> Tuple[int, str]:
+    """Run ``argv``, saying ``size()`` as it goes; its exit code and the end of what it said.
+
+    Raises:
+        Failed: it neither said nor wrote anything for a long time.
+    """
+    try:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+        )
+    except FileNotFoundError:
+        raise Failed("docker", "%s is not installed" % argv[0]) from None
+    with process:
+        output = process.stdout
+        if output is None:
+            raise Failed("other", "%s has no output" % argv[0])
+        said = b""
+        seen = time.monotonic()
+        try:
+            while True:
+                if select.select([output], [], [], 1)[0]:
+                    chunk = os.read(output.fileno(), 1 << 16)
+                    if not chunk:
+                        break
+                    said = (said + chunk)[-(1 << 16) :]
+                    seen = time.monotonic()
+                now = size()
+                if now != pace.done:
+                    seen = time.monotonic()
+                pace.done = now
+                pace.add()
+                _within(seen, argv[0])
+        except BaseException:
+            process.kill()
+            raise
+    return process.returncode, said.decode("utf-8", "replace")
+
+
+def _within(seen: float, program: str) -> None:
+    if time.monotonic() - seen > _SILENT_S:
+        raise Failed("stalled", "%s made no progress for %.0f s" % (os.path.basename(program), _SILENT_S))
+
+
+def _size(folder: str) -> int:
+    total = 0
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                total += entry.stat(follow_symlinks=False).st_size
+    except OSError:
+        return total
+    return total

@@ -1,0 +1,201 @@
+"""Which nodes lack weights or image, and from where each gets them. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from sparkcluster.errors import StageError
+from sparkcluster.facts.model import Facts, Image, Weights, read
+from sparkcluster.spec import Spec
+from sparkcluster.topology.model import Topology
+
+What = Literal["weights", "image"]
+
+# Networks of containers and virtual machines look alike on every node and connect none.
+_NOT_BETWEEN_NODES = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "tailscale", "podman")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Staging:
+    """What is to be done about weights or about the image.
+
+    Attributes:
+        sources: nodes that have it whole, the one to copy from first.
+        missing: nodes that lack it, with what they lack in words.
+        download: nodes that may fetch it from outside, in the order of trying, where no node has it.
+        size_bytes: of one copy; None where nobody knows yet.
+    """
+
+    what: What
+    name: str
+    sources: tuple[str, ...]
+    missing: tuple[tuple[str, str], ...]
+    download: tuple[str, ...]
+    size_bytes: int | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The staging as other programs may read it."""
+        return {
+            "what": self.what,
+            "name": self.name,
+            "from": list(self.sources) or "download",
+            "missing": dict(self.missing),
+            "size_bytes": self.size_bytes,
+        }
+
+
+def missing(facts: Mapping[str, Facts], topology: Topology, spec: Spec, what: What) -> Staging:
+    """Who lacks ``what``, and who has it.
+
+    The head counts: a node whose revision or image is another one lacks it. Nodes of the topology alone are
+    looked at, and heads of groups come first, since they are what users prepare by hand.
+
+    Raises:
+        StageError: nobody has it and nobody can fetch it; the hint says what to put where.
+    """
+    members = [member for group in topology.groups for member in group.members]
+    names = [
+        member.name for member in sorted(members, key=lambda member: member.rank) if member.name in facts
+    ]
+    found = _weights(facts, names, spec) if what == "weights" else _image(facts, names, spec)
+    if found.missing and not found.sources and not found.download:
+        raise nowhere(facts, found.missing[0][0], spec)
+    return found
+
+
+def nowhere(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = "") -> StageError:
+    """No node has the weights, and they cannot be fetched: where to put them, and with which command."""
+    model = spec.playbook.model
+    host = next(each.host for each in spec.inventory.nodes if each.label == node)
+    if model.path:
+        hint = f"put them there: rsync -a DIRECTORY/ {facts[node].user}@{host}:{shlex.quote(model.path)}/"
+    else:
+        hint = (
+            f"on {node}, or any node of the cluster: HF_HOME={shlex.quote(facts[node].hf_home)} "
+            f"hf download {model.id} --revision {model.revision}"
+        )
+    because = f": {why}" if why else ""
+    return StageError(
+        f"the weights of {model.label} lie on no node{because}", node=node, step="stage weights", hint=hint
+    )
+
+
+def _weights(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Staging:
+    model = spec.playbook.model
+    own = {name: facts[name].weights for name in names}
+    whole = {name: one for name, one in own.items() if isinstance(one, Weights) and one.complete}
+    first = next(iter(whole.values()), None)
+    sources = [name for name, one in whole.items() if first is not None and one.revision == first.revision]
+    lacking = tuple((name, _lacks(own[name], first)) for name in names if name not in sources)
+    return Staging(
+        what="weights",
+        name=model.label,
+        sources=tuple(sources),
+        missing=lacking,
+        download=tuple(name for name, _ in lacking) if model.id and not sources else (),
+        size_bytes=first.size_bytes if first is not None else None,
+    )
+
+
+def _lacks(weights: object, first: Weights | None) -> str:
+    if not isinstance(weights, Weights):
+        return "nothing is known of them" if weights is not None else "not there"
+    if weights.complete and first is not None:
+        return f"revision {weights.revision} in place of {first.revision}"
+    if weights.path is None or not weights.files:
+        return "not there"
+    files = [*weights.missing, *weights.truncated]
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    return f"{files[0]} {'missing' if weights.missing else 'cut short'}{more}"
+
+
+def _image(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Staging:
+    reference = spec.playbook.image or ""
+    own = {name: facts[name].image for name in names}
+    there = {name: one for name, one in own.items() if isinstance(one, Image)}
+    first = next(iter(there.values()), None)
+    sources = [name for name, one in there.items() if first is not None and same_image(one, first)]
+    lacking = tuple(
+        (name, "another image has its name" if name in there else "not there")
+        for name in names
+        if name not in sources
+    )
+    return Staging(
+        what="image",
+        name=reference,
+        sources=tuple(sources),
+        missing=lacking,
+        download=tuple(name for name, _ in lacking) if not sources else (),
+        size_bytes=first.size_bytes if first is not None else None,
+    )
+
+
+def same_image(one: Image, other: Image) -> bool:
+    """Whether two nodes hold one build: the ID differs between image stores, the layers do not."""
+    return one.id == other.id or (bool(one.layers) and one.layers == other.layers)
+
+
+def address(facts: Mapping[str, Facts], topology: Topology, source: str, target: str) -> str:
+    """Address of ``source`` that ``target`` reaches fastest: on a rail, else on a network both are on.
+
+    Raises:
+        StageError: they have no network in common.
+    """
+    members = topology.members
+    rails = {link.address: link for name in (source, target) for link in members[name].links}
+    best: tuple[tuple[bool, bool, int], str] | None = None
+    for own, speed, wireless in _addresses(facts[source]):
+        for other, other_speed, other_wireless in _addresses(facts[target]):
+            if own.network != other.network or own.ip == other.ip:
+                continue
+            on_rail = str(own.ip) in rails and str(other.ip) in rails
+            rank = (on_rail, not (wireless or other_wireless), min(speed, other_speed))
+            if best is None or rank > best[0]:
+                best = (rank, str(own.ip))
+    if best is not None:
+        return best[1]
+    raise StageError(
+        f"{source} and {target} are on no network together",
+        node=target,
+        step="stage",
+        hint=f"compare: ip -br addr   on {source} and {target}",
+    )
+
+
+def _addresses(facts: Facts) -> list[tuple[ipaddress.IPv4Interface, int, bool]]:
+    return [
+        (one, interface.speed_mbps or 0, interface.wireless)
+        for interface in read(facts.interfaces) or ()
+        if interface.carrier and not interface.name.startswith(_NOT_BETWEEN_NODES)
+        for one in interface.ipv4()
+        if not one.ip.is_loopback
+    ]
+
+
+def room(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -> None:
+    """Raise StageError for the first node whose disk cannot take it.
+
+    An image needs its size twice: Docker keeps the archive beside the layers while it loads or saves one. Of a
+    directory of the user's own the facts do not say on which disk it lies; the receiver looks for itself.
+    """
+    if staging.size_bytes is None or (staging.what == "weights" and spec.playbook.model.path):
+        return
+    copies = 2 if staging.what == "image" else 1
+    for name, _ in staging.missing:
+        own = facts[name].weights
+        there = own.size_bytes if staging.what == "weights" and isinstance(own, Weights) else 0
+        needed = max(0, copies * staging.size_bytes - there)
+        purpose = "docker" if staging.what == "image" else "hf_home"
+        disk = next((disk for disk in read(facts[name].disks) or () if disk.purpose == purpose), None)
+        if disk is not None and disk.free_bytes < needed:
+            raise StageError(
+                f"{name} has {disk.free_bytes / 1e9:.1f} GB free at {disk.path}, and {staging.what} "
+                f"{staging.name} take {needed / 1e9:.1f} GB",
+                node=name,
+                step=f"stage {staging.what}",
+                hint="docker image prune" if staging.what == "image" else f"du -sh {disk.path}/*",
+            )
