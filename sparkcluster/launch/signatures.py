@@ -1,7 +1,6 @@
 """How causes show in the logs of engines that did not come up, with the public threads that have them.
 
-Tried in order: those that name a root before those that only name its consequence, since an engine that runs
-out of memory also loses its workers, its Ray actors and its event loop, in that order.
+Those that name a root come before those that name its consequence: no memory, then no worker, then no engine.
 """
 
 from __future__ import annotations
