@@ -64,7 +64,7 @@ class Lab:
         inventory.check_engine(engine)
         wanted = _spec(spec, sparks)
         directory = state.directory_of(name)
-        with state.locked(directory.with_name(f".{name}.lock")):
+        with state.locked(state.lock_of(name)):
             found = State.read(directory)
             if found is not None and found.stage == "up":
                 lab = cls(found)
@@ -175,7 +175,7 @@ class Lab:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        with state.locked(self.directory.with_name(f".{self.name}.lock")):
+        with state.locked(state.lock_of(self.name)):
             found = State.read(self.directory)
             if found is None or found.id != self.state.id:
                 raise LabError(f"lab {self.name} is down", hint=f"sparkcluster lab up --name {self.name}")
@@ -206,9 +206,10 @@ def down(name: str = "lab", tell: Tell = _silent) -> bool:
     directory = state.directory_of(name)
     if not directory.exists():
         return False
-    with state.locked(directory.with_name(f".{name}.lock")):
+    with state.locked(state.lock_of(name)):
         tell(f"taking lab {name} down")
         _remove(directory, State.read(directory))
+        state.lock_of(name).unlink(missing_ok=True)
     return True
 
 

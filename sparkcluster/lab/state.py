@@ -135,11 +135,28 @@ def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file ``path``; a process that dies lets go of it."""
+    """Hold the lock file ``path``; a process that dies lets go of it, and the holder may remove it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    while True:
+        with path.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not _is_still(path, file.fileno()):
+                continue
+            yield
+            return
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Whether ``path`` is the file that is open, and nobody removed it while we waited."""
+    try:
+        return path.stat().st_ino == os.fstat(descriptor).st_ino
+    except FileNotFoundError:
+        return False
+
+
+def lock_of(name: str) -> Path:
+    """Lock file of the lab ``name``, beside its directory."""
+    return directory_of(name).with_name(f".{name}.lock")
 
 
 def create(name: str, engine: str, spec: LabSpec) -> State:
@@ -180,6 +197,9 @@ def owns(state: State) -> bool:
 
 def _free(index: int) -> bool:
     if Path(f"/sys/class/net/sclab{index}").exists() or list(Path("/run/netns").glob(f"sclab{index}-*")):
+        return False
+    # The kernel writes destinations as little-endian hex: 10.77.k.0 must not be in use here already.
+    if f"\t00{index:02X}4D0A\t" in Path("/proc/net/route").read_text():
         return False
     try:
         _, directory = (RESERVATIONS / str(index)).read_text().strip().split(" ", 1)

@@ -82,7 +82,7 @@ def left_of(base: Path, index: int) -> list[str]:
         found += [f"device {path.name}" for path in Path("/sys/class/net").glob(f"sclab{index}")]
         found += [f"control group {path}" for path in Path("/sys/fs/cgroup").glob(f"**/sclab{index}-*")]
     found += [f"mount {line}" for line in Path("/proc/mounts").read_text().splitlines() if str(base) in line]
-    found += [f"file {path}" for path in base.iterdir() if path.is_dir()]
+    found += [f"file {path}" for path in base.iterdir() if "unlike" not in path.name]
     for file in Path("/sys/block").glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):
             if str(base) in file.read_text():
