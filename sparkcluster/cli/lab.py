@@ -6,18 +6,15 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparkcluster.lab import Lab
 
 KINDS = (
     "cable-out mtu gid-shift gid-missing slow-link driver port-busy disk-full ssh-hang host-key-changed "
     "kill-worker kill-engine reboot"
 )
-
-
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Add ``lab`` and its commands."""
-    about = "virtual Sparks on this machine, to try things without hardware"
-    add_arguments(subparsers.add_parser("lab", help=about))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run_on(lab: Any, args: argparse.Namespace) -> int:
+def _run_on(lab: Lab, args: argparse.Namespace) -> int:
     import subprocess
 
     argv = args.argv[1:] if args.argv[:1] == ["--"] else args.argv

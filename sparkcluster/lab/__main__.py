@@ -1,25 +1,10 @@
-"""``python -m sparkcluster.lab``: the lab's commands alone."""
+"""``python -m sparkcluster.lab``: the lab's commands without the rest of the program's."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 
-from sparkcluster.cli import lab
-from sparkcluster.errors import SparkclusterError
-
-
-def main() -> int:
-    """Run one command of the lab; its exit code."""
-    parser = argparse.ArgumentParser(prog="sparkcluster")
-    lab.add_parser(parser.add_subparsers(required=True))
-    args = parser.parse_args(["lab", *sys.argv[1:]])
-    try:
-        return lab.run(args)
-    except SparkclusterError as error:
-        sys.stderr.write(f"error: {error.message}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
-        return error.exit_code
-
+from sparkcluster.cli.main import guarded
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(["lab", *sys.argv[1:]]))
