@@ -75,7 +75,7 @@ class Readiness:
             rank.state = str(said.get("state", "unknown"))
             rank.exit_code = said.get("exit_code")
             rank.oom_killed = bool(said.get("oom_killed"))
-            if rank.state in {"exited", "dead", "missing"} and rank.died_at is None:
+            if rank.state in {"exited", "dead", "gone"} and rank.died_at is None:
                 rank.died_at = now
         for interface, carrier in tick.links.items():
             key = (tick.node, interface)
