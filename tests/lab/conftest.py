@@ -1,0 +1,354 @@
+"""Labs for the tests of this folder, the real command line, and the promise that no test sees another's leavings."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sparkcluster.lab import Lab, Spark, machine
+from sparkcluster.lab import spec as lab_spec
+
+HERE = Path(__file__).parent
+
+UNLIKE = """
+sparks:
+- name: left
+  ports: p0
+  gids: shifted
+- name: right
+  ports: p1
+  gids: standard
+  interfaces: {enp1s0f1np1: fast0, enP2p1s0f1np1: fast1}
+"""
+"""Two Sparks whose cabled ports, interface names and GID layouts differ."""
+
+
+def _unable() -> str | None:
+    """Why this machine can hold no lab, or None."""
+    if sys.platform != "linux":
+        return "virtual Sparks are made of Linux namespaces"
+    if os.geteuid() != 0:
+        return "virtual Sparks need root: sudo ./scripts/test"
+    try:
+        machine.require()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the reason that is printed
+        return f"{error} ({getattr(error, 'hint', '')})"
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of this folder, and skip it with its reason where no lab can be."""
+    here = [item for item in items if HERE in item.path.parents]
+    reason = _unable() if here else None
+    for item in here:
+        item.add_marker(pytest.mark.lab)
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The directory of this run's labs; being asked to end takes them down as Ctrl-C does."""
+
+    def end(number: int, frame: object) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    directory = tmp_path_factory.mktemp("labs")
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, end) if main else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARKCLUSTER_LAB_DIR", str(directory))
+        yield directory
+    if main:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="module")
+def make_lab(labs: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Lab]]:
+    """``make_lab(what, engine="stub")``: a lab that goes down with the module; ``what`` is a number or a spec's text."""
+    made: list[Lab] = []
+    stem = request.path.stem.removeprefix("test_").replace("_", "-")
+
+    def make(what: int | str = 2, *, engine: str = "stub") -> Lab:
+        name = f"{stem}-{len(made)}-{os.getpid()}"
+        spec = None
+        if isinstance(what, str):
+            file = labs / f"{name}.yaml"
+            file.write_text(what)
+            spec = lab_spec.load(file)
+        one = Lab.up(None if spec else int(what), engine=engine, spec=spec, name=name)
+        made.append(one)
+        return one
+
+    try:
+        yield make
+    finally:
+        with contextlib.ExitStack() as stack:
+            for one in made:
+                stack.callback(one.down)
+
+
+@pytest.fixture(scope="module")
+def shared_lab(make_lab: Callable[..., Lab]) -> Lab:
+    """The module's lab: two stub Sparks that differ in all that may differ. Override it for another."""
+    return make_lab(UNLIKE)
+
+
+@pytest.fixture
+def lab(shared_lab: Lab, clean: Callable[[Lab], None]) -> Iterator[Lab]:
+    """The module's lab, healed and with nothing on it, before and after the test."""
+    clean(shared_lab)
+    yield shared_lab
+    clean(shared_lab)
+
+
+@pytest.fixture(scope="session")
+def clean() -> Callable[[Lab], None]:
+    """Heal all faults of a lab and remove all that a cluster left on its Sparks, but what is only a cache."""
+
+    def empty(spark: Spark) -> None:
+        spark.run(["sh", "-c", 'ids=$(docker ps -aq) && [ -z "$ids" ] || docker rm -f $ids > /dev/null'])
+        spark.run(["sh", "-c", "rm -rf /root/.local/state/sparkcluster/clusters"])
+
+    def do(lab: Lab) -> None:
+        lab.heal()
+        for spark in lab.sparks:
+            empty(spark)
+
+    return do
+
+
+@dataclasses.dataclass
+class Done:
+    """How a command ended: exit code, what it wrote, how long it took."""
+
+    argv: tuple[str, ...]
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The one document on stdout; with events before it, the last."""
+        lines = self.out.strip().splitlines()
+        assert lines, f"no document on stdout; stderr: {self.err}"
+        document: dict[str, Any] = json.loads(lines[-1])
+        return document
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """What an error's document says."""
+        error: dict[str, Any] = self.json["error"]
+        return error
+
+    def ok(self) -> Done:
+        """The same, provided it ended well."""
+        assert self.code == 0, self
+        return self
+
+    def __str__(self) -> str:
+        words = " ".join(self.argv)
+        return f"sparkcluster {words}: exit {self.code} after {self.seconds:.1f} s\n{self.out}\n{self.err}"
+
+    __repr__ = __str__
+
+
+class Running:
+    """A command under way; its two streams are read as they come, each line with the time it came at."""
+
+    def __init__(self, argv: tuple[str, ...], process: subprocess.Popen[str]) -> None:
+        self.argv = argv
+        self.process = process
+        self.began = time.monotonic()
+        self.out: list[str] = []
+        self.err: list[str] = []
+        self._grown = threading.Condition()
+        self._readers = [
+            threading.Thread(target=self._read, args=(stream, kept), daemon=True)
+            for stream, kept in ((process.stdout, self.out), (process.stderr, self.err))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, stream: Any, kept: list[str]) -> None:
+        for line in stream:
+            with self._grown:
+                kept.append(line)
+                self._grown.notify_all()
+        with self._grown:
+            self._grown.notify_all()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the command."""
+        return self.process.pid
+
+    def wait_for(self, text: str, timeout: float = 60) -> str:
+        """Wait until a line of either stream holds ``text``; that line."""
+
+        def found() -> str | None:
+            return next((line for line in (*self.out, *self.err) if text in line), None)
+
+        def over() -> bool:
+            return not any(reader.is_alive() for reader in self._readers)
+
+        until = time.monotonic() + timeout
+        with self._grown:
+            while found() is None and not over() and time.monotonic() < until:
+                self._grown.wait(0.1)
+        line = found()
+        assert line is not None, f"no {text!r} within {timeout} s:\n{''.join(self.out)}\n{''.join(self.err)}"
+        return line
+
+    def wait(self, timeout: float = 60) -> Done:
+        """Wait for the end; a command that outlives ``timeout`` seconds is killed, and the test fails."""
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(
+                f"sparkcluster {' '.join(self.argv)} took longer than {timeout} s\n"
+                f"{''.join(self.out)}\n{''.join(self.err)}"
+            ) from None
+        seconds = time.monotonic() - self.began
+        self._close()
+        return Done(self.argv, code, "".join(self.out), "".join(self.err), seconds)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal; after SIGKILL nothing of the command is left."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+        if number == signal.SIGKILL:
+            self.process.wait()
+            self._close()
+
+    def _close(self) -> None:
+        for reader in self._readers:
+            reader.join(5)
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+class Cli:
+    """The real command line, as a process of its own with pipes for its output."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.running: list[Running] = []
+
+    def start(self, *argv: object, env: dict[str, str] | None = None, prefix: tuple[str, ...] = ()) -> Running:
+        """Start a command and go on; ``prefix`` goes before it, as ``nsenter …`` does."""
+        words = tuple(str(word) for word in argv)
+        environment = {
+            **{name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")},
+            "HOME": str(self.home),
+            "PYTHONPATH": str(HERE.parent.parent),
+            **(env or {}),
+        }
+        process = subprocess.Popen(
+            [*prefix, sys.executable, "-m", "sparkcluster", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=self.home,
+        )
+        one = Running(words, process)
+        self.running.append(one)
+        return one
+
+    def __call__(self, *argv: object, env: dict[str, str] | None = None, timeout: float = 90) -> Done:
+        """Run a command to its end."""
+        return self.start(*argv, env=env).wait(timeout)
+
+    def end(self) -> None:
+        """Kill what still runs."""
+        for one in self.running:
+            if one.process.poll() is None:
+                one.kill(signal.SIGCONT)
+            one.kill()
+
+
+@pytest.fixture
+def cli(tmp_path: Path, lab: Lab) -> Iterator[Cli]:
+    """``cli(*argv, env=…, timeout=…)`` runs a command, ``cli.start(…)`` starts one; ended before the lab is cleaned."""
+    del lab
+    home = tmp_path / "home"
+    home.mkdir()
+    one = Cli(home)
+    yield one
+    one.end()
+
+
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """``base`` with ``changes`` put over it, mappings key by key; None takes a key away."""
+    result = copy.deepcopy(base)
+    for key, value in changes.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict) and isinstance(result.get(key), dict):
+            result[key] = _merged(result[key], value)
+        else:
+            result[key] = value
+    return result
+
+
+@pytest.fixture
+def variant(tmp_path: Path) -> Callable[..., Path]:
+    """``variant(lab, playbook={…}, **inventory)``: the path of an inventory of ``lab`` that differs in the keys given.
+
+    Mappings are merged key by key; None takes a key away. With ``playbook`` it names a playbook of its own.
+    """
+    count = 0
+
+    def write(lab: Lab, *, playbook: dict[str, Any] | None = None, **inventory: Any) -> Path:
+        nonlocal count
+        count += 1
+        directory = tmp_path / f"variant-{count}"
+        directory.mkdir()
+        written = _merged(yaml.safe_load(lab.inventory.read_text()), inventory)
+        if playbook is not None:
+            base = yaml.safe_load(lab.playbook.read_text())
+            path = directory / "playbook.yaml"
+            path.write_text(yaml.safe_dump(_merged(base, playbook), sort_keys=False))
+            written["playbook"] = str(path)
+        path = directory / "inventory.yaml"
+        path.write_text(yaml.safe_dump(written, sort_keys=False))
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Callable[[Lab], dict[str, list[tuple[str, str, str]]]]:
+    """``ranks(lab)``: (id, name, state) of every container on every Spark, dead ones included."""
+
+    def ask(lab: Lab) -> dict[str, list[tuple[str, str, str]]]:
+        form = "{{.ID}} {{.Names}} {{.State}}"
+        return {
+            spark.name: sorted(
+                tuple(line.split(" ", 2))  # type: ignore[misc]
+                for line in spark.run(["docker", "ps", "-a", "--no-trunc", "--format", form]).stdout.splitlines()
+            )
+            for spark in lab.sparks
+        }
+
+    return ask
