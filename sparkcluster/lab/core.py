@@ -81,7 +81,7 @@ class Lab:
                 _remove(directory, found)
             if engine != "none":
                 tell(f"preparing the image of engine {engine}")
-                inventory.image_reference(engine)
+                inventory.prepare_images(engine, wanted)
             lab = cls(state.create(name, engine, wanted))
             try:
                 lab._make(tell)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkcluster.lab.machine import LabError
 from sparkcluster.lab.sparks import MODEL_PATH
-from sparkcluster.lab.spec import FUNCTIONS
+from sparkcluster.lab.spec import FUNCTIONS, LabSpec
 from sparkcluster.lab.state import State, write_atomically
 
 ENGINE_ARGUMENTS: dict[str, Any] = {
@@ -28,13 +28,19 @@ ENGINE_ENVIRONMENT = {
 """What makes the engine light enough for a machine without a GPU."""
 
 
-def image_reference(engine: str) -> str:
-    """Reference of the image, made first if need be; without an engine, one that nobody has."""
+def prepare_images(engine: str, spec: LabSpec) -> str:
+    """Make every image that the Sparks hold; the reference of the one that the playbook names.
+
+    That is the first Spark's with an image, and the engine's plain one where none has any; without an
+    engine, a reference that nobody has.
+    """
     if engine == "none":
         return "sparkcluster-lab/none:latest"
     from sparkcluster.lab import images
 
-    return str(images.prepare(engine).reference)
+    names = [name for spark in spec.sparks if (name := spark.image_of(engine))] or [engine]
+    references = {name: images.prepare(name).reference for name in dict.fromkeys(names)}
+    return references[names[0]]
 
 
 def known_hosts(state: State) -> str:
@@ -61,7 +67,7 @@ def write(state: State) -> Path:
         "name": "tiny",
         "description": "two layers of random weights, to see that everything works",
         "model": {"path": MODEL_PATH},
-        "image": image_reference(state.engine),
+        "image": prepare_images(state.engine, state.spec),
         "served_name": "tiny",
         "args": ENGINE_ARGUMENTS,
         "env": ENGINE_ENVIRONMENT,

@@ -96,15 +96,10 @@ class Spark:
             "files": node_files.files(self.state, self.index, key.read_text(), client_key),
             "links": node_files.links(),
             "owners": node_files.owners(),
-            "image_engine": self._image(),
+            "image_engine": self.spec.image_of(self.state.engine),
             "model_path": MODEL_PATH if self.spec.model == "present" else None,
         }
         write_atomically(self.directory / "boot.json", json.dumps(config), mode=0o600)
-
-    def _image(self) -> str | None:
-        if self.state.engine == "none" or self.spec.image == "absent":
-            return None
-        return self.state.engine + ("" if self.spec.image == "present" else f"-{self.spec.image}")
 
     def boot(self) -> None:
         """Start it; returns at once."""

@@ -108,6 +108,12 @@ class SparkSpec:
         """Name of the management interface."""
         return self.interfaces.get(MANAGEMENT, MANAGEMENT)
 
+    def image_of(self, engine: str) -> str | None:
+        """Name of the image that its Docker holds in a lab of ``engine``, None for none."""
+        if engine == "none" or self.image == "absent":
+            return None
+        return engine if self.image == "present" else f"{engine}-{self.image}"
+
     @property
     def cabled(self) -> tuple[str, ...]:
         """Ports with a cable in them."""
