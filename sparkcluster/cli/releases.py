@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import datetime
+import datetime as dt
 
 from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
 from sparkcluster.cli.output import emit_json, say, table
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         [
             (
                 str(one["number"]) + (" *" if one["running"] else ""),
-                datetime.datetime.fromtimestamp(one["verified_at"], tz=datetime.UTC).strftime("%Y-%m-%d %H:%M"),
+                dt.datetime.fromtimestamp(one["verified_at"], tz=dt.UTC).strftime("%Y-%m-%d %H:%M"),
                 str(one["model"]),
                 str(one["image"] or "-"),
                 one["plan_hash"][:12],
