@@ -1,63 +1,170 @@
-"""Container images of the lab's engines: made once, kept, and put before every virtual Spark's Docker at no cost.
+"""Images for virtual Sparks: made once, then given to each Spark's Docker without a copy.
 
-Nothing comes from a registry: the base is Debian by debootstrap, the engine what pip finds. The layers are
-loaded once into the data root of a throw-away Docker engine, the template; a virtual Spark's Docker gets a
-copy of the template's small files and the layers themselves by a read-only mount.
+An image is built in a throw-away Docker engine whose data directory stays in the cache. A virtual Spark gets
+the small part of that directory as a copy and the layers themselves as read-only mounts, so that eight Sparks
+with a 3 GB image each cost 3 GB in all, and no second.
+
+Engines: ``vllm`` is the real one (vLLM's CPU build with Ray), ``stub`` the stand-in. Both come as NGC's images do,
+with NVIDIA's entrypoint; ``-upstream`` as vLLM's own, with ``vllm serve`` for an entrypoint; ``-without-ray``
+with neither Ray nor an entrypoint.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-ENGINES = ("vllm", "stub")
-VARIANTS = ("", "-without-ray", "-upstream")
-"""What may follow an engine's name: NGC-like with Ray, the same without Ray, as vLLM's own images."""
+from sparkcluster.lab.engine.install import cache_directory
+from sparkcluster.lab.machine import MS_BIND, MS_RDONLY, MS_REMOUNT, LabError, mount
+
+ENGINES = ("vllm", "vllm-without-ray", "vllm-upstream", "stub", "stub-without-ray", "stub-upstream")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ImageStore:
-    """An image ready to be mounted.
+    """An image in a Docker data directory of the cache.
 
     Attributes:
-        engine: name and variant as they were asked for, as ``stub-without-ray``.
-        reference: how a playbook calls the image.
-        image_id: its ID, ``sha256:…``, the same on every virtual Spark.
-        diff_ids: of its layers, lowest first.
-        template: data root of the Docker engine that holds it.
+        reference: name and tag under which a Spark's Docker knows it.
+        image_id: its ID, ``sha256:…``.
+        data_root: the data directory.
+        layers: the layers' folders below ``data_root``, lowest first; large, to be mounted.
+        metadata: files and folders below ``data_root``; small, to be copied.
     """
 
-    engine: str
     reference: str
     image_id: str
-    diff_ids: tuple[str, ...]
-    template: Path
+    data_root: Path
+    layers: tuple[Path, ...]
+    metadata: tuple[Path, ...]
 
 
 def prepare(engine: str) -> ImageStore:
-    """The image of ``engine`` (``vllm``, ``stub``, either with a variant), made first if need be.
+    """The image of ``engine``; built at the first call, which takes minutes for the real one.
 
     Raises:
-        UsageError: no such engine, or a program is missing.
-        LabError: it could not be made.
+        LabError: no such engine, or it cannot be built here.
     """
-    from sparkcluster.lab import image_store
-
-    return image_store.prepare(engine)
-
-
-def mount_into(store: ImageStore, data_root: Path) -> None:
-    """Give the Docker engine that will be started on ``data_root`` the image and its variants.
-
-    To be called at every boot, for the mount goes with its namespace; images that were removed since stay so.
-    """
-    from sparkcluster.lab import image_store
-
-    image_store.mount_into(store, data_root)
+    folder = _folder(engine)
+    if not (folder / "store.json").is_file():
+        with _locked(folder):
+            if not (folder / "store.json").is_file():
+                _build(engine.split("-", maxsplit=1)[0], folder)
+    known = json.loads((folder / "store.json").read_text())[engine]
+    return ImageStore(
+        known["reference"],
+        known["image_id"],
+        folder / "docker",
+        tuple(folder / "docker" / one for one in known["layers"]),
+        tuple(folder / "docker" / one for one in known["metadata"]),
+    )
 
 
 def archive(engine: str) -> Path:
-    """What ``docker save`` of the image of ``engine`` writes, kept in the cache."""
-    from sparkcluster.lab import image_store
+    """The image of a stub engine as ``docker save`` would write it.
 
-    return image_store.archive(engine)
+    Raises:
+        LabError: the image cannot be built here, or is a real engine's.
+    """
+    if not engine.startswith("stub"):
+        raise LabError(f"there is no archive of {engine}'s image", hint="use one of the stub engines")
+    store = prepare(engine)
+    path = store.data_root.parent / f"{engine}.tar"
+    if not path.is_file():
+        from sparkcluster.lab import image_build
+
+        with _locked(store.data_root.parent):
+            image_build.write_archive(store.data_root.parent, engine, path)
+    return path
+
+
+def mount_into(store: ImageStore, data_root: Path) -> None:
+    """Give the image to the Docker engine that will be started on ``data_root``, in this mount namespace.
+
+    To be called at every boot, before the engine starts: mounts do not outlive a boot. An image that was
+    removed there since the first one stays removed.
+    """
+    marker = data_root / f".sparkcluster-{store.image_id.removeprefix('sha256:')[:12]}"
+    first = not marker.exists()
+    layers = data_root / "overlay2"
+    (layers / "l").mkdir(parents=True, exist_ok=True)
+    if first:
+        for source in store.metadata:
+            _copy(source, data_root / source.relative_to(store.data_root))
+        for source in store.layers:
+            _copy_layer(source, layers)
+        _tag(store, data_root)
+        marker.touch()
+    # Docker mounts this folder over itself when it is no mount point, which would hide what is mounted in it.
+    mount(str(layers), layers, flags=MS_BIND)
+    for source in store.layers:
+        target = layers / source.name / "diff"
+        if target.is_dir():
+            mount(str(source / "diff"), target, flags=MS_BIND)
+            mount("none", target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    else:
+        shutil.copy2(source, target)
+
+
+def _copy_layer(source: Path, layers: Path) -> None:
+    """A layer's own few files, with an empty folder where its content will be mounted."""
+    target = layers / source.name
+    for name in ("diff", "work"):
+        (target / name).mkdir(parents=True, exist_ok=True)
+    for name in ("link", "lower", "committed"):
+        if (source / name).exists():
+            shutil.copy2(source / name, target / name)
+    link = layers / "l" / (source / "link").read_text()
+    link.unlink(missing_ok=True)
+    link.symlink_to(f"../{source.name}/diff")
+
+
+def _tag(store: ImageStore, data_root: Path) -> None:
+    path = data_root / "image/overlay2/repositories.json"
+    known = json.loads(path.read_text()) if path.is_file() else {"Repositories": {}}
+    name = store.reference.rsplit(":", 1)[0]
+    known["Repositories"].setdefault(name, {})[store.reference] = store.image_id
+    path.write_text(json.dumps(known))
+    path.chmod(0o600)
+
+
+def _folder(engine: str) -> Path:
+    if engine not in ENGINES:
+        raise LabError(f"no engine is called {engine!r}", hint=f"use one of: {' '.join(ENGINES)}")
+    from sparkcluster.lab import image_build
+
+    family = engine.split("-", maxsplit=1)[0]
+    digest = hashlib.sha256("\0".join(image_build.made_of(family)).encode()).hexdigest()[:12]
+    return cache_directory() / "lab" / "images" / f"{family}-{digest}"
+
+
+def _build(family: str, folder: Path) -> None:
+    from sparkcluster.lab import image_build
+
+    shutil.rmtree(folder / "docker", ignore_errors=True)
+    stores = image_build.build(family, folder)
+    fresh = folder / f"store.json.{os.getpid()}"
+    fresh.write_text(json.dumps({name: asdict(known) for name, known in stores.items()}, indent=1))
+    fresh.replace(folder / "store.json")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One builder at a time, also among processes; the lock goes with the process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,292 @@
+"""Builds the lab's images: a base from the distribution's packages, an engine on it, and its variants.
+
+The big base layer goes into Docker by ``docker import``, as a stream. The few layers on top, and what tells
+the variants apart, are written as an archive for ``docker load``, which may leave out layers that the engine has.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkcluster.lab import rootfs, template
+from sparkcluster.lab.engine import install
+from sparkcluster.lab.machine import SPARK_PATH, LabError
+
+STUB = Path(__file__).parent / "engine" / "stub"
+_SCRIPT = (
+    "#!/usr/bin/python3\nimport sys\n\nfrom {module} import main\n\nif __name__ == '__main__':\n    sys.exit(main())\n"
+)
+
+# What NVIDIA's entrypoint does to the eye: it says who it is and becomes the command. The variable shows that
+# it ran, as the forward compatibility that the real one sets up would.
+_ENTRYPOINT = """#!/bin/sh
+echo "== vLLM (virtual NGC image) =="
+export NVIDIA_ENTRYPOINT_RAN=1
+exec "$@"
+"""
+
+# Stands for CUDA's assembler: it knows a GB10, and writes an empty object.
+_PTXAS = """#!/bin/sh
+for word; do
+  case "$last" in -o | --output-file) : >"$word" ;; esac
+  case "$word" in --version) echo "ptxas: NVIDIA (R) Ptx optimizing assembler, release 13.0, V13.0.88 (virtual)" ;; esac
+  last=$word
+done
+"""
+
+# The place where a real Triton's own assembler would lie; vLLM's CPU build sees no CPU backend and goes on.
+_TRITON = {
+    "triton/__init__.py": '__version__ = "3.9.0"\n',
+    "triton/backends/__init__.py": "backends = {}\n",
+    "triton/backends/nvidia/__init__.py": "",
+}
+
+
+@dataclass(frozen=True)
+class Known:
+    """An image of the store, with paths relative to the data directory."""
+
+    reference: str
+    image_id: str
+    layers: list[str]
+    metadata: list[str]
+
+
+def made_of(family: str) -> list[str]:
+    """Everything that decides what the images of a family are."""
+    own = [Path(__file__), Path(rootfs.__file__), Path(template.__file__)]
+    parts = [path.read_text() for path in own]
+    parts += [repr(rootfs.apt_source()), platform.machine(), *rootfs.ENGINE_PACKAGES]
+    if family == "vllm":
+        return [*parts, install.recipe(ray=True), Path(install.__file__).read_text()]
+    files = [path for path in sorted(STUB.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
+    return parts + [f"{path.relative_to(STUB)}\n{path.read_text()}" for path in files]
+
+
+def build(family: str, folder: Path) -> dict[str, Known]:
+    """Build all images of ``family`` into ``folder/docker``; the images by the engine's name.
+
+    Raises:
+        LabError: something is missing on this machine, or a download failed.
+    """
+    layers = folder / "layers"
+    shutil.rmtree(layers, ignore_errors=True)
+    layers.mkdir(parents=True)
+    make = _vllm if family == "vllm" else _stub
+    with template.Docker(folder / "docker") as docker:
+        base = make(docker, layers)
+        configs = {}
+        for name, tops, entrypoint in (
+            (family, ("engine", "ray"), ["/opt/nvidia/nvidia_entrypoint.sh"]),
+            (f"{family}-without-ray", ("engine",), None),
+            (f"{family}-upstream", ("engine", "ray"), ["vllm", "serve"]),
+        ):
+            diffs = [base, *(_digest(layers / f"{top}.tar") for top in tops)]
+            configs[name] = (_config(diffs, entrypoint), ["base", *tops])
+        docker.load(lambda out: _write(out, configs, layers, without="base"))
+        docker.run(["image", "rm", "base:import"])
+    known = {}
+    for name, (config, _) in configs.items():
+        known[name] = _locate(folder / "docker", f"sparkcluster-lab/{family}:{install.VLLM}", config)
+    (folder / "configs.json").write_text(
+        json.dumps({name: [config.decode(), list(tops)] for name, (config, tops) in configs.items()})
+    )
+    return known
+
+
+def write_archive(folder: Path, engine: str, path: Path) -> None:
+    """Write the image of a stub engine whole, as ``docker save`` would."""
+    config, tops = json.loads((folder / "configs.json").read_text())[engine]
+    layers = folder / "layers"
+    (layers / "base.tar").unlink(missing_ok=True)
+    (layers / "base.tar").symlink_to(rootfs.light().archive)
+    fresh = path.with_suffix(".part")
+    with fresh.open("wb") as out:
+        _write(out, {engine: (config.encode(), tops)}, layers, tag=f"sparkcluster-lab/stub:{install.VLLM}")
+    fresh.replace(path)
+
+
+def _stub(docker: template.Docker, layers: Path) -> str:
+    base = rootfs.light()
+    site = f"usr/local/lib/python{base.python}/dist-packages"
+    with base.archive.open("rb") as source:
+        diff = docker.import_stream(source)
+    common = _common(site) | {f"{site}/stub.pth": (b"/opt/stub/site\n", 0o644)}
+    ray: dict[str, tuple[bytes, int]] = {}
+    for path in sorted(STUB.rglob("*")):
+        inside = path.relative_to(STUB)
+        if path.is_file() and len(inside.parts) > 1 and "__pycache__" not in path.parts:
+            chosen = ray if inside.parts[1].split("-")[0] == "ray" else common
+            chosen[f"opt/stub/{inside}"] = (path.read_bytes(), 0o755 if inside.parts[0] == "bin" else 0o644)
+    _pack(layers / "engine.tar", common, {"usr/local/bin/vllm": "/opt/stub/bin/vllm"})
+    _pack(layers / "ray.tar", ray, {"usr/local/bin/ray": "/opt/stub/bin/ray"})
+    return diff
+
+
+def _vllm(docker: template.Docker, layers: Path) -> str:
+    base = rootfs.full()
+    site = f"usr/local/lib/python{base.python}/dist-packages"
+    with rootfs.unpacked(base) as root:
+        place = root / site
+        _quietly(lambda: install.install_into_directory(place, base.python, ray=False))
+        for unused in ("bin", "torch/include", "torch/share"):
+            shutil.rmtree(place / unused, ignore_errors=True)
+        _compile(root, [f"/{site}/{path.name}" for path in sorted(place.iterdir())])
+        with rootfs.unpacked(base) as beside:  # another place, same file system: Ray alone
+            addition = beside / site
+            _quietly(lambda: install.install_ray_into_directory(addition, base.python, place))
+            shutil.rmtree(addition / "bin", ignore_errors=True)
+            _compile(beside, [f"/{site}/{path.name}" for path in sorted(addition.iterdir())])
+            script = _SCRIPT.format(module="ray.scripts.scripts").encode()
+            _pack(layers / "ray.tar", {"usr/local/bin/ray": (script, 0o755)}, {}, (addition, site))
+        with subprocess.Popen(rootfs.tar(root), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as packer:
+            assert packer.stdout is not None
+            diff = docker.import_stream(packer.stdout)
+        if packer.returncode != 0:
+            raise LabError("tar could not pack the engine's image", step="build image")
+    script = _SCRIPT.format(module="vllm.entrypoints.cli.main").encode()
+    _pack(layers / "engine.tar", _common(site) | {"usr/local/bin/vllm": (script, 0o755)}, {})
+    return diff
+
+
+def _quietly(install_it: Callable[[], None]) -> None:
+    try:
+        install_it()
+    except install.InstallFailed as error:
+        raise LabError(str(error), step="build image", hint=error.hint) from error
+
+
+def _compile(root: Path, paths: Sequence[str]) -> None:
+    """Bytecode that is valid whatever a file's time, so that no container compiles at its start."""
+    workers = os.cpu_count() or 1
+    argv = ["chroot", str(root), "python3", "-m", "compileall", "-qq", "--invalidation-mode", "unchecked-hash"]
+
+    def compile_share(share: Sequence[str]) -> None:
+        # Its exit code tells of files that are templates or for another Python; they are never imported.
+        subprocess.run([*argv, *share], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        list(pool.map(compile_share, [paths[first::workers] for first in range(workers)]))
+
+
+def _common(site: str) -> dict[str, tuple[bytes, int]]:
+    files = {f"{site}/{name}": (text.encode(), 0o644) for name, text in _TRITON.items()}
+    files["usr/local/cuda/bin/ptxas"] = (_PTXAS.encode(), 0o755)
+    files["opt/nvidia/nvidia_entrypoint.sh"] = (_ENTRYPOINT.encode(), 0o755)
+    return files
+
+
+def _pack(
+    path: Path,
+    files: Mapping[str, tuple[bytes, int]],
+    links: Mapping[str, str],
+    tree: tuple[Path, str] | None = None,
+) -> None:
+    """A layer as a tar file: the same bytes whenever the content is the same."""
+    seen: set[str] = set()
+
+    def fixed(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.uid = entry.gid = entry.mtime = 0
+        entry.uname = entry.gname = ""
+        return entry
+
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+
+        def parents(name: str) -> None:
+            for parent in reversed(Path(name).parents[:-1]):
+                if str(parent) not in seen:
+                    seen.add(str(parent))
+                    entry = tarfile.TarInfo(str(parent))
+                    entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+                    archive.addfile(fixed(entry))
+
+        for name in sorted({*files, *links}):
+            parents(name)
+            entry = tarfile.TarInfo(name)
+            if name in links:
+                entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, links[name], 0o777
+                archive.addfile(fixed(entry))
+            else:
+                content, entry.mode = files[name]
+                entry.size = len(content)
+                archive.addfile(fixed(entry), io.BytesIO(content))
+        if tree is not None:
+            parents(f"{tree[1]}/x")
+            for file in sorted(tree[0].rglob("*")):
+                archive.add(file, f"{tree[1]}/{file.relative_to(tree[0])}", recursive=False, filter=fixed)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _config(diffs: Sequence[str], entrypoint: list[str] | None) -> bytes:
+    settings: dict[str, Any] = {"Env": [f"PATH={SPARK_PATH}"], "WorkingDir": "/workspace", "Labels": None}
+    settings |= {"Entrypoint": entrypoint, "Cmd": None if entrypoint == ["vllm", "serve"] else ["/bin/bash"]}
+    architecture = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
+    day = "1970-01-01T00:00:00Z"
+    history = [{"created": day, "created_by": "sparkcluster lab"} for _ in diffs]
+    document = {"architecture": architecture, "os": "linux", "created": day, "config": settings}
+    document |= {"rootfs": {"type": "layers", "diff_ids": list(diffs)}, "history": history}
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _write(
+    out: Any,
+    configs: Mapping[str, tuple[bytes, Sequence[str]]],
+    layers: Path,
+    *,
+    without: str = "",
+    tag: str | None = None,
+) -> None:
+    """An archive for ``docker load`` with several images, each layer once."""
+    manifest = []
+    with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+
+        def add(name: str, content: bytes) -> None:
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o644
+            archive.addfile(entry, io.BytesIO(content))
+
+        written = {without}
+        for name, (config, tops) in configs.items():
+            for top in tops:
+                if top not in written:
+                    written.add(top)
+                    entry = archive.gettarinfo(str((layers / f"{top}.tar").resolve()), f"{top}/layer.tar")
+                    with (layers / f"{top}.tar").open("rb") as source:
+                        archive.addfile(entry, source)
+            file = f"{hashlib.sha256(config).hexdigest()}.json"
+            add(file, config)
+            reference = tag or f"{name}:built"
+            manifest.append({"Config": file, "RepoTags": [reference], "Layers": [f"{top}/layer.tar" for top in tops]})
+        add("manifest.json", json.dumps(manifest).encode())
+
+
+def _locate(data_root: Path, reference: str, config: bytes) -> Known:
+    """Where Docker (storage driver overlay2) keeps an image: its own files, and each layer's folder."""
+    digest = hashlib.sha256(config).hexdigest()
+    image = "image/overlay2"
+    metadata = [f"{image}/imagedb/content/sha256/{digest}"]
+    if (data_root / f"{image}/imagedb/metadata/sha256/{digest}").is_dir():
+        metadata.append(f"{image}/imagedb/metadata/sha256/{digest}")
+    layers, chain = [], ""
+    for diff in json.loads(config)["rootfs"]["diff_ids"]:
+        chain = diff if not chain else "sha256:" + hashlib.sha256(f"{chain} {diff}".encode()).hexdigest()
+        folder = f"{image}/layerdb/sha256/{chain.removeprefix('sha256:')}"
+        metadata.append(folder)
+        layers.append("overlay2/" + (data_root / folder / "cache-id").read_text())
+    return Known(reference, f"sha256:{digest}", layers, metadata)

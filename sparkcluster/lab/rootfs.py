@@ -1,0 +1,221 @@
+"""Root file systems for the lab's images: Debian or Ubuntu as the machine's own apt sources have it.
+
+Made once per recipe and kept as tar files in the cache, so that an image costs no download the second time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkcluster.lab.engine.install import cache_directory
+from sparkcluster.lab.machine import LabError
+
+# What the engine's image needs beside Python: the libraries of vLLM's CPU build, and a C compiler as every
+# image has that can run Triton (the launcher compiles a small library with it).
+ENGINE_PACKAGES = ("gcc", "libnuma1", "libgomp1", "procps", "iproute2")
+_LEFT_OUT = (
+    "./var/lib/apt/lists/*",
+    "./var/cache/apt/*",
+    "./var/cache/debconf/*",
+    "./var/log/*",
+    "./usr/share/doc/*",
+    "./usr/share/man/*",
+    "./usr/share/locale/*",
+    "./usr/share/info/*",
+    "./etc/resolv.conf",
+    "./etc/hostname",
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the machine's distribution comes from."""
+
+    mirror: str
+    suite: str
+    components: tuple[str, ...]
+    keyring: str | None
+
+
+@dataclass(frozen=True)
+class Base:
+    """A root file system as a tar file, and its Python's version (3.11)."""
+
+    archive: Path
+    python: str
+
+
+def apt_source(root: Path = Path("/")) -> Source:
+    """The mirror of the machine's own suite, from its apt sources in either format.
+
+    Raises:
+        LabError: there is none.
+    """
+    release = (root / "etc/os-release").read_text()
+    found = re.search(r"^VERSION_CODENAME=\"?([\w-]+)", release, re.MULTILINE)
+    suite = found[1] if found else ""
+    wanted = ("main", "universe") if re.search(r"^ID=\"?ubuntu", release, re.MULTILINE) else ("main",)
+    apt = root / "etc/apt"
+    for file in [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*"))]:
+        if not file.is_file():
+            continue
+        entries = _deb822(file.read_text()) if file.suffix == ".sources" else _one_line(file.read_text())
+        for kinds, uris, suites, components, keyring in entries:
+            if "deb" in kinds and suite in suites and uris:
+                return Source(uris[0], suite, tuple(one for one in wanted if one in components), keyring)
+    raise LabError(
+        f"the apt sources of this machine name no mirror of {suite or 'its own release'}",
+        step="build image",
+        hint="sudo apt-get update, and see /etc/apt/sources.list",
+    )
+
+
+_Entry = tuple[list[str], list[str], list[str], list[str], str | None]
+
+
+def _deb822(text: str) -> Iterator[_Entry]:
+    for paragraph in re.split(r"\n\s*\n", text):
+        fields = {
+            name.lower(): value.split()
+            for name, value in re.findall(r"^(\w[\w-]*):[ \t]*(.*(?:\n[ \t]+.*)*)", paragraph, re.MULTILINE)
+        }
+        signed = fields.get("signed-by", [])
+        keyring = signed[0] if signed and signed[0].startswith("/") else None
+        yield (
+            fields.get("types", []),
+            fields.get("uris", []),
+            fields.get("suites", []),
+            fields.get("components", []),
+            keyring,
+        )
+
+
+def _one_line(text: str) -> Iterator[_Entry]:
+    for line in text.splitlines():
+        found = re.match(r"\s*(deb)\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s+([^#]*)", line)
+        if found:
+            signed = re.search(r"signed-by=(\S+)", found[2] or "")
+            yield [found[1]], [found[3]], [found[4]], found[5].split(), signed[1] if signed else None
+
+
+def light() -> Base:
+    """The smallest system that runs Python, for the stub engine."""
+    source = apt_source()
+    folder = _folder("light", [repr(source)])
+    if not (folder / "about.json").is_file():
+        with _scratch() as scratch:
+            root = scratch / "root"
+            _debootstrap(source, root)
+            _pack(root, folder)
+    return _known(folder)
+
+
+def full(packages: Iterable[str] = ENGINE_PACKAGES) -> Base:
+    """The system on which the real engine stands."""
+    base, names = light(), sorted(packages)
+    folder = _folder("full", [str(base.archive.parent.name), *names])
+    if not (folder / "about.json").is_file():
+        with unpacked(base) as root:
+            shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
+            quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
+            run(["chroot", str(root), "apt-get", "-q", "update"], env=quiet, timeout_s=300)
+            install = ["apt-get", "-q", "install", "-y", "--no-install-recommends", *names]
+            run(["chroot", str(root), *install], env=quiet, timeout_s=600)
+            _pack(root, folder)
+    return _known(folder)
+
+
+@contextmanager
+def unpacked(base: Base) -> Iterator[Path]:
+    """A copy of the root file system in a folder that is gone afterwards."""
+    with _scratch() as scratch:
+        root = scratch / "root"
+        root.mkdir()
+        run(["tar", "-C", str(root), "--numeric-owner", "-xpf", str(base.archive)], timeout_s=300)
+        yield root
+
+
+def run(argv: list[str], *, timeout_s: float, env: dict[str, str] | None = None) -> str:
+    """Run a program of the machine; its output.
+
+    Raises:
+        LabError: it failed or outlived its limit, with its last line.
+    """
+    try:
+        done = subprocess.run(
+            argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
+        )
+    except FileNotFoundError as error:
+        raise LabError(
+            f"{argv[0]} is not installed",
+            step="build image",
+            hint=f"sudo apt-get install -y {Path(argv[0]).name}",
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise LabError(f"{argv[0]} took longer than {timeout_s:.0f} s", step="build image") from error
+    if done.returncode != 0:
+        said = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
+        raise LabError(
+            f"{argv[0]} failed: {said[-1] if said else 'no message'}", step="build image: " + " ".join(argv[:4])
+        )
+    return done.stdout.decode(errors="replace")
+
+
+def _debootstrap(source: Source, root: Path) -> None:
+    argv = ["debootstrap", "--variant=minbase", "--include=python3"]
+    argv.append("--components=" + ",".join(source.components))
+    if source.keyring and Path(source.keyring).is_file():
+        argv.append(f"--keyring={source.keyring}")
+    run([*argv, source.suite, str(root), source.mirror], timeout_s=900)
+
+
+def _pack(root: Path, folder: Path) -> None:
+    """Keep ``root`` in the cache; what says that it is there comes last."""
+    python = run(
+        ["chroot", str(root), "python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], timeout_s=60
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = folder / "root.tar.part"
+    run(tar(root, fresh), timeout_s=300)
+    fresh.replace(folder / "root.tar")
+    (folder / "about.json").write_text(json.dumps({"python": python.strip()}) + "\n")
+
+
+def tar(root: Path, archive: Path | None = None) -> list[str]:
+    """Command that packs a root file system, in one order and without times, into a file or to stdout."""
+    excludes = [f"--exclude={pattern}" for pattern in _LEFT_OUT]
+    fixed = ["--sort=name", "--mtime=@0", "--numeric-owner", "--format=posix"]
+    fixed.append("--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime")
+    return ["tar", "-C", str(root), *fixed, *excludes, "-cf", str(archive) if archive else "-", "."]
+
+
+def _known(folder: Path) -> Base:
+    about = json.loads((folder / "about.json").read_text())
+    return Base(folder / "root.tar", about["python"])
+
+
+def _folder(kind: str, parts: list[str]) -> Path:
+    made_of = [*parts, os.uname().machine, *_LEFT_OUT]
+    digest = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:12]
+    return cache_directory() / "lab" / "base" / f"{kind}-{digest}"
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    parent = cache_directory() / "lab" / "scratch"
+    parent.mkdir(parents=True, exist_ok=True)
+    path = Path(tempfile.mkdtemp(dir=parent))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
