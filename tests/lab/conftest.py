@@ -288,14 +288,26 @@ class Cli:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, lab: Lab) -> Iterator[Cli]:
+def make_cli(tmp_path: Path) -> Iterator[Callable[[], Cli]]:
+    """A command line with a home of its own; what it started is ended with the test, whatever its lab looks like."""
+    made: list[Cli] = []
+
+    def make() -> Cli:
+        home = tmp_path / f"home-{len(made)}"
+        home.mkdir()
+        made.append(Cli(home))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+
+
+@pytest.fixture
+def cli(lab: Lab, make_cli: Callable[[], Cli]) -> Cli:
     """``cli(*argv, env=…, timeout=…)`` runs a command, ``cli.start(…)`` starts one; ended before the lab is cleaned."""
     del lab
-    home = tmp_path / "home"
-    home.mkdir()
-    one = Cli(home)
-    yield one
-    one.end()
+    return make_cli()
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
