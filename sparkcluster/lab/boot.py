@@ -225,7 +225,7 @@ def preload(root: Path, config: dict[str, Any], *, first_boot: bool) -> None:
     if config["image_engine"]:
         from sparkcluster.lab import images
 
-        # On every boot: what is mounted into Docker's directory is gone after a reboot.
+        # On every boot: what is mounted into Docker's directory went with the last one.
         images.mount_into(images.prepare(config["image_engine"]), root / "var/lib/docker")
     if first_boot and config["model_path"]:
         from sparkcluster.lab.engine import model
