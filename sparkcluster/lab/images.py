@@ -102,8 +102,11 @@ def mount_into(store: ImageStore, data_root: Path) -> None:
             _copy_layer(source, layers)
         _tag(store, data_root)
         marker.touch()
-    # Docker mounts this folder over itself when it is no mount point, which would hide what is mounted in it.
-    mount(str(layers), layers, flags=MS_BIND)
+    # Docker mounts these two over themselves where they are no mount points yet, which would hide what is
+    # mounted in them.
+    for place in (data_root, layers):
+        if not os.path.ismount(place):
+            mount(str(place), place, flags=MS_BIND)
     for source in store.layers:
         target = layers / source.name / "diff"
         if target.is_dir():
