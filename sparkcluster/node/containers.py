@@ -61,6 +61,8 @@ def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str
         Unreadable: the Docker engine cannot be asked.
     """
     status, found = machine.docker("/images/%s/json" % quoted(reference))
+    if status == 404 and "@" in reference:
+        status, found = machine.docker("/images/%s/json" % quoted(staged_as(reference)))
     if status == 404:
         return None
     if status != 200 or not isinstance(found, dict):
@@ -80,6 +82,19 @@ def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str
         "size_bytes": int(found.get("Size") or 0),
         "inside": inside(machine, state_dir, _text(found, "Id")),
     }
+
+
+def staged_as(reference: str) -> str:
+    """Name that a copy of an image gets: Docker tags nothing with a digest, so that becomes a tag of its own.
+
+    ``docker load`` loses the digests of a repository (moby#22011), so the reference itself would not be found.
+    """
+    name, at, digest = reference.partition("@")
+    if not at:
+        return reference
+    repository, colon, tag = name.rpartition(":")
+    repository = repository if colon and "/" not in tag else name
+    return "%s:%s" % (repository, digest.replace(":", "-"))
 
 
 def inside_path(state_dir: str, image_id: str) -> str:

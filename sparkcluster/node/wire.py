@@ -116,7 +116,7 @@ class Wire:
     def read_into(self, view: memoryview) -> int:
         """Fill some of ``view``; never 0."""
         try:
-            size = self.reader.readinto(view)  # type: ignore[attr-defined]
+            size = self.reader.readinto1(view)  # type: ignore[attr-defined]
         except socket.timeout:
             raise Failed("link", "nothing came for %.0f s" % STALL_S) from None
         except OSError as error:

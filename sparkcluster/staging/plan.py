@@ -13,7 +13,7 @@ from sparkcluster.facts.model import Facts, Image, Weights, read
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Topology
 
-What = Literal["weights", "image"]
+What = Literal["weights", "image", "ray"]
 
 # Networks of containers and virtual machines look alike on every node and connect none.
 _NOT_BETWEEN_NODES = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "tailscale", "podman")

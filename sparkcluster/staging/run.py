@@ -15,6 +15,7 @@ from sparkcluster.facts.model import Facts, Image, Weights
 from sparkcluster.gather import gather
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import stream
+from sparkcluster.node.containers import staged_as
 from sparkcluster.spec import Spec
 from sparkcluster.staging.copy import Errand, Failure, copy, ends, explain, follow
 from sparkcluster.staging.plan import Staging, What, address, missing, nowhere, room
@@ -298,7 +299,7 @@ class _Run:
         request: dict[str, Any] = {
             "what": "image",
             "image_id": image.id,
-            "reference": tag_of(self.spec.playbook.image or ""),
+            "reference": staged_as(self.spec.playbook.image or ""),
             "layers": list(image.layers),
             "size": image.size_bytes,
         }
@@ -317,13 +318,3 @@ def registry_of(reference: str) -> str:
     """Host of the registry in an image reference; empty for Docker Hub, which ``docker login`` means by itself."""
     first, slash, _ = reference.partition("/")
     return first if slash and ("." in first or ":" in first or first == "localhost") else ""
-
-
-def tag_of(reference: str) -> str:
-    """Name that a copy gets. Docker tags nothing with a digest, so that becomes a tag of its own."""
-    name, at, digest = reference.partition("@")
-    if not at:
-        return reference
-    repository, colon, tag = name.rpartition(":")
-    repository = repository if colon and "/" not in tag else name
-    return f"{repository}:{digest.replace(':', '-')}"

@@ -1,0 +1,171 @@
+"""Nodes of one machine: each a home of its own, a Docker engine made of files, and one lease."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.hosts import program
+from sparkcluster.hosts.base import Result
+from sparkcluster.hosts.local import LocalHost
+
+DOCKER = f"""#!{sys.executable} -IS
+import hashlib, json, os, sys
+place = os.environ["FAKE_DOCKER"]
+path = lambda *parts: os.path.join(place, *parts)
+def known(name):
+    if os.path.exists(path("refs", name.replace("/", "%"))):
+        return open(path("refs", name.replace("/", "%"))).read()
+    return name if os.path.exists(path("images", name)) else None
+def fail(text):
+    sys.stderr.write(text + "\\n"); sys.exit(1)
+with open(path("calls"), "a") as calls:
+    calls.write(json.dumps(sys.argv[1:]) + "\\n")
+verb = sys.argv[1]
+if verb == "save":
+    if os.path.exists(path("broken")):
+        sys.stdout.buffer.write(b"x" * 100000); sys.stdout.flush(); fail("no space left on device")
+    sys.stdout.buffer.write(open(path("images", known(sys.argv[2])), "rb").read())
+elif verb == "load":
+    data = sys.stdin.buffer.read()
+    if os.path.exists(path("full")):
+        fail("write /layer.tar: no space left on device")
+    name = "sha256:" + hashlib.sha256(data).hexdigest()
+    open(path("images", name), "wb").write(data)
+    print("Loaded image ID: " + name)
+elif verb == "tag":
+    open(path("refs", sys.argv[3].replace("/", "%")), "w").write(known(sys.argv[2]))
+elif verb == "image":
+    name = known(sys.argv[3])
+    if name is None:
+        fail("Error response from daemon: No such image: " + sys.argv[3])
+    print(json.dumps([{{"Id": name, "RootFS": {{"Layers": ["sha256:layer"]}}}}]))
+elif verb == "pull":
+    print("latest: Pulling", flush=True)
+    fail(open(path("registry")).read())
+elif verb == "run":
+    open(path("environ"), "w").write(json.dumps(dict(os.environ)))
+    fail("hub says 403")
+"""
+
+
+class Node(LocalHost):
+    """A node with a home and a Docker engine of its own."""
+
+    def __init__(self, name: str, home: Path, tools: Path) -> None:
+        super().__init__(name)
+        self.home = home
+        self.docker = home / "docker"
+        for folder in ("images", "refs"):
+            (self.docker / folder).mkdir(parents=True)
+        self._before = [
+            "env", f"HOME={home}", f"FAKE_DOCKER={self.docker}", f"PATH={tools}:{os.environ['PATH']}",
+        ]  # fmt: skip
+
+    def _start(self, argv: list[str]) -> subprocess.Popen[bytes] | Result:
+        return super()._start([*self._before, *argv])
+
+    @property
+    def hf_home(self) -> Path:
+        return self.home / ".cache" / "huggingface"
+
+    def add_image(self, content: bytes, reference: str) -> str:
+        image_id = "sha256:" + hashlib.sha256(content).hexdigest()
+        (self.docker / "images" / image_id).write_bytes(content)
+        (self.docker / "refs" / reference.replace("/", "%")).write_text(image_id)
+        return image_id
+
+    def images(self) -> dict[str, str]:
+        return {path.name.replace("%", "/"): path.read_text() for path in (self.docker / "refs").iterdir()}
+
+    def docker_calls(self) -> list[list[str]]:
+        calls = self.docker / "calls"
+        return [json.loads(line) for line in calls.read_text().splitlines()] if calls.exists() else []
+
+
+@pytest.fixture
+def node(tmp_path):
+    """Makes a node by its name."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "docker").write_text(DOCKER)
+    (tools / "docker").chmod(0o755)
+    return lambda name: Node(name, tmp_path / name, tools)
+
+
+class HeldLease:
+    """The lease of cluster ``atlas`` with epoch 7, held by the test."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = str(state_dir)
+        place = state_dir / "clusters" / "atlas"
+        place.mkdir(parents=True)
+        (place / "lease.json").write_text('{"epoch": 7, "operator": "test"}')
+        self._file = (place / "lease.lock").open("w")
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def document(self, epoch: int = 7) -> dict:
+        return {"state_dir": self.state_dir, "cluster": "atlas", "epoch": epoch}
+
+    def let_go(self) -> None:
+        self._file.close()
+
+
+@pytest.fixture
+def lease(tmp_path):
+    held = HeldLease(tmp_path / "state")
+    yield held
+    held.let_go()
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Relays that give up after a second without progress."""
+    real = program.source.__wrapped__
+
+    def source(module: str) -> str:
+        return real(module).replace("STALL_S = 15.0", "STALL_S = 1.0")
+
+    monkeypatch.setattr(program, "source", source)
+
+
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+
+def write_model(hf_home: Path, model: str = "Qwen/Qwen3-8B", *, weights: bytes = b"w" * 3_000_000) -> dict[str, int]:
+    """A model as Hugging Face's cache holds it; sizes by name."""
+    root = hf_home / "hub" / ("models--" + model.replace("/", "--"))
+    snapshot = root / "snapshots" / REVISION
+    (snapshot / "sub").mkdir(parents=True)
+    (root / "blobs").mkdir()
+    (root / "refs").mkdir()
+    (root / "refs" / "main").write_text(REVISION)
+    files = {"config.json": b"{}", "tokenizer.json": b"{ }", "model.safetensors": weights, "sub/empty.txt": b""}
+    for name, content in files.items():
+        blob = root / "blobs" / hashlib.sha256(content).hexdigest()
+        blob.write_bytes(content)
+        up = "../" * (2 + name.count("/"))
+        (snapshot / name).symlink_to(f"{up}blobs/{blob.name}")
+    return {name: len(content) for name, content in files.items()}
+
+
+def tree(folder: Path) -> dict[str, bytes | str]:
+    """Files with their content and links with their target below ``folder``."""
+    return {
+        str(path.relative_to(folder)): str(path.readlink()) if path.is_symlink() else path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_symlink() or path.is_file()
+    }
+
+
+@pytest.fixture
+def model():
+    """Functions that write a model into a cache and read a tree back, and the revision."""
+    return write_model, tree, REVISION

@@ -1,0 +1,132 @@
+"""Who lacks what, who has it, and over which address it goes: pure."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.errors import StageError
+from sparkcluster.node.containers import staged_as
+from sparkcluster.staging.plan import address, missing, room
+from sparkcluster.staging.run import registry_of
+from sparkcluster.topology.build import build
+
+HOSTS = {"a": "spark-a", "b": "spark-b", "c": "spark-c"}
+WHOLE = {
+    "path": "/w",
+    "revision": "r1",
+    "files": [{"name": "config.json", "size_bytes": 10}, {"name": "m.safetensors", "size_bytes": 5_000_000_000}],
+}
+
+
+@pytest.fixture
+def three(spark, cluster):
+    """Facts of three nodes on one switch, changed by name of node, and the spec."""
+
+    def make(changes=None, **more):
+        changes = changes or {}
+        facts = {
+            name: spark(
+                {"enp1s0f0np0": f"10.1.0.{place}/24", "enP2p1s0f0np0": f"10.2.0.{place}/24"},
+                management=f"192.168.86.{place}/24",
+                **changes.get(name, {}),
+            )
+            for place, name in enumerate(HOSTS, 11)
+        }
+        spec = cluster(HOSTS, **more)
+        return facts, build(spec, facts), spec
+
+    return make
+
+
+def test_nothing_is_missing_where_all_have_it(three):
+    world = three({name: {"weights": WHOLE} for name in HOSTS})
+    for what in ("weights", "image"):
+        staging = missing(*world, what)
+        assert (staging.sources, staging.missing) == (("a", "b", "c"), ())
+
+
+def test_nodes_say_what_they_lack(three):
+    cut = {**WHOLE, "missing": ["x.safetensors", "y"], "truncated": ["m.safetensors"]}
+    staging = missing(*three({"b": {"weights": WHOLE}, "c": {"weights": cut}}), "weights")
+    assert staging.sources == ("b",)
+    assert staging.missing == (("a", "not there"), ("c", "x.safetensors missing and 2 more"))
+    assert staging.download == ()
+    assert staging.size_bytes == 5_000_000_010
+
+
+def test_another_revision_than_the_heads_is_missing(three):
+    other = {**WHOLE, "revision": "r2"}
+    staging = missing(*three({"a": {"weights": WHOLE}, "b": {"weights": other}, "c": {"weights": WHOLE}}), "weights")
+    assert staging.sources == ("a", "c")
+    assert staging.missing == (("b", "revision r2 in place of r1"),)
+
+
+def test_another_image_under_the_same_name_is_missing_and_another_id_of_the_same_layers_is_not(three):
+    image = {"reference": "i", "id": "sha256:1", "layers": ["l1"], "size_bytes": 9}
+    world = three(
+        {
+            "a": {"image": image},
+            "b": {"image": {**image, "id": "sha256:2"}},
+            "c": {"image": {**image, "id": "sha256:3", "layers": ["l9"]}},
+        }
+    )
+    staging = missing(*world, "image")
+    assert (staging.sources, staging.missing) == (("a", "b"), (("c", "another image has its name"),))
+
+
+def test_what_nobody_has_is_downloaded_by_the_head_first(three):
+    staging = missing(*three({name: {"image": None} for name in HOSTS}), "image")
+    assert (staging.sources, staging.download) == ((), ("a", "b", "c"))
+    assert missing(*three(), "weights").download == ("a", "b", "c")
+
+
+def test_a_directory_that_nobody_has_names_the_node_and_the_command(three):
+    world = three(playbook={"model": {"path": "/models/a b"}})
+    with pytest.raises(StageError, match="the weights of /models/a b lie on no node") as caught:
+        missing(*world, "weights")
+    assert caught.value.node == "a"
+    assert caught.value.hint == "put them there: rsync -a DIRECTORY/ nvidia@spark-a:'/models/a b'/"
+
+
+def test_copies_go_over_a_rail(three):
+    facts, topology, _ = three()
+    assert address(facts, topology, "b", "c") == "10.1.0.12"
+
+
+def test_without_a_rail_the_management_network_will_do_and_docker0_never(spark, cluster):
+    docker = [{"name": "docker0", "mac": "", "operstate": "up", "carrier": True, "mtu": 1500,
+               "addresses": ["172.17.0.1/16"]}]  # fmt: skip
+    facts = {name: spark(management=f"192.168.86.{place}/24") for place, name in enumerate("ab", 11)}
+    topology = build(cluster({"a": "a", "b": "b"}), facts)
+    assert address(facts, topology, "a", "b") == "192.168.86.11"
+    only = {name: spark(interfaces=docker) for name in "ab"}
+    with pytest.raises(StageError, match="a and b are on no network together"):
+        address(only, topology, "a", "b")
+
+
+def test_two_replicas_of_one_node_each_still_copy_over_the_cable(spark, cluster):
+    facts = {name: spark({"enp1s0f0np0": f"10.1.0.{place}/24"}) for place, name in enumerate("ab", 11)}
+    spec = cluster({"a": "a", "b": "b"}, groups=[{"name": "one", "nodes": ["a"]}, {"name": "two", "nodes": ["b"]}])
+    assert address(facts, build(spec, facts), "a", "b") == "10.1.0.11"
+
+
+def test_a_disk_that_is_too_small_is_told_before_anything_is_sent(three):
+    small = [{"purpose": "hf_home", "path": "/home", "total_bytes": 10, "free_bytes": 4_000_000_000}]
+    facts, topology, spec = three({"a": {"weights": WHOLE}, "b": {"disks": small}})
+    with pytest.raises(StageError, match=r"b has 4\.0 GB free at /home, and weights .* take 5\.0 GB") as caught:
+        room(facts, missing(facts, topology, spec, "weights"), spec)
+    assert caught.value.node == "b"
+
+
+@pytest.mark.parametrize(
+    ("reference", "tag", "registry"),
+    [
+        ("vllm/vllm-openai:v0.18.0", "vllm/vllm-openai:v0.18.0", ""),
+        ("nvcr.io/nvidia/vllm:25.11-py3", "nvcr.io/nvidia/vllm:25.11-py3", "nvcr.io"),
+        ("reg:5000/a@sha256:ab", "reg:5000/a:sha256-ab", "reg:5000"),
+        ("reg:5000/a:v1@sha256:ab", "reg:5000/a:sha256-ab", "reg:5000"),
+        ("localhost/a", "localhost/a", "localhost"),
+    ],
+)
+def test_names_of_images(reference, tag, registry):
+    assert (staged_as(reference), registry_of(reference)) == (tag, registry)

@@ -1,0 +1,278 @@
+"""One copy between two real relays, and between one relay and a peer that misbehaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+
+import pytest
+
+from sparkcluster.errors import LeaseLost, StageError
+from sparkcluster.hosts.program import stream
+from sparkcluster.node import wire
+from sparkcluster.staging.copy import Errand, copy, documents
+
+
+@pytest.fixture
+def pair(node, lease, impatient):
+    return node("a"), node("b")
+
+
+@pytest.fixture
+def errand(lease):
+    return Errand("stage weights", lease.document(), lambda: False)
+
+
+def move(errand, source, target, sending, receiving, told=None):
+    return copy(
+        errand, source, target, address="127.0.0.1", requests=(sending, receiving),
+        tell=lambda done, total: told.append((done, total)) if told is not None else None,
+    )  # fmt: skip
+
+
+def roots(pair, **more):
+    shared = {"what": "files", "verify": False, **more}
+    folder = "hub/models--Qwen--Qwen3-8B"
+    return tuple({**shared, "root": f"{one.hf_home}/{folder}"} for one in pair)
+
+
+def test_a_snapshot_arrives_with_its_links_and_its_ref_and_a_second_run_moves_nothing(pair, errand, model):
+    write, tree, revision = model
+    sizes = write(pair[0].hf_home)
+    asked = roots(pair, revision=revision, ref="main")
+    (pair[0].hf_home / "hub/models--Qwen--Qwen3-8B/blobs/other").write_bytes(b"of another revision")
+    told = []
+    done = move(errand, *pair, *asked, told)
+    assert done["bytes"] == sum(sizes.values())
+    assert told
+    want = tree(pair[0].hf_home)
+    del want["hub/models--Qwen--Qwen3-8B/blobs/other"]
+    assert tree(pair[1].hf_home) == want
+    assert move(errand, *pair, *asked)["bytes"] == 0
+
+
+def test_a_directory_arrives_with_its_times_and_only_what_changed_moves_again(pair, errand, tmp_path):
+    source, target = tmp_path / "from", tmp_path / "to"
+    (source / "sub").mkdir(parents=True)
+    (source / "one.bin").write_bytes(b"1" * 100_000)
+    (source / "sub" / "two.bin").write_bytes(b"2" * 100)
+    os.utime(source / "one.bin", ns=(5, 7_000_000_000))
+    asked = {"what": "files", "root": str(source)}, {"what": "files", "root": str(target)}
+    assert move(errand, *pair, *asked)["bytes"] == 100_100
+    assert (target / "one.bin").stat().st_mtime_ns == 7_000_000_000
+    (source / "sub" / "two.bin").write_bytes(b"3" * 101)
+    assert move(errand, *pair, *asked)["bytes"] == 101
+    assert (target / "sub" / "two.bin").read_bytes() == b"3" * 101
+
+
+def test_what_an_earlier_run_left_is_gone_on_with(pair, errand, model):
+    write, tree, revision = model
+    write(pair[0].hf_home)
+    asked = roots(pair, revision=revision, ref="main")
+    move(errand, *pair, *asked)
+    blob = max((pair[1].hf_home / "hub/models--Qwen--Qwen3-8B/blobs").iterdir(), key=lambda one: one.stat().st_size)
+    partial = blob.with_name(f".{blob.name}.{_mark('3000000')}.partial")
+    partial.write_bytes(blob.read_bytes()[:2_000_000])
+    blob.unlink()
+    assert move(errand, *pair, *asked)["bytes"] == 1_000_000
+    assert tree(pair[1].hf_home) == tree(pair[0].hf_home)
+
+
+def _mark(text: str) -> str:
+    import hashlib
+
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def test_verify_finds_and_mends_what_only_has_the_right_size(pair, errand, model):
+    write, tree, revision = model
+    sizes = write(pair[0].hf_home)
+    asked = roots(pair, revision=revision, ref="main", verify=True)
+    assert move(errand, *pair, *asked)["bytes"] == sum(sizes.values())
+    blob = max((pair[1].hf_home / "hub/models--Qwen--Qwen3-8B/blobs").iterdir(), key=lambda one: one.stat().st_size)
+    blob.write_bytes(b"X" * 3_000_000)
+    assert move(errand, *pair, *roots(pair, revision=revision, ref="main"))["bytes"] == 0
+    assert move(errand, *pair, *asked)["bytes"] == 3_000_000
+    assert tree(pair[1].hf_home) == tree(pair[0].hf_home)
+
+
+def test_verify_names_a_source_that_is_damaged_itself(pair, errand, model):
+    write, _, revision = model
+    write(pair[0].hf_home)
+    blob = max((pair[0].hf_home / "hub/models--Qwen--Qwen3-8B/blobs").iterdir(), key=lambda one: one.stat().st_size)
+    blob.write_bytes(b"X" * 3_000_000)
+    with pytest.raises(StageError, match="is damaged on the sender's side"):
+        move(errand, *pair, *roots(pair, revision=revision, ref="main", verify=True))
+
+
+def test_a_source_that_is_gone_is_named(pair, errand, model):
+    with pytest.raises(StageError, match=r"stage weights on a: .* is not there") as caught:
+        move(errand, *pair, *roots(pair, revision="abc"))
+    assert caught.value.node == "a"
+
+
+def test_a_place_that_cannot_be_written_is_named(pair, errand, model):
+    write, _, revision = model
+    write(pair[0].hf_home)
+    sending, receiving = roots(pair, revision=revision, ref="main")
+    with pytest.raises(StageError, match="stage weights on b: ") as caught:
+        move(errand, *pair, sending, {**receiving, "root": "/proc/nothing"})
+    assert caught.value.node == "b"
+
+
+@pytest.mark.parametrize("epoch", [6, 8])
+def test_another_epoch_is_refused(pair, lease, model, epoch):
+    write, tree, revision = model
+    write(pair[0].hf_home)
+    errand = Errand("stage weights", lease.document(epoch), lambda: False)
+    with pytest.raises(LeaseLost, match="a refuses the change: epoch"):
+        move(errand, *pair, *roots(pair, revision=revision, ref="main"))
+    assert tree(pair[1].home) == {}
+
+
+def test_an_image_arrives_under_its_name_and_is_sent_once(pair, errand):
+    image_id = pair[0].add_image(b"layer" * 500_000, "vllm:v1")
+    request = {"what": "image", "image_id": image_id, "reference": "vllm:v1", "layers": ["l"], "size": 2_500_000}
+    done = move(errand, *pair, request, request)
+    assert done == {"bytes": 2_500_000, "image_id": image_id}
+    assert pair[1].images() == {"vllm:v1": image_id}
+    (pair[1].docker / "refs" / "vllm:v1").unlink()
+    assert move(errand, *pair, request, request)["bytes"] == 0
+    assert pair[1].images() == {"vllm:v1": image_id}
+    assert ["load"] in pair[1].docker_calls()
+    assert pair[0].docker_calls().count(["save", image_id]) == 1
+
+
+@pytest.mark.parametrize(("where", "mark"), [(0, "broken"), (1, "full")])
+def test_a_full_disk_of_docker_names_its_node(pair, errand, where, mark):
+    image_id = pair[0].add_image(b"layer" * 500_000, "vllm:v1")
+    (pair[where].docker / mark).touch()
+    request = {"what": "image", "image_id": image_id, "reference": "vllm:v1", "layers": ["l"]}
+    with pytest.raises(StageError, match="no space left on device") as caught:
+        move(errand, *pair, request, request)
+    assert caught.value.node == "ab"[where]
+    assert pair[1].images() == {}
+
+
+class Peer:
+    """The test as the sender: it listens, and speaks the protocol only as far as it wants."""
+
+    def __init__(self, monkeypatch, node, request) -> None:
+        self.port = 0
+        told = threading.Event()
+
+        def tell(port: int) -> None:
+            self.port = port
+            told.set()
+
+        monkeypatch.setattr(wire, "tell", tell)
+        self.wires: list[wire.Wire] = []
+        thread = threading.Thread(target=lambda: self.wires.append(wire.listen("127.0.0.1", "secret")))
+        thread.start()
+        assert told.wait(5)
+        self.running = stream(node, "relay", {**request, "do": "receive", "address": "127.0.0.1", "token": "secret",
+                                              "port": self.port})  # fmt: skip
+        thread.join(10)
+        self.wire = self.wires[0]
+
+    def outcome(self):
+        return list(documents(self.running, 10))[-1]
+
+    def close(self) -> None:
+        self.wire.close()
+        self.running.close()
+
+
+@pytest.fixture
+def peer(node, lease, impatient, monkeypatch, tmp_path):
+    made = Peer(monkeypatch, node("b"), {**lease.document(), "what": "files", "root": str(tmp_path / "to")})
+    yield made
+    made.close()
+
+
+def offer(path="m.bin", size=10_000_000, **more):
+    return {"files": [{"path": path, "size": size, "mark": "m", "mtime": [0, 0]}], "links": [], "refs": {}, **more}
+
+
+def test_a_sender_that_dies_in_the_middle_is_told_and_what_came_is_kept(peer, tmp_path):
+    peer.wire.send_line(offer())
+    assert peer.wire.read_line() == [[0, 0]]
+    peer.wire.send(b"x" * 4_000_000)
+    peer.wire.close()
+    assert peer.outcome() == {"failed": "the other side ended before all was there", "kind": "link"}
+    left = [one.name for one in (tmp_path / "to").iterdir()]
+    assert len(left) == 1
+    assert left[0].endswith(".partial")
+
+
+def test_a_link_that_is_cut_ends_it_within_the_limit(peer):
+    begin = time.monotonic()
+    peer.wire.send_line(offer())
+    peer.wire.send(b"x" * 1000)
+    assert peer.outcome() == {"failed": "nothing came for 1 s", "kind": "link"}
+    assert time.monotonic() - begin < 5
+
+
+def test_a_lease_that_is_lost_in_the_middle_stops_it(peer, lease, tmp_path):
+    peer.wire.send_line(offer())
+    peer.wire.send(b"x" * 1000)
+    lease.let_go()
+
+    def trickle() -> None:
+        try:
+            for _ in range(100):
+                peer.wire.send(b"x" * 1000)
+                time.sleep(0.05)
+        except wire.Failed:
+            return
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    said = peer.outcome()
+    thread.join(10)
+    assert "the lease lapsed" in said["refused"]
+    assert not (tmp_path / "to" / "m.bin").exists()
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", ""])
+def test_a_path_that_leads_out_is_refused(peer, tmp_path, path):
+    peer.wire.send_line(offer(path, 0))
+    assert peer.outcome()["failed"].startswith("the other side offers")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_link_that_leads_out_is_refused(peer, tmp_path):
+    peer.wire.send_line(offer(size=0, links=[["l", "../../x"]]))
+    assert peer.wire.read_line() == [[0, 0]]
+    assert peer.outcome()["failed"].startswith("the other side offers")
+    assert not (tmp_path / "to" / "l").is_symlink()
+
+
+def test_more_than_fits_is_told_before_a_byte_comes(peer):
+    peer.wire.send_line(offer(size=10**18))
+    said = peer.outcome()
+    assert said["kind"] == "disk"
+    assert "1000000000.0 GB are to come" in said["failed"]
+
+
+def test_a_controller_that_is_gone_ends_the_relay(peer):
+    peer.running._process.stdin.close()
+    assert peer.running._process.wait(5) == 1
+
+
+def test_who_does_not_know_the_token_gets_nothing(node, lease, impatient, tmp_path):
+    (tmp_path / "from").mkdir()
+    (tmp_path / "from" / "x").write_bytes(b"secret weights")
+    request = {**lease.document(), "what": "files", "do": "send", "root": str(tmp_path / "from"),
+               "address": "127.0.0.1", "token": "right"}  # fmt: skip
+    with stream(node("a"), "relay", request) as sender:
+        port = json.loads(next(sender.lines(10)))["port"]
+        wrong = wire.connect("127.0.0.1", port, "wrong")
+        with pytest.raises(wire.Failed):
+            wrong.read_line()
+        wrong.close()
+        right = wire.connect("127.0.0.1", port, "right")
+        assert [one["path"] for one in right.read_line()["files"]] == ["x"]
+        right.close()

@@ -1,0 +1,200 @@
+"""Staging a whole cluster: one download at most, then from node to node."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sparkcluster.errors import LeaseLost, RegistryAuth, StageError
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.staging import run, stage
+from sparkcluster.topology.build import build
+
+IMAGE = {"reference": "vllm/vllm-openai:v0.18.0", "layers": ["sha256:layer"], "size_bytes": 2_500_000}
+
+
+class World:
+    """Nodes a, b, c (on this machine), what is known of them, and the lease."""
+
+    def __init__(self, nodes, spark, cluster, lease) -> None:
+        self.nodes = {one.name: one for one in nodes}
+        self.lease = lease
+        self.changes = {name: {"image": None, "weights": None} for name in self.nodes}
+        self._spark, self._cluster = spark, cluster
+        self.told: list[tuple[str, str]] = []
+
+    def has_weights(self, name, sizes, revision) -> None:
+        files = [{"name": file, "size_bytes": size} for file, size in sizes.items()]
+        self.changes[name]["weights"] = {"path": "/w", "revision": revision, "files": files}
+
+    def has_image(self, name, image_id) -> None:
+        self.changes[name]["image"] = {**IMAGE, "id": image_id}
+
+    def stage(self, **more):
+        facts = {
+            name: self._spark({"enp1s0f0np0": f"10.1.0.{place}/24"}, **self.changes[name], hf_home=str(one.hf_home))
+            for place, (name, one) in enumerate(self.nodes.items(), 11)
+        }
+        spec = self._cluster(dict(zip(self.nodes, self.nodes, strict=True)), state_dir=self.lease.state_dir)
+        return stage(
+            Fleet(self.nodes), facts, build(spec, facts), spec,
+            **{"epoch": 7, "progress": lambda node, text: self.told.append((node, text)), **more},
+        )  # fmt: skip
+
+
+@pytest.fixture
+def world(node, spark, cluster, lease, impatient, monkeypatch):
+    monkeypatch.setattr(run, "address", lambda *_: "127.0.0.1")
+    return World([node(name) for name in "abc"], spark, cluster, lease)
+
+
+def test_all_nodes_end_with_what_one_had(world, model):
+    write, tree, revision = model
+    sizes = write(world.nodes["b"].hf_home)
+    world.has_weights("b", sizes, revision)
+    image_id = world.nodes["a"].add_image(b"layer" * 500_000, IMAGE["reference"])
+    world.has_image("a", image_id)
+    report = world.stage()
+    assert report.changed
+    assert sorted((one.what, one.node) for one in report.copied) == [
+        ("image", "b"), ("image", "c"), ("weights", "a"), ("weights", "c"),
+    ]  # fmt: skip
+    assert len({json.dumps(sorted(map(str, tree(one.hf_home).items()))) for one in world.nodes.values()}) == 1
+    assert {one.images()[IMAGE["reference"]] for one in world.nodes.values()} == {image_id}
+    assert ("c", "weights not there") in world.told
+    assert ("c", "weights complete") in world.told
+    assert json.dumps(report.as_json())
+
+
+def test_what_is_everywhere_is_left_alone(world, model):
+    for name in world.nodes:
+        world.has_weights(name, {"config.json": 2}, "r")
+        world.has_image(name, "sha256:1")
+    report = world.stage()
+    assert not report.changed
+    assert world.told == []
+
+
+def test_a_dry_run_says_what_is_missing_and_touches_nothing(world, model):
+    write, tree, revision = model
+    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
+    report = world.stage(what=["weights"], dry_run=True)
+    assert report.as_json()["staging"] == [
+        {"what": "weights", "name": "Qwen/Qwen3-8B", "from": ["a"], "size_bytes": 3_000_005,
+         "missing": {"b": "not there", "c": "not there"}}
+    ]  # fmt: skip
+    assert not report.changed
+    assert tree(world.nodes["b"].hf_home) == {}
+
+
+def test_every_node_is_tried_and_the_first_failure_is_told(world, model):
+    write, tree, revision = model
+    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
+    blocked = world.nodes["b"].hf_home
+    blocked.parent.mkdir()
+    blocked.write_text("a file where a directory should be")
+    with pytest.raises(StageError) as caught:
+        world.stage(what=["weights"])
+    assert (caught.value.node, caught.value.step) == ("b", "stage weights")
+    assert tree(world.nodes["c"].hf_home) == tree(world.nodes["a"].hf_home)
+
+
+def test_verify_looks_at_nodes_that_seem_whole(world, model):
+    write, tree, revision = model
+    for name in "abc":
+        world.has_weights(name, write(world.nodes[name].hf_home), revision)
+    blobs = world.nodes["c"].hf_home / "hub/models--Qwen--Qwen3-8B/blobs"
+    max(blobs.iterdir(), key=lambda one: one.stat().st_size).write_bytes(b"X" * 3_000_000)
+    report = world.stage(what=["weights"], verify=True)
+    assert {one.node: one.bytes for one in report.copied} == {"b": 0, "c": 3_000_000}
+    assert tree(world.nodes["c"].hf_home) == tree(world.nodes["a"].hf_home)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Error response from daemon: Head https://nvcr.io/v2/x: unauthorized: authentication required",
+        "pull access denied for x, repository does not exist or may require 'docker login': denied: no",
+        "error from registry: 401 Unauthorized",
+        "no basic auth credentials",
+    ],
+)
+def test_a_registry_that_wants_a_login_is_told_with_the_command(world, said):
+    (world.nodes["a"].docker / "registry").write_text(said)
+    with pytest.raises(RegistryAuth, match="wants a login on a") as caught:
+        world.stage(what=["image"])
+    assert caught.value.hint == "docker login   on a"
+
+
+def test_an_image_that_is_nowhere_is_told_in_the_registrys_words(world):
+    for one in world.nodes.values():
+        (one.docker / "registry").write_text("manifest for vllm/vllm-openai:v0.18.0 not found: manifest unknown")
+    with pytest.raises(StageError, match=r"a cannot pull it: manifest for .* manifest unknown") as caught:
+        world.stage(what=["image"])
+    assert not isinstance(caught.value, RegistryAuth)
+    assert caught.value.hint.startswith("docker pull vllm/vllm-openai:v0.18.0   on any node")
+
+
+def test_a_pulled_image_is_pulled_once_and_then_goes_from_node_to_node(world, monkeypatch):
+    """The pull itself is the fake's; what matters is what follows it."""
+    first = world.nodes["a"]
+
+    def fetch(self, staging, node):
+        assert node == "a"
+        world.has_image("a", first.add_image(b"layer" * 500_000, IMAGE["reference"]))
+        return 0
+
+    def gathered(fleet, spec, names):
+        assert names == ["a"]
+        from sparkcluster.gather import Gathered
+
+        return Gathered({"a": world._spark({"enp1s0f0np0": "10.1.0.11/24"}, **world.changes["a"])}, {})
+
+    monkeypatch.setattr(run._Run, "_fetch", fetch)
+    monkeypatch.setattr(run, "gather", gathered)
+    report = world.stage(what=["image"])
+    assert next((one.node, one.source) for one in report.copied) == ("a", "download")
+    assert {one.node for one in report.copied} == {"a", "b", "c"}
+    assert len({one.images()[IMAGE["reference"]] for one in world.nodes.values()}) == 1
+
+
+def test_without_hub_or_downloader_the_node_and_the_command_are_named(world):
+    with pytest.raises(StageError, match="the weights of Qwen/Qwen3-8B lie on no node") as caught:
+        world.stage(what=["weights"])
+    assert "hf download Qwen/Qwen3-8B --revision main" in caught.value.hint
+    assert f"HF_HOME={world.nodes['a'].hf_home}" in caught.value.hint
+
+
+def test_the_token_reaches_the_downloader_by_its_environment_alone(world, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_very_secret")
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    world.has_image("a", "sha256:1")
+    with pytest.raises(StageError, match="the hub does not give Qwen/Qwen3-8B to a: hub says 403"):
+        world.stage(what=["weights"])
+    call = world.nodes["a"].docker_calls()[0]
+    assert call[:2] == ["run", "--rm"]
+    assert call[call.index("HF_TOKEN") - 1] == "-e"
+    assert "hf_very_secret" not in json.dumps(call)
+    environ = json.loads((world.nodes["a"].docker / "environ").read_text())
+    assert environ["HF_TOKEN"] == "hf_very_secret"
+    assert environ["SPARKCLUSTER_ID"] == "Qwen/Qwen3-8B"
+
+
+def test_an_epoch_that_is_over_is_refused(world, model):
+    write, _, revision = model
+    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
+    with pytest.raises(LeaseLost, match="epoch 6 is over"):
+        world.stage(what=["weights"], epoch=6)
+
+
+def test_a_node_without_python_says_so(world, model):
+    write, _, revision = model
+    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
+    del world.nodes["c"]
+    del world.changes["c"]
+    world.nodes["b"] = FakeHost("b")
+    world.nodes["b"].hf_home = "/nowhere"
+    with pytest.raises(StageError, match=r"stage weights on b: "):
+        world.stage(what=["weights"])
