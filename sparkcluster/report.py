@@ -32,3 +32,8 @@ class Silent:
 
     def note(self, text: str) -> None:
         """Nothing is said."""
+
+
+def count(number: int, thing: str) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

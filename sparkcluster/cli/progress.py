@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 if TYPE_CHECKING:
     from rich.live import Live
+    from rich.spinner import Spinner
 
     from sparkcluster.report import Report
 
@@ -99,26 +100,32 @@ class Screen:
         self._step = ""
         self._began = time.monotonic()
         self._live: Live | None = None
+        self._spinner: Spinner | None = None
 
     def _draw(self) -> Any:
+        from rich.console import Group
         from rich.spinner import Spinner
         from rich.table import Table
         from rich.text import Text
 
+        seconds = f"  {time.monotonic() - self._began:.0f} s"
+        head = Text.assemble((self._step, "bold"), (seconds, "dim"))
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True)
         table.add_column(overflow="ellipsis", no_wrap=True)
-        seconds = f"{time.monotonic() - self._began:.0f} s"
-        table.add_row(Spinner("dots", text=Text(self._step, style="bold")), seconds)
         for node, text in self._nodes.items():
             table.add_row(Text(f"  {node}"), Text(text))
-        return table
+        self._spinner = self._spinner or Spinner("dots")
+        self._spinner.update(text=head)
+        return Group(self._spinner, table)
 
     def step(self, name: str, text: str = "") -> None:
         """A step begins; the one before is done."""
         if self._step:
             self._console.print(f"[green]✓[/] {self._step}", highlight=False)
         self._step = f"{name}  {text}" if text else name
+        self._began = time.monotonic()
+        self._nodes.clear()
         self._refresh()
 
     def progress(self, node: str, text: str) -> None:

@@ -20,7 +20,7 @@ from sparkcluster.launch.readiness import Readiness
 from sparkcluster.launch.verify import Answer, Endpoint, verify_group
 from sparkcluster.launch.watching import INTERVAL_S, Watching
 from sparkcluster.plan.model import Plan
-from sparkcluster.report import Report
+from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer, stop_steps
 from sparkcluster.runtime.ranks import KILL_GRACE_S, STOP_GRACE_S
 from sparkcluster.spec.playbook import Verify
@@ -216,7 +216,7 @@ def run(
     """Start (unless ``steps`` is None: they run already), watch, verify; on any failure stop every rank."""
     try:
         if steps is not None:
-            report.step("start", f"{sum(len(n.containers) for n in launch.plan.nodes.values())} ranks")
+            report.step("start", count(sum(len(n.containers) for n in launch.plan.nodes.values()), "rank"))
             start(changer, launch.plan, steps)
         report.step("watch", "until the model answers")
         return await_answers(fleet, launch, report)

@@ -13,7 +13,7 @@ from sparkcluster.launch import group as launching
 from sparkcluster.release.cluster import operator
 from sparkcluster.release.lease import Lease
 from sparkcluster.release.records import holding, newest
-from sparkcluster.report import Report
+from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import Node, Ssh
@@ -63,7 +63,7 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
         Left: something stays, on nodes that could not be reached or would not stop it.
         LeaseHeld: another operator is at it.
     """
-    report.step("probe", f"{len(fleet.hosts)} nodes")
+    report.step("probe", count(len(fleet.hosts), "node"))
     gathered = gather(fleet, spec)
     known = newest(gathered.facts.values())
     former = former_nodes(spec, known.record if known else {})
@@ -81,7 +81,7 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
         with Lease(
             fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operator=operator()
         ).acquire(list(facts)) as lease:
-            report.step("stop", f"{sum(len(own) for own in ranks.values())} ranks")
+            report.step("stop", count(sum(len(own) for own in ranks.values()), "rank"))
             changer = Changer(
                 fleet,
                 cluster=spec.inventory.cluster,

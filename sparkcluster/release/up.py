@@ -20,7 +20,7 @@ from sparkcluster.release.lease import Lease
 from sparkcluster.release.records import KEEP, Holding, record
 from sparkcluster.release.serving import ask_recorded
 from sparkcluster.release.states import TABLE, Action, State
-from sparkcluster.report import Report
+from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer, start_steps
 from sparkcluster.runtime.ranks import KILL_GRACE_S
 from sparkcluster.spec import Spec
@@ -80,7 +80,7 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
         StageError, LaunchError: with node, step and hint; no rank is left running.
     """
     began = time.monotonic()
-    report.step("probe", f"{len(fleet.hosts)} nodes")
+    report.step("probe", count(len(fleet.hosts), "node"))
     view = look(fleet, spec)
     answers = settled(fleet, view, report)
     if answers is not None:
