@@ -38,7 +38,7 @@ def directory_of(name: str) -> Path:
     Raises:
         UsageError: the name cannot be one.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9-]{0,30}", name) or name == "cache":
+    if not re.fullmatch(r"[a-z][a-z0-9-]{0,49}", name) or name == "cache":
         raise UsageError(f"a lab cannot be called {name!r}", hint="use lower-case letters, digits and dashes, as `lab`")
     return base_directory() / name
 

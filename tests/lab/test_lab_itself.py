@@ -471,3 +471,26 @@ def test_the_commands_speak_as_the_contract_says(alone):
 
 def again_host(done) -> str:
     return json.loads(done.stdout)["sparks"][0]["host"]
+
+
+def test_sparks_come_with_the_image_and_the_weights_that_the_spec_says(alone):
+    """And keep the image over a reboot, without holding a copy of it."""
+    spec = alone / "spec.yaml"
+    spec.write_text("sparks: [{}, {image: absent, model: absent}, {image: without-ray}]")
+    with Lab.up(engine="stub", spec=load(spec), name="short") as lab:
+        full, bare, rayless = lab.sparks
+        images = ["docker", "images", "-q"]
+        weights = ["ls", "/root/models/tiny"]
+        assert out(bare, *images) == ""
+        assert bare.run(weights, check=False).returncode != 0
+        assert "model.safetensors" in out(full, *weights)
+        first = out(full, *images)
+        assert first
+        assert out(rayless, *images) not in ("", first)
+        lab.fault(full.name, "reboot")
+        assert out(full, *images) == first
+        reference = out(full, "docker", "images", "--format", "{{.Repository}}:{{.Tag}}").split()[0]
+        assert f"image: {reference}" in lab.playbook.read_text()
+        version = ["docker", "run", "--rm", "--entrypoint", "vllm", reference, "--version"]
+        assert full.run(version).stdout.strip()
+        assert (full.directory / "disk.ext4").stat().st_blocks * 512 < 100_000_000
