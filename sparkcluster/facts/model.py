@@ -245,7 +245,11 @@ class LeaseFact(Fact):
 
 
 class Facts(Fact):
-    """Everything one node said of itself in one round trip."""
+    """Everything one node said of itself in one round trip.
+
+    Attributes:
+        rays: names of the complete Rays that were brought to images without, as ``plan.image.ray_name`` makes them.
+    """
 
     hostname: str
     user: str
@@ -272,6 +276,7 @@ class Facts(Fact):
     engine: EngineFacts | Unread | None
     ranks: tuple[Rank, ...] | Unread
     weights: Weights | Unread | None
+    rays: tuple[str, ...] = ()
     state_dir: str
     hf_home: str
     release: ReleaseFact | Unread | None

@@ -43,7 +43,7 @@ if answer is not None:
 _NEEDS = {
     "probe": ("common", "machine", "network", "containers", "engine", "storage"),
     "image": ("common", "machine", "containers", "engine"),
-    "agent": ("common",),
+    "agent": ("common", "unpack"),
     "entry": ("bind", "prepare"),
     "lease": ("common",),
     "records": ("common",),

@@ -98,6 +98,7 @@ def gather(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
     start("memory", lambda: meminfo(machine.text("/proc/meminfo")))
     start("release", lambda: storage.release(machine, state_dir, cluster))
     start("lease", lambda: storage.lease(machine, state_dir, cluster))
+    start("rays", lambda: storage.rays(machine, state_dir))
     start("module", lambda: kernel_driver(machine.text("/proc/driver/nvidia/version")))
 
     docker = readings.value("docker")
@@ -107,6 +108,8 @@ def gather(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
     for key in ("os", "dgx", "memory", "release", "lease"):
         facts[key] = readings.value(key)
     facts["infiniband_devices"] = readings.value("infiniband_devices") is True
+    brought = readings.value("rays")
+    facts["rays"] = brought if isinstance(brought, list) else []
     facts["disks"] = disks = readings.value("disks")
     if isinstance(disks, list) and docker.get("root_dir"):
         start("docker_disk", lambda: storage.disks(machine, [("docker", docker["root_dir"])]))

@@ -176,3 +176,14 @@ def lease(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, 
     if not isinstance(epoch, int):
         raise Unreadable("no epoch: %s/lease.json" % folder)
     return {"epoch": epoch, "held": held, "operator": None if operator is None else str(operator)}
+
+
+def rays(machine: Machine, state_dir: str) -> List[str]:
+    """Names of the Rays for images without one that lie here whole, with the archive that others may copy."""
+    folder = state_dir + "/ray"
+    return [
+        name
+        for name in machine.names(folder)
+        if machine.exists("%s/%s/sparkcluster.json" % (folder, name))
+        and machine.exists("%s/archives/%s/ray.tar.gz" % (folder, name))
+    ]

@@ -1,4 +1,4 @@
-"""Which image runs on each node, and where the Ray lies that is brought to one without."""
+"""Which image runs on each node, to which nodes a Ray is brought, and where it lies there."""
 
 from __future__ import annotations
 
@@ -6,16 +6,48 @@ import re
 from collections.abc import Mapping
 
 from sparkcluster.errors import PlanError
+from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import EngineFacts, Facts, read
 from sparkcluster.spec import Spec
+from sparkcluster.topology.model import Topology
+
+# The first that was tried with vLLM's two-node executor, token and all. Tokens need 2.52 (docs.ray.io, "Ray
+# token authentication"); vLLM asks for no upper bound (its requirements/cuda.txt).
+BROUGHT_RAY = "2.60.0"
+
+
+def ray_name(engine: EngineFacts) -> str:
+    """Name of the Ray that fits ``engine``: version, Python and platform, as 2.60.0-cp312-linux_aarch64."""
+    python = "".join(re.findall(r"\d+", engine.python_version)[:2])
+    return f"{BROUGHT_RAY}-cp{python}-{re.sub(r'[^A-Za-z0-9_]', '_', engine.platform)}"
 
 
 def ray_directory(state_dir: str, engine: EngineFacts | None) -> str:
-    """Where on a node the Ray that is brought along lies, apart for each Python and platform."""
-    if engine is None:
-        return f"{state_dir}/ray/any"
-    python = "".join(re.findall(r"\d+", engine.python_version)[:2])
-    return f"{state_dir}/ray/cp{python}-{re.sub(r'[^A-Za-z0-9_]', '_', engine.platform)}"
+    """Where on a node the Ray that is brought along lies, apart for each version, Python and platform."""
+    return f"{state_dir}/ray/{ray_name(engine) if engine is not None else 'any'}"
+
+
+def without_ray(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> dict[str, EngineFacts]:
+    """Nodes whose ranks would meet in Ray if their image had one, with the engine that it would have to fit.
+
+    An image that was never asked is believed to have Ray; a Python on the node itself (runtime ``process``) is
+    the user's own and gets nothing from us.
+    """
+    if spec.inventory.runtime.kind != "docker" or spec.playbook.executor == "native":
+        return {}
+    engines = {
+        member.name: engine_of(facts[member.name])
+        for group in topology.groups
+        if len(group.members) > 1
+        for member in group.members
+    }
+    return {name: one for name, one in engines.items() if one is not None and one.ray_version is None}
+
+
+def has_brought_ray(facts: Facts) -> bool:
+    """Whether the Ray that fits this node's engine lies there already."""
+    engine = engine_of(facts)
+    return engine is not None and ray_name(engine) in facts.rays
 
 
 def local_ids(spec: Spec, facts: Mapping[str, Facts]) -> dict[str, str]:
