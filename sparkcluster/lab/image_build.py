@@ -25,9 +25,13 @@ from sparkcluster.lab.engine import install
 from sparkcluster.lab.machine import SPARK_PATH, LabError
 
 STUB = Path(__file__).parent / "engine" / "stub"
+REPOSITORY = "sparkcluster-lab"
 _SCRIPT = (
     "#!/usr/bin/python3\nimport sys\n\nfrom {module} import main\n\nif __name__ == '__main__':\n    sys.exit(main())\n"
 )
+
+_NGC = "opt/nvidia/nvidia_entrypoint.sh"
+"""By this file one tells NVIDIA's images, so it lies in no other variant."""
 
 # What NVIDIA's entrypoint does to the eye: it says who it is and becomes the command. The variable shows that
 # it ran, as the forward compatibility that the real one sets up would.
@@ -46,11 +50,13 @@ for word; do
 done
 """
 
-# The place where a real Triton's own assembler would lie; vLLM's CPU build sees no CPU backend and goes on.
+# The place where a real Triton's own assembler would lie. It can be found but not imported: torch and vLLM then
+# go on without it. Of 3.6, the first that looks for ptxas-blackwell (triton#10331).
 _TRITON = {
-    "triton/__init__.py": '__version__ = "3.9.0"\n',
-    "triton/backends/__init__.py": "backends = {}\n",
+    "triton/__init__.py": '__version__ = "3.6.0"\n\nraise ImportError("a stand-in: nothing can be compiled here")\n',
+    "triton/backends/__init__.py": "",
     "triton/backends/nvidia/__init__.py": "",
+    "triton-3.6.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: triton\nVersion: 3.6.0\n",
 }
 
 
@@ -85,11 +91,12 @@ def build(family: str, folder: Path) -> dict[str, Known]:
     shutil.rmtree(layers, ignore_errors=True)
     layers.mkdir(parents=True)
     make = _vllm if family == "vllm" else _stub
+    _pack(layers / "ngc.tar", {_NGC: (_ENTRYPOINT.encode(), 0o755)}, {})
     with template.Docker(folder / "docker") as docker:
         base = make(docker, layers)
         configs = {}
         for name, tops, entrypoint in (
-            (family, ("engine", "ray"), ["/opt/nvidia/nvidia_entrypoint.sh"]),
+            (family, ("engine", "ray", "ngc"), [f"/{_NGC}"]),
             (f"{family}-without-ray", ("engine",), None),
             (f"{family}-upstream", ("engine", "ray"), ["vllm", "serve"]),
         ):
@@ -99,7 +106,7 @@ def build(family: str, folder: Path) -> dict[str, Known]:
         docker.run(["image", "rm", "base:import"])
     known = {}
     for name, (config, _) in configs.items():
-        known[name] = _locate(folder / "docker", f"sparkcluster-lab/{family}:{install.VLLM}", config)
+        known[name] = _locate(folder / "docker", f"{REPOSITORY}/{family}:{install.VLLM}", config)
     (folder / "configs.json").write_text(
         json.dumps({name: [config.decode(), list(tops)] for name, (config, tops) in configs.items()})
     )
@@ -107,14 +114,23 @@ def build(family: str, folder: Path) -> dict[str, Known]:
 
 
 def write_archive(folder: Path, engine: str, path: Path) -> None:
-    """Write the image of a stub engine whole, as ``docker save`` would."""
+    """Write an image whole, as ``docker save`` does."""
+    fresh = path.with_suffix(".part")
+    family = engine.split("-", maxsplit=1)[0]
+    reference = f"{REPOSITORY}/{family}:{install.VLLM}"
+    if family == "vllm":
+        # Its big layer lies nowhere but in the Docker engine that it was streamed to.
+        with template.Docker(folder / "docker") as docker:
+            docker.run(["tag", f"{engine}:built", reference])
+            docker.run(["save", "--output", str(fresh), reference])
+        fresh.replace(path)
+        return
     config, tops = json.loads((folder / "configs.json").read_text())[engine]
     layers = folder / "layers"
     (layers / "base.tar").unlink(missing_ok=True)
     (layers / "base.tar").symlink_to(rootfs.light().archive)
-    fresh = path.with_suffix(".part")
     with fresh.open("wb") as out:
-        _write(out, {engine: (config.encode(), tops)}, layers, tag=f"sparkcluster-lab/stub:{install.VLLM}")
+        _write(out, {engine: (config.encode(), tops)}, layers, tag=reference)
     fresh.replace(path)
 
 
@@ -140,9 +156,10 @@ def _vllm(docker: template.Docker, layers: Path) -> str:
     site = f"usr/local/lib/python{base.python}/dist-packages"
     with rootfs.unpacked(base) as root:
         place = root / site
-        _quietly(lambda: install.install_into_directory(place, base.python, ray=False))
+        _quietly(lambda: install.install_into_directory(place, base.python, ray=False, say=rootfs.say))
         for unused in ("bin", "torch/include", "torch/share"):
             shutil.rmtree(place / unused, ignore_errors=True)
+        rootfs.say("compiling its modules, a minute on two cores")
         _compile(root, [f"/{site}/{path.name}" for path in sorted(place.iterdir())])
         with rootfs.unpacked(base) as beside:  # another place, same file system: Ray alone
             addition = beside / site
@@ -151,6 +168,7 @@ def _vllm(docker: template.Docker, layers: Path) -> str:
             _compile(beside, [f"/{site}/{path.name}" for path in sorted(addition.iterdir())])
             script = _SCRIPT.format(module="ray.scripts.scripts").encode()
             _pack(layers / "ray.tar", {"usr/local/bin/ray": (script, 0o755)}, {}, (addition, site))
+        rootfs.say("giving the image to a Docker engine")
         with subprocess.Popen(rootfs.tar(root), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as packer:
             assert packer.stdout is not None
             diff = docker.import_stream(packer.stdout)
@@ -184,7 +202,6 @@ def _compile(root: Path, paths: Sequence[str]) -> None:
 def _common(site: str) -> dict[str, tuple[bytes, int]]:
     files = {f"{site}/{name}": (text.encode(), 0o644) for name, text in _TRITON.items()}
     files["usr/local/cuda/bin/ptxas"] = (_PTXAS.encode(), 0o755)
-    files["opt/nvidia/nvidia_entrypoint.sh"] = (_ENTRYPOINT.encode(), 0o755)
     return files
 
 
@@ -234,12 +251,12 @@ def _digest(path: Path) -> str:
 
 
 def _config(diffs: Sequence[str], entrypoint: list[str] | None) -> bytes:
-    settings: dict[str, Any] = {"Env": [f"PATH={SPARK_PATH}"], "WorkingDir": "/workspace", "Labels": None}
+    settings: dict[str, Any] = {"Env": [f"PATH=/usr/local/cuda/bin:{SPARK_PATH}"], "WorkingDir": "/workspace"}
     settings |= {"Entrypoint": entrypoint, "Cmd": None if entrypoint == ["vllm", "serve"] else ["/bin/bash"]}
     architecture = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
     day = "1970-01-01T00:00:00Z"
     history = [{"created": day, "created_by": "sparkcluster lab"} for _ in diffs]
-    document = {"architecture": architecture, "os": "linux", "created": day, "config": settings}
+    document: dict[str, Any] = {"architecture": architecture, "os": "linux", "created": day, "config": settings}
     document |= {"rootfs": {"type": "layers", "diff_ids": list(diffs)}, "history": history}
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 

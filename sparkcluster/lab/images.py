@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -68,13 +68,11 @@ def prepare(engine: str) -> ImageStore:
 
 
 def archive(engine: str) -> Path:
-    """The image of a stub engine as ``docker save`` would write it.
+    """The image of ``engine`` as ``docker save`` writes it: 0.1 GB for the stub, 3 GB for the real one.
 
     Raises:
-        LabError: the image cannot be built here, or is a real engine's.
+        LabError: the image cannot be built here.
     """
-    if not engine.startswith("stub"):
-        raise LabError(f"there is no archive of {engine}'s image", hint="use one of the stub engines")
     store = prepare(engine)
     path = store.data_root.parent / f"{engine}.tar"
     if not path.is_file():
@@ -162,6 +160,20 @@ def _build(family: str, folder: Path) -> None:
     fresh = folder / f"store.json.{os.getpid()}"
     fresh.write_text(json.dumps({name: asdict(known) for name, known in stores.items()}, indent=1))
     fresh.replace(folder / "store.json")
+    _remove_older(folder)
+
+
+def _remove_older(folder: Path) -> None:
+    """Remove images of the same family that came of another recipe, except where a lab still runs on them."""
+    mounted: set[str] = set()
+    for file in Path("/proc").glob("[0-9]*/mountinfo"):
+        with suppress(OSError):
+            mounted.update(file.read_text().splitlines())
+    seen = "\n".join(mounted)
+    for old in folder.parent.glob(f"{folder.name.rpartition('-')[0]}-*"):
+        # One without a store is another builder's, at work.
+        if old != folder and (old / "store.json").exists() and str(old) not in seen:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -113,6 +114,7 @@ def light() -> Base:
     source = apt_source()
     folder = _folder("light", [repr(source)])
     if not (folder / "about.json").is_file():
+        say("making a small Debian by debootstrap, about a minute")
         with _scratch() as scratch:
             root = scratch / "root"
             _debootstrap(source, root)
@@ -125,6 +127,7 @@ def full(packages: Iterable[str] = ENGINE_PACKAGES) -> Base:
     base, names = light(), sorted(packages)
     folder = _folder("full", [str(base.archive.parent.name), *names])
     if not (folder / "about.json").is_file():
+        say(f"installing {' '.join(names)} in it")
         with unpacked(base) as root:
             shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
             quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
@@ -133,6 +136,11 @@ def full(packages: Iterable[str] = ENGINE_PACKAGES) -> Base:
             run(["chroot", str(root), *install], env=quiet, timeout_s=600)
             _pack(root, folder)
     return _known(folder)
+
+
+def say(line: str) -> None:
+    """Tell the user what takes so long."""
+    print(f"lab: {line}", file=sys.stderr, flush=True)
 
 
 @contextmanager
