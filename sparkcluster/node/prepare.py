@@ -161,6 +161,48 @@ def prepend(env: dict[str, str], name: str, value: str) -> None:
     env[name] = value + (os.pathsep + env[name] if env.get(name) else "")
 
 
+# Runs in the engine's Python: which of these distributions does it lack?
+_LACKING = """
+import json, sys
+from importlib.metadata import PackageNotFoundError, version
+lacking = []
+for name in json.loads(sys.argv[1]):
+    try:
+        version(name)
+    except PackageNotFoundError:
+        lacking.append(name)
+print(json.dumps(lacking))
+"""
+
+
+def missing_needs(ray_path: str, python: str) -> dict[str, list[str]]:
+    """What the brought Ray requires and ``python`` has not: names in the folder ``needs`` by distribution.
+
+    What it has stays its own: folders in PYTHONPATH come first, so all of ours would shadow what the engine was
+    built with.
+    """
+    try:
+        with open(os.path.join(ray_path, "needs.json")) as file:
+            needs: dict[str, list[str]] = json.load(file)
+    except OSError:
+        return {}
+    try:
+        argv = [python, "-c", _LACKING, json.dumps(sorted(needs))]
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        return {name: needs[name] for name in json.loads(done.stdout.decode())}
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise Stop(RAY_FAILED, "%s cannot be asked what of Ray's needs it has: %s" % (python, error)) from error
+
+
+def show_needs(ray_path: str, lacking: dict[str, list[str]], private: str) -> str:
+    """A folder with links to what is ``lacking`` and nothing else, for PYTHONPATH."""
+    folder = tempfile.mkdtemp(prefix="ray-needs-", dir=private)
+    for names in lacking.values():
+        for name in names:
+            os.symlink(os.path.join(ray_path, "needs", name), os.path.join(folder, name))
+    return folder
+
+
 def private_directory(beside: str) -> str:
     """A folder that only we may read: beside the launcher where that can be written, else a temporary one."""
     path = os.path.join(beside, "vllm-config")
@@ -231,18 +273,22 @@ def prepare(document: dict[str, Any], folder: str, env: dict[str, str]) -> str:
     before = dict(env)
     for path in document.get("python_path") or []:
         prepend(env, "PYTHONPATH", path)
+    private = private_directory(folder)
     ray_path = document.get("ray_path")
     if ray_path:
+        python = interpreter_of(document["engine"][0]) or sys.executable
+        lacking = missing_needs(ray_path, python)
+        if lacking:
+            prepend(env, "PYTHONPATH", show_needs(ray_path, lacking, private))
         prepend(env, "PYTHONPATH", ray_path)
         prepend(env, "PATH", os.path.join(ray_path, "bin"))
-        say("phase=ray-path %s" % ray_path)
+        say("phase=ray-path %s with %s" % (ray_path, " ".join(sorted(lacking)) or "nothing else"))
     run_setup(document.get("setup") or [], env, document.get("setup_timeout_s", 900))
     if document.get("ptxas"):
         engine_python = interpreter_of(document["engine"][0])
         triton = module_directory("triton") or module_directory("triton", engine_python)
         done = place_ptxas(triton, env, inside) if triton else "no Triton in this image, nothing to do"
         say("phase=ptxas %s" % done)
-    private = private_directory(folder)
     if len(document["members"]) > 1:
         ports = document.get("open_ports") or []
         say("phase=bind %s" % confine(env, document["address"], ports, private))

@@ -15,6 +15,7 @@ from sparkcluster.gather import Gathered, gather, look_inside
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.plan.build import build as build_plan
 from sparkcluster.plan.model import Plan
+from sparkcluster.release import ray
 from sparkcluster.release.records import Holding, holding, newest, next_number
 from sparkcluster.release.states import State, state
 from sparkcluster.spec import Spec
@@ -34,6 +35,7 @@ class View:
     Attributes:
         topology: None where ``unplanned`` says why there is none.
         plan: what ``up`` would deploy now; None likewise, or while no node has the image.
+        bring_ray: whether the plan counts on a Ray that is brought to an image without one.
     """
 
     spec: Spec
@@ -46,6 +48,7 @@ class View:
     unplanned: PlanError | None
     findings: tuple[Finding, ...]
     state: State
+    bring_ray: bool = False
 
     def ready(self) -> tuple[Topology, Plan]:
         """Topology and plan, for steps that stand on them.
@@ -65,20 +68,21 @@ class View:
             raise self.unplanned
 
 
-def look(fleet: Fleet, spec: Spec, *, inside: bool = True) -> View:
+def look(fleet: Fleet, spec: Spec, *, inside: bool = True, bring_ray: bool | None = None) -> View:
     """Ask every node and make of it what can be made; one round trip, and a second for an image never seen.
 
     Args:
         fleet: the nodes.
         spec: inventory and playbook.
         inside: whether an image that was never asked what it holds is asked now (seconds).
+        bring_ray: whether an image without Ray gets one; None leaves it to what is found.
     """
     gathered = gather(fleet, spec)
     facts = look_inside(fleet, spec, gathered.facts) if inside else gathered.facts
-    return assess(spec, gathered, facts)
+    return assess(spec, gathered, facts, bring_ray=bring_ray)
 
 
-def assess(spec: Spec, gathered: Gathered, facts: dict[str, Facts]) -> View:
+def assess(spec: Spec, gathered: Gathered, facts: dict[str, Facts], *, bring_ray: bool | None = None) -> View:
     """Everything that follows from the facts. Pure."""
     cluster = spec.inventory.cluster
     held = holding(cluster, facts)
@@ -87,12 +91,16 @@ def assess(spec: Spec, gathered: Gathered, facts: dict[str, Facts]) -> View:
     plan: Plan | None = None
     unplanned: PlanError | None = None
     findings = gathered.findings()
+    brought = False
     if not gathered.errors:
         try:
             topology = build_topology(spec, facts)
             findings += run_checks(spec, facts, topology)
             if images_present(spec, facts):
-                plan = build_plan(spec, facts, topology, release=next_number(facts.values()))
+                brought = ray.decided(spec, facts, topology, held, known) if bring_ray is None else bring_ray
+                plan = build_plan(
+                    spec, facts, topology, release=next_number(facts.values()), bring_ray=brought
+                )
         except PlanError as error:
             unplanned = error
     return View(
@@ -106,6 +114,7 @@ def assess(spec: Spec, gathered: Gathered, facts: dict[str, Facts]) -> View:
         unplanned=unplanned,
         findings=tuple(findings),
         state=state(plan, held, known),
+        bring_ray=brought,
     )
 
 

@@ -122,11 +122,9 @@ def commands(engine: EngineFacts, target: Path) -> list[list[str]]:
     made = []
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv:
-        made.append(
-            [uv, "pip", "install", "--no-progress", "--only-binary", ":all:", "--target", str(target)]
-            + ["--python", sys.executable, "--python-version", python]
-            + ["--python-platform", f"{machine}-manylinux_2_{_glibc(engine)}", wanted]
-        )
+        own = [uv, "pip", "install", "--no-progress", "--only-binary", ":all:", "--target", str(target)]
+        own += ["--python", sys.executable, "--python-version", python]
+        made.append([*own, "--python-platform", f"{machine}-manylinux_2_{_glibc(engine)}", wanted])
     pip = [sys.executable, "-m", "pip", "install", "--only-binary=:all:", "--no-compile", "--no-input"]
     pip += ["--retries", "1", "--no-warn-script-location", "--target", str(target)]
     pip += ["--implementation", "cp", "--python-version", python, "--abi", f"cp{python.replace('.', '')}"]
@@ -161,8 +159,8 @@ def _fetch(engine: EngineFacts, target: Path, run: Run) -> None:
 def _cause(output: str) -> str:
     """The line that says why: pip and uv put it behind a word of their own."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    marked = [line for line in lines if re.match(r"(?i)(error:|×|no module named)|.*: no module named", line)]
-    return (marked or lines or [""])[-1][:200]
+    marked = [line for line in lines if re.match(r"(?i)(.*: )?(error:|no module named)", line)]
+    return re.sub(r"(?i)^error: *", "", (marked or lines[-1:] or [""])[0])[:200]
 
 
 def _runner(tell: Tell) -> Run:
@@ -235,20 +233,23 @@ def _tops(info: Path) -> list[str]:
 def pack(folder: Path, archive: Path) -> str:
     """Write ``folder`` as a compressed tar; the same content makes the same bytes. Its SHA-256 is returned."""
     # level 3: 4 % more to send than at 9, in a third of the time
-    with archive.open("wb") as file, gzip.GzipFile("", "wb", 3, file, mtime=0) as squeezed:
-        with tarfile.open(fileobj=squeezed, mode="w|", format=tarfile.GNU_FORMAT, bufsize=1 << 20) as out:
-            for path in _walk(folder):
-                entry = tarfile.TarInfo(str(path.relative_to(folder)))
-                if path.is_dir():
-                    entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-                    out.addfile(entry)
-                    continue
-                with path.open("rb") as content:
-                    found = os.fstat(content.fileno())
-                    entry.size, entry.mode = found.st_size, 0o755 if found.st_mode & 0o100 else 0o644
-                    out.addfile(entry, content)
-    with archive.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with (
+        archive.open("wb") as file,
+        gzip.GzipFile("", "wb", 3, file, mtime=0) as squeezed,
+        tarfile.open(fileobj=squeezed, mode="w|", format=tarfile.GNU_FORMAT, bufsize=1 << 20) as out,
+    ):
+        for path in _walk(folder):
+            entry = tarfile.TarInfo(str(path.relative_to(folder)))
+            if path.is_dir():
+                entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+                out.addfile(entry)
+                continue
+            with path.open("rb") as content:
+                found = os.fstat(content.fileno())
+                entry.size, entry.mode = found.st_size, 0o755 if found.st_mode & 0o100 else 0o644
+                out.addfile(entry, content)
+    with archive.open("rb") as packed:
+        return hashlib.file_digest(packed, "sha256").hexdigest()
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -1,0 +1,66 @@
+"""``sparkcluster stage``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.output import emit_json, say
+from sparkcluster.cli.progress import reporter
+
+if TYPE_CHECKING:
+    from sparkcluster.staging import StageReport, Staging
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of ``stage``."""
+    inventory_argument(parser)
+    parser.add_argument("what", nargs="?", choices=("weights", "image"), help="one of the two; default both")
+    parser.add_argument("--dry-run", action="store_true", help="say what is missing where, and change nothing")
+    parser.add_argument("--verify", action="store_true", help="compare the content of weights on all nodes by SHA-256")
+    parser.add_argument("--json-lines", action="store_true", help="events as JSON lines on stdout, the result last")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Bring weights and image to every node, or say that nothing is missing."""
+    from sparkcluster.release.stage import Options, stage
+
+    spec = load_spec(args)
+    options = Options(
+        what=(args.what,) if args.what else ("weights", "image"), dry_run=args.dry_run, verify=args.verify
+    )
+    with connect_fleet(spec) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
+        done: StageReport = stage(fleet, spec, options, report)
+    if args.json or args.json_lines:
+        emit_json({"cluster": spec.inventory.cluster, "dry_run": args.dry_run, **done.as_json()})
+        return 0
+    for line in lines(done, dry_run=args.dry_run):
+        say(line)
+    return 0
+
+
+def lines(done: StageReport, *, dry_run: bool) -> list[str]:
+    """The report for people: one line for each copy, or for what lies where it belongs. GB = 10^9 bytes."""
+    said = []
+    for staging in done.stagings:
+        head = f"{staging.what}  {staging.name}"
+        copied = [one for one in done.copied if one.what == staging.what]
+        if not staging.missing and not copied:
+            said.append(f"{head}: nothing is missing")
+        elif dry_run:
+            said += [f"{head}: {node} {lacks}, would come {_origin(staging)}" for node, lacks in staging.missing]
+        for one in copied:
+            origin = "downloaded" if one.source == "download" else f"from {one.source}"
+            rate = f", {one.bytes / 1e9 / one.seconds:.2f} GB/s" if one.seconds > 0 else ""
+            said.append(f"{head}: {one.node} {origin}, {one.bytes / 1e9:.2f} GB in {one.seconds:.1f} s{rate}")
+        if not dry_run:
+            reached = {one.node for one in copied}
+            said += [f"{head}: {node} {lacks}" for node, lacks in staging.missing if node not in reached]
+    return said or ["nothing is staged with this runtime"]
+
+
+def _origin(staging: Staging) -> str:
+    if staging.sources:
+        return f"from {staging.sources[0]}" + (f", {staging.size_bytes / 1e9:.2f} GB" if staging.size_bytes else "")
+    return "from here" if staging.what == "ray" else "by download"

@@ -1,0 +1,95 @@
+"""``stage``: weights, image and what the image lacks, brought to every node; nothing is started."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from sparkcluster.errors import FoundErrors, PlanError, StageError
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.release import ray
+from sparkcluster.release.cluster import View, look, operator
+from sparkcluster.release.lease import Lease
+from sparkcluster.report import Report, count
+from sparkcluster.spec import Spec
+from sparkcluster.staging import StageReport
+from sparkcluster.staging import ray as ray_staging
+from sparkcluster.staging import stage as stage_all
+from sparkcluster.staging.plan import What
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """The flags of ``stage``.
+
+    Attributes:
+        what: weights, image or both; Ray for an image without one comes with the image.
+        dry_run: only say what would be done.
+        verify: compare the content of weights on all nodes, also where nothing is missing.
+    """
+
+    what: Sequence[What] = ("weights", "image")
+    dry_run: bool = False
+    verify: bool = False
+
+
+def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageReport:
+    """Bring what is missing to every node.
+
+    Raises:
+        FoundErrors: a node cannot be reached; nothing was changed.
+        LeaseHeld: another operator is at it.
+        StageError: something did not reach a node.
+    """
+    report.step("probe", count(len(fleet.hosts), "node"))
+    view = _look(fleet, spec)
+    if options.dry_run:
+        return _stage(fleet, view, options, report, epoch=0)
+    cluster, state_dir = spec.inventory.cluster, spec.inventory.state_dir
+    lease = Lease(fleet, cluster=cluster, state_dir=state_dir, operator=operator())
+    with lease.acquire(list(view.facts)):
+        report.step("lease", f"epoch {lease.epoch}")
+        # What was seen before the lease was ours may have changed since.
+        return _stage(fleet, _look(fleet, spec), options, report, epoch=lease.epoch)
+
+
+def _look(fleet: Fleet, spec: Spec) -> View:
+    view = look(fleet, spec)
+    if view.gathered.errors:
+        raise FoundErrors(view.gathered.findings())
+    return view
+
+
+def _stage(fleet: Fleet, view: View, options: Options, report: Report, *, epoch: int) -> StageReport:
+    if view.topology is None:
+        raise view.unplanned or PlanError("no topology can be made of these nodes", step="stage")
+    report.step("stage", " and ".join(options.what))
+    done = stage_all(
+        fleet,
+        view.facts,
+        view.topology,
+        view.spec,
+        epoch=epoch,
+        what=options.what,
+        dry_run=options.dry_run,
+        verify=options.verify,
+        progress=report.progress,
+    )
+    if "image" not in options.what:
+        return done
+    if done.changed:
+        view = _look(fleet, view.spec)
+    lacking = view.topology and ray_staging.lacking(view.spec, view.facts, view.topology)
+    if not lacking or not view.bring_ray:
+        return done
+    done = dataclasses.replace(done, stagings=(*done.stagings, lacking))
+    if options.dry_run:
+        return done
+    try:
+        copied = ray.bring(fleet, view, report, epoch=epoch)
+    except StageError as error:
+        if not ray.can_do_without(view, error):
+            raise
+        report.note(f"warning: {error.message}; up will use vLLM's own multi-node backend")
+        return done
+    return dataclasses.replace(done, copied=(*done.copied, *copied))
