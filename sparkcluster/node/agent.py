@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import time
 from typing import Any, BinaryIO, Callable, Dict
 
 from sparkcluster.node import common
+from sparkcluster.node.unpack import unpack
 
 Request = Dict[str, Any]
 Step = Dict[str, Any]
@@ -24,7 +26,7 @@ class Failed(Exception):
 
 
 def main(request: Request, lines: BinaryIO) -> dict[str, Any]:
-    """Run ``request["steps"]`` in order; ``request`` also has state_dir, cluster and epoch.
+    """Run ``request["steps"]`` in order; ``request`` also has state_dir, cluster, epoch, order and wait_s.
 
     Answers ``{"results": [...]}``, ``{"refused": why}`` where the lease does not allow it, or
     ``{"failed": {"step": name, "message": why}}`` at the first step that failed.
@@ -32,12 +34,20 @@ def main(request: Request, lines: BinaryIO) -> dict[str, Any]:
     results = []
     name = ""
     try:
-        with common.changing(request["state_dir"], request["cluster"], request["epoch"]):
+        with common.changing(
+            request["state_dir"],
+            request["cluster"],
+            request["epoch"],
+            float(request.get("wait_s", 20)),
+            int(request.get("order", 0)),
+        ):
             for step in request["steps"]:
                 name = step["do"]
                 results.append(STEPS[name](request, step))
     except common.Refused as refusal:
         return {"refused": str(refusal)}
+    except common.Busy as busy:
+        return {"failed": {"step": "change", "message": str(busy)}}
     except (Failed, OSError, subprocess.SubprocessError) as error:
         return {"failed": {"step": name, "message": str(error)}}
     return {"results": results}
@@ -73,25 +83,37 @@ def make_directory(request: Request, step: Step) -> dict[str, Any]:
 
 def delete(request: Request, step: Step) -> dict[str, Any]:
     """Remove a file or a tree below the state directory; gone already is fine."""
-    path = os.path.realpath(common.expand(step["path"]))
+    path = common.expand(step["path"])
+    # The link itself would go, not what it points at; links on the way there are followed first.
+    path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
     inside = os.path.realpath(common.expand(request["state_dir"]))
     if not path.startswith(inside + os.sep):
         raise Failed("%s is not below %s" % (path, inside))
-    if os.path.isdir(path):
-        shutil.rmtree(path, ignore_errors=True)
-    elif os.path.lexists(path):
+    if os.path.islink(path) or os.path.isfile(path):
         os.unlink(path)
+    elif os.path.lexists(path):
+        remove_tree(path)
     return {}
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory; what a container wrote there may be root's, which takes ``sudo -n``."""
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        try:
+            run(["sudo", "-n", "rm", "-rf", "--one-file-system", "--", path])
+        except Failed:
+            raise Failed("%s; on that node: sudo rm -rf %s" % (error, shlex.quote(path)))
 
 
 def start_container(request: Request, step: Step) -> dict[str, Any]:
     """``docker run`` a rank; one that runs already under this name and plan is left alone."""
     found = inspect(step["name"])
     if found:
-        if (
-            found["State"]["Running"]
-            and found["Config"]["Labels"].get("io.sparkcluster.plan") == step["plan"]
-        ):
+        if found["State"]["Running"] and found["Config"]["Labels"].get("io.sparkcluster.plan") == step["plan"]:
             return {"id": found["Id"], "already": True}
         run(["docker", "rm", "--force", step["name"]])
     return {"id": run(step["argv"]).strip(), "already": False}
@@ -158,9 +180,7 @@ def start_process(request: Request, step: Step) -> dict[str, Any]:
     exit_file = os.path.join(directory, "exit")
     if os.path.exists(exit_file):
         os.unlink(exit_file)
-    environment = {
-        name: os.environ[name] for name in ("PATH", "HOME", "LANG", "USER", "TMPDIR") if name in os.environ
-    }
+    environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "USER", "TMPDIR") if name in os.environ}
     environment.update(step["env"])
     if step.get("env_file"):
         with open(common.expand(step["env_file"])) as file:
@@ -170,7 +190,8 @@ def start_process(request: Request, step: Step) -> dict[str, Any]:
                     environment[name] = value
     # The shell stays as parent to keep the exit code, which an orphan's would be lost with.
     argv = ["/bin/sh", "-c", '"$@"; echo $? > "$0"', exit_file, *step["argv"]]
-    with open(os.path.join(directory, "log"), "ab") as log:
+    # A log that went on from the last time would be read as this rank's: its "ready", its errors.
+    with open(os.path.join(directory, "log"), "wb") as log:
         process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
@@ -255,4 +276,5 @@ STEPS: dict[str, Callable[[Request, Step], dict[str, Any]]] = {
     "start-process": start_process,
     "stop-processes": stop_processes,
     "record": record_release,
+    "unpack": unpack,
 }

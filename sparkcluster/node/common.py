@@ -3,7 +3,8 @@
 Below ``state_dir`` each cluster has a directory of its own::
 
     clusters/NAME/lease.lock       flock held by the process that holds the lease
-    clusters/NAME/lease.json       {"epoch", "operator", "since"}: the last epoch granted here
+    clusters/NAME/lease.json       {"epoch", "operator", "since", "granted"}: the last epoch granted here; while
+                                   somebody has the lock and not yet the next epoch, "granted" is false
     clusters/NAME/change.lock      flock held while one change runs
     clusters/NAME/releases/N.json  every verified release, numbered
     clusters/NAME/ranks/RANK/      launcher document, entry program, log and process of one rank
@@ -22,6 +23,10 @@ from typing import Any, BinaryIO, Iterator
 
 class Refused(Exception):
     """The lease does not allow this change."""
+
+
+class Busy(Exception):
+    """Another change is still under way on this node."""
 
 
 def expand(path: str) -> str:
@@ -61,16 +66,24 @@ def read_json(path: str) -> Any:
         return None
 
 
-def try_lock(path: str) -> BinaryIO | None:
-    """An open file that holds an exclusive flock on ``path``, or None where somebody else does."""
+def try_lock(path: str, wait_s: float = 0.2) -> BinaryIO | None:
+    """An open file that holds an exclusive flock on ``path``, or None where somebody else does for ``wait_s``.
+
+    One try is not enough: whoever only asks (``is_locked``) holds a shared lock for an instant.
+    """
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        return None
-    return os.fdopen(handle, "r+b")
+    limit = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > limit:
+                os.close(handle)
+                return None
+            time.sleep(0.02)
+        else:
+            return os.fdopen(handle, "r+b")
 
 
 def is_locked(path: str) -> bool:
@@ -98,26 +111,40 @@ def check_epoch(state_dir: str, cluster: str, epoch: int) -> None:
             "epoch %s is over: the lease went to %s with epoch %s"
             % (epoch, lease.get("operator") or "nobody", lease.get("epoch", 0))
         )
+    if lease.get("granted") is False:
+        raise Refused("epoch %s is over: %s is taking the lease" % (epoch, lease.get("operator") or "somebody"))
     if not is_locked(os.path.join(directory, "lease.lock")):
         raise Refused("epoch %s is over: the lease lapsed and nobody holds it" % epoch)
 
 
+def change_lock(state_dir: str, cluster: str, wait_s: float) -> BinaryIO:
+    """The lock under which changes run, held; Busy when another change does not end within ``wait_s``."""
+    lock = try_lock(os.path.join(cluster_dir(state_dir, cluster), "change.lock"), wait_s)
+    if lock is None:
+        raise Busy("another change is still under way here after %.0f s" % wait_s)
+    return lock
+
+
 @contextlib.contextmanager
-def changing(state_dir: str, cluster: str, epoch: int, wait_s: float = 20.0) -> Iterator[None]:
+def changing(state_dir: str, cluster: str, epoch: int, wait_s: float = 20.0, order: int = 0) -> Iterator[None]:
     """Hold the right to change ``cluster`` on this node; the epoch is checked once it is held.
 
-    Raises Refused for an epoch that is over, or when another change does not end within ``wait_s``.
+    ``order`` counts an operator's changes: one that was sent before another and arrives after it is refused, as a
+    start that was interrupted and overtaken by the stop.
+
+    Raises Refused for an epoch or order that is over, and Busy when another change does not end within ``wait_s``.
     """
-    path = os.path.join(cluster_dir(state_dir, cluster), "change.lock")
-    limit = time.monotonic() + wait_s
-    lock = try_lock(path)
-    while lock is None:
-        if time.monotonic() > limit:
-            raise Refused("another change is still under way here after %.0f s" % wait_s)
-        time.sleep(0.05)
-        lock = try_lock(path)
+    lock = change_lock(state_dir, cluster, wait_s)
     try:
         check_epoch(state_dir, cluster, epoch)
+        if order:
+            last = lock.read(64).split()
+            if len(last) == 2 and int(last[0]) == epoch and int(last[1]) > order:
+                raise Refused("a later change of the same operator came before this one")
+            lock.seek(0)
+            lock.truncate()
+            lock.write(b"%d %d" % (epoch, order))
+            lock.flush()
         yield
     finally:
         lock.close()

@@ -17,6 +17,9 @@ from typing import Any, BinaryIO
 
 from sparkcluster.node import common
 
+# A change that outlived its operator has this long to end before the next one is told to wait.
+BARRIER_S = 15.0
+
 
 def say(document: dict[str, Any]) -> None:
     """One line to the operator."""
@@ -28,7 +31,8 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
     """Hold the lease; ``request`` has state_dir, cluster, operator and ttl_s (seconds).
 
     Says ``{"held": {...}}`` and ends where somebody else holds it, else ``{"epoch": last}``. Then every line
-    read is a heartbeat; ``{"grant": N}`` writes epoch N, answered by ``{"granted": N}``.
+    read is a heartbeat; ``{"grant": N}`` writes epoch N, answered by ``{"granted": N}``, or by
+    ``{"busy": why}`` where a change that somebody else began has not ended.
     """
     directory = common.cluster_dir(request["state_dir"], request["cluster"])
     record = os.path.join(directory, "lease.json")
@@ -45,6 +49,19 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
             }
         )
         return
+
+    def write(epoch: int, granted: bool) -> None:
+        document = {
+            "epoch": epoch,
+            "operator": request["operator"],
+            "since": time.time(),
+            "granted": granted,
+        }
+        common.write_atomically(record, json.dumps(document).encode())
+
+    # From here on the last epoch is over, although the next one is not known yet: without this, its
+    # operator could wake up and change something under our lock.
+    write(last.get("epoch", 0), False)
     say({"epoch": last.get("epoch", 0)})
 
     heartbeats: queue.Queue[bytes | None] = queue.Queue()
@@ -66,10 +83,16 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
             epoch = json.loads(line).get("grant")
         except ValueError:
             continue
-        if epoch is not None:
-            document = {"epoch": epoch, "operator": request["operator"], "since": time.time()}
-            common.write_atomically(record, json.dumps(document).encode())
-            say({"granted": epoch})
+        if epoch is None:
+            continue
+        try:
+            # What the last operator had begun ends before the next one looks at the node.
+            common.change_lock(request["state_dir"], request["cluster"], BARRIER_S).close()
+        except common.Busy as busy:
+            say({"busy": str(busy)})
+            break
+        write(epoch, True)
+        say({"granted": epoch})
     lock.close()
     # The reader may be blocked in a read that never ends; nothing is left to flush.
     os._exit(0)

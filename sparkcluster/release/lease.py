@@ -31,6 +31,26 @@ class _Holder:
         self.name = host.name
         self.stream: Stream = stream(host, "lease", request)
         self._lines: Iterator[bytes] = self.stream.lines(_ANSWER_S)
+        self._over = threading.Event()
+
+    def feed(self) -> None:
+        """Send heartbeats from now on, in a thread of its own: a node that hangs starves no other.
+
+        A holder that cannot be fed lets go by itself, and its node refuses the next change.
+        """
+        threading.Thread(target=self._beat, name=f"lease {self.name}", daemon=True).start()
+
+    def _beat(self) -> None:
+        while not self._over.wait(HEARTBEAT_S):
+            try:
+                self.stream.send(b"{}\n")
+            except HostError:
+                return
+
+    def close(self) -> None:
+        """Let go."""
+        self._over.set()
+        self.stream.close()
 
     def answer(self) -> dict[str, Any]:
         """The next document it says."""
@@ -51,7 +71,8 @@ class Lease:
 
     Args:
         fleet: the nodes.
-        request: what every holder is told: state_dir, cluster and operator.
+        cluster, state_dir: where its lock lies on each node.
+        operator: who takes it, for those who have to wait.
     """
 
     def __init__(self, fleet: Fleet, *, cluster: str, state_dir: str, operator: str) -> None:
@@ -61,8 +82,7 @@ class Lease:
         self._fleet = fleet
         self._holders: list[_Holder] = []
         self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._beating: threading.Thread | None = None
+        self._closed = False
 
     def acquire(self, names: list[str]) -> Self:
         """Take the lease on the nodes ``names``.
@@ -70,7 +90,7 @@ class Lease:
         The first by name is asked before the others, so that of two operators one always goes on.
 
         Raises:
-            LeaseHeld: another operator has it; nothing was taken.
+            LeaseHeld: another operator has it, or what one had begun has not ended; nothing was taken.
             HostError: a node could not be asked; nothing was taken.
         """
         first, *others = sorted(names)
@@ -82,8 +102,6 @@ class Lease:
         except BaseException:
             self.close()
             raise
-        self._beating = threading.Thread(target=self._beat, name="lease", daemon=True)
-        self._beating.start()
         return self
 
     def _fleet_value(self, what: Any, names: list[str]) -> dict[str, int]:
@@ -96,7 +114,10 @@ class Lease:
     def _take(self, host: Host) -> int:
         holder = _Holder(host, self._request)
         with self._lock:
+            late = self._closed
             self._holders.append(holder)
+        if late:  # interrupted meanwhile: nobody would let go of it
+            holder.close()
         document = holder.answer()
         if "held" in document:
             held = document["held"]
@@ -106,31 +127,32 @@ class Lease:
                 step="lease",
                 hint=f"wait for it to end; a lease whose operator is gone lapses after {TTL_S} s",
             )
+        holder.feed()
         return int(document["epoch"])
 
     def _grant(self, host: Host) -> int:
         holder = next(one for one in self._holders if one.name == host.name)
         holder.stream.send(json.dumps({"grant": self.epoch}).encode() + b"\n")
-        return int(holder.answer()["granted"])
-
-    def _beat(self) -> None:
-        """Feed every holder; one that cannot be fed lets go by itself, and its node refuses the next change."""
-        while not self._over.wait(HEARTBEAT_S):
-            for holder in list(self._holders):
-                try:
-                    holder.stream.send(b"{}\n")
-                except HostError:
-                    self._holders.remove(holder)
+        document = holder.answer()
+        if "busy" in document:
+            raise LeaseHeld(
+                f"on {host.name} {document['busy']}: an operator that is gone had begun it",
+                node=host.name,
+                step="lease",
+                hint="run this again in a minute",
+            )
+        return int(document["granted"])
 
     def close(self) -> None:
         """Let go on every node, at once."""
-        self._over.set()
-        threads = [threading.Thread(target=holder.stream.close, daemon=True) for holder in self._holders]
+        with self._lock:
+            self._closed = True
+            holders, self._holders = self._holders, []
+        threads = [threading.Thread(target=holder.close, daemon=True) for holder in holders]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(5)
-        self._holders.clear()
 
     def __enter__(self) -> Self:
         return self

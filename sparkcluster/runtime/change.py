@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,17 +29,24 @@ class Changer:
         self.cluster = cluster
         self.state_dir = state_dir
         self.epoch = epoch
+        self._order = itertools.count(1)
 
     def attempt(
         self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float
     ) -> dict[str, list[dict[str, Any]] | SparkclusterError]:
-        """Run ``steps`` by node and return every node's results or what stopped it."""
+        """Run ``steps`` by node and return every node's results or what stopped it.
+
+        An attempt that comes after another is never overtaken by it, even where the other was given up.
+        """
+        order = next(self._order)
 
         def change(host: Host) -> list[dict[str, Any]]:
             request = {
                 "state_dir": self.state_dir,
                 "cluster": self.cluster,
                 "epoch": self.epoch,
+                "order": order,
+                "wait_s": timeout_s / 2,
                 "steps": list(steps[host.name]),
             }
             answer = call(host, "agent", request, timeout_s=timeout_s)
@@ -46,7 +54,7 @@ class Changer:
                 raise LeaseLost(
                     f"{host.name} refuses the change: {answer['refused']}",
                     node=host.name,
-                    hint="another operator took over; see who with sparkcluster status, then run this again",
+                    hint="see with sparkcluster status who is changing it now, then run this again",
                 )
             if "failed" in answer:
                 failed = answer["failed"]

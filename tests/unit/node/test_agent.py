@@ -1,0 +1,392 @@
+"""What the agent does to a node, step by step, and what it refuses to do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import stat
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.hosts.local import LocalHost
+from sparkcluster.hosts.program import call
+from sparkcluster.node import agent, common
+
+STUBBORN = "trap '' TERM; echo up; while :; do sleep 0.05; done"
+
+
+@pytest.fixture
+def state(tmp_path):
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def leased(state):
+    """The lease of cluster ``atlas`` is held by this very process, under epoch 7."""
+    directory = Path(common.cluster_dir(str(state), "atlas"))
+    lock = common.try_lock(str(directory / "lease.lock"))
+    assert lock is not None
+    common.write_atomically(str(directory / "lease.json"), b'{"epoch": 7, "operator": "ann@desk", "granted": true}')
+    with lock:
+        yield directory
+
+
+@pytest.fixture
+def change(state, leased):
+    """Runs steps; the answer of the agent."""
+
+    def do(*steps, **request):
+        asked = {"state_dir": str(state), "cluster": "atlas", "epoch": 7, "steps": list(steps), **request}
+        return agent.main(asked, None)
+
+    return do
+
+
+@pytest.fixture
+def process(state, leased):
+    """Starts a rank as a process, by an agent that ends as on a node; what was started is ended with the test."""
+    started = []
+
+    def change(step):
+        asked = {"state_dir": str(state), "cluster": "atlas", "epoch": 7, "steps": [step]}
+        return call(LocalHost("spark-1"), "agent", asked)
+
+    def start(script, *, plan="p1", name="rank", **step):
+        directory = leased / "ranks" / name
+        answer = change(
+            {
+                "do": "start-process",
+                "name": name,
+                "argv": ["/bin/sh", "-c", script],
+                "rank_dir": str(directory),
+                "env": {},
+                "labels": {"io.sparkcluster.plan": plan},
+                **step,
+            }
+        )
+        started.append(answer["results"][0]["pid"])
+        return directory, answer["results"][0]
+
+    yield start
+    for pid in started:
+        for one in [pid, *agent.session_members(pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+
+
+def until(condition, limit_s=10):
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.01)
+
+
+# ------------------------------------------------------------------------------------------------ the lease
+
+
+def test_nothing_is_changed_under_an_epoch_that_is_over(change, state):
+    answer = change({"do": "put", "path": str(state / "x"), "content": "x"}, epoch=6)
+    assert answer == {"refused": "epoch 6 is over: the lease went to ann@desk with epoch 7"}
+    assert not (state / "x").exists()
+
+
+def test_nothing_is_changed_once_nobody_holds_the_lease(change, state, leased):
+    with common.try_lock(str(leased / "change.lock")):
+        pass
+    (leased / "lease.lock").unlink()
+    answer = change({"do": "put", "path": str(state / "x"), "content": "x"})
+    assert answer == {"refused": "epoch 7 is over: the lease lapsed and nobody holds it"}
+
+
+def test_nothing_is_changed_while_somebody_else_is_taking_the_lease(change, state, leased):
+    common.write_atomically(
+        str(leased / "lease.json"), b'{"epoch": 7, "operator": "bob@desk", "granted": false}'
+    )
+    answer = change({"do": "put", "path": str(state / "x"), "content": "x"})
+    assert answer == {"refused": "epoch 7 is over: bob@desk is taking the lease"}
+
+
+def test_a_change_waits_for_the_one_before_it_and_says_so_when_that_does_not_end(change, state, leased):
+    lock = common.try_lock(str(leased / "change.lock"))
+    threading.Timer(0.3, lock.close).start()
+    assert "results" in change({"do": "put", "path": str(state / "x"), "content": "x"}, wait_s=10)
+
+    with common.try_lock(str(leased / "change.lock")):
+        answer = change({"do": "put", "path": str(state / "y"), "content": "y"}, wait_s=0.1)
+    assert answer["failed"]["step"] == "change"
+    assert "another change is still under way" in answer["failed"]["message"]
+    assert not (state / "y").exists()
+
+
+def test_a_change_that_was_overtaken_by_a_later_one_is_refused(change, state):
+    late = {"do": "put", "path": str(state / "x"), "content": "x"}
+    assert change(order=2) == {"results": []}
+    assert change(late, order=1) == {"refused": "a later change of the same operator came before this one"}
+    assert not (state / "x").exists()
+    assert "results" in change(late, order=3)
+
+
+def test_the_order_of_changes_begins_anew_with_an_epoch(change, state, leased):
+    change(order=9)
+    common.write_atomically(str(leased / "lease.json"), b'{"epoch": 8, "operator": "ann@desk", "granted": true}')
+    assert change(epoch=8, order=1) == {"results": []}
+
+
+def test_who_only_asks_for_the_lease_keeps_nobody_from_taking_it(tmp_path):
+    path = str(tmp_path / "lock")
+    over = threading.Event()
+    common.try_lock(path).close()
+
+    def peek():
+        while not over.is_set():
+            common.is_locked(path)
+
+    peeking = [threading.Thread(target=peek) for _ in range(3)]
+    for one in peeking:
+        one.start()
+    try:
+        for _ in range(40):
+            lock = common.try_lock(path)
+            assert lock is not None
+            lock.close()
+    finally:
+        over.set()
+        for one in peeking:
+            one.join()
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+def test_put_is_atomic_and_has_its_mode_from_the_first_byte(change, state, monkeypatch):
+    path = state / "a" / "secrets.env"
+    change({"do": "put", "path": str(path), "content": "KEY=1\n", "mode": 0o600})
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("KEY=1\n", 0o600)
+    seen = []
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda old, new: (seen.append(os.stat(old).st_mode), replace(old, new)))
+    change({"do": "put", "path": str(path), "content": "KEY=2\n"})
+    assert path.read_text() == "KEY=2\n"
+    assert [stat.S_IMODE(mode) for mode in seen] == [0o600]
+
+
+def test_put_that_cannot_be_finished_leaves_the_old_file_and_no_other(change, state, monkeypatch):
+    path = state / "a" / "x"
+    change({"do": "put", "path": str(path), "content": "old"})
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    answer = change({"do": "put", "path": str(path), "content": "new"})
+    assert answer["failed"] == {"step": "put", "message": "[Errno 28] No space left on device"}
+    assert path.read_text() == "old"
+    assert [one.name for one in path.parent.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("path", ["{tmp}/outside", "{state}", "{state}/../outside", "{state}/link/inner", "/", "~"])
+def test_delete_keeps_off_what_is_not_below_the_state_directory(change, state, tmp_path, path):
+    outside = tmp_path / "outside"
+    (outside / "inner").mkdir(parents=True)
+    (state / "link").symlink_to(outside)
+    answer = change({"do": "delete", "path": path.format(tmp=tmp_path, state=state)})
+    assert "is not below" in answer["failed"]["message"]
+    assert (outside / "inner").is_dir()
+    assert state.is_dir()
+
+
+def test_delete_takes_a_link_away_and_leaves_what_it_points_at(change, state, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (state / "link").symlink_to(outside)
+    assert change({"do": "delete", "path": str(state / "link")}) == {"results": [{}]}
+    assert not os.path.lexists(state / "link")
+    assert outside.is_dir()
+
+
+def test_delete_twice_ends_the_same_way(change, state):
+    (state / "tree" / "deep").mkdir(parents=True)
+    for _ in range(2):
+        assert change({"do": "delete", "path": str(state / "tree")}) == {"results": [{}]}
+    assert not (state / "tree").exists()
+
+
+def test_what_cannot_be_deleted_is_said_with_the_command(change, state, monkeypatch):
+    (state / "tree").mkdir()
+
+    def denied(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    def no_sudo(argv, limit_s=120):
+        assert argv[:2] == ["sudo", "-n"]
+        raise agent.Failed("sudo: a password is required")
+
+    monkeypatch.setattr(agent.shutil, "rmtree", denied)
+    monkeypatch.setattr(agent, "run", no_sudo)
+    message = change({"do": "delete", "path": str(state / "tree")})["failed"]["message"]
+    assert "Permission denied" in message
+    assert f"sudo rm -rf {state}/tree" in message
+
+
+def test_the_newest_releases_are_kept(change, leased):
+    for number in range(1, 8):
+        change({"do": "record", "number": number, "record": {"number": number}, "keep": 3})
+    kept = sorted(path.name for path in (leased / "releases").iterdir())
+    assert kept == ["000005.json", "000006.json", "000007.json"]
+    assert json.loads((leased / "releases" / "000007.json").read_text()) == {"number": 7}
+
+
+def test_steps_stop_at_the_first_that_fails(change, state):
+    steps = [
+        {"do": "put", "path": str(state / "one"), "content": ""},
+        {"do": "delete", "path": "/etc"},
+        {"do": "put", "path": str(state / "three"), "content": ""},
+    ]
+    assert change(*steps)["failed"]["step"] == "delete"
+    assert (state / "one").exists()
+    assert not (state / "three").exists()
+
+
+# ------------------------------------------------------------------------------------------------ processes
+
+
+def test_a_process_starts_once_and_its_exit_code_is_kept(process):
+    directory, first = process("echo $ANSWER; exit 3", env={"ANSWER": "42"})
+    until((directory / "exit").exists)
+    assert (directory / "exit").read_text() == "3\n"
+    assert (directory / "log").read_text() == "42\n"
+    assert first["already"] is False
+
+
+def test_the_same_plan_twice_leaves_the_process_alone_and_another_replaces_it(process):
+    _, first = process("exec sleep 60")
+    _, again = process("exec sleep 60")
+    assert again == {"pid": first["pid"], "already": True}
+    _, other = process("exec sleep 60", plan="p2")
+    assert other["already"] is False
+    assert agent.session_members(first["pid"]) == []
+
+
+def test_the_log_of_an_earlier_start_is_not_taken_for_this_ones(process):
+    directory, _ = process("echo Application startup complete")
+    until((directory / "exit").exists)
+    process("echo fresh; exec sleep 60")
+    until(lambda: (directory / "log").read_text() == "fresh\n")
+
+
+def test_secrets_reach_a_process_by_file_alone(process, leased):
+    file = leased / "secrets.env"
+    common.write_atomically(str(file), b"KEY=s3cr3t=with=equals\n")
+    directory, started = process("echo $KEY; exec sleep 60", env_file=str(file))
+    until(lambda: (directory / "log").read_text() == "s3cr3t=with=equals\n")
+    for pid in agent.session_members(started["pid"]):
+        assert b"s3cr3t" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert "s3cr3t" not in (directory / "rank.json").read_text()
+
+
+def test_stopping_ends_the_whole_session_by_force_where_it_must(process, change):
+    directory, started = process(f"sh -c '{STUBBORN.replace(chr(39), chr(34))}' & {STUBBORN}")
+    until(lambda: (directory / "log").read_text().count("up") == 2)
+    began = time.monotonic()
+    assert change({"do": "stop-processes", "rank_dirs": [str(directory)], "grace_s": 0.5}) == {"results": [{}]}
+    assert time.monotonic() - began < 5
+    assert agent.session_members(started["pid"]) == []
+    assert not (directory / "rank.json").exists()
+    assert change({"do": "stop-processes", "rank_dirs": [str(directory)], "grace_s": 0.5}) == {"results": [{}]}
+
+
+def test_children_that_outlived_their_leader_are_ended_too(process, change):
+    directory, started = process("sleep 60 & exit 0")
+    until((directory / "exit").exists)
+    assert agent.session_members(started["pid"]) != []
+    change({"do": "stop-processes", "rank_dirs": [str(directory)], "grace_s": 1})
+    assert agent.session_members(started["pid"]) == []
+
+
+def test_a_stranger_with_a_pid_of_ours_is_left_alone(change, leased):
+    directory = leased / "ranks" / "old"
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as stranger:
+        record = {"name": "old", "pid": stranger.pid, "start_ticks": 1, "labels": {}}
+        common.write_atomically(str(directory / "rank.json"), json.dumps(record).encode())
+        assert change({"do": "stop-processes", "rank_dirs": [str(directory)], "grace_s": 0.2}) == {"results": [{}]}
+        assert stranger.poll() is None
+        assert not (directory / "rank.json").exists()
+        stranger.kill()
+
+
+# ------------------------------------------------------------------------------------------------ containers
+
+
+@pytest.fixture
+def docker(tmp_path, monkeypatch):
+    """A ``docker`` that knows one container by the files ``state`` and ``plan``; what it was told is in ``told``."""
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    (directory / "docker").write_text(
+        f"""#!/bin/sh
+cd {directory}
+echo "$*" >> told
+case $1 in
+inspect)
+    [ -e state ] || {{ echo "Error: No such container: x" >&2; exit 1; }}
+    printf '[{{"Id": "1", "State": {{"Running": %s}}, "Config": {{"Labels": {{"io.sparkcluster.plan": "%s"}}}}}}]' \
+        "$(cat state)" "$(cat plan)";;
+run) [ ! -e broken ] || {{ cat broken >&2; exit 125; }}; echo 2;;
+rm) [ ! -e stuck ] || {{ echo "Error: driver failed to remove" >&2; exit 1; }}; rm -f state;;
+esac
+"""
+    )
+    (directory / "docker").chmod(0o755)
+    (directory / "told").write_text("")
+    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+    return directory
+
+
+def start_container(plan="p1"):
+    return {"do": "start-container", "name": "x", "argv": ["docker", "run", "--name", "x", "image"], "plan": plan}
+
+
+def test_a_container_of_this_plan_that_runs_is_left_alone(change, docker):
+    (docker / "state").write_text("true")
+    (docker / "plan").write_text("p1")
+    assert change(start_container()) == {"results": [{"id": "1", "already": True}]}
+    assert "run" not in (docker / "told").read_text()
+
+
+@pytest.mark.parametrize(("state", "plan"), [("false", "p1"), ("true", "p0")])
+def test_a_container_that_is_dead_or_of_another_plan_is_replaced(change, docker, state, plan):
+    (docker / "state").write_text(state)
+    (docker / "plan").write_text(plan)
+    assert change(start_container()) == {"results": [{"id": "2", "already": False}]}
+    assert "rm --force x" in (docker / "told").read_text()
+
+
+def test_what_docker_says_when_it_cannot_start_is_handed_on(change, docker):
+    (docker / "broken").write_text("Error: could not select device driver\n")
+    answer = change(start_container())
+    assert answer["failed"] == {"step": "start-container", "message": "Error: could not select device driver"}
+
+
+def test_containers_stop_in_their_grace_and_those_gone_are_fine(change, docker):
+    step = {"do": "stop-containers", "names": ["x", "y"], "grace_s": 3}
+    assert change(step) == {"results": [{}]}
+    told = (docker / "told").read_text()
+    assert "stop --time 3 x" in told
+    assert "rm --force --volumes y" in told
+
+
+def test_a_container_that_stays_is_named(change, docker):
+    (docker / "stuck").write_text("")
+    answer = change({"do": "stop-containers", "names": ["x"], "grace_s": 1})
+    assert answer["failed"]["message"] == "x: Error: driver failed to remove"
+
+
+def test_a_node_without_docker_says_so(change, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert change(start_container())["failed"]["message"] == "docker: command not found"
