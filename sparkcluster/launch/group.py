@@ -47,11 +47,12 @@ def ranks_of(plan: Plan) -> dict[str, list[Rank]]:
     }
 
 
-def start(changer: Changer, plan: Plan, steps: Mapping[str, Sequence[dict[str, Any]]]) -> None:
-    """Start all ranks at once; where one cannot be started, none is left.
+def start(changer: Changer, steps: Mapping[str, Sequence[dict[str, Any]]]) -> None:
+    """Start all ranks at once.
 
     Raises:
-        LaunchError: with the node and the cause; LeaseLost as such.
+        LaunchError: with the node and the cause; ranks may be left on the others.
+        LeaseLost: a node refused.
     """
     outcomes = changer.attempt(steps, timeout_s=START_S)
     errors = {name: one for name, one in outcomes.items() if isinstance(one, SparkclusterError)}
@@ -60,11 +61,10 @@ def start(changer: Changer, plan: Plan, steps: Mapping[str, Sequence[dict[str, A
     lost = next((error for error in errors.values() if isinstance(error, LeaseLost)), None)
     if lost:
         raise lost
-    left = stop(changer, ranks_of(plan), grace_s=KILL_GRACE_S)
     name, error = next(iter(errors.items()))
     known = cause([error.message], None, False)
     raise LaunchError(
-        error.message + (f" ({known.summary})" if known else "") + left_text(left),
+        error.message + (f" ({known.summary})" if known else ""),
         node=name,
         step="start",
         hint=(known.hint if known else None) or error.hint,
@@ -99,6 +99,14 @@ def left_text(left: Mapping[str, SparkclusterError]) -> str:
     return f"; left running on {', '.join(left)}: run sparkcluster down once it can be reached"
 
 
+def ended(error: SparkclusterError, left: Mapping[str, SparkclusterError]) -> SparkclusterError:
+    """``error`` with what is left said; LeaseLost where a node refused, since then somebody else decides there."""
+    lost = next((one for one in (error, *left.values()) if isinstance(one, LeaseLost)), None)
+    final = lost or error
+    final.message += left_text({name: one for name, one in left.items() if not isinstance(one, LeaseLost)})
+    return final
+
+
 def watch_request(plan: Plan, topology: Topology, node: str, *, tail: int = 2000) -> dict[str, Any]:
     """What the watch program on ``node`` is asked."""
     group = topology.group_of(node)
@@ -121,6 +129,46 @@ def watch_request(plan: Plan, topology: Topology, node: str, *, tail: int = 2000
     }
 
 
+class Asking:
+    """Asks every group that is ready, each in a thread of its own.
+
+    Attributes:
+        answers: by group, once it has answered twice.
+        failures: what went wrong instead.
+    """
+
+    def __init__(self, fleet: Fleet, launch: Launch) -> None:
+        self.answers: dict[str, Answer] = {}
+        self.failures: list[SparkclusterError] = []
+        self._fleet = fleet
+        self._launch = launch
+        self._asked: set[str] = set()
+        self._defects: list[Exception] = []
+
+    def begin(self, groups: set[str], report: Report) -> None:
+        """Ask those of ``groups`` that were not asked yet."""
+        for name in sorted(groups - self._asked):
+            report.step("verify", f"{name}: asking for an answer")
+            self._asked.add(name)
+            threading.Thread(target=self._ask, args=(name,), daemon=True).start()
+
+    def _ask(self, name: str) -> None:
+        place = next(group for group in self._launch.topology.groups if group.name == name)
+        try:
+            host = self._fleet.hosts[place.head.name]
+            self.answers[name] = verify_group(host, endpoint_of(self._launch, name), self._launch.verify)
+        except SparkclusterError as error:
+            self.failures.append(error)
+        except Exception as error:  # noqa: BLE001 - raised in the thread that waits
+            self._defects.append(error)
+
+    def done(self) -> bool:
+        """Whether every group has answered; raises what is no failure but a defect."""
+        if self._defects:
+            raise self._defects[0]
+        return len(self.answers) == len(self._launch.plan.groups)
+
+
 def await_answers(
     fleet: Fleet, launch: Launch, report: Report, *, clock: Callable[[], float] = time.monotonic
 ) -> dict[str, Answer]:
@@ -131,61 +179,51 @@ def await_answers(
     """
     plan, topology = launch.plan, launch.topology
     readiness = Readiness(plan, topology, now=clock())
-    requests = {name: watch_request(plan, topology, name) for name in plan.nodes}
-    asking: dict[str, threading.Thread] = {}
-    answers: dict[str, Answer] = {}
-    failures: list[SparkclusterError] = []
-
-    def ask(name: str) -> None:
-        group = next(group for group in topology.groups if group.name == name)
-        try:
-            answers[name] = verify_group(fleet.hosts[group.head.name], endpoint_of(launch, name), launch.verify)
-        except SparkclusterError as error:
-            failures.append(error)
-
-    with Watching(fleet, requests) as watching:
-        while len(answers) < len(plan.groups):
-            event = watching.next(0.2)
-            now = clock()
-            if event is not None:
-                readiness.feed(event, now)
-                report.progress(event.node, readiness.progress[event.node].text)
-            for name in readiness.ready_groups() - asking.keys():
-                report.step("verify", f"{name}: asking for an answer")
-                asking[name] = threading.Thread(target=ask, args=(name,), daemon=True)
-                asking[name].start()
-            failure = readiness.failure(now)
-            if failure:
-                raise failure
-            # A wrong answer may be a dying engine's: give its death a moment to be seen, and named.
-            if failures and not settle(watching, readiness, report, clock):
-                error = failures[0]
-                head = error.node or plan.groups[0].nodes[0]
-                known = cause(list(readiness.tail(head)), None, False)
-                raise LaunchError(
-                    error.message + (f" ({known.summary})" if known else ""),
-                    node=error.node,
-                    step=error.step,
-                    hint=(known.hint if known else None) or error.hint,
-                    log=readiness.tail(head),
-                )
-            if now - readiness.started > launch.ready_timeout_s:
+    asking = Asking(fleet, launch)
+    with Watching(fleet, {name: watch_request(plan, topology, name) for name in plan.nodes}) as watching:
+        while not asking.done():
+            follow(watching, readiness, report, clock)
+            asking.begin(readiness.ready_groups(), report)
+            if asking.failures:
+                # A wrong answer may be a dying engine's: give its death a moment to be seen, and named.
+                settle(watching, readiness, report, clock)
+                raise unanswered(asking.failures[0], readiness, plan)
+            if clock() - readiness.started > launch.ready_timeout_s:
                 raise readiness.overdue(launch.ready_timeout_s)
-    return answers
+        if readiness.dying:
+            settle(watching, readiness, report, clock)
+    return asking.answers
 
 
-def settle(watching: Watching, readiness: Readiness, report: Report, clock: Callable[[], float]) -> bool:
+def follow(watching: Watching, readiness: Readiness, report: Report, clock: Callable[[], float]) -> None:
+    """Take in the next event, or none; raises the failure that it made certain."""
+    event = watching.next(0.2)
+    if event is not None:
+        readiness.feed(event, clock())
+        report.progress(event.node, readiness.progress[event.node].text)
+    failure = readiness.failure(clock())
+    if failure:
+        raise failure
+
+
+def settle(watching: Watching, readiness: Readiness, report: Report, clock: Callable[[], float]) -> None:
     """Take in events for the time a death needs to be told; raises it when there is one."""
     limit = clock() + INTERVAL_S + 2
     while clock() < limit:
-        event = watching.next(0.2)
-        if event is not None:
-            readiness.feed(event, clock())
-            report.progress(event.node, readiness.progress[event.node].text)
-        failure = readiness.failure(clock())
-        if failure:
-            raise failure
-    return False
+        follow(watching, readiness, report, clock)
+
+
+def unanswered(error: SparkclusterError, readiness: Readiness, plan: Plan) -> LaunchError:
+    """What a missing or wrong answer means, with what the head's log says of it."""
+    head = error.node or plan.groups[0].nodes[0]
+    known = cause(list(readiness.tail(head)), None, False)
+    return LaunchError(
+        error.message + (f" ({known.summary})" if known else ""),
+        node=error.node,
+        step=error.step,
+        hint=(known.hint if known else None) or error.hint,
+        log=readiness.tail(head),
+    )
 
 
 def endpoint_of(launch: Launch, group: str) -> Endpoint:
@@ -213,26 +251,42 @@ def run(
     steps: Mapping[str, Sequence[dict[str, Any]]] | None,
     report: Report,
 ) -> dict[str, Answer]:
-    """Start (unless ``steps`` is None: they run already), watch, verify; on any failure stop every rank."""
+    """Start (unless ``steps`` is None: they run already), watch, verify; on any failure stop every rank.
+
+    Ranks that another operator has taken over meanwhile are not touched: their nodes refuse it.
+
+    Raises:
+        LaunchError: with the cause.
+        LeaseLost: a node refused, now or when the ranks were to be stopped.
+        Interrupted: by Ctrl-C.
+    """
     try:
         if steps is not None:
             report.step("start", count(sum(len(n.containers) for n in launch.plan.nodes.values()), "rank"))
-            start(changer, launch.plan, steps)
+            start(changer, steps)
         report.step("watch", "until the model answers")
         return await_answers(fleet, launch, report)
-    except LeaseLost:
-        raise
-    except LaunchError as error:
-        if error.step == "start":
-            raise
-        left = stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S)
-        raise LaunchError(
-            error.message + left_text(left), node=error.node, step=error.step, hint=error.hint, log=error.log
-        ) from error
     except KeyboardInterrupt:
         report.note("stopping what was started; press Ctrl-C again to leave it as it is")
-        left = stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S)
+        left = stop_all(changer, launch)
+        raise ended(
+            Interrupted("interrupted" if left else "interrupted; nothing is left running", step="launch"), left
+        ) from None
+    except SparkclusterError as error:
+        final = ended(error, stop_all(changer, launch))
+        raise final from (None if final is error else error)
+    except BaseException:
+        stop_all(changer, launch)
+        raise
+
+
+def stop_all(changer: Changer, launch: Launch) -> dict[str, SparkclusterError]:
+    """Stop every rank of ``launch`` at once; Interrupted where the user does not want to wait for it."""
+    try:
+        return stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S)
+    except KeyboardInterrupt:
         raise Interrupted(
-            "interrupted; every rank was stopped" + left_text(left) if left else "interrupted; nothing is left running",
+            f"interrupted again; ranks may still run on {', '.join(launch.plan.nodes)}",
             step="launch",
+            hint="sparkcluster down INVENTORY",
         ) from None

@@ -18,6 +18,8 @@ SHOWN_LINES = 15
 LAST_WORDS_S = 1.5
 # A carrier that returns within this time was a flap, which NCCL survives.
 LINK_GRACE_S = 3
+# A Docker engine that is restarted is back within a few seconds, and its containers may have lived on.
+UNREADABLE_GRACE_S = 15
 
 
 @dataclasses.dataclass
@@ -29,6 +31,8 @@ class RankState:
     exit_code: int | None = None
     oom_killed: bool = False
     died_at: float | None = None
+    unreadable_since: float | None = None
+    error: str = ""
     lines: collections.deque[str] = dataclasses.field(default_factory=lambda: collections.deque(maxlen=KEPT_LINES))
 
 
@@ -77,6 +81,11 @@ class Readiness:
             rank.oom_killed = bool(said.get("oom_killed"))
             if rank.state in {"exited", "dead", "gone"} and rank.died_at is None:
                 rank.died_at = now
+            if rank.state != "unreadable":
+                rank.unreadable_since = None
+            elif rank.unreadable_since is None:
+                rank.unreadable_since = now
+            rank.error = str(said.get("error") or "")
         for interface, carrier in tick.links.items():
             key = (tick.node, interface)
             if carrier or interface not in self._interfaces[tick.node]:
@@ -120,13 +129,33 @@ class Readiness:
                     hint=f"check the cable and the other Spark; on {node}: ip link show {interface}",
                     log=self.tail(node),
                 )
+        for name, rank in self.ranks.items():
+            if rank.unreadable_since is not None and now - rank.unreadable_since >= UNREADABLE_GRACE_S:
+                return LaunchError(
+                    f"Docker on {rank.node} has not told the state of {name} for {UNREADABLE_GRACE_S} s"
+                    + (f": {rank.error}" if rank.error else ""),
+                    node=rank.node,
+                    step="watch",
+                    hint=f"on {rank.node}: systemctl status docker",
+                    log=self.tail(rank.node),
+                )
         return None
+
+    @property
+    def dying(self) -> bool:
+        """Whether a rank has ended, also where its last words are not in yet."""
+        return any(rank.died_at is not None for rank in self.ranks.values())
 
     def _death(self, dead: list[RankState]) -> LaunchError:
         """Name the rank that died for a reason of its own, before those that it took along."""
         found = [(rank, known) for rank in dead if (known := cause(list(rank.lines), rank.exit_code, rank.oom_killed))]
         rank, known = found[0] if found else (dead[0], None)
-        died = f"the rank on {rank.node} ended with exit code {rank.exit_code}"
+        how = "is gone" if rank.state == "gone" else "ended"
+        died = f"the rank on {rank.node} {how}"
+        if rank.exit_code is not None:
+            died += f" with exit code {rank.exit_code}"
+        if rank.error:
+            died += f" ({rank.error})"
         return LaunchError(
             f"{died}: {known.summary}" if known else died,
             node=rank.node,
