@@ -74,14 +74,21 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
         more = gather(fleet, spec, [node.label for node in former])
         facts |= more.facts
         errors |= more.errors
-    held = holding(spec.inventory.cluster, facts)
-    ranks: dict[str, tuple[Rank, ...]] = {name: own for name, own in held.own.items() if own}
+    ranks: dict[str, tuple[Rank, ...]] = {}
     left: dict[str, SparkclusterError] = dict(errors)
-    if ranks:
+    if facts:
+        # Also where no rank is seen: an up may be at work that has none yet, or one that was killed may have
+        # left a start under way.
         with Lease(
             fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operator=operator()
         ).acquire(list(facts)) as lease:
-            report.step("stop", count(sum(len(own) for own in ranks.values()), "rank"))
+            # What was seen before the lease was ours may have changed since.
+            now = gather(fleet, spec, list(facts))
+            left |= now.errors
+            held = holding(spec.inventory.cluster, now.facts)
+            ranks = {name: own for name, own in held.own.items() if own}
+            if ranks:
+                report.step("stop", count(sum(len(own) for own in ranks.values()), "rank"))
             changer = Changer(
                 fleet,
                 cluster=spec.inventory.cluster,
@@ -90,13 +97,8 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
             )
             left |= launching.stop(changer, ranks)
             wipe = {
-                name: [
-                    {
-                        "do": "delete",
-                        "path": f"{facts[name].state_dir}/clusters/{spec.inventory.cluster}/ranks",
-                    }
-                ]
-                for name in facts
+                name: [{"do": "delete", "path": f"{one.state_dir}/clusters/{spec.inventory.cluster}/ranks"}]
+                for name, one in now.facts.items()
                 if name not in left
             }
             changer.attempt(wipe, timeout_s=60)
@@ -106,6 +108,6 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
             f"could not clean {', '.join(left)}: {error.message}",
             node=name,
             step="stop",
-            hint="once it can be reached, run sparkcluster down again" if name in errors else error.hint,
+            hint=error.hint or "once it can be reached, run sparkcluster down again",
         )
     return Down({name: tuple(rank.name for rank in own) for name, own in ranks.items()})

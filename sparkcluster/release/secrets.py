@@ -21,7 +21,7 @@ def values(spec: Spec, plan: Plan, environment: Mapping[str, str] | None = None)
     Ray's token is made anew for every launch: nobody has to know it.
 
     Raises:
-        UsageError: one is not set, or holds a line break, which an env file cannot carry.
+        UsageError: one is not set, or holds what an env file cannot carry.
     """
     environment = os.environ if environment is None else environment
     found: dict[str, str] = {}
@@ -32,13 +32,11 @@ def values(spec: Spec, plan: Plan, environment: Mapping[str, str] | None = None)
             found[name] = api_key(spec, environment)
         else:
             found[name] = _from_environment(name, environment, f"the playbook lists {name} under secrets")
-        if "\n" in found[name] or "\r" in found[name]:
-            raise UsageError(f"the value of {name} holds a line break", hint=f"export {name} again without it")
     return found
 
 
 def check(spec: Spec) -> None:
-    """Raise UsageError for a secret that is not set, before anything is changed."""
+    """Raise UsageError for a secret that is not set or cannot be carried, before anything is changed."""
     for name in spec.playbook.secrets:
         _from_environment(name, os.environ, f"the playbook lists {name} under secrets")
     if spec.inventory.api.key is not None:
@@ -49,7 +47,7 @@ def api_key(spec: Spec, environment: Mapping[str, str] | None = None) -> str:
     """The API key that the inventory points at.
 
     Raises:
-        UsageError: the variable is not set, or the file cannot be read or is empty.
+        UsageError: the variable is not set, the file cannot be read or is empty, or it holds no line of text.
     """
     source = spec.inventory.api.key
     if source is None:
@@ -59,7 +57,7 @@ def api_key(spec: Spec, environment: Mapping[str, str] | None = None) -> str:
         return _from_environment(source.env, environment, "the inventory takes the API key from it")
     path = Path(str(source.file)).expanduser()
     try:
-        key = path.read_text().strip()
+        key = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"cannot read the API key from {path}: {getattr(error, 'strerror', None) or 'not text'}",
@@ -67,11 +65,20 @@ def api_key(spec: Spec, environment: Mapping[str, str] | None = None) -> str:
         ) from error
     if not key:
         raise UsageError(f"the API key file {path} is empty", hint=f"openssl rand -hex 32 > {path}")
-    return key
+    return _one_line(key, f"the API key in {path}", f"openssl rand -hex 32 > {path}")
 
 
 def _from_environment(name: str, environment: Mapping[str, str], why: str) -> str:
     value = environment.get(name, "")
     if not value:
         raise UsageError(f"{name} is not set, and {why}", hint=f"export {name}=…")
+    return _one_line(value, f"the value of {name}", f"export {name} again without it")
+
+
+def _one_line(value: str, what: str, hint: str) -> str:
+    """``value``, which goes into one line of an env file and may go into an HTTP header."""
+    if "\n" in value or "\r" in value:
+        raise UsageError(f"{what} holds a line break", hint=hint)
+    if not value.isprintable():
+        raise UsageError(f"{what} holds a character that is no text", hint=hint)
     return value

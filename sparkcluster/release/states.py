@@ -75,10 +75,10 @@ def state(plan: Plan | None, held: Holding, newest: ReleaseFact | None) -> State
 
 
 def complete(release: ReleaseFact, held: Holding) -> bool:
-    """Whether every rank that ``release`` recorded runs."""
+    """Whether every rank that ``release`` recorded runs, as far as the inventory still has its nodes."""
     nodes = release.record.get("plan", {}).get("nodes", {})
-    return bool(nodes) and all(
-        {one["name"] for one in node["containers"]}
-        == {rank.name for rank in held.own.get(name, ()) if rank.state == "running"}
-        for name, node in nodes.items()
+    known = {name: node for name, node in nodes.items() if name in held.own}
+    return bool(known) and all(
+        {one["name"] for one in node["containers"]} == {rank.name for rank in held.own[name] if rank.state == "running"}
+        for name, node in known.items()
     )

@@ -7,18 +7,18 @@ import time
 from typing import Any
 
 import sparkcluster
-from sparkcluster.errors import FoundErrors, LaunchError, NotServing, SparkclusterError
+from sparkcluster.errors import FoundErrors, Interrupted, LaunchError, NotServing, SparkclusterError, StageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import standalone
 from sparkcluster.launch import group as launching
 from sparkcluster.launch.verify import Answer, complete, judge
 from sparkcluster.plan.diff import difference
 from sparkcluster.plan.model import Plan
-from sparkcluster.release import secrets
+from sparkcluster.release import ray, secrets
 from sparkcluster.release.cluster import View, look, operator
 from sparkcluster.release.lease import Lease
 from sparkcluster.release.records import KEEP, Holding, record
-from sparkcluster.release.serving import ask_recorded
+from sparkcluster.release.serving import ask_recorded, recorded_groups
 from sparkcluster.release.states import TABLE, Action, State
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer, start_steps
@@ -86,15 +86,16 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
     if answers is not None:
         number = view.held.release() or 0
         return Up(view, changed=False, release=number, answers=answers, seconds=time.monotonic() - began)
-    if view.gathered.errors:
-        raise FoundErrors(view.findings)
     secrets.check(spec)
     with Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operator=operator()).acquire(
         list(view.facts)
     ) as lease:
         report.step("lease", f"epoch {lease.epoch}")
         walk = Walk(fleet, spec, options, report, lease.epoch)
-        answers = walk.to_serving()
+        try:
+            answers = walk.to_serving()
+        except KeyboardInterrupt:
+            raise walk.interrupted() from None
         return Up(walk.view, changed=True, release=walk.number, answers=answers, seconds=time.monotonic() - began)
 
 
@@ -103,16 +104,22 @@ def settled(fleet: Fleet, view: View, report: Report) -> dict[str, Answer] | Non
 
     Raises:
         OtherPlan: it serves, and answers, another one.
+        FoundErrors, PlanError: it serves, and what ``up`` would deploy cannot even be planned.
     """
     action, _ = TABLE[view.state]
     if action is Action.ASK:
         topology, plan = view.ready()
         report.step("verify", "asking whether it still answers")
         return healthy(fleet, view.spec, topology, plan)
-    if view.state is State.OTHER and view.newest is not None and answering(fleet, view.newest.record):
-        present = view.newest.record.get("plan", {})
-        wanted = view.plan.as_json() if view.plan else {}
-        raise OtherPlan(difference(present, wanted), str(view.spec.inventory_path))
+    if view.state is State.OTHER and view.newest is not None:
+        recorded = view.newest.record
+        # A head that the inventory has lost cannot be asked, and nothing says that it does not serve.
+        asked = all(head in fleet.hosts for head in recorded_groups(recorded).values())
+        if not asked or answering(fleet, recorded):
+            if view.plan is None:
+                view.stop_on_errors()
+            _, plan = view.ready()
+            raise OtherPlan(difference(recorded.get("plan", {}), plan.as_json()), str(view.spec.inventory_path))
     return None
 
 
@@ -161,6 +168,20 @@ class Walk:
         # What was seen before the lease was ours may have changed since.
         self.view = look(fleet, spec)
         self.number = 0
+        self.doing = "probe"
+
+    def step(self, name: str, text: str = "") -> None:
+        """Tell that a step begins, and remember it for who interrupts it."""
+        self.doing = name
+        self.report.step(name, text)
+
+    def interrupted(self) -> Interrupted:
+        """What an interruption outside of the launch itself leaves behind."""
+        left = {
+            "clean": "old ranks may be left; sparkcluster up or down goes on from there",
+            "record": "the model serves, and sparkcluster up again records it",
+        }
+        return Interrupted(f"interrupted; {left.get(self.doing, 'no rank was started')}", step=self.doing)
 
     def to_serving(self) -> dict[str, Answer]:
         """Walk until the state is SERVING; answers by group."""
@@ -200,6 +221,13 @@ class Walk:
         )
         rank = ranks[0] if ranks else None
         where = rank.labels.get("io.sparkcluster.state_dir", "?") if rank else "?"
+        if rank and not any(self.view.held.stray.values()):
+            return LaunchError(
+                f"{rank.name} on {node} was removed and is there again, {rank.state}",
+                node=node,
+                step="clean",
+                hint=f"on {node}: docker rm -f {rank.name}, and see what starts it",
+            )
         return LaunchError(
             f"{rank.name if rank else 'a rank'} on {node} belongs to a cluster of this name with state_dir {where}",
             node=node,
@@ -209,7 +237,7 @@ class Walk:
 
     def clean(self, held: Holding) -> None:
         """Remove every rank of ours, whatever its state."""
-        self.report.step("clean", "removing ranks that do not serve")
+        self.step("clean", "removing ranks that do not serve")
         left = launching.stop(self.changer, held.own, grace_s=KILL_GRACE_S)
         if left:
             name, error = next(iter(left.items()))
@@ -217,7 +245,7 @@ class Walk:
 
     def start(self) -> dict[str, Answer]:
         """Check, stage, start, watch, verify, record."""
-        self.report.step("check", "")
+        self.step("check")
         self.stage()
         _, plan = self.view.ready()
         self.view.stop_on_errors()
@@ -243,6 +271,7 @@ class Walk:
             raise FoundErrors(self.view.findings)
         if self.view.topology is None:
             raise self.view.unplanned or LaunchError("no topology", step="plan")
+        self.step("stage", "image and weights, where they are missing")
         done = stage(
             self.fleet,
             self.view.facts,
@@ -253,13 +282,32 @@ class Walk:
         )
         if done.changed:
             self.view = look(self.fleet, self.spec)
+        self.stage_ray()
         self.view.ready()
 
+    def stage_ray(self) -> None:
+        """Bring Ray to an image without, or go on without it where the playbook leaves that open."""
+        try:
+            if ray.bring(self.fleet, self.view, self.report, epoch=self.epoch):
+                self.view = look(self.fleet, self.spec)
+        except StageError as error:
+            if not ray.can_do_without(self.view, error):
+                raise
+            self.report.note(f"{error.message}: the ranks meet by vLLM's own multi-node backend")
+            self.view = look(self.fleet, self.spec, bring_ray=False)
+
     def cache_steps(self, name: str) -> list[dict[str, Any]]:
-        """Steps that throw the compile caches of this cluster's image away, where the user asks for it."""
-        if not self.options.clear_caches:
+        """Steps that throw the compile caches of the plan's image away, where the user asks for it."""
+        if not self.options.clear_caches or self.view.plan is None:
             return []
-        return [{"do": "delete", "path": f"{self.view.facts[name].state_dir}/caches"}]
+        # Those of other images may be in use by another cluster of the same user.
+        caches = f"{self.view.facts[name].state_dir}/caches/"
+        return [
+            {"do": "delete", "path": path}
+            for one in self.view.plan.nodes[name].containers
+            for path in one.directories
+            if path.startswith(caches)
+        ]
 
     def watch(self, steps: dict[str, list[dict[str, Any]]] | None) -> dict[str, Answer]:
         """Start ``steps`` (or nothing), watch until every group has answered, and record the release."""
@@ -271,7 +319,7 @@ class Walk:
             self.options.timeout_s or self.spec.playbook.ready_timeout_s,
         )
         answers = launching.run(self.fleet, self.changer, launch, steps, self.report)
-        self.report.step("record", f"release {self.number}")
+        self.step("record", f"release {self.number}")
         document = record(
             self.spec,
             plan,
