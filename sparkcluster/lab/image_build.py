@@ -50,13 +50,11 @@ for word; do
 done
 """
 
-# The place where a real Triton's own assembler would lie. It can be found but not imported: torch and vLLM then
-# go on without it. Of 3.6, the first that looks for ptxas-blackwell (triton#10331).
+# The place where a real Triton's own assembler would lie. It can be found and its version read, but not be
+# imported: torch and vLLM then go on without Triton, as they do on a machine without a GPU.
 _TRITON = {
-    "triton/__init__.py": '__version__ = "3.6.0"\n\nraise ImportError("a stand-in: nothing can be compiled here")\n',
-    "triton/backends/__init__.py": "",
+    "triton/__init__.py": '__version__ = "3.9.0"\nraise ImportError("this Triton is an empty shell")\n',
     "triton/backends/nvidia/__init__.py": "",
-    "triton-3.6.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: triton\nVersion: 3.6.0\n",
 }
 
 
