@@ -359,9 +359,9 @@ def test_a_container_of_this_plan_that_runs_is_left_alone(change, docker):
     assert "run" not in (docker / "told").read_text()
 
 
-@pytest.mark.parametrize(("state", "plan"), [("false", "p1"), ("true", "p0")])
-def test_a_container_that_is_dead_or_of_another_plan_is_replaced(change, docker, state, plan):
-    (docker / "state").write_text(state)
+@pytest.mark.parametrize(("runs", "plan"), [("false", "p1"), ("true", "p0")])
+def test_a_container_that_is_dead_or_of_another_plan_is_replaced(change, docker, runs, plan):
+    (docker / "state").write_text(runs)
     (docker / "plan").write_text(plan)
     assert change(start_container()) == {"results": [{"id": "2", "already": False}]}
     assert "rm --force x" in (docker / "told").read_text()
