@@ -51,10 +51,13 @@ done
 """
 
 # The place where a real Triton's own assembler would lie. It can be found and its version read, but not be
-# imported: torch and vLLM then go on without Triton, as they do on a machine without a GPU.
+# imported: torch and vLLM then go on without Triton, as they do on a machine without a GPU. Version 3.6 is the
+# first that looks for ptxas-blackwell (triton#10331).
 _TRITON = {
-    "triton/__init__.py": '__version__ = "3.9.0"\nraise ImportError("this Triton is an empty shell")\n',
+    "triton/__init__.py": '__version__ = "3.6.0"\n\nraise ImportError("this Triton is an empty shell")\n',
+    "triton/backends/__init__.py": "",
     "triton/backends/nvidia/__init__.py": "",
+    "triton-3.6.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: triton\nVersion: 3.6.0\n",
 }
 
 
@@ -70,8 +73,7 @@ class Known:
 
 def made_of(family: str) -> list[str]:
     """Everything that decides what the images of a family are."""
-    own = [Path(__file__), Path(rootfs.__file__), Path(template.__file__)]
-    parts = [path.read_text() for path in own]
+    parts = [Path(__file__).read_text(), Path(rootfs.__file__).read_text()]
     parts += [repr(rootfs.apt_source()), platform.machine(), *rootfs.ENGINE_PACKAGES]
     if family == "vllm":
         return [*parts, install.recipe(ray=True), Path(install.__file__).read_text()]

@@ -140,7 +140,8 @@ def full(packages: Iterable[str] = ENGINE_PACKAGES) -> Base:
 
 def say(line: str) -> None:
     """Tell the user what takes so long."""
-    print(f"lab: {line}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"lab: {line}\n")
+    sys.stderr.flush()
 
 
 @contextmanager

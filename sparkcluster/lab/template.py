@@ -32,7 +32,8 @@ class Docker:
         # Short: the path of a socket has room for 108 bytes.
         self._run = Path(tempfile.mkdtemp(prefix="sclab-", dir="/run"))
         # It must not outlive a builder that is killed.
-        argv = ["setpriv", "--pdeathsig", "KILL", "dockerd", "--data-root", str(self.data_root), "--exec-root", str(self._run / "exec")]
+        argv = ["setpriv", "--pdeathsig", "KILL", "dockerd", "--data-root", str(self.data_root)]
+        argv += ["--exec-root", str(self._run / "exec")]
         argv += ["--pidfile", str(self._run / "pid"), "--host", f"unix://{self._run}/docker.sock"]
         argv += ["--config-file", str(self._run / "none.json"), "--storage-driver", "overlay2"]
         argv += ["--iptables=false", "--ip6tables=false", "--ip-masq=false", "--bridge=none"]
