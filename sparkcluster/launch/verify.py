@@ -18,6 +18,9 @@ from sparkcluster.hosts.program import call
 from sparkcluster.spec.playbook import Verify
 
 
+BRIEF_TOKENS = 32
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
     """What a model answered: text, time to first token and tokens per second (None where not told)."""
@@ -81,6 +84,11 @@ def answer(done: dict[str, Any]) -> Answer:
     return Answer(text, ttft_s, speed, tokens)
 
 
+def brief(verify: Verify) -> int | None:
+    """Tokens of a check that need not be complete: as many as show language, or all where an answer is expected."""
+    return None if verify.expect else min(BRIEF_TOKENS, verify.max_tokens)
+
+
 def judge(text: str, verify: Verify) -> str | None:
     """What is wrong with an answer, or None.
 
@@ -113,7 +121,7 @@ def verify_group(
         if attempt:
             sleep(verify.pause_s)
         try:
-            last = complete(host, endpoint, verify)
+            last = complete(host, endpoint, verify, max_tokens=brief(verify) if attempt else None)
         except NotServing as error:
             when = "again after a pause, " if attempt else ""
             raise LaunchError(f"{when}{error.message}", node=host.name, step="verify", hint=error.hint) from error

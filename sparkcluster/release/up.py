@@ -11,7 +11,7 @@ from sparkcluster.errors import FoundErrors, Interrupted, LaunchError, NotServin
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import standalone
 from sparkcluster.launch import group as launching
-from sparkcluster.launch.verify import Answer, complete, judge
+from sparkcluster.launch.verify import Answer, brief, complete, judge
 from sparkcluster.plan.diff import difference
 from sparkcluster.plan.model import Plan
 from sparkcluster.release import ray, secrets
@@ -129,7 +129,8 @@ def healthy(fleet: Fleet, spec: Spec, topology: Topology, plan: Plan) -> dict[st
     for group in plan.groups:
         host = fleet.hosts[group.nodes[0]]
         try:
-            answer = complete(host, launching.endpoint(plan, topology, group.name), spec.playbook.verify)
+            place = launching.endpoint(plan, topology, group.name)
+            answer = complete(host, place, spec.playbook.verify, max_tokens=brief(spec.playbook.verify))
         except SparkclusterError:
             return None
         if judge(answer.text, spec.playbook.verify):
