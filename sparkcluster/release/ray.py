@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from sparkcluster.errors import StageError
 from sparkcluster.facts.model import Facts, ReleaseFact
-from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.plan.image import has_brought_ray, without_ray
 from sparkcluster.release.records import Holding
 from sparkcluster.report import Report
+from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.staging import Copied
 from sparkcluster.staging import ray as staging
@@ -46,7 +46,7 @@ def recorded(release: ReleaseFact) -> bool:
     return any(one["launcher"].get("ray_path") for node in nodes.values() for one in node["containers"])
 
 
-def bring(fleet: Fleet, view: View, report: Report, *, epoch: int) -> list[Copied]:
+def bring(changer: Changer, view: View, report: Report) -> list[Copied]:
     """Bring Ray to the nodes of ``view`` that lack it; what was copied.
 
     Raises:
@@ -58,9 +58,7 @@ def bring(fleet: Fleet, view: View, report: Report, *, epoch: int) -> list[Copie
     if lacking is None or not lacking.missing:
         return []
     report.step("ray", f"{lacking.name} for {', '.join(name for name, _ in lacking.missing)}")
-    return staging.bring(
-        fleet, view.facts, view.topology, lacking, view.spec, epoch=epoch, progress=report.progress
-    )
+    return staging.bring(changer, view.facts, view.topology, lacking, progress=report.progress)
 
 
 def can_do_without(view: View, error: StageError) -> bool:

@@ -11,6 +11,7 @@ from sparkcluster.release import ray
 from sparkcluster.release.cluster import View, look, operator
 from sparkcluster.release.lease import Lease
 from sparkcluster.report import Report, count
+from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.staging import StageReport
 from sparkcluster.staging import ray as ray_staging
@@ -86,7 +87,9 @@ def _stage(fleet: Fleet, view: View, options: Options, report: Report, *, epoch:
     if options.dry_run:
         return done
     try:
-        copied = ray.bring(fleet, view, report, epoch=epoch)
+        inventory = view.spec.inventory
+        changer = Changer(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, epoch=epoch)
+        copied = ray.bring(changer, view, report)
     except StageError as error:
         if not ray.can_do_without(view, error):
             raise

@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from sparkcluster.errors import StageError
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import EngineFacts, Facts
-from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.plan.image import BROUGHT_RAY, has_brought_ray, ray_directory, ray_name, without_ray
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.staging import ray_wheel
-from sparkcluster.staging.copy import Errand, copy
+from sparkcluster.staging.copy import Errand, copy, ends
 from sparkcluster.staging.plan import Staging, address
 from sparkcluster.staging.ray_wheel import ARCHIVE, Parcel
 from sparkcluster.staging.run import Copied
@@ -45,25 +44,21 @@ def lacking(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Stagi
 
 
 def bring(
-    fleet: Fleet,
+    changer: Changer,
     facts: Mapping[str, Facts],
     topology: Topology,
     staging: Staging,
-    spec: Spec,
     *,
-    epoch: int,
     progress: Progress,
     obtain: Obtain = ray_wheel.obtain,
 ) -> list[Copied]:
     """Bring Ray to the nodes that lack it.
 
     Args:
-        fleet: the nodes.
+        changer: the right to change the nodes.
         facts: of every node.
         topology: over which addresses nodes copy from each other.
         staging: from ``lacking``.
-        spec: what the user wrote.
-        epoch: of the lease that allows the changes.
         progress: told per node how far it is.
         obtain: where the archive comes from, if no node has it.
 
@@ -76,8 +71,6 @@ def bring(
     for name, _ in staging.missing:
         kinds.setdefault(ray_name(engines[name]), []).append(name)
     copied: list[Copied] = []
-    inventory = spec.inventory
-    changer = Changer(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, epoch=epoch)
     for kind, targets in kinds.items():
         have = [name for name in staging.sources if ray_name(engines[name]) == kind]
         delivery = _Delivery(changer, facts, topology, progress, engines[targets[0]])
@@ -119,10 +112,17 @@ class _Delivery:
             ]
             for target in targets
         }
-        self.changer.apply(steps, timeout_s=UNPACK_S)
+        with ends(self._errand, targets[0]):
+            self.changer.apply(steps, timeout_s=UNPACK_S)
         for target in targets:
             self.progress(target, f"Ray {RAY_VERSION} complete")
         return copied
+
+    @property
+    def _errand(self) -> Errand:
+        own = self.changer
+        lease = {"state_dir": own.state_dir, "cluster": own.cluster, "epoch": own.epoch}
+        return Errand(STEP, lease, lambda: False)
 
     def _folder(self, node: str) -> str:
         return f"{self.facts[node].state_dir}/ray/archives/{ray_name(self.engine)}"
@@ -136,19 +136,18 @@ class _Delivery:
             raise StageError(f"{parcel.path}: {error.strerror}", step=STEP, hint=hint) from error
         self.progress(node, f"Ray {RAY_VERSION}, {size / 1e6:.0f} MB from here")
         # also asks whether the lease is still ours, which putting a file does not
-        self.changer.apply({node: [{"do": "mkdir", "path": self._folder(node)}]})
-        self.changer.fleet[node].put(parcel.path, f"{self._folder(node)}/{ARCHIVE}", mode=0o644)
+        with ends(self._errand, node):
+            self.changer.apply({node: [{"do": "mkdir", "path": self._folder(node)}]})
+            self.changer.fleet[node].put(parcel.path, f"{self._folder(node)}/{ARCHIVE}", mode=0o644)
         return Copied("ray", node, "controller", size, time.monotonic() - begin)
 
     def _relay(self, source: str, target: str) -> Copied:
         begin = time.monotonic()
-        changer = self.changer
-        lease = {"state_dir": changer.state_dir, "cluster": changer.cluster, "epoch": changer.epoch}
         wanted = {"what": "files", "verify": True}
         done = copy(
-            Errand(STEP, lease, lambda: False),
-            changer.fleet[source],
-            changer.fleet[target],
+            self._errand,
+            self.changer.fleet[source],
+            self.changer.fleet[target],
             address=address(self.facts, self.topology, source, target),
             requests=(
                 {**wanted, "root": self._folder(source)},

@@ -1,0 +1,135 @@
+"""An image without Ray, on Sparks that have no network but their own: Ray comes from the controller.
+
+The plain run puts the stub's own Ray in the place where the controller keeps what it fetched; the long one fetches
+the real one and has the real engine serve with it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import sparkcluster
+from sparkcluster.facts.model import EngineFacts
+from sparkcluster.plan.image import BROUGHT_RAY, ray_name
+from sparkcluster.staging import ray_wheel
+
+STUB_RAY = Path(sparkcluster.__file__).parent / "lab" / "engine" / "stub" / "site" / "ray"
+STATE = "/root/.local/state/sparkcluster"
+WITHOUT_RAY = "defaults: {image: without-ray}\n"
+
+
+def engine_of(spark) -> EngineFacts:
+    """What the node's image says of itself, as the first look at it left it there."""
+    return EngineFacts.model_validate_json(spark.run(["sh", "-c", f"cat {STATE}/images/*.json"]).stdout)
+
+
+def put_stub_ray_into(cache: Path, engine: EngineFacts, scratch: Path) -> None:
+    """The stub's Ray, and a need that no image has, as if they had been fetched."""
+    packages = scratch / "packages"
+    shutil.copytree(STUB_RAY, packages / "ray", ignore=shutil.ignore_patterns("__pycache__"))
+    (packages / "onlyhere.py").write_text("WHERE = __file__\n")
+    for name, version, owned in (("ray", BROUGHT_RAY, "ray/__init__.py"), ("onlyhere", "1.0", "onlyhere.py")):
+        info = packages / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (info / "RECORD").write_text(f"{owned},,\n{info.name}/METADATA,,\n{info.name}/RECORD,,\n")
+    place = cache / "ray" / ray_name(engine)
+    place.mkdir(parents=True)
+    digest = ray_wheel.pack(ray_wheel.arrange(packages), place / ray_wheel.ARCHIVE)
+    (place / "sha256").write_text(digest)
+
+
+def launchers(lab, cli):
+    plan = cli("plan", lab.inventory, "--json").json
+    return {name: node["containers"][0]["launcher"] for name, node in plan["nodes"].items()}
+
+
+@pytest.fixture(scope="module")
+def shared_lab(make_lab):
+    return make_lab("sparks: [{name: left}, {name: right}]\n" + WITHOUT_RAY)
+
+
+@pytest.fixture
+def lab(lab):
+    yield lab
+    for spark in lab.sparks:
+        spark.run(["rm", "-rf", f"{STATE}/ray"])
+
+
+def test_ray_comes_to_an_image_without(lab, cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "cache"))
+    assert {one["ray_path"] for one in launchers(lab, cli).values()} == {"/sparkcluster/ray"}
+    put_stub_ray_into(tmp_path / "cache", engine_of(lab.sparks[0]), tmp_path)
+
+    dry = cli("stage", lab.inventory, "image", "--dry-run").ok()
+    assert f"ray  Ray {BROUGHT_RAY}: left not in the image, would come from here" in dry.out
+    up = cli("up", lab.inventory).ok()
+    assert "is up (release 1," in up.out
+    for spark in lab.sparks:
+        logs = spark.run(["sh", "-c", "docker logs $(docker ps -q) 2>&1"]).stdout
+        assert "phase=ray-path /sparkcluster/ray with onlyhere" in logs
+        mounts = json.loads(spark.run(["sh", "-c", "docker inspect $(docker ps -q)"]).stdout)[0]["Mounts"]
+        assert [one["RW"] for one in mounts if one["Destination"] == "/sparkcluster/ray"] == [False]
+
+    shutil.rmtree(tmp_path / "cache")
+    again = cli("up", lab.inventory, "--json").ok().json
+    assert (again["changed"], again["release"]) == (False, 1)
+    assert f"ray  Ray {BROUGHT_RAY}: nothing is missing" in cli("stage", lab.inventory, "image").ok().out
+
+
+def test_a_node_gets_ray_from_the_other(lab, cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "cache"))
+    launchers(lab, cli)
+    put_stub_ray_into(tmp_path / "cache", engine_of(lab.sparks[0]), tmp_path)
+    first = cli("stage", lab.inventory, "image", "--json").ok().json
+    assert [(one["node"], one["source"]) for one in first["copied"]] == [("left", "controller"), ("right", "left")]
+    # the controller's own is gone, and right lost what it had
+    shutil.rmtree(tmp_path / "cache")
+    lab.sparks[1].run(["rm", "-rf", f"{STATE}/ray"])
+    second = cli("stage", lab.inventory, "image", "--json").ok().json
+    assert [(one["what"], one["node"], one["source"]) for one in second["copied"]] == [("ray", "right", "left")]
+
+
+def test_without_any_ray_the_ranks_meet_by_themselves_or_it_is_said(
+    lab, cli, ranks, variant, tmp_path, monkeypatch
+):
+    """Nothing is fetched: no uv, and a pip that knows no index."""
+    monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "cache"))
+    for name, value in (("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", str(tmp_path)), ("UV_OFFLINE", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("UV_NO_CACHE", "1")
+    up = cli("up", lab.inventory).ok()
+    assert "cannot be fetched" in up.err
+    assert "vLLM's own multi-node backend" in up.err
+    assert {one["executor"] for one in launchers(lab, cli).values()} == {"native"}
+    assert cli("up", lab.inventory, "--json").ok().json["changed"] is False
+    cli("down", lab.inventory).ok()
+
+    insists = cli("up", variant(lab, playbook={"executor": "ray"}), "--json")
+    assert insists.code == 1
+    assert insists.error["kind"] == "StageError"
+    assert "cannot be fetched" in insists.error["message"]
+    assert "executor" in insists.error["hint"]
+    assert not any(ranks(lab).values())
+
+
+@pytest.mark.full
+@pytest.mark.engine
+def test_the_real_engine_serves_with_a_ray_that_was_brought(make_lab, make_cli, variant):
+    """As executor ``ray`` allows nothing else; the Sparks' only networks are the lab's, which lead nowhere."""
+    lab = make_lab(WITHOUT_RAY, engine="vllm")
+    cli = make_cli()
+    inventory = variant(lab, playbook={"executor": "ray"})
+    assert lab.sparks[0].run(["ip", "route", "show", "default"]).stdout == ""
+    up = cli("up", inventory, timeout=600).ok()
+    assert "is up (release 1," in up.out
+    for spark in lab.sparks:
+        said = spark.run(["sh", "-c", "docker logs $(docker ps -q) 2>&1"]).stdout
+        assert "phase=ray-path /sparkcluster/ray with msgpack" in said
+    assert cli("ask", inventory, "Hello").ok().out.strip()
+    assert cli("up", inventory, "--json", env={"PIP_NO_INDEX": "1"}).ok().json["changed"] is False
+    cli("down", inventory).ok()
