@@ -70,7 +70,7 @@ class Check:
                     summary=f"the check itself failed: {self.title}",
                     seen=f"{type(error).__name__}: {error}",
                     why="a defect of sparkcluster; whether this holds is not known",
-                    remedy=("report it with the output of sparkcluster preflight --json",),
+                    remedy=("report it with the output of sparkcluster plan --json",),
                 )
             ]
 

@@ -209,7 +209,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "gid",
         r"ibv_modify_qp failed with (?:error )?(?P<why>[^,\n]+)(?:, on dev (?P<dev>[\w]+))?",
         "NCCL could not connect a queue pair on {dev} ({why}): the GID it used is not there",
-        "the GID table moved since the plan was made; run up again, and see sparkcluster preflight INVENTORY",
+        "the GID table moved since the plan was made; run up again, and see sparkcluster plan INVENTORY",
         "NVIDIA/nccl#1657",
     ),
     Signature(
@@ -224,7 +224,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "rdma-device",
         r"Unable to open device (?P<dev>\w+)|ibv_open_device failed",
         "the container cannot open the RDMA device",
-        "the node needs /dev/infiniband in the container: see sparkcluster preflight INVENTORY",
+        "the node needs /dev/infiniband in the container: see sparkcluster plan INVENTORY",
         "NVIDIA/nccl#451",
     ),
     Signature(
@@ -232,14 +232,14 @@ SIGNATURES: tuple[Signature, ...] = (
         r"(?:Unable to find (?:address|interface) (?:for|matching|with)|no socket interface found)"
         r"[^\w]*(?P<name>[\w.-]*)",
         "an interface that the plan names is not there or has no address: {name}",
-        "see sparkcluster preflight INVENTORY; a cable pulled out also takes its interface away",
+        "see sparkcluster plan INVENTORY; a cable pulled out also takes its interface away",
         "vllm-project/vllm#40991",
     ),
     Signature(
         "store",
         r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<have>\d+)/(?P<all>\d+) clients",
         "only {have} of {all} ranks met within {seconds} s",
-        "the ranks do not reach each other: sparkcluster preflight INVENTORY looks at address, MTU, firewall",
+        "the ranks do not reach each other: sparkcluster plan INVENTORY looks at address, MTU, firewall",
         "vllm-project/vllm#16334",
     ),
     Signature(
@@ -253,7 +253,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "gloo",
         r"Gloo connectFullMesh failed|gloo/transport/tcp/pair\.cc",
         "Gloo could not connect the ranks: one of them offers an address that the others do not reach",
-        "see sparkcluster preflight INVENTORY; GLOO_SOCKET_IFNAME must name the interconnect on every node",
+        "see sparkcluster plan INVENTORY; GLOO_SOCKET_IFNAME must name the interconnect on every node",
         "gpustack/gpustack#2125",
     ),
     # the GPU
@@ -395,6 +395,6 @@ TCP = Signature(
     "tcp",
     r"Using network Socket|NET/IB : No device found",
     "NCCL fell back from RDMA to TCP before that",
-    "see sparkcluster preflight INVENTORY: /dev/infiniband, memlock and the HCA list",
+    "see sparkcluster plan INVENTORY: /dev/infiniband, memlock and the HCA list",
     "NVIDIA/nccl#941",
 )

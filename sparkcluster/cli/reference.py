@@ -1,0 +1,96 @@
+"""What is derived from the commands and checks: the pages of docs that list them.
+
+``python -m sparkcluster.cli.reference --write docs/`` brings them up to date; a test fails when they are not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from sparkcluster.cli.main import COMMANDS
+from sparkcluster.cli.parser import Parser
+
+_COMMANDS = """# Commands
+
+Every command takes `--json`: one document on stdout and nothing else there. Logs and progress go to stderr, and
+`NO_COLOR` and a pipe are honoured. `SPARKCLUSTER_DEBUG=1` shows the traceback of a defect of ours.
+
+| exit code | meaning |
+|---|---|
+| 0 | done; warnings are allowed |
+| 1 | failed: an error finding, a time-out, not serving |
+| 2 | wrong usage or malformed input; nothing was changed |
+| 3 | another operator holds the cluster's lease |
+| 4 | failed, and what was there before serves again |
+| 130 | interrupted |
+"""
+
+_CHECKS = """# Checks
+
+What `up` and `plan` look for on every node before anything starts. An error stops `up`. A code never changes its
+meaning; a playbook accepts one with `allow: [{code, reason}]`, an inventory demotes one with `ignore: [code]`.
+"""
+
+
+def commands() -> str:
+    """The page of commands; argparse's own layout differs between Pythons, so it is not used."""
+    parts = [_COMMANDS]
+    for name, help_line in COMMANDS.items():
+        parser = Parser(prog=f"sparkcluster {name}")
+        import_module(f"sparkcluster.cli.{name}").add_arguments(parser)
+        parts.append(f"\n## {name}\n\n{help_line[0].upper() + help_line[1:]}.\n")
+        parts += section(parser)
+    return "".join(parts)
+
+
+def section(parser: argparse.ArgumentParser) -> list[str]:
+    """Arguments of a command, and of its own commands, as tables."""
+    actions = [one for one in parser._actions if one.dest != "help"]  # noqa: SLF001 - there is no public list
+    nested = [one for one in actions if isinstance(one, argparse._SubParsersAction)]  # noqa: SLF001 - likewise
+    rows = [f"| `{shown(one)}` | {one.help or ''} |\n" for one in actions if one not in nested]
+    parts = [f"\n`{parser.prog}`\n\n| argument | meaning |\n|---|---|\n", *rows] if rows else []
+    for one in nested:
+        for child in one.choices.values():
+            parts += section(child)
+    return parts
+
+
+def shown(action: argparse.Action) -> str:
+    """How an argument is typed."""
+    value = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+    if not action.option_strings:
+        return f"[{value}]" if action.nargs in {"?", "*"} else value
+    takes = "" if action.nargs == 0 else f" {value}"
+    return ", ".join(f"{flag}{takes}" for flag in action.option_strings)
+
+
+def checks() -> str:
+    """The page of checks."""
+    from sparkcluster.checks import CATALOGUE
+    from sparkcluster.gather import CODES
+
+    parts = [_CHECKS, "\n| code | what holds on a healthy cluster | what happens where it does not |\n|---|---|---|\n"]
+    parts += [
+        f"| {code} | the node can be asked | `{kind}`: see the message, it says what to type |\n"
+        for kind, code in CODES.items()
+    ]
+    parts += [f"| {one.code} | {one.title} | {' '.join(one.why.split())} |\n" for one in CATALOGUE.values()]
+    return "".join(parts)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Write the pages."""
+    parser = argparse.ArgumentParser(prog="sparkcluster.cli.reference")
+    parser.add_argument("--write", type=Path, required=True, metavar="DIR")
+    directory: Path = parser.parse_args(words).write
+    for name, text in (("commands.md", commands()), ("checks.md", checks())):
+        (directory / name).write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
