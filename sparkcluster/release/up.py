@@ -289,7 +289,7 @@ class Walk:
     def stage_ray(self) -> None:
         """Bring Ray to an image without, or go on without it where the playbook leaves that open."""
         try:
-            if ray.bring(self.fleet, self.view, self.report, epoch=self.epoch):
+            if ray.bring(self.changer, self.view, self.report):
                 self.view = look(self.fleet, self.spec)
         except StageError as error:
             if not ray.can_do_without(self.view, error):
