@@ -75,9 +75,10 @@ class Engine:
                 message = words.get()
                 if message is None:
                     raise EngineDead(DEAD)
+                # Before the last word is out: whoever has it asks for no more.
+                self.finished += bool(message["finish"])
                 yield message["word"], message["finish"]
                 if message["finish"]:
-                    self.finished += 1
                     return
         finally:
             with self._lock:
