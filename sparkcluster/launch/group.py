@@ -104,6 +104,7 @@ def ended(error: SparkclusterError, left: Mapping[str, SparkclusterError]) -> Sp
     lost = next((one for one in (error, *left.values()) if isinstance(one, LeaseLost)), None)
     final = lost or error
     final.message += left_text({name: one for name, one in left.items() if not isinstance(one, LeaseLost)})
+    final.args = (final.message,)
     return final
 
 

@@ -148,8 +148,8 @@ class Readiness:
 
     def _death(self, dead: list[RankState]) -> LaunchError:
         """Name the rank that died for a reason of its own, before those that it took along."""
-        found = [(rank, known) for rank in dead if (known := cause(list(rank.lines), rank.exit_code, rank.oom_killed))]
-        rank, known = found[0] if found else (dead[0], None)
+        found = [(rank, known) for rank in dead if (known := cause(list(rank.lines), None, rank.oom_killed))]
+        rank, known = found[0] if found else (dead[0], cause(list(dead[0].lines), dead[0].exit_code))
         how = "is gone" if rank.state == "gone" else "ended"
         died = f"the rank on {rank.node} {how}"
         if rank.exit_code is not None:

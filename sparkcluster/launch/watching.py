@@ -89,6 +89,9 @@ class Watching:
         try:
             following = stream(host, "watch", self._requests[host.name])
             self._streams.append(following)
+            if self._over:  # ended while this one was still connecting
+                following.close()
+                return
             for line in following.lines(self._silence_s):
                 for event in parse(host.name, line):
                     self._events.put(event)
@@ -104,6 +107,8 @@ class Watching:
             )
         except SparkclusterError as error:
             failure = error
+        except Exception as error:  # noqa: BLE001 - a watcher that ends without a word would be waited for
+            failure = HostLost(f"watching {host.name} failed: {type(error).__name__}: {error}", node=host.name)
         if not self._over:
             self._events.put(Gone(host.name, failure))
 

@@ -1,0 +1,324 @@
+"""Starting, watching and stopping a group on nodes that a test scripts."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from sparkcluster.errors import CommandTimeout, Interrupted, LaunchError, LeaseLost
+from sparkcluster.hosts.base import Result
+from sparkcluster.hosts.fake import FakeHost, FakeStream
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.launch import group
+from sparkcluster.runtime import Changer
+from sparkcluster.spec.playbook import Verify
+
+
+class Spark(FakeHost):
+    """A node that has ranks, changes them as the agent would, and answers as told."""
+
+    def __init__(self, name, log):
+        super().__init__(name)
+        self.log = log
+        self.ranks: set[str] = set()
+        self.epoch = 1
+        self.fails: dict[str, str] = {}
+        self.says: list[dict] = []
+        self.answers = ["204"]
+        self.interrupts: list[str] = []
+        self.program("agent", self.change)
+        self.program("ask", self.ask)
+
+    def change(self, request):
+        if request["epoch"] != self.epoch:
+            return {"refused": f"epoch {request['epoch']} is over: the lease went to bob with epoch {self.epoch}"}
+        for step in request["steps"]:
+            self.log.append((self.name, step["do"]))
+            if step["do"] in self.interrupts:
+                self.interrupts.remove(step["do"])
+                raise KeyboardInterrupt
+            if step["do"] in self.fails:
+                return {"failed": {"step": step["do"], "message": self.fails[step["do"]]}}
+            if step["do"] == "start-container":
+                self.ranks.add(step["name"])
+            if step["do"] == "stop-containers":
+                self.ranks -= set(step["names"])
+        return {"results": [{} for _ in request["steps"]]}
+
+    def ask(self, request):
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, dict):
+            return {"error": answer}
+        usage = {"completion_tokens": 3}
+        return {"done": {"content": answer, "usage": usage, "ttft_s": 0.1, "total_s": 0.3}}
+
+    def stream(self, argv, *, stdin=b""):
+        request = json.loads(stdin.split(b"\n", 1)[0])["request"]
+        return Watched(self, request)
+
+
+class Watched(FakeStream):
+    """What the watch program says: the scripted documents, and then that all is well, until it is closed."""
+
+    def __init__(self, spark, request):
+        super().__init__(Result(0, b"", b""))
+        self.spark, self.request = spark, request
+
+    def lines(self, silence_s):
+        for said in self.spark.says:
+            if isinstance(said, Exception):
+                raise said
+            yield json.dumps(said).encode()
+        states = {one["name"]: {"state": "running"} for one in self.request["ranks"]}
+        for said in self.spark.says:
+            states |= said.get("states", {})
+        while not self.closed:
+            yield json.dumps({"tick": 0, "states": states, "listening": True}).encode()
+            time.sleep(0.02)
+
+
+class Told:
+    """A Report that remembers."""
+
+    def __init__(self):
+        self.steps, self.notes = [], []
+
+    def step(self, name, text=""):
+        self.steps.append(name)
+
+    def progress(self, node, text):
+        pass
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+@pytest.fixture
+def two(planned):
+    return planned()
+
+
+@pytest.fixture
+def log():
+    return []
+
+
+@pytest.fixture
+def sparks(log):
+    return {name: Spark(name, log) for name in ("alpha", "beta", "gamma", "delta")}
+
+
+@pytest.fixture
+def up(sparks, monkeypatch):
+    """``up(planned)`` starts, watches and verifies; what it told is in ``up.report``."""
+    monkeypatch.setattr(group, "INTERVAL_S", -1.5)
+
+    def run(planned, *, again=False, timeout_s=30, **verify):
+        fleet = Fleet({name: sparks[name] for name in planned.plan.nodes})
+        run.report = Told()
+        changer = Changer(fleet, cluster="atlas", state_dir="~/s", epoch=1)
+        launch = group.Launch(
+            planned.plan, planned.topology, Verify.model_validate({"pause_s": 0, **verify}), timeout_s
+        )
+        steps = {
+            name: [{"do": "start-container", "name": one.name} for one in node.containers]
+            for name, node in planned.plan.nodes.items()
+        }
+        return group.run(fleet, changer, launch, None if again else steps, run.report)
+
+    return run
+
+
+def running(sparks):
+    return {name: one.ranks for name, one in sparks.items() if one.ranks}
+
+
+def test_every_group_answers_twice_before_it_is_up(up, sparks, planned):
+    four = planned(groups=2)
+    answers = up(four, expect="204")
+    assert {name: one.text for name, one in answers.items()} == {"g0": "204", "g1": "204"}
+    assert [len([1 for module, _ in sparks[head].requests if module == "ask"]) for head in ("alpha", "gamma")] == [2, 2]
+    assert set(running(sparks)) == {"alpha", "beta", "gamma", "delta"}
+    assert up.report.steps == ["start", "watch", "verify", "verify"]
+
+
+def test_ranks_that_run_already_are_not_started_again(up, two, log):
+    up(two, again=True)
+    assert log == []
+
+
+def test_a_rank_that_cannot_start_takes_the_others_along(up, sparks, two):
+    sparks["beta"].fails["start-container"] = "Error: could not select device driver with capabilities: [[gpu]]"
+    with pytest.raises(LaunchError) as caught:
+        up(two)
+    assert (caught.value.node, caught.value.step) == ("beta", "start")
+    assert "could not select device driver" in caught.value.message
+    assert "left running" not in caught.value.message
+    assert running(sparks) == {}
+
+
+def test_a_dead_rank_takes_the_others_along_heads_first(up, sparks, two, log, monkeypatch):
+    monkeypatch.setattr(group, "INTERVAL_S", 2)
+    sparks["beta"].says = [{"states": {two.rank("beta"): {"state": "exited", "exit_code": 3}}}]
+    sparks["alpha"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
+    with pytest.raises(LaunchError, match="the rank on beta ended with exit code 3") as caught:
+        up(two)
+    assert caught.value.node == "beta"
+    assert running(sparks) == {}
+    stops = [node for node, do in log if do == "stop-containers"]
+    assert stops == ["alpha", "beta"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        (["42"], "does not match '204'"),
+        ([""], "the answer is empty"),
+        (["!!!!!!!!!!!!!!!!!!!!"], "garbage"),
+        (["204", "42"], "does not match '204'"),
+        ([{"status": 500, "kind": "engine-dead", "message": "EngineDeadError"}], "EngineDeadError"),
+        (["204", {"status": 500, "kind": "engine-dead", "message": "EngineDeadError"}], "again after a pause"),
+    ],
+)
+def test_an_answer_that_is_wrong_ends_the_launch(up, sparks, two, answers, said):
+    sparks["alpha"].answers = answers
+    with pytest.raises(LaunchError) as caught:
+        up(two, expect="204")
+    assert said in caught.value.message
+    assert (caught.value.node, caught.value.step) == ("alpha", "verify")
+    assert caught.value.hint
+    assert running(sparks) == {}
+
+
+def test_a_death_behind_a_missing_answer_is_named_instead_of_it(up, sparks, two, monkeypatch):
+    monkeypatch.setattr(group, "INTERVAL_S", 2)
+    sparks["alpha"].answers = [{"status": 500, "kind": "engine-dead", "message": "EngineDeadError"}]
+    alive = {"states": {two.rank("beta"): {"state": "running"}}}
+    dead = {"states": {two.rank("beta"): {"state": "exited", "exit_code": 137, "oom_killed": True}}}
+    sparks["beta"].says = [alive] * 3 + [dead]
+    with pytest.raises(LaunchError, match=r"the rank on beta ended with exit code 137: .*memory ran out"):
+        up(two)
+
+
+def test_a_node_that_falls_silent_is_named_and_what_stays_there_is_said(up, sparks, two):
+    error = CommandTimeout("python3 on beta said nothing for 7 s", node="beta")
+    sparks["beta"].says = [error]
+
+    def hang(request):
+        if request["steps"][0]["do"] == "stop-containers":
+            raise CommandTimeout("agent on beta did not end within 63 s", node="beta")
+        return sparks["beta"].change(request)
+
+    sparks["beta"].program("agent", hang)
+    with pytest.raises(LaunchError, match="beta has said nothing for 7 s") as caught:
+        up(two)
+    assert caught.value.message.endswith("; left running on beta: run sparkcluster down once it can be reached")
+    assert set(running(sparks)) == {"beta"}
+
+
+def test_the_limit_ends_a_launch_that_never_answers(up, sparks, two):
+    sparks["alpha"].stream = lambda argv, stdin=b"": Mute(Result(0, b"", b""))
+    with pytest.raises(LaunchError, match="no answer within 0 s") as caught:
+        up(two, timeout_s=0.3)
+    assert "--timeout" in caught.value.hint
+    assert running(sparks) == {}
+
+
+class Mute(FakeStream):
+    """A rank that lives and never listens."""
+
+    def lines(self, silence_s):
+        while not self.closed:
+            yield b'{"tick": 0, "states": {}}'
+            time.sleep(0.02)
+
+
+# ------------------------------------------------------------------------------------------- lease and Ctrl-C
+
+
+def test_a_node_that_refuses_the_start_is_left_as_it_is_and_the_others_are_cleaned(up, sparks, two, log):
+    sparks["beta"].epoch = 2
+    sparks["beta"].ranks = {"of-bob"}
+    with pytest.raises(LeaseLost, match="beta refuses the change: epoch 1 is over: the lease went to bob") as caught:
+        up(two)
+    assert caught.value.exit_code == 1
+    assert caught.value.hint
+    assert running(sparks) == {"beta": {"of-bob"}}
+
+
+def test_who_lost_the_lease_while_watching_says_so_and_stops_nothing_of_the_others(up, sparks, two):
+    def taken_over(request):
+        for spark in sparks.values():
+            spark.epoch, spark.ranks = 2, {"of-bob"}
+        return {"error": {"status": None, "kind": "refused", "message": "nothing listens"}}
+
+    sparks["alpha"].program("ask", taken_over)
+    with pytest.raises(LeaseLost, match="alpha refuses the change") as caught:
+        up(two)
+    assert "left running" not in caught.value.message
+    assert sparks["alpha"].ranks == sparks["beta"].ranks == {"of-bob"}
+
+
+def test_ctrl_c_stops_what_was_started_and_says_that_nothing_is_left(up, sparks, two, monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(group, "follow", interrupt)
+    with pytest.raises(Interrupted, match=r"^interrupted; nothing is left running$") as caught:
+        up(two)
+    assert caught.value.exit_code == 130
+    assert running(sparks) == {}
+    assert "press Ctrl-C again" in up.report.notes[0]
+
+
+def test_ctrl_c_says_where_something_is_left(up, sparks, two, monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(group, "follow", interrupt)
+    sparks["beta"].fails["stop-containers"] = "driver failed to remove"
+    with pytest.raises(Interrupted, match=r"^interrupted; left running on beta"):
+        up(two)
+
+
+def test_a_second_ctrl_c_leaves_it_as_it_is_and_says_what_to_type(up, sparks, two, monkeypatch):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(group, "follow", interrupt)
+    monkeypatch.setattr(group, "stop", interrupt)
+    with pytest.raises(Interrupted, match="interrupted again; ranks may still run on alpha, beta") as caught:
+        up(two)
+    assert caught.value.hint == "sparkcluster down INVENTORY"
+
+
+def test_ranks_are_stopped_even_where_a_defect_of_ours_ends_the_launch(up, sparks, two, monkeypatch):
+    def defect(*args, **kwargs):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(group, "verify_group", defect)
+    with pytest.raises(ZeroDivisionError):
+        up(two)
+    assert running(sparks) == {}
+
+
+# ------------------------------------------------------------------------------------------- stopping
+
+
+def test_stop_goes_on_where_one_node_fails(sparks, two):
+    fleet = Fleet({name: sparks[name] for name in ("alpha", "beta")})
+    changer = Changer(fleet, cluster="atlas", state_dir="~/s", epoch=1)
+    for name in fleet.hosts:
+        sparks[name].ranks = {two.rank(name)}
+    sparks["alpha"].fails["stop-containers"] = "stuck"
+    left = group.stop(changer, group.ranks_of(two.plan))
+    assert set(left) == {"alpha"}
+    assert "stuck" in left["alpha"].message
+    assert sparks["beta"].ranks == set()
+
+
+def test_the_head_asks_itself_where_it_listens(two):
+    endpoint = group.endpoint(two.plan, two.topology, "g0")
+    assert (endpoint.url, endpoint.model, endpoint.key_file) == ("http://127.0.0.1:8000/v1", "Qwen/Qwen3-8B", None)

@@ -1,0 +1,169 @@
+"""Events in, verdict out, under a clock that the test holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.errors import CommandTimeout
+from sparkcluster.launch.readiness import LAST_WORDS_S, LINK_GRACE_S, UNREADABLE_GRACE_S, Readiness
+from sparkcluster.launch.watching import Gone, Lines, Tick, parse
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+
+
+@pytest.fixture
+def two(planned):
+    return planned()
+
+
+@pytest.fixture
+def launch(two):
+    return Readiness(two.plan, two.topology, now=100.0)
+
+
+@pytest.fixture
+def tick(two):
+    def make(node, state="running", *, links=None, listening=False, **said):
+        return Tick(node, {two.rank(node): {"state": state, **said}}, links or {}, listening)
+
+    return make
+
+
+def test_nothing_is_wrong_with_ranks_that_run(launch, tick):
+    for now in range(100, 2000, 2):
+        launch.feed(tick("alpha"), now)
+        launch.feed(tick("beta"), now)
+    assert launch.failure(2000) is None
+    assert launch.ready_groups() == set()
+
+
+@pytest.mark.parametrize("state", ["exited", "dead", "gone"])
+def test_a_dead_rank_fails_the_launch_once_its_last_words_are_in(launch, tick, two, state):
+    launch.feed(tick("alpha"), 110)
+    launch.feed(tick("beta", state, exit_code=1), 110)
+    assert launch.failure(110 + LAST_WORDS_S - 0.1) is None
+    assert launch.dying
+    launch.feed(Lines("beta", two.rank("beta"), ("RuntimeError: NCCL error: unhandled system error",)), 111)
+    failure = launch.failure(110 + LAST_WORDS_S)
+    assert failure.node == "beta"
+    assert failure.step == "watch"
+    assert "the rank on beta" in failure.message
+    assert failure.hint
+    assert failure.log == ("RuntimeError: NCCL error: unhandled system error",)
+
+
+def test_the_rank_that_died_of_itself_is_named_before_the_one_it_took_along(launch, tick, two):
+    """The head notices the death of its worker first, and is seen dead before the worker is."""
+    launch.feed(tick("alpha", "exited", exit_code=0), 110)
+    launch.feed(tick("beta", "exited", exit_code=1), 110.8)
+    launch.feed(Lines("beta", two.rank("beta"), (OOM,)), 111)
+    failure = launch.failure(112)
+    assert failure.node == "beta"
+    assert failure.log == (OOM,)
+
+
+def test_two_deaths_without_a_cause_name_the_first(launch, tick):
+    launch.feed(tick("beta", "exited", exit_code=42), 110)
+    launch.feed(tick("alpha", "exited", exit_code=42), 111)
+    failure = launch.failure(112)
+    assert failure.message == "the rank on beta ended with exit code 42"
+    assert failure.hint == "its log: sparkcluster logs INVENTORY beta"
+
+
+def test_a_container_that_never_ran_says_what_docker_says(launch, tick):
+    launch.feed(tick("beta", "exited", exit_code=None, error="OCI runtime create failed"), 110)
+    assert "OCI runtime create failed" in launch.failure(120).message
+
+
+def test_memory_that_ran_out_is_told_from_the_exit_code(launch, tick):
+    launch.feed(tick("beta", "exited", exit_code=137, oom_killed=True), 110)
+    failure = launch.failure(112)
+    assert "memory ran out" in failure.message
+    assert "exit code 137" in failure.message
+
+
+def test_a_pulled_cable_is_named_and_a_flap_is_not(launch, tick, two):
+    link = two.link("beta")
+    launch.feed(tick("beta", links={link: False}), 110)
+    assert launch.failure(110 + LINK_GRACE_S - 0.1) is None
+    launch.feed(tick("beta", links={link: True}), 112)
+    assert launch.failure(120) is None
+    launch.feed(tick("beta", links={link: False}), 120)
+    launch.feed(tick("beta", links={link: False}), 122)
+    failure = launch.failure(120 + LINK_GRACE_S)
+    assert (failure.node, link in failure.message, "cable" in failure.message) == ("beta", True, True)
+
+
+def test_a_link_that_the_group_does_not_use_may_be_down(launch, tick):
+    launch.feed(tick("beta", links={"enp1s0f1np1": False}), 110)
+    assert launch.failure(200) is None
+
+
+def test_a_node_that_fell_silent_is_named_with_what_to_try(launch):
+    error = CommandTimeout("beta has said nothing for 7 s", node="beta", hint="try: ssh beta true")
+    launch.feed(Gone("beta", error), 110)
+    failure = launch.failure(110)
+    assert (failure.message, failure.node, failure.hint) == (error.message, "beta", "try: ssh beta true")
+
+
+def test_a_docker_engine_that_stays_away_is_named_and_a_restarted_one_is_not(launch, tick):
+    for now in (110, 112, 118):
+        launch.feed(tick("beta", "unreadable", error="ConnectionRefusedError"), now)
+    launch.feed(tick("beta"), 120)
+    assert launch.failure(120) is None
+    launch.feed(tick("beta", "unreadable", error="ConnectionRefusedError: [Errno 111]"), 130)
+    assert launch.failure(130 + UNREADABLE_GRACE_S - 1) is None
+    failure = launch.failure(130 + UNREADABLE_GRACE_S)
+    assert failure.node == "beta"
+    assert "Docker on beta" in failure.message
+    assert "ConnectionRefusedError" in failure.message
+
+
+def test_a_group_is_ready_when_its_head_takes_connections_or_says_so(planned, tick):
+    four = planned(groups=2)
+    launch = Readiness(four.plan, four.topology, now=0)
+    launch.feed(Tick("gamma", {}, {}, listening=True), 1)
+    assert launch.ready_groups() == {"g1"}
+    launch.feed(Tick("beta", {}, {}, listening=True), 1)
+    assert launch.ready_groups() == {"g1"}
+    launch.feed(Lines("alpha", four.rank("alpha"), ("INFO:     Application startup complete.",)), 2)
+    assert launch.ready_groups() == {"g0", "g1"}
+
+
+def test_an_overdue_launch_says_who_stands_at_what(launch, two):
+    launch.feed(Lines("alpha", two.rank("alpha"), ("[sparkcluster] phase=ray-wait 1/2 missing 192.168.177.12",)), 110)
+    launch.feed(Lines("beta", two.rank("beta"), ("[sparkcluster] phase=ray-join",)), 110)
+    failure = launch.overdue(600)
+    assert failure.node == "alpha"
+    assert failure.message.startswith("no answer within 600 s (alpha: Ray 1/2, missing 192.168.177.12; beta: ")
+    assert "waiting for the head's Ray" in failure.message
+    assert failure.hint
+
+
+def test_an_overdue_launch_names_the_group_that_is_late(planned):
+    four = planned(groups=2)
+    launch = Readiness(four.plan, four.topology, now=0)
+    launch.feed(Tick("alpha", {}, {}, listening=True), 1)
+    launch.feed(Lines("gamma", four.rank("gamma"), ("Starting to load model x",)), 2)
+    assert launch.overdue(5).message.startswith("no answer within 5 s (gamma: loading weights 0 %; delta: ")
+
+
+def test_lines_and_states_of_ranks_that_are_not_ours_change_nothing(launch):
+    launch.feed(Lines("alpha", "stranger", ("RuntimeError: x",)), 110)
+    launch.feed(Tick("alpha", {"stranger": {"state": "exited", "exit_code": 1}}, {}, listening=False), 110)
+    assert launch.failure(200) is None
+    assert launch.tail("alpha") == ()
+
+
+def test_only_the_end_of_a_long_log_is_kept(launch, two):
+    launch.feed(Lines("alpha", two.rank("alpha"), tuple(f"line {at}" for at in range(5000))), 110)
+    assert launch.tail("alpha")[-1] == "line 4999"
+    assert len(launch.tail("alpha")) == 15
+
+
+def test_what_the_watch_program_says_becomes_events():
+    assert parse("a", b'{"rank": "r", "lines": ["x", "y"]}') == [Lines("a", "r", ("x", "y"))]
+    assert parse("a", b'{"tick": 0, "states": {"r": {"state": "running"}}, "listening": null}') == [
+        Tick("a", {"r": {"state": "running"}}, {}, listening=False)
+    ]
+    assert parse("a", b"bash: warning: setlocale") == []
