@@ -1,0 +1,195 @@
+"""The lab's images: made once, mounted into a real Docker engine at no cost, the same on every Spark.
+
+The stub's image alone: the real engine's goes the same way, and answers in the end-to-end tests.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.lab import LabError, images, rootfs
+from sparkcluster.lab.machine import run, wait_until
+from sparkcluster.node.image import family
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="virtual Sparks need root: sudo ./scripts/test"),
+]
+
+
+class Docker:
+    """A Docker engine on a data root, and its client."""
+
+    def __init__(self, host):
+        self.host = host
+
+    def __call__(self, *argv):
+        return run(["docker", "--host", self.host, *argv]).stdout.strip()
+
+    def inspect(self, reference):
+        return json.loads(self("image", "inspect", reference))[0]
+
+
+@contextlib.contextmanager
+def engine_with(data_root, store, *, keep=False):
+    """A Docker engine that is started after ``store`` was mounted; nothing of it is left afterwards."""
+    place = Path(tempfile.mkdtemp(prefix="sclab-test-", dir="/run"))
+    data_root.mkdir(exist_ok=True)
+    argv = ["dockerd", f"--data-root={data_root}", f"--exec-root={place}/exec", f"--pidfile={place}/pid"]
+    argv += [f"--host=unix://{place}/sock", "--storage-driver=overlay2"]
+    argv += ["--exec-opt=native.cgroupdriver=cgroupfs"]
+    argv += ["--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-masq=false"]
+    try:
+        images.mount_into(store, data_root)
+        with (place / "log").open("wb") as log:
+            daemon = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        docker = Docker(f"unix://{place}/sock")
+
+        def answers():
+            asked = ["docker", "--host", docker.host, "version"]
+            return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+
+        try:
+            assert wait_until(answers, limit_s=30, sleep=time.sleep, step_s=0.1), (place / "log").read_text()
+            yield docker
+        finally:
+            daemon.terminate()
+            daemon.wait(30)
+    finally:
+        for mounted in reversed(mounts_below(data_root)):
+            subprocess.run(["umount", mounted], check=True)
+        shutil.rmtree(place)
+        if not keep:
+            shutil.rmtree(data_root)
+
+
+def mounts_below(path):
+    found = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [point for point in found if point == str(path) or point.startswith(f"{path}/")]
+
+
+def tree(folder):
+    return sorted((str(path), path.lstat().st_mtime_ns) for path in folder.rglob("*"))
+
+
+@pytest.fixture(scope="module")
+def store():
+    return images.prepare("stub")
+
+
+def test_a_second_preparation_changes_nothing_and_takes_no_time(store):
+    place = store.data_root.parent
+    before = tree(place / "docker" / "image")
+    started = time.process_time()
+    assert images.prepare("stub") == store
+    assert time.process_time() - started < 0.05
+    assert tree(place / "docker" / "image") == before
+
+
+def test_two_docker_engines_run_it_from_one_copy(store, tmp_path):
+    for name in ("one", "two"):
+        data_root = tmp_path / name
+        started = time.monotonic()
+        with engine_with(data_root, store) as docker:
+            assert time.monotonic() - started < 30
+            assert docker.inspect(store.reference)["Id"] == store.image_id
+            said = docker("run", "--rm", "--network=none", store.reference, "vllm", "--version")
+            assert said.splitlines()[-1] == "0.32.0+stub"
+            own = int(run(["du", "-sxk", "--exclude=diff", str(data_root)]).stdout.split()[0])
+            assert own < 10_000, "the layers were copied"
+            layer = data_root / "overlay2" / store.layers[0].name / "diff"
+            with pytest.raises(OSError, match="Read-only"):
+                (layer / "written").touch()
+        assert not mounts_below(data_root)
+
+
+def test_an_image_that_was_removed_stays_so_after_a_reboot(store, tmp_path):
+    data_root = tmp_path / "docker"
+    with engine_with(data_root, store, keep=True) as docker:
+        docker("image", "rm", store.reference)
+        assert docker("image", "ls", "--quiet") == ""
+    with engine_with(data_root, store) as docker:
+        assert docker("image", "ls", "--quiet") == ""
+        # What was loaded anew is whole, although its layers had been mounted before.
+        docker("load", "--quiet", "--input", str(images.archive("stub")))
+        assert docker.inspect(store.reference)["Id"] == store.image_id
+        said = docker("run", "--rm", "--network=none", store.reference, "ray", "--version")
+        assert said.splitlines()[-1] == "ray, version 2.52.0+stub"
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind", "ray"),
+    [("stub", "ngc", True), ("stub-upstream", "upstream", True), ("stub-without-ray", "other", False)],
+)
+def test_variants_are_told_apart(engine, kind, ray, tmp_path):
+    variant = images.prepare(engine)
+    with engine_with(tmp_path / "docker", variant) as docker:
+        shell = ["run", "--rm", "--network=none", "--entrypoint=sh", variant.reference, "-c"]
+        ngc = docker(*shell, "test -e /opt/nvidia/nvidia_entrypoint.sh && echo yes || echo no") == "yes"
+        config = docker.inspect(variant.reference)["Config"]
+        assert family(config, ngc=ngc) == kind
+        assert (docker(*shell, "python3 -c 'import ray' 2>/dev/null && echo yes || echo no") == "yes") is ray
+        look = "import importlib.metadata as m; print(m.version('triton'))"
+        assert docker(*shell, f'python3 -c "{look}"').startswith("3.6.")
+        assert docker(*shell, "ptxas --gpu-name sm_121a x.ptx -o /tmp/x.cubin && ls /tmp") == "x.cubin"
+
+
+def test_an_archive_is_what_docker_save_writes(store):
+    path = images.archive("stub")
+    assert images.archive("stub") == path
+    with tarfile.open(path) as archive:
+        manifest = json.load(archive.extractfile("manifest.json"))
+        names = archive.getnames()
+    assert [each["RepoTags"] for each in manifest] == [[store.reference]]
+    assert manifest[0]["Config"] == f"{store.image_id.removeprefix('sha256:')}.json"
+    assert set(manifest[0]["Layers"]) <= set(names)
+    assert len(manifest[0]["Layers"]) == len(store.layers)
+
+
+def test_an_engine_that_does_not_exist_is_refused():
+    with pytest.raises(LabError, match="no engine is called 'vlm'") as refused:
+        images.prepare("vlm")
+    assert "stub" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        (
+            "sources.list.d/debian.sources",
+            """Types: deb
+# a comment
+URIs: http://mirror.example/debian
+Suites: bookworm bookworm-updates
+Components: main contrib
+Signed-By: /usr/share/keyrings/k.gpg
+""",
+        ),
+        ("sources.list", "deb [signed-by=/usr/share/keyrings/k.gpg] http://mirror.example/debian bookworm main # x\n"),
+    ],
+)
+def test_the_mirror_is_the_machines_own(file, text, tmp_path):
+    apt = tmp_path / "etc/apt"
+    (apt / "sources.list.d").mkdir(parents=True)
+    (tmp_path / "etc/os-release").write_text("ID=debian\nVERSION_CODENAME=bookworm\n")
+    (apt / "sources.list.d" / "a-other.list").write_text("deb http://else.example/tool stable main\n")
+    (apt / file).write_text(text)
+    found = rootfs.apt_source(tmp_path)
+    assert found == rootfs.Source(
+        "http://mirror.example/debian", "bookworm", ("main",), "/usr/share/keyrings/k.gpg"
+    )
+
+
+def test_a_machine_without_a_mirror_of_its_release_is_told(tmp_path):
+    (tmp_path / "etc/apt").mkdir(parents=True)
+    (tmp_path / "etc/os-release").write_text('VERSION_CODENAME="noble"\n')
+    with pytest.raises(LabError, match="no mirror of noble"):
+        rootfs.apt_source(tmp_path)
