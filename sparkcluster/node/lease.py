@@ -80,9 +80,10 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
         if line is None:
             break
         try:
-            epoch = json.loads(line).get("grant")
+            document = json.loads(line)
         except ValueError:
             continue
+        epoch = document.get("grant") if isinstance(document, dict) else None
         if epoch is None:
             continue
         try:

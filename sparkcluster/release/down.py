@@ -40,7 +40,8 @@ def former_nodes(spec: Spec, recorded: dict[str, object]) -> list[Node]:
         Node.model_validate(
             {
                 "host": known["host"],
-                "name": name,
+                # A host that stood for its own name need not be one that can be written as a name.
+                "name": None if name == known["host"] else name,
                 "connection": known.get("connection", "auto"),
                 "ssh": Ssh.model_validate(known.get("ssh", {})),
             }

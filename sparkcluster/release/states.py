@@ -69,7 +69,8 @@ def state(plan: Plan | None, held: Holding, newest: ReleaseFact | None) -> State
     if plan is not None and held.runs(plan):
         recorded = newest is not None and newest.plan_hash == plan.hash and newest.number == held.release()
         return State.SERVING if recorded else State.STARTED
-    if newest is not None and held.hashes() == {newest.plan_hash} and complete(newest, held):
+    same = plan is not None and newest is not None and newest.plan_hash == plan.hash
+    if newest is not None and not same and held.hashes() == {newest.plan_hash} and complete(newest, held):
         return State.OTHER
     return State.REMAINS
 

@@ -105,9 +105,7 @@ def test_nothing_is_changed_once_nobody_holds_the_lease(change, state, leased):
 
 
 def test_nothing_is_changed_while_somebody_else_is_taking_the_lease(change, state, leased):
-    common.write_atomically(
-        str(leased / "lease.json"), b'{"epoch": 7, "operator": "bob@desk", "granted": false}'
-    )
+    common.write_atomically(str(leased / "lease.json"), b'{"epoch": 7, "operator": "bob@desk", "granted": false}')
     answer = change({"do": "put", "path": str(state / "x"), "content": "x"})
     assert answer == {"refused": "epoch 7 is over: bob@desk is taking the lease"}
 
@@ -170,7 +168,7 @@ def test_put_is_atomic_and_has_its_mode_from_the_first_byte(change, state, monke
     assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("KEY=1\n", 0o600)
     seen = []
     replace = os.replace
-    monkeypatch.setattr(os, "replace", lambda old, new: (seen.append(os.stat(old).st_mode), replace(old, new)))
+    monkeypatch.setattr(os, "replace", lambda old, new: (seen.append(Path(old).stat().st_mode), replace(old, new)))
     change({"do": "put", "path": str(path), "content": "KEY=2\n"})
     assert path.read_text() == "KEY=2\n"
     assert [stat.S_IMODE(mode) for mode in seen] == [0o600]

@@ -1,0 +1,95 @@
+"""Whether Ray is brought: the same answer at every look, whatever a package index does in between."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.errors import StageError
+from sparkcluster.gather import Gathered
+from sparkcluster.plan.image import ray_name
+from sparkcluster.release import ray
+from sparkcluster.release.cluster import assess
+
+TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
+INSIDE = {"python": "/usr/bin/python3", "python_version": "3.12.3", "platform": "manylinux_2_39_aarch64",
+          "vllm_version": "0.18.0"}  # fmt: skip
+IMAGE = {"reference": "vllm/vllm-openai:v0.18.0", "id": "sha256:1", "architecture": "arm64", "inside": INSIDE}
+
+
+@pytest.fixture
+def view(spark, cluster):
+    """What a look makes of two Sparks whose image has no Ray; ``changes`` are facts by node."""
+
+    def make(*, executor="auto", bring_ray=None, **changes):
+        facts = {
+            name: spark({"enp1s0f0np0": f"10.1.0.{place}/24"}, image=IMAGE, **changes.get(name, {}))
+            for place, name in enumerate(TWO, 11)
+        }
+        spec = cluster(TWO, playbook={"executor": executor})
+        return assess(spec, Gathered(facts, {}), facts, bring_ray=bring_ray)
+
+    return make
+
+
+def running(view, *, record=True):
+    """Facts of both nodes as they are once the plan of ``view`` runs."""
+    document = view.plan.as_json()
+    return {
+        name: {
+            "ranks": [{"name": one.name, "state": "running", "labels": one.labels} for one in node.containers],
+            "release": {"number": 1, "plan_hash": view.plan.hash, "record": {"plan": document}} if record else None,
+        }
+        for name, node in view.plan.nodes.items()
+    }
+
+
+def staged(view):
+    return ray_name(next(iter(view.facts.values())).image.inside)
+
+
+def test_before_anything_runs_ray_is_expected_to_be_had(view):
+    assert view().plan.groups[0].executor == "ray"
+    assert view().bring_ray
+
+
+def test_what_runs_without_it_stays_so_though_it_could_be_had_now(view):
+    fallen_back = view(bring_ray=False)
+    assert fallen_back.plan.groups[0].executor == "native"
+    for record in (True, False):
+        again = view(**running(fallen_back, record=record))
+        assert again.plan.hash == fallen_back.plan.hash
+    # another cluster of the same user had it brought here meanwhile
+    changes = running(fallen_back)
+    changes["alpha"]["rays"] = (staged(fallen_back),)
+    assert view(**changes).plan.hash == fallen_back.plan.hash
+
+
+def test_what_runs_with_it_is_the_same_plan_at_the_next_look(view):
+    first = view()
+    for rays in ((staged(first),), ()):
+        changes = running(first)
+        for one in changes.values():
+            one["rays"] = rays
+        assert view(**changes).plan.hash == first.plan.hash
+
+
+def test_a_start_that_was_killed_goes_on_as_it_began(view):
+    """The ranks run and no release is recorded."""
+    first = view()
+    changes = running(first, record=False)
+    for one in changes.values():
+        one["rays"] = (staged(first),)
+    assert view(**changes).plan.hash == first.plan.hash
+
+
+def test_executor_ray_leaves_no_choice(view):
+    assert view(executor="ray").plan.groups[0].executor == "ray"
+    assert view(executor="native").plan.groups[0].executor == "native"
+    assert not view(executor="native").bring_ray
+
+
+def test_only_what_cannot_be_fetched_can_be_done_without(view):
+    nowhere, broken = StageError("no index answers"), StageError("disk full", node="alpha")
+    assert ray.can_do_without(view(), nowhere)
+    assert not ray.can_do_without(view(), broken)
+    assert not ray.can_do_without(view(executor="ray"), nowhere)

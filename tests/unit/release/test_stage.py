@@ -1,0 +1,100 @@
+"""``stage``: who is asked, what is changed, and what is told of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sparkcluster.cli.main import main
+from sparkcluster.cli.stage import lines
+from sparkcluster.errors import FoundErrors, HostRefused, StageError, UsageError
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.release.stage import Options, stage
+from sparkcluster.report import Silent
+from sparkcluster.staging import Copied, StageReport, Staging
+
+TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
+WHOLE = {"path": "/w", "revision": "r1", "files": [{"name": "config.json", "size_bytes": 16_000_000_000}]}
+INSIDE = {"python": "/usr/bin/python3", "python_version": "3.12.3", "platform": "manylinux_2_39_aarch64",
+          "vllm_version": "0.18.0"}  # fmt: skip
+IMAGE = {"reference": "vllm/vllm-openai:v0.18.0", "id": "sha256:1", "architecture": "arm64", "inside": INSIDE}
+
+
+@pytest.fixture
+def hosts(spark):
+    """Two Sparks; beta lacks the weights, and no image has Ray."""
+    made = {}
+    for place, name in enumerate(TWO, 11):
+        facts = spark({"enp1s0f0np0": f"10.1.0.{place}/24"}, image=IMAGE, weights=WHOLE if name == "alpha" else None)
+        made[name] = FakeHost(name).program("probe", facts.model_dump(mode="json"))
+    return made
+
+
+def run(hosts, cluster, **options):
+    return stage(Fleet(hosts), cluster(TWO), Options(dry_run=True, **options), Silent())
+
+
+def test_a_dry_run_takes_no_lease_and_says_who_lacks_what(hosts, cluster):
+    done = run(hosts, cluster)
+    assert lines(done, dry_run=True) == [
+        "image  vllm/vllm-openai:v0.18.0: nothing is missing",
+        "weights  Qwen/Qwen3-8B: beta not there, would come from alpha, 16.00 GB",
+        "ray  Ray 2.60.0: alpha not in the image, would come from here",
+        "ray  Ray 2.60.0: beta not in the image, would come from here",
+    ]
+    assert {program for host in hosts.values() for program, _ in host.requests} == {"probe"}
+    document = json.loads(json.dumps(done.as_json()))
+    assert [one["what"] for one in document["staging"]] == ["image", "weights", "ray"]
+    assert document["copied"] == []
+
+
+def test_one_of_the_two_can_be_asked_for(hosts, cluster):
+    assert [one.what for one in run(hosts, cluster, what=("weights",)).stagings] == ["weights"]
+    assert [one.what for one in run(hosts, cluster, what=("image",)).stagings] == ["image", "ray"]
+
+
+def test_nothing_begins_while_a_node_cannot_be_reached(hosts, cluster):
+    def refuse(_request):
+        raise HostRefused("beta does not listen", node="beta")
+
+    hosts["beta"].program("probe", refuse)
+    for dry_run in (True, False):
+        with pytest.raises(FoundErrors) as caught:
+            stage(Fleet(hosts), cluster(TWO), Options(dry_run=dry_run), Silent())
+        assert caught.value.node == "beta"
+    assert {program for host in hosts.values() for program, _ in host.requests} == {"probe"}
+
+
+def test_what_nobody_has_is_an_error_with_what_to_type(hosts, cluster):
+    spec = cluster(TWO, playbook={"model": {"path": "/models/tiny"}})
+    hosts["alpha"].program("probe", hosts["beta"]._programs["probe"])
+    with pytest.raises(StageError, match="lie on no node") as caught:
+        stage(Fleet(hosts), spec, Options(dry_run=True), Silent())
+    assert "rsync" in caught.value.hint
+
+
+def test_every_copy_is_told_with_its_speed():
+    weights = Staging("weights", "Qwen/Qwen3-8B", ("a",), (("b", "not there"), ("c", "not there")), (), 16_000_000_000)
+    done = StageReport(
+        (weights,), (Copied("weights", "b", "a", 16_000_000_000, 8.0), Copied("weights", "c", "download", 5, 0))
+    )
+    assert lines(done, dry_run=False) == [
+        "weights  Qwen/Qwen3-8B: b from a, 16.00 GB in 8.0 s, 2.00 GB/s",
+        "weights  Qwen/Qwen3-8B: c downloaded, 0.00 GB in 0.0 s",
+    ]
+
+
+def test_what_did_not_come_is_told_too():
+    brought = Staging("ray", "Ray 2.60.0", (), (("a", "not in the image"),), (), None)
+    assert lines(StageReport((brought,)), dry_run=False) == ["ray  Ray 2.60.0: a not in the image"]
+
+
+def test_runtime_process_stages_no_image():
+    assert lines(StageReport(()), dry_run=False) == ["nothing is staged with this runtime"]
+
+
+def test_only_the_two_are_known(tmp_path):
+    with pytest.raises(UsageError, match="what cannot be everything"):
+        main(["stage", str(tmp_path / "x.yaml"), "everything"])

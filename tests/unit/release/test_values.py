@@ -1,0 +1,77 @@
+"""Values of secrets: where they come from, and what is refused before anything is changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.errors import UsageError
+from sparkcluster.release import secrets
+
+
+@pytest.fixture
+def keyed(world):
+    """A cluster with HF_TOKEN and an API key from where the test says."""
+    return lambda **key: world(playbook={"secrets": ["HF_TOKEN"]}, api={"key": key})
+
+
+def test_every_secret_that_the_plan_names_gets_its_value(keyed):
+    one = keyed(env="MY_KEY")
+    found = secrets.values(one.spec, one.plan(), {"HF_TOKEN": "hf_1", "MY_KEY": "k1", "OTHER": "x"})
+    assert found["HF_TOKEN"] == "hf_1"
+    assert found["VLLM_API_KEY"] == "k1"
+    assert set(found) == {"HF_TOKEN", "VLLM_API_KEY", "RAY_AUTH_TOKEN"}
+
+
+def test_rays_token_is_made_anew_for_every_launch(world):
+    one = world()
+    first, second = (secrets.values(one.spec, one.plan(), {})["RAY_AUTH_TOKEN"] for _ in range(2))
+    assert first != second
+    assert len(first) == 64
+
+
+def test_a_key_file_is_read_without_its_line_break(keyed, tmp_path):
+    file = tmp_path / "key"
+    file.write_text("  k1\n")
+    one = keyed(file=str(file))
+    assert secrets.values(one.spec, one.plan(), {"HF_TOKEN": "x"})["VLLM_API_KEY"] == "k1"
+
+
+@pytest.mark.parametrize("value", [None, "", "two\nlines", "carriage\rreturn", "bell\a", "\udcff\udcfe"])
+def test_a_variable_without_a_usable_value_is_refused_first_and_never_shown(keyed, monkeypatch, value):
+    monkeypatch.setenv("MY_KEY", "k1")
+    if value is None:
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+    else:
+        monkeypatch.setenv("HF_TOKEN", value)
+    with pytest.raises(UsageError) as caught:
+        secrets.check(keyed(env="MY_KEY").spec)
+    assert "HF_TOKEN" in caught.value.message
+    assert "export HF_TOKEN" in caught.value.hint
+    assert caught.value.exit_code == 2
+    assert not value or value not in caught.value.message
+
+
+@pytest.mark.parametrize("content", [None, b"", b" \n", b"\xff\xfe", b"one\ntwo\n", b"k\0ey", "directory"])
+def test_a_key_file_without_a_usable_value_is_refused_first(keyed, monkeypatch, tmp_path, content):
+    monkeypatch.setenv("HF_TOKEN", "hf_1")
+    file = tmp_path / "key"
+    if content == "directory":
+        file.mkdir()
+    elif content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        secrets.check(keyed(file=str(file)).spec)
+    assert str(file) in caught.value.message
+    assert "openssl rand" in caught.value.hint
+
+
+def test_a_missing_key_variable_names_the_inventory(keyed, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_1")
+    monkeypatch.delenv("MY_KEY", raising=False)
+    with pytest.raises(UsageError, match="MY_KEY is not set, and the inventory takes the API key from it"):
+        secrets.check(keyed(env="MY_KEY").spec)
+
+
+def test_without_secrets_there_is_nothing_to_check(world, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    secrets.check(world().spec)

@@ -1,0 +1,67 @@
+"""The one door through which nodes are changed: what comes back from each, and which error wins."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.errors import CommandFailed, HostLost, LeaseLost
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.runtime import Changer
+
+STEP = {"do": "mkdir", "path": "/x"}
+
+
+@pytest.fixture
+def nodes():
+    return {name: FakeHost(name).program("agent", {"results": [{}]}) for name in ("alpha", "beta", "gamma")}
+
+
+@pytest.fixture
+def changer(nodes):
+    return Changer(Fleet(nodes), cluster="atlas", state_dir="~/s", epoch=3)
+
+
+def asked(host):
+    return [request for module, request in host.requests if module == "agent"]
+
+
+def test_every_node_gets_its_own_steps_and_those_without_are_not_asked(changer, nodes):
+    done = changer.apply({"alpha": [STEP], "beta": [STEP, STEP], "gamma": []})
+    assert done == {"alpha": [{}], "beta": [{}]}
+    request = asked(nodes["alpha"])[0]
+    assert (request["cluster"], request["state_dir"], request["epoch"]) == ("atlas", "~/s", 3)
+    assert [len(one["steps"]) for one in asked(nodes["beta"])] == [2]
+    assert asked(nodes["gamma"]) == []
+
+
+def test_later_attempts_carry_a_higher_order_and_wait_less_than_their_limit(changer, nodes):
+    changer.apply({"alpha": [STEP]}, timeout_s=30)
+    changer.attempt({"alpha": [STEP], "beta": [STEP]}, timeout_s=10)
+    assert [(one["order"], one["wait_s"]) for one in asked(nodes["alpha"])] == [(1, 15), (2, 5)]
+    assert [one["order"] for one in asked(nodes["beta"])] == [2]
+
+
+def test_a_step_that_failed_is_named_with_its_node(changer, nodes):
+    nodes["beta"].program("agent", {"failed": {"step": "start-container", "message": "no such image"}})
+    with pytest.raises(CommandFailed, match="start-container failed on beta: no such image") as caught:
+        changer.apply({"alpha": [STEP], "beta": [STEP]})
+    assert (caught.value.node, caught.value.step) == ("beta", "start-container")
+    assert len(asked(nodes["alpha"])) == 1
+
+
+def test_a_lost_lease_outweighs_other_errors(changer, nodes):
+    def lost(request):
+        raise HostLost("connection to alpha broke", node="alpha")
+
+    nodes["alpha"].program("agent", lost)
+    nodes["beta"].program("agent", {"refused": "epoch 3 is over"})
+    with pytest.raises(LeaseLost, match="beta refuses the change: epoch 3 is over") as caught:
+        changer.apply({"alpha": [STEP], "beta": [STEP]})
+    assert caught.value.hint
+    outcomes = changer.attempt({"alpha": [STEP], "beta": [STEP], "gamma": [STEP]}, timeout_s=5)
+    assert {name: type(one).__name__ for name, one in outcomes.items()} == {
+        "alpha": "HostLost",
+        "beta": "LeaseLost",
+        "gamma": "list",
+    }

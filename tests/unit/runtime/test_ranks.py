@@ -1,0 +1,73 @@
+"""The steps that start and stop one rank."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sparkcluster.facts.model import Rank
+from sparkcluster.plan.model import ContainerPlan, NodePlan
+from sparkcluster.runtime import start_steps, stop_steps
+
+DIRECTORY = "/home/ann/s/clusters/atlas/ranks/x"
+
+
+@pytest.fixture
+def node():
+    def make(image="sha256:1", **container):
+        one = ContainerPlan(
+            name="x",
+            image=image,
+            argv=("docker", "run", "x"),
+            launcher={"rank": 0},
+            rank_dir=DIRECTORY,
+            directories=(DIRECTORY, "/cache"),
+            env_file=f"{DIRECTORY}/secrets.env",
+            labels={"io.sparkcluster.plan": "p1"},
+            **container,
+        )
+        return NodePlan("alpha", "g", "head", 0, {"A": "1"}, ("HF_TOKEN", "VLLM_API_KEY"), (one,))
+
+    return make
+
+
+def test_a_container_starts_after_its_files_lie_there(node):
+    steps = start_steps(node(), entry="print()", secrets={"HF_TOKEN": "t=1", "VLLM_API_KEY": "k"})
+    assert [step["do"] for step in steps] == ["mkdir", "mkdir", "put", "put", "put", "start-container"]
+    files = {step["path"]: (step["content"], step["mode"]) for step in steps if step["do"] == "put"}
+    assert json.loads(files[f"{DIRECTORY}/launcher.json"][0]) == {"rank": 0}
+    assert files[f"{DIRECTORY}/entry.py"][0] == "print()"
+    assert files[f"{DIRECTORY}/secrets.env"] == ("HF_TOKEN=t=1\nVLLM_API_KEY=k\n", 0o600)
+    assert steps[-1] == {"do": "start-container", "name": "x", "argv": ["docker", "run", "x"], "plan": "p1"}
+
+
+def test_values_of_secrets_stand_in_their_file_alone(node):
+    for image in ("sha256:1", None):
+        steps = start_steps(node(image), entry="", secrets={"HF_TOKEN": "s3cr3t-1", "VLLM_API_KEY": "s3cr3t-2"})
+        told = [step for step in steps if "s3cr3t" in json.dumps(step)]
+        assert [(step["do"], step["mode"]) for step in told] == [("put", 0o600)]
+
+
+def test_a_process_gets_environment_and_labels_with_it(node):
+    step = start_steps(node(None), entry="", secrets={"HF_TOKEN": "", "VLLM_API_KEY": ""})[-1]
+    assert step["do"] == "start-process"
+    assert (step["env"], step["labels"]) == ({"A": "1"}, {"io.sparkcluster.plan": "p1"})
+    assert step["env_file"] == f"{DIRECTORY}/secrets.env"
+
+
+def test_ranks_are_stopped_by_what_holds_them():
+    ranks = [
+        Rank(name="x", state="running", labels={"io.sparkcluster.runtime": "docker"}),
+        Rank(
+            name="y",
+            state="exited",
+            labels={"io.sparkcluster.runtime": "process", "io.sparkcluster.rank_dir": DIRECTORY},
+        ),
+        Rank(name="z", state="dead"),
+    ]
+    assert stop_steps(ranks, grace_s=3) == [
+        {"do": "stop-containers", "names": ["x", "z"], "grace_s": 3},
+        {"do": "stop-processes", "rank_dirs": [DIRECTORY], "grace_s": 3},
+    ]
+    assert stop_steps([]) == []
