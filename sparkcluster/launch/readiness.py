@@ -6,6 +6,7 @@ import collections
 import dataclasses
 
 from sparkcluster.errors import LaunchError
+from sparkcluster.launch.blame import blamed
 from sparkcluster.launch.causes import cause
 from sparkcluster.launch.phases import Progress
 from sparkcluster.launch.watching import Event, Gone, Lines, Tick
@@ -20,6 +21,8 @@ LAST_WORDS_S = 1.5
 LINK_GRACE_S = 3
 # A Docker engine that is restarted is back within a few seconds, and its containers may have lived on.
 UNREADABLE_GRACE_S = 15
+# SIGKILL, SIGSEGV and SIGABRT, as a container's exit code tells them.
+KILLED = frozenset({137, 139, 134})
 
 
 @dataclasses.dataclass
@@ -53,6 +56,7 @@ class Readiness:
         self._interfaces = {
             member.name: {link.interface for link in member.links} for member in topology.members.values()
         }
+        self._addresses = {member.name: member.address for member in topology.members.values()}
         self._down: dict[tuple[str, str], float] = {}
         self._gone: dict[str, Gone] = {}
         self._ready: set[str] = set()
@@ -149,7 +153,23 @@ class Readiness:
     def _death(self, dead: list[RankState]) -> LaunchError:
         """Name the rank that died for a reason of its own, before those that it took along."""
         found = [(rank, known) for rank in dead if (known := cause(list(rank.lines), None, rank.oom_killed))]
-        rank, known = found[0] if found else (dead[0], cause(list(dead[0].lines), dead[0].exit_code))
+        explained = {id(rank) for rank, _ in found}
+        killed = [rank for rank in dead if rank.exit_code in KILLED and id(rank) not in explained]
+        if killed or not found:
+            # Nobody but the kernel or a person kills a rank so; what the others say of it are consequences.
+            rank = (killed or dead)[0]
+            known = cause(list(rank.lines), rank.exit_code)
+        else:
+            rank, known = found[0]
+            teller, rank = rank, self._blamed(rank)
+            if rank is not teller:
+                return LaunchError(
+                    f"the rank on {rank.node} failed, as the log of {teller.node} tells: {known.summary}",
+                    node=rank.node,
+                    step="watch",
+                    hint=known.hint,
+                    log=self.tail(teller.node),
+                )
         how = "is gone" if rank.state == "gone" else "ended"
         died = f"the rank on {rank.node} {how}"
         if rank.exit_code is not None:
@@ -163,6 +183,14 @@ class Readiness:
             hint=known.hint if known else f"its log: sparkcluster logs INVENTORY {rank.node}",
             log=self.tail(rank.node),
         )
+
+    def _blamed(self, teller: RankState) -> RankState:
+        """The rank that the log of ``teller`` blames, by default itself."""
+        nodes = next(group.nodes for group in self.plan.groups if teller.node in group.nodes)
+        number = blamed(list(teller.lines), [self._addresses[name] for name in nodes])
+        if number is None:
+            return teller
+        return next(rank for rank in self.ranks.values() if rank.node == nodes[number])
 
     def tail(self, node: str) -> tuple[str, ...]:
         """The last log lines of ``node``'s ranks."""
