@@ -120,11 +120,13 @@ def test_without_any_ray_the_ranks_meet_by_themselves_or_it_is_said(
 @pytest.mark.full
 @pytest.mark.engine
 def test_the_real_engine_serves_with_a_ray_that_was_brought(make_lab, make_cli, variant):
-    """As executor ``ray`` allows nothing else; the Sparks' only networks are the lab's, which lead nowhere."""
+    """As executor ``ray`` allows nothing else; the Sparks reach each other and the controller, and nobody else."""
     lab = make_lab(WITHOUT_RAY, engine="vllm")
     cli = make_cli()
     inventory = variant(lab, playbook={"executor": "ray"})
-    assert lab.sparks[0].run(["ip", "route", "show", "default"]).stdout == ""
+    for spark in lab.sparks:
+        spark.run(["ip", "route", "del", "default"])
+        assert spark.run(["ip", "route", "show", "default"]).stdout == ""
     up = cli("up", inventory, timeout=600).ok()
     assert "is up (release 1," in up.out
     for spark in lab.sparks:

@@ -1,0 +1,152 @@
+"""Bringing Ray to nodes: once from here, then from node to node, and whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.errors import LeaseLost, StageError
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.plan.image import BROUGHT_RAY, ray_name
+from sparkcluster.runtime import Changer
+from sparkcluster.staging import ray
+from sparkcluster.staging.ray_wheel import Parcel
+from sparkcluster.topology.build import build
+
+INSIDE = {"python": "/usr/bin/python3", "python_version": "3.12.3", "platform": "manylinux_2_39_aarch64",
+          "vllm_version": "0.18.0"}  # fmt: skip
+IMAGE = {"reference": "vllm/vllm-openai:v0.18.0", "id": "sha256:1", "layers": ["sha256:layer"], "inside": INSIDE}
+
+
+def archive(place: Path, **files: bytes) -> Parcel:
+    with tarfile.open(place, "w:gz") as packed:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name.replace("__", "/"))
+            entry.size, entry.mode = len(content), 0o755
+            packed.addfile(entry, io.BytesIO(content))
+    return Parcel(place, hashlib.sha256(place.read_bytes()).hexdigest())
+
+
+class World:
+    """Nodes a, b, c on this machine, each with a state directory of its own and one lease for all."""
+
+    def __init__(self, nodes, spark, cluster, lease) -> None:
+        self.nodes = {one.name: one for one in nodes}
+        self.lease, self._spark = lease, spark
+        self.spec = cluster(dict(zip(self.nodes, self.nodes, strict=True)), state_dir=lease.state_dir)
+        self.rays: dict[str, tuple[str, ...]] = dict.fromkeys(self.nodes, ())
+        self.told: list[tuple[str, str]] = []
+        self.asked = 0
+        self.changer = Changer(Fleet(self.nodes), cluster="atlas", state_dir=lease.state_dir, epoch=7)
+
+    def facts(self):
+        return {
+            name: self._spark(
+                {"enp1s0f0np0": f"10.1.0.{place}/24"}, image=IMAGE, rays=self.rays[name],
+                state_dir=str(one.home / "state"),
+            )
+            for place, (name, one) in enumerate(self.nodes.items(), 11)
+        }  # fmt: skip
+
+    def ray_of(self, name) -> Path:
+        engine = self.facts()[name].image.inside
+        return self.nodes[name].home / "state" / "ray" / ray_name(engine)
+
+    def bring(self, parcel, changer=None):
+        facts = self.facts()
+        topology = build(self.spec, facts)
+        staging = ray.lacking(self.spec, facts, topology)
+
+        def obtain(engine, tell):
+            self.asked += 1
+            tell("fetching")
+            return parcel
+
+        return ray.bring(
+            changer or self.changer, facts, topology, staging, progress=lambda *said: self.told.append(said), obtain=obtain
+        )
+
+
+@pytest.fixture
+def world(node, spark, cluster, lease, impatient, monkeypatch):
+    monkeypatch.setattr(ray, "address", lambda *_: "127.0.0.1")
+    return World([node(name) for name in "abc"], spark, cluster, lease)
+
+
+def test_the_first_gets_it_from_here_and_the_others_from_it(world, tmp_path):
+    copied = world.bring(archive(tmp_path / "ray.tar.gz", ray__start=b"x", bin__ray=b"#!"))
+    assert [(one.node, one.source) for one in copied] == [("a", "controller"), ("b", "a"), ("c", "a")]
+    assert world.asked == 1
+    for name in "abc":
+        assert (world.ray_of(name) / "ray" / "start").read_bytes() == b"x"
+        assert (world.ray_of(name) / "bin" / "ray").stat().st_mode & 0o777 == 0o755
+        assert (name, f"Ray {BROUGHT_RAY} complete") in world.told
+        assert not list(world.ray_of(name).parent.glob(".partial*"))
+    assert ("a", "fetching") in world.told
+
+
+def test_a_node_that_has_it_is_the_source_and_nothing_is_fetched(world, tmp_path):
+    parcel = archive(tmp_path / "ray.tar.gz", ray=b"x")
+    world.bring(parcel)
+    world.rays["b"] = (world.ray_of("b").name,)
+    copied = world.bring(parcel)
+    assert world.asked == 1
+    assert [(one.node, one.source) for one in copied] == [("a", "b"), ("c", "b")]
+    assert {one.bytes for one in copied} == {0}  # the archives were there already, and were compared
+
+
+def test_what_is_there_is_never_changed_under_a_container(world, tmp_path):
+    world.bring(archive(tmp_path / "one.tar.gz", ray=b"one"))
+    world.bring(archive(tmp_path / "two.tar.gz", ray=b"two"))
+    assert (world.ray_of("a") / "ray").read_bytes() == b"one"
+
+
+def test_an_archive_that_arrives_otherwise_is_refused_and_the_next_run_mends_it(world, tmp_path):
+    parcel = archive(tmp_path / "ray.tar.gz", ray=b"x")
+    with pytest.raises(StageError, match="did not arrive as it was sent") as caught:
+        world.bring(Parcel(parcel.path, "0" * 64))
+    assert caught.value.node == "a"
+    assert not world.ray_of("a").exists()
+    world.bring(parcel)
+    assert (world.ray_of("a") / "ray").exists()
+
+
+@pytest.mark.parametrize("name", ["..__..__evil", "____etc__evil"])
+def test_nothing_is_written_outside(world, tmp_path, name):
+    with pytest.raises(StageError, match="leads out of its folder"):
+        world.bring(archive(tmp_path / "ray.tar.gz", **{name: b"x"}))
+    assert not list(tmp_path.rglob("evil"))
+
+
+def test_a_damaged_archive_is_said_and_leaves_no_ray(world, tmp_path):
+    whole = archive(tmp_path / "ray.tar.gz", ray=b"x" * 100_000)
+    whole.path.write_bytes(whole.path.read_bytes()[:60])
+    with pytest.raises(StageError, match="damaged"):
+        world.bring(Parcel(whole.path, hashlib.sha256(whole.path.read_bytes()).hexdigest()))
+    assert not world.ray_of("a").exists()
+
+
+def test_an_operator_whose_lease_is_over_changes_nothing(world, tmp_path):
+    late = Changer(Fleet(world.nodes), cluster="atlas", state_dir=world.lease.state_dir, epoch=6)
+    with pytest.raises(LeaseLost):
+        world.bring(archive(tmp_path / "ray.tar.gz", ray=b"x"), late)
+    assert not world.ray_of("a").parent.exists()
+
+
+def test_an_archive_that_the_controller_lost_is_named(world, tmp_path):
+    with pytest.raises(StageError, match=r"gone\.tar\.gz") as caught:
+        world.bring(Parcel(tmp_path / "gone.tar.gz", "0"))
+    assert caught.value.hint == f"rm -r {tmp_path}"
+
+
+def test_nothing_is_brought_where_nothing_is_lacking(world, cluster):
+    facts = world.facts()
+    hosts = dict(zip("abc", "abc", strict=True))
+    for spec in (cluster(hosts, playbook={"executor": "native"}), cluster(hosts, runtime={"kind": "process"})):
+        assert ray.lacking(spec, facts, build(spec, facts)) is None
+    alone = cluster({"a": "a"})
+    assert ray.lacking(alone, facts, build(alone, facts)) is None

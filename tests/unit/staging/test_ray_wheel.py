@@ -1,0 +1,143 @@
+"""Fetching Ray for an image's Python, and how it is packed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.errors import StageError
+from sparkcluster.facts.model import EngineFacts
+from sparkcluster.plan.image import BROUGHT_RAY, ray_name
+from sparkcluster.staging import ray_wheel
+
+SPARK = EngineFacts(python="/usr/bin/python3", python_version="3.12.3", platform="manylinux_2_39_aarch64")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(ray_wheel.shutil, "which", lambda *_, **__: None)
+    return tmp_path / "cache"
+
+
+def distribution(place: Path, name: str, files: dict[str, str]) -> None:
+    info = f"{name}-1.0.dist-info"
+    for path, text in {**files, f"{info}/METADATA": f"Name: {name}\n"}.items():
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / path).write_text(text)
+    record = [*files, f"{info}/METADATA", f"{info}/RECORD", "../../bin/tool"]
+    (place / info / "RECORD").write_text("".join(f"{path},sha256=x,1\n" for path in record))
+
+
+def fetch(argv) -> tuple[int, str]:
+    """What pip would leave in the directory that it is told."""
+    place = Path(argv[argv.index("--target") + 1])
+    distribution(place, "ray", {"ray/__init__.py": "", "ray/core/raylet": "binary"})
+    (place / "ray/core/raylet").chmod(0o755)
+    distribution(place, "msgpack", {"msgpack/__init__.py": ""})
+    distribution(place, "typing_extensions", {"typing_extensions.py": ""})
+    (place / "bin").mkdir()
+    (place / "bin" / "ray").write_text("#!/no/such/python\n")
+    (place / "ray-1.0.dist-info" / "INSTALLER").write_text("pip")
+    return 0, ""
+
+
+def names(archive: Path) -> dict[str, tarfile.TarInfo]:
+    with tarfile.open(archive) as packed:
+        return {member.name: member for member in packed}
+
+
+def test_ray_stands_apart_from_its_needs_and_programs_can_be_run():
+    parcel = ray_wheel.obtain(SPARK, lambda _: None, fetch)
+    found = names(parcel.path)
+    assert {name.split("/")[0] for name in found} == {"bin", "needs", "needs.json", "ray", "ray-1.0.dist-info"}
+    assert "needs/msgpack/__init__.py" in found
+    assert "needs/typing_extensions.py" in found
+    assert found["ray/core/raylet"].mode == 0o755
+    assert found["ray/__init__.py"].mode == 0o644
+    with tarfile.open(parcel.path) as packed:
+        needs = json.load(packed.extractfile("needs.json"))
+        script = packed.extractfile("bin/ray").read()
+    assert needs == {
+        "msgpack": ["msgpack", "msgpack-1.0.dist-info"],
+        "typing-extensions": ["typing_extensions-1.0.dist-info", "typing_extensions.py"],
+    }
+    assert script.startswith(b"#!/usr/bin/env python3\n")
+
+
+def test_it_is_fetched_once_and_the_same_makes_the_same_bytes(cache, monkeypatch, tmp_path):
+    first = ray_wheel.obtain(SPARK, lambda _: None, fetch)
+    assert first.path.parent == cache / "ray" / ray_name(SPARK)
+
+    def unwanted(argv):
+        raise AssertionError(argv)
+
+    assert ray_wheel.obtain(SPARK, lambda _: None, unwanted) == first
+    monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "other"))
+    assert ray_wheel.obtain(SPARK, lambda _: None, fetch).sha256 == first.sha256
+
+
+def test_what_failed_leaves_nothing_and_says_why(cache):
+    def fails(argv):
+        Path(argv[argv.index("--target") + 1]).mkdir()
+        return 1, "WARNING: Retrying\nERROR: Could not find a version of ray\nERROR: No matching distribution\n"
+
+    with pytest.raises(StageError, match=r"Python 3\.12 on .*aarch64 cannot be fetched: Could not find a ver") as caught:
+        ray_wheel.obtain(SPARK, lambda _: None, fails)
+    assert caught.value.node is None
+    assert "executor: native" in caught.value.hint
+    assert list((cache / "ray").iterdir()) == []
+
+
+def test_pip_is_asked_for_the_images_python_and_every_platform_it_runs():
+    (argv,) = ray_wheel.commands(SPARK, Path("/t"))
+    assert argv[:4] == [sys.executable, "-m", "pip", "install"]
+    assert argv[-1] == f"ray=={BROUGHT_RAY}"
+    pairs = list(itertools.pairwise(argv))
+    assert ("--python-version", "3.12") in pairs
+    assert ("--abi", "cp312") in pairs
+    platforms = [value for flag, value in pairs if flag == "--platform"]
+    assert platforms[0] == "manylinux_2_28_aarch64"
+    assert platforms[-2:] == ["manylinux_2_17_aarch64", "manylinux2014_aarch64"]
+
+
+def test_uv_comes_first_where_it_is(monkeypatch):
+    monkeypatch.setattr(ray_wheel.shutil, "which", lambda *_, **__: "/usr/bin/uv")
+    old = SPARK.model_copy(update={"platform": "manylinux_2_26_x86_64"})
+    first, second = ray_wheel.commands(old, Path("/t"))
+    assert first[:3] == ["/usr/bin/uv", "pip", "install"]
+    assert "x86_64-manylinux_2_17" in first
+    assert second[1:3] == ["-m", "pip"]
+
+
+def test_a_command_that_is_not_there_is_a_cause_and_no_crash():
+    told = []
+    run = ray_wheel._runner(told.append)
+    assert run(["/no/such/program"])[0] == 127
+    assert run([sys.executable, "-c", "print('words'); raise SystemExit(3)"]) == (3, "words\n")
+    assert told
+    assert "fetching Ray" in told[0]
+
+
+def test_the_launcher_shows_only_what_the_image_lacks(tmp_path):
+    """pytest is here and stays the engine's own; msgpack-of-ours is not, and is shown."""
+    from sparkcluster.node.prepare import missing_needs, show_needs
+
+    for name in ("pytest", "msgpackofours"):
+        (tmp_path / "needs" / name).mkdir(parents=True)
+        (tmp_path / "needs" / name / "__init__.py").write_text(f"WHERE = {name!r}\n")
+    (tmp_path / "needs.json").write_text(json.dumps({"pytest": ["pytest"], "msgpack-of-ours": ["msgpackofours"]}))
+    lacking = missing_needs(str(tmp_path), sys.executable)
+    assert lacking == {"msgpack-of-ours": ["msgpackofours"]}
+    shown = show_needs(str(tmp_path), lacking, str(tmp_path))
+    code = "import msgpackofours, pytest; print(msgpackofours.WHERE, hasattr(pytest, 'WHERE'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": shown}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["msgpackofours", "False"]
