@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``stage``."""
     inventory_argument(parser)
-    parser.add_argument("what", nargs="?", choices=("weights", "image"), help="one of the two; default both")
+    parser.add_argument("what", nargs="?", choices=("weights", "image"), help="weights or image alone; default both")
     parser.add_argument("--dry-run", action="store_true", help="say what is missing where, and change nothing")
     parser.add_argument("--verify", action="store_true", help="compare the content of weights on all nodes by SHA-256")
     parser.add_argument("--json-lines", action="store_true", help="events as JSON lines on stdout, the result last")

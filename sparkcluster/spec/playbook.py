@@ -122,7 +122,9 @@ class Playbook(Section):
     )
     pipeline_parallel: int = Field(1, ge=1, description="stages the layers are divided into")
     executor: Executor = Field(
-        "auto", description="how the ranks meet: ray, vLLM's own native, or auto: ray where it can be had"
+        "auto",
+        description="how the ranks meet: ray, which is brought to an image without it, vLLM's own native, or auto: "
+        "ray where it can be had",
     )
     args: dict[str, ArgumentValue] = Field(
         default_factory=dict,
