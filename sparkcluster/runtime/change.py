@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,7 +29,6 @@ class Changer:
         self.cluster = cluster
         self.state_dir = state_dir
         self.epoch = epoch
-        self._order = itertools.count(1)
 
     def attempt(
         self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float
@@ -38,7 +37,7 @@ class Changer:
 
         An attempt that comes after another is never overtaken by it, even where the other was given up.
         """
-        order = next(self._order)
+        order = time.monotonic_ns()  # one process holds an epoch, however many of us it makes
 
         def change(host: Host) -> list[dict[str, Any]]:
             request = {

@@ -1,0 +1,257 @@
+"""The lease as operators take it, over hosts that run the real programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.errors import CommandFailed, HostLost, LeaseHeld, LeaseLost
+from sparkcluster.hosts.fake import FakeHost, FakeStream
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.local import LocalHost
+from sparkcluster.node import common
+from sparkcluster.release import lease as module
+from sparkcluster.release.lease import Lease
+from sparkcluster.runtime import Changer
+
+NODES = ("alpha", "beta")
+
+
+class Elsewhere(LocalHost):
+    """A node of its own on this machine: its home is another directory."""
+
+    def __init__(self, name, home):
+        super().__init__(name)
+        self.home = home
+
+    def run(self, argv, *, stdin=b"", timeout_s=30):
+        return super().run(["env", f"HOME={self.home}", *argv], stdin=stdin, timeout_s=timeout_s)
+
+    def stream(self, argv, *, stdin=b""):
+        return super().stream(["env", f"HOME={self.home}", *argv], stdin=stdin)
+
+
+@pytest.fixture
+def homes(tmp_path):
+    return {name: tmp_path / name for name in NODES}
+
+
+@pytest.fixture
+def fleet(homes):
+    for home in homes.values():
+        home.mkdir()
+    return Fleet({name: Elsewhere(name, home) for name, home in homes.items()})
+
+
+def lease(fleet, operator="ann"):
+    return Lease(fleet, cluster="atlas", state_dir="~/s", operator=operator)
+
+
+def changer(fleet, epoch):
+    return Changer(fleet, cluster="atlas", state_dir="~/s", epoch=epoch)
+
+
+def change(fleet, epoch):
+    """Nodes on which a change under ``epoch`` was made."""
+    steps = {name: [{"do": "mkdir", "path": "~/s/x"}] for name in fleet.names}
+    outcomes = changer(fleet, epoch).attempt(steps, timeout_s=20)
+    assert all(isinstance(one, list | LeaseLost) for one in outcomes.values())
+    return [name for name, one in outcomes.items() if isinstance(one, list)]
+
+
+def free(homes):
+    return not any(common.is_locked(str(home / "s/clusters/atlas/lease.lock")) for home in homes.values())
+
+
+def test_the_epoch_is_one_above_the_highest_on_any_node(fleet, homes):
+    directory = homes["beta"] / "s/clusters/atlas"
+    directory.mkdir(parents=True)
+    (directory / "lease.json").write_text('{"epoch": 41}')
+    with lease(fleet).acquire(list(NODES)) as held:
+        assert held.epoch == 42
+        assert change(fleet, 42) == list(NODES)
+        assert change(fleet, 41) == []
+    for home in homes.values():
+        assert json.loads((home / "s/clusters/atlas/lease.json").read_text())["epoch"] == 42
+    assert free(homes)
+    assert change(fleet, 42) == []
+
+
+def test_of_many_operators_at_once_exactly_one_has_it(fleet):
+    for _ in range(3):
+        taken, refused = [], []
+        start = threading.Barrier(4)
+
+        def operator(name, start=start, taken=taken, refused=refused):
+            start.wait()
+            try:
+                taken.append(lease(fleet, name).acquire(list(NODES)))
+            except LeaseHeld as held:
+                refused.append(held)
+
+        threads = [threading.Thread(target=operator, args=(f"op{at}",)) for at in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (len(taken), len(refused)) == (1, 3)
+        assert all(one.exit_code == 3 and one.message.startswith("op") and one.hint for one in refused)
+        taken[0].close()
+
+
+def test_who_comes_second_takes_nothing_anywhere(fleet, homes):
+    with lease(fleet, "ann@desk").acquire(["beta"]):
+        with pytest.raises(LeaseHeld, match=r"^ann@desk is changing atlas since \d+ s$"):
+            lease(fleet, "bob").acquire(list(NODES))
+        until = time.monotonic() + 5
+        while common.is_locked(str(homes["alpha"] / "s/clusters/atlas/lease.lock")) and time.monotonic() < until:
+            time.sleep(0.02)
+        assert change(fleet, 1) == ["beta"]
+
+
+def test_heartbeats_keep_a_lease_beyond_its_limit(fleet, homes, monkeypatch):
+    monkeypatch.setattr(module, "TTL_S", 0.6)
+    monkeypatch.setattr(module, "HEARTBEAT_S", 0.1)
+    with lease(fleet).acquire(list(NODES)) as held:
+        time.sleep(1.5)
+        assert change(fleet, held.epoch) == list(NODES)
+
+
+def operator(fleet, tmp_path, ttl_s):
+    """An operator in a process of its own: takes the lease, says so, and then changes something for every line."""
+    program = f"""
+import sys
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.local import LocalHost
+from sparkcluster.release import lease as module
+from sparkcluster.runtime import Changer
+
+class Elsewhere(LocalHost):
+    def __init__(self, name, home):
+        super().__init__(name)
+        self.home = home
+    def run(self, argv, *, stdin=b"", timeout_s=30):
+        return super().run(["env", f"HOME={{self.home}}", *argv], stdin=stdin, timeout_s=timeout_s)
+    def stream(self, argv, *, stdin=b""):
+        return super().stream(["env", f"HOME={{self.home}}", *argv], stdin=stdin)
+
+module.TTL_S, module.HEARTBEAT_S = {ttl_s}, {ttl_s} / 5
+fleet = Fleet({{name: Elsewhere(name, f"{tmp_path}/{{name}}") for name in {NODES!r}}})
+with module.Lease(fleet, cluster="atlas", state_dir="~/s", operator="ann").acquire(list(fleet.names)) as held:
+    print(held.epoch, flush=True)
+    for _ in sys.stdin:
+        steps = {{name: [{{"do": "mkdir", "path": "~/s/of-ann"}}] for name in fleet.names}}
+        try:
+            Changer(fleet, cluster="atlas", state_dir="~/s", epoch=held.epoch).apply(steps)
+            print("changed", flush=True)
+        except Exception as error:
+            print(type(error).__name__, flush=True)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
+    assert process.stdout.readline() == "1\n"
+    return process
+
+
+def test_an_operator_that_is_killed_leaves_the_lease_at_once(fleet, homes, tmp_path):
+    with operator(fleet, tmp_path, ttl_s=600) as ann:
+        with pytest.raises(LeaseHeld):
+            lease(fleet, "bob").acquire(list(NODES))
+        os.kill(ann.pid, signal.SIGKILL)
+        ann.wait()
+        until = time.monotonic() + 5
+        while not free(homes) and time.monotonic() < until:
+            time.sleep(0.02)
+        with lease(fleet, "bob").acquire(list(NODES)) as held:
+            assert held.epoch == 2
+
+
+def test_an_operator_that_was_stopped_wakes_up_to_a_refusal_by_every_node(fleet, homes, tmp_path):
+    with operator(fleet, tmp_path, ttl_s=1) as ann:
+        os.kill(ann.pid, signal.SIGSTOP)
+        try:
+            until = time.monotonic() + 10
+            while not free(homes) and time.monotonic() < until:
+                time.sleep(0.05)
+            with lease(fleet, "bob").acquire(list(NODES)) as held:
+                os.kill(ann.pid, signal.SIGCONT)
+                ann.stdin.write("change\n")
+                ann.stdin.flush()
+                assert ann.stdout.readline() == "LeaseLost\n"
+                assert not any((home / "s/of-ann").exists() for home in homes.values())
+                assert change(fleet, held.epoch) == list(NODES)
+        finally:
+            os.kill(ann.pid, signal.SIGKILL)
+
+
+def test_a_node_that_takes_no_heartbeat_starves_no_other(fleet, homes, monkeypatch):
+    monkeypatch.setattr(module, "TTL_S", 0.6)
+    monkeypatch.setattr(module, "HEARTBEAT_S", 0.1)
+    over = threading.Event()
+    with lease(fleet).acquire(list(NODES)) as held:
+        first = next(one for one in held._holders if one.name == "alpha")
+        monkeypatch.setattr(first.stream, "send", lambda data: over.wait(10))
+        time.sleep(1.5)
+        assert change(fleet, held.epoch) == ["beta"]
+        over.set()
+
+
+def test_a_change_that_outlives_its_operator_is_waited_for_and_then_named(fleet, homes):
+    lock = common.try_lock(str(homes["beta"] / "s/clusters/atlas/change.lock"))
+    threading.Timer(0.5, lock.close).start()
+    with lease(fleet).acquire(list(NODES)) as held:
+        assert change(fleet, held.epoch) == list(NODES)
+
+
+class Scripted(FakeHost):
+    """A node whose lease program says what the test wants."""
+
+    def __init__(self, name, *lines):
+        super().__init__(name)
+        self.made = []
+        self.program("lease", list(lines))
+
+    def stream(self, argv, *, stdin=b""):
+        self.made.append(FakeStream(self.run(argv, stdin=stdin)))
+        return self.made[-1]
+
+
+def test_a_change_that_does_not_end_is_a_lease_that_is_held():
+    alpha = Scripted("alpha", {"epoch": 1}, {"granted": 2})
+    beta = Scripted("beta", {"epoch": 1}, {"busy": "another change is still under way here after 15 s"})
+    with pytest.raises(LeaseHeld, match="on beta another change is still under way") as caught:
+        lease(Fleet({"alpha": alpha, "beta": beta})).acquire(list(NODES))
+    assert (caught.value.exit_code, bool(caught.value.hint)) == (3, True)
+    assert all(one.closed for one in (*alpha.made, *beta.made))
+
+
+def test_a_node_without_the_program_fails_by_name_and_lets_go_of_the_others():
+    alpha = Scripted("alpha", {"epoch": 1}, {"granted": 2})
+    beta = Scripted("beta")
+    with pytest.raises(CommandFailed, match="lease failed on beta: no output"):
+        lease(Fleet({"alpha": alpha, "beta": beta})).acquire(list(NODES))
+    assert all(one.closed for one in alpha.made)
+
+
+def test_a_node_that_cannot_be_reached_fails_by_name(monkeypatch):
+    def lost(argv, *, stdin=b""):
+        raise HostLost("connection to beta broke", node="beta")
+
+    alpha, beta = Scripted("alpha", {"epoch": 1}, {"granted": 2}), FakeHost("beta")
+    monkeypatch.setattr(beta, "stream", lost)
+    with pytest.raises(HostLost, match="connection to beta broke"):
+        lease(Fleet({"alpha": alpha, "beta": beta})).acquire(list(NODES))
+    assert all(one.closed for one in alpha.made)
