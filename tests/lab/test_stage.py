@@ -1,0 +1,41 @@
+"""``stage`` alone, on two Sparks of which one has nothing: real images, real files, and nothing started."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def shared_lab(make_lab):
+    return make_lab("sparks: [{name: full}, {name: bare, image: absent, model: absent}]\n")
+
+
+def test_what_one_spark_has_comes_to_the_other_and_nothing_starts(lab, cli, ranks):
+    dry = cli("stage", lab.inventory, "--dry-run").ok()
+    assert re.search(r"image  \S+: bare not there, would come from full", dry.out)
+    assert re.search(r"weights  \S+: bare not there, would come from full", dry.out)
+    assert cli("stage", lab.inventory, "--dry-run").ok().out == dry.out
+
+    done = cli("stage", lab.inventory, "weights", "--json").ok().json
+    assert [(one["what"], one["node"], one["source"]) for one in done["copied"]] == [("weights", "bare", "full")]
+    assert done["copied"][0]["bytes"] > 0
+    assert done["staging"][0]["missing"] == {"bare": "not there"}
+
+    rest = cli("stage", lab.inventory).ok()
+    assert re.search(r"image  \S+: bare from full, \d+\.\d\d GB in \d+\.\d s, \d+\.\d\d GB/s", rest.out)
+    assert re.search(r"weights  \S+: nothing is missing", rest.out)
+    assert "bare: image" in rest.err
+
+    again = cli("stage", lab.inventory, "--verify").ok()
+    assert re.search(r"image  \S+: nothing is missing", again.out)
+    assert not any(ranks(lab).values())
+
+
+def test_a_spark_that_cannot_be_reached_stops_it(lab, cli):
+    lab.fault("bare", "ssh-hang")
+    failed = cli("stage", lab.inventory, "--json", timeout=120)
+    assert failed.code == 1
+    assert failed.error["kind"] == "FoundErrors"
+    assert failed.error["node"] == "bare"
