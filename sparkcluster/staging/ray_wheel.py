@@ -92,6 +92,7 @@ def obtain(engine: EngineFacts, tell: Tell, run: Run | None = None) -> Parcel:
     place = cache_directory() / "ray" / ray_name(engine)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
+        _clear(place.parent)
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=".partial-") as name:
             fresh = Path(name)
             _fetch(engine, fresh / "packages", run or _runner(tell))
@@ -108,6 +109,14 @@ def obtain(engine: EngineFacts, tell: Tell, run: Run | None = None) -> Parcel:
     if found is None:
         raise StageError(f"Ray cannot be kept in {place}", step="stage ray", hint=f"rm -r {place}")
     return found
+
+
+def _clear(folder: Path) -> None:
+    """Remove what runs that were killed have left; one that is still at it is younger than its limit."""
+    for left in folder.glob(".partial-*"):
+        with contextlib.suppress(OSError):  # removed meanwhile by whoever made it
+            if time.time() - left.stat().st_mtime > 2 * LIMIT_S:
+                shutil.rmtree(left)
 
 
 def commands(engine: EngineFacts, target: Path) -> list[list[str]]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -88,11 +90,22 @@ def test_what_failed_leaves_nothing_and_says_why(cache):
         Path(argv[argv.index("--target") + 1]).mkdir()
         return 1, "WARNING: Retrying\nERROR: Could not find a version of ray\nERROR: No matching distribution\n"
 
-    with pytest.raises(StageError, match=r"Python 3\.12 on .*aarch64 cannot be fetched: Could not find a ver") as caught:
+    with pytest.raises(
+        StageError, match=r"Python 3\.12 on .*aarch64 cannot be fetched: Could not find a ver"
+    ) as caught:
         ray_wheel.obtain(SPARK, lambda _: None, fails)
     assert caught.value.node is None
     assert "executor: native" in caught.value.hint
     assert list((cache / "ray").iterdir()) == []
+
+
+def test_what_a_killed_run_left_goes_once_it_cannot_be_at_work_any_more(cache):
+    for name, age_s in ((".partial-old", 10_000), (".partial-new", 0)):
+        (cache / "ray" / name).mkdir(parents=True)
+        when = time.time() - age_s
+        os.utime(cache / "ray" / name, (when, when))
+    ray_wheel.obtain(SPARK, lambda _: None, fetch)
+    assert sorted(path.name for path in (cache / "ray").iterdir()) == [".partial-new", ray_name(SPARK)]
 
 
 def test_pip_is_asked_for_the_images_python_and_every_platform_it_runs():
