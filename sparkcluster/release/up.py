@@ -139,6 +139,21 @@ def healthy(fleet: Fleet, spec: Spec, topology: Topology, plan: Plan) -> dict[st
     return answers
 
 
+def elsewhere(view: View) -> tuple[str, ...]:
+    """Nodes that hold ranks of the release that is here, by its record, and that the inventory has no more.
+
+    To start anything beside them would leave them behind: the next record would not name them.
+    """
+    if view.newest is None:
+        return ()
+    here = {rank.labels.get("io.sparkcluster.plan") for ranks in view.held.own.values() for rank in ranks}
+    if view.newest.plan_hash not in here:
+        return ()
+    recorded = view.newest.record.get("plan", {}).get("nodes", {})
+    present = {node.label for node in view.spec.inventory.nodes}
+    return tuple(name for name in recorded if name not in present)
+
+
 def answering(fleet: Fleet, recorded: dict[str, Any]) -> bool:
     """Whether the release that ``recorded`` describes answers a short completion, on every group."""
     try:
@@ -239,6 +254,13 @@ class Walk:
     def clean(self, held: Holding) -> None:
         """Remove every rank of ours, whatever its state."""
         self.step("clean", "removing ranks that do not serve")
+        former = elsewhere(self.view)
+        if former:
+            raise LaunchError(
+                f"what runs here runs on {' and '.join(former)} too, which the inventory does not name any more",
+                step="clean",
+                hint=f"sparkcluster down {self.spec.inventory_path}, which stops it there as well, then up again",
+            )
         left = launching.stop(self.changer, held.own, grace_s=KILL_GRACE_S)
         if left:
             name, error = next(iter(left.items()))
