@@ -287,13 +287,12 @@ class Cli:
             one.kill()
 
 
-@pytest.fixture
-def make_cli(tmp_path: Path) -> Iterator[Callable[[], Cli]]:
-    """A command line with a home of its own; what it started is ended with the test, whatever its lab looks like."""
+@contextlib.contextmanager
+def _command_lines(directory: Path) -> Iterator[Callable[[], Cli]]:
     made: list[Cli] = []
 
     def make() -> Cli:
-        home = tmp_path / f"home-{len(made)}"
+        home = directory / f"home-{len(made)}"
         home.mkdir()
         made.append(Cli(home))
         return made[-1]
@@ -301,6 +300,20 @@ def make_cli(tmp_path: Path) -> Iterator[Callable[[], Cli]]:
     yield make
     for one in made:
         one.end()
+
+
+@pytest.fixture
+def make_cli(tmp_path: Path) -> Iterator[Callable[[], Cli]]:
+    """A command line with a home of its own; what it started is ended with the test, whatever its lab looks like."""
+    with _command_lines(tmp_path) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def module_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    """A command line for fixtures that live as long as their module."""
+    with _command_lines(tmp_path_factory.mktemp("homes")) as make:
+        yield make()
 
 
 @pytest.fixture
@@ -323,30 +336,40 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-@pytest.fixture
-def variant(tmp_path: Path) -> Callable[..., Path]:
-    """``variant(lab, playbook={…}, **inventory)``: the path of an inventory of ``lab`` that differs in the keys given.
-
-    Mappings are merged key by key; None takes a key away. With ``playbook`` it names a playbook of its own.
-    """
+def _variants(base: Path) -> Callable[..., Path]:
     count = 0
 
     def write(lab: Lab, *, playbook: dict[str, Any] | None = None, **inventory: Any) -> Path:
         nonlocal count
         count += 1
-        directory = tmp_path / f"variant-{count}"
+        directory = base / f"variant-{count}"
         directory.mkdir()
         written = _merged(yaml.safe_load(lab.inventory.read_text()), inventory)
         if playbook is not None:
-            base = yaml.safe_load(lab.playbook.read_text())
+            base_playbook = yaml.safe_load(lab.playbook.read_text())
             path = directory / "playbook.yaml"
-            path.write_text(yaml.safe_dump(_merged(base, playbook), sort_keys=False))
+            path.write_text(yaml.safe_dump(_merged(base_playbook, playbook), sort_keys=False))
             written["playbook"] = str(path)
         path = directory / "inventory.yaml"
         path.write_text(yaml.safe_dump(written, sort_keys=False))
         return path
 
     return write
+
+
+@pytest.fixture
+def variant(tmp_path: Path) -> Callable[..., Path]:
+    """``variant(lab, playbook={…}, **inventory)``: the path of an inventory of ``lab`` that differs in the keys given.
+
+    Mappings are merged key by key; None takes a key away. With ``playbook`` it names a playbook of its own.
+    """
+    return _variants(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def module_variant(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``variant`` for fixtures that live as long as their module."""
+    return _variants(tmp_path_factory.mktemp("variants"))
 
 
 @pytest.fixture(scope="session")
