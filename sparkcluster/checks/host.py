@@ -147,8 +147,7 @@ def _room(name: str, have: Memory) -> tuple[str, ...]:
 def _runs_ours(context: Context, facts: Facts) -> bool:
     """Whether a rank of this cluster runs there, which then holds ports and memory rightfully."""
     return any(
-        rank.state == "running"
-        and rank.labels.get("io.sparkcluster.cluster") == context.spec.inventory.cluster
+        rank.state == "running" and rank.labels.get("io.sparkcluster.cluster") == context.spec.inventory.cluster
         for rank in read(facts.ranks) or ()
     )
 
@@ -160,9 +159,7 @@ def _wanted(context: Context, group: Group, member: Member) -> Iterator[tuple[in
     yield group.api_port, group.api_host, "the API"
     engine = engine_of(context.facts[member.name])
     try:
-        executor = parallel.executor(
-            context.spec.playbook, engine, nodes=len(group.members), bring_ray=context.docker
-        )
+        executor = parallel.executor(context.spec.playbook, engine, nodes=len(group.members), bring_ray=context.docker)
     except PlanError:
         return
     # Both listen on every address unless the launcher can keep them from it, so any listener is in the way.

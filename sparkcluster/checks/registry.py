@@ -105,7 +105,5 @@ def _softened(finding: Finding, spec: Spec) -> Finding:
         why = f"{finding.why}; the playbook accepts it: {reasons[0]}"
         return dataclasses.replace(finding, severity=severity, why=why)
     if finding.code in spec.inventory.ignore and finding.severity == "error":
-        return dataclasses.replace(
-            finding, severity="warning", why=f"{finding.why}; the inventory ignores it"
-        )
+        return dataclasses.replace(finding, severity="warning", why=f"{finding.why}; the inventory ignores it")
     return finding

@@ -98,9 +98,7 @@ def render_error(error: SparkclusterError) -> None:
 
 def render_finding(finding: Any) -> None:
     """Write a finding to stderr: what, where, what was seen, why it matters, what to type."""
-    place = (
-        f"{finding.file}:{finding.line}: " if finding.file else f"{finding.node}: " if finding.node else ""
-    )
+    place = f"{finding.file}:{finding.line}: " if finding.file else f"{finding.node}: " if finding.node else ""
     note_labelled(f"  {label(finding.severity, sys.stderr)}", f"{finding.code} {place}{finding.summary}")
     for word, text in (("seen", finding.seen), ("why", finding.why)):
         if text:

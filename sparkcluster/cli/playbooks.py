@@ -19,9 +19,7 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.spec import library
     from sparkcluster.spec.load import load_playbook
 
-    found = [
-        (path, load_playbook(path)) for path in (library.find(name, [_bundled()]) for name in library.names())
-    ]
+    found = [(path, load_playbook(path)) for path in (library.find(name, [_bundled()]) for name in library.names())]
     if args.json:
         listed = [
             {

@@ -26,9 +26,7 @@ _STDERR_KEPT = 1 << 20
 class Command:
     """A command on a channel of its own; ``done`` is called once, when the channel is given back."""
 
-    def __init__(
-        self, name: str, channel: paramiko.Channel, argv: Sequence[str], done: Callable[[], None]
-    ) -> None:
+    def __init__(self, name: str, channel: paramiko.Channel, argv: Sequence[str], done: Callable[[], None]) -> None:
         self.name = name
         self.what = shown(argv)
         self.channel = channel

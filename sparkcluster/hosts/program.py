@@ -14,12 +14,7 @@ from typing import Any
 from sparkcluster.errors import CommandFailed
 from sparkcluster.hosts.base import Host, Stream
 
-_START = (
-    "import sys,json;"
-    "sys.dont_write_bytecode=True;"
-    "boot=json.loads(sys.stdin.buffer.readline());"
-    "exec(boot['start'])"
-)
+_START = "import sys,json;sys.dont_write_bytecode=True;boot=json.loads(sys.stdin.buffer.readline());exec(boot['start'])"
 
 # Runs on the node with ``boot`` in scope: makes the sent modules importable, then calls main.
 _LOADER = """

@@ -101,9 +101,7 @@ def _jump(text: str, ssh: Ssh, hops: tuple[str, ...]) -> SshTarget:
     *before, last = text.removeprefix("ssh://").split(",")
     match = _JUMP.match(last)
     if match is None:
-        raise UsageError(
-            f"a jump reads user@host:port, not {last!r}", hint="see jump in the inventory's ssh section"
-        )
+        raise UsageError(f"a jump reads user@host:port, not {last!r}", hint="see jump in the inventory's ssh section")
     own: dict[str, Any] = {
         "user": match["user"],
         "port": int(match["port"]) if match["port"] else None,

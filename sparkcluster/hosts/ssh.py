@@ -72,9 +72,7 @@ class SshHost:
         result = self._run(put_argv(path, mode, size), chunks, size, 30 + size / 1e6)
         if not result.ok:
             why = (result.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
-            raise CommandFailed(
-                f"{path} could not be written on {self._name}: {why}", node=self._name, step="put"
-            )
+            raise CommandFailed(f"{path} could not be written on {self._name}: {why}", node=self._name, step="put")
 
     def close(self) -> None:
         """Let go of the connection. Never raises."""
@@ -111,9 +109,7 @@ class SshHost:
         what = shown(argv)
         while True:
             if not self._sessions.acquire(timeout=left(deadline)):
-                raise CommandTimeout(
-                    f"{self._name} has no session free for {what}", node=self._name, step=what
-                )
+                raise CommandTimeout(f"{self._name} has no session free for {what}", node=self._name, step=what)
             limit = min(left(deadline), self.target.connect_timeout_s)
             begin = time.monotonic()
             try:

@@ -11,9 +11,7 @@ __all__ = ["Cause", "cause"]
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
-_EXCEPTION = re.compile(
-    r"(?:^|[\s\])|])(?P<what>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<why>\S.{0,200})"
-)
+_EXCEPTION = re.compile(r"(?:^|[\s\])|])(?P<what>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<why>\S.{0,200})")
 
 
 def cause(lines: Sequence[str], exit_code: int | None, oom_killed: bool = False) -> Cause | None:
@@ -52,9 +50,7 @@ def _by_exit_code(code: int) -> Cause | None:
         126: Cause("its program may not be executed", "is the image built for this machine's processor?"),
         127: Cause("its program is not in the image", "command in the playbook may be wrong"),
         134: Cause("it aborted (SIGABRT)"),
-        137: Cause(
-            "it was killed (SIGKILL), most often because memory ran out", f"sudo dmesg there; {MEMORY_HINT}"
-        ),
+        137: Cause("it was killed (SIGKILL), most often because memory ran out", f"sudo dmesg there; {MEMORY_HINT}"),
         139: Cause("it crashed (SIGSEGV)", "sudo dmesg on that node shows where"),
         143: Cause("somebody asked it to stop (SIGTERM)"),
     }

@@ -81,11 +81,7 @@ def _argument(found: re.Match[str], _lines: Sequence[str]) -> Cause:
 def _versions(_found: re.Match[str], lines: Sequence[str]) -> Cause:
     told = [match for line in lines if (match := re.search(r"\b(Ray|Python): ([\w.]+)", line))]
     parts = [f"{match[1]} {match[2]}" for match in told[-4:]]
-    seen = (
-        f": the head has {' and '.join(parts[:2])}, this rank {' and '.join(parts[2:])}"
-        if len(parts) == 4
-        else ""
-    )
+    seen = f": the head has {' and '.join(parts[:2])}, this rank {' and '.join(parts[2:])}" if len(parts) == 4 else ""
     return Cause(
         f"Ray or Python differ between the ranks{seen}",
         "the nodes run different images: sparkcluster stage INVENTORY image",
@@ -121,9 +117,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "drop `vllm serve` from command in the playbook, or take an image without that entrypoint",
         "vllm-project/vllm#37133",
     ),
-    Signature(
-        "argument", r"unrecognized arguments: (?P<what>.+)", "", None, "vllm-project/vllm#42399", _argument
-    ),
+    Signature("argument", r"unrecognized arguments: (?P<what>.+)", "", None, "vllm-project/vllm#42399", _argument),
     Signature(
         "argument-value",
         r"error: argument (?P<flag>--[\w-]+)[^:]*: (?P<why>.{1,160})",

@@ -204,9 +204,7 @@ class Answer:
 
 def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """One completion; the final document."""
-    endpoint = Endpoint(
-        request["endpoint"], key_from(request.get("key_file")), float(request.get("timeout_s") or 120)
-    )
+    endpoint = Endpoint(request["endpoint"], key_from(request.get("key_file")), float(request.get("timeout_s") or 120))
     path, body = body_of(request)
     answer = Answer(tell, time.monotonic)
     response = endpoint.open("POST", path, body)
@@ -250,9 +248,7 @@ def decode(data: bytes) -> dict[str, Any]:
 
 def models(request: dict[str, Any]) -> dict[str, Any]:
     """Names of the models that the endpoint serves."""
-    endpoint = Endpoint(
-        request["endpoint"], key_from(request.get("key_file")), float(request.get("timeout_s") or 10)
-    )
+    endpoint = Endpoint(request["endpoint"], key_from(request.get("key_file")), float(request.get("timeout_s") or 10))
     document = decode(b"".join(endpoint.lines(endpoint.open("GET", "/models"))))
     return {"models": [one.get("id") for one in document.get("data") or []], "status": 200}
 

@@ -103,9 +103,7 @@ _TRIAL = "import socket,sys;s=socket.socket();s.bind(('',0));sys.exit(s.getsockn
 def build(path: str, env: MutableMapping[str, str]) -> str | None:
     """Compile the library to ``path``. Returns what went wrong in one line, or None."""
     wanted = ([env["CC"]] if env.get("CC") else []) + list(COMPILERS)
-    compiler = next(
-        (found for found in (shutil.which(one, path=env.get("PATH")) for one in wanted) if found), None
-    )
+    compiler = next((found for found in (shutil.which(one, path=env.get("PATH")) for one in wanted) if found), None)
     if compiler is None:
         return "no C compiler (%s) in this image" % ", ".join(COMPILERS)
     fresh = "%s.%d" % (path, os.getpid())

@@ -76,9 +76,7 @@ def start_ray_head(argv: list[str], env: dict[str, str], private: str, limit_s: 
     log = os.path.join(private, "ray-start.log")
     with open(log, "wb") as output:
         try:
-            child = subprocess.Popen(
-                argv, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-            )
+            child = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
             code = child.wait(timeout=limit_s)
         except OSError as error:
             raise Stop(RAY_FAILED, "ray start failed: %s" % error) from error
@@ -237,9 +235,7 @@ def checked(path: str) -> dict[str, Any]:
     try:
         with open(path) as file:
             document: dict[str, Any] = json.load(file)
-        missing = [
-            name for name in ("executor", "role", "address", "members", "engine") if not document.get(name)
-        ]
+        missing = [name for name in ("executor", "role", "address", "members", "engine") if not document.get(name)]
         if document.get("executor") == "ray" and not document.get("ray"):
             missing.append("ray")
         version = document.get("version")

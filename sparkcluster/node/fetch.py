@@ -86,9 +86,7 @@ def download(request: Request, check: Callable[[], None]) -> dict[str, Any]:
 
 
 def _downloader(request: Request, hf_home: str, environment: Dict[str, str]) -> Optional[List[str]]:
-    path = os.pathsep.join(
-        [environment.get("PATH", os.defpath), os.path.expanduser("~/.local/bin"), "/usr/local/bin"]
-    )
+    path = os.pathsep.join([environment.get("PATH", os.defpath), os.path.expanduser("~/.local/bin"), "/usr/local/bin"])
     for name in ("hf", "huggingface-cli"):
         found = shutil.which(name, path=path)
         if found:
@@ -117,9 +115,7 @@ def reach_hub(environment: Dict[str, str]) -> None:
         raise Failed("no hub", "%s cannot be reached: %s" % (_HUB[0], error.strerror or error)) from None
 
 
-def follow(
-    argv: List[str], environment: Dict[str, str], pace: wire.Pace, size: Callable[[], int]
-) -> Tuple[int, str]:
+def follow(argv: List[str], environment: Dict[str, str], pace: wire.Pace, size: Callable[[], int]) -> Tuple[int, str]:
     """Run ``argv``, saying ``size()`` as it goes; its exit code and the end of what it said.
 
     Raises:

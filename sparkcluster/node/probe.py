@@ -74,14 +74,10 @@ def gather(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
 
     readings = Readings()
     start = readings.start
-    start(
-        "smi", lambda: machine.run(["nvidia-smi", "--query-gpu=" + _QUERY, "--format=csv,noheader,nounits"])
-    )
+    start("smi", lambda: machine.run(["nvidia-smi", "--query-gpu=" + _QUERY, "--format=csv,noheader,nounits"]))
     start("header", lambda: machine.run(["nvidia-smi"]))
     start("docker", lambda: containers.docker(machine))
-    start(
-        "image", lambda: containers.image(machine, reference, state_dir) if in_docker and reference else None
-    )
+    start("image", lambda: containers.image(machine, reference, state_dir) if in_docker and reference else None)
     start("engine", lambda: None if in_docker else _engine(machine, request.get("python")))
     start(
         "ranks",

@@ -56,9 +56,7 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
         wanted = str(model.get("revision") or "main")
         revision = (machine.line("%s/refs/%s" % (cache, wanted)) or wanted).strip()
         folder = "%s/snapshots/%s" % (cache, revision)
-    loading = (
-        [name for name in machine.names(cache + "/blobs") if name.endswith(".incomplete")] if cache else []
-    )
+    loading = [name for name in machine.names(cache + "/blobs") if name.endswith(".incomplete")] if cache else []
     # listing tells a directory that this user may not read from one that is not there
     if not machine.names(folder) and not machine.is_dir(folder):
         return {"path": None, "revision": None, "files": [], "missing": [], "truncated": loading}

@@ -252,9 +252,7 @@ class Watch:
         jobs: list[tuple[Callable[..., None], tuple[str, ...]]] = [(self.poll, ())]
         for rank in self.ranks:
             if rank.get("runtime") == "process":
-                jobs.append(
-                    (self.follow_file, (rank["name"], os.path.join(common.expand(rank["rank_dir"]), "log")))
-                )
+                jobs.append((self.follow_file, (rank["name"], os.path.join(common.expand(rank["rank_dir"]), "log"))))
             else:
                 jobs.append((self.follow_container, (rank["name"],)))
         for job, arguments in jobs:

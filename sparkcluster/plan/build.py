@@ -97,9 +97,7 @@ class _Maker:
 
     def executor(self, group: Group) -> parallel.Executor:
         engine = engine_of(self.facts[group.head.name])
-        return parallel.executor(
-            self.spec.playbook, engine, nodes=len(group.members), bring_ray=self.bring_ray
-        )
+        return parallel.executor(self.spec.playbook, engine, nodes=len(group.members), bring_ray=self.bring_ray)
 
     def token(self, group: Group) -> bool:
         """All ranks have to agree on it, so the group asks for one where every Ray of it can."""

@@ -18,9 +18,7 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         new: the plan in its JSON form that was asked for.
     """
     lines = [
-        f"{what}: {old.get(what)} → {new.get(what)}"
-        for what in ("model", "image")
-        if old.get(what) != new.get(what)
+        f"{what}: {old.get(what)} → {new.get(what)}" for what in ("model", "image") if old.get(what) != new.get(what)
     ]
     if old.get("groups") != new.get("groups"):
         lines.append(f"groups: {_groups(old)} → {_groups(new)}")

@@ -98,9 +98,7 @@ def assess(spec: Spec, gathered: Gathered, facts: dict[str, Facts], *, bring_ray
             findings += run_checks(spec, facts, topology)
             if images_present(spec, facts):
                 brought = ray.decided(spec, facts, topology, held, known) if bring_ray is None else bring_ray
-                plan = build_plan(
-                    spec, facts, topology, release=next_number(facts.values()), bring_ray=brought
-                )
+                plan = build_plan(spec, facts, topology, release=next_number(facts.values()), bring_ray=brought)
         except PlanError as error:
             unplanned = error
     return View(

@@ -85,9 +85,7 @@ def _names(written: Inventory, document: Document) -> Iterator[Problem]:
             path = ("nodes", index, "name" if node.name else "host")
             where = document.values.get(("nodes", first[node.label]))
             line = f" in line {where.line}" if where else ""
-            yield document.problem(
-                path, f"another node{line} is called {node.label} too", "give each its own name"
-            )
+            yield document.problem(path, f"another node{line} is called {node.label} too", "give each its own name")
         first.setdefault(node.label, index)
 
 
@@ -105,9 +103,7 @@ def _groups(written: Inventory, document: Document) -> Iterator[Problem]:
     names: set[str] = set()
     for index, group in enumerate(written.groups):
         if group.name in names:
-            yield document.problem(
-                ("groups", index, "name"), f"two groups are called {group.name}", "rename one"
-            )
+            yield document.problem(("groups", index, "name"), f"two groups are called {group.name}", "rename one")
         names.add(group.name)
         for position, name in enumerate(group.nodes):
             path = ("groups", index, "nodes", position)
@@ -116,18 +112,14 @@ def _groups(written: Inventory, document: Document) -> Iterator[Problem]:
                 hint = f"did you mean {near}?" if near else f"nodes are called {_some(labels)}"
                 yield document.problem(path, f"no node is called {shown(name)}", hint)
             elif name in taken:
-                where = (
-                    "twice in this group" if taken[name] == group.name else f"in group {taken[name]} already"
-                )
+                where = "twice in this group" if taken[name] == group.name else f"in group {taken[name]} already"
                 yield document.problem(path, f"{name} stands {where}", "a node holds one rank of one group")
             else:
                 taken[name] = group.name
     left = [label for label in labels if label not in taken]
     if written.groups and left:
         message = f"in no group: {_some(left)}"
-        yield document.problem(
-            ("groups",), message, "add them to a group, or take them out of nodes", key=True
-        )
+        yield document.problem(("groups",), message, "add them to a group, or take them out of nodes", key=True)
 
 
 def _some(names: Iterable[str], limit: int = 8) -> str:
@@ -145,9 +137,7 @@ def _rails(written: Inventory, document: Document) -> Iterator[Problem]:
         try:
             network = ipaddress.ip_network(rail, strict=False)
         except ValueError:
-            yield document.problem(
-                path, f"must be a subnet, is {shown(rail)}", "write it as 192.168.177.0/24"
-            )
+            yield document.problem(path, f"must be a subnet, is {shown(rail)}", "write it as 192.168.177.0/24")
             continue
         if str(network) != rail:
             yield document.problem(path, f"must be a subnet, is {shown(rail)}", f"write {network}")
@@ -166,9 +156,7 @@ def _interfaces(written: Inventory, document: Document) -> Iterator[Problem]:
             seen: set[str] = set()
             for position, name in enumerate(getattr(node.interconnect, key)):
                 if name in seen:
-                    yield document.problem(
-                        ("nodes", index, "interconnect", key, position), f"{name} stands twice"
-                    )
+                    yield document.problem(("nodes", index, "interconnect", key, position), f"{name} stands twice")
                 seen.add(name)
         if node.interconnect.hcas and len(node.interconnect.hcas) != len(node.interconnect.interfaces):
             message = "needs one RDMA device for each interface, in the same order"
@@ -209,17 +197,13 @@ def _directories(written: Inventory, document: Document) -> Iterator[Problem]:
 def _runtime(written: Inventory, document: Document) -> Iterator[Problem]:
     if written.runtime.kind == "docker" and written.runtime.python is not None:
         message = "is for runtime process; in a container the image's own Python runs"
-        yield document.problem(
-            ("runtime", "python"), message, "leave it out, or write kind: process", key=True
-        )
+        yield document.problem(("runtime", "python"), message, "leave it out, or write kind: process", key=True)
 
 
 def _image(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:
     if written.runtime.kind == "docker" and served.image is None:
         message = "is missing: the inventory's runtime is docker"
-        yield document.problem(
-            ("image",), message, "add image: …, or runtime: {kind: process} to the inventory"
-        )
+        yield document.problem(("image",), message, "add image: …, or runtime: {kind: process} to the inventory")
 
 
 def _parallel(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:
@@ -231,13 +215,9 @@ def _parallel(written: Inventory, served: Playbook, document: Document) -> Itera
         tensor = served.tensor_parallel
         if tensor == "auto":
             if nodes % rest:
-                message = (
-                    f"group {name} of {nodes} cannot be divided into {rest} pipeline or data parallel parts"
-                )
+                message = f"group {name} of {nodes} cannot be divided into {rest} pipeline or data parallel parts"
                 yield document.problem(("pipeline_parallel",), message, "change the group, or this number")
         elif tensor * rest != nodes:
             ranks = f"tensor_parallel {tensor} by {rest} makes {tensor * rest}"
             message = f"{ranks} ranks, but group {name} has {nodes} node{'' if nodes == 1 else 's'}"
-            yield document.problem(
-                ("tensor_parallel",), message, "write tensor_parallel: auto, or change the group"
-            )
+            yield document.problem(("tensor_parallel",), message, "write tensor_parallel: auto, or change the group")

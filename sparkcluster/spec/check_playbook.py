@@ -136,9 +136,7 @@ def _arguments(written: Playbook, document: Document) -> Iterator[Problem]:
             head, dot, tail = bare.partition(".")
             near = head.replace("_", "-").lower() + dot + tail
             hint = f"write {near}" if _ARGUMENT.fullmatch(near) else None
-            message = (
-                "must be vLLM's own name of the argument, in lower case with dashes, without dashes in front"
-            )
+            message = "must be vLLM's own name of the argument, in lower case with dashes, without dashes in front"
             yield document.problem(path, message, hint, key=True)
 
 
@@ -186,9 +184,7 @@ def _mounts(written: Playbook, document: Document) -> Iterator[Problem]:
         source = normal(mount.source)
         hint = "mount a directory of your own, as ~/data"
         if source == "/" or system_directory(source) or source.endswith("/docker.sock"):
-            yield document.problem(
-                (*path, "source"), f"{source} would give the container power over the node", hint
-            )
+            yield document.problem((*path, "source"), f"{source} would give the container power over the node", hint)
         elif source == "~" or source.startswith("~/.ssh"):
             yield document.problem((*path, "source"), f"{source} would give the container your keys", hint)
         yield from _target(mount.target, (*path, "target"), targets, document)
@@ -198,14 +194,10 @@ def _mounts(written: Playbook, document: Document) -> Iterator[Problem]:
 
 def _target(written: str, path: KeyPath, taken: dict[str, KeyPath], document: Document) -> Iterator[Problem]:
     target = normal(written)
-    if target == "/" or any(
-        target == one or target.startswith(f"{one}/") for one in ("/dev", "/proc", "/sys")
-    ):
+    if target == "/" or any(target == one or target.startswith(f"{one}/") for one in ("/dev", "/proc", "/sys")):
         yield document.problem(path, f"nothing may be mounted over {target} of the container")
     elif target in taken:
-        yield document.problem(
-            path, f"something else is mounted at {target} already", "give each its own target"
-        )
+        yield document.problem(path, f"something else is mounted at {target} already", "give each its own target")
     taken[target] = path
 
 
@@ -221,9 +213,7 @@ def _caches(written: Playbook, document: Document) -> Iterator[Problem]:
     names: set[str] = set()
     for index, cache in enumerate(written.caches):
         if cache.name in names:
-            yield document.problem(
-                ("caches", index, "name"), f"two caches are called {cache.name}", "rename one"
-            )
+            yield document.problem(("caches", index, "name"), f"two caches are called {cache.name}", "rename one")
         names.add(cache.name)
 
 

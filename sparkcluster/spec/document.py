@@ -185,17 +185,13 @@ def parse(text: str, file: str) -> Document:
         )
     if root.kind != "map":
         what = "a list" if root.kind == "list" else "one value"
-        raise _fatal(
-            document, root.place, f"the file holds {what} where 'key: value' lines are expected", None
-        )
+        raise _fatal(document, root.place, f"the file holds {what} where 'key: value' lines are expected", None)
     _Reader(document).read(root)
     return document
 
 
 def _fatal(document: Document, place: Place, message: str, hint: str | None) -> SpecError:
-    return SpecError(
-        [*document.problems, Problem(document.file, place.line, place.column, "", message, hint)]
-    )
+    return SpecError([*document.problems, Problem(document.file, place.line, place.column, "", message, hint)])
 
 
 def _place(mark: Any) -> Place:
@@ -239,9 +235,7 @@ def _build(loader: Any, document: Document) -> _Node | None:
             node = _node(event, anchors, document)
             count += 1
             if count > 2 * MAX_VALUES:
-                raise _fatal(
-                    document, node.place, f"more than {MAX_VALUES} values", "is this the right file?"
-                )
+                raise _fatal(document, node.place, f"more than {MAX_VALUES} values", "is this the right file?")
             if open_nodes:
                 _attach(open_nodes[-1], node)
             else:
@@ -306,9 +300,7 @@ class _Reader:
         if self.count > MAX_VALUES:
             raise _fatal(self.document, node.place, f"more than {MAX_VALUES} values, aliases followed", None)
         if depth > MAX_DEPTH:
-            raise _fatal(
-                self.document, node.place, f"nested deeper than {MAX_DEPTH} levels, aliases followed", None
-            )
+            raise _fatal(self.document, node.place, f"nested deeper than {MAX_DEPTH} levels, aliases followed", None)
         self.document.values[path] = node.place
         if node.kind == "scalar":
             return self._scalar(node, path)

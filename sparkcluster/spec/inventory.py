@@ -98,12 +98,8 @@ class Api(Section):
 class Runtime(Section):
     """What holds a rank: a container, or for machines without Docker a plain process."""
 
-    kind: Literal["docker", "process"] = Field(
-        "docker", description="docker, or process: no container at all"
-    )
-    python: NodePath | None = Field(
-        None, description="process only: the Python that has vLLM; default: the node's"
-    )
+    kind: Literal["docker", "process"] = Field("docker", description="docker, or process: no container at all")
+    python: NodePath | None = Field(None, description="process only: the Python that has vLLM; default: the node's")
 
 
 class Inventory(Section):
@@ -129,9 +125,7 @@ class Inventory(Section):
     )
     hf_home: NodePath = Field("~/.cache/huggingface", description="Hugging Face cache on every node")
     state_dir: NodePath = Field("~/.local/state/sparkcluster", description="where records lie on every node")
-    ignore: list[FindingCode] = Field(
-        default_factory=list, description="codes of findings that shall not stop"
-    )
+    ignore: list[FindingCode] = Field(default_factory=list, description="codes of findings that shall not stop")
 
     def node_ssh(self, node: Node) -> Ssh:
         """The SSH section that holds for ``node``: its own keys over the inventory's."""

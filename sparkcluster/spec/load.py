@@ -161,11 +161,7 @@ def _unreadable(inventory: Inventory, document: Document) -> list[Problem]:
     """Identities that no login could use; asked here, since the answer for all nodes is one."""
     out = []
     written: list[tuple[KeyPath, str | None]] = [(("ssh", "identity"), inventory.ssh.identity)]
-    written += [
-        (("nodes", i, "ssh", "identity"), one.ssh.identity)
-        for i, one in enumerate(inventory.nodes)
-        if one.ssh
-    ]
+    written += [(("nodes", i, "ssh", "identity"), one.ssh.identity) for i, one in enumerate(inventory.nodes) if one.ssh]
     for path, identity in written:
         if identity is None:
             continue

@@ -219,12 +219,7 @@ def _sections(model: type[Section], path: KeyPath) -> list[type[Section]]:
     annotations: list[Any] = [model]
     for part in path:
         annotations = [step for one in annotations for option in options(one) for step in _step(option, part)]
-    return [
-        one
-        for each in annotations
-        for one in options(each)
-        if isinstance(one, type) and issubclass(one, Section)
-    ]
+    return [one for each in annotations for one in options(each) if isinstance(one, type) and issubclass(one, Section)]
 
 
 def _step(option: Any, part: str | int) -> list[Any]:

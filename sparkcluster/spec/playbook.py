@@ -60,9 +60,7 @@ class Cache(Section):
 class Verify(Section):
     """How a model shows that it answers; sent as real traffic is sent."""
 
-    prompt: str = Field(
-        "What is 12 * 17? Answer with the number.", min_length=1, description="what the model is asked"
-    )
+    prompt: str = Field("What is 12 * 17? Answer with the number.", min_length=1, description="what the model is asked")
     expect: str | None = Field(None, description="regular expression that the answer must match somewhere")
     max_tokens: int = Field(512, ge=1, description="reasoning models need at least 512 to reach an answer")
     temperature: float = Field(0.0, ge=0, le=2, description="0 is greedy, and the same every time")
@@ -70,9 +68,7 @@ class Verify(Section):
         default_factory=dict, description="sent along as real traffic sends them, as enable_thinking: false"
     )
     pause_s: float = Field(5, ge=0, le=600, description="the second completion comes after this many seconds")
-    timeout_s: float = Field(
-        180, gt=0, description="limit for one completion, first-use compilation included"
-    )
+    timeout_s: float = Field(180, gt=0, description="limit for one completion, first-use compilation included")
 
     @field_validator("expect")
     @classmethod
@@ -137,9 +133,7 @@ class Playbook(Section):
         default_factory=list, description="variables taken from the controller's environment, never shown"
     )
     mounts: list[Mount] = Field(default_factory=list, description="what else of the node a container sees")
-    setup: list[str] = Field(
-        default_factory=list, description="shell lines run in the container before the engine"
-    )
+    setup: list[str] = Field(default_factory=list, description="shell lines run in the container before the engine")
     command: list[str] | None = Field(
         None, min_length=1, description="a whole command, for images driven by environment"
     )
@@ -158,9 +152,7 @@ class Playbook(Section):
         default_factory=lambda: Verify.model_validate({}), description="the completion that proves it serves"
     )
     ready_timeout_s: float = Field(1800, gt=0, description="limit from start to the first answer, in seconds")
-    allow: list[Allow] = Field(
-        default_factory=list, description="findings that this playbook accepts, and why"
-    )
+    allow: list[Allow] = Field(default_factory=list, description="findings that this playbook accepts, and why")
 
     @property
     def model_name(self) -> str:

@@ -143,9 +143,7 @@ def _kind(field: FieldInfo) -> str:
         word = _word(option)
         if word and word not in words:
             words.append(word)
-    limits = {
-        key: getattr(one, key) for one in field.metadata for key in ("ge", "gt", "le") if hasattr(one, key)
-    }
+    limits = {key: getattr(one, key) for one in field.metadata for key in ("ge", "gt", "le") if hasattr(one, key)}
     low = f"from {limits['ge']}" if "ge" in limits else f"above {limits['gt']}" if "gt" in limits else ""
     high = f"to {limits['le']}" if "le" in limits else ""
     return " or ".join(words) + "".join(f" {one}" for one in (low, high) if one)

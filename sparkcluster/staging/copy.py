@@ -155,9 +155,7 @@ def _other_side(node: str, heard: Iterator[dict[str, Any]]) -> Failure | None:
     return Failure(node, "lost", f"the sender on {node} ended without a word")
 
 
-def explain(
-    errand: Errand, failure: Failure, *, source: str = "", target: str = "", address: str = ""
-) -> StageError:
+def explain(errand: Errand, failure: Failure, *, source: str = "", target: str = "", address: str = "") -> StageError:
     """A StageError that says what to type."""
     again = "run this again: it goes on where it stopped"
     path = failure.text.rpartition(": ")[2]

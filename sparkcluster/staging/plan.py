@@ -58,9 +58,7 @@ def missing(facts: Mapping[str, Facts], topology: Topology, spec: Spec, what: Wh
         StageError: nobody has it and nobody can fetch it; the hint says what to put where.
     """
     members = [member for group in topology.groups for member in group.members]
-    names = [
-        member.name for member in sorted(members, key=lambda member: member.rank) if member.name in facts
-    ]
+    names = [member.name for member in sorted(members, key=lambda member: member.rank) if member.name in facts]
     found = _weights(facts, names, spec) if what == "weights" else _image(facts, names, spec)
     if found.missing and not found.sources and not found.download:
         raise nowhere(facts, found.missing[0][0], spec)
@@ -120,9 +118,7 @@ def _image(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Stag
     first = next(iter(there.values()), None)
     sources = [name for name, one in there.items() if first is not None and same_image(one, first)]
     lacking = tuple(
-        (name, "another image has its name" if name in there else "not there")
-        for name in names
-        if name not in sources
+        (name, "another image has its name" if name in there else "not there") for name in names if name not in sources
     )
     return Staging(
         what="image",

@@ -68,9 +68,7 @@ def _group(spec: Spec, name: str, nodes: Sequence[Node], facts: Mapping[str, Fac
             meeting = _management(nodes, facts, taken)
         else:
             meeting = {node.label: links[node.label][0] for node in nodes}
-        members = tuple(
-            _member(node, rank, meeting[node.label], links[node.label]) for rank, node in enumerate(nodes)
-        )
+        members = tuple(_member(node, rank, meeting[node.label], links[node.label]) for rank, node in enumerate(nodes))
     head = nodes[0]
     host, endpoint = api.resolve(spec.inventory.api, head, facts[head.label], members[0])
     return Group(name, members, kind, host, spec.inventory.api.port, endpoint)
@@ -103,9 +101,7 @@ def _member(node: Node, rank: int, meeting: Candidate, links: Sequence[Candidate
 def _interconnect(spec: Spec, nodes: Sequence[Node], facts: Mapping[str, Facts]) -> tuple[Kind, Links]:
     """How the nodes are cabled and each node's links, in the order of the rails."""
     written = spec.inventory.interconnect
-    rails = (
-        [Network(rail, strict=False) for rail in written.rails] if isinstance(written, Interconnect) else []
-    )
+    rails = [Network(rail, strict=False) for rail in written.rails] if isinstance(written, Interconnect) else []
     found: Links = {}
     for node in nodes:
         own = facts[node.label]
@@ -172,8 +168,7 @@ def _same_networks(links: Links) -> Links:
         return min((one for one in networks if network.subnet_of(one)), key=lambda one: one.prefixlen)
 
     return {
-        name: [dataclasses.replace(link, network=widest(link.network)) for link in own]
-        for name, own in links.items()
+        name: [dataclasses.replace(link, network=widest(link.network)) for link in own] for name, own in links.items()
     }
 
 

@@ -94,9 +94,7 @@ def test_a_node_gets_ray_from_the_other(lab, cli, tmp_path, monkeypatch):
     assert [(one["what"], one["node"], one["source"]) for one in second["copied"]] == [("ray", "right", "left")]
 
 
-def test_without_any_ray_the_ranks_meet_by_themselves_or_it_is_said(
-    lab, cli, ranks, variant, tmp_path, monkeypatch
-):
+def test_without_any_ray_the_ranks_meet_by_themselves_or_it_is_said(lab, cli, ranks, variant, tmp_path, monkeypatch):
     """Nothing is fetched: no uv, and a pip that knows no index."""
     monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "cache"))
     for name, value in (("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", str(tmp_path)), ("UV_OFFLINE", "1")):

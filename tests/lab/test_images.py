@@ -183,9 +183,7 @@ def test_the_mirror_is_the_machines_own(file, text, tmp_path):
     (apt / "sources.list.d" / "a-other.list").write_text("deb http://else.example/tool stable main\n")
     (apt / file).write_text(text)
     found = rootfs.apt_source(tmp_path)
-    assert found == rootfs.Source(
-        "http://mirror.example/debian", "bookworm", ("main",), "/usr/share/keyrings/k.gpg"
-    )
+    assert found == rootfs.Source("http://mirror.example/debian", "bookworm", ("main",), "/usr/share/keyrings/k.gpg")
 
 
 def test_a_machine_without_a_mirror_of_its_release_is_told(tmp_path):

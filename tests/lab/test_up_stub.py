@@ -297,6 +297,19 @@ def test_up_on_fewer_nodes_than_run_says_what_differs(lab, cli, variant, ranks):
     assert ranks(lab) == before
 
 
+def test_up_without_the_head_that_still_serves_touches_nothing_and_down_finds_it(lab, cli, variant, ranks):
+    cli("up", lab.inventory).ok()
+    before = ranks(lab)
+    cut = variant(lab, nodes=[{"name": "right", "host": lab.sparks[1].host}])
+    refused = cli("up", cut)
+    assert refused.code == 1, refused
+    assert "left" in refused.err
+    assert "hint: sparkcluster down" in refused.err
+    assert ranks(lab) == before
+    cli("down", cut).ok()
+    assert ranks(lab) == {"left": [], "right": []}
+
+
 WITHOUT = """
 sparks:
 - name: has

@@ -154,9 +154,7 @@ def cluster() -> Callable[..., Spec]:
     ) -> Spec:  # fmt: skip
         written = {
             "cluster": "atlas",
-            "nodes": [
-                {"name": name, "host": host, **(nodes or {}).get(name, {})} for name, host in hosts.items()
-            ],
+            "nodes": [{"name": name, "host": host, **(nodes or {}).get(name, {})} for name, host in hosts.items()],
             "playbook": "qwen",
             **inventory,
         }

@@ -174,7 +174,7 @@ def install_ray_into_directory(site: Path, version: str, present: Path) -> None:
 def requirements(site: Path, distribution: str) -> list[str]:
     """What an installed distribution requires, without extras and without what is left out."""
     for path in site.glob("*.dist-info/METADATA"):
-        lines = path.read_text(errors="replace").splitlines()
+        lines = path.read_text(errors="replace").split("\n\n", maxsplit=1)[0].splitlines()
         names = [line.removeprefix("Name: ") for line in lines[:10] if line.startswith("Name: ")]
         if names and _normal(names[0]) == _normal(distribution):
             wanted = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]

@@ -147,9 +147,7 @@ def test_a_rail_that_is_down_stops_the_launch(found, spark):
         one.model_copy(update={"carrier": False, "operstate": "down"}) if one.name == PORT_0[0] else one
         for one in beta.interfaces
     )
-    hcas = tuple(
-        one.model_copy(update={"state": "DOWN"}) if one.netdev == PORT_0[0] else one for one in beta.hcas
-    )
+    hcas = tuple(one.model_copy(update={"state": "DOWN"}) if one.netdev == PORT_0[0] else one for one in beta.hcas)
 
     findings = found(
         beta,

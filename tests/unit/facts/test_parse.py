@@ -52,7 +52,5 @@ def test_a_document_of_the_wrong_shape_names_node_and_field(change: dict[str, ob
 
 
 def test_an_empty_document_is_refused() -> None:
-    with pytest.raises(
-        CommandFailed, match=r"^probe of a answered hostname wrongly: Field required and \d+ more$"
-    ):
+    with pytest.raises(CommandFailed, match=r"^probe of a answered hostname wrongly: Field required and \d+ more$"):
         parse("a", {})

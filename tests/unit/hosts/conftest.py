@@ -29,7 +29,9 @@ def free_port() -> int:
 def keygen(path: Path, *more: str) -> Path:
     if not path.exists():
         subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path), *more], check=True, stdin=subprocess.DEVNULL
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path), *more],
+            check=True,
+            stdin=subprocess.DEVNULL,
         )
     return path
 

@@ -48,7 +48,13 @@ def test_ssh_config_says_how_and_the_inventory_wins(monkeypatch, tmp_path):
     assert target.identities_only
     assert target.known_hosts == (home / ".ssh/kh", home / ".ssh/kh2", Path("/etc/ssh/ssh_known_hosts"))
     own = resolve("spark", Ssh(user="me", port=22, identity="~/k", known_hosts="/kh", host_keys="accept-new"))
-    assert (own.user, own.port, own.key_name, own.identity, own.host_keys) == ("me", 22, "lab", home / "k", "accept-new")
+    assert (own.user, own.port, own.key_name, own.identity, own.host_keys) == (
+        "me",
+        22,
+        "lab",
+        home / "k",
+        "accept-new",
+    )
     assert own.known_hosts[0] == Path("/kh")
     assert "-G -p 22 -l me -- spark" in (tmp_path / "asked").read_text()
 

@@ -52,7 +52,8 @@ def test_a_command_that_does_not_read_its_input_ends_with_its_own_exit_code(host
 
 
 @pytest.mark.parametrize(
-    "nasty", ["a; touch {}", "$(touch {})", "`touch {}`", "' ; touch {} ; '", '" && touch {} #', "a\ntouch {}\n", "ü \\ *", ""]
+    "nasty",
+    ["a; touch {}", "$(touch {})", "`touch {}`", "' ; touch {} ; '", '" && touch {} #', "a\ntouch {}\n", "ü \\ *", ""],
 )
 def test_arguments_reach_the_program_as_they_are(host, tmp_path, nasty):
     mark = tmp_path / "x"

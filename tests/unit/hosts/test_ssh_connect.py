@@ -117,7 +117,9 @@ def test_accept_new_stores_the_key_for_the_user_alone_and_then_checks_it(start_s
 def test_accept_new_of_many_at_once_loses_none_and_writes_none_twice(tmp_path):
     file = tmp_path / "ssh" / "known_hosts"
     names = [f"spark-{number % 20}" for number in range(60)]
-    threads = [threading.Thread(target=known_hosts.store, args=(file, name, "ssh-ed25519", f"K{name}")) for name in names]
+    threads = [
+        threading.Thread(target=known_hosts.store, args=(file, name, "ssh-ed25519", f"K{name}")) for name in names
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

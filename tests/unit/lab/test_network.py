@@ -38,9 +38,7 @@ def test_without_a_cable_the_connectx_is_not_there():
 def test_hardware_addresses_have_the_tails_of_a_real_card_and_never_meet():
     tails = [network.mac(0, 0, function.mac_tail) for function in FUNCTIONS]
     assert [int(mac[-2:], 16) for mac in tails] == [0, 1, 4, 5]
-    everywhere = [
-        network.mac(lab, spark, tail) for lab in (0, 1, 199) for spark in range(32) for tail in (0, 5)
-    ]
+    everywhere = [network.mac(lab, spark, tail) for lab in (0, 1, 199) for spark in range(32) for tail in (0, 5)]
     assert len(set(everywhere)) == len(everywhere)
 
 

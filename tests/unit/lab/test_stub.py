@@ -102,9 +102,7 @@ class Process:
         return self.popen.wait(limit_s)
 
     def child(self, title: str) -> int:
-        return until(
-            lambda: next((p for p, c in descendants(self.popen.pid).items() if c.startswith(title)), 0), title
-        )
+        return until(lambda: next((p for p, c in descendants(self.popen.pid).items() if c.startswith(title)), 0), title)
 
     def stop(self) -> None:
         if self.popen.poll() is None:
@@ -411,10 +409,7 @@ class TestServing:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        events = [
-            e.removeprefix("data: ")
-            for e in stage.http("POST", "/v1/chat/completions", body)[1].split("\n\n")
-        ]
+        events = [e.removeprefix("data: ") for e in stage.http("POST", "/v1/chat/completions", body)[1].split("\n\n")]
         assert events[-2:] == ["[DONE]", ""]
         chunks = [json.loads(e) for e in events[:-2]]
         said = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"])
@@ -443,9 +438,7 @@ class TestServing:
         assert (short["message"]["content"], short["finish_reason"]) == (None, "length")
         assert short["message"]["reasoning"]
         assert stage.chat(max_tokens=512)["message"]["content"]
-        assert stage.chat(max_tokens=60, chat_template_kwargs={"enable_thinking": False})["message"][
-            "content"
-        ]
+        assert stage.chat(max_tokens=60, chat_template_kwargs={"enable_thinking": False})["message"]["content"]
 
     def test_tools_need_their_flags(self, stage: Stage) -> None:
         stage.ready(stage.serve())
@@ -546,9 +539,7 @@ class TestRay:
         finally:
             stopped = command("ray", "stop", env=stage.env())
         assert stopped.stdout.strip() == "Stopped all 1 Ray processes."
-        assert (
-            command("ray", "stop", env=stage.env()).stdout.strip() == "Did not find any active Ray processes."
-        )
+        assert command("ray", "stop", env=stage.env()).stdout.strip() == "Did not find any active Ray processes."
         assert command("ray", "status", env=stage.env()).returncode == 1
 
     def test_a_token_is_asked_for(self, stage: Stage) -> None:
@@ -558,9 +549,7 @@ class TestRay:
         for env in ({}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "guess"}):
             refused = python(stage, self.LIST.format(a=HEAD, p=stage.gcs_port), **env)
             assert "Unauthenticated" in refused.stderr
-        missing = command(
-            "ray", "start", "--head", f"--node-ip-address={HEAD}", env=stage.env(RAY_AUTH_MODE="token")
-        )
+        missing = command("ray", "start", "--head", f"--node-ip-address={HEAD}", env=stage.env(RAY_AUTH_MODE="token"))
         assert (missing.returncode, "no authentication token was found" in missing.stderr) == (1, True)
 
     def test_another_version_is_refused(self, stage: Stage) -> None:
@@ -662,9 +651,7 @@ class TestRanks:
         assert "Engine core initialization failed" in process.log
 
     def test_an_interface_that_is_not_there_is_named(self, stage: Stage) -> None:
-        stage.start(
-            "ray", "start", "--head", f"--node-ip-address={HEAD}", f"--port={stage.gcs_port}", "--block"
-        )
+        stage.start("ray", "start", "--head", f"--node-ip-address={HEAD}", f"--port={stage.gcs_port}", "--block")
         stage.start(
             "ray",
             "start",
@@ -739,9 +726,7 @@ class TestNative:
         stage.ready(stage.serve())
         alone = stage.text()
         stage.processes[0].stop()
-        follower = stage.start(
-            "vllm", "serve", str(stage.model), *self.flags(stage, 1), env=stage.env(WORKER)
-        )
+        follower = stage.start("vllm", "serve", str(stage.model), *self.flags(stage, 1), env=stage.env(WORKER))
         head = stage.ready(stage.serve(*self.flags(stage, 0)))
         assert stage.text() == alone
         rank = follower.child("VLLM::Worker_TP1")

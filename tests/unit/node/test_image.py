@@ -32,9 +32,7 @@ def request(tmp_path: Path) -> dict[str, Any]:
     return {"state_dir": str(tmp_path / "state"), "image_id": ID, "reference": "vllm/vllm-openai:v1"}
 
 
-def spark(
-    make_machine: Any, outcomes: list[tuple[int, str] | Unreadable], config: dict[str, Any] | None = None
-) -> Any:
+def spark(make_machine: Any, outcomes: list[tuple[int, str] | Unreadable], config: dict[str, Any] | None = None) -> Any:
     """A machine whose ``docker run`` gives ``outcomes`` one after the other; files are the real ones."""
     machine = make_machine({"docker": {f"/images/{ID}/json": {"Config": config or {}}}})
     machine.root = "/"
@@ -126,9 +124,7 @@ def test_family(config: dict[str, Any], ngc: bool, family: str) -> None:
 
 
 def test_the_snippet_runs_in_a_plain_interpreter() -> None:
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", engine.SNIPPET], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-I", "-c", engine.SNIPPET], capture_output=True, text=True, check=True)
     found = engine.parse(done.stdout)
     assert found["python_version"] == "{}.{}.{}".format(*sys.version_info[:3])
     EngineFacts.model_validate(found)

@@ -61,9 +61,7 @@ def no_docker_host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_docker_answers_are_read_to_their_end(short_dir: Path) -> None:
     long = {"Labels": {str(number): "x" * 100 for number in range(5000)}}
-    thread = serve(
-        short_dir / "var/run/docker.sock", [http("200 OK", long), http("404 Not Found", {"message": "no"})]
-    )
+    thread = serve(short_dir / "var/run/docker.sock", [http("200 OK", long), http("404 Not Found", {"message": "no"})])
     machine = Machine(str(short_dir))
     assert machine.docker("/info") == (200, long)
     assert machine.docker("/images/x/json") == (404, {"message": "no"})
@@ -76,15 +74,11 @@ def test_docker_host_may_name_another_socket(short_dir: Path, monkeypatch: pytes
     assert Machine(str(short_dir)).docker("/info") == (200, {})
     thread.join(5)
     monkeypatch.setenv("DOCKER_HOST", "tcp://10.0.0.1:2375")
-    with pytest.raises(
-        Unreadable, match=r"^DOCKER_HOST is tcp://10\.0\.0\.1:2375, and only unix:// can be read$"
-    ):
+    with pytest.raises(Unreadable, match=r"^DOCKER_HOST is tcp://10\.0\.0\.1:2375, and only unix:// can be read$"):
         Machine(str(short_dir)).docker("/info")
 
 
-def test_an_engine_that_hangs_is_told_within_the_limit(
-    short_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_hangs_is_told_within_the_limit(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LIMIT_S", 0.05)
     thread = serve(short_dir / "var/run/docker.sock", [None])
     with pytest.raises(Unreadable, match=r"^no answer within 0\.05 s: /var/run/docker\.sock$"):
@@ -116,10 +110,7 @@ def test_reasons_are_short_and_exact() -> None:
     )
     assert because(OSError(22, "Invalid argument", "/sys/x")) == "invalid argument: /sys/x"
     assert because(ValueError("odd")) == "ValueError: odd"
-    assert (
-        because(subprocess.TimeoutExpired("nvidia-smi", 3.0), "nvidia-smi")
-        == "no answer within 3 s: nvidia-smi"
-    )
+    assert because(subprocess.TimeoutExpired("nvidia-smi", 3.0), "nvidia-smi") == "no answer within 3 s: nvidia-smi"
 
 
 def test_a_program_that_hangs_is_ended() -> None:

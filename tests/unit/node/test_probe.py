@@ -55,9 +55,7 @@ def test_what_travels_is_python_3_8() -> None:
         ast.parse(source(name), feature_version=(3, 8))
 
 
-def test_a_reader_that_crashes_costs_its_own_reading_alone(
-    make_machine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_that_crashes_costs_its_own_reading_alone(make_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(_machine: Machine) -> None:
         raise ZeroDivisionError("never seen before")
 
@@ -191,9 +189,7 @@ def test_parsers_of_programs_refuse_with_a_reason_or_answer(exit_code: int, text
 
 @given(
     st.lists(
-        st.sampled_from(
-            ['DGX_OTA_VERSION="7.5.0"', "DGX_NAME=DGX Spark", "", "junk", "DGX_X='", "=", 'A="b']
-        ),
+        st.sampled_from(['DGX_OTA_VERSION="7.5.0"', "DGX_NAME=DGX Spark", "", "junk", "DGX_X='", "=", 'A="b']),
         max_size=8,
     )
 )

@@ -324,9 +324,7 @@ def test_ray_that_is_insisted_on_has_to_be_there(two, cluster):
 
 @given(
     cluster=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", fullmatch=True),
-    nodes=st.sets(
-        st.from_regex(r"[0-9A-Za-z][0-9A-Za-z.:%_-]{0,252}", fullmatch=True), min_size=2, max_size=2
-    ),
+    nodes=st.sets(st.from_regex(r"[0-9A-Za-z][0-9A-Za-z.:%_-]{0,252}", fullmatch=True), min_size=2, max_size=2),
     release=st.integers(1, 10**6),
 )
 def test_container_names_are_what_docker_takes_and_never_meet(cluster, nodes, release):

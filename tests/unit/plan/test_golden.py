@@ -29,9 +29,7 @@ def planned(case: Path) -> dict:
         inventory_path=case / "inventory.yaml",
         playbook_path=case / "playbook.yaml",
     )
-    facts = {
-        name: Facts.model_validate(own) for name, own in json.loads((case / "facts.json").read_text()).items()
-    }
+    facts = {name: Facts.model_validate(own) for name, own in json.loads((case / "facts.json").read_text()).items()}
     options = case / "options.json"
     arguments = json.loads(options.read_text()) if options.exists() else {}
     return plan.build(spec, facts, topology.build(spec, facts), **{"release": 1, **arguments}).as_json()

@@ -67,7 +67,12 @@ class World:
             return parcel
 
         return ray.bring(
-            changer or self.changer, facts, topology, staging, progress=lambda *said: self.told.append(said), obtain=obtain
+            changer or self.changer,
+            facts,
+            topology,
+            staging,
+            progress=lambda *said: self.told.append(said),
+            obtain=obtain,
         )
 
 

@@ -7,8 +7,16 @@ from stubengine import gcs as _gcs
 from stubengine import rayclient as _client
 from stubengine.wire import host_ip as _host_ip
 
-__all__ = ["__version__", "available_resources", "cluster_resources", "init", "is_initialized", "nodes", "shutdown",
-           "util"]
+__all__ = [
+    "__version__",
+    "available_resources",
+    "cluster_resources",
+    "init",
+    "is_initialized",
+    "nodes",
+    "shutdown",
+    "util",
+]
 
 _channel = None
 
@@ -22,8 +30,10 @@ def init(address=None, **kwargs):
         raise RuntimeError("Maybe you called ray.init twice by accident?")
     target = address if address not in (None, "auto") else _client.current_cluster()
     if not target:
-        raise ConnectionError("Could not find any running Ray instance. Please specify the one to connect to by "
-                              "setting `--address` flag or `RAY_ADDRESS` environment variable.")
+        raise ConnectionError(
+            "Could not find any running Ray instance. Please specify the one to connect to by "
+            "setting `--address` flag or `RAY_ADDRESS` environment variable."
+        )
     try:
         _channel = _client.connect(target, "client")
     except _gcs.TokenError as error:

@@ -75,8 +75,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_request(self, code="-", size="-"):
         """uvicorn's access line."""
-        log.uvicorn('%s:%d - "%s %s HTTP/1.1" %d %s' % (
-            *self.client_address[:2], self.command, self.path, int(code), HTTPStatus(int(code)).phrase))
+        log.uvicorn(
+            '%s:%d - "%s %s HTTP/1.1" %d %s'
+            % (*self.client_address[:2], self.command, self.path, int(code), HTTPStatus(int(code)).phrase)
+        )
 
     def _json(self, code, body):
         data = json.dumps(body).encode()
@@ -107,10 +109,25 @@ class Handler(BaseHTTPRequestHandler):
         elif path == "/version":
             self._json(200, {"version": VLLM_VERSION})
         elif path == "/v1/models":
-            self._json(200, {"object": "list", "data": [{
-                "id": name, "object": "model", "created": int(time.time()), "owned_by": "vllm",
-                "root": options["model"], "parent": None, "max_model_len": options["max_model_len"],
-                "permission": []} for name in options["names"]]})
+            self._json(
+                200,
+                {
+                    "object": "list",
+                    "data": [
+                        {
+                            "id": name,
+                            "object": "model",
+                            "created": int(time.time()),
+                            "owned_by": "vllm",
+                            "root": options["model"],
+                            "parent": None,
+                            "max_model_len": options["max_model_len"],
+                            "permission": [],
+                        }
+                        for name in options["names"]
+                    ],
+                },
+            )
         elif path == "/metrics":
             self._bytes(200, self._metrics().encode(), "text/plain; version=0.0.4; charset=utf-8")
         else:
@@ -120,14 +137,18 @@ class Handler(BaseHTTPRequestHandler):
         engine = self.server.engine
         labels = '{engine="0",model_name="%s"}' % self.server.options["names"][0]
         rows = (
-            ("num_requests_running", "gauge", engine.running), ("num_requests_waiting", "gauge", 0),
+            ("num_requests_running", "gauge", engine.running),
+            ("num_requests_waiting", "gauge", 0),
             ("kv_cache_usage_perc", "gauge", min(1.0, engine.running * 16.0 / max(1, engine.kv_tokens))),
             ("prompt_tokens_total", "counter", engine.prompted),
             ("generation_tokens_total", "counter", engine.generated),
             ("request_success_total", "counter", engine.finished),
         )
-        return "".join("# HELP vllm:%s Of the stub engine.\n# TYPE vllm:%s %s\nvllm:%s%s %s\n" % (
-            name, name, kind, name, labels, float(value)) for name, kind, value in rows)
+        return "".join(
+            "# HELP vllm:%s Of the stub engine.\n# TYPE vllm:%s %s\nvllm:%s%s %s\n"
+            % (name, name, kind, name, labels, float(value))
+            for name, kind, value in rows
+        )
 
     def do_POST(self):
         """Completions; everything that fails becomes the JSON that vLLM answers with."""
@@ -161,8 +182,11 @@ class Handler(BaseHTTPRequestHandler):
         if name not in options["names"]:
             raise Refusal(404, "NotFoundError", "The model `%s` does not exist." % name, "model")
         if body.get("tools") and body.get("tool_choice", "auto") == "auto" and not options["tools"]:
-            raise Refusal(400, "BadRequestError", '"auto" tool choice requires --enable-auto-tool-choice and '
-                                                  "--tool-call-parser to be set")
+            raise Refusal(
+                400,
+                "BadRequestError",
+                '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+            )
         prompt = prompt_of(body, chat)
         prompt_tokens = len(model.tokens(prompt)) + (4 if chat else 0)
         room = options["max_model_len"] - prompt_tokens
@@ -171,20 +195,26 @@ class Handler(BaseHTTPRequestHandler):
         if not isinstance(limit, int) or limit < 1:
             raise Refusal(400, "BadRequestError", "max_tokens must be at least 1, got %s." % limit, "max_tokens")
         if room < 1 or limit > room:
-            raise Refusal(400, "BadRequestError",
-                          "This model's maximum context length is %d tokens. However, you requested %d output tokens "
-                          "and your prompt contains %d input tokens." % (
-                              options["max_model_len"], limit, prompt_tokens), "max_tokens")
-        thinks = chat and options["reasoning"] and (body.get("chat_template_kwargs") or {}).get(
-            "enable_thinking", True)
-        facts = {"id": ("chatcmpl-" if chat else "cmpl-") + uuid.uuid4().hex[:16], "model": name,
-                 "prompt_tokens": prompt_tokens, "reasoning": REASONING_TOKENS if thinks else 0,
-                 "created": int(time.time())}
+            raise Refusal(
+                400,
+                "BadRequestError",
+                "This model's maximum context length is %d tokens. However, you requested %d output tokens "
+                "and your prompt contains %d input tokens." % (options["max_model_len"], limit, prompt_tokens),
+                "max_tokens",
+            )
+        thinks = chat and options["reasoning"] and (body.get("chat_template_kwargs") or {}).get("enable_thinking", True)
+        facts = {
+            "id": ("chatcmpl-" if chat else "cmpl-") + uuid.uuid4().hex[:16],
+            "model": name,
+            "prompt_tokens": prompt_tokens,
+            "reasoning": REASONING_TOKENS if thinks else 0,
+            "created": int(time.time()),
+        }
         if "lie-health" in faults.active():
             raise EngineDead(DEAD)
         words = self.server.engine.generate(
-            prompt, prompt_tokens, max_tokens=limit, extra=facts["reasoning"],
-            ignore_eos=bool(body.get("ignore_eos")))
+            prompt, prompt_tokens, max_tokens=limit, extra=facts["reasoning"], ignore_eos=bool(body.get("ignore_eos"))
+        )
         return words, facts
 
     def _complete(self, body, chat):
@@ -196,18 +226,30 @@ class Handler(BaseHTTPRequestHandler):
         for word, finish in words:
             said.append(word)
         thought = join(said[: facts["reasoning"]])
-        text = join(said[facts["reasoning"]:])
+        text = join(said[facts["reasoning"] :])
         choice = {"index": 0, "logprobs": None, "finish_reason": finish, "stop_reason": None}
         if chat:
             nothing = "null-content" in faults.active() or not text
-            choice["message"] = {"role": "assistant", "content": None if nothing else text, "refusal": None,
-                                 "reasoning": thought or None, "tool_calls": []}
+            choice["message"] = {
+                "role": "assistant",
+                "content": None if nothing else text,
+                "refusal": None,
+                "reasoning": thought or None,
+                "tool_calls": [],
+            }
         else:
             choice["text"] = text
-        self._json(200, {
-            "id": facts["id"], "object": "chat.completion" if chat else "text_completion",
-            "created": facts["created"], "model": facts["model"], "choices": [choice],
-            "usage": usage(facts, len(said))})
+        self._json(
+            200,
+            {
+                "id": facts["id"],
+                "object": "chat.completion" if chat else "text_completion",
+                "created": facts["created"],
+                "model": facts["model"],
+                "choices": [choice],
+                "usage": usage(facts, len(said)),
+            },
+        )
 
     def _chunk(self, data):
         line = b"data: " + (data if isinstance(data, bytes) else json.dumps(data).encode()) + b"\n\n"
@@ -222,8 +264,13 @@ class Handler(BaseHTTPRequestHandler):
 
         def event(choice):
             choice.update(index=0, logprobs=None)
-            return {"id": facts["id"], "object": "chat.completion.chunk" if chat else "text_completion",
-                    "created": facts["created"], "model": facts["model"], "choices": [choice]}
+            return {
+                "id": facts["id"],
+                "object": "chat.completion.chunk" if chat else "text_completion",
+                "created": facts["created"],
+                "model": facts["model"],
+                "choices": [choice],
+            }
 
         said = 0
         try:
@@ -243,9 +290,16 @@ class Handler(BaseHTTPRequestHandler):
                     break
                 word, finish = next(words)
             if with_usage:
-                self._chunk({"id": facts["id"], "object": "chat.completion.chunk" if chat else "text_completion",
-                             "created": facts["created"], "model": facts["model"], "choices": [],
-                             "usage": usage(facts, said)})
+                self._chunk(
+                    {
+                        "id": facts["id"],
+                        "object": "chat.completion.chunk" if chat else "text_completion",
+                        "created": facts["created"],
+                        "model": facts["model"],
+                        "choices": [],
+                        "usage": usage(facts, said),
+                    }
+                )
         except EngineDead:
             self.server.failed.set()
             self._chunk(Refusal(500, "InternalServerError", DEAD).body)
@@ -262,5 +316,8 @@ def join(words):
 
 def usage(facts, said):
     """OpenAI's usage object."""
-    return {"prompt_tokens": facts["prompt_tokens"], "completion_tokens": said,
-            "total_tokens": facts["prompt_tokens"] + said}
+    return {
+        "prompt_tokens": facts["prompt_tokens"],
+        "completion_tokens": said,
+        "total_tokens": facts["prompt_tokens"] + said,
+    }

@@ -30,8 +30,10 @@ class Core:
         with self._changed:
             if message.get("op") == "generate":
                 self._requests[message["id"]] = {
-                    "answer": model.Answer(message["prompt"], self._weights), "said": 0,
-                    "limit": message["max_tokens"], "extra": message.get("extra", 0),
+                    "answer": model.Answer(message["prompt"], self._weights),
+                    "said": 0,
+                    "limit": message["max_tokens"],
+                    "extra": message.get("extra", 0),
                     "to_the_end": message.get("ignore_eos", False),
                 }
             elif message.get("op") == "abort":
@@ -44,8 +46,11 @@ class Core:
             return  # load() raises it itself
         self._reason = reason
         self._lost.set()
-        frames = [("vllm/v1/engine/core.py", 1505, "run_engine_core"), ("vllm/v1/engine/core.py", 1690, "run_busy_loop"),
-                  ("vllm/v1/executor/abstract.py", 310, "execute_model")]
+        frames = [
+            ("vllm/v1/engine/core.py", 1505, "run_engine_core"),
+            ("vllm/v1/engine/core.py", 1690, "run_busy_loop"),
+            ("vllm/v1/executor/abstract.py", 310, "execute_model"),
+        ]
         log.traceback("core.py:1512", "EngineCore encountered a fatal error.", frames, reason)
         self._channel.send(dead=reason)
         sys.stdout.flush()
@@ -54,24 +59,37 @@ class Core:
     def load(self):
         """Everything up to the first token; executors.ExecutorError, model.LoadError, rank.RankError."""
         spec = self._spec
-        log.info("core.py:133", "Initializing a V1 LLM engine (v%s) with config: model='%s', tensor_parallel_size=%d, "
-                 "pipeline_parallel_size=%d, distributed_executor_backend=%s, max_seq_len=%d",
-                 VLLM_VERSION, spec["model"], spec["tp"], spec["pp"], spec["backend"], spec["max_model_len"])
+        log.info(
+            "core.py:133",
+            "Initializing a V1 LLM engine (v%s) with config: model='%s', tensor_parallel_size=%d, "
+            "pipeline_parallel_size=%d, distributed_executor_backend=%s, max_seq_len=%d",
+            VLLM_VERSION,
+            spec["model"],
+            spec["tp"],
+            spec["pp"],
+            spec["backend"],
+            spec["max_model_len"],
+        )
         begun = time.monotonic()
         self._executor = executors.make(spec)
         self._executor.start(self.lose)
         self._weights = self._executor.load()
         kv_tokens = int(GIB_KV * 2**30 / 8192)
         log.info("gpu_worker.py:759", "Available KV cache memory: %.2f GiB", GIB_KV)
-        log.info("kv_cache_utils.py:2327", "GPU KV cache size: %s tokens, Maximum concurrency for %s tokens per "
-                 "request: %.2fx", format(kv_tokens, ","), format(spec["max_model_len"], ","),
-                 kv_tokens / spec["max_model_len"])
+        log.info(
+            "kv_cache_utils.py:2327",
+            "GPU KV cache size: %s tokens, Maximum concurrency for %s tokens per request: %.2fx",
+            format(kv_tokens, ","),
+            format(spec["max_model_len"], ","),
+            kv_tokens / spec["max_model_len"],
+        )
         if not spec["eager"]:
             log.info("monitor.py:81", "torch.compile took 0.00 s in total")
             log.emit("Capturing CUDA graphs (decode, FULL): 100%|##########| 1/1", sys.stderr)
             log.info("gpu_model_runner.py:6581", "Graph capturing finished in 0 secs, took 0.00 GiB")
-        log.info("core.py:402", "init engine (profile, create kv cache, warmup model) took %.2f s",
-                 time.monotonic() - begun)
+        log.info(
+            "core.py:402", "init engine (profile, create kv cache, warmup model) took %.2f s", time.monotonic() - begun
+        )
         self._ready = True
         if self._executor_dead():
             raise executors.ExecutorError(self._executor.dead)
@@ -107,8 +125,9 @@ class Core:
         over = request["said"] >= full
         reason = None
         if over:
-            reason = "length" if request["said"] >= request["limit"] and full < natural or request["to_the_end"] \
-                else "stop"
+            reason = (
+                "length" if request["said"] >= request["limit"] and full < natural or request["to_the_end"] else "stop"
+            )
             del self._requests[number]
         self._channel.send(id=number, word="!" if garbage else request["answer"].word(position), finish=reason)
 
@@ -124,8 +143,11 @@ def main(channel):
     try:
         kv_tokens = core.load()
     except (executors.ExecutorError, model.LoadError, rank.RankError, LookupError) as error:
-        frames = [("vllm/v1/engine/core.py", 1476, "run_engine_core"), ("vllm/v1/engine/core.py", 1130, "__init__"),
-                  ("vllm/v1/executor/abstract.py", 109, "__init__")]
+        frames = [
+            ("vllm/v1/engine/core.py", 1476, "run_engine_core"),
+            ("vllm/v1/engine/core.py", 1130, "__init__"),
+            ("vllm/v1/executor/abstract.py", 109, "__init__"),
+        ]
         log.traceback("core.py:1510", "EngineCore failed to start.", frames, str(error))
         sys.stdout.flush()
         os._exit(1)

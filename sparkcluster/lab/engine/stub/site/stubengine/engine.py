@@ -43,10 +43,16 @@ class Engine:
                 self.ready.set()
             elif "dead" in message:
                 self.errored = True
-                frames = [("vllm/v1/engine/async_llm.py", 862, "output_handler"),
-                          ("vllm/v1/engine/core_client.py", 1021, "get_output_async")]
-                log.traceback("async_llm.py:906", "AsyncLLM output_handler failed.", frames,
-                              "vllm.v1.engine.exceptions.EngineDeadError: " + DEAD)
+                frames = [
+                    ("vllm/v1/engine/async_llm.py", 862, "output_handler"),
+                    ("vllm/v1/engine/core_client.py", 1021, "get_output_async"),
+                ]
+                log.traceback(
+                    "async_llm.py:906",
+                    "AsyncLLM output_handler failed.",
+                    frames,
+                    "vllm.v1.engine.exceptions.EngineDeadError: " + DEAD,
+                )
             else:
                 with self._lock:
                     waiting = self._waiting.get(message.get("id"))

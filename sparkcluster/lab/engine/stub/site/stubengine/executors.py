@@ -12,8 +12,17 @@ from stubengine.wire import Channel, host_ip, nccl_interface, setting
 
 PLACEMENT_S = 1800.0  # vLLM's own patience with a placement group
 # vLLM 0.32, WORKER_SPECIFIC_ENV_VARS of its Ray executors
-OWN = frozenset(("VLLM_HOST_IP", "VLLM_HOST_PORT", "VLLM_NIXL_SIDE_CHANNEL_HOST", "LOCAL_RANK",
-                 "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"))
+OWN = frozenset(
+    (
+        "VLLM_HOST_IP",
+        "VLLM_HOST_PORT",
+        "VLLM_NIXL_SIDE_CHANNEL_HOST",
+        "LOCAL_RANK",
+        "CUDA_VISIBLE_DEVICES",
+        "HIP_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+    )
+)
 
 
 class ExecutorError(Exception):
@@ -83,8 +92,10 @@ class Multi:
         try:
             self._listener.bind((address, port))
         except OSError as error:
-            raise ExecutorError("RuntimeError: The server socket has failed to listen on any local network address. "
-                                "server %s:%d: %s" % (address, port, error.strerror))
+            raise ExecutorError(
+                "RuntimeError: The server socket has failed to listen on any local network address. "
+                "server %s:%d: %s" % (address, port, error.strerror)
+            )
         self._listener.listen(64)
         self.master = self._listener.getsockname()
 
@@ -100,9 +111,19 @@ class Multi:
 
     def rank_spec(self, number, local_rank, env=None, outlive=False):
         """What a rank is told."""
-        return {"rank": number, "local_rank": local_rank, "world": self.world, "tp": self.spec["tp"],
-                "pp": self.spec["pp"], "key": self.key, "master": list(self.master), "model": self.spec["model"],
-                "revision": self.spec["revision"], "env": env, "outlive": outlive}
+        return {
+            "rank": number,
+            "local_rank": local_rank,
+            "world": self.world,
+            "tp": self.spec["tp"],
+            "pp": self.spec["pp"],
+            "key": self.key,
+            "master": list(self.master),
+            "model": self.spec["model"],
+            "revision": self.spec["revision"],
+            "env": env,
+            "outlive": outlive,
+        }
 
     def lose(self, reason):
         """Takes note that a rank is gone."""
@@ -158,8 +179,10 @@ class Multi:
                 self.lose("Worker %d failed: %s" % (number, message["failed"]))
         if kind == "gloo" and number not in self._loaded:
             time.sleep(0.3)  # whoever started the rank knows better why it went
-            self.lose("RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:535] Connection closed by peer "
-                      "[%s] (rank %d)" % (peer, number))
+            self.lose(
+                "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:535] Connection closed by peer "
+                "[%s] (rank %d)" % (peer, number)
+            )
 
     def _wait(self, done, limit_s, complaint):
         deadline = None if limit_s is None else time.monotonic() + limit_s
@@ -176,9 +199,13 @@ class Multi:
         """Waits for all ranks, then for their weights; one digest for all, or another when the copies differ."""
         limit_s = setting("STUB_RENDEZVOUS_S", rank.RENDEZVOUS_S) + 2
         self._wait(
-            lambda: sum(len(k) == 2 for k in self._links.values()) == self.world, limit_s,
-            lambda: "torch.distributed.DistStoreError: Timed out after %.0f seconds waiting for clients. "
-                    "%d/%d clients joined." % (limit_s, len(self._links), self.world))
+            lambda: sum(len(k) == 2 for k in self._links.values()) == self.world,
+            limit_s,
+            lambda: (
+                "torch.distributed.DistStoreError: Timed out after %.0f seconds waiting for clients. "
+                "%d/%d clients joined." % (limit_s, len(self._links), self.world)
+            ),
+        )
         self._wait(lambda: len(self._loaded) == self.world, None, str)
         digests = set(self._loaded.values())
         return digests.pop() if len(digests) == 1 else "differ:" + "+".join(sorted(digests))
@@ -196,8 +223,7 @@ class Local(Multi):
 
     def __init__(self, spec):
         native = spec["nnodes"] > 1
-        super().__init__(spec, spec["master_addr"] if native else "127.0.0.1",
-                         spec["master_port"] if native else 0)
+        super().__init__(spec, spec["master_addr"] if native else "127.0.0.1", spec["master_port"] if native else 0)
         self.key = "any" if native else self.key
 
     def start_ranks(self):
@@ -215,8 +241,12 @@ def start_local(spec, lost):
     def watch():
         said = [m["failed"] for m in channel.messages() if "failed" in m]
         code = process.wait()
-        log.error("multiproc_executor.py:315", "Worker proc VLLM::%s died unexpectedly (exit code: %s), shutting down "
-                  "executor.", name, code)
+        log.error(
+            "multiproc_executor.py:315",
+            "Worker proc VLLM::%s died unexpectedly (exit code: %s), shutting down executor.",
+            name,
+            code,
+        )
         lost(said[-1] if said else "Worker proc VLLM::%s died unexpectedly (exit code: %s)" % (name, code))
 
     threading.Thread(target=watch, daemon=True).start()
@@ -251,9 +281,16 @@ class Ray(Multi):
         for number, node in enumerate(self._nodes):
             local = seen.setdefault(node["NodeID"], 0)
             seen[node["NodeID"]] += 1
-            title = "VLLM::%s ray::RayWorkerProc.run RayWorkerWrapper" % rank.name_of(number, self.spec["tp"], self.spec["pp"])
-            self._channel.send(op="start", key="%s/%d" % (self.key, number), node_id=node["NodeID"], title=title,
-                               spec=self.rank_spec(number, local, env=env))
+            title = "VLLM::%s ray::RayWorkerProc.run RayWorkerWrapper" % rank.name_of(
+                number, self.spec["tp"], self.spec["pp"]
+            )
+            self._channel.send(
+                op="start",
+                key="%s/%d" % (self.key, number),
+                node_id=node["NodeID"],
+                title=title,
+                spec=self.rank_spec(number, local, env=env),
+            )
         threading.Thread(target=self._events, daemon=True).start()
 
     def _place(self):
@@ -272,13 +309,19 @@ class Ray(Multi):
                 raise ExecutorError(
                     "ValueError: Cannot provide a placement group requiring %.1f GPUs (placement_group_specs=%s) "
                     "within %d seconds.\nTensor parallel size may exceed available GPUs in your cluster. Check "
-                    "resources with `ray status` and `ray list nodes`." % (self.world, bundles, limit_s))
+                    "resources with `ray status` and `ray list nodes`." % (self.world, bundles, limit_s)
+                )
             if waited > next_word:
                 next_word *= 2
-                log.info("ray_utils.py:467", "Waiting for creating a placement group of specs for %d seconds. specs=%s."
-                         " Check `ray status` and `ray list nodes` to see if you have enough resources, and make sure "
-                         "the IP addresses used by ray cluster are the same as VLLM_HOST_IP environment variable "
-                         "specified in each node if you are running on a multi-node.", waited, bundles)
+                log.info(
+                    "ray_utils.py:467",
+                    "Waiting for creating a placement group of specs for %d seconds. specs=%s."
+                    " Check `ray status` and `ray list nodes` to see if you have enough resources, and make sure "
+                    "the IP addresses used by ray cluster are the same as VLLM_HOST_IP environment variable "
+                    "specified in each node if you are running on a multi-node.",
+                    waited,
+                    bundles,
+                )
             time.sleep(0.1)
 
     def _events(self):
@@ -289,20 +332,27 @@ class Ray(Multi):
                 log.emit("\x1b[36m(RayWorkerProc pid=%s%s)\x1b[0m %s" % (message["pid"], there, message["line"]))
             elif message.get("op") == "exit":
                 self._rank_gone(message)
-        self.lose("ray.exceptions.RaySystemError: System error: Failed to connect to GCS; the head of the Ray "
-                  "cluster is gone")
+        self.lose(
+            "ray.exceptions.RaySystemError: System error: Failed to connect to GCS; the head of the Ray cluster is gone"
+        )
 
     def _rank_gone(self, message):
         number = int(message["key"].rpartition("/")[2])
         node = self._nodes[number]
-        because = ("The actor is dead because its node has died. Node Id: %s" % node["NodeID"]
-                   if message.get("node_died") else
-                   "Worker unexpectedly exits with a connection error code 2. End of file. exit code %s" % (
-                       message.get("code"),))
-        log.error("ray_executor_v2.py:522", "RayWorkerProc rank=[%d] died unexpectedly, shutting down executor.", number)
-        self.lose("ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.\n"
-                  "\tclass_name: RayWorkerProc\n\tpid: %s\n\tip: %s\n%s" % (
-                      message.get("pid"), node["NodeManagerAddress"], because))
+        because = (
+            "The actor is dead because its node has died. Node Id: %s" % node["NodeID"]
+            if message.get("node_died")
+            else "Worker unexpectedly exits with a connection error code 2. End of file. exit code %s"
+            % (message.get("code"),)
+        )
+        log.error(
+            "ray_executor_v2.py:522", "RayWorkerProc rank=[%d] died unexpectedly, shutting down executor.", number
+        )
+        self.lose(
+            "ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.\n"
+            "\tclass_name: RayWorkerProc\n\tpid: %s\n\tip: %s\n%s"
+            % (message.get("pid"), node["NodeManagerAddress"], because)
+        )
 
 
 def make(spec):
@@ -317,5 +367,6 @@ def make(spec):
         raise ExecutorError(
             "ValueError: World size (%d) is larger than the number of available GPUs (%d) in this node. If this is "
             "intentional and you are using:\n- ray, set '--distributed-executor-backend ray'.\n"
-            "- multiprocessing, set '--nnodes' appropriately." % (world, gpus))
+            "- multiprocessing, set '--nnodes' appropriately." % (world, gpus)
+        )
     return Local(spec)

@@ -9,10 +9,25 @@ import os
 import socket
 import time
 
-KINDS = frozenset((
-    "hang-load", "hang-serve", "die-load", "die-serve", "exit0", "garbage", "lie-health", "slow", "slow-start",
-    "null-content", "oom", "tcp-fallback", "nccl-memlock", "nccl-gid", "hang-rendezvous",
-))
+KINDS = frozenset(
+    (
+        "hang-load",
+        "hang-serve",
+        "die-load",
+        "die-serve",
+        "exit0",
+        "garbage",
+        "lie-health",
+        "slow",
+        "slow-start",
+        "null-content",
+        "oom",
+        "tcp-fallback",
+        "nccl-memlock",
+        "nccl-gid",
+        "hang-rendezvous",
+    )
+)
 
 
 def parse(text, hostname):

@@ -6,8 +6,7 @@ import os
 import re
 
 TABLE = os.path.join(os.path.dirname(os.path.realpath(__file__)), "vllm-0.32-flags.tsv")
-SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
-          "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def table():
@@ -56,8 +55,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parser():
     """argparse over the whole table."""
-    made = _Parser(prog="vllm serve", add_help=False,
-                   usage="vllm serve [model_tag] [options]")
+    made = _Parser(prog="vllm serve", add_help=False, usage="vllm serve [model_tag] [options]")
     made.add_argument("model_tag", nargs="?")
     for names, kind, typ, choices in table():
         first = next(n for n in names if n.startswith("--"))

@@ -28,8 +28,10 @@ def token():
         except OSError:
             found = ""
     if not found.strip():
-        raise TokenError("Token authentication is enabled but no authentication token was found. "
-                         "Please provide a token via RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH")
+        raise TokenError(
+            "Token authentication is enabled but no authentication token was found. "
+            "Please provide a token via RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+        )
     return found.strip()
 
 
@@ -47,9 +49,13 @@ class Node:
     def row(self):
         """The node as `ray.nodes()` shows it."""
         return {
-            "NodeID": self.node_id, "Alive": self.alive, "NodeManagerAddress": self.address,
-            "NodeManagerHostname": self.hostname, "NodeName": self.address,
-            "Resources": dict(self.resources) if self.alive else {}, "alive": self.alive,
+            "NodeID": self.node_id,
+            "Alive": self.alive,
+            "NodeManagerAddress": self.address,
+            "NodeManagerHostname": self.hostname,
+            "NodeName": self.address,
+            "Resources": dict(self.resources) if self.alive else {},
+            "alive": self.alive,
         }
 
 
@@ -97,11 +103,14 @@ class Gcs:
         if not hello or hello.get("role") not in ("raylet", "client"):
             return "Malformed request"
         if self._secret is not None and not hmac.compare_digest(
-                (hello.get("token") or "").encode(), self._secret.encode()):
+            (hello.get("token") or "").encode(), self._secret.encode()
+        ):
             return "Unauthenticated: InvalidAuthToken: Authentication token is missing or incorrect"
         if hello.get("version") != RAY_VERSION:
-            return ("Version mismatch: The cluster was started with:\n    Ray: %s\nThis process was started with:\n"
-                    "    Ray: %s" % (RAY_VERSION, hello.get("version")))
+            return (
+                "Version mismatch: The cluster was started with:\n    Ray: %s\nThis process was started with:\n"
+                "    Ray: %s" % (RAY_VERSION, hello.get("version"))
+            )
         return None
 
     def _raylet(self, hello, channel):
@@ -140,24 +149,31 @@ class Gcs:
                 if op == "nodes":
                     channel.send(op="nodes", nodes=[n.row() for n in self._nodes.values()])
                 elif op == "free":
-                    free = sum(n.resources.get("GPU", 0.0) for i, n in self._nodes.items()
-                               if n.alive and i not in self._held)
+                    free = sum(
+                        n.resources.get("GPU", 0.0) for i, n in self._nodes.items() if n.alive and i not in self._held
+                    )
                     channel.send(op="free", gpus=free)
                 elif op == "place":
                     channel.send(op="placed", nodes=self._place(channel, message["bundles"], peer))
                 elif op == "start":
                     node = self._nodes.get(message["node_id"])
                     self._ranks[message["key"]] = (channel, node)
-                    if node is None or not node.alive or not node.channel.send(
-                            op="spawn", key=message["key"], title=message["title"], spec=message["spec"]):
+                    if (
+                        node is None
+                        or not node.alive
+                        or not node.channel.send(
+                            op="spawn", key=message["key"], title=message["title"], spec=message["spec"]
+                        )
+                    ):
                         channel.send(op="exit", key=message["key"], code=None, node_died=True)
         self._release(channel)
         channel.close()
 
     def _place(self, driver, bundles, peer):
         """One GPU on each of ``bundles`` nodes, the driver's own first; None when there are not enough."""
-        free = [n for i, n in self._nodes.items()
-                if n.alive and i not in self._held and n.resources.get("GPU", 0.0) >= 1.0]
+        free = [
+            n for i, n in self._nodes.items() if n.alive and i not in self._held and n.resources.get("GPU", 0.0) >= 1.0
+        ]
         if len(free) < bundles:
             return None
         free.sort(key=lambda n: (n.address != peer, n.node_id))

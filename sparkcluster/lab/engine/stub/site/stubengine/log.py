@@ -31,8 +31,7 @@ def emit(line, stream=None):
 
 
 def _write(level, where, message):
-    prefix = "(%s pid=%d) %s %s [%s] " % (
-        _process, os.getpid(), level, time.strftime("%m-%d %H:%M:%S"), where)
+    prefix = "(%s pid=%d) %s %s [%s] " % (_process, os.getpid(), level, time.strftime("%m-%d %H:%M:%S"), where)
     for line in str(message).split("\n"):
         emit(prefix + line)
 
@@ -40,8 +39,10 @@ def _write(level, where, message):
 def ray(where, message):
     """A line of Ray's own console."""
     now = time.time()
-    emit("%s,%03d\tINFO %s -- %s" % (
-        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)), now % 1 * 1000, where, message))
+    emit(
+        "%s,%03d\tINFO %s -- %s"
+        % (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)), now % 1 * 1000, where, message)
+    )
 
 
 def info(where, message, *args):
@@ -75,7 +76,16 @@ def shards(done, total, elapsed_s):
     """tqdm's line of the weights, one line each as vLLM sets it."""
     rate = done / elapsed_s if elapsed_s > 0 else 0.0
     left_s = (total - done) / rate if rate else 0
-    emit("Loading safetensors checkpoint shards: %3.0f%% Completed | %d/%d [%02d:%02d<%s, %s]" % (
-        100.0 * done / total, done, total, elapsed_s // 60, elapsed_s % 60,
-        "%02d:%02d" % (left_s // 60, left_s % 60) if rate else "?",
-        "%.2fit/s" % rate if rate else "?it/s"), sys.stderr)
+    emit(
+        "Loading safetensors checkpoint shards: %3.0f%% Completed | %d/%d [%02d:%02d<%s, %s]"
+        % (
+            100.0 * done / total,
+            done,
+            total,
+            elapsed_s // 60,
+            elapsed_s % 60,
+            "%02d:%02d" % (left_s // 60, left_s % 60) if rate else "?",
+            "%.2fit/s" % rate if rate else "?it/s",
+        ),
+        sys.stderr,
+    )

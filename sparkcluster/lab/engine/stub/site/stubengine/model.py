@@ -38,7 +38,8 @@ def find(model, revision=None):
     raise LoadError(
         "Invalid repository ID or local directory specified: '%s'.\nPlease verify the following requirements:\n"
         "1. Provide a valid Hugging Face repository ID.\n"
-        "2. Specify a local directory that contains a recognized configuration file." % model)
+        "2. Specify a local directory that contains a recognized configuration file." % model
+    )
 
 
 def config(directory):
@@ -51,7 +52,8 @@ def config(directory):
         raise LoadError(
             "Invalid repository ID or local directory specified: '%s'.\n"
             "Please verify the following requirements:\n"
-            "- For Hugging Face models: ensure the presence of a 'config.json'. Missing: %s" % (directory, path))
+            "- For Hugging Face models: ensure the presence of a 'config.json'. Missing: %s" % (directory, path)
+        )
     except (OSError, ValueError) as error:
         raise LoadError("It looks like the config file at '%s' is not a valid JSON file: %s" % (path, error))
     if not isinstance(found, dict):
@@ -92,8 +94,10 @@ def read_weights(path):
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise LoadError("safetensors_rust.SafetensorError: %sinvalid JSON in header (%s)" % (failure, path))
             if 8 + length + max(ends or [0]) != size:
-                raise LoadError("safetensors_rust.SafetensorError: %sincomplete metadata, file not fully covered "
-                                "(%s)" % (failure, path))
+                raise LoadError(
+                    "safetensors_rust.SafetensorError: %sincomplete metadata, file not fully covered "
+                    "(%s)" % (failure, path)
+                )
             digest = hashlib.sha256(str(size).encode())
             f.seek(0)
             digest.update(f.read(SAMPLE))

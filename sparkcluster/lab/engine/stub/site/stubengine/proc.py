@@ -38,7 +38,10 @@ def spawn(kind, title, env=None, stdout=None, stderr=None):
     try:
         process = subprocess.Popen(
             [sys.executable or "python3", "-I", "-S", "-B", CHILD, kind, title],
-            stdin=theirs, stdout=stdout, stderr=stderr, env=env,
+            stdin=theirs,
+            stdout=stdout,
+            stderr=stderr,
+            env=env,
         )
     finally:
         theirs.close()

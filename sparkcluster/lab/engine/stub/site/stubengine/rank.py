@@ -53,7 +53,8 @@ def load(directory, chatty):
         raise model.LoadError(
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
             "119.68 GiB of which 1.12 GiB is free. Including non-PyTorch memory, this process has 117.31 GiB "
-            "memory in use.")
+            "memory in use."
+        )
     files = model.weight_files(directory)
     pause_s = float(active.get("slow-start", 0)) / len(files)
     if chatty:
@@ -86,8 +87,10 @@ def check_fabric():
         nccl_log("WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory")
         raise RankError("RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)")
     if "nccl-gid" in active:
-        nccl_log("WARN Call to ibv_modify_qp failed with 61 No data available, on dev rocep1s0f1:1, curr state INIT, "
-                 "next state RTR, local GID index 3, local GID ::, remote GID ::")
+        nccl_log(
+            "WARN Call to ibv_modify_qp failed with 61 No data available, on dev rocep1s0f1:1, curr state INIT, "
+            "next state RTR, local GID index 3, local GID ::, remote GID ::"
+        )
         raise RankError("RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)")
     picked = nccl_interface(os.environ.get("NCCL_SOCKET_IFNAME"))
     oob = "%s:%s<0>" % (picked[0], picked[1].ip) if picked else "?"
@@ -97,9 +100,16 @@ def check_fabric():
         nccl_log("INFO Using network Socket")
     elif os.environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
         nccl_log("INFO Bootstrap: Using %s" % oob)
-        nccl_log("INFO NET/IB : Using %s; OOB %s" % (
-            " ".join("[%d]%s:1/RoCE" % pair for pair in enumerate(
-                os.environ.get("NCCL_IB_HCA", "").lstrip("=").split(","))), oob))
+        nccl_log(
+            "INFO NET/IB : Using %s; OOB %s"
+            % (
+                " ".join(
+                    "[%d]%s:1/RoCE" % pair
+                    for pair in enumerate(os.environ.get("NCCL_IB_HCA", "").lstrip("=").split(","))
+                ),
+                oob,
+            )
+        )
         nccl_log("INFO Using network IB")
 
 
@@ -145,8 +155,9 @@ def greet(kind, master, source, deadline, limit_s, spec):
         time.sleep(0.1)
     raise RankError(
         "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] "
-        "timed out connecting: SO_ERROR: Connection timed out, remote=[%s]:%d (from %s, %s, waited %.0f s)" % (
-            master[0], master[1], bound[0] if bound else "any address", kind, limit_s))
+        "timed out connecting: SO_ERROR: Connection timed out, remote=[%s]:%d (from %s, %s, waited %.0f s)"
+        % (master[0], master[1], bound[0] if bound else "any address", kind, limit_s)
+    )
 
 
 def adopt(env):
@@ -157,14 +168,28 @@ def adopt(env):
 
 def run(spec):
     """The life of a rank, from its meeting with the master until that is gone."""
-    log.info("parallel_state.py:1906", "world_size=%d rank=%d local_rank=%d distributed_init_method=tcp://%s:%d "
-             "backend=nccl", spec["world"], spec["rank"], spec["local_rank"], spec["master"][0], spec["master"][1])
+    log.info(
+        "parallel_state.py:1906",
+        "world_size=%d rank=%d local_rank=%d distributed_init_method=tcp://%s:%d backend=nccl",
+        spec["world"],
+        spec["rank"],
+        spec["local_rank"],
+        spec["master"][0],
+        spec["master"][1],
+    )
     gloo, _nccl = meet(spec)
     check_fabric()
     tp_rank = spec["rank"] % spec["tp"]
-    log.info("parallel_state.py:2350", "rank %d in world size %d is assigned as DP rank 0, PP rank %d, PCP rank 0, "
-             "TP rank %d, ETP rank %d, EP rank N/A, EPLB rank N/A", spec["rank"], spec["world"],
-             spec["rank"] // spec["tp"], tp_rank, tp_rank)
+    log.info(
+        "parallel_state.py:2350",
+        "rank %d in world size %d is assigned as DP rank 0, PP rank %d, PCP rank 0, "
+        "TP rank %d, ETP rank %d, EP rank N/A, EPLB rank N/A",
+        spec["rank"],
+        spec["world"],
+        spec["rank"] // spec["tp"],
+        tp_rank,
+        tp_rank,
+    )
     log.configure(name_of(spec["rank"], spec["tp"], spec["pp"]))
     dump_env(spec["rank"])
     log.info("gpu_model_runner.py:5040", "Starting to load model %s...", spec["model"])
@@ -204,8 +229,10 @@ def main(channel):
     try:
         run(spec)
     except RankError as error:
-        frames = [("vllm/v1/executor/multiproc_executor.py", 921, "worker_main"),
-                  ("vllm/v1/worker/gpu_worker.py", 389, "init_device")]
+        frames = [
+            ("vllm/v1/executor/multiproc_executor.py", 921, "worker_main"),
+            ("vllm/v1/worker/gpu_worker.py", 389, "init_device"),
+        ]
         log.traceback("multiproc_executor.py:953", "WorkerProc failed to start.", frames, str(error))
         channel.send(failed=str(error))
         sys.stdout.flush()

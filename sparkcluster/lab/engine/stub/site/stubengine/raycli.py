@@ -11,10 +11,24 @@ from stubengine.raylet import Raylet
 from stubengine.wire import host_ip, setting
 
 GCS_WAIT_S = 60.0  # how long a worker tries to reach its head
-SWITCHES = frozenset((
-    "--head", "--block", "--disable-usage-stats", "--enable-usage-stats", "--no-monitor", "--autoscaling-config-off",
-    "--no-redirect-output", "--verbose", "-v", "-y", "--yes", "--force", "-f", "--ray-debugger-external",
-))
+SWITCHES = frozenset(
+    (
+        "--head",
+        "--block",
+        "--disable-usage-stats",
+        "--enable-usage-stats",
+        "--no-monitor",
+        "--autoscaling-config-off",
+        "--no-redirect-output",
+        "--verbose",
+        "-v",
+        "-y",
+        "--yes",
+        "--force",
+        "-f",
+        "--ray-debugger-external",
+    )
+)
 
 
 def read_flags(argv):
@@ -129,9 +143,11 @@ def run_worker(gcs_address, address, gpus, ready):
     note_cluster(gcs_address)
     ready(address)
     raylet.run()
-    return fail("Some Ray subprocesses exited unexpectedly:\n  raylet [exit code=1]\n"
-                "    The node lost its connection to GCS at %s: the head is gone or cannot be reached\n"
-                "Remaining processes will be killed." % gcs_address)
+    return fail(
+        "Some Ray subprocesses exited unexpectedly:\n  raylet [exit code=1]\n"
+        "    The node lost its connection to GCS at %s: the head is gone or cannot be reached\n"
+        "Remaining processes will be killed." % gcs_address
+    )
 
 
 def banner(address, gcs_address, head):
@@ -171,9 +187,12 @@ def start(argv):
         if "--block" in flags:
             signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
             signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-            return work(lambda where: (
-                banner(address, where, head),
-                print("--block\n  This command will now block forever until terminated by a signal.", flush=True)))
+            return work(
+                lambda where: (
+                    banner(address, where, head),
+                    print("--block\n  This command will now block forever until terminated by a signal.", flush=True),
+                )
+            )
     except (OSError, rayclient.Refused, gcs.TokenError) as error:
         return fail(explain(error, head, address, port, target))
     where, complaint = daemonise(work)
@@ -188,10 +207,12 @@ def explain(error, head, address, port, target):
     if isinstance(error, (rayclient.Refused, gcs.TokenError)) or "Unauthenticated" in str(error):
         return "RuntimeError: %s" % error
     if head:
-        return ("ConnectionError: Ray is trying to start at %s:%d, but it cannot: %s" % (address, port, error))
-    return ("RuntimeError: Failed to connect to GCS. Unable to connect to GCS at %s from %s (%s). Check that "
-            "(1) Ray GCS with matching version started successfully at the specified address, and (2) there is no "
-            "firewall setting preventing access." % (target, address, error))
+        return "ConnectionError: Ray is trying to start at %s:%d, but it cannot: %s" % (address, port, error)
+    return (
+        "RuntimeError: Failed to connect to GCS. Unable to connect to GCS at %s from %s (%s). Check that "
+        "(1) Ray GCS with matching version started successfully at the specified address, and (2) there is no "
+        "firewall setting preventing access." % (target, address, error)
+    )
 
 
 def stop():

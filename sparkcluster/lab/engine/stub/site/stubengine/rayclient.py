@@ -40,8 +40,7 @@ def connect(gcs_address, role, source=None, timeout_s=5.0, **hello):
     """A greeted Channel to the GCS. OSError: not reachable; Refused: it said no; gcs.TokenError: no token here."""
     secret = gcs.token()
     host, port = split(gcs_address)
-    sock = socket.create_connection((host, port), timeout=timeout_s,
-                                    source_address=(source, 0) if source else None)
+    sock = socket.create_connection((host, port), timeout=timeout_s, source_address=(source, 0) if source else None)
     channel = Channel(sock)
     channel.send(role=role, token=secret, version=RAY_VERSION, **hello)
     try:

@@ -23,9 +23,14 @@ class Raylet:
         self._ranks = {}
         self._lock = threading.Lock()
         self._channel = rayclient.connect(
-            gcs_address, "raylet", source=address, node_id=self.node_id, address=address,
+            gcs_address,
+            "raylet",
+            source=address,
+            node_id=self.node_id,
+            address=address,
             hostname=socket.gethostname(),
-            resources={"GPU": float(gpus), "CPU": 1.0, "node:%s" % address: 1.0})
+            resources={"GPU": float(gpus), "CPU": 1.0, "node:%s" % address: 1.0},
+        )
         self._channel.sock.settimeout(setting("STUB_RAY_SILENCE_S", SILENCE_S))
 
     def run(self):
@@ -45,8 +50,9 @@ class Raylet:
 
     def _spawn(self, message):
         key = message["key"]
-        process, channel = proc.spawn("rank", message["title"], env=dict(os.environ),
-                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process, channel = proc.spawn(
+            "rank", message["title"], env=dict(os.environ), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
         with self._lock:
             self._ranks[key] = (process, channel)
         channel.send(**message["spec"])

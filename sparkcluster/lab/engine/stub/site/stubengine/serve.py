@@ -11,8 +11,15 @@ from stubengine import VLLM_VERSION, faults, flags, log, model
 from stubengine.executors import start_local
 
 WATCHDOG_S = 5.0  # vLLM looks every 5 s whether its engine has errored (VLLM_WATCHDOG_TIME_S)
-ROUTES = (("/health", "GET"), ("/metrics", "GET"), ("/version", "GET"), ("/ping", "GET"), ("/v1/models", "GET"),
-          ("/v1/chat/completions", "POST"), ("/v1/completions", "POST"))
+ROUTES = (
+    ("/health", "GET"),
+    ("/metrics", "GET"),
+    ("/version", "GET"),
+    ("/ping", "GET"),
+    ("/v1/models", "GET"),
+    ("/v1/chat/completions", "POST"),
+    ("/v1/completions", "POST"),
+)
 THROUGHPUT_S = 10.0  # VLLM_LOG_STATS_INTERVAL's default
 HELP = "usage: vllm [-h] [-v] {chat,complete,serve,launch,bench,collect-env,run-batch} ...\n"
 
@@ -23,14 +30,23 @@ class Stop(Exception):
 
 def spec_of(args, config):
     """What the engine core has to know."""
-    context = config.get("max_position_embeddings") or (config.get("text_config") or {}).get(
-        "max_position_embeddings") or 2048
+    context = (
+        config.get("max_position_embeddings")
+        or (config.get("text_config") or {}).get("max_position_embeddings")
+        or 2048
+    )
     longest = args.max_model_len if args.max_model_len and args.max_model_len > 0 else context
     return {
-        "model": args.model, "revision": args.revision, "tp": args.tensor_parallel_size or 1,
-        "pp": args.pipeline_parallel_size or 1, "nnodes": args.nnodes or 1, "node_rank": args.node_rank or 0,
-        "master_addr": args.master_addr or "127.0.0.1", "master_port": args.master_port or 29501,
-        "backend": args.distributed_executor_backend or "mp", "max_model_len": longest,
+        "model": args.model,
+        "revision": args.revision,
+        "tp": args.tensor_parallel_size or 1,
+        "pp": args.pipeline_parallel_size or 1,
+        "nnodes": args.nnodes or 1,
+        "node_rank": args.node_rank or 0,
+        "master_addr": args.master_addr or "127.0.0.1",
+        "master_port": args.master_port or 29501,
+        "backend": args.distributed_executor_backend or "mp",
+        "max_model_len": longest,
         "eager": bool(args.enforce_eager),
     }
 
@@ -64,17 +80,33 @@ def check_shape(spec):
 def headless(spec):
     """A follower of vLLM's own multi-node mode: ranks, and no API server. Returns the exit code."""
     log.configure("MainThread")
-    log.info("serve.py:224", "Launching vLLM (v%s) headless multiproc executor, with head node address %s:%d for "
-             "torch.distributed process group.", VLLM_VERSION, spec["master_addr"], spec["master_port"])
+    log.info(
+        "serve.py:224",
+        "Launching vLLM (v%s) headless multiproc executor, with head node address %s:%d for "
+        "torch.distributed process group.",
+        VLLM_VERSION,
+        spec["master_addr"],
+        spec["master_port"],
+    )
     lost = threading.Event()
     local_world = spec["tp"] * spec["pp"] // spec["nnodes"]
     begun = time.monotonic()
     started = []
     for local in range(local_world):
         number = spec["node_rank"] * local_world + local
-        told = {"rank": number, "local_rank": local, "world": spec["tp"] * spec["pp"], "tp": spec["tp"],
-                "pp": spec["pp"], "key": "any", "master": [spec["master_addr"], spec["master_port"]],
-                "model": spec["model"], "revision": spec["revision"], "env": None, "outlive": True}
+        told = {
+            "rank": number,
+            "local_rank": local,
+            "world": spec["tp"] * spec["pp"],
+            "tp": spec["tp"],
+            "pp": spec["pp"],
+            "key": "any",
+            "master": [spec["master_addr"], spec["master_port"]],
+            "model": spec["model"],
+            "revision": spec["revision"],
+            "env": None,
+            "outlive": True,
+        }
         started.append(start_local(told, lambda reason: lost.set()))
     try:
         while not lost.wait(0.2):
@@ -106,19 +138,28 @@ def serve(args, spec, sock):
     while not engine.ready.wait(0.2):
         continue
     if engine.gone:
-        complain("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): "
-                 "{'EngineCore': %s}" % engine.process.wait(),
-                 ("vllm/entrypoints/launchers/api_server/entry.py", 104, "build_async_engine_client_from_engine_args"),
-                 ("vllm/v1/engine/utils.py", 1431, "wait_for_engine_startup"))
+        complain(
+            "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): "
+            "{'EngineCore': %s}" % engine.process.wait(),
+            ("vllm/entrypoints/launchers/api_server/entry.py", 104, "build_async_engine_client_from_engine_args"),
+            ("vllm/v1/engine/utils.py", 1431, "wait_for_engine_startup"),
+        )
         return 0 if "exit0" in faults.active() else 1
     keys = list(args.api_key or [])
     if not keys and os.environ.get("VLLM_API_KEY"):
         keys = [os.environ["VLLM_API_KEY"]]
-    server = Server(sock, engine, {
-        "names": args.served_model_name or [args.model], "model": args.model, "api_keys": keys,
-        "max_model_len": spec["max_model_len"], "reasoning": bool(args.reasoning_parser),
-        "tools": bool(args.enable_auto_tool_choice and args.tool_call_parser),
-    })
+    server = Server(
+        sock,
+        engine,
+        {
+            "names": args.served_model_name or [args.model],
+            "model": args.model,
+            "api_keys": keys,
+            "max_model_len": spec["max_model_len"],
+            "reasoning": bool(args.reasoning_parser),
+            "tools": bool(args.enable_auto_tool_choice and args.tool_call_parser),
+        },
+    )
     log.info("entry.py:136", "Supported tasks: ['generate']")
     log.info("entry.py:140", "Starting vLLM server on http://%s:%d", args.host or "0.0.0.0", args.port or 8000)
     log.info("launcher.py:186", "Available routes are:")
@@ -152,10 +193,16 @@ def speak_of_throughput(engine):
         time.sleep(THROUGHPUT_S)
         now = (engine.prompted, engine.generated)
         if now != before or engine.running:
-            log.info("loggers.py:335", "Engine 000: Avg prompt throughput: %.1f tokens/s, Avg generation throughput: "
-                     "%.1f tokens/s, Running: %d reqs, Waiting: 0 reqs, GPU KV cache usage: %.1f%%, Prefix cache hit "
-                     "rate: 0.0%%", (now[0] - before[0]) / THROUGHPUT_S, (now[1] - before[1]) / THROUGHPUT_S,
-                     engine.running, engine.running * 1600.0 / max(1, engine.kv_tokens))
+            log.info(
+                "loggers.py:335",
+                "Engine 000: Avg prompt throughput: %.1f tokens/s, Avg generation throughput: "
+                "%.1f tokens/s, Running: %d reqs, Waiting: 0 reqs, GPU KV cache usage: %.1f%%, Prefix cache hit "
+                "rate: 0.0%%",
+                (now[0] - before[0]) / THROUGHPUT_S,
+                (now[1] - before[1]) / THROUGHPUT_S,
+                engine.running,
+                engine.running * 1600.0 / max(1, engine.kv_tokens),
+            )
         before = now
 
 
@@ -175,8 +222,12 @@ def wait_for_end(engine, server):
 
 def drain(engine, limit_s):
     """vLLM's shutdown: abort at once, or let requests finish for as long as --shutdown-timeout says."""
-    log.info("launcher.py:267", "[shutdown] API server: stopping engine client mode=%s timeout=%ss",
-             "drain" if limit_s else "abort", limit_s)
+    log.info(
+        "launcher.py:267",
+        "[shutdown] API server: stopping engine client mode=%s timeout=%ss",
+        "drain" if limit_s else "abort",
+        limit_s,
+    )
     deadline = time.monotonic() + limit_s
     while engine.running and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -198,8 +249,11 @@ def run(argv):
         directory = model.find(args.model, args.revision)
         config = model.config(directory)
     except model.LoadError as error:
-        complain("pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n  Value error, %s"
-                 % error, ("vllm/engine/arg_utils.py", 1890, "create_model_config"))
+        complain(
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n  Value error, %s"
+            % error,
+            ("vllm/engine/arg_utils.py", 1890, "create_model_config"),
+        )
         return 1
     spec = spec_of(args, config)
     problem = check_shape(spec)
@@ -213,8 +267,10 @@ def run(argv):
     try:
         sock = bind(args.host, args.port or 8000)
     except OSError as error:
-        complain("OSError: [Errno %s] %s" % (error.errno, error.strerror),
-                 ("vllm/entrypoints/launchers/launcher.py", 355, "create_server_socket"))
+        complain(
+            "OSError: [Errno %s] %s" % (error.errno, error.strerror),
+            ("vllm/entrypoints/launchers/launcher.py", 355, "create_server_socket"),
+        )
         return 1
     return serve(args, spec, sock)
 

@@ -101,8 +101,10 @@ def gloo_interface(name):
         return None
     found = interfaces().get(name)
     if found is None:
-        raise LookupError("[enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:83] "
-                          "ifa != nullptr. Unable to find interface for: %s" % name)
+        raise LookupError(
+            "[enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:83] "
+            "ifa != nullptr. Unable to find interface for: %s" % name
+        )
     return found
 
 
