@@ -1,0 +1,1 @@
+"""The engines of a lab: the real one on a CPU, and the stub that stands in for it."""
