@@ -11,7 +11,7 @@ from sparkcluster.findings import Finding
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Topology
 
-__all__ = ["CATALOGUE", "Check", "host", "image", "network", "run_checks"]
+__all__ = ["CATALOGUE", "Check", "check_hosts", "host", "image", "network", "run_checks"]
 
 
 def run_checks(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> list[Finding]:
@@ -23,3 +23,10 @@ def run_checks(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> li
         topology: who sits where.
     """
     return run(Context(spec, facts, topology), CATALOGUE.values())
+
+
+def check_hosts(spec: Spec, facts: Mapping[str, Facts]) -> list[Finding]:
+    """Findings of what can be said of each node alone, where the others did not answer."""
+    nothing = Topology(cluster=spec.inventory.cluster, groups=(), rails=())
+    alone = [one for one in CATALOGUE.values() if one.body.__module__ == host.__name__]
+    return run(Context(spec, facts, nothing), alone)

@@ -7,7 +7,7 @@ import getpass
 import os
 import socket
 
-from sparkcluster.checks import run_checks
+from sparkcluster.checks import check_hosts, run_checks
 from sparkcluster.errors import FoundErrors, PlanError
 from sparkcluster.facts.model import Facts, Image, ReleaseFact, read
 from sparkcluster.findings import Finding, has_errors
@@ -92,13 +92,19 @@ def assess(spec: Spec, gathered: Gathered, facts: dict[str, Facts], *, bring_ray
     unplanned: PlanError | None = None
     findings = gathered.findings()
     brought = False
-    if not gathered.errors:
+    if gathered.errors:
+        findings += check_hosts(spec, facts)
+    else:
         try:
             topology = build_topology(spec, facts)
             findings += run_checks(spec, facts, topology)
             if images_present(spec, facts):
                 brought = ray.decided(spec, facts, topology, held, known) if bring_ray is None else bring_ray
                 plan = build_plan(spec, facts, topology, release=next_number(facts.values()), bring_ray=brought)
+                running = held.release()
+                if running is not None and held.runs(plan):
+                    # Names and paths carry the release: these ranks are watched and asked under theirs.
+                    plan = build_plan(spec, facts, topology, release=running, bring_ray=brought)
         except PlanError as error:
             unplanned = error
     return View(

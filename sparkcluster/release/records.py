@@ -96,7 +96,9 @@ class Holding:
         }
 
     def runs(self, plan: Plan) -> bool:
-        """Whether exactly the ranks of ``plan`` run, on every node of it, and no other."""
+        """Whether exactly the ranks of ``plan`` run, on every node of it and of one release, and no other."""
+        if self.release() is None:
+            return False
         for name, node in plan.nodes.items():
             ranks = self.own.get(name, ())
             running = [rank for rank in ranks if rank.state == "running"]

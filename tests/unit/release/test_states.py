@@ -96,6 +96,11 @@ def test_another_plan_that_was_never_recorded(world):
     assert seen(one, plan=world(playbook={"env": {"A": "2"}}).plan()) is State.REMAINS
 
 
+def test_ranks_of_this_plan_from_two_starts(world):
+    one = world()
+    assert seen(one.run(one.plan(release=3), "alpha").run(one.plan(release=4), "beta")) is State.REMAINS
+
+
 def test_two_plans_at_once(world):
     one = world()
     other = world(playbook={"env": {"A": "2"}}).plan(release=2)
