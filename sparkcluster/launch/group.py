@@ -76,13 +76,14 @@ def stop(
 ) -> dict[str, SparkclusterError]:
     """Stop and remove ranks on all nodes, heads before workers; returns the nodes where that failed."""
     left: dict[str, SparkclusterError] = {}
-    for head in (True, False):
+    # Once its driver is gone a worker has nothing to drain, but Ray's would wait 30 s for it all the same.
+    for head, patience_s in ((True, grace_s), (False, min(grace_s, KILL_GRACE_S))):
         steps = {
-            name: stop_steps([rank for rank in own if is_head(rank) is head], grace_s=grace_s)
+            name: stop_steps([rank for rank in own if is_head(rank) is head], grace_s=patience_s)
             for name, own in ranks.items()
             if name not in left
         }
-        outcomes = changer.attempt(steps, timeout_s=grace_s + 60)
+        outcomes = changer.attempt(steps, timeout_s=patience_s + 60)
         left |= {name: one for name, one in outcomes.items() if isinstance(one, SparkclusterError)}
     return left
 
