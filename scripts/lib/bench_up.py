@@ -57,11 +57,16 @@ def ssh(inventory: Path) -> list[list[str]]:
     """The plain ssh command of every node."""
     document = yaml.safe_load(inventory.read_text())
     options = document["ssh"]
-    return [
-        ["ssh", "-i", options["identity"], "-o", f"UserKnownHostsFile={options['known_hosts']}", "-o", "BatchMode=yes"]
-        + [f"{options['user']}@{node['host']}"]
-        for node in document["nodes"]
+    common = [
+        "ssh",
+        "-i",
+        options["identity"],
+        "-o",
+        f"UserKnownHostsFile={options['known_hosts']}",
+        "-o",
+        "BatchMode=yes",
     ]
+    return [[*common, f"{options['user']}@{node['host']}"] for node in document["nodes"]]
 
 
 def quick_verify(inventory: Path) -> None:
@@ -79,9 +84,9 @@ def by_hand(inventory: Path, plan: dict[str, object]) -> float:
     """
     nodes = plan["nodes"]
     lines = ["set -e"]
-    for (name, node), command in zip(nodes.items(), ssh(inventory), strict=True):  # type: ignore[attr-defined]
-        for container in node["containers"]:
-            lines.append(f"{shlex.join(command)} {shlex.quote(shlex.join(container['argv']))} >/dev/null &")
+    for node, command in zip(nodes.values(), ssh(inventory), strict=True):  # type: ignore[attr-defined]
+        starts = [shlex.quote(shlex.join(container["argv"])) for container in node["containers"]]
+        lines += [f"{shlex.join(command)} {start} >/dev/null &" for start in starts]
     lines.append("wait")
     head = ssh(inventory)[0]
     endpoint = next(iter(plan["endpoints"].values()))  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from sparkcluster.errors import Interrupted, LaunchError, LeaseLost, Sparkcluste
 from sparkcluster.facts.model import Rank
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch.causes import cause
-from sparkcluster.launch.readiness import Readiness
+from sparkcluster.launch.readiness import Readiness, warnings
 from sparkcluster.launch.verify import Answer, Endpoint, verify_group
 from sparkcluster.launch.watching import INTERVAL_S, Watching
 from sparkcluster.plan.model import Plan
@@ -203,6 +203,8 @@ def follow(watching: Watching, readiness: Readiness, report: Report, clock: Call
     if event is not None:
         readiness.feed(event, clock())
         report.progress(event.node, readiness.progress[event.node].text)
+        for text in warnings(event):
+            report.note(text)
     failure = readiness.failure(clock())
     if failure:
         raise failure

@@ -39,6 +39,18 @@ class RankState:
     lines: collections.deque[str] = dataclasses.field(default_factory=lambda: collections.deque(maxlen=KEPT_LINES))
 
 
+def warnings(event: Event) -> list[str]:
+    """What the launcher said that a user should know although the launch goes on."""
+    mark = "phase=bind missing:"
+    if not isinstance(event, Lines):
+        return []
+    return [
+        f"warning: {event.node}: {line.partition(mark)[2].strip()}: sockets of Ray and torch listen on all addresses"
+        for line in event.lines
+        if mark in line
+    ]
+
+
 class Readiness:
     """Accumulates events of a launch.
 

@@ -17,7 +17,6 @@ from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.program import call
 from sparkcluster.spec.playbook import Verify
 
-
 BRIEF_TOKENS = 32
 
 

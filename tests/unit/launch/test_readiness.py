@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.errors import CommandTimeout
-from sparkcluster.launch.readiness import LAST_WORDS_S, LINK_GRACE_S, UNREADABLE_GRACE_S, Readiness
+from sparkcluster.launch.readiness import LAST_WORDS_S, LINK_GRACE_S, UNREADABLE_GRACE_S, Readiness, warnings
 from sparkcluster.launch.watching import Gone, Lines, Tick, parse
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -167,3 +167,10 @@ def test_what_the_watch_program_says_becomes_events():
         Tick("a", {"r": {"state": "running"}}, {}, listening=False)
     ]
     assert parse("a", b"bash: warning: setlocale") == []
+
+
+def test_sockets_that_stay_open_to_all_are_told_with_the_node():
+    lines = ("[sparkcluster] phase=engine vllm", "[sparkcluster] phase=bind missing: no C compiler in this image")
+    assert warnings(Lines("beta", "rank", lines)) == [
+        "warning: beta: no C compiler in this image: sockets of Ray and torch listen on all addresses"
+    ]
