@@ -1,0 +1,185 @@
+"""``up`` that is killed or interrupted at any point: the next one ends serving, with one set of containers. Stub engine."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+
+import pytest
+
+STATE = "/root/.local/state/sparkcluster"
+MODEL = "/root/models/tiny"
+
+SLOW = {"env": {"STUB_FAULT": "slow-start=60"}}
+"""A playbook whose weights take a minute."""
+
+STAGES = ("probe", "lease", "check", "stage", "start", "watch", "verify", "record")
+SAMPLE = ("start", "verify", "record")
+"""Those that every run tries: ranks half there, all there, and all there with the record under way."""
+
+
+def step(name):
+    """What ``up --json-lines`` writes when it comes to a step."""
+    return f'"event": "step", "name": "{name}"'
+
+
+def one_set(ranks, lab):
+    """The containers of every Spark: exactly one, running, and all of one release and plan."""
+    found = ranks(lab)
+    assert {node: [state for _, _, state in own] for node, own in found.items()} == {
+        spark.name: ["running"] for spark in lab.sparks
+    }
+    forms = ("io.sparkcluster.release", "io.sparkcluster.plan")
+    told = {
+        spark.run(
+            ["docker", "inspect", "-f", " ".join(f'{{{{index .Config.Labels "{key}"}}}}' for key in forms), own[0][0]]
+        ).stdout
+        for spark, own in ((spark, found[spark.name]) for spark in lab.sparks)
+    }
+    assert len(told) == 1, told
+    return found
+
+
+def serves_once_and_for_all(lab, cli, ranks, inventory=None):
+    """``up`` ends serving, with one set of containers; another changes nothing; no program of ours is left behind."""
+    inventory = inventory or lab.inventory
+    assert cli("up", inventory, "--json").ok().json["state"] == "serving"
+    found = one_set(ranks, lab)
+    again = cli("up", inventory, "--json").ok().json
+    assert (again["changed"], again["state"]) == (False, "serving")
+    assert ranks(lab) == found
+    for spark in lab.sparks:
+        assert spark.run(["sh", "-c", f"find {STATE} -name '.partial-*'"]).stdout == ""
+        until = time.monotonic() + 5
+        # The boot line of our programs, which a container's own processes do not carry.
+        while "boot=json.loads" in (left := spark.run(["ps", "-eo", "args"]).stdout) and time.monotonic() < until:
+            time.sleep(0.2)
+        assert "boot=json.loads" not in left
+
+
+@pytest.mark.parametrize(
+    "stage", [one if one in SAMPLE else pytest.param(one, marks=pytest.mark.full) for one in STAGES]
+)
+def test_up_after_an_up_that_was_killed_ends_serving(lab, cli, ranks, stage):
+    up = cli.start("up", lab.inventory, "--json-lines")
+    up.wait_for(step(stage))
+    up.kill()
+    serves_once_and_for_all(lab, cli, ranks)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(12))
+def test_up_after_a_kill_at_any_moment_ends_serving(lab, cli, ranks, seed):
+    up = cli.start("up", lab.inventory, "--json-lines")
+    up.wait_for(step("probe"))
+    time.sleep(random.Random(seed).uniform(0, 5))
+    up.kill()
+    serves_once_and_for_all(lab, cli, ranks)
+
+
+@pytest.mark.full
+def test_up_that_is_killed_again_and_again_ends_serving(lab, cli, ranks):
+    for stage in ("start", "watch", "start", "verify"):
+        up = cli.start("up", lab.inventory, "--json-lines")
+        up.wait_for(step(stage))
+        up.kill()
+        assert cli("down", lab.inventory).code == 0
+        assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
+    serves_once_and_for_all(lab, cli, ranks)
+
+
+def test_down_after_a_kill_in_the_start_leaves_nothing(lab, cli, ranks):
+    up = cli.start("up", lab.inventory, "--json-lines")
+    up.wait_for(step("start"))
+    up.kill()
+    cli("down", lab.inventory).ok()
+    # A start that was under way could still have brought something.
+    time.sleep(2)
+    assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
+    cli("down", lab.inventory).ok()
+
+
+@pytest.fixture
+def lacking(lab):
+    """The second Spark lacks the weights, and bringing them takes some seconds; it is as before afterwards."""
+    left, right = lab.sparks
+    left.run(["dd", "if=/dev/urandom", f"of={MODEL}/more.bin", "bs=1M", "count=100"])
+    right.run(["rm", "-rf", MODEL])
+    lab.fault("right", "slow-link", "160mbit")
+    yield lab
+    lab.heal()
+    for spark in lab.sparks:
+        spark.run(["rm", "-f", f"{MODEL}/more.bin"])
+
+
+def test_up_after_a_kill_in_the_middle_of_staging_goes_on(lacking, cli, ranks):
+    up = cli.start("up", lacking.inventory, "--json-lines")
+    up.wait_for("weights 0.0")
+    up.kill()
+    lacking.heal("right")
+    cli("up", lacking.inventory).ok()
+    one_set(ranks, lacking)
+    left, right = (spark.run(["sha256sum", f"{MODEL}/more.bin"]).stdout for spark in lacking.sparks)
+    assert left == right
+
+
+def test_ctrl_c_while_staging_starts_nothing_and_the_next_up_goes_on(lacking, cli, ranks):
+    up = cli.start("up", lacking.inventory, "--json-lines")
+    up.wait_for("weights 0.0")
+    up.kill(signal.SIGINT)
+    began = time.monotonic()
+    done = up.wait(30)
+    assert done.code == 130, done
+    assert time.monotonic() - began < 10
+    assert done.error["message"] == "interrupted; no rank was started"
+    assert "Traceback" not in done.err
+    assert ranks(lacking) == {spark.name: [] for spark in lacking.sparks}
+    lacking.heal("right")
+    cli("up", lacking.inventory).ok()
+    one_set(ranks, lacking)
+
+
+def test_ctrl_c_while_the_model_loads_leaves_nothing(lab, cli, ranks, variant):
+    up = cli.start("up", variant(lab, playbook=SLOW))
+    up.wait_for("loading weights")
+    up.kill(signal.SIGINT)
+    began = time.monotonic()
+    done = up.wait(30)
+    assert done.code == 130, done
+    assert time.monotonic() - began < 12
+    assert "error: interrupted; nothing is left running" in done.err
+    assert "press Ctrl-C again" in done.err
+    assert "Traceback" not in done.err
+    assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
+
+
+def test_a_second_ctrl_c_leaves_it_and_says_how_to_clean(lab, cli, ranks, variant):
+    inventory = variant(lab, playbook=SLOW)
+    up = cli.start("up", inventory)
+    up.wait_for("loading weights")
+    up.kill(signal.SIGINT)
+    up.wait_for("press Ctrl-C again")
+    up.kill(signal.SIGINT)
+    done = up.wait(30)
+    assert done.code == 130, done
+    assert "interrupted again; ranks may still run on left, right" in done.err
+    assert "hint: sparkcluster down" in done.err
+    assert "Traceback" not in done.err
+    cli("down", inventory).ok()
+    assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("stage", ["probe", "lease", "check", "start", "verify", "record"])
+def test_ctrl_c_at_any_stage_is_130_in_one_line(lab, cli, ranks, stage):
+    up = cli.start("up", lab.inventory, "--json-lines")
+    up.wait_for(step(stage))
+    up.kill(signal.SIGINT)
+    done = up.wait(30)
+    assert done.code == 130, done
+    assert done.error["kind"] == "Interrupted"
+    assert "Traceback" not in done.err
+    if stage != "record":
+        assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
+    serves_once_and_for_all(lab, cli, ranks)
