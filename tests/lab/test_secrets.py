@@ -1,0 +1,243 @@
+"""Secrets are seen nowhere, what is hostile runs nothing, and a node that is away costs one time-out. Stub engine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+
+HF_TOKEN = "hf_dIsTiNcTiVe0Token7Value"
+API_KEY = "kEy-dIsTiNcTiVe-9f2c~value"
+CONNECT_S = 10
+"""The product's limit for connecting to a node."""
+
+
+class Watcher:
+    """Reads every command line on this machine, and so on all virtual Sparks, again and again."""
+
+    def __init__(self, *words):
+        self.words = [word.encode() for word in words]
+        self.seen: set[bytes] = set()
+        self.count = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def _watch(self):
+        while not self._over.wait(0.005):
+            self.count += 1
+            for entry in Path("/proc").iterdir():
+                if entry.name.isdigit():
+                    with contextlib.suppress(OSError):
+                        line = (entry / "cmdline").read_bytes()
+                        if any(word in line for word in self.words):
+                            self.seen.add(line)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error):
+        self._over.set()
+        self._thread.join()
+
+
+def files_with(spark, word):
+    """Every file of the Spark that holds ``word``, where people and programs leave such things; and who may read it."""
+    places = [
+        "/root",
+        "/home",
+        "/tmp",
+        "/run",
+        "/var/log",
+        "/var/lib/docker/containers",
+        "/var/tmp",
+        "/dev/shm",
+        "/etc",
+    ]
+    # Files come and go while grep looks, and it says so by its exit code.
+    found = spark.run(["grep", "-rlsF", "--devices=skip", "-e", word, *places], check=False).stdout.splitlines()
+    nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "test", "-r"]
+    return {path: spark.run([*nobody, path], check=False).returncode == 0 for path in found}
+
+
+def post(spark, key=None):
+    """Status of a completion asked from this machine."""
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    request = urllib.request.Request(
+        f"http://{spark.host}:8000/v1/chat/completions", json.dumps(body).encode(), headers
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=20) as response:
+            return response.status
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def commands(inventory):
+    """Whatever may tell something of a cluster, in the order of its life."""
+    yield from (("plan", inventory), ("plan", inventory, "--json"))
+    yield from (("up", inventory, "--json-lines"), ("up", inventory, "--json"))
+    yield from (("status", inventory), ("status", inventory, "--json"), ("releases", inventory, "--json"))
+    yield from (("logs", inventory), ("ask", inventory, "Hello", "--max-tokens", "8"))
+
+
+@pytest.mark.parametrize("source", ["env", pytest.param("file", marks=pytest.mark.full)])
+def test_secrets_are_seen_by_nobody(lab, cli, ranks, variant, tmp_path, source):
+    environment = {"HF_TOKEN": HF_TOKEN, "THE_KEY": API_KEY}
+    key = {"env": "THE_KEY"}
+    if source == "file":
+        file = tmp_path / "api-key"
+        file.write_text(API_KEY + "\n")
+        key = {"file": str(file)}
+        del environment["THE_KEY"]
+    inventory = variant(lab, playbook={"secrets": ["HF_TOKEN"]}, api={"key": key})
+    with Watcher(HF_TOKEN, API_KEY) as watcher:
+        told = [cli(*words, env=environment).ok() for words in commands(inventory)]
+        assert told[3].json["changed"] is False
+        assert len(told[-1].out.split()) > 1
+        assert (post(lab.sparks[0]), post(lab.sparks[0], "wrong"), post(lab.sparks[0], API_KEY)) == (401, 401, 200)
+    assert watcher.count > 50
+    assert watcher.seen == set()
+
+    ray_token = None
+    for spark in lab.sparks:
+        ((_, name, _),) = ranks(lab)[spark.name]
+        env_file = f"/root/.local/state/sparkcluster/clusters/{lab.name}/ranks/{name}/secrets.env"
+        assert spark.run(["stat", "-c", "%a %U", env_file]).stdout.split() == ["600", "root"]
+        held = dict(line.split("=", 1) for line in spark.run(["cat", env_file]).stdout.splitlines())
+        assert held["HF_TOKEN"] == HF_TOKEN
+        ray_token = ray_token or held["RAY_AUTH_TOKEN"]
+        assert held["RAY_AUTH_TOKEN"] == ray_token
+        inside = spark.run(["docker", "exec", name, "printenv", "HF_TOKEN"]).stdout.strip()
+        assert inside == HF_TOKEN
+        for word in (HF_TOKEN, API_KEY, ray_token):
+            assert word not in spark.run(["sh", "-c", f"docker logs {name} 2>&1"]).stdout
+            assert [path for path, readable in files_with(spark, word).items() if readable] == []
+            ours = [path for path in files_with(spark, word) if "/docker/" not in path]
+            assert ours == ([env_file] if word in held.values() else [])
+    assert "VLLM_API_KEY" not in spark.run(["cat", env_file]).stdout, "only the head serves the API"
+    for word in (HF_TOKEN, API_KEY, ray_token):
+        for done in told:
+            assert word not in done.out + done.err, done.argv
+        kept = [path for path in cli.home.rglob("*") if path.is_file() and word.encode() in path.read_bytes()]
+        assert kept == []
+
+    cli("down", inventory, env=environment).ok()
+    for spark in lab.sparks:
+        for word in (HF_TOKEN, API_KEY, ray_token):
+            assert files_with(spark, word) == {}
+
+
+@pytest.mark.parametrize(
+    ("environment", "key", "said"),
+    [
+        ({}, None, "HF_TOKEN is not set"),
+        ({"HF_TOKEN": "two\nlines"}, None, "the value of HF_TOKEN holds a line break"),
+        ({"HF_TOKEN": HF_TOKEN}, {"env": "THE_KEY"}, "THE_KEY is not set"),
+        ({"HF_TOKEN": HF_TOKEN}, {"file": "/no/such/key"}, "cannot read the API key from /no/such/key"),
+    ],
+)
+def test_a_secret_without_a_value_is_exit_2_before_anything_changes(lab, cli, ranks, variant, environment, key, said):
+    inventory = variant(lab, playbook={"secrets": ["HF_TOKEN"]}, **({"api": {"key": key}} if key else {}))
+    done = cli("up", inventory, env={"HF_TOKEN": "", **environment})
+    assert done.code == 2, done
+    assert f"error: {said}" in done.err
+    assert "hint: " in done.err
+    assert "lines" not in done.err.replace("line break", "")
+    assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
+    for spark in lab.sparks:
+        assert spark.run(["ls", "/root/.local/state/sparkcluster/clusters"], check=False).stdout == ""
+
+
+# ------------------------------------------------------------------------------------------- hostile input
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cluster": "a; touch {mark}"},
+        {"cluster": "../../{mark}"},
+        {"cluster": "$(touch {mark})"},
+        {"nodes": [{"name": "a; touch {mark}", "host": "{host}"}]},
+        {"nodes": [{"name": "ok", "host": "$(touch {mark})"}]},
+        {"nodes": [{"name": "ok", "host": "`touch {mark}`"}]},
+        {"nodes": [{"name": "ok", "host": "-oProxyCommand=touch {mark}"}]},
+        {"ssh": {"user": "root; touch {mark}"}},
+        {"ssh": {"jump": "-oProxyCommand=touch {mark}"}},
+        {"state_dir": "/tmp/a:/b; touch {mark}"},
+        {"playbook": "; touch {mark}"},
+    ],
+    ids="-".join,
+)
+def test_names_that_hold_commands_are_refused_and_run_nothing(lab, cli, variant, tmp_path, change):
+    mark = tmp_path / "mark"
+    text = json.dumps(change).replace("{mark}", str(mark)).replace("{host}", lab.sparks[0].host)
+    inventory = variant(lab)
+    inventory.write_text(yaml.safe_dump({**yaml.safe_load(inventory.read_text()), **json.loads(text)}))
+    for command in ("up", "status"):
+        done = cli(command, inventory)
+        assert done.code == 2, done
+        assert "Traceback" not in done.err
+        assert "error: " in done.err
+    assert not mark.exists()
+    for spark in lab.sparks:
+        assert spark.run(["ls", str(mark)], check=False).returncode != 0
+
+
+def test_values_that_look_like_commands_reach_the_engine_as_they_are(lab, cli, ranks, variant):
+    evil = "$(touch /tmp/mark) `touch /tmp/mark`; touch /tmp/mark & | > /tmp/mark ' \" \\ %s {0} ~"
+    inventory = variant(
+        lab,
+        playbook={"env": {"OF_EVIL": evil}, "verify": {"prompt": evil}},
+        state_dir="/root/a b; touch $(mark) ' & #",
+    )
+    cli("up", inventory).ok()
+    assert cli("up", inventory, "--json").ok().json["changed"] is False
+    for spark in lab.sparks:
+        ((_, name, _),) = ranks(lab)[spark.name]
+        assert spark.run(["docker", "exec", name, "printenv", "OF_EVIL"]).stdout == evil + "\n"
+        assert spark.run(["docker", "exec", name, "ls", "/tmp/mark"], check=False).returncode != 0
+        assert spark.run(["sh", "-c", "ls /tmp/mark /root/mark"], check=False).stdout == ""
+        assert spark.run(["ls", "/root/a b; touch $(mark) ' & #/clusters"]).stdout.split() == [lab.name]
+    cli("ask", inventory, evil, "--max-tokens", "4").ok()
+    cli("down", inventory).ok()
+    assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
+    for spark in lab.sparks:
+        spark.run(["rm", "-rf", "/root/a b; touch $(mark) ' & #"])
+
+
+# ------------------------------------------------------------------------------------------- nodes that are away
+
+
+def test_a_node_whose_sshd_hangs_costs_its_time_out_once_and_is_named(lab, cli, ranks):
+    lab.fault("right", "ssh-hang")
+    done = cli("up", lab.inventory, "--json")
+    assert done.code == 1, done
+    assert CONNECT_S - 1 <= done.seconds <= CONNECT_S + 6
+    findings = done.json["findings"]
+    assert [(one["code"], one["node"]) for one in findings if one["severity"] == "error"] == [("SSH-003", "right")]
+    assert ranks(lab)["left"] == []
+    lab.heal()
+    assert cli("up", lab.inventory).code == 0
+
+
+def test_a_node_that_is_away_is_named_beside_what_ails_the_others(lab, cli, variant):
+    nodes = [
+        {"name": "left", "host": lab.sparks[0].host},
+        {"name": "nobody", "host": lab.sparks[1].host, "ssh": {"port": 9}},
+    ]
+    lab.fault("left", "driver", "none")
+    done = cli("up", variant(lab, nodes=nodes), "--json")
+    assert done.code == 1, done
+    errors = {(one["code"], one["node"]) for one in done.json["findings"] if one["severity"] == "error"}
+    assert ("SSH-002", "nobody") in errors
+    assert ("HOST-003", "left") in errors
+    assert all(one["remedy"] for one in done.json["findings"])
