@@ -109,6 +109,6 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
             f"could not clean {', '.join(left)}: {error.message}",
             node=name,
             step="stop",
-            hint=error.hint or "once it can be reached, run sparkcluster down again",
+            hint=f"{error.hint}; then sparkcluster down again" if error.hint else "run sparkcluster down again",
         )
     return Down({name: tuple(rank.name for rank in own) for name, own in ranks.items()})

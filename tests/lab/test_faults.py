@@ -28,9 +28,9 @@ def ended(up, since, limit, *words):
     """The ``up`` failed within ``limit`` seconds of ``since``, and its one error line holds all ``words``."""
     done = up.wait(60)
     took = time.monotonic() - since
-    print(f"ended after {took:.1f} s: {[line for line in done.err.splitlines() if line.startswith('error: ')]}")
-    assert done.code == 1, done
     error = [line for line in done.err.splitlines() if line.startswith("error: ")]
+    print(f"after {took:.1f} s {error}")
+    assert done.code == 1, done
     assert len(error) == 1, done
     for word in words:
         assert word in error[0], done
@@ -197,7 +197,12 @@ def test_an_image_that_differs_on_one_node_is_named(lab, cli, ranks):
     right = lab.spark("right")
     image = right.run(["docker", "images", "--format", "{{.Repository}}:{{.Tag}}"]).stdout.split()[0]
     before = right.run(["docker", "images", "-q", "--no-trunc", image]).stdout.strip()
-    steps = ("docker create --name x $1 true", "docker cp /etc/hostname x:/other", "docker commit x $1", "docker rm x")
+    steps = (
+        "docker create --name xx $1 true",
+        "docker cp /etc/hostname xx:/other",
+        "docker commit xx $1",
+        "docker rm xx",
+    )
     right.run(["sh", "-c", " && ".join(steps), "sh", image])
     try:
         done = cli("up", lab.inventory)
@@ -335,7 +340,7 @@ def test_down_says_what_it_cannot_reach_and_cleans_the_rest(serving, cli, ranks)
     done = cli("down", serving.inventory)
     assert done.code == 1, done
     assert "right" in done.err
-    assert "run sparkcluster down again" in done.err
+    assert "then sparkcluster down again" in done.err
     assert ranks(serving)["left"] == []
     serving.heal()
     cli("down", serving.inventory).ok()

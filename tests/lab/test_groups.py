@@ -106,7 +106,8 @@ def test_pipeline_parallel_over_two_sparks_answers(lab, cli, variant):
 def test_the_native_executor_joins_the_ranks_without_ray(lab, cli, variant, ranks):
     path = variant(lab, playbook={"executor": "native"})
     up = cli("up", path).ok()
-    assert "Ray" not in up.err
+    assert "starting Ray" not in up.err
+    assert "Ray formed" not in up.err
     status = cli("status", path, "--json").ok().json
     assert [node["ray"] for node in status["nodes"]] == [None, None]
     for spark in lab.sparks:

@@ -287,6 +287,7 @@ def test_a_node_taken_out_of_the_inventory_is_cleaned_by_down(lab, cli, variant,
     assert ranks(lab) == {"left": [], "right": []}
 
 
+@pytest.mark.full
 def test_up_on_fewer_nodes_than_run_says_what_differs(lab, cli, variant, ranks):
     cli("up", lab.inventory).ok()
     before = ranks(lab)
@@ -297,6 +298,7 @@ def test_up_on_fewer_nodes_than_run_says_what_differs(lab, cli, variant, ranks):
     assert ranks(lab) == before
 
 
+@pytest.mark.full
 def test_up_without_the_head_that_still_serves_touches_nothing_and_down_finds_it(lab, cli, variant, ranks):
     cli("up", lab.inventory).ok()
     before = ranks(lab)
