@@ -51,7 +51,7 @@ def unreachable(name: str, error: SparkclusterError) -> Finding:
         code=CODES.get(error.kind, "SSH-010"),
         severity="error",
         node=name,
-        summary=error.message,
+        summary=error.message.removeprefix(f"{name}: "),
         seen=error.kind,
         why="every node of a group has to be reached, or none is started",
         remedy=(error.hint,) if error.hint else (),

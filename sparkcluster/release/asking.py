@@ -55,9 +55,11 @@ def ask(
         NotServing: nothing is recorded, or it does not answer.
         UsageError: there is no such group.
     """
-    facts = gather(fleet, spec).facts
-    known = newest(facts.values())
-    if known is None or not holding(spec.inventory.cluster, facts).hashes():
+    gathered = gather(fleet, spec)
+    known = newest(gathered.facts.values())
+    if known is None or not holding(spec.inventory.cluster, gathered.facts).hashes():
+        for error in gathered.errors.values():
+            raise error
         raise NotServing(f"{spec.inventory.cluster} is down", hint=f"sparkcluster up {spec.inventory_path}")
     heads = recorded_groups(known.record)
     name = group or next(iter(heads))

@@ -106,7 +106,7 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
     if left:
         name, error = next(iter(left.items()))
         raise Left(
-            f"could not clean {', '.join(left)}: {error.message}",
+            f"could not clean {', '.join(left)}: {error.message.removeprefix(f'{name}: ')}",
             node=name,
             step="stop",
             hint=f"{error.hint}; then sparkcluster down again" if error.hint else "run sparkcluster down again",

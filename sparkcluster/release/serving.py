@@ -159,7 +159,7 @@ def node_documents(
                 "host": node.host,
                 "role": None if number is None else "head" if number == "0" else "worker",
                 "state": error.kind if error else rank.state if rank else "empty",
-                "why": error.message if error else None,
+                "why": error.message.removeprefix(f"{name}: ") if error else None,
                 "container": rank.name if rank else None,
                 "image": rank.image_id if rank else None,
                 # A group that answers has every Ray node in it; nothing else is proof.

@@ -1,0 +1,52 @@
+"""No node can be reached: every command says so of every node, and none crashes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.cli.main import guarded
+
+INVENTORY = """
+cluster: away
+nodes:
+  - {host: no-such-host.invalid, name: one}
+  - {host: 127.0.0.1, name: two, connection: ssh, ssh: {port: 1}}
+playbook: gpt-oss-120b
+"""
+
+COMMANDS = {
+    "up": [],
+    "plan": [],
+    "status": [],
+    "down": [],
+    "releases": [],
+    "stage": [],
+    "logs": [],
+    "ask": ["hello"],
+}
+
+
+@pytest.fixture
+def inventory(tmp_path: Path) -> str:
+    path = tmp_path / "inventory.yaml"
+    path.write_text(INVENTORY)
+    return str(path)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_it_ends_with_1_and_names_what_is_wrong(command, inventory, capsys):
+    assert guarded([command, inventory, *COMMANDS[command]]) == 1
+    said = "".join(capsys.readouterr())
+    assert "internal" not in said
+    assert "does not resolve" in said or "connection refused" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("command", ["up", "plan", "stage"])
+def test_all_nodes_are_examined(command, inventory, capsys):
+    assert guarded([command, inventory, "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert {(one["code"], one["node"]) for one in document["findings"]} == {("SSH-001", "one"), ("SSH-002", "two")}
