@@ -88,9 +88,6 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
         return Up(view, changed=False, release=number, answers=answers, seconds=time.monotonic() - began)
     if view.gathered.errors:
         raise FoundErrors(view.findings)
-    if view.gathered.errors:
-        # A launch needs every node, and the ranks of one that cannot be asked may still be at work.
-        view.stop_on_errors()
     secrets.check(spec)
     with Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operator=operator()).acquire(
         list(view.facts)
