@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.common import at_least, connect_fleet, inventory_argument, load_spec
 from sparkcluster.cli.output import emit_json, note
 
 
@@ -14,13 +14,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inventory_argument(parser, playbook=False)
     parser.add_argument("prompt", metavar="PROMPT", help="what to ask")
     parser.add_argument("--group", metavar="G", help="which replica; default: the first")
-    parser.add_argument("--max-tokens", metavar="N", type=int, default=512, help="default 512")
+    parser.add_argument("--max-tokens", metavar="N", type=at_least(1), default=512, help="default 512")
 
 
 def run(args: argparse.Namespace) -> int:
     """Stream one completion to stdout and its speed to stderr."""
     from sparkcluster.release.asking import ask
 
+    if not args.prompt.strip():
+        from sparkcluster.errors import UsageError
+
+        raise UsageError("PROMPT is empty", hint=f'sparkcluster ask {args.inventory} "Hello"')
     spec = load_spec(args)
     thinking = False
 

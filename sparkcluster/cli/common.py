@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,18 @@ def inventory_argument(parser: argparse.ArgumentParser, *, playbook: bool = True
 def json_argument(parser: argparse.ArgumentParser) -> None:
     """Add ``--json``."""
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout, nothing else there")
+
+
+def at_least(minimum: int) -> Callable[[str], int]:
+    """A type for ``add_argument``: a whole number that is not below ``minimum``."""
+
+    def number(text: str) -> int:
+        value = int(text)
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"must be {minimum} or more, is {value}")
+        return value
+
+    return number
 
 
 def load_spec(args: argparse.Namespace) -> Spec:

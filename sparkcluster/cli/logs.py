@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.common import at_least, connect_fleet, inventory_argument, load_spec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inventory_argument(parser, playbook=False)
     parser.add_argument("node", metavar="NODE", nargs="?", help="one node; default: all")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until Ctrl-C")
-    parser.add_argument("-n", "--tail", metavar="N", type=int, default=200, help="last N lines; default 200")
+    parser.add_argument("-n", "--tail", metavar="N", type=at_least(0), default=200, help="last N lines; default 200")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -82,12 +82,13 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
     began = time.monotonic()
     report.step("probe", count(len(fleet.hosts), "node"))
     view = look(fleet, spec)
+    if view.gathered.errors:
+        # Not asked first: an engine that has lost a node may keep whoever asks it waiting.
+        raise FoundErrors(view.findings)
     answers = settled(fleet, view, report)
     if answers is not None:
         number = view.held.release() or 0
         return Up(view, changed=False, release=number, answers=answers, seconds=time.monotonic() - began)
-    if view.gathered.errors:
-        raise FoundErrors(view.findings)
     secrets.check(spec)
     with Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operator=operator()).acquire(
         list(view.facts)
