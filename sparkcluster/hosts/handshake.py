@@ -26,7 +26,7 @@ from sparkcluster.errors import (
 )
 from sparkcluster.hosts import known_hosts
 from sparkcluster.hosts.resolve import SshTarget
-from sparkcluster.hosts.transport import Transport, prefer
+from sparkcluster.hosts.transport import Proxy, Transport, prefer
 
 KEEPALIVE_S = 10
 # A handshake is a second of CPU on a busy controller; more than this at once only slow each other down.
@@ -124,7 +124,7 @@ def _reach(name: str, target: SshTarget, through: paramiko.Transport | None, dea
                 f"{name}: {jump} {what} {target.host} port {target.port}: {error}", node=name, step="connect"
             ) from error
     if target.proxy_command:
-        return paramiko.ProxyCommand(target.proxy_command)
+        return Proxy(target.proxy_command)
     return _tcp(name, target, deadline)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import signal
+import subprocess
 from typing import Any, ClassVar
 
 import paramiko
@@ -33,6 +35,26 @@ class Transport(paramiko.Transport):
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]  # noqa: SLF001
         MSG_CHANNEL_REQUEST: _handle_request,
     }
+
+
+class Proxy(paramiko.ProxyCommand):
+    """ssh_config's ProxyCommand in a session of its own.
+
+    Ctrl-C in a terminal reaches all of our process group, and would cut the connection that the ranks are to be
+    stopped over.
+    """
+
+    def __init__(self, command: str) -> None:
+        self.cmd = shlex.split(command)
+        self.process = subprocess.Popen(
+            self.cmd,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+        self.timeout = None
 
 
 def ended_by(channel: paramiko.Channel) -> int | None:
