@@ -6,7 +6,8 @@ import argparse
 import sys
 
 from sparkcluster.cli.common import at_least, connect_fleet, inventory_argument, load_spec
-from sparkcluster.cli.output import emit_json, note
+from sparkcluster.cli.output import emit_json, note, screened
+from sparkcluster.cli.progress import Waiting
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,18 +31,19 @@ def run(args: argparse.Namespace) -> int:
 
     def show(kind: str, text: str) -> None:
         nonlocal thinking
+        waiting.end()
         if args.json:
             return
         if kind == "reasoning":
             thinking = True
-            print(text, end="", file=sys.stderr, flush=True)
+            print(screened(text, sys.stderr), end="", file=sys.stderr, flush=True)
             return
         if thinking:
             thinking = False
             print(file=sys.stderr)
-        print(text, end="", flush=True)
+        print(screened(text, sys.stdout), end="", flush=True)
 
-    with connect_fleet(spec) as fleet:
+    with connect_fleet(spec) as fleet, Waiting("waiting for the first word") as waiting:
         done = ask(fleet, spec, args.prompt, show, group=args.group, max_tokens=args.max_tokens)
     if args.json:
         emit_json(done.document)

@@ -34,7 +34,8 @@ def run(args: argparse.Namespace) -> int:
                 "cluster": spec.inventory.cluster,
                 "state": "down",
                 "removed": {name: list(ranks) for name, ranks in done.removed.items()},
-            }
+            },
+            line=args.json_lines,
         )
         return 0
     count = sum(len(ranks) for ranks in done.removed.values())

@@ -4,31 +4,51 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from sparkcluster.cli.common import at_least, connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.output import emit_json, screened
+from sparkcluster.cli.progress import Waiting
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``logs``."""
     inventory_argument(parser, playbook=False)
     parser.add_argument("node", metavar="NODE", nargs="?", help="one node; default: all")
+    parser.add_argument("--json-lines", action="store_true", help="each line as a JSON document of its own on stdout")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until Ctrl-C")
     parser.add_argument("-n", "--tail", metavar="N", type=at_least(0), default=200, help="last N lines; default 200")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the log of one or all nodes, each line after its node's name."""
+    from sparkcluster.errors import UsageError
     from sparkcluster.release.logs import follow
+    from sparkcluster.report import count
 
+    if args.json and args.follow:
+        raise UsageError("--json is one document, and following has no end", hint="--json-lines in place of --json")
     spec = load_spec(args)
+    lines_seen: list[dict[str, str]] = []
     width = max(len(node.label) for node in spec.inventory.nodes)
 
     def show(node: str, lines: tuple[str, ...]) -> None:
+        waiting.end()
         for line in lines:
-            if args.json:
+            if args.json_lines:
                 print(json.dumps({"node": node, "line": line}), flush=True)
+            elif args.json:
+                lines_seen.append({"node": node, "line": line})
             else:
-                print(f"{node:<{width}} | {line}", flush=True)
+                print(f"{node:<{width}} | {screened(line, sys.stdout)}", flush=True)
 
-    with connect_fleet(spec) as fleet:
-        return follow(fleet, spec, show, node=args.node, tail=args.tail, go_on=args.follow)
+    with connect_fleet(spec) as fleet, Waiting(f"asking {count(len(fleet.hosts), 'node')}") as waiting:
+        try:
+            code = follow(fleet, spec, show, node=args.node, tail=args.tail, go_on=args.follow)
+        except KeyboardInterrupt:
+            if not args.follow:
+                raise
+            return 130  # how following ends; there is nothing to tell
+    if args.json:
+        emit_json({"cluster": spec.inventory.cluster, "lines": lines_seen})
+    return code

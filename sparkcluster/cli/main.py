@@ -51,6 +51,8 @@ def main(argv: Sequence[str]) -> int:
     first = argv[0] if argv else ""
     if first in COMMANDS:
         return _run(first, argv[1:])
+    if first == "help" and argv[1:2] and argv[1] in COMMANDS:
+        return _run(argv[1], ["--help"])
     if first in {"-h", "--help", "help"}:
         sys.stdout.write(usage())
     elif first in {"-V", "--version"}:
@@ -148,13 +150,25 @@ def _fail(error: SparkclusterError, argv: Sequence[str]) -> int:
     from sparkcluster.cli.output import emit_json, render_error
 
     words = argv[: list(argv).index("--")] if "--" in argv else argv
-    if "--json" in words or "--json-lines" in words:
+    if error.hint:
+        error.hint = _with_inventory(error.hint, words)
+    if "--json-lines" in words:
+        emit_json(error.as_json(), line=True)
+    elif "--json" in words:
         emit_json(error.as_json())
     else:
         sys.stdout.flush()
         render_error(error)
     sys.stdout.flush()
     return error.exit_code
+
+
+def _with_inventory(hint: str, words: Sequence[str]) -> str:
+    """``hint`` with the path that the user gave in place of INVENTORY, so that it can be pasted."""
+    import shlex
+
+    given = next((word for word in words[1:] if not word.startswith("-") and os.path.isfile(word)), None)  # noqa: PTH113
+    return hint if given is None else hint.replace("INVENTORY", shlex.quote(given))
 
 
 def _internal(error: BaseException, argv: Sequence[str]) -> int:

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 _COLOURS = {"error": "1;31", "warning": "33", "info": "34", "hint": "36"}
 _LOG_LINES = 20
+_SHORT = 18
 
 
-def emit_json(document: dict[str, Any]) -> None:
-    """Write the one document of ``--json`` to stdout: indented for people, on one line in a pipe."""
-    indent = 2 if sys.stdout.isatty() else None
+def emit_json(document: dict[str, Any], *, line: bool = False) -> None:
+    """Write the one document of ``--json`` to stdout: indented for people, on one line in a pipe or as ``line``."""
+    indent = 2 if sys.stdout.isatty() and not line else None
     say(json.dumps(document, indent=indent, ensure_ascii=False))
 
 
@@ -34,6 +35,51 @@ def note(line: str) -> None:
 def clean(text: str) -> str:
     """``text`` without what would move a terminal's cursor: logs of engines and nodes hold such things."""
     return "".join(one if one.isprintable() or one == "\t" else "�" for one in text)
+
+
+def screened(text: str, stream: TextIO) -> str:
+    """``text`` of engines and models for ``stream``: as it is into a pipe, harmless on a terminal.
+
+    Line breaks, and colours where they are welcome, stay; what moves the cursor or talks to the terminal does not.
+    """
+    if not stream.isatty():
+        return text
+    import re
+
+    parts = re.split(r"(\x1b\[[0-9;]*m|\n)", text)
+    kept = in_colour(stream)
+    shown = [clean(one) if at % 2 == 0 else one if one == "\n" or kept else "" for at, one in enumerate(parts)]
+    return "".join(shown)
+
+
+def moves(stream: TextIO) -> bool:
+    """Whether ``stream`` is a terminal on which what was written can be written over."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def program() -> str:
+    """What to type to start this program again: its name where PATH has it, else the path it was started by."""
+    import shlex
+    import shutil
+
+    started, found = sys.argv[0], shutil.which("sparkcluster")
+    if os.path.basename(started) != "sparkcluster":  # noqa: PTH119 - pathlib costs --help its time
+        return "sparkcluster"
+    if found and os.path.exists(started) and os.path.samefile(found, started):  # noqa: PTH110, PTH121 - likewise
+        return "sparkcluster"
+    return shlex.quote(started)
+
+
+def typed(text: str) -> str:
+    """``text`` with every `sparkcluster COMMAND` in it as it has to be typed here."""
+    import re
+
+    from sparkcluster.cli.main import COMMANDS
+
+    name = program()
+    if name == "sparkcluster" or "sparkcluster " not in text:
+        return text
+    return re.sub(rf"(?<![\w./-])sparkcluster (?=({'|'.join(COMMANDS)})\b)", lambda _: f"{name} ", text)
 
 
 def in_colour(stream: TextIO) -> bool:
@@ -66,7 +112,9 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     drawn = Table(box=None, pad_edge=False, header_style="bold" if in_colour(sys.stdout) else "")
     for at, column in enumerate(columns):
-        drawn.add_column(column, no_wrap=at == 0, overflow="fold")
+        # Names and dates are read at a glance; what is long anyway gives way.
+        short = max((len(row[at]) for row in rows), default=0) <= _SHORT
+        drawn.add_column(column, no_wrap=at == 0 or short, overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(clean(cell)) for cell in row))
     Console(file=sys.stdout, highlight=False, no_color=not in_colour(sys.stdout)).print(drawn)
@@ -80,7 +128,7 @@ def render_error(error: SparkclusterError) -> None:
         for problem in problems:
             note_labelled(word, str(problem))
             if problem.hint:
-                note_labelled(f"  {label('hint', sys.stderr)}", problem.hint)
+                note_labelled(f"  {label('hint', sys.stderr)}", typed(problem.hint))
         return
     where = f"{error.node}: " if error.node and error.node not in error.message else ""
     during = f" (during {error.step})" if error.step else ""
@@ -92,8 +140,9 @@ def render_error(error: SparkclusterError) -> None:
         render_finding(finding)
     for line in getattr(error, "log", ())[-_LOG_LINES:]:
         note(f"  | {line}")
-    if error.hint:
-        note_labelled(label("hint", sys.stderr), error.hint)
+    told = [remedy for finding in getattr(error, "findings", ()) for remedy in finding.remedy]
+    if error.hint and error.hint not in told:
+        note_labelled(label("hint", sys.stderr), typed(error.hint))
 
 
 def render_finding(finding: Any) -> None:
@@ -104,7 +153,7 @@ def render_finding(finding: Any) -> None:
         if text:
             note(f"    {word}: {text}")
     for remedy in finding.remedy:
-        note_labelled(f"    {label('hint', sys.stderr)}", remedy)
+        note_labelled(f"    {label('hint', sys.stderr)}", typed(remedy))
 
 
 def note_labelled(word: str, text: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
 from sparkcluster.cli.output import emit_json, note
+from sparkcluster.cli.progress import Waiting
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,10 +21,11 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.errors import FoundErrors
     from sparkcluster.findings import has_errors
     from sparkcluster.release.cluster import look
+    from sparkcluster.report import count
     from sparkcluster.spec import Spec
 
     spec: Spec = load_spec(args)
-    with connect_fleet(spec) as fleet:
+    with connect_fleet(spec) as fleet, Waiting(f"asking {count(len(fleet.hosts), 'node')}"):
         view = look(fleet, spec)
     if view.plan is None:
         if has_errors(view.findings):
@@ -31,8 +33,9 @@ def run(args: argparse.Namespace) -> int:
         view.ready()
         return 1
     document = {**view.plan.as_json(), "findings": [finding.as_json() for finding in view.findings]}
-    if args.json:
-        emit_json(document)
+    as_line = getattr(args, "json_lines", False)
+    if args.json or as_line:
+        emit_json(document, line=as_line)
     else:
         show(document)
         for finding in view.findings:

@@ -6,8 +6,11 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from sparkcluster.cli.output import moves
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
     from sparkcluster.report import Report
 
 QUIET_S = 5
+STILL_S = 15
+SILENT_S = 2
 
 
 def reporter(*, as_json: bool, json_lines: bool, stream: TextIO | None = None) -> Shown:
@@ -23,16 +28,60 @@ def reporter(*, as_json: bool, json_lines: bool, stream: TextIO | None = None) -
     err = stream or sys.stderr
     if json_lines:
         return JsonLines(sys.stdout)
-    if as_json or not err.isatty():
+    if as_json or not moves(err):
         return Lines(err)
     return Screen(err)
 
 
-class Lines:
-    """One line per step and per change of a node's phase; numbers inside a phase are not repeated."""
+class Waiting:
+    """Says on stderr what is waited for once that takes longer than two seconds; use as a context manager.
 
-    def __init__(self, stream: TextIO) -> None:
+    On a terminal the line counts the seconds and goes away; elsewhere it is said again after ``STILL_S``.
+    """
+
+    def __init__(self, text: str, stream: TextIO | None = None) -> None:
+        self._text = text
+        self._stream = stream or sys.stderr
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tell, daemon=True)
+
+    def _tell(self) -> None:
+        began, pause, moving = time.monotonic(), float(SILENT_S), moves(self._stream)
+        while not self._over.wait(pause):
+            pause = 1.0 if moving else float(STILL_S)
+            line = f"{self._text}, {time.monotonic() - began:.0f} s"
+            self._stream.write(f"\r{line}\x1b[K" if moving else f"{line}\n")
+            self._stream.flush()
+        if moving and pause != SILENT_S:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+    def end(self) -> None:
+        """Stop telling; a second call does nothing."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+
+class Lines:
+    """One line per step and per change of a node's phase; numbers inside a phase are not repeated.
+
+    A phase that goes on is said again after ``STILL_S``, with its age: a log that stands still looks like a hang.
+    """
+
+    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
+        self._clock = clock
+        self._since: dict[str, float] = {}
         self._lock = threading.Lock()
         self._said: dict[str, tuple[str, float]] = {}
 
@@ -48,11 +97,17 @@ class Lines:
     def progress(self, node: str, text: str) -> None:
         """A node is at something; the same phase again is said only after a while."""
         before, when = self._said.get(node, ("", 0.0))
-        now = time.monotonic()
+        now = self._clock()
+        if text == before:
+            if text and now - when >= STILL_S:
+                self._said[node] = (text, now)
+                self._write(f"  {node}: {text}, for {now - self._since[node]:.0f} s now")
+            return
         same_phase = before.split(" ")[:1] == text.split(" ")[:1]
-        if text == before or not text or (same_phase and now - when < QUIET_S):
+        if not text or (same_phase and now - when < QUIET_S):
             return
         self._said[node] = (text, now)
+        self._since[node] = now
         self._write(f"  {node}: {text}")
 
     def note(self, text: str) -> None:

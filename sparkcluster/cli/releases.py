@@ -7,6 +7,7 @@ import datetime as dt
 
 from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
 from sparkcluster.cli.output import emit_json, say, table
+from sparkcluster.cli.progress import Waiting
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,9 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """List what was deployed and verified, newest first."""
     from sparkcluster.release.history import history
+    from sparkcluster.report import count
 
     spec = load_spec(args)
-    with connect_fleet(spec) as fleet:
+    with connect_fleet(spec) as fleet, Waiting(f"asking {count(len(fleet.hosts), 'node')}"):
         releases = history(fleet, spec)
     if args.json:
         emit_json({"cluster": spec.inventory.cluster, "releases": releases})

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     with connect_fleet(spec) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
         done: StageReport = stage(fleet, spec, options, report)
     if args.json or args.json_lines:
-        emit_json({"cluster": spec.inventory.cluster, "dry_run": args.dry_run, **done.as_json()})
+        emit_json({"cluster": spec.inventory.cluster, "dry_run": args.dry_run, **done.as_json()}, line=args.json_lines)
         return 0
     for line in lines(done, dry_run=args.dry_run):
         say(line)

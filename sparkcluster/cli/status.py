@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
-from sparkcluster.cli.output import emit_json
+from sparkcluster.cli.output import clean, emit_json, say, table
+from sparkcluster.cli.progress import Waiting
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,9 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Tell what runs where; exit 0 only when every group answers."""
     from sparkcluster.release.serving import status
+    from sparkcluster.report import count
 
     spec = load_spec(args)
-    with connect_fleet(spec) as fleet:
+    with connect_fleet(spec) as fleet, Waiting(f"asking {count(len(fleet.hosts), 'node')}"):
         found = status(fleet, spec)
     if args.json:
         emit_json(found.document)
@@ -27,27 +30,23 @@ def run(args: argparse.Namespace) -> int:
     return 0 if found.serving else 1
 
 
-def show(document: dict[str, object]) -> None:
+def show(document: dict[str, Any]) -> None:
     """The status for people, on stdout."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(highlight=False)
+    nodes: list[dict[str, Any]] = document["nodes"]
     release = f", release {document['release']}" if document["release"] else ""
-    console.print(Text(f"{document['cluster']}: {document['state']}{release}", style="bold"))
+    unasked = all(node["why"] for node in nodes)
+    state = "not known, no node could be asked" if unasked else document["state"]
+    say(f"{document['cluster']}: {state}{release}")
     if document["lease"]:
-        console.print(Text(f"being changed by {document['lease']['operator']}"))  # type: ignore[index]
-    for group in document["groups"]:  # type: ignore[attr-defined]
-        why = f" ({group['why']})" if group["why"] else ""
-        console.print(Text(f"  {group['name']}: {group['state']}  {group['endpoint']}{why}"))
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("NODE", "ROLE", "STATE", "RAY", "CONTAINER"):
-        table.add_column(heading, no_wrap=heading != "CONTAINER", overflow="fold")
-    for node in document["nodes"]:  # type: ignore[attr-defined]
-        cells = (node["name"], node["role"], node["state"], node["ray"], node["container"])
-        table.add_row(*(Text(str(cell)) if cell else Text("-") for cell in cells))
-    console.print(table)
-    for node in document["nodes"]:  # type: ignore[attr-defined]
+        say(f"being changed by {document['lease']['operator']}")
+    for group in document["groups"]:
+        why = f" ({clean(group['why'])})" if group["why"] else ""
+        say(f"  {group['name']}: {group['state']}  {group['endpoint']}{why}")
+    rows = []
+    for node in nodes:
+        cells = (node["role"], "unreached" if node["why"] else node["state"], node["ray"], node["container"])
+        rows.append((node["name"], *(str(cell) if cell else "-" for cell in cells)))
+    table(("NODE", "ROLE", "STATE", "RAY", "CONTAINER"), rows)
+    for node in nodes:
         if node["why"]:
-            console.print(Text(f"  {node['name']}: {node['why']}"))
+            say(f"  {node['name']}: {clean(node['why'])}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
-from sparkcluster.cli.output import emit_json
+from sparkcluster.cli.output import emit_json, program
 from sparkcluster.cli.progress import reporter
 
 
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         ],
     }
     if args.json or args.json_lines:
-        emit_json(document)
+        emit_json(document, line=args.json_lines)
         return 0
     say(document, args.inventory)
     return 0
@@ -72,5 +73,6 @@ def say(document: dict[str, object], inventory: object) -> None:
     for group in document["groups"]:  # type: ignore[attr-defined]
         print(f"  {group['name']}  {group['endpoint']}  on {', '.join(group['nodes'])}")
     print(f"  model  {document['model']}")
-    print(f'  try    sparkcluster ask {inventory} "Hello"')
-    print(f"  stop   sparkcluster down {inventory}")
+    path = shlex.quote(str(inventory))
+    print(f'  try    {program()} ask {path} "Hello"')
+    print(f"  stop   {program()} down {path}")

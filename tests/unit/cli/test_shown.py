@@ -1,0 +1,122 @@
+"""What a person sees: signs of life, commands that can be pasted, and nothing that takes the terminal over."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.cli import main as frame
+from sparkcluster.cli import output, progress
+from sparkcluster.errors import FoundErrors, LaunchError
+from sparkcluster.findings import Finding
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """It is."""
+        return True
+
+
+def test_phase_that_goes_on_is_said_again_with_its_age() -> None:
+    """A log that stands still for a minute looks like a hang."""
+    now, stream = [0.0], io.StringIO()
+    lines = progress.Lines(stream, clock=lambda: now[0])
+    for second in range(40):
+        now[0] = float(second)
+        lines.progress("a", "loading")
+    assert stream.getvalue().splitlines() == [
+        "  a: loading",
+        "  a: loading, for 15 s now",
+        "  a: loading, for 30 s now",
+    ]
+
+
+def test_waiting_speaks_only_when_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick, slow = io.StringIO(), Said()
+    with progress.Waiting("asking 2 nodes", quick):
+        pass
+    assert quick.getvalue() == ""
+    monkeypatch.setattr(progress, "SILENT_S", 0)
+    with progress.Waiting("asking 2 nodes", slow) as waiting:
+        assert slow.something.wait(10)
+        waiting.end()
+        waiting.end()
+    assert slow.getvalue() == "asking 2 nodes, 0 s\n"
+
+
+class Said(io.StringIO):
+    """A stream that tells when something was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.something = threading.Event()
+
+    def flush(self) -> None:
+        """Called after each line."""
+        self.something.set()
+
+
+@pytest.mark.parametrize(("term", "kind"), [("dumb", progress.Lines), ("xterm", progress.Screen)])
+def test_terminal_that_cannot_be_written_over_gets_lines(
+    term: str, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    assert type(progress.reporter(as_json=False, json_lines=False, stream=Terminal())) is kind
+
+
+def test_logs_and_answers_cannot_drive_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    hostile = "\x1b[31mred\x1b[0m\n\x1b]0;title\x07\x1b[2Jgone"
+    assert output.screened(hostile, Terminal()) == "\x1b[31mred\x1b[0m\n�]0;title��[2Jgone"
+    assert output.screened(hostile, io.StringIO()) == hostile
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert output.screened("\x1b[31mred\x1b[0m", Terminal()) == "red"
+
+
+def test_hints_name_the_inventory_and_the_program_as_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a virtual environment that is not on PATH, `sparkcluster` alone is not found."""
+    inventory = tmp_path / "my pair.yaml"
+    inventory.write_text("")
+    monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/sparkcluster"])
+    error = LaunchError("it died", hint="its log: sparkcluster logs INVENTORY spark-b; sparkcluster 0.1 is a version")
+    frame._fail(error, ["up", "--json-lines-not", str(inventory)])
+    told = capsys.readouterr().err.splitlines()
+    assert told[-1] == (
+        f"hint: its log: /opt/venv/bin/sparkcluster logs '{inventory}' spark-b; sparkcluster 0.1 is a version"
+    )
+
+
+def test_hint_of_a_finding_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    output.render_error(FoundErrors([Finding("NET-001", "error", "no link", node="a", remedy=("plug it in",))]))
+    assert capsys.readouterr().err.count("plug it in") == 1
+
+
+def test_json_lines_stay_lines_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stdout", stream)
+    output.emit_json({"a": {"b": 1}}, line=True)
+    assert stream.getvalue() == '{"a": {"b": 1}}\n'
+    output.emit_json({"a": {"b": 1}})
+    assert json.loads(stream.getvalue().split("\n", 1)[1]) == {"a": {"b": 1}}
+
+
+def test_help_of_a_command_in_the_other_order(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        frame.guarded(["help", "up"])
+    assert capsys.readouterr().out.startswith("usage: sparkcluster up")
+
+
+def test_following_as_one_document_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inventory = Path(__file__).resolve().parents[3] / "inventory" / "localhost.yaml"
+    assert frame.guarded(["logs", str(inventory), "-f", "--json"]) == 2
+    assert "--json-lines" in json.loads(capsys.readouterr().out)["error"]["hint"]
