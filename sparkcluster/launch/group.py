@@ -10,12 +10,14 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from sparkcluster.errors import Interrupted, LaunchError, LeaseLost, SparkclusterError
 from sparkcluster.facts.model import Rank
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch.causes import cause
+from sparkcluster.launch.last_words import keep, pointed
 from sparkcluster.launch.readiness import Readiness, warnings
 from sparkcluster.launch.verify import Answer, Endpoint, verify_group
 from sparkcluster.launch.watching import INTERVAL_S, Watching
@@ -31,12 +33,17 @@ START_S = 180
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Launch:
-    """What a launch needs to know besides the nodes themselves."""
+    """What a launch needs to know besides the nodes themselves.
+
+    Attributes:
+        logs: directory that the ranks' last lines are written to when it fails; None for nowhere.
+    """
 
     plan: Plan
     topology: Topology
     verify: Verify
     ready_timeout_s: float
+    logs: Path | None = None
 
 
 def ranks_of(plan: Plan) -> dict[str, list[Rank]]:
@@ -183,18 +190,36 @@ def await_answers(
     readiness = Readiness(plan, topology, now=clock())
     asking = Asking(fleet, launch)
     with Watching(fleet, {name: watch_request(plan, topology, name) for name in plan.nodes}) as watching:
-        while not asking.done():
-            follow(watching, readiness, report, clock)
-            asking.begin(readiness.ready_groups(), report)
-            if asking.failures:
-                # A wrong answer may be a dying engine's: give its death a moment to be seen, and named.
-                settle(watching, readiness, report, clock)
-                raise unanswered(asking.failures[0], readiness, plan)
-            if clock() - readiness.started > launch.ready_timeout_s:
-                raise readiness.overdue(launch.ready_timeout_s)
-        if readiness.dying:
-            settle(watching, readiness, report, clock)
+        try:
+            until_answered(watching, readiness, asking, launch, report=report, clock=clock)
+        except LaunchError as error:
+            if launch.logs is not None and keep(launch.logs, readiness.logs()):
+                error.hint = pointed(error.hint, launch.logs)
+            raise
     return asking.answers
+
+
+def until_answered(
+    watching: Watching,
+    readiness: Readiness,
+    asking: Asking,
+    launch: Launch,
+    *,
+    report: Report,
+    clock: Callable[[], float],
+) -> None:
+    """Return once every group has answered twice; LaunchError where that will not be."""
+    while not asking.done():
+        follow(watching, readiness, report, clock)
+        asking.begin(readiness.ready_groups(), report)
+        if asking.failures:
+            # A wrong answer may be a dying engine's: give its death a moment to be seen, and named.
+            settle(watching, readiness, report, clock)
+            raise unanswered(asking.failures[0], readiness, launch.plan)
+        if clock() - readiness.started > launch.ready_timeout_s:
+            raise readiness.overdue(launch.ready_timeout_s)
+    if readiness.dying:
+        settle(watching, readiness, report, clock)
 
 
 def follow(watching: Watching, readiness: Readiness, report: Report, clock: Callable[[], float]) -> None:

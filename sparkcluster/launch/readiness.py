@@ -212,6 +212,13 @@ class Readiness:
                 lines += list(rank.lines)[-SHOWN_LINES:]
         return tuple(lines[-SHOWN_LINES:])
 
+    def logs(self) -> dict[str, tuple[str, ...]]:
+        """Every line that was kept, by node."""
+        return {
+            name: tuple(line for rank in self.ranks.values() if rank.node == name for line in rank.lines)
+            for name in self.plan.nodes
+        }
+
     def overdue(self, limit_s: float) -> LaunchError:
         """The launch did not answer within ``limit_s``: name who stands at what."""
         groups = [group for group in self.plan.groups if group.name not in self.ready_groups()] or list(

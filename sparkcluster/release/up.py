@@ -11,6 +11,7 @@ from sparkcluster.errors import FoundErrors, Interrupted, LaunchError, NotServin
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import standalone
 from sparkcluster.launch import group as launching
+from sparkcluster.launch import last_words
 from sparkcluster.launch.verify import Answer, brief, complete, judge
 from sparkcluster.plan.diff import difference
 from sparkcluster.plan.model import Plan
@@ -343,6 +344,7 @@ class Walk:
             topology,
             self.spec.playbook.verify,
             self.options.timeout_s or self.spec.playbook.ready_timeout_s,
+            last_words.directory(self.spec.inventory.cluster),
         )
         answers = launching.run(self.fleet, self.changer, launch, steps, self.report)
         self.step("record", f"release {self.number}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -46,8 +48,12 @@ def none_left(ranks, lab):
 def test_a_worker_that_is_killed_ends_the_launch_and_its_head(loading, lab, ranks):
     lab.fault("right", "kill-worker")
     done = ended(loading, time.monotonic(), DEAD_RANK_S, "right", "SIGKILL")
-    assert "hint: " in done.err
     none_left(ranks, lab)
+    # The ranks are gone and their words are not.
+    hint = next(line for line in done.err.splitlines() if line.startswith("hint: "))
+    kept = Path(re.search(r"/\S+/failed/\S+/", hint)[0])
+    assert "died unexpectedly" in (kept / "left.log").read_text()
+    assert "[sparkcluster]" in (kept / "right.log").read_text()
 
 
 @pytest.mark.full
@@ -193,7 +199,7 @@ def test_an_image_that_nobody_has_is_named_and_nothing_starts(lab, cli, variant,
 
 
 @pytest.mark.full
-def test_an_image_that_differs_on_one_node_is_named(lab, cli, ranks):
+def test_an_image_that_differs_on_one_node_is_found_and_replaced(lab, cli, ranks):
     right = lab.spark("right")
     image = right.run(["docker", "images", "--format", "{{.Repository}}:{{.Tag}}"]).stdout.split()[0]
     before = right.run(["docker", "images", "-q", "--no-trunc", image]).stdout.strip()
@@ -204,13 +210,12 @@ def test_an_image_that_differs_on_one_node_is_named(lab, cli, ranks):
         "docker rm xx",
     )
     right.run(["sh", "-c", " && ".join(steps), "sh", image])
-    try:
-        done = cli("up", lab.inventory)
-        assert done.code == 1, done
-        assert "IMG-001" in done.err
-        none_left(ranks, lab)
-    finally:
-        right.run(["docker", "tag", before, image])
+    plan = cli("plan", lab.inventory, "--json")
+    assert plan.code == 1, plan
+    found = [finding for finding in plan.json["findings"] if finding["severity"] == "error"]
+    assert [(finding["code"], finding["node"]) for finding in found] == [("IMG-001", "right")]
+    cli("up", lab.inventory).ok()
+    assert right.run(["docker", "images", "-q", "--no-trunc", image]).stdout.strip() == before
 
 
 @pytest.mark.full

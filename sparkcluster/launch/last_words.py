@@ -1,0 +1,42 @@
+"""Logs of a launch that failed, kept where it was started: its ranks are removed, and their own logs with them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_COMMAND = re.compile(r"sparkcluster logs INVENTORY(?: [\w.-]+)?")
+
+
+def directory(cluster: str) -> Path:
+    """Where the logs of the last launch of ``cluster`` that failed lie, below the user's state directory."""
+    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(base).expanduser() / "sparkcluster" / "failed" / cluster
+
+
+def keep(place: Path, logs: Mapping[str, Sequence[str]]) -> bool:
+    """Write one file for each node into ``place``, readable by the user alone; False where that cannot be done."""
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for old in place.glob("*.log"):
+            old.unlink()
+        for node, lines in logs.items():
+            path = place / f"{re.sub('[^A-Za-z0-9_.-]', '-', node)}.log"
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.writelines(f"{line}\n" for line in lines)
+    except OSError:
+        return False
+    return True
+
+
+def pointed(hint: str | None, place: Path) -> str:
+    """``hint`` with the kept logs in place of the command that would find none any more."""
+    where = f"{place}/"
+    if hint is None:
+        return f"the ranks' last lines are in {where}"
+    if _COMMAND.search(hint):
+        return _COMMAND.sub(lambda _: where, hint)
+    return f"{hint}; the ranks' last lines are in {where}"
