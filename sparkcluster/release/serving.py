@@ -14,6 +14,9 @@ from sparkcluster.release.records import Holding, holding, newest
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Verify
 
+# A busy engine gives one token within seconds, since it serves short requests between long ones.
+STATUS_LIMIT_S = 30.0
+
 
 def recorded_groups(recorded: dict[str, Any]) -> dict[str, str]:
     """Head of every group of a recorded release, by the group's name."""
@@ -35,14 +38,28 @@ def recorded_endpoint(recorded: dict[str, Any], group: str) -> Endpoint:
 
 
 def ask_recorded(
-    fleet: Fleet, recorded: dict[str, Any], *, group: str | None = None, max_tokens: int = 1
+    fleet: Fleet,
+    recorded: dict[str, Any],
+    *,
+    group: str | None = None,
+    max_tokens: int = 1,
+    limit_s: float | None = None,
 ) -> dict[str, Answer]:
     """A short completion of every group (or ``group``) of a recorded release; answers by group.
+
+    Args:
+        fleet: the nodes.
+        recorded: the release.
+        group: name of the only one to ask.
+        max_tokens: how much it shall say.
+        limit_s: the most seconds that an answer may take; default: what its playbook allows.
 
     Raises:
         NotServing: one does not answer.
     """
     verify = Verify.model_validate(recorded.get("playbook", {}).get("verify", {}))
+    if limit_s is not None:
+        verify = verify.model_copy(update={"timeout_s": min(limit_s, verify.timeout_s)})
     answers = {}
     for name, head in recorded_groups(recorded).items():
         if group in {None, name}:
@@ -111,7 +128,7 @@ def group_documents(fleet: Fleet, recorded: dict[str, Any], held: Holding) -> li
         ready, why = False, None
         if all(running):
             try:
-                ask_recorded(fleet, recorded, group=name)
+                ask_recorded(fleet, recorded, group=name, limit_s=STATUS_LIMIT_S)
                 ready = True
             except NotServing as error:
                 why = error.message
