@@ -36,20 +36,23 @@ def follow(
 
     Raises:
         NotServing: nothing runs there.
+        HostError: nothing runs where we could ask, and not every node could be asked.
     """
     known = [one.label for one in spec.inventory.nodes]
     if node is not None and node not in known:
         raise UsageError(f"{node} is not in the inventory", hint=f"its nodes: {', '.join(known)}")
     gathered = gather(fleet, spec, [node] if node else None)
-    for name, error in gathered.errors.items():
-        show(name, (f"[sparkcluster] {error.message}",))
     ranks = {name: own for name, own in holding(spec.inventory.cluster, gathered.facts).own.items() if own}
     if not ranks:
+        for error in gathered.errors.values():  # what runs may be where nobody could ask
+            raise error
         raise NotServing(
             f"no rank of {spec.inventory.cluster} on {node or 'any node'}",
             node=node,
             hint=f"sparkcluster up {spec.inventory_path}",
         )
+    for name, error in gathered.errors.items():
+        show(name, (f"[sparkcluster] {error.message.removeprefix(f'{name}: ')}",))
     requests = {
         name: {
             "ranks": [

@@ -43,6 +43,8 @@ def test_it_ends_with_1_and_names_what_is_wrong(command, inventory, capsys):
     assert "internal" not in said
     assert "does not resolve" in said or "connection refused" in said
     assert "Traceback" not in said
+    # What serves may be where nobody could ask, so that starting it is no advice.
+    assert f"sparkcluster up {inventory}" not in said
 
 
 @pytest.mark.parametrize("command", ["up", "plan", "stage"])
