@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from sparkcluster.errors import SparkclusterError
+from sparkcluster.errors import CommandFailed, SparkclusterError
 from sparkcluster.facts.model import Rank
 from sparkcluster.gather import gather
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch import group as launching
 from sparkcluster.release.cluster import operator
 from sparkcluster.release.lease import Lease
-from sparkcluster.release.records import holding, newest
+from sparkcluster.release.records import holding, newest, unreadable
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
@@ -86,6 +86,10 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
             # What was seen before the lease was ours may have changed since.
             now = gather(fleet, spec, list(facts))
             left |= now.errors
+            left |= {
+                name: CommandFailed(why, node=name, hint=f"on {name}: systemctl status docker")
+                for name, why in unreadable(now.facts).items()
+            }
             held = holding(spec.inventory.cluster, now.facts)
             ranks = {name: own for name, own in held.own.items() if own}
             if ranks:

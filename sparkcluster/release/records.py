@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sparkcluster.facts.model import Facts, Rank, ReleaseFact, read
+from sparkcluster.facts.model import Facts, Rank, ReleaseFact, Unread, read
 from sparkcluster.plan.model import Plan
 from sparkcluster.spec import Spec
 
@@ -118,6 +118,11 @@ class Holding:
         }
         only = numbers.pop() if len(numbers) == 1 else ""
         return int(only) if only.isdigit() else None
+
+
+def unreadable(facts: Mapping[str, Facts]) -> dict[str, str]:
+    """Nodes that could not say which ranks they have, and why: none seen there is not none there."""
+    return {name: one.ranks.unread for name, one in facts.items() if isinstance(one.ranks, Unread)}
 
 
 def holding(cluster: str, facts: Mapping[str, Facts]) -> Holding:

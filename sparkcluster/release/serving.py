@@ -10,7 +10,7 @@ from sparkcluster.facts.model import read
 from sparkcluster.gather import Gathered, gather
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch.verify import Answer, Endpoint, complete
-from sparkcluster.release.records import Holding, holding, newest
+from sparkcluster.release.records import Holding, holding, newest, unreadable
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Verify
 
@@ -100,7 +100,8 @@ def status(fleet: Fleet, spec: Spec) -> Status:
         (one for facts in gathered.facts.values() if (one := read(facts.lease)) is not None and one.held),
         None,
     )
-    state = overall(groups, held, gathered, leased=lease is not None)
+    blind = unreadable(gathered.facts)
+    state = overall(groups, held, blind=bool(gathered.errors or blind), leased=lease is not None)
     first = groups[0] if groups else None
     return Status(
         {
@@ -147,12 +148,12 @@ def group_documents(fleet: Fleet, recorded: dict[str, Any], held: Holding) -> li
     return documents
 
 
-def overall(groups: list[dict[str, Any]], held: Holding, gathered: Gathered, *, leased: bool) -> str:
-    """One word for the cluster: serving, starting, degraded or down."""
-    if groups and all(group["ready"] for group in groups) and not gathered.errors:
+def overall(groups: list[dict[str, Any]], held: Holding, *, blind: bool, leased: bool) -> str:
+    """One word for the cluster: serving, starting, degraded or down; ``blind`` where a node could not be looked at."""
+    if groups and all(group["ready"] for group in groups) and not blind:
         return "serving"
     if not held.anything:
-        return "starting" if leased else "degraded" if gathered.errors else "down"
+        return "starting" if leased else "degraded" if blind else "down"
     return "starting" if leased else "degraded"
 
 
@@ -162,6 +163,7 @@ def node_documents(
     """One document for each node of the inventory."""
     ready = {name for group in groups if group["ready"] for name in group["nodes"]}
     planned = recorded.get("plan", {}).get("nodes", {})
+    blind = unreadable(gathered.facts)
     documents: list[dict[str, Any]] = []
     for node in spec.inventory.nodes:
         name = node.label
@@ -175,8 +177,8 @@ def node_documents(
                 "name": name,
                 "host": node.host,
                 "role": None if number is None else "head" if number == "0" else "worker",
-                "state": error.kind if error else rank.state if rank else "empty",
-                "why": error.message.removeprefix(f"{name}: ") if error else None,
+                "state": error.kind if error else rank.state if rank else "unknown" if name in blind else "empty",
+                "why": error.message.removeprefix(f"{name}: ") if error else blind.get(name),
                 "container": rank.name if rank else None,
                 "image": rank.image_id if rank else None,
                 # A group that answers has every Ray node in it; nothing else is proof.

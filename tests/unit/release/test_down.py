@@ -1,0 +1,126 @@
+"""``down``: what it removes, where, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.errors import HostTimeout, LeaseHeld
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.release.down import Left, down, former_nodes
+from sparkcluster.release.records import record
+from sparkcluster.report import Silent
+
+
+class Spark(FakeHost):
+    """A node with facts; its ranks go when they are stopped."""
+
+    def __init__(self, name, world):
+        super().__init__(name)
+        self.world = world
+        self.away = False
+        self.program("probe", lambda _: world.facts[name].model_dump(mode="json"))
+        self.program("lease", [{"epoch": 4}, {"granted": 5}])
+        self.program("agent", self.change)
+
+    def run(self, argv, **kwargs):
+        if self.away:
+            raise HostTimeout(f"{self.name} did not answer within 10 s", node=self.name, hint=f"ping {self.name}")
+        return super().run(argv, **kwargs)
+
+    def change(self, request):
+        assert request["epoch"] == 5
+        for step in request["steps"]:
+            if step["do"] == "stop-containers":
+                kept = [
+                    one for one in self.world.facts[self.name].model_dump()["ranks"] if one["name"] not in step["names"]
+                ]
+                self.world.change(self.name, ranks=kept)
+        return {"results": [{} for _ in request["steps"]]}
+
+    def steps(self):
+        return [step["do"] for module, request in self.requests if module == "agent" for step in request["steps"]]
+
+
+@pytest.fixture
+def stop(world):
+    """``stop(world)`` with the nodes in ``stop.sparks``, those outside of the inventory included."""
+
+    def run(one, *away, sparks=None):
+        stop.sparks = sparks or {name: Spark(name, one) for name in one.facts}
+        for name in away:
+            stop.sparks[name].away = True
+        present = [node.label for node in one.spec.inventory.nodes]
+        return down(
+            Fleet({name: stop.sparks[name] for name in present}),
+            one.spec,
+            Silent(),
+            reach=lambda nodes: Fleet({node.label: stop.sparks[node.label] for node in nodes}),
+        )
+
+    stop = run
+    return run
+
+
+def test_every_rank_of_ours_goes_and_no_other(stop, world):
+    one = world()
+    one.run(one.plan(3), state="exited").run(one.plan(4))
+    one.run(one.plan(5), "beta", **{"io.sparkcluster.cluster": "borea"})
+    done = stop(one)
+    assert {name: len(ranks) for name, ranks in done.removed.items()} == {"alpha": 2, "beta": 2}
+    assert one.facts["alpha"].ranks == ()
+    assert [rank.name for rank in one.facts["beta"].ranks] == ["sparkcluster-atlas-5-beta"]
+    assert stop.sparks["alpha"].steps() == ["stop-containers", "delete"]
+
+
+def test_nothing_there_is_fine(stop, world):
+    assert stop(world()).removed == {}
+    assert "stop-containers" not in stop.sparks["alpha"].steps()
+
+
+def test_an_up_at_work_is_not_disturbed_though_no_rank_is_there_yet(stop, world):
+    one = world()
+    sparks = {name: Spark(name, one) for name in one.facts}
+    sparks["alpha"].program("lease", [{"held": {"operator": "ann@desk (pid 7)", "since": None, "epoch": 4}}])
+    with pytest.raises(LeaseHeld, match=r"ann@desk \(pid 7\) is changing atlas") as caught:
+        stop(one, sparks=sparks)
+    assert caught.value.exit_code == 3
+    assert all(spark.steps() == [] for spark in sparks.values())
+
+
+def test_a_node_that_is_away_is_named_and_the_others_are_cleaned(stop, world):
+    one = world()
+    with pytest.raises(Left, match="could not clean beta: beta did not answer within 10 s") as caught:
+        stop(one.run(one.plan(3)), "beta")
+    assert (caught.value.exit_code, caught.value.node) == (1, "beta")
+    assert "sparkcluster down again" in caught.value.hint
+    assert one.facts["alpha"].ranks == ()
+
+
+def test_a_node_that_cannot_tell_its_ranks_is_not_taken_for_clean(stop, world):
+    one = world()
+    one.run(one.plan(3), "alpha").change("beta", ranks={"unread": "the Docker engine does not answer"})
+    with pytest.raises(Left, match="could not clean beta: the Docker engine does not answer"):
+        stop(one)
+    assert one.facts["alpha"].ranks == ()
+
+
+def test_a_node_that_left_the_inventory_is_cleaned_by_the_last_record(stop, world):
+    whole = world()
+    whole.run(whole.plan(3)).record(whole.plan(3), 3)
+    one = world("alpha")
+    one.facts = whole.facts
+    done = stop(one)
+    assert {name: len(ranks) for name, ranks in done.removed.items()} == {"alpha": 1, "beta": 1}
+    assert one.facts["beta"].ranks == ()
+
+
+def test_former_nodes_are_reached_as_they_were(world):
+    whole = world(nodes={"beta": {"ssh": {"port": 2222, "user": "bob"}}})
+    document = record(whole.spec, whole.plan(3), number=3, operator="", verified_at=1.0, version="0")
+    (node,) = former_nodes(world("alpha").spec, document)
+    assert (node.label, node.host, node.ssh.port, node.ssh.user) == ("beta", "192.168.86.12", 2222, "bob")
+    assert former_nodes(whole.spec, document) == []
+    assert former_nodes(whole.spec, {}) == []
+    document["nodes"] = {"fe80::1": {"host": "fe80::1"}}
+    assert former_nodes(whole.spec, document)[0].label == "fe80::1"

@@ -1,0 +1,93 @@
+"""``status``: one word for the cluster, and the truth about each node."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.errors import HostTimeout
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.release.serving import status
+
+
+@pytest.fixture
+def told(world):
+    """``told(world, answers=True, away=())``: the document."""
+
+    def run(one, *, answers=True, away=()):
+        def lost(name):
+            raise HostTimeout(f"{name} did not answer within 10 s", node=name)
+
+        done = {"done": {"content": "x", "usage": None, "ttft_s": 0.1, "total_s": 0.2}}
+        error = {"error": {"status": None, "kind": "refused", "message": "nothing listens"}}
+        hosts = {}
+        for name, facts in one.facts.items():
+            hosts[name] = FakeHost(name).program("ask", done if answers else error)
+            document = facts.model_dump(mode="json")
+            hosts[name].program("probe", lambda _, n=name, d=document: lost(n) if n in away else d)
+        return status(Fleet(hosts), one.spec).document
+
+    return run
+
+
+def served(one):
+    plan = one.plan(3)
+    return one.run(plan).record(plan, 3)
+
+
+def states(document):
+    return {node["name"]: node["state"] for node in document["nodes"]}
+
+
+def test_nothing(told, world):
+    document = told(world())
+    assert (document["state"], document["endpoint"], document["release"]) == ("down", None, None)
+    assert states(document) == {"alpha": "empty", "beta": "empty"}
+
+
+def test_all_is_well(told, world):
+    document = told(served(world()))
+    assert (document["state"], document["release"], document["model"]) == ("serving", 3, "Qwen/Qwen3-8B")
+    assert document["endpoint"] == document["groups"][0]["endpoint"]
+    assert document["endpoint"].endswith("/v1")
+    assert [(node["role"], node["state"], node["ray"]) for node in document["nodes"]] == [
+        ("head", "running", "alive"),
+        ("worker", "running", "alive"),
+    ]
+
+
+def test_ranks_that_run_and_do_not_answer_do_not_serve(told, world):
+    document = told(served(world()), answers=False)
+    assert (document["state"], document["endpoint"]) == ("degraded", None)
+    assert "nothing listens" in document["groups"][0]["why"]
+    assert document["nodes"][0]["ray"] == "unknown"
+
+
+def test_a_dead_rank(told, world):
+    one = world()
+    plan = one.plan(3)
+    document = told(one.run(plan, "alpha").run(plan, "beta", state="exited").record(plan, 3))
+    assert document["state"] == "degraded"
+    assert states(document) == {"alpha": "running", "beta": "exited"}
+
+
+def test_a_node_that_is_away(told, world):
+    document = told(served(world()), away=("beta",))
+    assert document["state"] == "degraded"
+    assert states(document)["beta"] == "HostTimeout"
+    assert document["nodes"][1]["why"]
+
+
+def test_a_node_that_cannot_tell_its_ranks_is_not_called_empty(told, world):
+    document = told(world().change("beta", ranks={"unread": "the Docker engine does not answer"}))
+    assert document["state"] == "degraded"
+    assert (states(document)["beta"], document["nodes"][1]["why"]) == ("unknown", "the Docker engine does not answer")
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_an_up_at_work(told, world, running):
+    one = world()
+    one.change("alpha", lease={"epoch": 4, "held": True, "operator": "ann@desk"})
+    document = told(one.run(one.plan(3)) if running else one)
+    assert document["state"] == "starting"
+    assert document["lease"] == {"operator": "ann@desk", "epoch": 4}
