@@ -57,7 +57,11 @@ class View:
             PlanError: there are none, because.
         """
         if self.topology is None or self.plan is None:
-            raise self.unplanned or PlanError("no plan can be made before every node has the image", step="plan")
+            raise self.unplanned or PlanError(
+                "no plan can be made before every node has the image",
+                step="plan",
+                hint="sparkcluster stage INVENTORY   brings it first, and starts nothing; sparkcluster up INVENTORY does both",
+            )
         return self.topology, self.plan
 
     def stop_on_errors(self) -> None:
