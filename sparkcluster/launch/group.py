@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkcluster.errors import Interrupted, LaunchError, LeaseLost, SparkclusterError
+from sparkcluster.errors import CommandTimeout, Interrupted, LaunchError, LeaseLost, SparkclusterError
 from sparkcluster.facts.model import Rank
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch.causes import cause
@@ -29,6 +29,8 @@ from sparkcluster.spec.playbook import Verify
 from sparkcluster.topology.model import Topology
 
 START_S = 180
+# A node that said nothing for SILENCE_S gets one more chance to be cleaned, and nobody waits long for it.
+SILENT_S = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,9 +81,16 @@ def start(changer: Changer, steps: Mapping[str, Sequence[dict[str, Any]]]) -> No
 
 
 def stop(
-    changer: Changer, ranks: Mapping[str, Sequence[Rank]], *, grace_s: int = STOP_GRACE_S
+    changer: Changer,
+    ranks: Mapping[str, Sequence[Rank]],
+    *,
+    grace_s: int = STOP_GRACE_S,
+    silent: str | None = None,
 ) -> dict[str, SparkclusterError]:
-    """Stop and remove ranks on all nodes, heads before workers; returns the nodes where that failed."""
+    """Stop and remove ranks on all nodes, heads before workers; returns the nodes where that failed.
+
+    On ``silent``, a node that was just found hanging, it is tried last and not for long.
+    """
     left: dict[str, SparkclusterError] = {}
     # Once its driver is gone a worker has nothing to drain, but Ray's would wait 30 s for it all the same.
     for head, patience_s in ((True, grace_s), (False, min(grace_s, KILL_GRACE_S))):
@@ -90,7 +99,9 @@ def stop(
             for name, own in ranks.items()
             if name not in left
         }
+        hanging = {silent: steps.pop(silent)} if silent is not None and silent in steps else {}
         outcomes = changer.attempt(steps, timeout_s=patience_s + 60)
+        outcomes |= changer.attempt(hanging, timeout_s=SILENT_S)
         left |= {name: one for name, one in outcomes.items() if isinstance(one, SparkclusterError)}
     return left
 
@@ -302,17 +313,18 @@ def run(
             Interrupted("interrupted" if left else "interrupted; nothing is left running", step="launch"), left
         ) from None
     except SparkclusterError as error:
-        final = ended(error, stop_all(changer, launch))
+        silent = error.node if isinstance(error.__cause__, CommandTimeout) else None
+        final = ended(error, stop_all(changer, launch, silent=silent))
         raise final from (None if final is error else error)
     except BaseException:
         stop_all(changer, launch)
         raise
 
 
-def stop_all(changer: Changer, launch: Launch) -> dict[str, SparkclusterError]:
+def stop_all(changer: Changer, launch: Launch, *, silent: str | None = None) -> dict[str, SparkclusterError]:
     """Stop every rank of ``launch`` at once; Interrupted where the user does not want to wait for it."""
     try:
-        return stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S)
+        return stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S, silent=silent)
     except KeyboardInterrupt:
         raise Interrupted(
             f"interrupted again; ranks may still run on {', '.join(launch.plan.nodes)}",

@@ -123,13 +123,15 @@ class Readiness:
         """Why the launch has failed, once that is certain and its last words are in."""
         if self._gone:
             gone = next(iter(self._gone.values()))
-            return LaunchError(
+            failure = LaunchError(
                 gone.error.message,
                 node=gone.node,
                 step="watch",
                 hint=gone.error.hint,
                 log=self.tail(gone.node),
             )
+            failure.__cause__ = gone.error
+            return failure
         dead = sorted(
             (rank for rank in self.ranks.values() if rank.died_at is not None),
             key=lambda rank: rank.died_at or 0,

@@ -25,6 +25,7 @@ class Spark(FakeHost):
         self.ranks: set[str] = set()
         self.epoch = 1
         self.fails: dict[str, str] = {}
+        self.waits: dict[str, float] = {}
         self.says: list[dict] = []
         self.answers = ["204"]
         self.interrupts: list[str] = []
@@ -36,6 +37,7 @@ class Spark(FakeHost):
             return {"refused": f"epoch {request['epoch']} is over: the lease went to bob with epoch {self.epoch}"}
         for step in request["steps"]:
             self.log.append((self.name, step["do"]))
+            self.waits[step["do"]] = request["wait_s"]
             if step["do"] in self.interrupts:
                 self.interrupts.remove(step["do"])
                 raise KeyboardInterrupt
@@ -317,6 +319,16 @@ def test_stop_goes_on_where_one_node_fails(sparks, two):
     assert set(left) == {"alpha"}
     assert "stuck" in left["alpha"].message
     assert sparks["beta"].ranks == set()
+
+
+def test_a_node_that_hangs_is_not_waited_for_long(up, sparks, two):
+    hung = CommandTimeout("beta has said nothing for 7 s", node="beta")
+    sparks["beta"].says = [hung]
+    with pytest.raises(LaunchError, match="beta has said nothing"):
+        up(two)
+    assert running(sparks) == {}
+    assert sparks["beta"].waits["stop-containers"] <= group.SILENT_S
+    assert sparks["alpha"].waits["stop-containers"] > group.SILENT_S
 
 
 def test_the_head_asks_itself_where_it_listens(two):
