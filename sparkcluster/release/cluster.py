@@ -60,7 +60,7 @@ class View:
             raise self.unplanned or PlanError(
                 "no plan can be made before every node has the image",
                 step="plan",
-                hint="sparkcluster stage INVENTORY   brings it first, and starts nothing; sparkcluster up INVENTORY does both",
+                hint="sparkcluster stage INVENTORY   brings it and starts nothing; sparkcluster up does both",
             )
         return self.topology, self.plan
 
