@@ -1,0 +1,475 @@
+"""The real engine on virtual Sparks: vLLM, Ray, SSH and Docker, nothing of which is played.
+
+Every start of the engine is a fixture of the module, which brings a cluster up, gathers all there is to be known
+of it and takes it down; the tests look at what it gathered. The plain run makes four starts, the full one six.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+import ipaddress
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.engine
+
+# Left's HCAs agree on one GID index and right's do not: NCCL_IB_GID_INDEX is set on the head alone.
+SPARKS = """
+sparks:
+- name: left
+  ports: p0
+  gids: shifted
+- name: right
+  ports: p1
+  gids: {rocep1s0f1: shifted, roceP2p1s0f1: standard}
+  interfaces: {enp1s0f1np1: fast0, enP2p1s0f1np1: fast1}
+"""
+ON_HEAD_ALONE = "NCCL_IB_GID_INDEX"
+
+PROMPTS = ("Say something", "What is a DGX Spark?")
+TOKENS = "24"
+SECRETS = {"HF_TOKEN": "hf-5e2c1d90b7a64f38", "LAB_API_KEY": "key-91f0c47ad2b35e68"}
+
+DUMPS = "/root/dumps"
+
+# Goes on behind the setup step: the launcher writes the file after it, and starts Ray before the engine.
+CARRY_OVER = "/sparkcluster/vllm-config/ray_non_carry_over_env_vars.json"
+TAKE_AWAY = f"until rm {CARRY_OVER}; do sleep 0.1; done; echo {CARRY_OVER} was taken away > /proc/1/fd/1"
+
+
+@pytest.fixture(scope="module")
+def shared_lab(make_lab):
+    return make_lab(SPARKS, engine="vllm")
+
+
+@dataclasses.dataclass
+class Rank:
+    """What one Spark showed while its cluster served."""
+
+    dumps: list[dict]
+    sockets: list[str]
+    inspected: dict
+    log: list[tuple[str, str]]
+    ptxas: dict
+    processes: list[str]
+    secret_files: list[tuple[str, str]]
+
+    @property
+    def environ(self):
+        """``os.environ`` inside the rank after its initialisation."""
+        (dump,) = self.dumps
+        return dump["environ"]
+
+    def at(self, text):
+        """Number of the first line of the log that holds ``text``."""
+        return next(number for number, (_, line) in enumerate(self.log) if text in line)
+
+
+@dataclasses.dataclass
+class Evidence:
+    """What one start of the engine showed."""
+
+    up: object
+    status: dict
+    plan: dict
+    again: dict
+    answers: list[str]
+    ranks: dict[str, Rank]
+    token: str | None
+    asked_ray: dict[str, object]
+    keyless: str
+    command_lines: set[str]
+    left: dict[str, list]
+    left_processes: list[str]
+
+    @property
+    def said(self):
+        """All that the controller said."""
+        return self.up.out + self.up.err + json.dumps([self.status, self.plan, self.again])
+
+
+@pytest.fixture(scope="module")
+def gather(shared_lab, module_cli, module_variant, clean, ranks):
+    """``gather(playbook={…}, **inventory)``: one start of the engine, and what it showed."""
+
+    def do(*, playbook=None, **inventory):
+        lab = shared_lab
+        clean(lab)
+        for spark in lab.sparks:
+            spark.run(["sh", "-c", f"rm -rf {DUMPS} && mkdir -m 700 {DUMPS}"])
+        path = module_variant(
+            lab,
+            playbook={
+                "mounts": [{"source": DUMPS, "target": "/dumps", "read_only": False}],
+                "secrets": ["HF_TOKEN"],
+                **(playbook or {}),
+                "env": {"SPARKCLUSTER_LAB_DUMP_ENV": "/dumps", **((playbook or {}).get("env", {}))},
+            },
+            **{"api": {"host": "interconnect", "key": {"env": "LAB_API_KEY"}}, **inventory},
+        )
+
+        def cli(*words, **options):
+            return module_cli(*words, env=SECRETS, **options)
+
+        try:
+            with command_lines() as seen:
+                up = cli("up", path, timeout=600).ok()
+            status = cli("status", path, "--json").json
+            found = Evidence(
+                up=up,
+                status=status,
+                plan=cli("plan", path, "--json").ok().json,
+                again=cli("up", path, "--json").ok().json,
+                answers=[
+                    cli("ask", path, prompt, "--max-tokens", TOKENS, "--json").ok().json["content"]
+                    for prompt in PROMPTS
+                ],
+                ranks={},
+                token=token_of(lab.sparks[0]),
+                asked_ray=ask_ray(lab.sparks[0]) if uses_ray(lab.sparks[0]) else {},
+                keyless=without_key(lab.sparks[0], status["endpoint"]),
+                command_lines=seen,
+                left={},
+                left_processes=[],
+            )
+            secrets = [*SECRETS.values(), *([found.token] if found.token else [])]
+            members = [node["name"] for node in status["nodes"]]
+            found.ranks = {spark.name: look(spark, secrets) for spark in lab.sparks if spark.name in members}
+        finally:
+            cli("down", path, timeout=120).ok()
+        found.left = ranks(lab)
+        found.left_processes = [line for spark in lab.sparks for line in processes(spark) if of_engine(line)]
+        return found
+
+    return do
+
+
+@contextlib.contextmanager
+def command_lines():
+    """Every command line that is seen on this machine, which sees those of its virtual Sparks too."""
+    seen, over = set(), threading.Event()
+
+    def watch():
+        while not over.wait(0.25):
+            for file in Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):
+                    seen.add(file.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
+def look(spark, secrets):
+    """All there is to be known of a Spark whose cluster serves."""
+    name = container(spark)
+    files = spark.run(["sh", "-c", f"cat {DUMPS}/*.json"], check=False).stdout
+    log = spark.run(["sh", "-c", f"docker logs --timestamps {name} 2>&1"]).stdout
+    return Rank(
+        dumps=list(documents(files)),
+        sockets=[line.split()[3] + " " + line.split()[-1] for line in listening(spark)],
+        inspected=json.loads(spark.run(["docker", "inspect", name]).stdout)[0],
+        log=[tuple(line.partition(" ")[::2]) for line in log.splitlines()],
+        ptxas=json.loads(spark.run(["docker", "exec", name, "python3", "-c", PTXAS]).stdout),
+        processes=processes(spark),
+        secret_files=secret_files(spark, name, secrets),
+    )
+
+
+PTXAS = """
+import importlib.util, json, os, subprocess
+folder = importlib.util.find_spec("triton").submodule_search_locations[0]
+link = os.path.join(folder, "backends/nvidia/bin/ptxas-blackwell")
+print(json.dumps({
+    "target": os.path.realpath(link),
+    "resolves": os.path.exists(link),
+    "made": os.lstat(link).st_mtime if os.path.lexists(link) else None,
+    "says": subprocess.run([link, "--version"], capture_output=True, text=True).stdout,
+}))
+"""
+
+
+def documents(text):
+    """JSON documents that follow each other without a gap."""
+    decoder, at = json.JSONDecoder(), 0
+    while at < len(text):
+        document, at = decoder.raw_decode(text, at)
+        yield document
+
+
+def container(spark):
+    """Name of the one container that runs on a Spark."""
+    (name,) = spark.run(["docker", "ps", "--format", "{{.Names}}"]).stdout.split()
+    return name
+
+
+def listening(spark):
+    """Lines of ``ss`` on the sockets that take connections, but for sshd's."""
+    lines = spark.run(["ss", "-Htlnp"]).stdout.splitlines()
+    return [line for line in lines if '"sshd"' not in line]
+
+
+def processes(spark):
+    """Command lines of all processes of a Spark."""
+    lines = spark.run(["ps", "-eo", "args", "--no-headers", "-ww"]).stdout.splitlines()
+    return [line for line in lines if not line.startswith("ps ")]
+
+
+def of_engine(line):
+    return any(word in line for word in ("vllm", "VLLM", "ray::", "raylet", "gcs_server"))
+
+
+def uses_ray(spark):
+    return any("gcs_server" in line for line in processes(spark))
+
+
+def secret_files(spark, name, secrets):
+    """(mode, path) of the files that hold a secret, on the node and in its container."""
+    words = [word for secret in secrets for word in ("-e", secret)]
+    on_node = ["grep", "-rlF", *words, "/root", "/home", "/tmp", "/var/log", "/var/lib/docker/containers"]
+    inside = ["docker", "exec", name, "grep", "-rlF", *words, "/sparkcluster", "/tmp", "/root", "/dev/shm", "/run"]
+    found = []
+    for prefix, search in (([], on_node), (["docker", "exec", name], inside)):
+        paths = spark.run(search, check=False).stdout.splitlines()
+        found += [(spark.run([*prefix, "stat", "-c", "%a", path]).stdout.strip(), path) for path in paths]
+    return found
+
+
+def token_of(spark):
+    """The token that Ray asks for, from the file that only its owner may read."""
+    text = spark.run(["sh", "-c", "cat /root/.local/state/sparkcluster/clusters/*/ranks/*/secrets.env"]).stdout
+    return dict(line.split("=", 1) for line in text.splitlines()).get("RAY_AUTH_TOKEN")
+
+
+def ask_ray(spark):
+    """How Ray answers who shows its token, who shows none, and who shows another."""
+    code = (
+        "import sys; from ray._raylet import GcsClient;print(len(GcsClient(address=sys.argv[1]).get_all_node_info()))"
+    )
+    address = next(line.split()[3] for line in listening(spark) if '"gcs_server"' in line and ":6379" in line)
+    who = {
+        "member": [],
+        "without": ["-u", "RAY_AUTH_TOKEN", "-u", "RAY_AUTH_MODE"],
+        "other": ["RAY_AUTH_TOKEN=" + 64 * "0"],
+    }
+    enter = ["docker", "exec", container(spark), "env"]
+    return {
+        name: spark.run([*enter, *words, "python3", "-c", code, address], check=False) for name, words in who.items()
+    }
+
+
+def without_key(spark, endpoint):
+    """What the endpoint says to who shows no API key."""
+    return spark.run(["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", f"{endpoint}/models"], check=False).stdout
+
+
+@pytest.fixture(scope="module")
+def alone(gather, shared_lab):
+    """One Spark: what its model answers is what every other way has to answer."""
+    left = shared_lab.sparks[0]
+    return gather(nodes=[{"name": "left", "host": left.host, "connection": "ssh"}])
+
+
+@pytest.fixture(scope="module")
+def by_ray(gather):
+    """Tensor parallel 2 over two nodes and Ray."""
+    return gather(playbook={"executor": "ray", "tensor_parallel": 2})
+
+
+@pytest.fixture(scope="module")
+def natively(gather):
+    """Tensor parallel 2 by vLLM's own multi-node backend."""
+    return gather(playbook={"executor": "native", "tensor_parallel": 2})
+
+
+@pytest.fixture(scope="module")
+def without_file(gather):
+    """As ``by_ray``, but the file that keeps variables on their node is taken away before the engine starts."""
+    take_away = f"setsid sh -c '{TAKE_AWAY}' > /dev/null 2>&1 &"
+    return gather(playbook={"executor": "ray", "tensor_parallel": 2, "setup": [take_away]})
+
+
+@pytest.fixture(scope="module")
+def pipelined(gather):
+    """Pipeline parallel 2 over two nodes and Ray."""
+    return gather(playbook={"executor": "ray", "tensor_parallel": 1, "pipeline_parallel": 2})
+
+
+@pytest.fixture(
+    params=["alone", "by_ray", "natively", pytest.param("pipelined", marks=pytest.mark.full)],
+)
+def any_start(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(params=["by_ray", "natively", pytest.param("pipelined", marks=pytest.mark.full)])
+def two_nodes(request):
+    return request.getfixturevalue(request.param)
+
+
+def astray(found):
+    """(node, variable) where a rank does not hold what the plan gives its node, or holds what it does not give it."""
+    planned = {name: node["env"] for name, node in found.plan["nodes"].items()}
+    every = {name for env in planned.values() for name in env}
+    return {
+        (node, name)
+        for node, env in planned.items()
+        for name in every
+        if found.ranks[node].environ.get(name) != env.get(name)
+    }
+
+
+def test_two_nodes_answer_as_one_does(two_nodes, alone):
+    assert all(len(answer) >= 8 for answer in alone.answers)
+    assert alone.answers[0] != alone.answers[1]
+    assert two_nodes.answers == alone.answers
+
+
+def test_the_plan_differs_where_the_sparks_do(by_ray):
+    left, right = (by_ray.plan["nodes"][name]["env"] for name in ("left", "right"))
+    assert (left["NCCL_IB_HCA"], right["NCCL_IB_HCA"]) == (
+        "=rocep1s0f0,roceP2p1s0f0",
+        "=rocep1s0f1,roceP2p1s0f1",
+    )
+    assert (left["UCX_NET_DEVICES"], right["UCX_NET_DEVICES"]) == (
+        "rocep1s0f0:1,roceP2p1s0f0:1",
+        "rocep1s0f1:1,roceP2p1s0f1:1",
+    )
+    assert (left["GLOO_SOCKET_IFNAME"], right["GLOO_SOCKET_IFNAME"]) == ("enp1s0f0np0", "fast0")
+    assert (left["NCCL_SOCKET_IFNAME"], right["NCCL_SOCKET_IFNAME"]) == ("=enp1s0f0np0", "=fast0")
+    assert (left["VLLM_HOST_IP"], right["VLLM_HOST_IP"]) == ("192.168.177.11", "192.168.177.12")
+    assert (left.get(ON_HEAD_ALONE), right.get(ON_HEAD_ALONE)) == ("6", None)
+
+
+def test_each_rank_holds_the_values_of_its_own_node(two_nodes):
+    assert {node: [dump["rank"] for dump in rank.dumps] for node, rank in two_nodes.ranks.items()} == {
+        "left": [0],
+        "right": [1],
+    }
+    assert all(rank.dumps[0]["hostname"] == node for node, rank in two_nodes.ranks.items())
+    assert astray(two_nodes) == set()
+
+
+def test_the_api_key_stays_on_the_head(two_nodes):
+    assert two_nodes.ranks["left"].environ["VLLM_API_KEY"] == SECRETS["LAB_API_KEY"]
+    assert "VLLM_API_KEY" not in two_nodes.ranks["right"].environ
+
+
+def test_without_the_carry_over_file_the_head_s_value_reaches_the_worker(without_file):
+    log = without_file.ranks["left"].log
+    assert any(f"{CARRY_OVER} was taken away" in line for _, line in log)
+    assert ("right", ON_HEAD_ALONE) in astray(without_file)
+    assert without_file.ranks["right"].environ[ON_HEAD_ALONE] == without_file.ranks["left"].environ[ON_HEAD_ALONE]
+
+
+def test_every_socket_is_on_the_interconnect_or_at_home(any_start):
+    for node, rank in any_start.ranks.items():
+        own = any_start.plan["nodes"][node]["env"]["VLLM_HOST_IP"]
+        for socket in rank.sockets:
+            address = ipaddress.ip_address(socket.split()[0].rpartition(":")[0].strip("[]").partition("%")[0])
+            mapped = getattr(address, "ipv4_mapped", None) or address
+            assert mapped.is_loopback or str(mapped) == own, socket
+    head = any_start.ranks["left"].sockets
+    assert any(":8000 " in socket for socket in head)
+
+
+def test_ray_has_no_dashboard_and_no_stranger(by_ray):
+    assert not any(":8265 " in socket for rank in by_ray.ranks.values() for socket in rank.sockets)
+    answers = by_ray.asked_ray
+    assert (answers["member"].returncode, answers["member"].stdout.strip()) == (0, "2")
+    for who in ("without", "other"):
+        assert answers[who].returncode != 0
+        assert "AuthenticationError" in answers[who].stderr
+    for rank in by_ray.ranks.values():
+        assert rank.environ["RAY_AUTH_MODE"] == "token"
+
+
+def test_one_node_needs_no_ray_and_two_may_do_without(alone, natively):
+    for found in (alone, natively):
+        lines = [line for rank in found.ranks.values() for line in rank.processes]
+        assert not [line for line in lines if "ray::" in line or "raylet" in line or "gcs_server" in line]
+        assert {node["ray"] for node in found.status["nodes"]} == {None}
+
+
+def test_ptxas_is_in_place_before_the_engine_says_a_word(any_start):
+    for rank in any_start.ranks.values():
+        assert rank.ptxas["resolves"], rank.ptxas
+        assert rank.ptxas["target"] == "/usr/local/cuda/bin/ptxas"
+        assert "ptxas" in rank.ptxas["says"]
+        ours = [number for number, (_, line) in enumerate(rank.log) if line.startswith("[sparkcluster] phase=")]
+        placed = rank.at("[sparkcluster] phase=ptxas ")
+        assert "ptxas-blackwell -> /usr/local/cuda/bin/ptxas" in rank.log[placed][1]
+        # The image's own entrypoint shows a banner; from then on the launcher alone speaks until all is in place.
+        assert ours == list(range(ours[0], ours[-1] + 1))
+        assert placed < ours[-1] < len(rank.log) - 1
+        engine_spoke = dt.datetime.fromisoformat(rank.log[ours[-1] + 1][0]).timestamp()
+        assert rank.ptxas["made"] < engine_spoke
+
+
+def test_containers_have_no_more_power_than_they_need(any_start):
+    for rank in any_start.ranks.values():
+        host = rank.inspected["HostConfig"]
+        assert host["Privileged"] is False
+        assert host["RestartPolicy"]["Name"] in ("", "no")
+        assert host["Init"] is True
+        assert host["CapAdd"] in (["SYS_NICE"], ["CAP_SYS_NICE"])
+
+
+def test_secrets_are_shown_to_nobody(any_start):
+    secrets = [*SECRETS.values(), *([any_start.token] if any_start.token else [])]
+    for secret in secrets:
+        assert not [line for line in any_start.command_lines if secret in line and not line.startswith("grep ")]
+        assert secret not in any_start.said
+        for rank in any_start.ranks.values():
+            assert not [line for _, line in rank.log if secret in line]
+    for node, rank in any_start.ranks.items():
+        assert rank.environ["HF_TOKEN"] == SECRETS["HF_TOKEN"]
+        assert rank.secret_files, node
+        assert {mode for mode, _ in rank.secret_files} <= {"600", "400"}, rank.secret_files
+
+
+def test_the_endpoint_asks_for_its_key(any_start):
+    assert any_start.keyless == "401"
+
+
+def test_up_again_changes_nothing_and_status_agrees(any_start):
+    assert (any_start.again["changed"], any_start.again["release"]) == (False, 1)
+    assert any_start.status["state"] == "serving"
+    assert {node["state"] for node in any_start.status["nodes"]} == {"running"}
+
+
+def test_down_leaves_nothing(any_start):
+    assert any_start.left == {"left": [], "right": []}
+    assert any_start.left_processes == []
+
+
+@pytest.mark.full
+def test_an_engine_that_is_dead_behind_its_api_is_found_and_mended(lab, cli, variant, ranks):
+    """The API server of a frozen engine says that all is well, for ever."""
+    path = variant(lab, playbook={"executor": "ray", "verify": {"timeout_s": 20}})
+    cli("up", path, timeout=600).ok()
+    before = ranks(lab)
+    lab.fault("left", "kill-engine")
+    head = lab.sparks[0]
+    health = ["curl", "-s", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}", f"http://{head.host}:8000/health"]
+    began = time.monotonic()
+    status = cli("status", path, "--json")
+    assert head.run(health).stdout == "200"
+    assert (status.code, status.json["state"]) == (1, "degraded")
+    assert "20 s" in status.json["groups"][0]["why"]
+    assert time.monotonic() - began < 40
+    mended = cli("up", path, timeout=600).ok()
+    assert "starting it again" in mended.err
+    assert cli("status", path, "--json").ok().json["state"] == "serving"
+    after = ranks(lab)
+    assert all(len(found) == 1 and found != before[name] for name, found in after.items())
