@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from sparkcluster.errors import StageError
 from sparkcluster.facts.model import Facts, ReleaseFact
@@ -15,9 +14,6 @@ from sparkcluster.spec import Spec
 from sparkcluster.staging import Copied
 from sparkcluster.staging import ray as staging
 from sparkcluster.topology.model import Topology
-
-if TYPE_CHECKING:
-    from sparkcluster.release.cluster import View
 
 
 def decided(
@@ -46,24 +42,22 @@ def recorded(release: ReleaseFact) -> bool:
     return any(one["launcher"].get("ray_path") for node in nodes.values() for one in node["containers"])
 
 
-def bring(changer: Changer, view: View, report: Report) -> list[Copied]:
-    """Bring Ray to the nodes of ``view`` that lack it; what was copied.
+def bring(changer: Changer, spec: Spec, facts: Mapping[str, Facts], topology: Topology, report: Report) -> list[Copied]:
+    """Bring Ray to the nodes of ``topology`` that lack it; what was copied.
 
     Raises:
         StageError: it cannot be had, or does not reach a node.
     """
-    if view.topology is None or not view.bring_ray:
-        return []
-    lacking = staging.lacking(view.spec, view.facts, view.topology)
+    lacking = staging.lacking(spec, facts, topology)
     if lacking is None or not lacking.missing:
         return []
     report.step("ray", f"{lacking.name} for {', '.join(name for name, _ in lacking.missing)}")
-    return staging.bring(changer, view.facts, view.topology, lacking, progress=report.progress)
+    return staging.bring(changer, facts, topology, lacking, progress=report.progress)
 
 
-def can_do_without(view: View, error: StageError) -> bool:
+def can_do_without(spec: Spec, error: StageError) -> bool:
     """Whether vLLM's own multi-node backend may take Ray's place, where Ray could not be fetched.
 
     Not where it could not be brought from here to a node: that is to be mended, not avoided.
     """
-    return view.spec.playbook.executor == "auto" and error.node is None
+    return spec.playbook.executor == "auto" and error.node is None

@@ -89,9 +89,11 @@ def _stage(fleet: Fleet, view: View, options: Options, report: Report, *, epoch:
     try:
         inventory = view.spec.inventory
         changer = Changer(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, epoch=epoch)
-        copied = ray.bring(changer, view, report)
+        copied = []
+        if view.topology is not None and view.bring_ray:
+            copied = ray.bring(changer, view.spec, view.facts, view.topology, report)
     except StageError as error:
-        if not ray.can_do_without(view, error):
+        if not ray.can_do_without(view.spec, error):
             raise
         report.note(f"warning: {error.message}; up will use vLLM's own multi-node backend")
         return done

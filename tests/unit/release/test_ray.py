@@ -90,6 +90,6 @@ def test_executor_ray_leaves_no_choice(view):
 
 def test_only_what_cannot_be_fetched_can_be_done_without(view):
     nowhere, broken = StageError("no index answers"), StageError("disk full", node="alpha")
-    assert ray.can_do_without(view(), nowhere)
-    assert not ray.can_do_without(view(), broken)
-    assert not ray.can_do_without(view(executor="ray"), nowhere)
+    assert ray.can_do_without(view().spec, nowhere)
+    assert not ray.can_do_without(view().spec, broken)
+    assert not ray.can_do_without(view(executor="ray").spec, nowhere)

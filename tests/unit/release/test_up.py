@@ -12,6 +12,7 @@ from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch.verify import Answer
 from sparkcluster.release import up as module
+from sparkcluster.release import walk
 from sparkcluster.release.cluster import assess
 from sparkcluster.report import Silent
 from sparkcluster.staging import StageReport
@@ -56,11 +57,12 @@ def up(monkeypatch):
             yield type("Held", (), {"epoch": 1})
 
         monkeypatch.setattr(module, "look", look)
-        monkeypatch.setattr(module, "complete", complete)
+        monkeypatch.setattr(walk, "look", look)
+        monkeypatch.setattr("sparkcluster.release.settled.complete", complete)
         monkeypatch.setattr("sparkcluster.release.serving.complete", complete)
-        monkeypatch.setattr(module.launching, "stop", stop)
-        monkeypatch.setattr(module.launching, "run", launch)
-        monkeypatch.setattr(module, "stage", getattr(run, "stage", lambda *_, **__: StageReport(())))
+        monkeypatch.setattr(walk.launching, "stop", stop)
+        monkeypatch.setattr(walk.launching, "run", launch)
+        monkeypatch.setattr(walk, "stage", getattr(run, "stage", lambda *_, **__: StageReport(())))
         monkeypatch.setattr(module, "Lease", lambda *_, **__: type("L", (), {"acquire": lambda _, names: held()})())
         return module.up(fleet, world.spec, options or module.Options(), Silent())
 

@@ -1,0 +1,85 @@
+"""Whether there is anything to do: what serves already, this plan or another, by asking it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkcluster.errors import NotServing, SparkclusterError
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.launch import group as launching
+from sparkcluster.launch.verify import Answer, brief, complete, judge
+from sparkcluster.plan.diff import difference
+from sparkcluster.plan.model import Plan
+from sparkcluster.release.cluster import View
+from sparkcluster.release.serving import ask_recorded, recorded_groups
+from sparkcluster.release.states import TABLE, Action, State
+from sparkcluster.report import Report
+from sparkcluster.spec import Spec
+from sparkcluster.topology.model import Topology
+
+
+class OtherPlan(SparkclusterError):
+    """Another plan serves, and ``up`` does not replace what works."""
+
+    def __init__(self, lines: list[str], inventory: str) -> None:
+        self.lines = tuple(lines)
+        super().__init__(
+            "this cluster serves another plan; nothing was changed",
+            step="plan",
+            hint=f"sparkcluster down {inventory}, then up; an upgrade without a gap comes with a later version",
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The error, with the difference as lines."""
+        document = super().as_json()
+        document["error"]["difference"] = list(self.lines)
+        return document
+
+
+def settled(fleet: Fleet, view: View, report: Report) -> dict[str, Answer] | None:
+    """Answers where the cluster already serves this plan; None where there is something to do.
+
+    Raises:
+        OtherPlan: it serves, and answers, another one.
+        FoundErrors, PlanError: it serves, and what ``up`` would deploy cannot even be planned.
+    """
+    action, _ = TABLE[view.state]
+    if action is Action.ASK:
+        topology, plan = view.ready()
+        report.step("verify", "asking whether it still answers")
+        return healthy(fleet, view.spec, topology, plan)
+    if view.state is State.OTHER and view.newest is not None:
+        recorded = view.newest.record
+        # A head that the inventory has lost cannot be asked, and nothing says that it does not serve.
+        asked = all(head in fleet.hosts for head in recorded_groups(recorded).values())
+        if not asked or answering(fleet, recorded):
+            if view.plan is None:
+                view.stop_on_errors()
+            _, plan = view.ready()
+            raise OtherPlan(difference(recorded.get("plan", {}), plan.as_json()), str(view.spec.inventory_path))
+    return None
+
+
+def healthy(fleet: Fleet, spec: Spec, topology: Topology, plan: Plan) -> dict[str, Answer] | None:
+    """One completion of every group, or None as soon as one does not answer as the playbook expects."""
+    answers: dict[str, Answer] = {}
+    for group in plan.groups:
+        host = fleet.hosts[group.nodes[0]]
+        try:
+            place = launching.endpoint(plan, topology, group.name)
+            answer = complete(host, place, spec.playbook.verify, max_tokens=brief(spec.playbook.verify))
+        except SparkclusterError:
+            return None
+        if judge(answer.text, spec.playbook.verify):
+            return None
+        answers[group.name] = answer
+    return answers
+
+
+def answering(fleet: Fleet, recorded: dict[str, Any]) -> bool:
+    """Whether the release that ``recorded`` describes answers a short completion, on every group."""
+    try:
+        ask_recorded(fleet, recorded)
+    except NotServing:
+        return False
+    return True
