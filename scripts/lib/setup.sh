@@ -1,5 +1,7 @@
 # Sourced by scripts/demo and scripts/test: a Python that will do, and .venv with what a script needs.
 
+trap 'exit 130' INT
+
 say() { printf '%s\n' "$*" >&2; }
 
 # One line with the command that mends it, before anything is downloaded.
@@ -34,12 +36,13 @@ check_system() {
     give_up "this Python cannot make virtual environments" "sudo apt-get install python3-venv"
 }
 
-# make_venv: .venv with uv in it; made again when the Python that made it is gone.
+# make_venv: .venv with uv in it; made again when the Python that made it is gone, or it was left without pip.
 make_venv() {
-  if ! .venv/bin/python -c 'import sys' 2>/dev/null; then
+  if ! .venv/bin/python -c 'import pip' 2>/dev/null; then
     say "making .venv with $base_python"
     rm -rf .venv
-    "$base_python" -m venv .venv
+    problem=$("$base_python" -m venv .venv 2>&1) ||
+      give_up "making .venv failed: ${problem##*$'\n'}" "see whether the disk is full or may not be written, then run this again"
   fi
   if ! .venv/bin/python -c 'import uv' 2>/dev/null; then
     .venv/bin/python -m pip install --quiet --disable-pip-version-check uv ||

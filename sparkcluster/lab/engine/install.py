@@ -344,7 +344,7 @@ def _output(argv: list[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point: 0 done, 1 the installation failed, 2 the system lacks something."""
+    """Entry point: 0 done, 1 the installation failed, 2 the system lacks something, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="python -m sparkcluster.lab.engine.install", description=__doc__)
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="of the virtual environment")
     parser.add_argument("--target", type=Path, help="folder to install into, in place of an environment")
@@ -369,6 +369,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(f"error: {failure}")
         _say(f"hint: {failure.hint}")
         return 1
+    except KeyboardInterrupt:
+        _say("error: interrupted")
+        _say("hint: run the same command again, it goes on with what was downloaded")
+        return 130
     return 0
 
 
