@@ -36,7 +36,7 @@ def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
     running = holding(cluster, gather(fleet, spec, list(known)).facts).release()
     releases: dict[int, dict[str, Any]] = {}
     for name, records in known.items():
-        for record in records:
+        for record in filter(whole, records):
             entry = releases.setdefault(
                 record["number"],
                 {
@@ -52,3 +52,9 @@ def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
             )
             entry["nodes"].append(name)
     return [releases[number] for number in sorted(releases, reverse=True)]
+
+
+def whole(record: dict[str, Any]) -> bool:
+    """Whether a record says what is listed; another version's, or a hand's, may not."""
+    needed = {"number", "plan_hash", "verified_at", "operator", "plan"}
+    return needed <= record.keys() and isinstance(record["plan"], dict) and {"model", "image"} <= record["plan"].keys()
