@@ -161,7 +161,8 @@ def _tcp(name: str, target: SshTarget, deadline: float) -> socket.socket:
             step="connect",
             hint=f"ping {target.host}",
         ) from failure
-    hint = "sudo systemctl start ssh, on the node" if isinstance(failure, ConnectionRefusedError) else None
+    refused = isinstance(failure, ConnectionRefusedError)
+    hint = "sudo systemctl start ssh, on the node" if refused else f"ping {target.host}   and see whether it is on"
     reason = (failure.strerror or str(failure)).lower()
     raise HostRefused(f"{name}: {where}: {reason}", node=name, step="connect", hint=hint) from failure
 

@@ -165,7 +165,7 @@ def confine(env: MutableMapping[str, str], address: str, open_ports: Iterable[in
         if trouble is None and not works(path, env, address):
             trouble = "%s was built and has no effect" % path
         if trouble is not None:
-            return "missing: %s, so Ray and torch listen on all addresses" % trouble
+            return "missing: %s" % trouble
     others = [one for one in env.get("LD_PRELOAD", "").replace(":", " ").split() if one != path]
     env["LD_PRELOAD"] = ":".join([path, *others])
     # A raylet takes LD_PRELOAD from its workers unless it is told to leave it.
