@@ -235,7 +235,9 @@ def write_carry_over(env: dict[str, str], names: Iterable[str], private: str) ->
     theirs = env.get("VLLM_CONFIG_ROOT") or os.path.join(env.get("HOME", "/root"), ".config", "vllm")
     wanted |= known_names(os.path.expanduser(theirs))
     roots = [os.path.expanduser(env["VLLM_CONFIG_ROOT"])] if env.get("VLLM_CONFIG_ROOT") else []
-    for root in [*roots, private, tempfile.mkdtemp(prefix="sparkcluster-")]:
+    for known in [*roots, private, None]:
+        # A temporary folder outlives a rank that is a plain process, so none is made before it is needed.
+        root = tempfile.mkdtemp(prefix="sparkcluster-") if known is None else known
         path = os.path.join(root, CARRY_OVER_FILE)
         fresh = "%s.%d" % (path, os.getpid())
         try:

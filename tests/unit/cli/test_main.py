@@ -260,11 +260,12 @@ def test_closed_output_is_no_traceback(closing: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_full_disk_is_told() -> None:
+def test_full_disk_is_told(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "sparkcluster", "playbooks"],
             cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

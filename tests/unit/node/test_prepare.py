@@ -116,13 +116,17 @@ def test_no_assembler_anywhere_is_said(tmp_path: Path, cuda: Path) -> None:
     assert "does not assemble sm_121a either" in said
 
 
-def test_the_carry_over_file_names_what_stays_on_its_node(tmp_path: Path) -> None:
+def test_the_carry_over_file_names_what_stays_on_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(prepare.tempfile, "tempdir", str(temporary))
     env = {"HOME": str(tmp_path / "home")}
     private = tmp_path / "private"
     path = Path(prepare.write_carry_over(env, ["NCCL_IB_HCA", "VLLM_HOST_IP"], str(private)))
     assert path == private / "ray_non_carry_over_env_vars.json"
     assert env["VLLM_CONFIG_ROOT"] == str(private)
     assert json.loads(path.read_text()) == ["NCCL_IB_HCA", "SPARKCLUSTER_RANK", "VLLM_CONFIG_ROOT", "VLLM_HOST_IP"]
+    assert not list(temporary.iterdir())  # a rank that is a plain process would leave it there for good
 
 
 @pytest.mark.parametrize("set_by_user", [True, False])
