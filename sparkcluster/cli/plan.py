@@ -27,12 +27,17 @@ def run(args: argparse.Namespace) -> int:
     spec: Spec = load_spec(args)
     with connect_fleet(spec) as fleet, Waiting(f"asking {count(len(fleet.hosts), 'node')}"):
         view = look(fleet, spec)
-    if view.plan is None:
+    plan = view.plan or view.draft
+    if plan is None:
         if has_errors(view.findings):
             raise FoundErrors(view.findings)
         view.ready()
         return 1
-    document = {**view.plan.as_json(), "findings": [finding.as_json() for finding in view.findings]}
+    document = {
+        **plan.as_json(),
+        "provisional": view.plan is None,
+        "findings": [finding.as_json() for finding in view.findings],
+    }
     as_line = getattr(args, "json_lines", False)
     if args.json or as_line:
         emit_json(document, line=as_line)
@@ -40,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
         show(document)
         for finding in view.findings:
             note(f"{finding.severity}: {finding.code} {finding.node or ''}: {finding.summary}")
+        if view.plan is None:
+            note(f"provisional: what {plan.image} needs is known once every node has it (sparkcluster stage)")
         note(f"state now: {view.state.value}")
     return 1 if has_errors(view.findings) else 0
 

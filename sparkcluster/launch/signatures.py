@@ -294,7 +294,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "disk-full",
         r"(?i)no space left on device|disk quota exceeded",
         "the disk is full",
-        "on that node: df -h; sparkcluster models INVENTORY --prune removes weights that no playbook uses",
+        "on that node: df -h, and docker system df; remove what no playbook uses",
         "eugr/spark-vllm-docker#339",
     ),
     Signature(

@@ -18,6 +18,7 @@ from sparkcluster.hosts.program import call
 from sparkcluster.spec.playbook import Verify
 
 BRIEF_TOKENS = 32
+SPEED_S = 0.01
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ def answer(done: dict[str, Any]) -> Answer:
     tokens = (done.get("usage") or {}).get("completion_tokens")
     ttft_s, total_s = done.get("ttft_s"), done.get("total_s")
     decode_s = (total_s - ttft_s) if ttft_s is not None and total_s is not None else None
-    speed = (tokens - 1) / decode_s if tokens and tokens > 1 and decode_s else None
+    # An answer that came in one piece was decoded before it was read: that time says nothing.
+    speed = (tokens - 1) / decode_s if tokens and tokens > 1 and decode_s and decode_s >= SPEED_S else None
     return Answer(text, ttft_s, speed, tokens)
 
 

@@ -34,7 +34,8 @@ class View:
 
     Attributes:
         topology: None where ``unplanned`` says why there is none.
-        plan: what ``up`` would deploy now; None likewise, or while no node has the image.
+        plan: what ``up`` would deploy now; None likewise, or while a node lacks the image.
+        draft: the plan as far as it can be said while a node lacks the image: by its reference, and as if it had Ray.
         bring_ray: whether the plan counts on a Ray that is brought to an image without one.
     """
 
@@ -49,6 +50,7 @@ class View:
     findings: tuple[Finding, ...]
     state: State
     bring_ray: bool = False
+    draft: Plan | None = None
 
     def ready(self) -> tuple[Topology, Plan]:
         """Topology and plan, for steps that stand on them.
@@ -93,6 +95,7 @@ def assess(spec: Spec, gathered: Gathered, facts: dict[str, Facts], *, bring_ray
     known = newest(facts.values())
     topology: Topology | None = None
     plan: Plan | None = None
+    draft: Plan | None = None
     unplanned: PlanError | None = None
     findings = gathered.findings()
     brought = False
@@ -109,6 +112,8 @@ def assess(spec: Spec, gathered: Gathered, facts: dict[str, Facts], *, bring_ray
                 if running is not None and held.runs(plan):
                     # Names and paths carry the release: these ranks are watched and asked under theirs.
                     plan = build_plan(spec, facts, topology, release=running, bring_ray=brought)
+            else:
+                draft = build_plan(spec, facts, topology, release=next_number(facts.values()))
         except PlanError as error:
             unplanned = error
     return View(
@@ -123,6 +128,7 @@ def assess(spec: Spec, gathered: Gathered, facts: dict[str, Facts], *, bring_ray
         findings=tuple(findings),
         state=state(plan, held, known),
         bring_ray=brought,
+        draft=draft,
     )
 
 

@@ -47,7 +47,7 @@ def settled(fleet: Fleet, view: View, report: Report) -> dict[str, Answer] | Non
     if action is Action.ASK:
         topology, plan = view.ready()
         report.step("verify", "asking whether it still answers")
-        return healthy(fleet, view.spec, topology, plan)
+        return healthy(fleet, view.spec, topology, plan, report)
     if view.state is State.OTHER and view.newest is not None:
         recorded = view.newest.record
         # A head that the inventory has lost cannot be asked, and nothing says that it does not serve.
@@ -60,7 +60,7 @@ def settled(fleet: Fleet, view: View, report: Report) -> dict[str, Answer] | Non
     return None
 
 
-def healthy(fleet: Fleet, spec: Spec, topology: Topology, plan: Plan) -> dict[str, Answer] | None:
+def healthy(fleet: Fleet, spec: Spec, topology: Topology, plan: Plan, report: Report) -> dict[str, Answer] | None:
     """One completion of every group, or None as soon as one does not answer as the playbook expects."""
     answers: dict[str, Answer] = {}
     for group in plan.groups:
@@ -68,9 +68,12 @@ def healthy(fleet: Fleet, spec: Spec, topology: Topology, plan: Plan) -> dict[st
         try:
             place = launching.endpoint(plan, topology, group.name)
             answer = complete(host, place, spec.playbook.verify, max_tokens=brief(spec.playbook.verify))
-        except SparkclusterError:
+        except SparkclusterError as error:
+            report.note(f"{group.name}: {error.message}")
             return None
-        if judge(answer.text, spec.playbook.verify):
+        wrong = judge(answer.text, spec.playbook.verify)
+        if wrong:
+            report.note(f"{group.name}: {wrong}")
             return None
         answers[group.name] = answer
     return answers

@@ -91,7 +91,7 @@ class Walk:
             found = self.view.state
             action, _ = TABLE[found]
             if action is Action.ASK:
-                answers = healthy(self.fleet, self.spec, *self.view.ready())
+                answers = healthy(self.fleet, self.spec, *self.view.ready(), self.report)
                 if answers is not None:
                     self.number = self.view.held.release() or 0
                     return answers
