@@ -66,7 +66,7 @@ def read_json(path: str) -> Any:
         return None
 
 
-def try_lock(path: str, wait_s: float = 0.2) -> BinaryIO | None:
+def try_lock(path: str, wait_s: float = 0.5) -> BinaryIO | None:
     """An open file that holds an exclusive flock on ``path``, or None where somebody else does for ``wait_s``.
 
     One try is not enough: whoever only asks (``is_locked``) holds a shared lock for an instant.
@@ -81,7 +81,7 @@ def try_lock(path: str, wait_s: float = 0.2) -> BinaryIO | None:
             if time.monotonic() > limit:
                 os.close(handle)
                 return None
-            time.sleep(0.02)
+            time.sleep(0.005)
         else:
             return os.fdopen(handle, "r+b")
 

@@ -142,7 +142,7 @@ def test_who_only_asks_for_the_lease_keeps_nobody_from_taking_it(tmp_path):
     common.try_lock(path).close()
 
     def peek():
-        while not over.is_set():
+        while not over.wait(0.002):
             common.is_locked(path)
 
     peeking = [threading.Thread(target=peek) for _ in range(3)]
