@@ -73,7 +73,8 @@ def write(state: State) -> Path:
         "args": ENGINE_ARGUMENTS,
         "env": ENGINE_ENVIRONMENT,
         "container": {"cap_add": ["SYS_NICE"]},
-        "verify": {"prompt": "Say something", "pause_s": 1},
+        # Random weights never come to an end by themselves, and reason about nothing.
+        "verify": {"prompt": "Say something", "max_tokens": 16, "pause_s": 1},
     }
     inventory = {
         "cluster": state.name,
