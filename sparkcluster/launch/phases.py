@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 Kind = Literal[
     "setup",
@@ -30,22 +30,7 @@ Kind = Literal[
 
 # Phases follow each other in this order; a line of an earlier one comes from a slower rank whose output
 # the head repeats, and says nothing new.
-ORDER: tuple[Kind, ...] = (
-    "setup",
-    "ptxas",
-    "ray-start",
-    "ray-join",
-    "ray-wait",
-    "ray-formed",
-    "engine",
-    "weights",
-    "compile",
-    "kv-cache",
-    "autotune",
-    "graphs",
-    "warm-up",
-    "api-ready",
-)
+ORDER: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

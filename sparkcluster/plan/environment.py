@@ -5,28 +5,9 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Mapping
 
+from sparkcluster.spec.check_playbook import PER_NODE
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.topology.model import Group, Member
-
-# Variables that hold for one node alone. Ray's executors would carry the head's to every worker.
-PER_NODE = frozenset(
-    {
-        "GLOO_SOCKET_IFNAME",
-        "MN_IF_NAME",
-        "NCCL_IB_ADDR_FAMILY",
-        "NCCL_IB_ADDR_RANGE",
-        "NCCL_IB_DISABLE",
-        "NCCL_IB_GID_INDEX",
-        "NCCL_IB_HCA",
-        "NCCL_SOCKET_IFNAME",
-        "OMPI_MCA_btl_tcp_if_include",
-        "OMPI_MCA_oob_tcp_if_include",
-        "TP_SOCKET_IFNAME",
-        "UCX_NET_DEVICES",
-        "VLLM_HOST_IP",
-    }
-)
-
 
 # What the launcher sets on each node by itself: its library's path and the address that sockets are kept on.
 BY_LAUNCHER = frozenset({"LD_PRELOAD", "SPARKCLUSTER_BIND_ADDRESS", "SPARKCLUSTER_BIND_OPEN"})
