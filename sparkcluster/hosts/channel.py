@@ -151,21 +151,31 @@ def run(command: Command, stdin: Iterable[bytes], size_bytes: int, timeout_s: fl
         feed()
     else:
         threading.Thread(target=feed, daemon=True).start()
-    received: list[bytes] = []
+    return _until_end(command, b"", deadline, f"{timeout_s:g} s")
+
+
+def _until_end(command: Command, received: bytes, deadline: float, within: str, *, close_input: bool = False) -> Result:
+    """Read ``command`` to its end after what was ``received`` already; ``within`` is the limit in words.
+
+    Raises:
+        CommandTimeout: it did not end before ``deadline``; it was killed.
+        HostLost: the connection broke.
+    """
+    channel, pieces = command.channel, [received]
     try:
+        if close_input:
+            channel.shutdown_write()
         while True:
             channel.settimeout(left(deadline))
             chunk = channel.recv(1 << 18)
             if not chunk:
                 break
-            received.append(chunk)
-        result = command.result(b"".join(received), deadline)
+            pieces.append(chunk)
+        result = command.result(b"".join(pieces), deadline)
     except TimeoutError:
         command.end(kill=True)
         raise CommandTimeout(
-            f"{command.what} on {command.name} did not end within {timeout_s:g} s",
-            node=command.name,
-            step=command.what,
+            f"{command.what} on {command.name} did not end within {within}", node=command.name, step=command.what
         ) from None
     except (OSError, EOFError, paramiko.SSHException) as error:
         command.lost(error)
@@ -233,28 +243,8 @@ class ChannelStream:
     def finish(self) -> Result:
         """Close its input, wait at most 5 s for its end, and return how it ended."""
         deadline = time.monotonic() + _FINISH_S
-        command = self._command
-        received = [self._rest]
-        try:
-            self._channel.shutdown_write()
-            while True:
-                self._channel.settimeout(left(deadline))
-                chunk = self._channel.recv(1 << 18)
-                if not chunk:
-                    break
-                received.append(chunk)
-            result = command.result(b"".join(received), deadline)
-        except TimeoutError:
-            command.end(kill=True)
-            raise CommandTimeout(
-                f"{command.what} on {command.name} did not end within {_FINISH_S} s of the end of its input",
-                node=command.name,
-                step=command.what,
-            ) from None
-        except (OSError, EOFError, paramiko.SSHException) as error:
-            command.lost(error)
-        command.end()
-        return result
+        within = f"{_FINISH_S} s of the end of its input"
+        return _until_end(self._command, self._rest, deadline, within, close_input=True)
 
     def close(self) -> None:
         """End it: its process group gets SIGTERM, and SIGKILL a second later."""
