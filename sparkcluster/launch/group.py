@@ -307,11 +307,7 @@ def run(
         report.step("watch", "until the model answers")
         return await_answers(fleet, launch, report)
     except KeyboardInterrupt:
-        report.note("stopping what was started; press Ctrl-C again to leave it as it is")
-        left = stop_all(changer, launch)
-        raise ended(
-            Interrupted("interrupted" if left else "interrupted; nothing is left running", step="launch"), left
-        ) from None
+        raise interrupted(changer, launch, report) from None
     except SparkclusterError as error:
         silent = error.node if isinstance(error.__cause__, CommandTimeout) else None
         final = ended(error, stop_all(changer, launch, silent=silent))
@@ -321,13 +317,28 @@ def run(
         raise
 
 
+def interrupted(changer: Changer, launch: Launch, report: Report) -> SparkclusterError:
+    """Stop every rank after Ctrl-C, and say what is left; a second Ctrl-C is heard from the note onwards."""
+    try:
+        report.note("stopping what was started; press Ctrl-C again to leave it as it is")
+        left = stop_all(changer, launch)
+    except KeyboardInterrupt:
+        return interrupted_again(launch.plan)
+    return ended(Interrupted("interrupted" if left else "interrupted; nothing is left running", step="launch"), left)
+
+
+def interrupted_again(plan: Plan) -> Interrupted:
+    """What is said where nobody has looked which ranks are left."""
+    return Interrupted(
+        f"interrupted again; ranks may still run on {', '.join(plan.nodes)}",
+        step="launch",
+        hint="sparkcluster down INVENTORY",
+    )
+
+
 def stop_all(changer: Changer, launch: Launch, *, silent: str | None = None) -> dict[str, SparkclusterError]:
     """Stop every rank of ``launch`` at once; Interrupted where the user does not want to wait for it."""
     try:
         return stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S, silent=silent)
     except KeyboardInterrupt:
-        raise Interrupted(
-            f"interrupted again; ranks may still run on {', '.join(launch.plan.nodes)}",
-            step="launch",
-            hint="sparkcluster down INVENTORY",
-        ) from None
+        raise interrupted_again(launch.plan) from None

@@ -80,6 +80,7 @@ class Walk:
         """What an interruption outside of the launch itself leaves behind."""
         left = {
             "clean": "old ranks may be left; sparkcluster up or down goes on from there",
+            "launch": "ranks may still run: sparkcluster down INVENTORY stops them",
             "record": "the model serves, and sparkcluster up again records it",
         }
         return Interrupted(f"interrupted; {left.get(self.doing, 'no rank was started')}", step=self.doing)
@@ -230,6 +231,7 @@ class Walk:
             self.options.timeout_s or self.spec.playbook.ready_timeout_s,
             last_words.directory(self.spec.inventory.cluster),
         )
+        self.doing = "launch"
         answers = launching.run(self.fleet, self.changer, launch, steps, self.report)
         self.step("record", f"release {self.number}")
         document = record(

@@ -296,6 +296,16 @@ def test_a_second_ctrl_c_leaves_it_as_it_is_and_says_what_to_type(up, sparks, tw
     assert caught.value.hint == "sparkcluster down INVENTORY"
 
 
+def test_a_second_ctrl_c_is_heard_as_soon_as_it_is_offered(up, two, monkeypatch):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(group, "follow", interrupt)
+    monkeypatch.setattr(Told, "note", interrupt)
+    with pytest.raises(Interrupted, match="interrupted again; ranks may still run on alpha, beta"):
+        up(two)
+
+
 def test_ranks_are_stopped_even_where_a_defect_of_ours_ends_the_launch(up, sparks, two, monkeypatch):
     def defect(*args, **kwargs):
         raise ZeroDivisionError
