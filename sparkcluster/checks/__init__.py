@@ -2,31 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from sparkcluster.checks import host, image, network
-from sparkcluster.checks.registry import CATALOGUE, Check, Context, run
+from sparkcluster.checks import host, image, measured, model, network, paths, rules, running
+from sparkcluster.checks.registry import CATALOGUE, Check, Context, Stage, run
 from sparkcluster.facts.model import Facts
 from sparkcluster.findings import Finding
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Topology
 
-__all__ = ["CATALOGUE", "Check", "check_hosts", "host", "image", "network", "run_checks"]
+__all__ = [
+    "CATALOGUE",
+    "Check",
+    "Context",
+    "check_hosts",
+    "check_written",
+    "host",
+    "image",
+    "measured",
+    "model",
+    "network",
+    "paths",
+    "rules",
+    "run_checks",
+    "run_stage",
+    "running",
+]
+
+BEFORE: tuple[Stage, ...] = ("written", "facts")
 
 
 def run_checks(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> list[Finding]:
-    """Findings of every check, the gravest first.
+    """Findings of every check that needs one look at the nodes and no more, the gravest first.
 
     Args:
         spec: what the user wrote; its ``allow`` and ``ignore`` soften findings.
         facts: by name of node.
         topology: who sits where.
     """
-    return run(Context(spec, facts, topology), CATALOGUE.values())
+    return run_stage(Context(spec, facts, topology), BEFORE)
+
+
+def run_stage(context: Context, stages: Collection[Stage]) -> list[Finding]:
+    """Findings of the checks of ``stages``, the gravest first."""
+    return run(context, (one for one in CATALOGUE.values() if one.stage in stages))
+
+
+def check_written(spec: Spec) -> list[Finding]:
+    """Findings about what the user wrote, with no node asked."""
+    only: tuple[Stage, ...] = ("written",)
+    return run_stage(Context(spec, {}, _nothing(spec)), only)
 
 
 def check_hosts(spec: Spec, facts: Mapping[str, Facts]) -> list[Finding]:
     """Findings of what can be said of each node alone, where the others did not answer."""
-    nothing = Topology(cluster=spec.inventory.cluster, groups=(), rails=())
     alone = [one for one in CATALOGUE.values() if one.body.__module__ == host.__name__]
-    return run(Context(spec, facts, nothing), alone)
+    return run(Context(spec, facts, _nothing(spec)), alone)
+
+
+def _nothing(spec: Spec) -> Topology:
+    return Topology(cluster=spec.inventory.cluster, groups=(), rails=())

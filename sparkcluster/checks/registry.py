@@ -1,24 +1,48 @@
-"""What a check is, and how all of them are run: none may raise, and none may stop the others."""
+"""What a check is, and how all of them are run: none may raise, and none may stop the others.
+
+A check belongs to a stage, which says what it needs to be run at all:
+
+    written   the spec alone; ``lint`` runs these without a node, everybody else with the facts at hand
+    facts     what every node said of itself
+    reach     what the nodes reached of one another (``facts.reach``)
+    deep      what was measured between them (``facts.measured``)
+    running   what a cluster that serves was seen doing (``facts.running``)
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
-from sparkcluster.facts.model import Facts
+from sparkcluster.facts.measured import Measured
+from sparkcluster.facts.model import Facts, Unread
+from sparkcluster.facts.reach import Reach
+from sparkcluster.facts.running import Running
 from sparkcluster.findings import Finding, Severity
-from sparkcluster.spec import Spec
+from sparkcluster.spec import KeyPath, Spec
 from sparkcluster.topology.model import Link, Member, Topology
+
+Stage = Literal["written", "facts", "reach", "deep", "running"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Context:
-    """What every check may look at."""
+    """What every check may look at.
+
+    Attributes:
+        facts: by node; empty while no node was asked, as in ``lint``.
+        topology: without groups where there is none.
+        reach, measured, running: None unless the checks of that stage are to be run.
+    """
 
     spec: Spec
     facts: Mapping[str, Facts]
     topology: Topology
+    reach: Reach | None = None
+    measured: Measured | None = None
+    running: Running | None = None
 
     @property
     def docker(self) -> bool:
@@ -34,13 +58,19 @@ class Context:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
-    """What one check saw; code and reason are the check's own."""
+    """What one check saw; code and reason are the check's own.
+
+    Attributes:
+        at: path of the key in the playbook that it is about, as ``("args", "quantization")``; its file and line
+            become the finding's.
+    """
 
     severity: Severity
     node: str | None
     summary: str
     seen: str
     remedy: tuple[str, ...] = ()
+    at: KeyPath | None = None
 
 
 Body = Callable[[Context], Iterable[Seen]]
@@ -48,20 +78,31 @@ Body = Callable[[Context], Iterable[Seen]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """One check: ``title`` says what holds on a healthy cluster, ``why`` what happens where it does not."""
+    """One check.
+
+    Attributes:
+        title: what holds on a healthy cluster.
+        why: what happens where it does not; first paragraph of the body's docstring.
+        more: the rest of that docstring, for the check's page.
+        severity: the gravest that it reports.
+        needs: fields of Facts without which it cannot judge a node; an unread one is a finding of its own.
+        source: who has reported it, or whose advice it is.
+    """
 
     code: str
     title: str
     why: str
     body: Body
+    more: str = ""
+    stage: Stage = "facts"
+    severity: Severity = "error"
+    needs: tuple[str, ...] = ()
+    source: str = ""
 
     def run(self, context: Context) -> list[Finding]:
         """Findings of this check; one that crashes is a finding that blames the check."""
         try:
-            return [
-                Finding(self.code, one.severity, one.summary, one.node, one.seen, self.why, one.remedy)
-                for one in self.body(context)
-            ]
+            return [self.finding(context.spec, one) for one in self.body(context)]
         except Exception as error:  # noqa: BLE001 - whatever it was, the other checks go on
             return [
                 Finding(
@@ -70,22 +111,35 @@ class Check:
                     summary=f"the check itself failed: {self.title}",
                     seen=f"{type(error).__name__}: {error}",
                     why="a defect of sparkcluster; whether this holds is not known",
-                    remedy=("report it with the output of sparkcluster plan --json",),
+                    remedy=("report it with the output of sparkcluster preflight INVENTORY --json",),
                 )
             ]
+
+    def finding(self, spec: Spec, one: Seen) -> Finding:
+        """``one`` as a finding of this check."""
+        file, line = (spec.places.get(one.at) if one.at else None) or (None, None)
+        return Finding(self.code, one.severity, one.summary, one.node, one.seen, self.why, one.remedy, file, line)
 
 
 CATALOGUE: dict[str, Check] = {}
 
 
-def check(code: str, title: str) -> Callable[[Body], Body]:
-    """Register a check under a code that never changes; its docstring becomes the reason."""
+def check(
+    code: str,
+    title: str,
+    *,
+    stage: Stage = "facts",
+    severity: Severity = "error",
+    needs: tuple[str, ...] = (),
+    source: str = "",
+) -> Callable[[Body], Body]:
+    """Register a check under a code that never changes; its docstring becomes the reason and the page."""
 
     def register(body: Body) -> Body:
         if code in CATALOGUE:
             raise ValueError(f"two checks are called {code}")
-        why = " ".join((inspect.getdoc(body) or "").split())
-        CATALOGUE[code] = Check(code, title, why, body)
+        first, _, rest = (inspect.getdoc(body) or "").partition("\n\n")
+        CATALOGUE[code] = Check(code, title, " ".join(first.split()), body, rest, stage, severity, needs, source)
         return body
 
     return register
@@ -93,9 +147,35 @@ def check(code: str, title: str) -> Callable[[Body], Body]:
 
 def run(context: Context, checks: Iterable[Check]) -> list[Finding]:
     """Findings of ``checks``, softened as inventory and playbook ask for, the gravest first."""
-    findings = [_softened(finding, context.spec) for one in checks for finding in one.run(context)]
+    chosen = list(checks)
+    findings = [_softened(finding, context.spec) for one in chosen for finding in one.run(context)]
+    findings += [_softened(finding, context.spec) for finding in unread(context, chosen)]
     order: Sequence[Severity] = ("error", "warning", "info")
     return sorted(findings, key=lambda finding: order.index(finding.severity))
+
+
+UNREAD = "FACT-001"
+
+
+def unread(context: Context, checks: Iterable[Check]) -> Iterator[Finding]:
+    """One finding for every reading of a node that failed and that ``checks`` need."""
+    waiting: dict[str, list[str]] = {}
+    for one in checks:
+        for field in one.needs:
+            waiting.setdefault(field, []).append(one.code)
+    for name, facts in context.facts.items():
+        for field, codes in waiting.items():
+            value = getattr(facts, field)
+            if isinstance(value, Unread):
+                yield Finding(
+                    code=UNREAD,
+                    severity="warning",
+                    summary=f"{field} of {name} could not be read",
+                    node=name,
+                    seen=value.unread,
+                    why=f"what {', '.join(codes)} would have said of it is not known",
+                    remedy=(f"sparkcluster preflight INVENTORY --json shows what {name} answered",),
+                )
 
 
 def _softened(finding: Finding, spec: Spec) -> Finding:

@@ -61,6 +61,8 @@ class Gpu(Fact):
     power_w: float | None = None
     sm_clock_mhz: float | None = None
     utilization_percent: float | None = None
+    temperature_c: float | None = None
+    vbios: str | None = None
 
 
 class Memory(Fact):
@@ -72,6 +74,7 @@ class Memory(Fact):
     cached_bytes: int
     swap_total_bytes: int
     swap_free_bytes: int
+    cma_total_bytes: int | None = None
 
 
 class Disk(Fact):
@@ -84,7 +87,7 @@ class Disk(Fact):
 
 
 class Docker(Fact):
-    """The Docker engine as its API answers it."""
+    """The Docker engine as its API answers it; ``cdi_driver`` is the driver that its CDI spec was written for."""
 
     version: str
     storage_driver: str
@@ -93,6 +96,7 @@ class Docker(Fact):
     cdi_devices: tuple[str, ...] = ()
     containerd_store: bool = False
     snap: bool = False
+    cdi_driver: str | None = None
 
 
 class Interface(Fact):
@@ -178,7 +182,13 @@ class Image(Fact):
 
 
 class EngineFacts(Fact):
-    """What lies in an image, or in the engine's Python of runtime ``process``."""
+    """What lies in an image, or in the engine's Python of runtime ``process``.
+
+    Attributes:
+        flags: what this `vllm serve` takes, without dashes in front; None where that was never asked.
+        tool_parsers: names that --tool-call-parser takes; likewise.
+        reasoning_parsers: names that --reasoning-parser takes; likewise.
+    """
 
     python: str
     python_version: str
@@ -186,6 +196,11 @@ class EngineFacts(Fact):
     vllm_version: str | None = None
     ray_version: str | None = None
     triton_version: str | None = None
+    torch_version: str | None = None
+    nccl_version: str | None = None
+    flags: tuple[str, ...] | None = None
+    tool_parsers: tuple[str, ...] | None = None
+    reasoning_parsers: tuple[str, ...] | None = None
     family: Literal["upstream", "ngc", "other"] = "other"
 
 
@@ -209,10 +224,11 @@ class WeightFile(Fact):
 
 
 class Weights(Fact):
-    """The model as it lies on the node."""
+    """The model as it lies on the node; ``config`` is its config.json."""
 
     path: str | None
     revision: str | None = None
+    config: dict[str, Any] | None = None
     files: tuple[WeightFile, ...] = ()
     missing: tuple[str, ...] = ()
     truncated: tuple[str, ...] = ()
@@ -248,6 +264,14 @@ class Facts(Fact):
     """Everything one node said of itself in one round trip.
 
     Attributes:
+        reached_at: own address that the SSH connection came in on; None without SSH.
+        clock_offset_s: how far this node's clock is ahead of the controller's, and
+        clock_error_s: by how much that may be wrong (half the round trip). Set by who gathers, not by the node.
+        names: what the inventory's host names resolve to on this node.
+        remove_ipc: whether logind takes host IPC away at logout (RemoveIPC).
+        driver_module: version of the nvidia module that lies there for the running kernel, None for none.
+        firewall: what rules over incoming packets, as ufw; None where nothing was found that does.
+        kernel_log: lines of the kernel on GPU and memory, newest last; None unless it was asked for.
         rays: names of the complete Rays that were brought to images without, as ``plan.image.ray_name`` makes them.
     """
 
@@ -277,6 +301,14 @@ class Facts(Fact):
     ranks: tuple[Rank, ...] | Unread
     weights: Weights | Unread | None
     rays: tuple[str, ...] = ()
+    reached_at: str | None = None
+    clock_offset_s: float | None = None
+    clock_error_s: float | None = None
+    names: dict[str, tuple[str, ...]] = {}
+    remove_ipc: bool | Unread | None = None
+    driver_module: str | Unread | None = None
+    firewall: str | None = None
+    kernel_log: tuple[str, ...] | Unread | None = None
     state_dir: str
     hf_home: str
     release: ReleaseFact | Unread | None

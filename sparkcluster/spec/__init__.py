@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
+from sparkcluster.spec.document import KeyPath
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spec:
-    """Inventory and playbook together, with the files they came from."""
+    """Inventory and playbook together, with the files they came from.
+
+    Attributes:
+        places: file and line of every key of the playbook, for findings about what was written.
+    """
 
     inventory: Inventory
     playbook: Playbook
     inventory_path: Path
     playbook_path: Path
+    places: Mapping[KeyPath, tuple[str, int]] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+
+__all__ = ["Inventory", "KeyPath", "Playbook", "Spec"]

@@ -1,0 +1,1 @@
+"""Checks of what was measured between the nodes."""

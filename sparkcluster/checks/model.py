@@ -1,0 +1,1 @@
+"""Checks of the weights as they lie on the nodes."""

@@ -1,0 +1,1 @@
+"""What is known to go wrong on SM121, as rules over image, driver, checkpoint and flags."""

@@ -1,0 +1,1 @@
+"""Checks of a cluster that runs: what ails it now."""

@@ -1,0 +1,42 @@
+"""What ``preflight --deep`` measured between pairs of nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+RateKind = Literal["tcp", "rdma", "rdma-both", "collective"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rate:
+    """One measurement.
+
+    Attributes:
+        kind: ``tcp`` one rail by TCP, ``rdma`` one HCA by ib_write_bw, ``rdma-both`` both twins of a port at the
+            same time, ``collective`` an all-gather of the whole group in the serving image.
+        nodes: who took part; source and target of the kinds that have two.
+        over: interface, HCA, or transport that it went over.
+        gbit_s: 10^9 bits per second; None where it gave no result, which ``seen`` explains.
+        latency_ms: median round trip of a small message, where it was measured.
+    """
+
+    kind: RateKind
+    nodes: tuple[str, ...]
+    over: str
+    gbit_s: float | None
+    latency_ms: float | None = None
+    seen: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The measurement as ``preflight --deep --json`` shows it."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured:
+    """All measurements, and what could not be taken, by node, with the reason."""
+
+    rates: tuple[Rate, ...]
+    unasked: Mapping[str, str] = dataclasses.field(default_factory=dict)
