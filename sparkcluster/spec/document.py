@@ -80,10 +80,11 @@ _SYNTAX = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Where something begins in a file; both count from 1."""
+    """Where something begins in a file; both count from 1. ``file`` where it is not the document's own."""
 
     line: int = 1
     column: int = 1
+    file: str | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -125,7 +126,7 @@ class Document:
             rest = rest[:-1]
             own = self.keys.get(rest) or self.values.get(rest)
         own = own or Place()
-        return Problem(self.file, own.line, own.column, path_text(path), message, hint)
+        return Problem(own.file or self.file, own.line, own.column, path_text(path), message, hint)
 
 
 def path_text(path: KeyPath) -> str:

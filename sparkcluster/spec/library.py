@@ -25,6 +25,40 @@ def bundled() -> Path | None:
     return None
 
 
+def overlay(name: str, beside: Sequence[Path]) -> Path:
+    """The file of an overlay: in ``overlays`` within or next to the directories, then among the bundled.
+
+    Args:
+        name: what follows the ``+``.
+        beside: directories of the playbooks that it may come with.
+
+    Raises:
+        UsageError: there is none.
+    """
+    own = bundled()
+    directories = [one / "overlays" for one in [*beside, *(each.parent for each in beside), *([own] if own else [])]]
+    for directory in directories:
+        for suffix in _SUFFIXES:
+            path = directory / f"{name}{suffix}"
+            if "/" not in name and "\x00" not in name and _is_there(path):
+                return path
+    known = sorted({file.stem for directory in directories if directory.is_dir() for file in directory.iterdir()})
+    near = closest(name, known)
+    hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}" if known else "there are none"
+    raise UsageError(f"no overlay named {shown(name)}; looked in {_list(directories)}", hint=hint)
+
+
+def overlays() -> list[str]:
+    """Names of the bundled overlays, sorted."""
+    own = bundled()
+    directory = own / "overlays" if own else None
+    return (
+        sorted(file.stem for file in directory.iterdir() if file.suffix in _SUFFIXES)
+        if directory and _is_there(directory)
+        else []
+    )
+
+
 def names() -> list[str]:
     """Names of the bundled playbooks, sorted."""
     return sorted(_in(bundled()))
@@ -83,7 +117,7 @@ def _in(directory: Path | None) -> list[str]:
         for file in sorted(directory.iterdir()) if directory else ():
             if file.suffix in _SUFFIXES and not file.name.startswith(".") and file.is_file():
                 with file.open("rb") as content:
-                    if re.search(rb"^model:", content.read(1 << 16), re.MULTILINE):
+                    if re.search(rb"^(model|extends):", content.read(1 << 16), re.MULTILINE):
                         out.append(file.stem)
     except OSError:
         return out

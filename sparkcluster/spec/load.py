@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import stat
@@ -12,7 +13,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from sparkcluster.errors import Problem, SpecError, UsageError
-from sparkcluster.spec import Spec, check, library, messages
+from sparkcluster.spec import Spec, check, compose, library, messages
 from sparkcluster.spec.base import Section
 from sparkcluster.spec.document import Document, KeyPath, parse, shown
 from sparkcluster.spec.inventory import Inventory
@@ -41,12 +42,12 @@ def load(inventory_path: Path, playbook: str | None = None) -> Spec:
         problems += check.inventory(inventory, document)
         problems += _unreadable(inventory, document)
     wanted = playbook if playbook is not None else document.data.get("playbook")
-    served, served_path = None, inventory_path
+    served, served_document, served_path = None, document, inventory_path
     unusable = playbook is None and any(problem.path == "playbook" for problem in problems)
     if isinstance(wanted, str) and not unusable:
         try:
-            served_path = _find(wanted, inventory_path, document, given=playbook is not None)
-            served, served_document, more = _playbook(served_path)
+            served_path, overlays = _find(wanted, inventory_path, document, given=playbook is not None)
+            served, served_document, more = _playbook(served_path, overlays)
             problems += more
             if inventory and served:
                 problems += check.together(inventory, served, served_document)
@@ -57,24 +58,39 @@ def load(inventory_path: Path, playbook: str | None = None) -> Spec:
                 raise
     if problems or inventory is None or served is None:
         raise SpecError(_sorted(problems, str(inventory_path)))
-    return Spec(inventory, served, inventory_path, served_path)
+    return Spec(inventory, served, inventory_path, served_path, compose.places(served_document))
 
 
-def load_playbook(path: Path) -> Playbook:
-    """The playbook in one file, by itself.
+def load_playbook(path: Path, overlays: Sequence[str] = ()) -> Playbook:
+    """The playbook in one file, by itself, with ``overlays`` on it.
 
     Raises:
         UsageError, SpecError: as :func:`load`.
     """
-    playbook, _, problems = _playbook(path)
+    return read_playbook(path, overlays)[0]
+
+
+def read_playbook(path: Path, overlays: Sequence[str] = ()) -> tuple[Playbook, Document]:
+    """The same, with the document that it is the sum of.
+
+    Raises:
+        UsageError, SpecError: as :func:`load`.
+    """
+    playbook, document, problems = _playbook(path, overlays)
     if problems or playbook is None:
         raise SpecError(_sorted(problems, str(path)))
-    return playbook
+    return playbook, document
 
 
 def is_playbook(document: Document) -> bool:
-    """Whether a file is meant as a playbook: it names a model and no nodes."""
-    return "nodes" not in document.data and "cluster" not in document.data and "model" in document.data
+    """Whether a file is meant as a playbook: it names a model, or one that it extends, and no nodes."""
+    data = document.data
+    return "nodes" not in data and "cluster" not in data and ("model" in data or "extends" in data)
+
+
+def is_overlay(document: Document) -> bool:
+    """Whether a file is meant as an overlay, which is no playbook by itself."""
+    return "overlay" in document.data
 
 
 def read(path: Path) -> Document:
@@ -128,18 +144,96 @@ def _unread(error: OSError, name: str) -> UsageError:
     return UsageError(f"{name} cannot be read: {os.strerror(error.errno or 0)}")
 
 
-def _playbook(path: Path) -> tuple[Playbook | None, Document, list[Problem]]:
-    document = read(path)
+def _playbook(path: Path, overlays: Sequence[str] = ()) -> tuple[Playbook | None, Document, list[Problem]]:
+    document = _with_overlays(_whole(path), path, overlays)
     playbook, problems = _model(document, Playbook)
     if playbook:
         problems += check.playbook(playbook, document)
     return playbook, document, problems
 
 
-def _find(wanted: str, inventory_path: Path, document: Document, *, given: bool) -> Path:
+def _whole(path: Path, above: Sequence[Path] = ()) -> Document:
+    """The document in ``path``, on top of what it extends.
+
+    Raises:
+        UsageError, SpecError: as :func:`load`.
+    """
+    document = read(path)
+    if is_overlay(document):
+        name = shown(str(path), 300)[1:-1]
+        raise UsageError(f"{name} is an overlay, no playbook", hint="write a playbook's name, +, and the overlay's")
+    wanted = document.data.get("extends") if isinstance(document.data, dict) else None
+    if not isinstance(wanted, str) or not wanted:
+        return document
+    chain = [*above, path]
+    if len(chain) > compose.MAX_DEPTH:
+        message = f"more than {compose.MAX_DEPTH} playbooks stand on one another here"
+        raise SpecError([document.problem(("extends",), message, "extend one of the lower ones")])
+    try:
+        base = _base(wanted, chain)
+    except SpecError:
+        raise
+    except UsageError as error:
+        raise SpecError([document.problem(("extends",), error.message, error.hint)]) from None
+    if "name" not in document.data:
+        message, hint = "a playbook that extends another has a name of its own", "add name: …"
+        raise SpecError([document.problem(("extends",), message, hint)])
+    return compose.put_on(base, document)
+
+
+def _base(wanted: str, chain: Sequence[Path]) -> Document:
+    """What the last of ``chain`` extends, whole."""
+    path, overlays = _named(wanted, [chain[-1].parent], other_than=chain[-1])
+    if any(path.resolve() == one.resolve() for one in chain):
+        raise UsageError("playbooks extend one another in a circle", hint=f"{path.name} leads back to itself")
+    return _with_overlays(_whole(path, chain), path, overlays)
+
+
+def _with_overlays(document: Document, path: Path, overlays: Sequence[str]) -> Document:
+    """``document`` with ``overlays`` on it, the last on top.
+
+    Raises:
+        UsageError: the playbook does not allow one, or there is none of that name.
+        SpecError: an overlay's file makes no sense.
+    """
+    allowed = document.data.get("overlays") if isinstance(document.data, dict) else None
+    listed = [one for one in allowed if isinstance(one, str)] if isinstance(allowed, list) else []
+    for name in overlays:
+        if name not in listed:
+            may = f"it takes {', '.join(listed)}" if listed else "it takes none"
+            raise UsageError(
+                f"the overlay {shown(name)} is not made for the playbook {path.stem}",
+                hint=f"{may}; a playbook of your own may say extends: {path.stem} and overlays: [{name}]",
+            )
+        file = library.overlay(name, [path.parent])
+        top = read(file)
+        if not is_overlay(top):
+            raise SpecError([top.problem((), "this file is no overlay", f"begin it with overlay: {name}")])
+        stem = document.data.get("name")
+        data = {key: value for key, value in top.data.items() if key not in {"overlay", "name", "extends"}}
+        top = dataclasses.replace(top, data={"name": f"{stem}-{name}", **data})
+        document = compose.put_on(document, top)
+    return document
+
+
+def _named(wanted: str, beside: Sequence[Path], *, other_than: Path | None) -> tuple[Path, list[str]]:
+    """The file that ``wanted`` names, and the overlays behind its ``+``."""
+    head, slash, last = wanted.rpartition("/")
+    stem, *overlays = last.split("+")
+    if overlays:
+        try:
+            return library.find(wanted, beside, other_than=other_than), []  # a file may have a + in its name
+        except UsageError:
+            suffix = next((one for one in (".yaml", ".yml") if overlays[-1].endswith(one)), "")
+            overlays[-1] = overlays[-1].removesuffix(suffix)
+            wanted = f"{head}{slash}{stem}{suffix}"
+    return library.find(wanted, beside, other_than=other_than), overlays
+
+
+def _find(wanted: str, inventory_path: Path, document: Document, *, given: bool) -> tuple[Path, list[str]]:
     beside = [Path(), inventory_path.parent] if given else [inventory_path.parent]
     try:
-        return library.find(wanted, beside, other_than=inventory_path)
+        return _named(wanted, beside, other_than=inventory_path)
     except UsageError as error:
         if given:
             raise

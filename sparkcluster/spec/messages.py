@@ -35,6 +35,7 @@ PATTERNS = {
     r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$": "letters, digits and . _ : / ~ - only",
     r"^[A-Z][A-Z_]{2,31}$": "a Linux capability, as SYS_NICE",
     r"^[0-9]+[bkmg]?$": "a size, as 16g",
+    r"^[A-Za-z][A-Za-z0-9_]*$": "the name of a class, as Qwen3MoeForCausalLM",
 }
 # Choices whose branches pydantic reports one by one.
 CHOICES = {

@@ -15,6 +15,9 @@ Capability = Annotated[str, Field(pattern=r"^[A-Z][A-Z_]{2,31}$")]
 ContainerPath = Annotated[str, Field(pattern=r'^/[^\x00-\x1f\x7f,:"]*$', max_length=1024)]
 
 
+Checkpoint = Literal["modelopt", "compressed-tensors", "mxfp4", "fp8", "gptq", "awq", "bf16"]
+
+
 class Model(Section):
     """Which weights: a Hugging Face repository at a revision, or a directory that lies on the nodes."""
 
@@ -29,6 +32,14 @@ class Model(Section):
         description="branch, tag or commit of the repository",
     )
     path: NodePath | None = Field(None, description="directory of weights on every node; ~ is expanded there")
+    checkpoint: Checkpoint | None = Field(
+        None, description="how the weights are stored; default: what their config.json says once they are there"
+    )
+    architecture: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z][A-Za-z0-9_]*$",
+        description="class in config.json's architectures; default: likewise",
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> Model:
@@ -80,6 +91,30 @@ class Verify(Section):
         return value
 
 
+class Figure(Section):
+    """What somebody measured, or what their guide promises, so that a user knows what to expect."""
+
+    what: str = Field(min_length=2, description="as decode, prefill, time to first token, weights, KV cache")
+    value: int | float | list[int | float] = Field(description="one number, or the two ends of a range")
+    unit: str = Field(min_length=1, description="as tok/s, s, GB, tokens")
+    when: str = Field("", description="under which conditions")
+    source: str = Field(min_length=8, description="who says so: an address or a title")
+    approximate: bool = Field(False, description="whether the source itself says about")
+
+
+class Request(Section):
+    """How requests to this model are best sent; told to users, not enforced."""
+
+    temperature: float | None = Field(None, ge=0, le=2, description="as the model's makers advise")
+    top_p: float | None = Field(None, gt=0, le=1, description="likewise")
+    top_k: int | None = Field(None, ge=-1, description="likewise")
+    max_tokens: int | None = Field(None, ge=1, description="enough for an answer after its reasoning")
+    chat_template_kwargs: dict[str, Any] = Field(
+        default_factory=dict, description="as enable_thinking: false, which turns the reasoning off"
+    )
+    note: str = Field("", description="what else to know, in a sentence")
+
+
 class Allow(Section):
     """A finding that this playbook accepts, and why."""
 
@@ -100,7 +135,24 @@ class Playbook(Section):
     """What the cluster serves."""
 
     name: Name = Field(description="name of the playbook; that of its file")
+    extends: str | None = Field(
+        None,
+        min_length=1,
+        max_length=1024,
+        description="name or path of a playbook that this one stands on: keys here win, section by section",
+    )
+    overlays: list[Name] = Field(
+        default_factory=list, description="overlays that may be put on it, as in `playbook: NAME+OVERLAY`"
+    )
     description: str = Field("", description="one line on what it serves and where its figures come from")
+    source: list[str] = Field(default_factory=list, description="whose recipe it is: addresses or titles")
+    goal: Literal["speed", "memory"] = Field(
+        "speed", description="what its arguments were chosen for; memory: to leave room for other programs"
+    )
+    figures: list[Figure] = Field(default_factory=list, description="what was measured with it, and by whom")
+    request: Request = Field(
+        default_factory=lambda: Request.model_validate({}), description="how requests are best sent"
+    )
     model: Model = Field(description="which weights")
     image: str | None = Field(
         None,

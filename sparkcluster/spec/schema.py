@@ -83,6 +83,15 @@ there, and the message names the key: `tensor_parallel`, `served_name`, `executo
 Secrets are listed by name under `secrets` and taken from the environment that sparkcluster is started
 in; the API key is named in the inventory. Neither is ever written to a command line, a plan or a log.
 
+## One on top of another
+
+`extends: NAME` begins with another playbook; what this one writes wins. The sections (`args`, `env`, `verify`, ...) are
+taken key by key, `mounts`, `setup`, `secrets` and `allow` add up, all else is replaced whole, and `null` takes a key away.
+
+An overlay is a part of a playbook that fits several, such as a way to draft tokens: a file in `overlays/` that begins with
+`overlay: NAME` in place of a name and a model. `playbook: NAME+OVERLAY` in the inventory, `--playbook NAME+OVERLAY` or
+`extends: NAME+OVERLAY` puts it on, provided that the playbook lists it under `overlays`.
+
 ## Where a playbook is looked for
 
 A name with a `/`, or one that ends in `.yaml` or `.yml`, is a path from the inventory's directory (with

@@ -1,0 +1,102 @@
+"""Putting playbooks on top of one another: ``extends`` in a file, and overlays named behind a ``+``.
+
+What is on top wins. A section of the playbook (``args``, ``env``, ``verify``, ...) is taken key by key, lists of things
+that add up are added up, everything else is replaced whole; ``null`` takes a key away. Every value keeps the
+place where it was written, so that a problem in the sum is told in the file that has it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from sparkcluster.spec.document import Document, KeyPath, Place
+
+ADDED = ("mounts", "setup", "secrets", "allow")
+"""Lists that grow; a playbook that extends another seldom wants to lose what that one mounts or allows."""
+
+OWN = ("name", "extends")
+"""Keys of the file itself that its base does not hand down."""
+
+MAX_DEPTH = 8
+"""Playbooks that stand on one another; more is a mistake."""
+
+
+def put_on(base: Document, top: Document) -> Document:
+    """``top`` on ``base``, as one document with the file name of ``top``; neither is changed."""
+    if not isinstance(base.data, dict) or not isinstance(top.data, dict):
+        return top
+    out = Document(top.file, {}, problems=[*base.problems, *top.problems])
+    for key in [key for key in base.data if key not in OWN and key not in top.data]:
+        _set(out, (key,), base, (key,))
+    for key, value in top.data.items():
+        below = base.data.get(key) if key not in OWN else None
+        if isinstance(value, dict) and isinstance(below, dict):
+            _section(out, key, base, top)
+        elif key in ADDED and isinstance(value, list) and isinstance(below, list):
+            _list(out, key, base, top)
+        elif value is not None or below is None:
+            _set(out, (key,), top, (key,))
+    return out
+
+
+def _section(out: Document, key: str, base: Document, top: Document) -> None:
+    _mark(out, (key,), top, (key,))
+    above, below = top.data[key], base.data[key]
+    # Either of the two says where the weights are: the one on top takes the place of the other.
+    replaced = {"id", "path", "revision"} if key == "model" and {"id", "path"} & set(above) else set()
+    out.data[key] = {}
+    for name in below:
+        if name not in above and name not in replaced:
+            _set(out, (key, name), base, (key, name))
+    for name, value in above.items():
+        if value is not None or name not in below:
+            _set(out, (key, name), top, (key, name))
+
+
+def _list(out: Document, key: str, base: Document, top: Document) -> None:
+    _mark(out, (key,), top, (key,))
+    out.data[key] = []
+    for document in (base, top):
+        for index, value in enumerate(document.data[key]):
+            if value not in out.data[key]:
+                _set(out, (key, len(out.data[key])), document, (key, index))
+
+
+def _set(out: Document, path: KeyPath, source: Document, origin: KeyPath) -> None:
+    """Take what ``source`` has at ``origin``, with the places of all within."""
+    holder: Any = out.data
+    for part in path[:-1]:
+        holder = holder[part]
+    value = source.data
+    for part in origin:
+        value = value[part]
+    if isinstance(holder, list):
+        holder.append(value)
+    else:
+        holder[path[-1]] = value
+    _mark(out, path, source, origin, deep=True)
+
+
+def _mark(out: Document, path: KeyPath, source: Document, origin: KeyPath, *, deep: bool = False) -> None:
+    size = len(origin)
+    for places, known in ((out.values, source.values), (out.keys, source.keys)):
+        for at, place in known.items():
+            if at == origin or (deep and at[:size] == origin):
+                places[(*path, *at[size:])] = _placed(place, source.file)
+    for at, text in source.written.items():
+        if deep and at[:size] == origin:
+            out.written[(*path, *at[size:])] = text
+
+
+def _placed(place: Place, file: str) -> Place:
+    return place if place.file else dataclasses.replace(place, file=file)
+
+
+def places(document: Document) -> dict[KeyPath, tuple[str, int]]:
+    """File and line of every key and list entry of ``document``."""
+    return {
+        path: (place.file or document.file, place.line)
+        for path, place in {**document.values, **document.keys}.items()
+        if path
+    }

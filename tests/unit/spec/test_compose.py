@@ -1,0 +1,150 @@
+"""Playbooks on top of one another: what wins, what adds up, and where a problem is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.errors import SpecError, UsageError
+from sparkcluster.spec import load
+
+BASE = """\
+name: base
+model: {id: owner/model, revision: abc}
+image: vllm/vllm-openai:v0.20.0
+overlays: [drafts]
+args:
+  max-model-len: 4096
+  kv-cache-dtype: fp8
+  speculative-config: {method: mtp, num_speculative_tokens: 3}
+env: {VLLM_A: "1", VLLM_B: "2"}
+allow: [{code: NET-001, reason: one reason is enough}]
+verify: {max_tokens: 1024, expect: "204"}
+"""
+DRAFTS = """\
+overlay: drafts
+args:
+  speculative-config: {method: ngram, prompt_lookup_max: 4}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path):
+    (tmp_path / "overlays").mkdir()
+    (tmp_path / "base.yaml").write_text(BASE)
+    (tmp_path / "overlays" / "drafts.yaml").write_text(DRAFTS)
+
+    def write(text: str, name: str = "mine") -> Path:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(UsageError) as caught:
+        load.load_playbook(path)
+    told = [(str(one), one.hint) for one in getattr(caught.value, "problems", ())]
+    return "\n".join(f"{said} | {hint}" for said, hint in told or [(caught.value.message, caught.value.hint)])
+
+
+def test_what_is_on_top_wins_key_by_key(folder):
+    mine = load.load_playbook(folder("name: mine\nextends: base\nargs: {max-model-len: 8192}\nverify: {expect: '7'}\n"))
+    assert mine.args["max-model-len"] == 8192
+    assert mine.args["kv-cache-dtype"] == "fp8"
+    assert (mine.verify.expect, mine.verify.max_tokens) == ("7", 1024)
+    assert (mine.name, mine.image) == ("mine", "vllm/vllm-openai:v0.20.0")
+
+
+def test_a_value_of_args_is_replaced_whole_for_half_of_another_method_is_none(folder):
+    mine = load.load_playbook(folder("name: mine\nextends: base\nargs: {speculative-config: {method: eagle}}\n"))
+    assert mine.args["speculative-config"] == {"method": "eagle"}
+
+
+def test_null_takes_a_key_away(folder):
+    mine = load.load_playbook(folder("name: mine\nextends: base\nargs: {kv-cache-dtype: null}\nenv: {VLLM_A: null}\n"))
+    assert "kv-cache-dtype" not in mine.args
+    assert mine.env == {"VLLM_B": "2"}
+
+
+def test_another_model_takes_the_place_of_the_whole_model(folder):
+    mine = load.load_playbook(folder("name: mine\nextends: base\nmodel: {path: /weights}\n"))
+    assert (mine.model.id, mine.model.path, mine.model.revision) == (None, "/weights", "main")
+    later = load.load_playbook(folder("name: mine\nextends: base\nmodel: {revision: def}\n"))
+    assert (later.model.id, later.model.revision) == ("owner/model", "def")
+
+
+def test_what_is_accepted_and_mounted_adds_up_once(folder):
+    text = (
+        "name: mine\nextends: base\nallow:\n- {code: NET-001, reason: one reason is enough}\n"
+        "- {code: NET-002, reason: another good reason}\n"
+    )
+    assert [one.code for one in load.load_playbook(folder(text)).allow] == ["NET-001", "NET-002"]
+
+
+def test_an_overlay_is_put_on_by_name(folder):
+    inventory = folder("cluster: x\nplaybook: base+drafts\nnodes: [{host: a}]\n", "inventory")
+    spec = load.load(inventory)
+    assert spec.playbook.name == "base-drafts"
+    assert spec.playbook.args["speculative-config"] == {"method": "ngram", "prompt_lookup_max": 4}
+    assert spec.playbook.args["max-model-len"] == 4096
+    assert load.load(inventory, "base").playbook.args["speculative-config"] != {"method": "ngram"}
+
+
+def test_an_overlay_can_be_part_of_what_is_extended(folder):
+    mine = load.load_playbook(folder("name: mine\nextends: base+drafts\nargs: {max-num-seqs: 2}\n"))
+    assert mine.args["speculative-config"] == {"method": "ngram", "prompt_lookup_max": 4}
+    assert mine.args["max-num-seqs"] == 2
+
+
+def test_every_key_knows_the_file_it_was_written_in(folder, tmp_path):
+    folder("name: mine\nextends: base\nargs: {max-num-seqs: 2}\noverlays: [drafts]\n")
+    spec = load.load(folder("cluster: x\nplaybook: mine+drafts\nnodes: [{host: a}]\n", "inventory"))
+    assert spec.places["args", "max-num-seqs"] == (str(tmp_path / "mine.yaml"), 3)
+    assert spec.places["args", "kv-cache-dtype"] == (str(tmp_path / "base.yaml"), 7)
+    assert spec.places["args", "speculative-config"] == (str(tmp_path / "overlays/drafts.yaml"), 3)
+    assert spec.places["allow", 0, "code"] == (str(tmp_path / "base.yaml"), 10)
+
+
+def test_a_problem_is_told_where_it_was_written(folder, tmp_path):
+    folder(BASE.replace("max_tokens: 1024", "max_tokens: none"), "base")
+    assert refused(folder("name: mine\nextends: base\n")).startswith(f"{tmp_path}/base.yaml:11:")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: mine\nextends: bass\n", ["mine.yaml:2:", "no playbook named", "did you mean base?"]),
+        ("name: mine\nextends: mine\n", ["no playbook named"]),
+        ("name: mine\nextends: ./mine.yaml\n", ["mine.yaml:2:", "in a circle"]),
+        ("extends: base\n", ["mine.yaml:1:", "a name of its own"]),
+        ("name: mine\nextends: base+ngram\n", ["mine.yaml:2:", "not made for the playbook base", "it takes drafts"]),
+        ("name: mine\nextends: base+../x\n", ["mine.yaml:2:"]),
+        ("name: mine\nextends: ./overlays/drafts.yaml\n", ["is an overlay, no playbook"]),
+        ("name: mine\nextends: [base]\n", ["mine.yaml:2:"]),
+    ],
+)
+def test_what_cannot_be_put_together_is_told(folder, text, words):
+    said = refused(folder(text))
+    for word in words:
+        assert word in said
+
+
+def test_a_circle_of_several_ends(folder):
+    folder("name: one\nextends: two\n", "one")
+    folder("name: two\nextends: three\n", "two")
+    assert "in a circle" in refused(folder("name: three\nextends: one\n", "three"))
+
+
+def test_a_tower_ends(folder):
+    for level in range(12):
+        folder(f"name: p{level}\nextends: p{level + 1}\n", f"p{level}")
+    folder(BASE, "p12")
+    assert "stand on one another" in refused(folder("name: mine\nextends: p0\n"))
+    assert load.load_playbook(folder("name: mine\nextends: p8\n")).args["max-model-len"] == 4096
+
+
+def test_an_overlay_by_itself_is_no_playbook(folder, tmp_path):
+    assert "is an overlay" in refused(tmp_path / "overlays" / "drafts.yaml")
