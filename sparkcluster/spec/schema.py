@@ -85,12 +85,13 @@ in; the API key is named in the inventory. Neither is ever written to a command 
 
 ## One on top of another
 
-`extends: NAME` begins with another playbook; what this one writes wins. The sections (`args`, `env`, `verify`, ...) are
-taken key by key, `mounts`, `setup`, `secrets` and `allow` add up, all else is replaced whole, and `null` takes a key away.
+`extends: NAME` begins with another playbook; what this one writes wins. The sections (`args`, `env`, `verify`, ...)
+are taken key by key, `mounts`, `setup`, `secrets` and `allow` add up, all else is replaced whole, and `null` takes
+a key away.
 
-An overlay is a part of a playbook that fits several, such as a way to draft tokens: a file in `overlays/` that begins with
-`overlay: NAME` in place of a name and a model. `playbook: NAME+OVERLAY` in the inventory, `--playbook NAME+OVERLAY` or
-`extends: NAME+OVERLAY` puts it on, provided that the playbook lists it under `overlays`.
+An overlay is a part of a playbook that fits several, such as a way to draft tokens: a file in `overlays/` that
+begins with `overlay: NAME` in place of a name and a model. `playbook: NAME+OVERLAY` in the inventory, `--playbook
+NAME+OVERLAY` or `extends: NAME+OVERLAY` puts it on, provided that the playbook lists it under `overlays`.
 
 ## Where a playbook is looked for
 

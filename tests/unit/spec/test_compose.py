@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.errors import SpecError, UsageError
+from sparkcluster.errors import UsageError
 from sparkcluster.spec import load
 
 BASE = """\
