@@ -159,7 +159,7 @@ def _wanted(context: Context, group: Group, member: Member) -> Iterator[tuple[in
     yield group.api_port, group.api_host, "the API"
     engine = engine_of(context.facts[member.name])
     try:
-        executor = parallel.executor(context.spec.playbook, engine, nodes=len(group.members), bring_ray=context.docker)
+        executor = parallel.executor(context.spec.playbook, engine, nodes=group.size, bring_ray=context.docker)
     except PlanError:
         return
     # Both listen on every address unless the launcher can keep them from it, so any listener is in the way.

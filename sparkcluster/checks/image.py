@@ -80,7 +80,7 @@ def token(context: Context) -> Iterator[Seen]:
         found = engine_of(context.facts[group.head.name])
         if found is None or found.ray_version is None:
             continue
-        executor = parallel.executor(context.spec.playbook, found, nodes=len(group.members), bring_ray=False)
+        executor = parallel.executor(context.spec.playbook, found, nodes=group.size, bring_ray=False)
         if executor == "ray" and not has_token(found, brought=False):
             yield Seen(
                 "warning",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.model import Facts
@@ -20,7 +20,7 @@ LOOPBACK = "127.0.0.1"
 Links = dict[str, list[Candidate]]
 
 
-def build(spec: Spec, facts: Mapping[str, Facts]) -> Topology:
+def build(spec: Spec, facts: Mapping[str, Facts], *, missing: Collection[str] = ()) -> Topology:
     """The topology of the inventory's groups on nodes that say ``facts`` of themselves.
 
     What is questionable about it is for the checks to say; this fails only where there is none at all.
@@ -28,6 +28,8 @@ def build(spec: Spec, facts: Mapping[str, Facts]) -> Topology:
     Args:
         spec: what the user wrote.
         facts: by name of node.
+        missing: nodes to leave out, because nothing is known of them; the others keep their ranks. What comes of
+            it is there to be checked and drawn, not to be planned upon.
 
     Raises:
         PlanError: a node has no facts, or lacks the interface or address that its group needs.
@@ -38,12 +40,14 @@ def build(spec: Spec, facts: Mapping[str, Facts]) -> Topology:
     for name in itertools.chain.from_iterable(members for _, members in groups):
         if name not in nodes:
             raise PlanError(f"the groups name {name}, which is no node of the inventory", step="topology")
-        if name not in facts:
+        if name not in facts and name not in missing:
             raise PlanError(f"nothing is known of {name}", node=name, step="topology")
     built = []
     rails: dict[str, list[tuple[str, Link]]] = {}
     for name, members in groups:
-        group = _group(spec, name, [nodes[member] for member in members], facts)
+        if all(member in missing for member in members):
+            continue
+        group = _group(spec, name, [nodes[member] for member in members], facts, missing)
         built.append(group)
         for member in group.members:
             for link in member.links:
@@ -56,22 +60,35 @@ def build(spec: Spec, facts: Mapping[str, Facts]) -> Topology:
     )
 
 
-def _group(spec: Spec, name: str, nodes: Sequence[Node], facts: Mapping[str, Facts]) -> Group:
-    if len(nodes) == 1:
+def _group(
+    spec: Spec, name: str, written: Sequence[Node], facts: Mapping[str, Facts], missing: Collection[str]
+) -> Group:
+    nodes = [node for node in written if node.label not in missing]
+    if len(written) == 1:
         only = nodes[0]
         kind: Kind = "single"
         members: tuple[Member, ...] = (Member(only.label, only.host, 0, LOOPBACK, "lo", (), None),)
     else:
         kind, links = _interconnect(spec, nodes, facts)
+        kind = "direct" if kind == "switch" and len(written) == 2 else kind
         taken = {node.label: {link.interface for link in links[node.label]} for node in nodes}
         if kind in {"ring", "management"}:
             meeting = _management(nodes, facts, taken)
         else:
             meeting = {node.label: links[node.label][0] for node in nodes}
-        members = tuple(_member(node, rank, meeting[node.label], links[node.label]) for rank, node in enumerate(nodes))
-    head = nodes[0]
-    host, endpoint = api.resolve(spec.inventory.api, head, facts[head.label], members[0])
-    return Group(name, members, kind, host, spec.inventory.api.port, endpoint)
+        members = tuple(
+            _member(node, rank, meeting[node.label], links[node.label])
+            for rank, node in enumerate(written)
+            if node in nodes
+        )
+    head, port = nodes[0], spec.inventory.api.port
+    if head is written[0]:
+        host, endpoint = api.resolve(spec.inventory.api, head, facts[head.label], members[0])
+    else:
+        # Where the endpoint would listen is the missing head's to say.
+        host, endpoint = LOOPBACK, f"http://{LOOPBACK}:{port}/v1"
+    absent = tuple(node.label for node in written if node.label in missing)
+    return Group(name, members, kind, host, port, endpoint, missing=absent)
 
 
 def _member(node: Node, rank: int, meeting: Candidate, links: Sequence[Candidate]) -> Member:

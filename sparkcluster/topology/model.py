@@ -75,6 +75,7 @@ class Group:
     Attributes:
         kind: ``direct`` two nodes on the same rails, ``switch`` more of them, ``ring`` three nodes of which
             each pair has subnets of its own, ``management`` no interconnect found, ``single`` one node.
+        missing: its nodes that did not answer, where the topology is that of the others.
         api_host: address that the endpoint listens on; ``endpoint`` is the one to type.
     """
 
@@ -86,10 +87,16 @@ class Group:
     endpoint: str
     ray_port: int = 6379
     master_port: int = 29501
+    missing: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many nodes it is to have, those that did not answer too."""
+        return len(self.members) + len(self.missing)
 
     @property
     def head(self) -> Member:
-        """The member with rank 0."""
+        """The member with rank 0; the first that answered, where that one did not."""
         return self.members[0]
 
 

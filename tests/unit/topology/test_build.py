@@ -36,6 +36,27 @@ def test_a_node_alone_needs_no_network_at_all(spark, cluster):
     assert group.endpoint == "http://127.0.0.1:8000/v1"
 
 
+@pytest.mark.parametrize("gone", TWO)
+def test_who_does_not_answer_leaves_the_others_their_ranks_and_links(gone, spark, cluster):
+    whole = topology.build(cluster(TWO), two(spark, gid=5))
+    facts = {name: one for name, one in two(spark, gid=5).items() if name != gone}
+
+    group = topology.build(cluster(TWO), facts, missing={gone}).groups[0]
+
+    (left,) = group.members
+    assert left == whole.members[left.name]
+    assert (group.kind, group.missing, group.size) == ("direct", (gone,), 2)
+    assert group.api_host == "127.0.0.1"
+
+
+def test_a_group_of_which_nobody_answers_is_left_out(spark, cluster):
+    groups = [{"name": "one", "nodes": ["alpha"]}, {"name": "two", "nodes": ["beta"]}]
+
+    built = topology.build(cluster(TWO, groups=groups), {"beta": spark()}, missing={"alpha"})
+
+    assert [group.name for group in built.groups] == ["two"]
+
+
 def test_each_node_has_its_own_ports_names_and_gid_layout(spark, cluster):
     built = topology.build(cluster(TWO), two(spark, gid=5))
 
