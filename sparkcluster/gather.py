@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from sparkcluster.errors import HostError, SparkclusterError
 from sparkcluster.facts.model import EngineFacts, Facts, Image, Unread, read
@@ -12,7 +18,7 @@ from sparkcluster.facts.parse import parse
 from sparkcluster.findings import Finding
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.hosts.program import call
+from sparkcluster.hosts.program import call, source
 from sparkcluster.spec import Spec
 
 PROBE_S = 20
@@ -92,8 +98,16 @@ def gather(fleet: Fleet, spec: Spec, names: Sequence[str] | None = None) -> Gath
     return Gathered(facts, errors)
 
 
-def look_inside(fleet: Fleet, spec: Spec, facts: dict[str, Facts]) -> dict[str, Facts]:
-    """Have the image asked what it holds where that is not known yet: seconds, and once per image."""
+def look_inside(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: Path | None = None) -> dict[str, Facts]:
+    """Have the image asked what it holds where that is not known yet: seconds, and once per image.
+
+    Args:
+        fleet: the nodes.
+        spec: inventory and playbook.
+        facts: by name of node.
+        kept: directory of this machine where answers are kept and looked up, so that nothing is left on a node;
+            None has the nodes keep them.
+    """
     asking = [name for name, one in facts.items() if (image := read(one.image)) and image.inside is None]
     if not asking:
         return facts
@@ -102,13 +116,15 @@ def look_inside(fleet: Fleet, spec: Spec, facts: dict[str, Facts]) -> dict[str, 
         image = facts[host.name].image
         if not isinstance(image, Image):  # pragma: no cover - asking holds only nodes with an image
             raise HostError(f"no image on {host.name}", node=host.name)
-        document = call(
-            host,
-            "image",
-            {"state_dir": spec.inventory.state_dir, "image_id": image.id, "reference": image.reference},
-            timeout_s=IMAGE_S,
-        )
+        file = kept and kept / _name(image)
+        known = _kept(file)
+        if known is not None:
+            return image.model_copy(update={"inside": known})
+        asked = {"state_dir": spec.inventory.state_dir, "image_id": image.id, "reference": image.reference}
+        document = call(host, "image", asked | {"keep": kept is None}, timeout_s=IMAGE_S)
         inside = Unread.model_validate(document) if "unread" in document else EngineFacts.model_validate(document)
+        if file and isinstance(inside, EngineFacts):
+            _keep(file, document)
         return image.model_copy(update={"inside": inside})
 
     known = dict(facts)
@@ -121,3 +137,27 @@ def look_inside(fleet: Fleet, spec: Spec, facts: dict[str, Facts]) -> dict[str, 
         else:
             known[name] = facts[name].model_copy(update={"image": outcome})
     return known
+
+
+def _name(image: Image) -> str:
+    """Name of the file for what ``image`` holds, another one when the question changes."""
+    question = hashlib.sha256((source("engine") + source("image")).encode()).hexdigest()[:12]
+    return f"{image.id.replace(':', '-').replace('/', '-')}-{question}.json"
+
+
+def _kept(file: Path | None) -> EngineFacts | None:
+    try:
+        return None if file is None else EngineFacts.model_validate(json.loads(file.read_bytes()))
+    except (OSError, ValueError, ValidationError):
+        return None
+
+
+def _keep(file: Path, document: dict[str, Any]) -> None:
+    """Write the answer down; where that fails the next run asks again."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as written:
+            json.dump(document, written)
+        Path(written.name).replace(file)
+    except OSError:
+        return

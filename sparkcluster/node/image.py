@@ -16,7 +16,8 @@ def main(request: Dict[str, Any], _lines: Any = None) -> Dict[str, Any]:
     """Answer what the image holds, from the kept answer where there is one.
 
     Args:
-        request: state_dir, image_id (of this node's Docker engine) and reference (how the user calls it).
+        request: state_dir, image_id (of this node's Docker engine), reference (how the user calls it) and keep
+            (false: leave nothing on the node, the answer neither).
 
     Returns:
         The engine facts of the image, or ``{"unread": "why"}``.
@@ -37,6 +38,8 @@ def ask(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
         found["family"] = family(_config(machine, image_id), ngc=bool(found.pop("ngc", False)))
     except Exception as error:
         return {"unread": because(error)}
+    if not request.get("keep", True):
+        return found
     path = machine.at(containers.inside_path(state_dir, image_id))
     try:
         common.write_atomically(path, json.dumps(found, sort_keys=True).encode())
