@@ -21,6 +21,7 @@ from sparkcluster.node.bind import ADDRESS, OPEN_PORTS, confine
 PREFIX = "[sparkcluster] "
 MARK = "SPARKCLUSTER_RANK"
 CARRY_OVER_FILE = "ray_non_carry_over_env_vars.json"
+MODEL_LINK = "/sparkcluster/model"  # in the container: playbooks name files of the model by it
 
 BAD_DOCUMENT, SETUP_FAILED, RANK_MISSING, RAY_FAILED, NO_ENGINE, TERMINATED = 2, 3, 4, 5, 127, 143
 
@@ -252,6 +253,27 @@ def write_carry_over(env: dict[str, str], names: Iterable[str], private: str) ->
     raise Stop(RAY_FAILED, "no folder can be written for %s" % CARRY_OVER_FILE)
 
 
+def link_model(model: dict[str, str], env: dict[str, str], link: str = MODEL_LINK) -> str:
+    """Make ``link`` lead to the model's files, so that a playbook can name one of them. Returns what was done."""
+    path = model.get("path")
+    if not path:
+        folder = os.path.join(env.get("HF_HOME", ""), "hub", "models--" + model["id"].replace("/", "--"))
+        revision = model.get("revision") or "main"
+        try:
+            with open(os.path.join(folder, "refs", *revision.split("/"))) as file:
+                revision = file.read().strip()
+        except OSError:
+            pass  # a commit is its own name
+        path = os.path.join(folder, "snapshots", revision)
+    fresh = "%s.%d" % (link, os.getpid())
+    try:
+        os.symlink(path, fresh)
+        os.replace(fresh, link)
+    except OSError as error:
+        return "%s cannot lead to the model: %s" % (link, error.strerror or error)
+    return "%s leads to %s" % (link, path)
+
+
 def run_setup(lines: list[str], env: dict[str, str], limit_s: float) -> None:
     """The playbook's own lines, in order, each with its limit in seconds."""
     for number, line in enumerate(lines, 1):
@@ -285,6 +307,8 @@ def prepare(document: dict[str, Any], folder: str, env: dict[str, str]) -> str:
         prepend(env, "PYTHONPATH", ray_path)
         prepend(env, "PATH", os.path.join(ray_path, "bin"))
         say("phase=ray-path %s with %s" % (ray_path, " ".join(sorted(lacking)) or "nothing else"))
+    if inside and document.get("model"):
+        say("phase=model %s" % link_model(document["model"], env))
     run_setup(document.get("setup") or [], env, document.get("setup_timeout_s", 900))
     if document.get("ptxas"):
         engine_python = interpreter_of(document["engine"][0])

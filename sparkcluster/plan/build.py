@@ -194,6 +194,9 @@ class _Maker:
             runtime=self.runtime,
             executor=executor,
             engine=engine[:1] if executor == "ray" and member.rank > 0 else engine,
+            model={"id": playbook.model.id, "revision": playbook.model.revision}
+            if playbook.model.id is not None
+            else {"path": self.model(group, member)},
             setup=playbook.setup,
             carry_over=carry_over,
             token=self.token(group),

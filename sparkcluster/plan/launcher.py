@@ -22,6 +22,7 @@ def build(
     runtime: str,
     executor: Executor,
     engine: Sequence[str],
+    model: dict[str, str],
     setup: Sequence[str],
     carry_over: Sequence[str],
     token: bool,
@@ -37,6 +38,7 @@ def build(
         executor: what joins the ranks.
         engine: the engine's command; of a Ray worker its program alone, by which the launcher finds the
             Python that has Ray.
+        model: ``path``, or ``id`` and ``revision`` in Hugging Face's cache: what /sparkcluster/model shall lead to.
         setup: the playbook's shell lines.
         carry_over: names of variables that stay as this node has them.
         token: whether Ray asks its members for a token.
@@ -66,6 +68,7 @@ def build(
         "open_ports": [group.api_port] if ipaddress.ip_address(group.api_host).is_unspecified else [],
         "join_timeout_s": JOIN_TIMEOUT_S,
         "engine": list(engine),
+        "model": model,
         "setup": list(setup),
         "carry_over": list(carry_over),
         "ptxas": runtime == "docker",

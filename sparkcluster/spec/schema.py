@@ -83,6 +83,12 @@ there, and the message names the key: `tensor_parallel`, `served_name`, `executo
 Secrets are listed by name under `secrets` and taken from the environment that sparkcluster is started
 in; the API key is named in the inventory. Neither is ever written to a command line, a plan or a log.
 
+## Files of the model
+
+In a container `/sparkcluster/model` leads to the model's own directory on every node, whatever its revision. So a
+parser, a patch or a draft that comes with the weights can be named: `reasoning-parser-plugin:
+/sparkcluster/model/parser.py`, or in `setup` a line that copies a file over the image's own.
+
 ## One on top of another
 
 `extends: NAME` begins with another playbook; what this one writes wins. The sections (`args`, `env`, `verify`, ...)

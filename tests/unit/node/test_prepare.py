@@ -181,3 +181,30 @@ def test_the_python_of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert Path(prepare.interpreter_of("by-env") or "").name == "python3"
     assert prepare.interpreter_of("shell") is None
     assert prepare.interpreter_of("no-such-program") is None
+
+
+# ------------------------------------------------------------------------------------------- the model's files
+
+
+def test_the_link_leads_to_the_snapshot_that_a_branch_stands_for(tmp_path: Path) -> None:
+    folder = tmp_path / "hub" / "models--owner--model"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("0123abc\n")
+    (folder / "snapshots" / "0123abc").mkdir(parents=True)
+    (folder / "snapshots" / "0123abc" / "parser.py").write_text("here")
+    link = tmp_path / "model"
+    said = prepare.link_model({"id": "owner/model", "revision": "main"}, {"HF_HOME": str(tmp_path)}, str(link))
+    assert said == f"{link} leads to {folder}/snapshots/0123abc"
+    assert (link / "parser.py").read_text() == "here"
+
+
+def test_the_link_takes_a_commit_as_its_own_name_and_a_directory_as_it_is(tmp_path: Path) -> None:
+    link = str(tmp_path / "model")
+    prepare.link_model({"id": "owner/model", "revision": "f00"}, {"HF_HOME": "/hf"}, link)
+    assert str(Path(link).readlink()) == "/hf/hub/models--owner--model/snapshots/f00"
+    prepare.link_model({"path": "/weights"}, {}, link)
+    assert str(Path(link).readlink()) == "/weights"
+
+
+def test_a_link_that_cannot_be_made_is_said_and_stops_nothing(tmp_path: Path) -> None:
+    assert "cannot lead to the model" in prepare.link_model({"path": "/weights"}, {}, str(tmp_path / "no" / "model"))
