@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from sparkcluster.launch.signatures import MEMORY_HINT, SIGNATURES, TCP, Cause
+from sparkcluster.checks.signature import plain
+from sparkcluster.checks.signatures import MEMORY_HINT, SIGNATURES, TCP, Cause
 
 __all__ = ["Cause", "cause"]
-
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 _EXCEPTION = re.compile(r"(?:^|[\s\])|])(?P<what>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<why>\S.{0,200})")
 
@@ -22,16 +21,16 @@ def cause(lines: Sequence[str], exit_code: int | None, oom_killed: bool = False)
         exit_code: None where it still runs.
         oom_killed: whether the kernel killed its container for memory.
     """
-    plain = [_ANSI.sub("", line) for line in lines]
+    shown = plain(lines)
     if oom_killed:
         return Cause("the kernel killed it because memory ran out", MEMORY_HINT)
     for signature in SIGNATURES:
-        found = signature.match(plain)
+        found = signature.match(shown)
         if found:
             return found
     if exit_code is None:
         return None
-    return _by_exception(plain) or _by_exit_code(exit_code) or TCP.match(plain)
+    return _by_exception(shown) or _by_exit_code(exit_code) or TCP.match(shown)
 
 
 def _by_exception(lines: Sequence[str]) -> Cause | None:

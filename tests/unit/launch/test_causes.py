@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from sparkcluster.checks.signatures import SIGNATURES
 from sparkcluster.launch.causes import cause
-from sparkcluster.launch.signatures import SIGNATURES
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "golden" / "logs" / "causes.json").read_text())
 NOISE = ["INFO 11-21 03:28:04 [model.py:733] Resolved architecture: LlamaForCausalLM"] * 3

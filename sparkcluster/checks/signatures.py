@@ -1,107 +1,25 @@
-"""How causes show in the logs of engines that did not come up, with the public threads that have them.
+"""How causes show in the logs of engines that did not come up or that ail, with the public threads that have them.
 
-Those that name a root come before those that name its consequence: no memory, then no worker, then no engine.
+Those that name a root come before those that name its consequence: no memory, then no worker, then no engine. A launch
+asks them why a rank ended, and ``checks.running`` what ails a cluster that runs.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import re
-from collections.abc import Callable, Sequence
+from sparkcluster.checks.signature import Cause, Signature, actor, argument, port_taken, versions
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Cause:
-    """Why a rank ended, in one line, and what mends it (None where nothing better than the log is known)."""
-
-    summary: str
-    hint: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Signature:
-    """How one cause shows in a log.
-
-    Attributes:
-        name: short and stable.
-        pattern: searched for in single lines, the last match counts.
-        summary: what it means; names of the pattern's groups in braces.
-        hint: what mends it; likewise.
-        source: public thread that has the line.
-    """
-
-    name: str
-    pattern: str
-    summary: str
-    hint: str | None
-    source: str
-    more: Callable[[re.Match[str], Sequence[str]], Cause] | None = None
-
-    def match(self, lines: Sequence[str]) -> Cause | None:
-        """The cause when one of ``lines`` shows it."""
-        for line in reversed(lines):
-            found = re.search(self.pattern, line)
-            if found is None:
-                continue
-            if self.more is not None:
-                return self.more(found, lines)
-            values = {name: value if value is not None else "?" for name, value in found.groupdict().items()}
-            return Cause(self.summary.format(**values), self.hint.format(**values) if self.hint else None)
-        return None
-
-
-# Flags that playbooks use, to guess at what a misspelt one was meant to be (vLLM 0.32, `vllm serve --help`).
-_FLAGS = re.findall(
-    r"\S+",
-    """
-    attention-backend chat-template data-parallel-size distributed-executor-backend dtype
-    enable-auto-tool-choice enable-chunked-prefill enable-expert-parallel enable-prefix-caching
-    enforce-eager gpu-memory-utilization headless host kv-cache-dtype limit-mm-per-prompt load-format
-    master-addr master-port max-model-len max-num-batched-tokens max-num-seqs mm-encoder-tp-mode
-    moe-backend nnodes node-rank pipeline-parallel-size port quantization reasoning-parser revision
-    safetensors-load-strategy seed served-model-name speculative-config swap-space tensor-parallel-size
-    tokenizer tool-call-parser trust-remote-code
-    """,
-)
-
-
-def _argument(found: re.Match[str], _lines: Sequence[str]) -> Cause:
-    flags = [word for word in found["what"].split() if word.startswith("-")] or found["what"].split()
-    flag = flags[0].split("=")[0]
-    name = flag.lstrip("-").replace("_", "-")
-    close = [one for one in difflib.get_close_matches(name, _FLAGS, n=1, cutoff=0.75) if one != name]
-    meant = f"write {close[0]}" if close else f"remove {name}"
-    return Cause(
-        f"this vLLM does not know the argument {flag}",
-        f"{meant} under args in the playbook, or take an image whose vLLM has it",
-    )
-
-
-def _versions(_found: re.Match[str], lines: Sequence[str]) -> Cause:
-    told = [match for line in lines if (match := re.search(r"\b(Ray|Python): ([\w.]+)", line))]
-    parts = [f"{match[1]} {match[2]}" for match in told[-4:]]
-    seen = f": the head has {' and '.join(parts[:2])}, this rank {' and '.join(parts[2:])}" if len(parts) == 4 else ""
-    return Cause(
-        f"Ray or Python differ between the ranks{seen}",
-        "the nodes run different images: sparkcluster stage INVENTORY image",
-    )
-
-
-def _actor(_found: re.Match[str], lines: Sequence[str]) -> Cause:
-    places = [match[1] for line in lines if (match := re.search(r"^\W*(?:\(.*\)\s*)?ip: ([\d.]+)", line))]
-    where = f" on {places[-1]}" if places else ""
-    return Cause(
-        f"a worker process{where} died",
-        "its own log or the kernel's says why: sparkcluster logs INVENTORY NODE, and sudo dmesg on that node",
-    )
-
-
-def _port(port: str | None) -> Cause:
-    if port is None:
-        return Cause("a port is taken", "who holds it: sudo ss -ltnp on that node")
-    return Cause(f"port {port} is taken", f"who holds it: sudo ss -ltnp 'sport = :{port}' on that node")
-
+__all__ = [
+    "DEGRADED",
+    "EAGER",
+    "EXPERTS",
+    "MEMORY_HINT",
+    "SCALES",
+    "SIGNATURES",
+    "STALLED",
+    "TCP",
+    "Cause",
+    "Signature",
+]
 
 MEMORY_HINT = (
     "lower gpu-memory-utilization or max-model-len in the playbook; what else holds memory there:"
@@ -117,7 +35,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "drop `vllm serve` from command in the playbook, or take an image without that entrypoint",
         "vllm-project/vllm#37133",
     ),
-    Signature("argument", r"unrecognized arguments: (?P<what>.+)", "", None, "vllm-project/vllm#42399", _argument),
+    Signature("argument", r"unrecognized arguments: (?P<what>.+)", "", None, "vllm-project/vllm#42399", argument),
     Signature(
         "argument-value",
         r"error: argument (?P<flag>--[\w-]+)[^:]*: (?P<why>.{1,160})",
@@ -132,7 +50,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "",
         None,
         "ray-project/ray#44063",
-        _versions,
+        versions,
     ),
     Signature(
         "ray-token",
@@ -156,6 +74,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "only {free} of {all} GiB are free, and gpu-memory-utilization {share} asks for {wanted} GiB",
         MEMORY_HINT,
         "vllm-project/vllm#20305",
+        code="RUN-014",
     ),
     Signature(
         "kv-cache-none",
@@ -163,6 +82,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "the model leaves no memory for the KV cache",
         "raise gpu-memory-utilization (up to 0.90 on a Spark), or spread the model over more nodes",
         "vllm-project/vllm#17431",
+        code="RUN-014",
     ),
     Signature(
         "kv-cache-small",
@@ -172,6 +92,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "max-model-len {length} needs {need} of KV cache and {have} are there",
         "set max-model-len to {fits} or less in the playbook, or raise gpu-memory-utilization",
         "vllm-project/vllm#34076",
+        code="RUN-014",
     ),
     Signature(
         "cuda-oom",
@@ -179,6 +100,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "the GPU ran out of the memory that it shares with the host",
         MEMORY_HINT,
         "NVIDIA/dgx-spark-playbooks#97",
+        code="RUN-014",
     ),
     # ports
     Signature(
@@ -188,7 +110,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "",
         None,
         "vllm-project/vllm#7514",
-        lambda found, _: _port(found["port"] or found["store"]),
+        lambda found, _: port_taken(found["port"] or found["store"]),
     ),
     Signature(
         "port-busy",
@@ -196,15 +118,16 @@ SIGNATURES: tuple[Signature, ...] = (
         "",
         None,
         "vllm-project/vllm#11617",
-        lambda _found, _lines: _port(None),
+        lambda _found, _lines: port_taken(None),
     ),
     # the interconnect
     Signature(
         "gid",
         r"ibv_modify_qp failed with (?:error )?(?P<why>[^,\n]+)(?:, on dev (?P<dev>[\w]+))?",
         "NCCL could not connect a queue pair on {dev} ({why}): the GID it used is not there",
-        "the GID table moved since the plan was made; run up again, and see sparkcluster plan INVENTORY",
+        "the GID table moved since the plan was made; run up again, and see sparkcluster preflight INVENTORY",
         "NVIDIA/nccl#1657",
+        code="RUN-010",
     ),
     Signature(
         "memlock",
@@ -213,12 +136,13 @@ SIGNATURES: tuple[Signature, ...] = (
         "containers need --ulimit memlock=-1; if they have it, free the page cache: echo 3 | sudo tee"
         " /proc/sys/vm/drop_caches",
         "NVIDIA/nccl-tests#206",
+        code="RUN-009",
     ),
     Signature(
         "rdma-device",
         r"Unable to open device (?P<dev>\w+)|ibv_open_device failed",
         "the container cannot open the RDMA device",
-        "the node needs /dev/infiniband in the container: see sparkcluster plan INVENTORY",
+        "the node needs /dev/infiniband in the container: see sparkcluster preflight INVENTORY",
         "NVIDIA/nccl#451",
     ),
     Signature(
@@ -226,14 +150,14 @@ SIGNATURES: tuple[Signature, ...] = (
         r"(?:Unable to find (?:address|interface) (?:for|matching|with)|no socket interface found)"
         r"[^\w]*(?P<name>[\w.-]*)",
         "an interface that the plan names is not there or has no address: {name}",
-        "see sparkcluster plan INVENTORY; a cable pulled out also takes its interface away",
+        "see sparkcluster preflight INVENTORY; a cable pulled out also takes its interface away",
         "vllm-project/vllm#40991",
     ),
     Signature(
         "store",
         r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<have>\d+)/(?P<all>\d+) clients",
         "only {have} of {all} ranks met within {seconds} s",
-        "the ranks do not reach each other: sparkcluster plan INVENTORY looks at address, MTU, firewall",
+        "the ranks do not reach each other: sparkcluster preflight INVENTORY looks at address, MTU, firewall",
         "vllm-project/vllm#16334",
     ),
     Signature(
@@ -247,8 +171,24 @@ SIGNATURES: tuple[Signature, ...] = (
         "gloo",
         r"Gloo connectFullMesh failed|gloo/transport/tcp/pair\.cc",
         "Gloo could not connect the ranks: one of them offers an address that the others do not reach",
-        "see sparkcluster plan INVENTORY; GLOO_SOCKET_IFNAME must name the interconnect on every node",
+        "see sparkcluster preflight INVENTORY; GLOO_SOCKET_IFNAME must name the interconnect on every node",
         "gpustack/gpustack#2125",
+    ),
+    Signature(
+        "collective",
+        r"Watchdog caught collective operation timeout: WorkNCCL\(.*?OpType=(?P<what>\w+)",
+        "a collective ({what}) never came back from all ranks",
+        "see sparkcluster preflight INVENTORY --deep: MTU, GID and link of every rail; then up again",
+        "vllm-project/vllm#5484",
+        code="RUN-003",
+    ),
+    Signature(
+        "step-timeout",
+        r"TimeoutError: RPC call to (?P<what>\w+) timed out",
+        "the ranks did not end a step ({what}) within the engine's limit",
+        "see sparkcluster preflight INVENTORY --deep: MTU, GID and link of every rail; then up again",
+        "eugr/spark-vllm-docker#321",
+        code="RUN-003",
     ),
     # the GPU
     Signature(
@@ -257,6 +197,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "the container lost its GPU, as after systemctl daemon-reload or with a stale CDI specification",
         "on that node: sudo systemctl restart nvidia-cdi-refresh, then up again",
         "NVIDIA/nvidia-container-toolkit#48",
+        code="RUN-013",
     ),
     Signature(
         "gpu-driver",
@@ -265,6 +206,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "no GPU can be used there: driver, its kernel modules or the container toolkit are missing",
         "on that node: nvidia-smi, and docker run --rm --gpus all ubuntu nvidia-smi",
         "NVIDIA/nvidia-docker#1730",
+        code="RUN-013",
     ),
     # the image
     Signature(
@@ -357,6 +299,8 @@ SIGNATURES: tuple[Signature, ...] = (
         "Ray has no place for all ranks: a node is missing, or its GPU is taken",
         "sparkcluster status INVENTORY shows which; something else may hold its GPU: nvidia-smi there",
         "vllm-project/aibrix#927",
+        code="RUN-007",
+        consequence=True,
     ),
     Signature(
         "nccl",
@@ -364,6 +308,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "NCCL failed",
         "run up with NCCL_DEBUG: INFO under env in the playbook to see which device and address",
         "NVIDIA/nccl#834",
+        consequence=True,
     ),
     Signature(
         "worker-died",
@@ -372,7 +317,9 @@ SIGNATURES: tuple[Signature, ...] = (
         "",
         None,
         "Simple-Efficient/RL-Factory#8",
-        _actor,
+        actor,
+        code="RUN-005",
+        consequence=True,
     ),
     Signature(
         "engine-dead",
@@ -381,14 +328,60 @@ SIGNATURES: tuple[Signature, ...] = (
         "the engine died; its API may live on and still answer /health",
         "the reason stands further up in its log: sparkcluster logs INVENTORY",
         "vllm-project/vllm#53157",
+        code="RUN-016",
+        consequence=True,
     ),
 )
 
-# Not fatal by itself, so it is asked only where nothing else explains an end.
+# What follows lets an engine serve on. TCP is asked of a dead rank only where nothing else explains its end.
 TCP = Signature(
     "tcp",
     r"Using network Socket|NET/IB : No device found",
     "NCCL fell back from RDMA to TCP before that",
-    "see sparkcluster plan INVENTORY: /dev/infiniband, memlock and the HCA list",
+    "see sparkcluster preflight INVENTORY: /dev/infiniband, memlock and the HCA list",
     "NVIDIA/nccl#941",
+    code="RUN-008",
 )
+
+EAGER = Signature(
+    "eager",
+    r"Enforce eager set, |Cudagraph is disabled under eager mode",
+    "the engine runs without CUDA graphs",
+    "remove enforce-eager under args in the playbook",
+    "vllm-project/vllm#34523",
+    code="RUN-018",
+)
+
+SCALES = (
+    Signature(
+        "scales-nan",
+        r"(?i:\bnan\b.{0,60}\bscales?\b|scales?\b.{0,60}\bnan\b)|scale' has zero or non-finite values",
+        "scales of quantised weights are not numbers",
+        "take a checkpoint that was calibrated in full, or moe-backend: marlin under args in the playbook",
+        "vllm-project/vllm#45320",
+        code="RUN-012",
+    ),
+    Signature(
+        "scales-unlike",
+        r"w1_weight_scale_2 must match w3_weight_scale_2",
+        "gate and up projections of the experts have scales of their own, and the kernel takes one for both",
+        "take a checkpoint whose gate and up projections share a scale",
+        "vllm-project/vllm#54150",
+        code="RUN-012",
+    ),
+)
+
+# The same line comes once or twice while a healthy engine compiles.
+STALLED = Signature(
+    "stalled",
+    r"No available shared memory broadcast block found in \d+ seconds",
+    "a rank has not taken its work for a minute and more",
+    "sparkcluster down INVENTORY, then sparkcluster up INVENTORY --clear-caches",
+    "eugr/spark-vllm-docker#367",
+    code="RUN-017",
+)
+
+EXPERTS = r"Using '?(?P<name>[A-Za-z0-9_ ]+?)'? (?P<kind>\w+) MoE backend"
+"""The line in which vLLM names the kernel of the experts (vllm-project/vllm#31085)."""
+
+DEGRADED = (TCP, EAGER, *SCALES, STALLED)
