@@ -19,6 +19,7 @@ COMMANDS = {
     "down": "stop and remove what up made, on every node",
     "status": "what runs, where, and whether it serves",
     "plan": "what up would do: environment, containers and exact commands of every node",
+    "preflight": "look at every node and say what would make up fail; changes nothing",
     "logs": "logs of one or all nodes",
     "ask": "one streamed answer, with its speed",
     "stage": "bring weights and image to every node, and start nothing",
@@ -27,6 +28,9 @@ COMMANDS = {
     "lint": "check inventories and playbooks without touching a node",
     "lab": "virtual Sparks on this machine, to try things without hardware",
 }
+
+# Where the command's name cannot be the module's.
+_MODULES = {"import": "import_"}
 
 _EPILOG = """\
 INVENTORY is the path of a YAML file; inventory/ in the project has examples.
@@ -72,11 +76,16 @@ def _run(name: str, words: Sequence[str]) -> int:
 
     from sparkcluster.cli.parser import Parser
 
-    command = import_module(f"sparkcluster.cli.{name}")
+    command = import_module(module(name))
     parser = Parser(prog=f"sparkcluster {name}", description=COMMANDS[name])
     command.add_arguments(parser)
     run: Callable[..., int] = command.run
     return run(parser.read(words))
+
+
+def module(name: str) -> str:
+    """The module of the command ``name``."""
+    return f"sparkcluster.cli.{_MODULES.get(name, name)}"
 
 
 def usage() -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from sparkcluster.cli.main import COMMANDS
+from sparkcluster.cli.main import COMMANDS, module
 from sparkcluster.cli.parser import Parser
 
 _COMMANDS = """# Commands
@@ -41,7 +41,7 @@ def commands() -> str:
     parts = [_COMMANDS]
     for name, help_line in COMMANDS.items():
         parser = Parser(prog=f"sparkcluster {name}")
-        import_module(f"sparkcluster.cli.{name}").add_arguments(parser)
+        import_module(module(name)).add_arguments(parser)
         parts.append(f"\n## {name}\n\n{help_line[0].upper() + help_line[1:]}.\n")
         parts += section(parser)
     return "".join(parts)

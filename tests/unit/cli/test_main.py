@@ -64,8 +64,8 @@ def test_help_fits_80_columns_and_names_every_command(capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("name", sorted(frame.COMMANDS))
 def test_every_command_has_its_module_and_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    if not (ROOT / "sparkcluster" / "cli" / f"{name}.py").exists():
-        pytest.fail(f"the table names {name}, but sparkcluster/cli/{name}.py is not there")
+    if not (ROOT / f"{frame.module(name).replace('.', '/')}.py").exists():
+        pytest.fail(f"the table names {name}, but {frame.module(name)} is not there")
     with pytest.raises(SystemExit) as caught:
         frame.guarded([name, "--help"])
     assert caught.value.code == 0

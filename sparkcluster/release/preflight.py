@@ -1,0 +1,227 @@
+"""``preflight``: look at every node, compare them, say what would make a launch fail; nothing on a node is changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from sparkcluster.checks import CATALOGUE, Context, check_hosts, run_stage
+from sparkcluster.checks.registry import UNREAD, Stage
+from sparkcluster.errors import PlanError, SparkclusterError, UsageError
+from sparkcluster.facts.measured import Measured
+from sparkcluster.facts.model import Facts, Image, Unread
+from sparkcluster.facts.reach import Reach
+from sparkcluster.findings import Finding, has_errors
+from sparkcluster.gather import CODES, Gathered, gather, look_inside
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.release.cluster import assess
+from sparkcluster.report import Report, count
+from sparkcluster.spec import Spec
+from sparkcluster.staging.ray_wheel import cache_directory
+from sparkcluster.topology.build import build as build_topology
+from sparkcluster.topology.model import Topology
+
+UNPLANNED = "PLAN-001"
+"""Code of the finding that no topology or plan can be made of what is there."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """The flags of ``preflight``.
+
+    Attributes:
+        deep: whether bandwidth is measured, which takes minutes and runs containers.
+        hashes: whether the weights' SHA-256 is compared, which reads all of them.
+        ignore: codes whose errors count as warnings.
+    """
+
+    deep: bool = False
+    hashes: bool = False
+    ignore: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unasked:
+    """What could not be asked of a node (or None for all), and why."""
+
+    node: str | None
+    what: str
+    why: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Preflight:
+    """What was found.
+
+    Attributes:
+        facts: of the nodes that answered, by name.
+        errors: of those that did not.
+        topology: of the nodes that could be seated, None where none could.
+        stages: of checks that were run.
+        unasked: what nobody could tell yet.
+        seconds: what all of it took.
+    """
+
+    spec: Spec
+    facts: Mapping[str, Facts]
+    errors: Mapping[str, SparkclusterError]
+    topology: Topology | None
+    reach: Reach | None
+    measured: Measured | None
+    findings: tuple[Finding, ...]
+    stages: tuple[Stage, ...]
+    unasked: tuple[Unasked, ...]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing stops a launch."""
+        return not has_errors(self.findings)
+
+    @property
+    def checks(self) -> int:
+        """How many checks were run."""
+        return sum(one.stage in self.stages for one in CATALOGUE.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of ``preflight --json``."""
+        return {
+            "ok": self.ok,
+            "cluster": self.spec.inventory.cluster,
+            "findings": [finding.as_json() for finding in self.findings],
+            "nodes": {
+                node.label: self.facts[node.label].model_dump(mode="json")
+                if node.label in self.facts
+                else {"unread": str(self.errors.get(node.label, "was not asked"))}
+                for node in self.spec.inventory.nodes
+            },
+            "topology": None if self.topology is None else dataclasses.asdict(self.topology),
+            "reach": None if self.reach is None else [path.as_json() for path in self.reach.paths],
+            "measured": None if self.measured is None else [rate.as_json() for rate in self.measured.rates],
+            "unasked": [dataclasses.asdict(one) for one in self.unasked],
+            "checks": self.checks,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def known_codes() -> set[str]:
+    """Every code that a preflight can report."""
+    return {*CATALOGUE, *CODES.values(), "SSH-010", UNREAD, UNPLANNED}
+
+
+def check_codes(codes: Iterable[str]) -> tuple[str, ...]:
+    """``codes`` as they are written in the catalogue.
+
+    Raises:
+        UsageError: one is not known.
+    """
+    known = known_codes()
+    wanted = tuple(code.upper() for code in codes)
+    for code in wanted:
+        if code not in known:
+            near = get_close_matches(code, sorted(known), n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else "sparkcluster checks   lists them"
+            raise UsageError(f"there is no check {code[:40]!r}", hint=hint)
+    return wanted
+
+
+def preflight(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Preflight:
+    """Ask every node at once and check all that can be: what fails on one node keeps nobody from the others.
+
+    Args:
+        fleet: the nodes.
+        spec: inventory and playbook.
+        options: the user's flags.
+        report: where to tell what is going on.
+
+    Raises:
+        UsageError: ``options.ignore`` names a code that there is not.
+    """
+    began = time.monotonic()
+    ignored = check_codes(options.ignore)
+    report.step("probe", count(len(fleet.hosts), "node"))
+    gathered = gather(fleet, spec)
+    facts = look_inside(fleet, spec, gathered.facts, kept=cache_directory() / "images")
+    report.step("check", count(len(facts), "node"))
+    findings, topology = examine(spec, gathered, facts)
+    stages: list[Stage] = ["written", "facts"]
+    return Preflight(
+        spec=spec,
+        facts=facts,
+        errors=gathered.errors,
+        topology=topology,
+        reach=None,
+        measured=None,
+        findings=ordered(softened(findings, {*ignored, *spec.inventory.ignore})),
+        stages=tuple(stages),
+        unasked=tuple(unasked(spec, facts)),
+        seconds=time.monotonic() - began,
+    )
+
+
+def examine(spec: Spec, gathered: Gathered, facts: dict[str, Facts]) -> tuple[list[Finding], Topology | None]:
+    """Findings of one look at the nodes, and the topology of those that can be seated. Pure."""
+    if not gathered.errors:
+        view = assess(spec, gathered, facts)
+        findings = list(view.findings)
+        if view.unplanned is None or view.topology is not None:
+            return [*findings, *([] if view.unplanned is None else [unplanned(view.unplanned)])], view.topology
+    findings = gathered.findings()
+    missing = {node.label for node in spec.inventory.nodes if node.label not in facts}
+    while len(missing) < len(spec.inventory.nodes):
+        try:
+            topology = build_topology(spec, facts, missing=missing)
+        except PlanError as error:
+            findings.append(unplanned(error))
+            if error.node is None or error.node in missing:
+                break
+            missing.add(error.node)
+        else:
+            stages: tuple[Stage, ...] = ("written", "facts")
+            return findings + run_stage(Context(spec, facts, topology), stages), topology
+    return findings + check_hosts(spec, facts), None
+
+
+def unplanned(error: PlanError) -> Finding:
+    """What keeps topology or plan from being made, as a finding."""
+    return Finding(
+        code=UNPLANNED,
+        severity="error",
+        node=error.node,
+        summary=error.message,
+        seen=f"while making the {error.step or 'plan'}",
+        why="without a plan nothing can be started",
+        remedy=(error.hint,) if error.hint else (),
+    )
+
+
+def softened(findings: Iterable[Finding], ignored: Collection[str]) -> list[Finding]:
+    """``findings`` with the errors of ``ignored`` codes as warnings."""
+    return [
+        dataclasses.replace(one, severity="warning", why=f"{one.why}; it is ignored here")
+        if one.severity == "error" and one.code in ignored
+        else one
+        for one in findings
+    ]
+
+
+def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The gravest first."""
+    gravity = ("error", "warning", "info")
+    return tuple(sorted(findings, key=lambda one: gravity.index(one.severity)))
+
+
+def unasked(spec: Spec, facts: Mapping[str, Facts]) -> list[Unasked]:
+    """What the nodes cannot tell before image and weights are there."""
+    found: list[Unasked] = []
+    for name, one in facts.items():
+        if spec.inventory.runtime.kind == "docker" and not isinstance(one.image, Image):
+            why = one.image.unread if isinstance(one.image, Unread) else f"{spec.playbook.image} is not there yet"
+            found.append(Unasked(name, "what the image holds", why))
+        if one.weights is None or isinstance(one.weights, Unread) or one.weights.path is None:
+            why = one.weights.unread if isinstance(one.weights, Unread) else "the weights are not there yet"
+            found.append(Unasked(name, "whether the weights are whole", why))
+    return found
