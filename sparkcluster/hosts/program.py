@@ -36,14 +36,16 @@ if answer is not None:
 
 # What each program imports from its siblings, sent before it.
 _NEEDS = {
-    "probe": ("common", "machine", "network", "containers", "engine", "storage"),
+    "probe": ("common", "machine", "network", "containers", "engine", "gpu", "storage", "system"),
     "image": ("common", "machine", "containers", "engine"),
     "agent": ("common", "unpack"),
     "entry": ("bind", "prepare"),
     "lease": ("common",),
     "records": ("common",),
     "watch": ("common",),
+    "look": ("common", "machine", "watch"),
     "relay": ("common", "wire", "docker_copy"),
+    "reach": ("common",),
     "fetch": ("common", "wire"),
 }
 
