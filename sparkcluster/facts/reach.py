@@ -21,6 +21,8 @@ class Path:
         use: who will listen there, as ``Ray``.
         size_bytes: of a ``jumbo`` packet, headers included.
         seen: what went wrong, in the system's words; empty where ``ok``.
+        lost_at: whose incoming packets do not arrive, where that is known: the target's, or the source's, which
+            then waits for an answer that was sent.
     """
 
     source: str
@@ -35,6 +37,7 @@ class Path:
     size_bytes: int | None = None
     rtt_ms: float | None = None
     seen: str = ""
+    lost_at: Literal["source", "target"] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The path as ``preflight --json`` shows it."""
@@ -47,3 +50,7 @@ class Reach:
 
     paths: tuple[Path, ...]
     unasked: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """The attempts as ``preflight --json`` shows them."""
+        return {"paths": [path.as_json() for path in self.paths], "unasked": dict(self.unasked)}

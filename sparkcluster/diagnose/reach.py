@@ -1,0 +1,262 @@
+"""Asking every node at once what it reaches of the others. Nothing is changed, and nothing is left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from sparkcluster.diagnose.pairs import Pair, pairs
+from sparkcluster.errors import CommandFailed
+from sparkcluster.facts.model import Facts, read
+from sparkcluster.facts.reach import Path, PathKind, Reach
+from sparkcluster.hosts.base import Host, Stream
+from sparkcluster.hosts.fleet import Fleet, failures, values
+from sparkcluster.hosts.program import stream
+from sparkcluster.report import Report
+from sparkcluster.spec import Spec
+from sparkcluster.topology.model import Topology
+
+LIMIT_S = 1.5  # for a silent target: the kernel repeats a lost SYN after one second
+_ANSWER_S = 8
+_OPENED = "ephemeral"
+
+
+def reach(
+    fleet: Fleet,
+    spec: Spec,
+    facts: Mapping[str, Facts],
+    topology: Topology,
+    report: Report,
+    *,
+    epoch: int | None = None,
+) -> Reach:
+    """What every node reaches of its group: one program on each, two round trips, one time-out at most.
+
+    A port that the launch will use is tried only where nobody listens on it, no rank runs and nobody else holds the
+    lease: a preflight must not be in the way of a start.
+
+    Args:
+        fleet: the nodes.
+        spec: what the user wrote.
+        facts: of every node in ``topology``.
+        topology: who shares which rail with whom.
+        report: told what goes on.
+        epoch: of our own lease, where we hold it.
+    """
+    wanted = pairs(spec, facts, topology)
+    names = list(dict.fromkeys(pair.source for pair in wanted))
+    if not names:
+        return Reach(())
+    report.step("reach", f"{len(names)} nodes, each to the others")
+    run = _Run(fleet, spec, facts, wanted, epoch)
+    try:
+        return run.go(names)
+    finally:
+        run.close()
+
+
+class _Run:
+    def __init__(
+        self, fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], wanted: Sequence[Pair], epoch: int | None
+    ) -> None:
+        self.fleet = fleet
+        self.wanted = wanted
+        self.busy = {
+            name for name, own in facts.items() if any(one.state == "running" for one in read(own.ranks) or ())
+        }
+        self.common = {
+            "token": secrets.token_hex(16),
+            "state_dir": spec.inventory.state_dir,
+            "cluster": spec.inventory.cluster,
+            "epoch": epoch,
+            "limit_s": LIMIT_S,
+        }
+        self.open: dict[str, _Conversation] = {}
+
+    def go(self, names: Sequence[str]) -> Reach:
+        """Both phases; a node that does not answer is left out of what follows."""
+        listening = self.fleet.each(self._listen, names)
+        unasked = {name: error.message for name, error in failures(listening).items()}
+        there = values(listening)
+        asked = list(_asked(self.wanted, there))
+        tried = self.fleet.each(lambda host: self._try(host.name, asked), there)
+        unasked |= {name: error.message for name, error in failures(tried).items()}
+        results = values(tried)
+        heard: dict[str, dict[str, Any]] = {}
+        if any(not _well(results.get(one.pair.source, {}).get(str(one.number), {})) for one in asked):
+            heard = values(self.fleet.each(self._heard, [name for name in there if name in results]))
+        paths = [
+            path
+            for one in asked
+            if one.pair.source in results
+            for path in _paths(one, results[one.pair.source][str(one.number)], heard.get(one.pair.target))
+        ]
+        for name, said in there.items():
+            for address, reason in said["failed"].items():
+                unasked.setdefault(name, f"cannot listen on {address}: {reason}")
+        self.fleet.each(lambda host: self.open[host.name].finish(), list(there), limit_s=_ANSWER_S)
+        return Reach(tuple(paths), unasked)
+
+    def close(self) -> None:
+        """End what an error or Ctrl-C left running."""
+        for one in self.open.values():
+            one.close()
+
+    def _listen(self, host: Host) -> dict[str, Any]:
+        mine = [pair for pair in self.wanted if pair.target == host.name]
+        addresses = dict.fromkeys(
+            [pair.target_address for pair in mine] + [p.source_address for p in self.wanted if p.source == host.name]
+        )
+        fixed = {(pair.target_address, port): None for pair in mine for port, _ in pair.ports}
+        request = {
+            **self.common,
+            "addresses": list(addresses),
+            "fixed": [] if host.name in self.busy else [list(one) for one in fixed],
+        }
+        conversation = self.open[host.name] = _Conversation(host, stream(host, "reach", request))
+        return conversation.answer()
+
+    def _try(self, name: str, asked: Sequence[_Asked]) -> dict[str, Any]:
+        mine = [one.as_try() for one in asked if one.pair.source == name]
+        conversation = self.open[name]
+        conversation.say({"try": mine})
+        results: dict[str, Any] = conversation.answer()["results"]
+        return results
+
+    def _heard(self, host: Host) -> dict[str, Any]:
+        conversation = self.open[host.name]
+        conversation.say({"heard": True})
+        return conversation.answer()
+
+
+class _Conversation:
+    """A program on a node that is asked in lines."""
+
+    def __init__(self, host: Host, running: Stream) -> None:
+        self.host = host
+        self.stream = running
+        self._lines: Iterator[bytes] = running.lines(_ANSWER_S)
+        self._ended = False
+
+    def say(self, document: dict[str, Any]) -> None:
+        self.stream.send(json.dumps(document).encode() + b"\n")
+
+    def answer(self) -> dict[str, Any]:
+        line = next(self._lines, None)
+        document = _document(line)
+        if document is None:
+            last = self.stream.finish().stderr.decode(errors="replace").strip().splitlines()
+            said = line.decode(errors="replace") if line else last[-1] if last else "no output"
+            raise CommandFailed(f"reach failed on {self.host.name}: {said}", node=self.host.name, step="reach")
+        return document
+
+    def finish(self) -> None:
+        self.stream.finish()
+        self._ended = True
+
+    def close(self) -> None:
+        if not self._ended:
+            self.stream.close()
+
+
+def _document(line: bytes | None) -> dict[str, Any] | None:
+    try:
+        document = json.loads(line or b"")
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Asked:
+    """One pair with the ports where its target listens; ``number`` is even, the next one its large packet's."""
+
+    number: int
+    pair: Pair
+    udp: int
+    tcp: tuple[tuple[int, str], ...]
+
+    def as_try(self) -> dict[str, Any]:
+        return {
+            "id": self.number,
+            "source": self.pair.source_address,
+            "target": self.pair.target_address,
+            "udp": self.udp,
+            "size_bytes": self.pair.size_bytes,
+            "tcp": [port for port, _ in self.tcp],
+        }
+
+
+def _asked(wanted: Iterable[Pair], there: Mapping[str, dict[str, Any]]) -> Iterator[_Asked]:
+    for place, pair in enumerate(wanted):
+        said = there.get(pair.target)
+        if said is None or pair.source not in there or pair.target_address not in said["udp"]:
+            continue
+        if pair.source_address in there[pair.source]["failed"]:
+            continue
+        listens = [tuple(one) for one in said["fixed"]]
+        fixed = [(port, use) for port, use in pair.ports if (pair.target_address, port) in listens]
+        ephemeral = (said["tcp"][pair.target_address], _OPENED)
+        yield _Asked(2 * place, pair, said["udp"][pair.target_address], (ephemeral, *fixed))
+
+
+def _well(result: Mapping[str, Any]) -> bool:
+    parts = [part for name, part in result.items() if name != "tcp"]
+    return all(part["ok"] for part in [*parts, *result.get("tcp", {}).values()])
+
+
+def _paths(one: _Asked, result: Mapping[str, Any], heard: Mapping[str, Any] | None) -> Iterator[Path]:
+    """What one node's tries of one pair come to; ``heard`` is what its target says that it heard, if it was asked."""
+    pair = one.pair
+    udp, icmp = result.get("udp", {}), result.get("icmp", {})
+    rtt = udp.get("rtt_ms") or icmp.get("rtt_ms")
+
+    def path(kind: PathKind, part: Mapping[str, Any], came: bool | None, **more: Any) -> Path:
+        ok = bool(part["ok"])
+        lost: Literal["source", "target"] | None = None
+        if not ok and (part.get("own") or came):
+            lost = "source"
+        elif not ok and came is not None:
+            lost = "target"
+        return Path(
+            source=pair.source,
+            target=pair.target,
+            subnet=pair.subnet,
+            source_address=pair.source_address,
+            target_address=pair.target_address,
+            kind=kind,
+            ok=ok,
+            seen="" if ok else str(part.get("seen", "")),
+            lost_at=lost,
+            **more,
+        )
+
+    def udp_came(number: int) -> bool | None:
+        return None if heard is None else number in heard["udp"]
+
+    small = udp if udp.get("ok") or not icmp else icmp
+    if small:
+        yield path("ping", small, udp_came(one.number), rtt_ms=rtt)
+    verdicts = [
+        result[full]
+        for kind, full in (("udp", "udp_full"), ("icmp", "icmp_full"))
+        if result.get(kind, {}).get("ok") and full in result
+    ]
+    if verdicts:
+        # Only beside a small packet of the same kind does the large one speak of its size and not of a firewall.
+        best = next((part for part in verdicts if part["ok"]), verdicts[0])
+        came = udp_came(one.number + 1) if best is result.get("udp_full") else None
+        yield path("jumbo", best, came, size_bytes=pair.size_bytes)
+    for port, use in one.tcp:
+        part = result["tcp"].get(str(port))
+        if part is None:
+            continue
+        came = None if heard is None else [pair.target_address, port, pair.source_address] in heard["tcp"]
+        kind: PathKind = "ephemeral" if use is _OPENED else "port"
+        yield path(kind, part, came, port=port, use="" if kind == "ephemeral" else use)
+
+
+__all__ = ["LIMIT_S", "reach"]
