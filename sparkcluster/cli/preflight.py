@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
-from sparkcluster.cli.output import emit_json
+from sparkcluster.cli.output import emit_json, in_colour, say
 from sparkcluster.cli.progress import reporter
+
+if TYPE_CHECKING:
+    from sparkcluster.release.preflight import Preflight
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ignore", metavar="CODE", action="append", default=[], help="count errors of this code as warnings"
     )
-    parser.add_argument("--verbose", "-v", action="store_true", help="show why each finding matters, and notes")
+    parser.add_argument("--junit", metavar="FILE", type=Path, help="write a JUnit report, for CI")
+    parser.add_argument("--verbose", "-v", action="store_true", help="say why each finding matters, and show notes")
     parser.add_argument("--json-lines", action="store_true", help="events as JSON lines on stdout, the result last")
 
 
@@ -25,8 +33,47 @@ def run(args: argparse.Namespace) -> int:
 
     spec = load_spec(args)
     options = Options(ignore=check_codes(args.ignore))
+    if args.junit:
+        from sparkcluster.cli import junit
+
+        junit.check_path(args.junit)
     with connect_fleet(spec) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
         found = preflight(fleet, spec, options, report)
+    if args.junit:
+        junit.write(args.junit, found)
     if args.json or args.json_lines:
         emit_json(found.as_json(), line=args.json_lines)
+    else:
+        show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
     return 0 if found.ok else 1
+
+
+def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
+    """The report for people, on stdout: drawing, findings, verdict."""
+    from sparkcluster.cli import drawing, findings_view
+
+    lines = drawing.draw(found.spec, found.facts, found.topology, found.findings, width=findings_view.width())
+    for line in lines if _draws() else drawing.plain(lines):
+        say(findings_view.marked(line, sys.stdout))
+    nodes = [node.label for node in found.spec.inventory.nodes]
+    findings_view.show(found.findings, nodes, inventory=inventory, verbose=verbose)
+    waiting: dict[tuple[str, str], list[str]] = {}
+    for one in found.unasked:
+        waiting.setdefault((one.what, one.why), []).append(one.node or "the cluster")
+    if waiting:
+        say()
+    for (what, why), names in waiting.items():
+        say(f"not asked on {', '.join(names)}: {what} ({why})")
+    say()
+    told = findings_view.verdict(found.findings, len(found.facts), found.checks, found.seconds, verbose=verbose)
+    colour = "1;32" if found.ok else "1;31"
+    say(f"\x1b[{colour}m{told}\x1b[0m" if in_colour(sys.stdout) else told)
+
+
+def _draws() -> bool:
+    """Whether stdout's encoding has lines to draw with."""
+    try:
+        "┌═✗".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

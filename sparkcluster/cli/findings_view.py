@@ -1,0 +1,111 @@
+"""Findings for people: by node, the gravest first, each with what was seen and what to type; a verdict last."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from sparkcluster.cli.output import clean, in_colour, label, say, typed
+from sparkcluster.report import count
+
+if TYPE_CHECKING:
+    from sparkcluster.findings import Finding
+
+_WIDEST = 100
+_COLOUR_OF_MARK = {"✗": "1;31", "!": "33"}
+
+
+def width() -> int:
+    """Columns to write in: the terminal's, at most 100; 80 in a pipe."""
+    return max(30, min(_WIDEST, shutil.get_terminal_size((80, 24)).columns))
+
+
+def show(findings: Sequence[Finding], nodes: Iterable[str], *, inventory: str, verbose: bool) -> None:
+    """Write findings to stdout, those of the whole cluster first.
+
+    Args:
+        findings: whatever their severity; infos are left out unless ``verbose``.
+        nodes: names in the order to show.
+        inventory: path that the user gave, put into remedies in place of INVENTORY.
+        verbose: whether to tell why each matters.
+    """
+    shown = [one for one in findings if verbose or one.severity != "info"]
+    places = dict.fromkeys([None, *nodes, *(one.node for one in shown)])
+    for place in places:
+        own = [one for one in shown if one.node == place]
+        if own:
+            say()
+            say(bold(clean(place or "cluster"), sys.stdout))
+        for finding in own:
+            _one(finding, inventory, verbose=verbose)
+
+
+def _one(finding: Finding, inventory: str, *, verbose: bool) -> None:
+    where = f"{finding.file}:{finding.line}: " if finding.file else ""
+    _say_wrapped("  ", finding.severity, f"{finding.code} {where}{finding.summary}")
+    if finding.seen:
+        _say_wrapped("    ", "seen", finding.seen)
+    if verbose and finding.why:
+        _say_wrapped("    ", "why", finding.why)
+    for remedy in finding.remedy:
+        # On one line however long, so that it can be pasted.
+        say(f"    {label('hint', sys.stdout)} {clean(typed(remedy.replace('INVENTORY', inventory)))}")
+
+
+def _say_wrapped(indent: str, word: str, text: str) -> None:
+    """``word: text`` on lines that fit; a path or command in it is not broken."""
+    room = max(20, width() - len(indent))
+    first, *more = textwrap.wrap(f"{word}: {clean(text)}", room, break_long_words=False, break_on_hyphens=False) or [
+        f"{word}:"
+    ]
+    say(f"{indent}{label(word, sys.stdout)}{first.removeprefix(f'{word}:')}")
+    for line in more:
+        say(f"{indent}  {line}")
+
+
+def bold(text: str, stream: TextIO) -> str:
+    """``text`` in bold where ``stream`` takes colour."""
+    return f"\x1b[1m{text}\x1b[0m" if in_colour(stream) else text
+
+
+def marked(line: str, stream: TextIO) -> str:
+    """A line of the drawing with its codes in the colours of their severities."""
+    if not in_colour(stream):
+        return line
+
+    def paint(found: re.Match[str]) -> str:
+        return f"\x1b[{_COLOUR_OF_MARK[found[1]]}m{found[0]}\x1b[0m"
+
+    return re.sub(r"([✗!]) [A-Z][A-Z0-9]*-\d{3}", paint, line)
+
+
+def verdict(findings: Sequence[Finding], nodes: int, checks: int, seconds: float, *, verbose: bool = False) -> str:
+    """One line: whether ``up`` may begin, and if not, how much is wrong where."""
+    notes = sum(one.severity == "info" for one in findings)
+    warnings = sum(one.severity == "warning" for one in findings)
+    parts = []
+    if warnings:
+        parts.append(count(warnings, "warning"))
+    if notes:
+        parts.append(count(notes, "note") + ("" if verbose else " (-v shows)"))
+    wrong: dict[str | None, int] = {}
+    for one in findings:
+        if one.severity == "error":
+            wrong[one.node] = wrong.get(one.node, 0) + 1
+    if not wrong:
+        return ", ".join([f"ready: {count(nodes, 'node')}", count(checks, "check"), *parts, f"{seconds:.1f} s"])
+    places = list(wrong.items())
+    told = [_errors(number, node, first=at == 0) for at, (node, number) in enumerate(places[:3])]
+    if len(places) > 3:
+        left = sum(number for _, number in places[3:])
+        told.append(f"{left} on {count(len(places) - 3, 'other node')}")
+    return f"not ready: {', '.join([*told, *parts])}"
+
+
+def _errors(number: int, node: str | None, *, first: bool) -> str:
+    what = count(number, "error") if first else str(number)
+    return f"{what} on {node}" if node else f"{what} of the whole cluster"

@@ -1,0 +1,135 @@
+"""Findings as JUnit XML, which CI systems show: one test case per check and node."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparkcluster.errors import UsageError
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+    from sparkcluster.findings import Finding
+    from sparkcluster.release.preflight import Preflight
+
+
+def check_path(path: Path) -> None:
+    """Make sure that ``path`` can be written, before anybody is asked anything.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    directory = path.parent
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory", hint=f"--junit {path / 'preflight.xml'}")
+    if not directory.is_dir():
+        raise UsageError(f"{path} cannot be written: there is no directory {directory}", hint=f"mkdir -p {directory}")
+    if not os.access(directory, os.W_OK):
+        raise UsageError(f"{path} cannot be written: permission denied", hint="name a file that you may write")
+
+
+def write(path: Path, found: Preflight) -> None:
+    """Write the report at once, so that nobody reads half of it.
+
+    Raises:
+        UsageError: it cannot be written, though it seemed so before.
+    """
+    text = document(found)
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = Path(file.name)
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="name another file") from None
+
+
+def document(found: Preflight) -> bytes:
+    """The report as UTF-8 XML."""
+    from xml.etree.ElementTree import Element, SubElement, tostring
+
+    suites = Element("testsuites", name="sparkcluster preflight")
+    total = failed = 0
+    places: list[str | None] = [node.label for node in found.spec.inventory.nodes]
+    for place in [*places, None]:
+        suite = SubElement(suites, "testsuite", name=place or "cluster")
+        tests = failures = skipped = 0
+        for case in _cases(found, place):
+            suite.append(case)
+            tests += 1
+            failures += case.find("failure") is not None
+            skipped += case.find("skipped") is not None
+        for key, value in (("tests", tests), ("failures", failures), ("errors", 0), ("skipped", skipped)):
+            suite.set(key, str(value))
+        total, failed = total + tests, failed + failures
+    for key, text in (("tests", str(total)), ("failures", str(failed)), ("time", f"{found.seconds:.3f}")):
+        suites.set(key, text)
+    content: bytes = tostring(suites, encoding="utf-8", xml_declaration=True)
+    return content
+
+
+def _cases(found: Preflight, node: str | None) -> Iterator[Element]:
+    """Every check of one node (None: of the cluster as a whole, where it found something), then other findings."""
+    from sparkcluster.checks import CATALOGUE
+
+    own = [one for one in found.findings if one.node == node]
+    unread = {code for one in own if one.code == "FACT-001" for code in _codes(one.why)}
+    for code, check in CATALOGUE.items():
+        if check.stage not in found.stages:
+            continue
+        seen = [one for one in own if one.code == code]
+        if node is not None or seen:
+            away = node in found.errors
+            skip = "the node did not answer" if away else "a fact it needs could not be read" if code in unread else ""
+            yield _case(node, f"{code} {check.title}", seen, skip)
+    if node is not None and node not in found.errors:
+        yield _case(node, "the node can be asked", [], "")
+    for code in dict.fromkeys(one.code for one in own if one.code not in CATALOGUE):
+        seen = [one for one in own if one.code == code]
+        yield _case(node, f"{code} {seen[0].summary}", seen, "")
+
+
+def _codes(text: str) -> list[str]:
+    import re
+
+    return re.findall(r"\b[A-Z][A-Z0-9]*-\d{3}\b", text)
+
+
+def _case(node: str | None, name: str, seen: list[Finding], skip: str) -> Element:
+    from xml.etree.ElementTree import Element, SubElement
+
+    case = Element("testcase", classname=f"preflight.{_legal(node or 'cluster')}", name=_legal(name), time="0")
+    errors = [one for one in seen if one.severity == "error"]
+    others = [one for one in seen if one.severity != "error"]
+    if errors:
+        failure = SubElement(case, "failure", type=errors[0].code, message=_legal(errors[0].summary))
+        failure.text = _legal("\n\n".join(_told(one) for one in errors))
+    elif skip and not seen:
+        SubElement(case, "skipped", message=_legal(skip))
+    if others:
+        SubElement(case, "system-out").text = _legal("\n\n".join(_told(one) for one in others))
+    return case
+
+
+def _told(one: Finding) -> str:
+    lines = [f"{one.severity}: {one.code} {one.summary}"]
+    lines += [f"{word}: {text}" for word, text in (("seen", one.seen), ("why", one.why)) if text]
+    return "\n".join([*lines, *(f"hint: {remedy}" for remedy in one.remedy)])
+
+
+def _legal(text: str) -> str:
+    """``text`` without what XML 1.0 has no place for."""
+    return "".join(
+        one if one in "\t\n\r" or " " <= one <= "\ud7ff" or "\ue000" <= one <= "\ufffd" or one > "\uffff" else "\ufffd"
+        for one in text
+    )
