@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from sparkcluster.cli.common import json_argument
-from sparkcluster.cli.output import emit_json, table
+from sparkcluster.cli.output import emit_json, note, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +28,9 @@ def run(args: argparse.Namespace) -> int:
                 "model": playbook.model.label,
                 "image": playbook.image,
                 "tensor_parallel": playbook.tensor_parallel,
+                "overlays": playbook.overlays,
+                "source": playbook.source,
+                "figures": [one.model_dump() for one in playbook.figures],
                 "path": str(path),
             }
             for path, playbook in found
@@ -36,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     rows = [(playbook.name, playbook.model.label, playbook.description) for _, playbook in found]
     table(("PLAYBOOK", "MODEL", "WHAT IT IS"), rows)
+    taken = {one for _, playbook in found for one in playbook.overlays}
+    note("NAME+OVERLAY puts an overlay on a playbook that takes it: " + ", ".join(sorted(taken)))
     return 0
 
 
