@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import ipaddress
 import json
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -64,8 +66,8 @@ def unreachable(name: str, error: SparkclusterError) -> Finding:
     )
 
 
-def request(spec: Spec) -> dict[str, Any]:
-    """What the probe is asked: where our things lie, and which image and model matter."""
+def request(spec: Spec, *, kernel_log: bool = False) -> dict[str, Any]:
+    """What the probe is asked: where our things lie, which image and model matter, which names to resolve."""
     inventory, playbook = spec.inventory, spec.playbook
     return {
         "cluster": inventory.cluster,
@@ -75,18 +77,50 @@ def request(spec: Spec) -> dict[str, Any]:
         "model": playbook.model.model_dump(),
         "runtime": inventory.runtime.kind,
         "python": inventory.runtime.python,
+        "names": sorted({node.host for node in inventory.nodes if not _is_address(node.host)}),
+        "kernel_log": kernel_log,
     }
 
 
-def gather(fleet: Fleet, spec: Spec, names: Sequence[str] | None = None) -> Gathered:
-    """Ask every node (or ``names``) for its facts, at once."""
-    asked = request(spec)
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def clock(sent_s: float, received_s: float, told_s: float, probe_s: float) -> tuple[float, float]:
+    """By how much a node's clock is ahead, and by how much that may be wrong; both in seconds.
+
+    The node read its clock as the probe began, which then ran for ``probe_s``: so at some moment between
+    ``sent_s`` and ``probe_s`` before ``received_s``, and the middle of that is off by half of it at most.
+
+    Args:
+        sent_s: this machine's clock right before the probe was sent.
+        received_s: the same once its answer was here.
+        told_s: the node's clock as the probe told it.
+        probe_s: how long the probe says that it ran.
+    """
+    latest_s = received_s - probe_s if 0 <= probe_s <= received_s - sent_s else received_s
+    error_s = max(0.0, latest_s - sent_s) / 2
+    return told_s - (sent_s + error_s), error_s
+
+
+def gather(fleet: Fleet, spec: Spec, names: Sequence[str] | None = None, *, kernel_log: bool = False) -> Gathered:
+    """Ask every node (or ``names``) for its facts, at once; ``kernel_log`` costs some 20 ms and is for diagnosis."""
+    asked = request(spec, kernel_log=kernel_log)
 
     def probe(host: Host) -> Facts:
         own = dict(asked)
         if own["runtime"] == "process" and own["python"] is None:
             own["python"] = getattr(host, "python", None)
-        return parse(host.name, call(host, "probe", own, timeout_s=PROBE_S))
+        sent_s = time.time()
+        document = call(host, "probe", own, timeout_s=PROBE_S)
+        received_s = time.time()
+        found = parse(host.name, document)
+        offset_s, error_s = clock(sent_s, received_s, found.clock_s, found.probe_s)
+        return found.model_copy(update={"clock_offset_s": round(offset_s, 4), "clock_error_s": round(error_s, 4)})
 
     facts: dict[str, Facts] = {}
     errors: dict[str, SparkclusterError] = {}

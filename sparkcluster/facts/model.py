@@ -53,7 +53,10 @@ class Dgx(Fact):
 
 
 class Gpu(Fact):
-    """One line of nvidia-smi; GB10 answers ``[N/A]`` for memory, which is None here."""
+    """One line of nvidia-smi; GB10 answers ``[N/A]`` for memory, which is None here.
+
+    ``temperature_c`` and ``vbios`` are None also where this driver does not know the question.
+    """
 
     name: str
     compute_capability: str | None = None
@@ -66,7 +69,11 @@ class Gpu(Fact):
 
 
 class Memory(Fact):
-    """``/proc/meminfo`` in bytes. CUDA can take MemFree; MemAvailable counts page cache that it cannot."""
+    """``/proc/meminfo`` in bytes. CUDA can take MemFree; MemAvailable counts page cache that it cannot.
+
+    ``cma_total_bytes`` is the contiguous area that RDMA registers from: 131072 kB on a Spark, 0 on a 7.0 kernel
+    without ``kho=off``, None where the kernel knows none.
+    """
 
     total_bytes: int
     free_bytes: int
@@ -78,7 +85,7 @@ class Memory(Fact):
 
 
 class Disk(Fact):
-    """The file system under one path; ``purpose`` is state, hf_home or docker."""
+    """The file system under one path; ``purpose`` is state, hf_home or docker (where images lie)."""
 
     purpose: Literal["state", "hf_home", "docker"]
     path: str
@@ -87,16 +94,24 @@ class Disk(Fact):
 
 
 class Docker(Fact):
-    """The Docker engine as its API answers it; ``cdi_driver`` is the driver that its CDI spec was written for."""
+    """The Docker engine as its API answers it.
+
+    Attributes:
+        images_dir: where its images lie; containerd's own directory where that keeps them, else ``root_dir``.
+        cdi_driver: driver whose libraries its CDI specification mounts, None where no file names one.
+        cgroup_driver: systemd or cgroupfs.
+    """
 
     version: str
     storage_driver: str
     root_dir: str
+    images_dir: str = ""
     runtimes: tuple[str, ...]
     cdi_devices: tuple[str, ...] = ()
     containerd_store: bool = False
     snap: bool = False
     cdi_driver: str | None = None
+    cgroup_driver: str | None = None
 
 
 class Interface(Fact):
@@ -224,7 +239,10 @@ class WeightFile(Fact):
 
 
 class Weights(Fact):
-    """The model as it lies on the node; ``config`` is its config.json."""
+    """The model as it lies on the node.
+
+    ``config`` is its config.json, or Mistral's params.json, as parsed; None where there is none of at most 256 KiB.
+    """
 
     path: str | None
     revision: str | None = None
@@ -267,11 +285,17 @@ class Facts(Fact):
         reached_at: own address that the SSH connection came in on; None without SSH.
         clock_offset_s: how far this node's clock is ahead of the controller's, and
         clock_error_s: by how much that may be wrong (half the round trip). Set by who gathers, not by the node.
-        names: what the inventory's host names resolve to on this node.
-        remove_ipc: whether logind takes host IPC away at logout (RemoveIPC).
-        driver_module: version of the nvidia module that lies there for the running kernel, None for none.
-        firewall: what rules over incoming packets, as ufw; None where nothing was found that does.
-        kernel_log: lines of the kernel on GPU and memory, newest last; None unless it was asked for.
+        names: IPv4 addresses of the inventory's host names as this node resolves them; empty where its resolver
+            knows no such name (an alias of ~/.ssh/config never is one), Unread where the resolver failed or hung.
+        remove_ipc: whether logind takes a user's host IPC away at the last logout (RemoveIPC, yes by default); None
+            without logind. It spares users with uid < 1000 (root too, hence what root's containers hold) and
+            whoever ``lingers``.
+        lingers: whether ``loginctl enable-linger`` was said for this user, who then never logs out fully.
+        driver_module: version of the nvidia module that lies there for the running kernel, ``present`` where it
+            tells none, None for none; Unread where the node keeps no modules for this kernel at all.
+        firewall: ufw or firewalld where one is switched on; None where none was found, nftables by hand included.
+        kernel_log: at most 200 lines of the kernel on NVRM, Xid, out of memory, mlx5, newest last and without
+            serial numbers; None unless it was asked for.
         rays: names of the complete Rays that were brought to images without, as ``plan.image.ray_name`` makes them.
     """
 
@@ -304,8 +328,9 @@ class Facts(Fact):
     reached_at: str | None = None
     clock_offset_s: float | None = None
     clock_error_s: float | None = None
-    names: dict[str, tuple[str, ...]] = {}
+    names: dict[str, tuple[str, ...] | Unread] = {}
     remove_ipc: bool | Unread | None = None
+    lingers: bool = False
     driver_module: str | Unread | None = None
     firewall: str | None = None
     kernel_log: tuple[str, ...] | Unread | None = None

@@ -10,6 +10,9 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 from sparkcluster.node.machine import Machine, Unreadable, quoted
 
 LABEL = "io.sparkcluster.cluster"
+# Where the CDI specification puts its files (cncf-tags/container-device-interface, SPEC.md).
+_CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
+_CONTAINERD_ROOT = "/var/lib/containerd"  # containerd's own default
 _STATES = {"created": "created", "running": "running", "exited": "exited", "dead": "dead"}
 
 
@@ -23,35 +26,66 @@ def docker(machine: Machine) -> Dict[str, Any]:
     if not info.get("ServerVersion"):
         raise Unreadable("the Docker engine does not know itself: %s" % info.get("message", "empty answer"))
     root = _text(info, "DockerRootDir")
-    status = info.get("DriverStatus") or []
-    devices = [each.get("ID") for each in info.get("DiscoveredDevices") or [] if each.get("Source") == "cdi"]
+    in_containerd = any("io.containerd.snapshotter.v1" in str(pair) for pair in info.get("DriverStatus") or [])
+    discovered = [each for each in info.get("DiscoveredDevices") or [] if isinstance(each, dict)]
+    devices = [str(each.get("ID")) for each in discovered if each.get("Source") == "cdi" and each.get("ID")]
+    cdi = cdi_specs(machine, [str(each) for each in info.get("CDISpecDirs") or _CDI_DIRS])
     return {
         "version": _text(info, "ServerVersion"),
         "storage_driver": _text(info, "Driver"),
         "root_dir": root,
-        "runtimes": sorted(info.get("Runtimes") or {}),
+        "images_dir": _CONTAINERD_ROOT if in_containerd and _system_containerd(info) else root,
+        "runtimes": sorted(map(str, info.get("Runtimes") or {})),
         # engines before 28.2 do not tell what CDI they found, so the files are asked
-        "cdi_devices": sorted(filter(None, devices)) or cdi_devices(machine, info.get("CDISpecDirs")),
-        "containerd_store": any("io.containerd.snapshotter.v1" in pair for pair in status),
+        "cdi_devices": sorted(devices) or cdi_devices(cdi),
+        "cdi_driver": cdi_driver(cdi),
+        "cgroup_driver": _text(info, "CgroupDriver") or None,
+        "containerd_store": in_containerd,
         "snap": root.startswith("/var/snap/"),
     }
 
 
-def cdi_devices(machine: Machine, folders: Optional[List[str]]) -> List[str]:
-    """Names of the devices in CDI specifications, as ``nvidia.com/gpu=all``."""
-    found: Set[str] = set()
-    for folder in folders or ():
+def cdi_specs(machine: Machine, folders: List[str]) -> List[str]:
+    """Texts of the CDI specifications, those of greater priority (later folders) last."""
+    found = []
+    for folder in folders:
         try:
-            texts = [machine.text("%s/%s" % (folder, name)) for name in machine.names(folder)]
+            paths = ["%s/%s" % (folder, name) for name in machine.names(folder)]
+            found += [machine.text(path) for path in paths if path.endswith((".yaml", ".yml", ".json"))]
         except Unreadable:
             continue
-        for text in texts:
-            kind = re.search(r'^\s*"?kind"?\s*:\s*"?([\w./-]+)', text, re.MULTILINE)
-            # a device's own name stands directly in the list of devices; deeper ones are hooks and mounts
-            names = re.findall(r'^(?: {0,4}- |  | {4,8}")name"?\s*:\s*"?([\w.:-]+)', text, re.MULTILINE)
-            if kind:
-                found.update("%s=%s" % (kind.group(1), name) for name in names)
+    return found
+
+
+def cdi_devices(specs: List[str]) -> List[str]:
+    """Names of the devices in CDI specifications, as ``nvidia.com/gpu=all``."""
+    found: Set[str] = set()
+    for text in specs:
+        kind = re.search(r'^\s*"?kind"?\s*:\s*"?([\w./-]+)', text, re.MULTILINE)
+        # a device's own name stands directly in the list of devices; deeper ones are hooks and mounts
+        names = re.findall(r'^(?: {0,4}- |  | {4,8}")name"?\s*:\s*"?([\w.:-]+)', text, re.MULTILINE)
+        if kind:
+            found.update("%s=%s" % (kind.group(1), name) for name in names)
     return sorted(found)
+
+
+def cdi_driver(specs: List[str]) -> Optional[str]:
+    """The driver whose libraries the CDI specification of greatest priority mounts, as 580.95.05; None for none.
+
+    nvidia-ctk writes the full names, version and all, so a specification that was not made anew after a driver
+    update names files that are gone.
+    """
+    for text in reversed(specs):
+        found = re.search(r"/lib(?:cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so\.(\d{3}\.\d+(?:\.\d+)?)\b", text)
+        if found:
+            return found.group(1)
+    return None
+
+
+def _system_containerd(info: Dict[str, Any]) -> bool:
+    """Whether the engine uses the containerd of the system rather than one of its own."""
+    containerd = info.get("Containerd")
+    return isinstance(containerd, dict) and containerd.get("Address") == "/run/containerd/containerd.sock"
 
 
 def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str, Any]]:

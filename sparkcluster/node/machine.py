@@ -105,7 +105,7 @@ class Machine:
         """
         try:
             document = json.loads(self.text(path))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Unreadable("not JSON: %s" % path) from None
         if not isinstance(document, dict):
             raise Unreadable("not a JSON object: %s" % path)
@@ -191,7 +191,7 @@ class Machine:
         head, _, body = answer.partition(b"\r\n\r\n")
         try:
             return int(head.split()[1]), json.loads(body or b"null")
-        except (IndexError, ValueError):
+        except (IndexError, ValueError, RecursionError):
             raise Unreadable("no answer of a Docker engine: %s" % where) from None
 
     def addresses(self) -> Dict[str, List[str]]:
@@ -216,6 +216,28 @@ class Machine:
                         if packed and index in names:
                             text = "%s/%d" % (socket.inet_ntoa(packed), prefix)
                             found.setdefault(names[index], []).append(text)
+
+    def resolve(self, name: str) -> List[str]:
+        """IPv4 addresses of ``name``, none where the resolver knows no such name.
+
+        Raises:
+            Unreadable: the resolver itself failed.
+        """
+        unknown = [getattr(socket, each) for each in ("EAI_NONAME", "EAI_NODATA") if hasattr(socket, each)]
+        try:
+            found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            if error.errno in unknown:
+                return []
+            raise Unreadable("%s: %s" % ((error.strerror or "resolver failed").lower(), name)) from None
+        except UnicodeError:
+            return []  # no name that a resolver could be asked for
+        return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+    def reached_at(self) -> Optional[str]:
+        """Own address that this SSH connection came in on, None without SSH."""
+        fields = os.environ.get("SSH_CONNECTION", "").split()
+        return fields[2] if len(fields) == 4 else None
 
     def identity(self) -> Dict[str, Any]:
         """User, groups, home, interpreter and architecture."""

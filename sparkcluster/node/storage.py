@@ -12,6 +12,7 @@ from sparkcluster.node.machine import Machine, Unreadable, because
 
 # safetensors refuses longer headers itself (MAX_HEADER_SIZE in its tensor.rs)
 _HEADER_LIMIT_BYTES = 100_000_000
+_CONFIG_LIMIT_BYTES = 256 * 1024  # the longest seen lists some thousand unquantised layers in 100 KB
 _DEPTH = 3  # of directories below a model
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt")
 _INDEXES = (
@@ -59,7 +60,8 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
     loading = [name for name in machine.names(cache + "/blobs") if name.endswith(".incomplete")] if cache else []
     # listing tells a directory that this user may not read from one that is not there
     if not machine.names(folder) and not machine.is_dir(folder):
-        return {"path": None, "revision": None, "files": [], "missing": [], "truncated": loading}
+        nothing: Dict[str, Any] = {"path": None, "revision": None, "config": None}
+        return dict(nothing, files=[], missing=[], truncated=loading)
     sizes, broken = _files(machine, folder)
     missing = broken + [name for name in _expected(machine, folder, sizes) if name not in broken]
     truncated = [
@@ -70,10 +72,22 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
     return {
         "path": folder,
         "revision": revision,
+        "config": config(machine, folder, sizes),
         "files": [{"name": name, "size_bytes": size} for name, size in sorted(sizes.items())],
         "missing": sorted(missing),
         "truncated": truncated + (loading if missing else []),
     }
+
+
+def config(machine: Machine, folder: str, sizes: Dict[str, int]) -> Optional[Dict[str, Any]]:
+    """The model's own description of itself, None where there is none that can be read."""
+    name = next((name for name in _CONFIGS if name in sizes), None)
+    if name is None or sizes[name] > _CONFIG_LIMIT_BYTES:
+        return None
+    try:
+        return machine.document("%s/%s" % (folder, name))
+    except Unreadable:
+        return None
 
 
 def safetensors_size(machine: Machine, path: str) -> Optional[int]:

@@ -44,6 +44,15 @@ class FakeMachine(Machine):
     def addresses(self) -> dict[str, list[str]]:
         return {name: each.get("addresses", []) for name, each in self.case.get("interfaces", {}).items()}
 
+    def resolve(self, name: str) -> list[str]:
+        answer = self.case.get("names", {}).get(name, [])
+        if "unread" in answer:
+            raise Unreadable(answer["unread"])
+        return list(answer)
+
+    def reached_at(self) -> str | None:
+        return self.case.get("reached_at")
+
     def space(self, path: str) -> tuple[int, int]:
         return 4_000_000_000_000, 3_000_000_000_000
 

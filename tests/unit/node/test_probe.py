@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sparkcluster.facts.model import Unread
 from sparkcluster.facts.parse import parse
 from sparkcluster.hosts.program import command, source
-from sparkcluster.node import containers, engine, network, probe, storage
+from sparkcluster.node import containers, engine, gpu, network, probe, storage, system
 from sparkcluster.node.machine import Machine, Unreadable
 
 REQUEST = {
@@ -51,7 +51,7 @@ def test_the_source_that_travels_stays_small() -> None:
 
 def test_what_travels_is_python_3_8() -> None:
     """DGX OS brings 3.12, but a Spark may be reached by whatever python3 its user put first."""
-    for name in ("machine", "network", "containers", "engine", "storage", "probe", "image"):
+    for name in ("machine", "network", "containers", "engine", "gpu", "storage", "system", "probe", "image"):
         ast.parse(source(name), feature_version=(3, 8))
 
 
@@ -171,19 +171,19 @@ TEXT = st.text(max_size=200)
 @given(TEXT)
 def test_parsers_of_files_refuse_with_a_reason_or_answer(text: str) -> None:
     """No text that a kernel, an OEM or a driver prints makes a traceback."""
-    probe.os_release(text)
+    system.os_release(text)
     network.listener(text)
-    for parser in (probe.dgx_release, probe.meminfo, probe.kernel_driver, engine.parse):
+    for parser in (system.dgx_release, system.meminfo, gpu.loaded, engine.parse):
         with contextlib.suppress(Unreadable):
             parser(text)
 
 
 @given(st.integers(0, 255), TEXT)
 def test_parsers_of_programs_refuse_with_a_reason_or_answer(exit_code: int, text: str) -> None:
-    for reader in (probe.gpus, lambda smi: probe.cuda(Machine("/nowhere"), smi)):
+    for reader in (gpu.gpus, lambda smi: gpu.cuda(Machine("/nowhere"), smi)):
         with contextlib.suppress(Unreadable):
             reader((exit_code, text))
-    answer = probe._driver({"unread": "no module"}, (exit_code, text))
+    answer = gpu.driver({"unread": "no module"}, (exit_code, text))
     assert isinstance(answer, (str, dict))
 
 
@@ -195,7 +195,7 @@ def test_parsers_of_programs_refuse_with_a_reason_or_answer(exit_code: int, text
 )
 def test_dgx_release_takes_the_last_update(lines: list[str]) -> None:
     lines = [*lines, "DGX_OTA_VERSION=7.6.0"]
-    assert probe.dgx_release("\n".join(lines))["ota_version"] == "7.6.0"
+    assert system.dgx_release("\n".join(lines))["ota_version"] == "7.6.0"
 
 
 def test_a_zombie_is_no_running_rank(make_machine: Any) -> None:

@@ -1,0 +1,137 @@
+"""GPU and driver, as nvidia-smi, the kernel and the module tree tell them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Optional
+
+from sparkcluster.node.machine import Machine, Unreadable
+
+# Every driver of a GB10 knows the first seven; what an older or newer one refuses may cost the others nothing.
+_FIELDS = ("name", "compute_cap", "driver_version", "memory.total", "power.draw", "clocks.sm", "utilization.gpu")
+_MORE = ("temperature.gpu", "vbios_version")
+_REFUSED = "not a valid field"  # nvidia-smi: Field "x" is not a valid field to query.
+_MIB = 1024 * 1024
+# Below /lib/modules/KERNEL: what DKMS builds, what linux-modules-nvidia-* of Ubuntu brings, what others use.
+_MODULE_DIRS = ("updates/dkms", "updates", "extra", "kernel/drivers/video", "kernel/drivers/video/nvidia")
+_MODULE_FILES = ("nvidia.ko", "nvidia.ko.zst", "nvidia.ko.xz", "nvidia.ko.gz")
+
+
+def smi(machine: Machine) -> Any:
+    """Exit code and output of one query of nvidia-smi; a second only where a field was refused.
+
+    Raises:
+        Unreadable: it is not installed, or gave no answer.
+    """
+    exit_code, output = machine.run(_query(_FIELDS + _MORE))
+    if exit_code and _REFUSED in output:
+        return machine.run(_query(_FIELDS))
+    return exit_code, output
+
+
+def gpus(answer: Any) -> List[Dict[str, Any]]:
+    """GPUs that nvidia-smi listed; ``[N/A]`` and ``[Not Supported]`` are None."""
+    found = []
+    for fields in _rows(answer):
+        memory = figure(fields[3])
+        vbios = fields[8] if len(fields) > 8 else ""
+        found.append(
+            {
+                "name": fields[0],
+                "compute_capability": fields[1] if re.match(r"^\d+\.\d+$", fields[1]) else None,
+                "memory_total_bytes": None if memory is None else int(memory) * _MIB,
+                "power_w": figure(fields[4]),
+                "sm_clock_mhz": figure(fields[5]),
+                "utilization_percent": figure(fields[6]),
+                "temperature_c": figure(fields[7]) if len(fields) > 7 else None,
+                "vbios": vbios if re.match(r"^[0-9A-F]{2}(\.[0-9A-F]{2})+$", vbios) else None,
+            }
+        )
+    return found
+
+
+def driver(module: Any, answer: Any) -> Any:
+    """The loaded module's version; nvidia-smi's own where the kernel's file is not there."""
+    if isinstance(module, str):
+        return module
+    try:
+        version = _rows(answer)[0][2]
+    except Unreadable as error:
+        return {"unread": "%s; %s" % (module["unread"], error)}
+    return version if re.match(r"^\d+\.\d", version) else module
+
+
+def cuda(machine: Machine, header: Any) -> str:
+    """CUDA version that the driver offers, else that of the toolkit on the host."""
+    if isinstance(header, tuple):
+        # "CUDA UMD Version" is what newer drivers call it
+        found = re.search(r"CUDA(?: \w+)? Version\s*:\s*(\d+\.\d+)", header[1])
+        if found:
+            return found.group(1)
+    try:
+        version = machine.document("/usr/local/cuda/version.json")["cuda"]["version"]
+        return ".".join(str(version).split(".")[:2])
+    except (Unreadable, KeyError, TypeError):
+        raise Unreadable("neither nvidia-smi nor /usr/local/cuda/version.json names it") from None
+
+
+def loaded(text: str) -> str:
+    """Driver version in ``/proc/driver/nvidia/version``."""
+    found = re.search(r"^NVRM version:.*?\s(\d{3,}\.\d+(?:\.\d+)*)\b", text, re.MULTILINE)
+    if not found:
+        raise Unreadable("no version: /proc/driver/nvidia/version")
+    return found.group(1)
+
+
+def module(machine: Machine, kernel: str) -> Optional[str]:
+    """Version of the nvidia module that lies there for ``kernel``, ``present`` where it tells none, None for none.
+
+    Raises:
+        Unreadable: the node keeps no modules for this kernel at all, as in a container.
+    """
+    top = "/lib/modules/%s" % kernel
+    if not machine.is_dir(top):
+        raise Unreadable("no such directory: %s" % top)
+    packaged = ["kernel/" + name for name in machine.names(top + "/kernel") if name.startswith("nvidia")]
+    for folder in [*_MODULE_DIRS, *packaged]:
+        for name in _MODULE_FILES:
+            path = "%s/%s/%s" % (top, folder, name)
+            if machine.exists(path):
+                return _version(machine, path)
+    return None
+
+
+def figure(text: str) -> Optional[float]:
+    """The number in a field of nvidia-smi, or None."""
+    return float(text) if re.match(r"^\d{1,18}(\.\d{1,18})?$", text, re.ASCII) else None
+
+
+def _version(machine: Machine, path: str) -> str:
+    try:
+        exit_code, output = machine.run(["modinfo", "-F", "version", machine.at(path)])
+    except Unreadable:
+        return "present"
+    found = re.match(r"^\d{3,}\.[\d.]+$", output.strip())
+    return found.group(0) if found and not exit_code else "present"
+
+
+def _query(fields: Any) -> List[str]:
+    return ["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"]
+
+
+def _rows(answer: Any) -> List[List[str]]:
+    """Rows of nvidia-smi's answer.
+
+    Raises:
+        Unreadable: with its exit code and its own words.
+    """
+    if not isinstance(answer, tuple):
+        raise Unreadable(answer["unread"])
+    exit_code, output = answer
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    if exit_code:
+        raise Unreadable("nvidia-smi exit %d: %s" % (exit_code, lines[0] if lines else "no output"))
+    rows = [[field.strip() for field in line.split(",")] for line in lines]
+    if not rows or any(len(row) not in (len(_FIELDS), len(_FIELDS + _MORE)) for row in rows):
+        raise Unreadable("nvidia-smi: %s" % (lines[0] if lines else "no output"))
+    return rows
