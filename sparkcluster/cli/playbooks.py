@@ -37,10 +37,10 @@ def run(args: argparse.Namespace) -> int:
         ]
         emit_json({"playbooks": listed})
         return 0
-    rows = [(playbook.name, playbook.model.label, playbook.description) for _, playbook in found]
-    table(("PLAYBOOK", "MODEL", "WHAT IT IS"), rows)
-    taken = {one for _, playbook in found for one in playbook.overlays}
-    note("NAME+OVERLAY puts an overlay on a playbook that takes it: " + ", ".join(sorted(taken)))
+    table(("PLAYBOOK", "WHAT IT IS"), [(playbook.name, playbook.description) for _, playbook in found])
+    note("overlays, put on as NAME+OVERLAY where a playbook takes them:")
+    note(f"  {', '.join(one for one in library.overlays() if not one.startswith('dflash-'))}")
+    note(f"  {', '.join(one for one in library.overlays() if one.startswith('dflash-'))}")
     return 0
 
 
