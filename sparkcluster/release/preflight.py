@@ -10,6 +10,7 @@ from typing import Any
 
 from sparkcluster.checks import CATALOGUE, Context, check_hosts, run_stage
 from sparkcluster.checks.registry import UNREAD, Stage
+from sparkcluster.diagnose.reach import reach as ask_reach
 from sparkcluster.errors import PlanError, SparkclusterError, UsageError
 from sparkcluster.facts.measured import Measured
 from sparkcluster.facts.model import Facts, Image, Unread
@@ -99,8 +100,7 @@ class Preflight:
                 for node in self.spec.inventory.nodes
             },
             "topology": None if self.topology is None else dataclasses.asdict(self.topology),
-            "reach": None if self.reach is None else [path.as_json() for path in self.reach.paths],
-            "measured": None if self.measured is None else [rate.as_json() for rate in self.measured.rates],
+            "reach": None if self.reach is None else self.reach.as_json(),
             "unasked": [dataclasses.asdict(one) for one in self.unasked],
             "checks": self.checks,
             "seconds": round(self.seconds, 3),
@@ -148,12 +148,17 @@ def preflight(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Pre
     report.step("check", count(len(facts), "node"))
     findings, topology = examine(spec, gathered, facts)
     stages: list[Stage] = ["written", "facts"]
+    reach: Reach | None = None
+    if topology is not None:
+        reach, more = between(fleet, spec, facts, topology, report)
+        findings += more
+        stages.append("reach")
     return Preflight(
         spec=spec,
         facts=facts,
         errors=gathered.errors,
         topology=topology,
-        reach=None,
+        reach=reach,
         measured=None,
         findings=ordered(softened(findings, {*ignored, *spec.inventory.ignore})),
         stages=tuple(stages),
@@ -183,6 +188,30 @@ def examine(spec: Spec, gathered: Gathered, facts: dict[str, Facts]) -> tuple[li
             stages: tuple[Stage, ...] = ("written", "facts")
             return findings + run_stage(Context(spec, facts, topology), stages), topology
     return findings + check_hosts(spec, facts), None
+
+
+def between(
+    fleet: Fleet,
+    spec: Spec,
+    facts: Mapping[str, Facts],
+    topology: Topology,
+    report: Report,
+    *,
+    epoch: int | None = None,
+) -> tuple[Reach, list[Finding]]:
+    """What the nodes of ``topology`` reach of one another, and what is wrong with that.
+
+    Args:
+        fleet: the nodes.
+        spec: inventory and playbook.
+        facts: of every node in ``topology``.
+        topology: who has to reach whom.
+        report: told what goes on.
+        epoch: of our own lease, where we hold it.
+    """
+    reach = ask_reach(fleet, spec, facts, topology, report, epoch=epoch)
+    only: tuple[Stage, ...] = ("reach",)
+    return reach, run_stage(Context(spec, facts, topology, reach=reach), only)
 
 
 def unplanned(error: PlanError) -> Finding:

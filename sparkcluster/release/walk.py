@@ -8,6 +8,7 @@ from typing import Any
 
 import sparkcluster
 from sparkcluster.errors import FoundErrors, Interrupted, LaunchError, SparkclusterError, StageError
+from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import standalone
 from sparkcluster.launch import group as launching
@@ -15,6 +16,7 @@ from sparkcluster.launch import last_words
 from sparkcluster.launch.verify import Answer
 from sparkcluster.release import ray, secrets
 from sparkcluster.release.cluster import View, look, operator
+from sparkcluster.release.preflight import between
 from sparkcluster.release.records import KEEP, Holding, record
 from sparkcluster.release.settled import healthy, settled
 from sparkcluster.release.states import TABLE, Action, State
@@ -155,10 +157,11 @@ class Walk:
     def start(self) -> dict[str, Answer]:
         """Check, stage, start, watch, verify, record."""
         self.step("check")
+        reached = self.check()
         self.stage()
         _, plan = self.view.ready()
         self.view.stop_on_errors()
-        for finding in self.view.findings:
+        for finding in [*self.view.findings, *reached]:
             if finding.severity == "warning":
                 self.report.note(f"warning: {finding.code} {finding.node or ''}: {finding.summary}")
         values = secrets.values(self.spec, plan)
@@ -173,11 +176,24 @@ class Walk:
         }
         return self.watch(steps)
 
+    def check(self) -> list[Finding]:
+        """Stop where something is wrong that staging does not mend, before anything is changed.
+
+        Returns:
+            Findings about what the nodes reach of one another, which the view does not have.
+        """
+        before = [finding for finding in self.view.findings if not finding.code.startswith(("IMG-", "MDL-"))]
+        if has_errors(before):
+            raise FoundErrors(self.view.findings)
+        if self.view.topology is None:
+            raise self.view.unplanned or LaunchError("no topology", step="plan")
+        _, reached = between(self.fleet, self.spec, self.view.facts, self.view.topology, self.report, epoch=self.epoch)
+        if has_errors(reached):
+            raise FoundErrors([*self.view.findings, *reached])
+        return reached
+
     def stage(self) -> None:
         """Bring image and weights to the nodes that lack them, then look again."""
-        before = [finding for finding in self.view.findings if not finding.code.startswith(("IMG-", "MDL-"))]
-        if any(finding.severity == "error" for finding in before):
-            raise FoundErrors(self.view.findings)
         if self.view.topology is None:
             raise self.view.unplanned or LaunchError("no topology", step="plan")
         self.step("stage", "image and weights, where they are missing")
