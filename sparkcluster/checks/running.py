@@ -1,1 +1,256 @@
-"""Checks of a cluster that runs: what ails it now."""
+"""Checks of a cluster that runs, or should: its ranks, Ray's members, its records, and a real answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sparkcluster.checks import members, symptoms
+from sparkcluster.checks.answers import garbage
+from sparkcluster.checks.diagnosis import (
+    broken,
+    causes,
+    clipped,
+    counters,
+    dead,
+    gpus,
+    group_nodes,
+    groups,
+    of,
+    ready,
+    silent,
+    still,
+    unplaced,
+)
+from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.signature import plain
+from sparkcluster.checks.signatures import STALLED
+from sparkcluster.facts.model import Unread
+from sparkcluster.facts.running import RankSeen, Reply
+
+__all__ = ["members", "symptoms"]
+
+UP = "sparkcluster up INVENTORY"
+DOWN = "sparkcluster down INVENTORY"
+LOGS = "sparkcluster logs INVENTORY"
+# What a spinning collective draws on a GB10: it waits at full utilisation (MiaAI-Lab/DeepSeek-v4-Flash-DSpark#10).
+SPIN_PERCENT, SPIN_LEAST_W, SPIN_MOST_W = 90.0, 20.0, 30.0
+
+
+@check("RUN-001", "A cluster runs", stage="running")
+def runs(context: Context) -> Iterator[Seen]:
+    """Where no rank is there, nothing can serve, and nothing else can be said of it."""
+    running = of(context)
+    # A node that could not be looked at may hold what is not seen.
+    seen_on = {name for name, look in running.seen() if not isinstance(look.ranks, Unread)}
+    blind = [node.label for node in context.spec.inventory.nodes if node.label not in seen_on]
+    if any(True for _ in running.ranks()) or not seen_on:
+        return
+    cluster = context.spec.inventory.cluster
+    recorded = f"release {running.recorded.number} is recorded" if running.recorded else "no release is recorded"
+    seen = f"no rank of it on {'any node' if not blind else 'any node that could be asked'}; {recorded}"
+    if running.operator:
+        yield Seen(
+            "warning", None, f"{cluster} is being changed by {running.operator}", seen, ("wait for that to end",)
+        )
+        return
+    yield Seen("error", None, f"nothing of {cluster} runs", seen, (UP,))
+
+
+@check(
+    "RUN-002",
+    "The model answers",
+    stage="running",
+    source="vllm-project/vllm#53157: /health and /v1/models say yes while generation is dead",
+)
+def answers(context: Context) -> Iterator[Seen]:
+    """A cluster that gives no first token serves nobody, whatever its health endpoint says.
+
+    Asked by one streamed completion on the head itself; liveness is the first token of any field (content, reasoning
+    or a tool call). Where another check says why, this one is silent.
+    """
+    for group, reply in _unexplained(context):
+        starting = not any(ready(rank) for _, rank in groups(context)[group])
+        if reply.problem == "refused" and starting and of(context).operator:
+            summary = f"{group} does not answer yet: {of(context).operator} is starting it"
+            yield Seen("warning", reply.head, summary, reply.message, (LOGS,))
+            continue
+        remedy: tuple[str, ...] = (LOGS, DOWN, UP)
+        if reply.problem == "unauthorized":
+            remedy = (f"{DOWN}, then up: the key in use is not the one that its ranks were started with",)
+        yield Seen("error", reply.head, f"{group} gives no answer", clipped(reply.message), remedy)
+
+
+def _unexplained(context: Context) -> Iterator[tuple[str, Reply]]:
+    """Groups without a first token whose reason no other check of this module names."""
+    lost = {rank.group for _, rank in dead(context)}
+    told = {found.rank.group for found in causes(context)}
+    for group, reply in of(context).replies.items():
+        if not broken(reply) or group in lost | told or group not in groups(context):
+            continue
+        if reply.problem == "engine-dead" or still(context, reply.head) or _busy(context, reply) or _partial(reply):
+            continue
+        if any(_stalled(rank) for _, rank in groups(context)[group]) or unplaced(context, group):
+            continue
+        yield group, reply
+
+
+def _partial(reply: Reply) -> bool:
+    """Whether a long answer merely did not end within the limit."""
+    return reply.problem == "timeout" and reply.ttft_s is not None
+
+
+@check(
+    "RUN-003",
+    "Tokens move while requests run",
+    stage="running",
+    source="MiaAI-Lab/DeepSeek-v4-Flash-DSpark#10, vllm-project/vllm#48720",
+)
+def hung(context: Context) -> Iterator[Seen]:
+    """A collective that one rank does not take part in hangs all of them: no token, no error, and a GPU that spins.
+
+    Seen by the engine's own token counters, read twice, while it holds a request that gets no token. The ranks that
+    wait spin at 90 % and more at 22 to 26 W; one that idles beside them is the suspect.
+    """
+    for found in causes(context):
+        if found.cause.code == "RUN-003":
+            yield Seen("error", found.node, found.cause.summary, clipped(found.cause.line), (found.cause.hint or LOGS,))
+    for group, reply in of(context).replies.items():
+        figures = still(context, reply.head)
+        if reply.problem != "timeout" or figures is None or any(rank.group == group for _, rank in dead(context)):
+            continue
+        nodes = group_nodes(context, group)
+        spinning = [name for name in nodes if _spins(context, name)]
+        idle = [name for name in nodes if gpus(context, name) and name not in spinning]
+        suspect = idle[0] if spinning and len(idle) == 1 else None
+        drawn = [_drawn(context, name) for name in nodes if gpus(context, name)]
+        summary = f"{group} hangs: its engine holds requests and makes no token"
+        if suspect:
+            summary += f", and {suspect} idles while the others wait"
+        remedy = ("sparkcluster preflight INVENTORY --deep", f"{DOWN}, then {UP}")
+        yield Seen("error", suspect or reply.head, summary, "; ".join([figures, *drawn]), remedy)
+
+
+def _spins(context: Context, node: str) -> bool:
+    samples = gpus(context, node)
+    return bool(samples) and all(
+        (one.utilization_percent or 0) >= SPIN_PERCENT and SPIN_LEAST_W <= (one.power_w or 0) <= SPIN_MOST_W
+        for one in samples
+    )
+
+
+def _drawn(context: Context, node: str) -> str:
+    one = gpus(context, node)[-1]
+    figures = ((one.utilization_percent, "%"), (one.power_w, "W"), (one.sm_clock_mhz, "MHz"))
+    return f"{node}: " + ", ".join(f"{value:.0f} {unit}" for value, unit in figures if value is not None)
+
+
+@check(
+    "RUN-004",
+    "The answer is language",
+    stage="running",
+    source="vllm-project/vllm#54150, vllm-project/vllm#54189, and the DGX Spark page of the vLLM blog",
+)
+def language(context: Context) -> Iterator[Seen]:
+    """Kernels that are wrong for sm_121 answer `!!!!!` with status 200, and only who reads the answer can tell."""
+    backends = symptoms.experts(context)
+    for group, reply in of(context).replies.items():
+        if reply.problem and not reply.text:
+            continue
+        wrong = garbage(reply.text)
+        if wrong is None and (reply.ttft_s is not None or reply.problem):
+            continue
+        remedy = ["set moe-backend: marlin under args in the playbook, then sparkcluster down INVENTORY and up again"]
+        named = next((line for node, line in backends.items() if node in group_nodes(context, group)), "")
+        if named and "MARLIN" in named.upper().partition("MOE BACKEND")[0]:
+            remedy = ["sparkcluster stage INVENTORY weights --verify", f"{DOWN}, then {UP} --clear-caches"]
+        summary = f"{group} answers, and its answer is no language" if wrong else f"{group} answers nothing"
+        tokens = f"{reply.tokens} tokens without text" if reply.tokens else "no text"
+        yield Seen("error", reply.head, summary, wrong or tokens, tuple(remedy))
+
+
+@check("RUN-016", "The engine behind the API lives", stage="running", source="vllm-project/vllm#53157")
+def engine(context: Context) -> Iterator[Seen]:
+    """The API server outlives its engine: it says 200 to who asks for its health and 500 to who asks for words."""
+    told = {found.rank.group for found in causes(context)}
+    lost = {rank.group for _, rank in dead(context)}
+    for group, reply in of(context).replies.items():
+        if reply.problem != "engine-dead" or group in told | lost:
+            continue
+        look = dict(of(context).seen()).get(reply.head)
+        health = f"/health says {look.health}" if look and isinstance(look.health, int) else "/health says nothing"
+        lines = [line for _, rank in groups(context).get(group, []) for line in plain(rank.lines)]
+        log = next((line.strip() for line in reversed(lines) if "EngineDeadError" in line), "")
+        seen = clipped("; ".join(part for part in (reply.message, health, log) if part))
+        remedy = (LOGS, f"{DOWN}, then {UP}")
+        yield Seen("error", reply.head, f"the engine of {group} is dead behind its API", seen, remedy)
+
+
+@check("RUN-017", "No rank waits for another in compilation", stage="running", source="eugr/spark-vllm-docker#367")
+def stalled(context: Context) -> Iterator[Seen]:
+    """A compile or autotune cache that is stale on one node makes it skip what the others do together: all wait.
+
+    The line comes once or twice while a healthy engine compiles; here it is the last that was said.
+    """
+    for group, found in groups(context).items():
+        reply = of(context).replies.get(group)
+        if reply is not None and not broken(reply):
+            continue
+        for name, rank in found:
+            line = _stalled(rank)
+            if line:
+                remedy = (DOWN, f"{UP} --clear-caches")
+                summary = f"the ranks of {group} wait for each other while they compile"
+                yield Seen("error", name, summary, clipped(line), remedy)
+                break
+
+
+def _stalled(rank: RankSeen) -> str | None:
+    lines = [line for line in plain(rank.lines) if line.strip()]
+    last = [line for line in lines[-3:] if re.search(STALLED.pattern, line)]
+    before = " ".join(line for line in lines[-60:] if not re.search(STALLED.pattern, line))
+    compiling = re.search(r"(?i)autotun|torch[._]compile|inductor|cuda ?graph|compil(?:ing|ation)", before)
+    return last[-1].strip() if last and compiling and rank.running and not ready(rank) else None
+
+
+@check("RUN-022", "Every node could be looked at", stage="running", severity="warning")
+def looked(context: Context) -> Iterator[Seen]:
+    """What could not be read is not known to be well."""
+    for name, look in of(context).looks.items():
+        docker = context.facts[name].docker if name in context.facts else None
+        if isinstance(look, Unread):
+            yield Seen("warning", name, f"the ranks on {name} could not be looked at", look.unread, (f"{LOGS} {name}",))
+            continue
+        if isinstance(look.ranks, Unread):
+            if not isinstance(docker, Unread):  # which HOST-001 tells
+                yield Seen("warning", name, f"the ranks on {name} could not be listed", look.ranks.unread, ())
+            continue
+        if isinstance(look.ray, Unread) and not dead(context):
+            remedy = (f"on {name}: docker exec {look.ranks[0].name} ray status" if look.ranks else LOGS,)
+            yield Seen("warning", name, f"Ray on {name} could not be asked", clipped(look.ray.unread), remedy)
+        for rank in look.ranks:
+            if isinstance(rank.log, Unread):
+                remedy = (f"on {name}: docker logs {rank.name}",)
+                yield Seen("warning", name, f"the log of {rank.name} could not be read", rank.log.unread, remedy)
+
+
+@check("RUN-023", "The engine is not overloaded", stage="running", severity="warning")
+def busy(context: Context) -> Iterator[Seen]:
+    """An engine that has more requests than it takes at once lets new ones wait, and looks dead to them."""
+    for group, reply in of(context).replies.items():
+        if _busy(context, reply):
+            last = counters(context, reply.head)[-1]
+            seen = f"{last.running or 0:.0f} running, {last.waiting or 0:.0f} waiting"
+            seen += f"; no token within {reply.limit_s:.0f} s"
+            remedy = (
+                "raise max-num-seqs in the playbook, or send less at once",
+                "sparkcluster doctor INVENTORY --timeout 120",
+            )
+            yield Seen("warning", reply.head, f"{group} works and lets new requests wait", seen, remedy)
+
+
+def _busy(context: Context, reply: Reply) -> bool:
+    read = counters(context, reply.head)
+    if reply.problem != "timeout" or not silent(reply) or len(read) < 2:
+        return False
+    return (read[-1].generated or 0) > (read[0].generated or 0)

@@ -1,0 +1,177 @@
+"""What the checks of a running cluster share: which ranks are dead, which groups are in trouble, and why. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+
+from sparkcluster.checks.registry import Context
+from sparkcluster.checks.signature import Cause, plain
+from sparkcluster.checks.signatures import MEMORY_HINT, SIGNATURES
+from sparkcluster.facts.model import Unread
+from sparkcluster.facts.running import Counters, GpuSample, Look, RankSeen, Reply, Running
+
+LINES = 400
+"""As many of a log's last lines as a launch keeps, too."""
+
+DEAD = frozenset({"exited", "dead", "gone", "created"})
+# SIGKILL, SIGSEGV and SIGABRT, as exit codes tell them: nobody but the kernel or a person ends a rank so.
+KILLED = {137: "it was killed (SIGKILL)", 139: "it crashed (SIGSEGV)", 134: "it aborted (SIGABRT)"}
+SHOWN = 300
+
+_ELSEWHERE = re.compile(r"\bip=(\d+(?:\.\d+){3})")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """A rank, where it is, and what its log or its end says."""
+
+    node: str
+    rank: RankSeen
+    cause: Cause
+
+
+def of(context: Context) -> Running:
+    """What was gathered of the running cluster; checks of this stage are run with it alone."""
+    return context.running or Running({})
+
+
+def clipped(line: str) -> str:
+    """``line`` as a finding shows it."""
+    return line if len(line) <= SHOWN else f"{line[:SHOWN]}…"
+
+
+def node_at(context: Context, address: str) -> str | None:
+    """The node that has IPv4 ``address``."""
+    return next((name for name, facts in context.facts.items() if facts.interface_of(address)), None)
+
+
+def teller(context: Context, node: str, line: str) -> str:
+    """The node that ``line`` in the log of ``node`` is about: Ray's head repeats what its workers said, by address."""
+    found = _ELSEWHERE.search(line)
+    return (node_at(context, found[1]) if found else None) or node
+
+
+def gone(context: Context) -> Iterator[tuple[str, RankSeen]]:
+    """Ranks of the recorded release that are not there although others of it are."""
+    running = of(context)
+    if running.recorded is None:
+        return
+    number = str(running.recorded.number)
+    present = {rank.name for _, rank in running.ranks()}
+    if not any(rank.labels.get("io.sparkcluster.release") == number for _, rank in running.ranks()):
+        return
+    for name, node in running.recorded.record.get("plan", {}).get("nodes", {}).items():
+        look = running.looks.get(name)
+        if not isinstance(look, Look) or isinstance(look.ranks, Unread):
+            continue
+        for one in node.get("containers", ()):
+            if one["name"] not in present:
+                labels = {"io.sparkcluster.group": str(node.get("group")), "io.sparkcluster.node": name}
+                yield name, RankSeen(name=one["name"], state="gone", labels=labels)
+
+
+def dead(context: Context) -> list[tuple[str, RankSeen]]:
+    """Every rank that does not run and should, the first to end first."""
+    ended = [(name, rank) for name, rank in of(context).ranks() if rank.state in DEAD]
+    return sorted([*ended, *gone(context)], key=lambda one: one[1].finished_at or "")
+
+
+def groups(context: Context) -> dict[str, list[tuple[str, RankSeen]]]:
+    """Every rank that is there, by group."""
+    found: dict[str, list[tuple[str, RankSeen]]] = {}
+    for name, rank in of(context).ranks():
+        found.setdefault(rank.group, []).append((name, rank))
+    return found
+
+
+def silent(reply: Reply | None) -> bool:
+    """Whether a completion was asked for and no token of any field came."""
+    return reply is not None and reply.ttft_s is None
+
+
+def broken(reply: Reply | None) -> bool:
+    """Whether it did not come to its end."""
+    return reply is not None and reply.problem is not None
+
+
+def causes(context: Context) -> list[Found]:
+    """Roots in the logs of groups that do not answer or have lost a rank: each once, on the node that it is about."""
+    lost = {rank.group for _, rank in dead(context)}
+    found: dict[tuple[str, str, str], Found] = {}
+    for group, ranks in groups(context).items():
+        if group not in lost and not broken(of(context).replies.get(group)):
+            continue
+        for name, rank in ranks:
+            cause = _cause(rank)
+            if cause is not None and not cause.consequence:
+                node = teller(context, name, cause.line)
+                found.setdefault((cause.code, node, group), Found(node, rank, cause))
+    return list(found.values())
+
+
+def _cause(rank: RankSeen) -> Cause | None:
+    if rank.oom_killed:
+        return Cause("the kernel killed it because memory ran out", MEMORY_HINT, "OOMKilled", "RUN-014")
+    lines = plain(rank.lines[-LINES:])
+    return next((cause for one in SIGNATURES if (cause := one.match(lines)) is not None), None)
+
+
+def last_match(context: Context, pattern: str) -> dict[str, tuple[re.Match[str], str]]:
+    """By node, the last line of any rank's log that ``pattern`` is found in."""
+    compiled = re.compile(pattern)
+    found: dict[str, tuple[re.Match[str], str]] = {}
+    for name, rank in of(context).ranks():
+        for line in plain(rank.lines):
+            match = compiled.search(line)
+            if match:
+                found[teller(context, name, line)] = (match, line.strip())
+    return found
+
+
+def counters(context: Context, node: str) -> tuple[Counters, ...]:
+    """Counters of the engine whose head ``node`` is."""
+    look = of(context).looks.get(node)
+    return look.counters if isinstance(look, Look) and isinstance(look.counters, tuple) else ()
+
+
+def gpus(context: Context, node: str) -> tuple[GpuSample, ...]:
+    """What the GPU of ``node`` did."""
+    look = of(context).looks.get(node)
+    return look.gpus if isinstance(look, Look) and isinstance(look.gpus, tuple) else ()
+
+
+def still(context: Context, node: str) -> str | None:
+    """That the engine holds requests and makes no token, in its own figures; None where it does or cannot be read."""
+    read = counters(context, node)
+    if len(read) < 2 or read[-1].generated is None or not read[-1].running:
+        return None
+    first, last = read[0], read[-1]
+    if last.generated != first.generated:
+        return None
+    return f"{last.generated:.0f} tokens before and after {last.at_s - first.at_s:.0f} s, {last.running:.0f} running"
+
+
+def ready(rank: RankSeen) -> bool:
+    """Whether the log says that the API has started."""
+    return any("Application startup complete" in line for line in rank.lines)
+
+
+def group_nodes(context: Context, group: str) -> list[str]:
+    """Nodes that have a rank of ``group``."""
+    return [name for name, rank in of(context).ranks() if rank.group == group]
+
+
+def cluster_sick(context: Context) -> bool:
+    """Whether a rank is missing or a group gave no whole answer."""
+    return bool(dead(context)) or any(broken(reply) or silent(reply) for reply in of(context).replies.values())
+
+
+def unplaced(context: Context, group: str) -> str | None:
+    """The line that says that a group waits for its placement group, where that is the last it said."""
+    for _, rank in groups(context).get(group, []):
+        for line in reversed(plain(rank.lines[-40:])):
+            if re.search(r"Waiting for creating a placement group|Cannot provide a placement group", line):
+                return None if ready(rank) else clipped(line.strip())
+    return None

@@ -1,0 +1,171 @@
+"""Checks of a running cluster's members: every rank there, counted by Ray, recorded, and of one release."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sparkcluster.checks.diagnosis import DEAD, KILLED, causes, clipped, dead, groups, node_at, of, unplaced
+from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.signature import EXPLAINED, plain
+from sparkcluster.facts.model import Unread
+from sparkcluster.facts.running import RankSeen
+
+UP = "sparkcluster up INVENTORY"
+DOWN = "sparkcluster down INVENTORY"
+LOGS = "sparkcluster logs INVENTORY"
+
+
+@check("RUN-005", "Every rank runs", stage="running", source="eugr/spark-vllm-docker#257")
+def ranks(context: Context) -> Iterator[Seen]:
+    """A group is all its ranks or nothing: where one is dead, the others wait for it, some for ever.
+
+    Of ranks that ended together the first is named, unless the log of one says why it did: then that is the finding.
+    """
+    told = {found.rank.group for found in causes(context)}
+    for group, ended in _by_group(context).items():
+        killed = [one for one in ended if one[1].exit_code in KILLED]
+        if (group in told and not killed) or (not killed and _false_success(ended)):
+            continue
+        missing = [one for one in ended if one[1].state == "gone"]
+        for name, rank in killed or missing or ended[:1]:
+            others = [f"{other}: {one.state}" for other, one in groups(context).get(group, []) if other != name]
+            what = KILLED.get(rank.exit_code or 0) or {"gone": "its container is gone"}.get(rank.state)
+            what = what or f"it ended with exit code {rank.exit_code}"
+            seen = "; ".join([*(part for part in (rank.error, _last_line(rank)) if part), *others])
+            remedy = (f"{LOGS} {name}", f"{DOWN}, then {UP}")
+            yield Seen("error", name, f"the rank of {group} on {name} does not run: {what}", clipped(seen), remedy)
+
+
+def _by_group(context: Context) -> dict[str, list[tuple[str, RankSeen]]]:
+    found: dict[str, list[tuple[str, RankSeen]]] = {}
+    for name, rank in dead(context):
+        found.setdefault(rank.group, []).append((name, rank))
+    return found
+
+
+def _last_line(rank: RankSeen) -> str:
+    return next((line.strip() for line in reversed(plain(rank.lines)) if line.strip()), "")
+
+
+@check("RUN-006", "No rank starts over and over", stage="running", source="eugr/spark-vllm-docker#257")
+def restarting(context: Context) -> Iterator[Seen]:
+    """A rank that comes back alone finds no group: it fails again, and leaves memory behind each time."""
+    for name, rank in of(context).ranks():
+        if rank.state == "restarting" or rank.restarts > 0:
+            seen = f"{rank.name}: {rank.state}, restarted {rank.restarts} times"
+            remedy = (f"on {name}: docker update --restart=no {rank.name}", f"{DOWN}, then {UP}")
+            yield Seen("error", name, f"the rank on {name} starts over and over", seen, remedy)
+
+
+@check("RUN-007", "Ray has every node, by its address", stage="running", source="eugr/spark-vllm-docker#227")
+def ray(context: Context) -> Iterator[Seen]:
+    """A node that Ray does not count gets no rank: the placement group waits for ever."""
+    lost = {name for name, _ in dead(context)}
+    for head, look in of(context).seen():
+        if not isinstance(look.ray, dict) or isinstance(look.ranks, Unread):
+            continue
+        launchers = [rank.launcher for rank in look.ranks if rank.launcher.get("role") == "head"]
+        missing = []
+        for address in launchers[0].get("members") or () if launchers else ():
+            if look.ray.get(address):
+                continue
+            missing.append(address)
+            node = node_at(context, address)
+            if node in lost:
+                continue
+            alive = ", ".join(one for one, lives in look.ray.items() if lives) or "none"
+            state = "dead" if address in look.ray else "not there"
+            remedy = (LOGS if node is None else f"{LOGS} {node}", f"{DOWN}, then {UP}")
+            yield Seen(
+                "error",
+                node or head,
+                f"Ray has no living node at {address}",
+                f"Ray on {head} lists {address} as {state}; alive: {alive}",
+                remedy,
+            )
+        group = launchers[0].get("group") if launchers else None
+        line = unplaced(context, str(group)) if not missing else None
+        if line:
+            remedy = ("nvidia-smi on every node: what else holds its GPU", f"{DOWN}, then {UP}")
+            yield Seen("error", head, "Ray counts every node and still has no place for all ranks", line, remedy)
+
+
+@check("RUN-019", "Every record can be read", stage="running")
+def records(context: Context) -> Iterator[Seen]:
+    """`down`, `status` and every later change find what runs, and the way back, by the record on each node."""
+    for name, facts in context.facts.items():
+        if isinstance(facts.release, Unread):
+            look = (UP, f"ls -l {facts.state_dir}/clusters/{context.spec.inventory.cluster}/releases on {name}")
+            yield Seen("warning", name, f"the newest record on {name} cannot be read", facts.release.unread, look)
+    running = of(context)
+    unreadable = any(isinstance(facts.release, Unread) for facts in context.facts.values())
+    if running.recorded is None and not unreadable and not running.operator:
+        alive = [name for name, rank in running.ranks() if rank.running]
+        if alive:
+            seen = f"ranks run on {', '.join(alive)}"
+            yield Seen(
+                "warning", None, "what runs was never recorded as a release", seen, (f"{UP}, which goes on from it",)
+            )
+
+
+@check("RUN-020", "What runs is what the inventory names", stage="running")
+def same(context: Context) -> Iterator[Seen]:
+    """Ranks of two releases never meet; and a node or playbook that was changed since is served by nobody."""
+    running = of(context)
+    releases: dict[str, list[str]] = {}
+    for name, rank in running.ranks():
+        if rank.running:
+            releases.setdefault(rank.labels.get("io.sparkcluster.release", "?"), []).append(name)
+    if len(releases) > 1:
+        seen = "; ".join(f"release {number} on {', '.join(names)}" for number, names in sorted(releases.items()))
+        yield Seen("error", None, "ranks of several releases run", seen, (DOWN, UP))
+    if running.recorded is None or not releases:
+        return
+    record = running.recorded.record
+    written = {node.label for node in context.spec.inventory.nodes}
+    for name in record.get("plan", {}).get("nodes", {}):
+        if name not in written:
+            seen = f"release {running.recorded.number} runs on it"
+            remedy = (f"{DOWN}, which stops it there as well", UP)
+            yield Seen("warning", None, f"{name} is in what serves and not in the inventory", seen, remedy)
+    served, named = record.get("playbook", {}).get("name"), context.spec.playbook.name
+    if served and served != named:
+        seen = f"release {running.recorded.number} is {served}"
+        compare = (f"{UP}, which shows the difference and changes nothing",)
+        yield Seen("warning", None, f"{served} is served and the inventory names {named}", seen, compare)
+
+
+@check("RUN-021", "No rank ended for a reason that its log names", stage="running")
+def explained(context: Context) -> Iterator[Seen]:
+    """The reasons why engines end that have no check of their own: ports, files, versions, arguments."""
+    for found in causes(context):
+        if found.cause.code == EXPLAINED:
+            how = "failed" if found.rank.state in DEAD else "is in trouble"
+            summary = f"the rank on {found.node} {how}: {found.cause.summary}"
+            remedy = (found.cause.hint or f"{LOGS} {found.node}",)
+            yield Seen("error", found.node, summary, clipped(found.cause.line), remedy)
+
+
+@check("RUN-024", "An engine that ended did not call that a success", stage="running", source="sparkrun PR #121")
+def false_success(context: Context) -> Iterator[Seen]:
+    """The API server of vLLM exits with 0 after its engine died, so whatever restarts on failure does nothing."""
+    told = {found.rank.group for found in causes(context)}
+    for group, ended in _by_group(context).items():
+        if group in told or any(rank.exit_code in KILLED for _, rank in ended):
+            continue
+        for name, line in _false_success(ended).items():
+            remedy = (f"{LOGS} {name}", f"{DOWN}, then {UP}")
+            summary = f"the engine of {group} on {name} died and its server exited with 0"
+            yield Seen("error", name, summary, clipped(line), remedy)
+
+
+def _false_success(ended: list[tuple[str, RankSeen]]) -> dict[str, str]:
+    """Nodes whose rank ended with 0 after its engine died, with the line that tells of it."""
+    pattern = re.compile(r"EngineDeadError|EngineCore encountered (?:an issue|a fatal error)|died unexpectedly")
+    found = {}
+    for name, rank in ended:
+        line = next((line for line in reversed(plain(rank.lines)) if pattern.search(line)), None)
+        if rank.exit_code == 0 and line:
+            found[name] = line.strip()
+    return found

@@ -1,0 +1,270 @@
+"""Checks of what a running cluster's logs, GPUs, kernels and counters show beside its answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sparkcluster.checks.diagnosis import (
+    causes,
+    clipped,
+    cluster_sick,
+    gpus,
+    groups,
+    last_match,
+    of,
+)
+from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.signatures import EAGER, EXPERTS, MEMORY_HINT, SCALES, TCP
+from sparkcluster.facts.model import read
+
+UP = "sparkcluster up INVENTORY"
+DOWN = "sparkcluster down INVENTORY"
+AGAIN = f"{DOWN}, then {UP}"
+
+# Every token of a tensor-parallel model crosses the interconnect; below this nothing can be told from the rest.
+TOKENS, SOCKET_BYTES = 8, 200_000
+# Reported of a GB10 whose power delivery is wedged (Blackwellboy/model-serving-minefield PR #55).
+WEDGE_PERCENT, WEDGE_W, WEDGE_MHZ = 90.0, 20.0, 850.0
+# Our own margin: below it SSH begins to stall, and the kernel cannot kill what the driver holds.
+MEMORY_FLOOR_BYTES = 3 * 2**30
+SWAPPED_PAGES = 1000
+
+# 79 fell off the bus; 119 and 120 its GSP stopped (NVIDIA/open-gpu-kernel-modules#446, #829); 154 it wants a reset;
+# 169 with RmInitAdapter (Start9Labs/start-technologies PR #3693).
+LOST = re.compile(
+    r"NVRM: Xid \(.*?\): (?:79|119|120|154|169)\b|RmInitAdapter failed|fallen off the bus|NVML: Unknown Error"
+)
+NO_NVRM_MEMORY = re.compile(r"NVRM: .*NV_ERR_NO_MEMORY")
+OOM = re.compile(r"oom-kill:|Out of memory: Killed process|invoked oom-killer")
+
+
+def _explained(context: Context, code: str) -> Iterator[Seen]:
+    """Roots with ``code`` in the logs of ranks that ended or do not answer."""
+    for found in causes(context):
+        if found.cause.code == code:
+            remedy = (found.cause.hint or AGAIN, AGAIN)
+            yield Seen("error", found.node, found.cause.summary, clipped(found.cause.line), remedy)
+
+
+@check("RUN-008", "NCCL uses RDMA", stage="running", source="NVIDIA/nccl#941, NVIDIA/nccl#952")
+def rdma(context: Context) -> Iterator[Seen]:
+    """Over sockets the answers are right and the interconnect gives 1 to 3 GB/s in place of 22.
+
+    NCCL says so only with NCCL_DEBUG=INFO; without, the ports' counters tell: tokens were made, sockets sent and no HCA
+    did.
+    """
+    wanted = {name for name, rank in of(context).ranks() if len(rank.launcher.get("members") or ()) > 1}
+    recorded = of(context).recorded
+    planned = recorded.record.get("plan", {}).get("nodes", {}) if recorded else {}
+    wanted -= {name for name, node in planned.items() if node.get("env", {}).get("NCCL_IB_DISABLE") == "1"}
+    chosen = last_match(context, r"Using network (?P<what>\w+)")
+    nothing = last_match(context, TCP.pattern)
+    remedy = (TCP.hint or "", AGAIN)
+    for name in sorted(wanted):
+        summary = f"NCCL on {name} fell back from RDMA to TCP"
+        if name in chosen:
+            match, line = chosen[name]
+            if match["what"] == "Socket":
+                yield Seen("error", name, summary, clipped(line), remedy)
+        elif name in nothing:
+            yield Seen("error", name, summary, clipped(nothing[name][1]), remedy)
+        else:
+            seen = _by_sockets(context, name)
+            if seen:
+                yield Seen("error", name, summary, seen, remedy)
+
+
+def _by_sockets(context: Context, node: str) -> str | None:
+    """What the ports of ``node`` sent while tokens were made, where that was by sockets alone."""
+    looks = dict(of(context).seen())
+    made = [
+        (look.counters[-1].generated or 0) - (look.counters[0].generated or 0)
+        for look in looks.values()
+        if isinstance(look.counters, tuple) and len(look.counters) > 1
+    ]
+    traffic = looks[node].traffic
+    if max(made, default=0) < TOKENS or not isinstance(traffic, tuple) or len(traffic) < 2:
+        return None
+    first, last = traffic[0], traffic[-1]
+    rdma_bytes = sum(last.rdma_bytes.values()) - sum(first.rdma_bytes.values())
+    socket_bytes = sum(last.socket_bytes.values()) - sum(first.socket_bytes.values())
+    if not last.rdma_bytes or rdma_bytes or socket_bytes < SOCKET_BYTES:
+        return None
+    return (
+        f"{max(made):.0f} tokens were made; its HCAs sent 0 bytes, sockets on their ports {socket_bytes / 1e6:.1f} MB"
+    )
+
+
+@check("RUN-009", "RDMA memory can be pinned", stage="running", source="NVIDIA/nccl-tests#206")
+def memlock(context: Context) -> Iterator[Seen]:
+    """NCCL registers its buffers with the HCA; a memlock limit, or memory that is not truly free, forbids it."""
+    yield from _explained(context, "RUN-009")
+
+
+@check("RUN-010", "The GIDs that NCCL uses are there", stage="running", source="NVIDIA/nccl#1657")
+def gid(context: Context) -> Iterator[Seen]:
+    """The GID table of a port moves with its addresses; a queue pair on an empty entry is never connected."""
+    yield from _explained(context, "RUN-010")
+
+
+@check("RUN-011", "The experts run on the kernel that was asked for", stage="running", source="vllm-project/vllm#31085")
+def expert_kernel(context: Context) -> Iterator[Seen]:
+    """On sm_121 only Marlin computes FP4 experts rightly; vLLM may choose another one in silence.
+
+    Judged only where the release that runs asks for `moe-backend: marlin`.
+    """
+    asking = {name for name, rank in of(context).ranks() if _asked(rank.launcher.get("engine") or []) == "marlin"}
+    groups_asking = {rank.group for name, rank in of(context).ranks() if name in asking}
+    for name, line in experts(context).items():
+        match = re.search(EXPERTS, line)
+        mine = {rank.group for node, rank in of(context).ranks() if node == name}
+        if match and mine & groups_asking and "MARLIN" not in match["name"].upper():
+            yield Seen(
+                "error",
+                name,
+                f"the experts on {name} run on {match['name']}, and the playbook asks for Marlin",
+                clipped(line),
+                ("take an image whose vLLM knows --moe-backend (0.19 or newer)", AGAIN),
+            )
+
+
+def experts(context: Context) -> dict[str, str]:
+    """By node, the line in which vLLM names the kernel of the experts."""
+    return {name: line for name, (_, line) in last_match(context, EXPERTS).items()}
+
+
+def _asked(engine: list[str]) -> str | None:
+    for at, word in enumerate(engine):
+        flag, equals, value = word.partition("=")
+        if flag == "--moe-backend":
+            return (value if equals else engine[at + 1] if at + 1 < len(engine) else "").lower()
+    return None
+
+
+@check("RUN-012", "Scales of quantised weights are numbers", stage="running", source="vllm-project/vllm#45212")
+def scales(context: Context) -> Iterator[Seen]:
+    """An expert whose scale is not a number turns every token that reaches it into garbage: some prompts, not all."""
+    for number, signature in enumerate(SCALES):
+        for name, (_, line) in last_match(context, signature.pattern).items():
+            summary = f"{signature.summary}, on {name}"
+            yield Seen("warning" if number else "error", name, summary, clipped(line), (signature.hint or AGAIN,))
+            break
+
+
+@check("RUN-013", "Every rank keeps its GPU", stage="running", source="NVIDIA/nvidia-container-toolkit#48")
+def gpu_lost(context: Context) -> Iterator[Seen]:
+    """A container loses its GPU by `systemctl daemon-reload` or a stale CDI specification, and a host by a fault of it.
+
+    The host's nvidia-smi is well in the first case, so it is asked inside the container; of the second the kernel
+    tells. Kernel lines of a host whose GPU answers again, and whose model does too, are a warning.
+    """
+    told = set()
+    for name, rank in of(context).ranks():
+        if isinstance(rank.gpu, str) and re.search(r"NVML|No devices were found|couldn't communicate", rank.gpu):
+            told.add(name)
+            remedy = (f"on {name}: sudo systemctl restart nvidia-cdi-refresh", AGAIN)
+            yield Seen("error", name, f"the rank on {name} has lost its GPU", clipped(rank.gpu), remedy)
+    for name, facts in context.facts.items():
+        lines = [line for line in _kernel(context, name) if LOST.search(line)]
+        if not lines:
+            continue
+        told.add(name)
+        over = not cluster_sick(context) and bool(read(facts.gpus))
+        remedy = (f"on {name}: sudo reboot", f"then {UP}")
+        summary = f"the GPU of {name} failed" + (" and answers again" if over else "")
+        yield Seen("warning" if over else "error", name, summary, clipped(lines[-1]), remedy)
+    for one in _explained(context, "RUN-013"):
+        if one.node not in told:
+            yield one
+
+
+def _kernel(context: Context, node: str) -> tuple[str, ...]:
+    return read(context.facts[node].kernel_log) or ()
+
+
+@check(
+    "RUN-014", "There is memory left", stage="running", source="NVIDIA/dgx-spark-playbooks#97, vllm-project/vllm#56824"
+)
+def memory(context: Context) -> Iterator[Seen]:
+    """GPU and CPU share one memory; where it ends the node freezes, and only ICMP still answers.
+
+    NVRM's `NV_ERR_NO_MEMORY` alone says little: nodes that serve well have logged it by the dozen (vllm#56824). It is a
+    finding of weight where memory is short or the model does not answer.
+    """
+    ailing = cluster_sick(context)
+    for name, facts in context.facts.items():
+        have = read(facts.memory)
+        short = have is not None and have.available_bytes + have.swap_free_bytes < MEMORY_FLOOR_BYTES
+        remedy = (MEMORY_HINT, AGAIN)
+        for pattern, what in (
+            (OOM, "the kernel of {} killed for memory"),
+            (NO_NVRM_MEMORY, "the driver of {} ran out"),
+        ):
+            lines = [line for line in _kernel(context, name) if pattern.search(line)]
+            if lines:
+                severity = "error" if ailing or short else "info"
+                yield Seen(severity, name, what.format(name), clipped(lines[-1]), remedy)  # type: ignore[arg-type]
+                break
+        if short and have is not None:
+            seen = f"{have.available_bytes / 2**30:.1f} of {have.total_bytes / 2**30:.1f} GiB available"
+            seen += f", {(have.swap_total_bytes - have.swap_free_bytes) / 2**30:.1f} GiB in swap"
+            yield Seen("warning", name, f"{name} is almost out of memory", seen, remedy)
+        elif _swaps(context, name):
+            seen = f"{_swaps(context, name)} pages moved to or from swap while it was looked at"
+            yield Seen(
+                "warning", name, f"{name} swaps", seen, (MEMORY_HINT, "sudo swapoff -a on a node that only serves")
+            )
+    yield from _explained(context, "RUN-014")
+
+
+def _swaps(context: Context, node: str) -> int:
+    look = dict(of(context).seen()).get(node)
+    if look is None or not isinstance(look.traffic, tuple) or len(look.traffic) < 2:
+        return 0
+    moved = look.traffic[-1].swapped_pages - look.traffic[0].swapped_pages
+    return moved if moved >= SWAPPED_PAGES else 0
+
+
+@check(
+    "RUN-015",
+    "The GPU gets its power",
+    stage="running",
+    source="Blackwellboy/model-serving-minefield PR #55: BF16 36.5 TFLOP/s, and 91.6 after AC was taken away",
+)
+def power(context: Context) -> Iterator[Seen]:
+    """A GB10 whose power delivery is wedged works at a third of its speed, with no throttle flag and no error.
+
+    It shows full utilisation at 14 to 20 W and 500 to 850 MHz, where a healthy one has 2,300 MHz and up to 92 W. A
+    reboot does not end it; taking AC away for a minute does. Units that never leave about 30 W are another matter.
+    """
+    for name, _ in of(context).seen():
+        samples = gpus(context, name)
+        if len(samples) > 1 and all(
+            (one.utilization_percent or 0) >= WEDGE_PERCENT
+            and one.power_w is not None
+            and one.power_w <= WEDGE_W
+            and one.sm_clock_mhz is not None
+            and one.sm_clock_mhz <= WEDGE_MHZ
+            for one in samples
+        ):
+            last = samples[-1]
+            seen = f"{last.utilization_percent:.0f} % at {last.power_w:.1f} W and {last.sm_clock_mhz:.0f} MHz"
+            remedy = (DOWN, f"shut {name} down, pull its power plug for a minute, start it", UP)
+            yield Seen("error", name, f"the power delivery of {name} is wedged", seen, remedy)
+
+
+@check("RUN-018", "CUDA graphs are on", stage="running", severity="warning", source="vllm-project/vllm#34523")
+def eager(context: Context) -> Iterator[Seen]:
+    """With --enforce-eager a Spark gave 26 tokens a second in place of 59.
+
+    Where memory matters more, list this code under `allow` in the playbook and say so.
+    """
+    found = last_match(context, EAGER.pattern)
+    for ranks in groups(context).values():
+        name = next((name for name, _ in ranks if name in found), None)
+        if name:
+            remedy = (EAGER.hint or "", AGAIN)
+            yield Seen(
+                "warning", name, f"the engine on {name} runs without CUDA graphs", clipped(found[name][1]), remedy
+            )
