@@ -216,11 +216,11 @@ def _paths(one: _Asked, result: Mapping[str, Any], heard: Mapping[str, Any] | No
 
     def path(kind: PathKind, part: Mapping[str, Any], came: bool | None, **more: Any) -> Path:
         ok = bool(part["ok"])
-        lost: Literal["source", "target"] | None = None
-        if not ok and (part.get("own") or came):
-            lost = "source"
+        lost: Literal["source", "target", "sent"] | None = None
+        if not ok and part.get("own"):
+            lost = "sent"
         elif not ok and came is not None:
-            lost = "target"
+            lost = "source" if came else "target"
         return Path(
             source=pair.source,
             target=pair.target,
@@ -237,7 +237,7 @@ def _paths(one: _Asked, result: Mapping[str, Any], heard: Mapping[str, Any] | No
     def udp_came(number: int) -> bool | None:
         return None if heard is None else number in heard["udp"]
 
-    small = udp if udp.get("ok") or not icmp else icmp
+    small = udp if udp.get("ok") or udp.get("own") or not icmp else icmp
     if small:
         yield path("ping", small, udp_came(one.number), rtt_ms=rtt)
     verdicts = [

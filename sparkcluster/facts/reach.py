@@ -22,7 +22,7 @@ class Path:
         size_bytes: of a ``jumbo`` packet, headers included.
         seen: what went wrong, in the system's words; empty where ``ok``.
         lost_at: whose incoming packets do not arrive, where that is known: the target's, or the source's, which
-            then waits for an answer that was sent.
+            then waits for an answer that was sent; ``sent`` where the source itself would not send it.
     """
 
     source: str
@@ -37,7 +37,7 @@ class Path:
     size_bytes: int | None = None
     rtt_ms: float | None = None
     seen: str = ""
-    lost_at: Literal["source", "target"] | None = None
+    lost_at: Literal["source", "target", "sent"] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The path as ``preflight --json`` shows it."""

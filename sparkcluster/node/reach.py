@@ -76,7 +76,7 @@ def lease_is_held(request: dict[str, Any]) -> bool:
     if not common.is_locked(os.path.join(directory, "lease.lock")):
         return False
     last = common.read_json(os.path.join(directory, "lease.json")) or {}
-    return request.get("epoch") is None or last.get("epoch") != request["epoch"]
+    return request.get("epoch") is None or bool(last.get("epoch") != request["epoch"])
 
 
 def why(error: OSError) -> str:

@@ -1,0 +1,202 @@
+"""What nodes could not reach of one another, by whose fault that is."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from sparkcluster import checks, topology
+from sparkcluster.checks.blame import blame
+from sparkcluster.checks.registry import Context
+from sparkcluster.facts.reach import Path, Reach
+
+RAILS = ("192.168.177.0/24", "192.168.178.0/24")
+NAMES = ("alpha", "beta", "gamma", "delta")
+
+
+def attempts(names, kinds=("ping", "jumbo", "ephemeral", "port"), lost=None):
+    """All attempts between ``names``; ``lost(source, target, subnet, kind)`` says where one fails: lost_at, or ``?``."""
+    found = []
+    for (place, source), (number, target) in itertools.permutations(enumerate(names), 2):
+        for rail, subnet in enumerate(RAILS):
+            for kind in kinds:
+                if kind == "port" and (number or rail):
+                    continue
+                at = lost(source, target, subnet, kind) if lost else None
+                found.append(
+                    Path(
+                        source=source, target=target, subnet=subnet,
+                        source_address=f"192.168.{177 + rail}.{11 + place}",
+                        target_address=f"192.168.{177 + rail}.{11 + number}",
+                        kind=kind, ok=at is None, seen="no answer within 1.5 s" if at else "",
+                        lost_at=None if at in (None, "?") else at,
+                        port={"port": 6379, "ephemeral": 41000}.get(kind), use="Ray" if kind == "port" else "",
+                        size_bytes=9000 if kind == "jumbo" else None,
+                    )
+                )  # fmt: skip
+    return tuple(found)
+
+
+@pytest.fixture
+def found(spark, cluster):
+    """Findings about attempts of ``number`` nodes, by node and code."""
+
+    def look(lost=None, number=2, unasked=None, without=(), firewall="ufw"):
+        names = NAMES[:number]
+        facts = {
+            name: spark(
+                {"enp1s0f1np1": f"192.168.177.{11 + place}/24", "enP2p1s0f1np1": f"192.168.178.{11 + place}/24"},
+                management=f"192.168.86.{11 + place}/24",
+                firewall=firewall,
+            )
+            for place, name in enumerate(names)
+        }
+        spec = cluster({name: f"192.168.86.{11 + place}" for place, name in enumerate(names)})
+        kinds = [kind for kind in ("ping", "jumbo", "ephemeral", "port") if kind not in without]
+        reach = Reach(attempts(names, kinds, lost), unasked or {})
+        context = Context(spec, facts, topology.build(spec, facts), reach=reach)
+        return checks.run_stage(context, ("reach",))
+
+    return look
+
+
+def one(findings, code, node):
+    assert [(finding.code, finding.node) for finding in findings] == [(code, node)], findings
+    assert findings[0].remedy
+    assert findings[0].seen
+    assert not findings[0].summary.endswith(".")
+    return findings[0]
+
+
+def closed(node, *, kinds=("ping", "ephemeral", "port", "jumbo"), of=None, rails=RAILS):
+    """Nothing that comes in at ``node`` (from ``of``) arrives: neither tries of others nor answers to its own."""
+
+    def lost(source, target, subnet, kind):
+        if kind not in kinds or subnet not in rails or (of and of not in (source, target)):
+            return None
+        return "target" if target == node else "source" if source == node else None
+
+    return lost
+
+
+def test_nodes_that_reach_each_other_have_no_finding(found):
+    assert found() == []
+    assert found(number=4) == []
+
+
+@pytest.mark.parametrize("node", ["alpha", "beta"])
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_firewall_against_tcp_is_one_finding_with_all_that_it_stops(found, node, number):
+    finding = one(found(closed(node, kinds=("ephemeral", "port")), number), "NET-044", node)
+    assert finding.severity == "error"
+    assert f"{node} drops TCP on any port" in finding.summary
+    assert "port 6379 (Ray)" in finding.seen
+    assert finding.remedy == ("sudo ufw allow in on enp1s0f1np1", "sudo ufw allow in on enP2p1s0f1np1")
+
+
+def test_a_firewall_against_one_port_is_told_by_that_port(found):
+    finding = one(found(closed("alpha", kinds=("port",))), "NET-043", "alpha")
+    assert finding.summary == "alpha drops port 6379 (Ray) from beta on 192.168.177.0/24"
+    assert finding.remedy == ("sudo ufw allow in on enp1s0f1np1",)
+
+
+@pytest.mark.parametrize(
+    ("firewall", "command"),
+    [
+        ("firewalld", "sudo firewall-cmd --zone=trusted --change-interface=enp1s0f1np1"),
+        (None, "sudo iptables -I INPUT -i enp1s0f1np1 -j ACCEPT"),
+    ],
+)
+def test_the_remedy_is_of_the_firewall_that_is_there(found, firewall, command):
+    finding = one(found(closed("alpha", kinds=("port",)), firewall=firewall), "NET-043", "alpha")
+    assert finding.remedy[0] == command
+
+
+@pytest.mark.parametrize("node", ["alpha", "beta"])
+def test_a_node_that_drops_all_of_one_other_is_named_itself(found, node):
+    other = {"alpha": "beta", "beta": "alpha"}[node]
+    finding = one(found(closed(node, of=other), 3), "NET-041", node)
+    assert f"{node} cannot be reached by {other} on {RAILS[0]} and {RAILS[1]}" == finding.summary
+
+
+def test_a_rail_that_carries_nothing_between_two_nodes_blames_neither(found):
+    finding = one(found(lambda source, target, subnet, kind: "target" if subnet == RAILS[1] else None), "NET-041", None)
+    assert finding.summary == f"alpha and beta do not reach each other on {RAILS[1]}"
+    assert "41000" not in finding.summary
+
+
+@pytest.mark.parametrize("node", NAMES[:3])
+def test_of_three_nodes_the_one_that_none_reaches_is_blamed_once(found, node):
+    finding = one(found(lambda source, target, *_: "target" if node in (source, target) else None, 3), "NET-041", node)
+    assert all(name in finding.summary for name in NAMES[:3])
+
+
+def test_a_switch_that_is_off_blames_no_node(found):
+    findings = found(lambda source, target, subnet, kind: "target" if subnet == RAILS[0] else None, 4)
+    assert one(findings, "NET-041", None).summary.startswith("alpha, beta, gamma and delta do not reach each other")
+
+
+def test_a_node_that_sends_nothing_out_is_blamed_for_what_others_miss(found):
+    def lost(source, target, subnet, kind):
+        return {"alpha": "target"}.get(source) or ({"alpha": "source"}.get(target))
+
+    one(found(lost, 3), "NET-041", "alpha")
+
+
+def test_what_never_left_its_node_is_that_nodes_own(found):
+    def lost(source, target, subnet, kind):
+        if source == "beta":
+            return "sent" if kind == "ping" else "target"
+        return "source"
+
+    one(found(lost), "NET-041", "beta")
+
+
+def test_a_black_hole_for_large_packets_is_told_with_the_command_that_shows_it(found):
+    finding = one(found(closed("beta", kinds=("jumbo",))), "NET-042", "beta")
+    assert "packets of 9000 bytes" in finding.summary
+    assert "ping -M do -c 3 -s 8972 192.168.177.12   on alpha" in finding.remedy
+    symmetric = one(found(lambda *way: "target" if way[3] == "jumbo" else None), "NET-042", None)
+    assert "between alpha and beta" in symmetric.summary
+    three = found(
+        lambda source, target, subnet, kind: "target" if kind == "jumbo" and "gamma" in (source, target) else None, 3
+    )
+    one(three, "NET-042", "gamma")
+
+
+def test_icmp_and_udp_that_are_filtered_alone_are_no_fault(found):
+    assert found(lambda *way: "target" if way[3] == "ping" else None, without=("jumbo",)) == []
+
+
+def test_two_faults_are_two_findings(found):
+    jumbo, port = closed("beta", kinds=("jumbo",)), closed("alpha", kinds=("port",))
+    findings = found(lambda *way: jumbo(*way) or port(*way))
+    assert {(finding.code, finding.node) for finding in findings} == {("NET-042", "beta"), ("NET-043", "alpha")}
+
+
+def test_two_firewalls_are_two_findings(found):
+    first, second = closed("beta", kinds=("ephemeral",)), closed("gamma", kinds=("ephemeral",))
+    findings = found(lambda *way: first(*way) or second(*way), 4)
+    assert {(finding.code, finding.node) for finding in findings} == {("NET-044", "beta"), ("NET-044", "gamma")}
+
+
+def test_a_node_that_could_not_take_part_is_said(found):
+    finding = one(found(unasked={"beta": "reach failed on beta: no output"}), "NET-040", "beta")
+    assert finding.severity == "warning"
+    assert "no output" in finding.seen
+
+
+def test_nothing_is_blamed_twice_nor_forgotten():
+    paths = [path for path in attempts(NAMES, lost=lambda *_: "?") if path.subnet == RAILS[0]]
+    for size in range(1, 14):
+        for start in range(0, len(paths), 5):
+            chosen = paths[start : start + size]
+            shared = [path for held in blame(chosen, nodes=4).values() for path in held]
+            assert sorted(shared, key=str) == sorted(chosen, key=str)
+
+
+def test_without_reach_nothing_is_said(spark, cluster):
+    spec = cluster({"alpha": "192.168.86.11"})
+    facts = {"alpha": spark()}
+    assert checks.run_stage(Context(spec, facts, topology.build(spec, facts)), ("reach",)) == []

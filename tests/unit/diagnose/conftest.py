@@ -1,0 +1,41 @@
+"""Two or more nodes on this machine's loopback, each with rails of its own, as facts and as hosts."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster import topology
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.local import LocalHost
+
+PORTS = ("enp1s0f1np1", "enP2p1s0f1np1")
+
+
+class Loopback:
+    """``names`` on 127.0.77.0/24 and 127.0.78.0/24, from .11 on."""
+
+    def __init__(self, spec, facts):
+        self.spec = spec
+        self.facts = facts
+        self.topology = topology.build(spec, facts)
+        self.fleet = Fleet({name: LocalHost(name) for name in facts})
+
+    def change(self, name, **facts):
+        self.facts[name] = self.facts[name].model_copy(update=facts)
+
+
+@pytest.fixture
+def loopback(spark, cluster, tmp_path):
+    def make(*names, playbook=None, **described):
+        facts = {
+            name: spark(
+                {port: f"127.0.{77 + rail}.{11 + place}/24" for rail, port in enumerate(PORTS)},
+                management=f"192.168.86.{11 + place}/24",
+                **described,
+            )
+            for place, name in enumerate(names)
+        }
+        hosts = {name: f"192.168.86.{11 + place}" for place, name in enumerate(names)}
+        return Loopback(cluster(hosts, playbook=playbook, state_dir=str(tmp_path)), facts)
+
+    return make

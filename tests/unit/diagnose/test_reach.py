@@ -1,0 +1,214 @@
+"""Who tries to reach whom, and two real programs that do, on the loopback of this machine."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import socket
+import time
+
+import pytest
+
+from sparkcluster.diagnose import reach as reaching
+from sparkcluster.diagnose.pairs import pairs
+from sparkcluster.diagnose.reach import reach
+from sparkcluster.facts import Unread
+from sparkcluster.facts.model import Rank
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.local import LocalHost
+from sparkcluster.hosts.program import stream
+from sparkcluster.node import common
+from sparkcluster.report import Silent
+
+HEAD = "127.0.77.11"
+
+
+@pytest.fixture
+def two(loopback):
+    return loopback("alpha", "beta")
+
+
+def ask(lab, **options):
+    return reach(lab.fleet, lab.spec, lab.facts, lab.topology, Silent(), **options)
+
+
+def kinds(found):
+    return collections.Counter(path.kind for path in found.paths)
+
+
+# who tries whom
+
+
+def test_every_ordered_pair_tries_every_rail_and_the_ports_of_the_head(loopback):
+    lab = loopback("alpha", "beta", "gamma")
+    wanted = pairs(lab.spec, lab.facts, lab.topology)
+    assert len(wanted) == 3 * 2 * 2
+    assert {one.size_bytes for one in wanted} == {9000}
+    assert {(one.source, one.target, one.target_address, one.ports) for one in wanted if one.ports} == {
+        ("beta", "alpha", HEAD, ((6379, "Ray"),)),
+        ("gamma", "alpha", HEAD, ((6379, "Ray"),)),
+    }
+
+
+def test_native_ranks_meet_on_the_master_port(loopback):
+    lab = loopback("alpha", "beta", playbook={"executor": "native"})
+    ports = {one.ports for one in pairs(lab.spec, lab.facts, lab.topology) if one.ports}
+    assert ports == {((29501, "vLLM's own rendezvous"),)}
+
+
+def test_what_another_check_condemns_is_not_tried(two):
+    before = pairs(two.spec, two.facts, two.topology)
+    interfaces = tuple(
+        one.model_copy(update={"carrier": False}) if one.name == "enP2p1s0f1np1" else one
+        for one in two.facts["beta"].interfaces
+    )
+    two.change("beta", interfaces=interfaces)
+    after = pairs(two.spec, two.facts, two.topology)
+    assert {one.subnet for one in before} - {one.subnet for one in after} == {"127.0.78.0/24"}
+
+
+def test_no_large_packet_where_the_two_ends_differ_in_mtu(loopback, spark):
+    lab = loopback("alpha", "beta")
+    lab.facts["beta"] = spark(
+        {"enp1s0f1np1": "127.0.77.12/24", "enP2p1s0f1np1": "127.0.78.12/24"}, mtu={"enp1s0f1np1": 1500}
+    )
+    lab = type(lab)(lab.spec, lab.facts)
+    sizes = {(one.source, one.subnet): one.size_bytes for one in pairs(lab.spec, lab.facts, lab.topology)}
+    assert sizes["alpha", "127.0.77.0/24"] is None
+    assert sizes["beta", "127.0.77.0/24"] is None
+    assert sizes["alpha", "127.0.78.0/24"] == 9000
+
+
+def test_nodes_without_a_common_rail_meet_on_the_management_network(spark, cluster):
+    facts = {"alpha": spark(), "beta": spark(management="192.168.86.12/24")}
+    spec = cluster({"alpha": "192.168.86.11", "beta": "192.168.86.12"})
+    from sparkcluster import topology
+
+    wanted = pairs(spec, facts, topology.build(spec, facts))
+    assert [(one.source_address, one.target_address, one.subnet, one.size_bytes) for one in wanted] == [
+        ("192.168.86.11", "192.168.86.12", None, None),
+        ("192.168.86.12", "192.168.86.11", None, None),
+    ]
+
+
+def test_a_node_alone_is_asked_nothing(loopback):
+    lab = loopback("alpha")
+    assert ask(lab).paths == ()
+
+
+# real programs
+
+
+def test_two_healthy_nodes_reach_each_other_by_everything_and_leave_no_socket(two):
+    begin = time.monotonic()
+    found = ask(two)
+    assert time.monotonic() - begin < 1.4, "a healthy pair waits for no time-out"
+    assert found.unasked == {}
+    assert kinds(found) == {"ping": 4, "jumbo": 4, "ephemeral": 4, "port": 1}
+    assert all(path.ok for path in found.paths), found
+    assert all(path.rtt_ms is not None for path in found.paths if path.kind == "ping")
+    with socket.create_server((HEAD, 6379)):
+        pass
+    assert json.loads(json.dumps(found.as_json()))["paths"][0]["ok"] is True
+
+
+def test_a_port_that_somebody_has_is_left_to_the_check_of_ports(two):
+    with socket.create_server((HEAD, 6379)):
+        assert kinds(ask(two))["port"] == 0
+
+
+def test_a_start_under_way_is_not_disturbed(two, tmp_path):
+    directory = common.cluster_dir(str(tmp_path), "atlas")
+    lock = common.try_lock(f"{directory}/lease.lock")
+    common.write_atomically(f"{directory}/lease.json", json.dumps({"epoch": 7}).encode())
+    assert kinds(ask(two))["port"] == 0
+    assert kinds(ask(two, epoch=6))["port"] == 0
+    assert kinds(ask(two, epoch=7))["port"] == 1
+    lock.close()
+    assert kinds(ask(two))["port"] == 1
+
+
+def test_ports_are_left_alone_while_a_rank_runs(two):
+    two.change("alpha", ranks=(Rank(name="sparkcluster-atlas-1-alpha", state="running"),))
+    assert kinds(ask(two))["port"] == 0
+    two.change("alpha", ranks=Unread(unread="no docker"))
+    assert kinds(ask(two))["port"] == 1
+
+
+def test_an_address_that_is_gone_is_told_of_its_node(two):
+    (group,) = two.topology.groups
+    alpha, beta = group.members
+    first, second = beta.links
+    moved = dataclasses.replace(first, address="203.0.113.12")
+    beta = dataclasses.replace(beta, address=moved.address, links=(moved, second))
+    two.topology = dataclasses.replace(two.topology, groups=(dataclasses.replace(group, members=(alpha, beta)),))
+    found = ask(two)
+    assert found.unasked["beta"].startswith("cannot listen on 203.0.113.12: ")
+    assert {path.subnet for path in found.paths} == {"127.0.78.0/24"}
+
+
+def test_a_node_that_talks_nonsense_is_named_and_the_others_go_on(loopback):
+    lab = loopback("alpha", "beta", "gamma")
+    lab.fleet.hosts["beta"] = FakeHost("beta").program("reach", ["Last login: today"])
+    found = ask(lab)
+    assert list(found.unasked) == ["beta"]
+    assert {(path.source, path.target) for path in found.paths} == {("alpha", "gamma"), ("gamma", "alpha")}
+    assert all(path.ok for path in found.paths)
+
+
+def test_the_program_ends_with_its_input():
+    running = stream(
+        LocalHost("alpha"),
+        "reach",
+        {
+            "addresses": ["127.0.0.1"], "fixed": [], "token": "00" * 16, "state_dir": "/nonexistent", "cluster": "atlas",
+            "epoch": None, "limit_s": 1.5,
+        },
+    )  # fmt: skip
+    next(running.lines(10))
+    begin = time.monotonic()
+    assert running.finish().ok
+    assert time.monotonic() - begin < 3
+
+
+# what the answers mean
+
+
+def asked(pair):
+    return reaching._Asked(0, pair, 4000, ((5000, reaching._OPENED), (6379, "Ray")))
+
+
+def mean(loopback, result, heard):
+    lab = loopback("alpha", "beta")
+    pair = pairs(lab.spec, lab.facts, lab.topology)[0]
+    return {path.kind: path for path in reaching._paths(asked(pair), result, heard)}, pair
+
+
+SILENT = {"ok": False, "seen": "no answer within 1.5 s"}
+WELL = {"ok": True, "rtt_ms": 0.2}
+
+
+def test_a_large_packet_is_judged_beside_a_small_one_of_its_kind_alone(loopback):
+    filtered = {"udp": SILENT, "udp_full": SILENT, "tcp": {"5000": WELL}}
+    found, _ = mean(loopback, {**filtered}, {"udp": [], "tcp": []})
+    assert "jumbo" not in found
+    found, _ = mean(loopback, {**filtered, "icmp": WELL, "icmp_full": SILENT}, {"udp": [], "tcp": []})
+    assert found["ping"].ok
+    assert not found["jumbo"].ok
+    assert found["jumbo"].size_bytes == 9000
+    found, _ = mean(loopback, {**filtered, "icmp": WELL, "icmp_full": WELL}, {"udp": [], "tcp": []})
+    assert found["jumbo"].ok
+
+
+def test_what_arrived_without_an_answer_was_lost_on_the_way_back(loopback):
+    silent = {"udp": SILENT, "tcp": {"5000": SILENT, "6379": SILENT}}
+    lost, pair = mean(loopback, silent, {"udp": [], "tcp": []})
+    assert {path.lost_at for path in lost.values()} == {"target"}
+    came = {"udp": [0], "tcp": [[lost["ping"].target_address, port, pair.source_address] for port in (5000, 6379)]}
+    answered, _ = mean(loopback, silent, came)
+    assert {path.lost_at for path in answered.values()} == {"source"}
+    unknown, _ = mean(loopback, silent, None)
+    assert {path.lost_at for path in unknown.values()} == {None}
+    own, _ = mean(loopback, {"udp": {"ok": False, "own": True, "seen": "operation not permitted"}, "tcp": {}}, came)
+    assert own["ping"].lost_at == "sent"
