@@ -41,6 +41,7 @@ OWN = ("dev", "home", "mnt", "proc", "root", "run", "srv", "sys", "tmp")
 HIDDEN = (
     "opt",
     "usr/local",
+    "usr/lib/modules",
     "usr/src",
     "var/cache",
     "var/log",
@@ -49,10 +50,16 @@ HIDDEN = (
     "var/lib/containerd",
     "var/lib/sparkcluster-lab",
     "etc/ssh",
+    "etc/cdi",
     "etc/docker",
+    "etc/ufw",
 )
 """Directories of the machine that stay empty on a Spark."""
 
+ABSENT = ("etc/systemd/logind.conf.d", "usr/lib/systemd/logind.conf.d")
+"""What of the machine would overrule the Spark's own settings."""
+
+# No kmsg: it would tell the machine's own kernel log, and take what is written to it.
 DEVICES = {
     "null": (1, 3, 0o666),
     "zero": (1, 5, 0o666),
@@ -60,7 +67,6 @@ DEVICES = {
     "random": (1, 8, 0o666),
     "urandom": (1, 9, 0o666),
     "tty": (5, 0, 0o666),
-    "kmsg": (1, 11, 0o600),
     "fuse": (10, 229, 0o666),
 }
 
@@ -120,10 +126,11 @@ def mount_disk(image: Path, disk: Path) -> bool:
 
 def populate(upper: Path, config: dict[str, Any]) -> None:
     """Write what is the Spark's own into the upper layer of its root."""
-    for entry in sorted(Path("/").iterdir()):
-        if entry.name not in (*KEPT, *OWN) and not entry.is_symlink():
-            # A character device 0:0 in an upper layer hides what lies below it.
-            os.mknod(upper / entry.name, stat.S_IFCHR | 0o600, os.makedev(0, 0))
+    foreign = [entry.name for entry in sorted(Path("/").iterdir()) if not entry.is_symlink()]
+    for name in [name for name in foreign if name not in (*KEPT, *OWN)] + [n for n in ABSENT if Path("/", n).exists()]:
+        (upper / name).parent.mkdir(parents=True, exist_ok=True)
+        # A character device 0:0 in an upper layer hides what lies below it.
+        os.mknod(upper / name, stat.S_IFCHR | 0o600, os.makedev(0, 0))
     for name in ("etc", "var", *OWN, *HIDDEN):
         (upper / name).mkdir(parents=True, exist_ok=True)
     for name in (*OWN, *HIDDEN):
@@ -169,6 +176,7 @@ def kernel_file_systems(root: Path, own: Path, config: dict[str, Any]) -> None:
     mount(str(false / "infiniband"), root / "sys/class/infiniband", flags=MS_BIND)
     for function in config["hardware"]["functions"]:
         overlay_interface(root, false, function)
+    overlay_wifi(root, false, config["hardware"]["wifi"])
     cgroups.mount_own(root / "sys/fs/cgroup")
 
 
@@ -185,6 +193,16 @@ def overlay_interface(root: Path, false: Path, function: dict[str, Any]) -> None
     (layer / "phys_port_name").write_text(function["port"] + "\n")
     # A link, so that the speed can follow the carrier: an overlay's own layers should not change.
     (layer / "speed").symlink_to(f"/run/gb10/net/{name}/speed")
+    real = root / "sys/devices/virtual/net" / name
+    mount("overlay", real, "overlay", data=f"lowerdir={layer}:{real}")
+
+
+def overlay_wifi(root: Path, false: Path, name: str) -> None:
+    """Give the WiFi interface the marks of one: a radio and its driver."""
+    layer = false / "layers" / name
+    (layer / "wireless").mkdir(parents=True)
+    (layer / "device").mkdir()
+    (layer / "device/uevent").write_text("DRIVER=mt7925e\nPCI_SLOT_NAME=0009:01:00.0\n")
     real = root / "sys/devices/virtual/net" / name
     mount("overlay", real, "overlay", data=f"lowerdir={layer}:{real}")
 

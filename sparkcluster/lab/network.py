@@ -35,6 +35,11 @@ def guid(index: int, spark: int, tail: int) -> str:
     return f"4cbb:4703:{number >> 16:04x}:{number & 0xFFFF:04x}"
 
 
+def wifi_peer(spark: int) -> str:
+    """The far end of a Spark's WiFi: the access point, which stands in the management network."""
+    return f"s{spark}wifi"
+
+
 def peer(spark: int, function: Function | None) -> str:
     """The switch's end of a cable; without a function, that of the management network."""
     return f"s{spark}mgmt" if function is None else f"s{spark}{function.hca[4:]}"
@@ -96,6 +101,9 @@ def cables(state: State, node: int) -> list[str]:
     lines = [
         f"link add {peer(node, None)} type veth peer name {spark.management} netns {netns}",
         f"link set {peer(node, None)} master mgmt up",
+        # Its far end stays down: a Spark that uses its cable has joined no WiFi.
+        f"link add {wifi_peer(node)} type veth peer name {spark.wifi} netns {netns}",
+        f"link set {wifi_peer(node)} master mgmt",
     ]
     for function in FUNCTIONS if spark.cabled else ():
         name = peer(node, function)
@@ -117,6 +125,8 @@ def configure(state: State, node: int) -> None:
         f"addr add {state.management(node)}/24 brd + dev {spark.management}",
         f"link set {spark.management} up",
         f"route replace default via {state.gateway} dev {spark.management}",
+        f"addr flush dev {spark.wifi}",
+        f"link set {spark.wifi} addrgenmode none up",
     ]
     for function in FUNCTIONS if spark.cabled else ():
         name = spark.netdev(function)

@@ -26,6 +26,9 @@ RUNTIME = """#!/bin/sh
 exec runc "$@"
 """
 
+RUNTIMES = {"nvidia": {"args": [], "path": f"{TOOLS}/toolkit/nvidia-container-runtime"}}
+"""What NVIDIA's toolkit writes into Docker's daemon.json."""
+
 RUNC = f"""#!/bin/sh
 # What Docker asks for is made to fit this machine, then the real runc takes over.
 previous=
@@ -35,6 +38,13 @@ for word in "$@"; do
 done
 exec /usr/sbin/runc "$@"
 """
+
+KERNEL_LOG = (
+    "[    4.101122] mlx5_core 0000:01:00.0: Detected insufficient power on the PCIe slot (27W).",
+    "[    7.530514] NVRM: loading NVIDIA UNIX Open Kernel Module for aarch64",
+    "[   12.004417] mlx5_core 0000:01:00.1 enp1s0f1np1: Link up",
+)
+"""What the kernel of a healthy Spark says; the first line is on every one of them, and harmless."""
 
 Files = dict[str, tuple[int, str]]
 """Mode and text by path."""
@@ -63,12 +73,17 @@ def hardware(state: State, node: int) -> dict[str, Any]:
         "kernel": spark.kernel,
         "firmware": spark.firmware,
         "gpu": spark.gpu,
+        "gpu_state": "idle",
+        "module": True,
         "nvidia_runtime": spark.nvidia_runtime,
         "management": spark.management,
+        "wifi": spark.wifi,
+        "kernel_log": list(KERNEL_LOG),
         "memory": {
             "total_kb": spark.memory_total_kb,
             "free_kb": spark.memory_free_kb,
             "available_kb": spark.memory_available_kb,
+            "swap_free_kb": 16_777_212,
         },
         "functions": functions,
     }
@@ -88,11 +103,16 @@ def files(state: State, node: int, host_key: str, client_key: str) -> Files:
         "/etc/ssh/sshd_config": (0o644, _sshd_config()),
         "/etc/ssh/ssh_host_ed25519_key": (0o600, host_key),
         "/etc/netplan/40-cx7.yaml": (0o600, _netplan(state, node)),
+        # logind's own default would be yes.
+        "/etc/systemd/logind.conf": (0o644, "[Login]\nRemoveIPC=no\n"),
+        "/etc/ufw/ufw.conf": (0o644, "ENABLED=no\nLOGLEVEL=low\n"),
         "/root/.ssh/authorized_keys": (0o600, client_key),
         "/home/spark/.ssh/authorized_keys": (0o600, client_key),
         f"{TOOLS}/toolkit/nvidia-container-runtime": (0o755, RUNTIME),
         f"{TOOLS}/bin/runc": (0o755, RUNC.replace("/usr/sbin/runc", _runc())),
     }
+    if spark.nvidia_runtime:
+        found["/etc/docker/daemon.json"] = (0o644, json.dumps({"runtimes": RUNTIMES}, indent=4) + "\n")
     found.update(_accounts())
     for name in ("init", "sync", "gb10"):
         found[f"{TOOLS}/{name}"] = (0o755, ENTRY)

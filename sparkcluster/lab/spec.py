@@ -44,6 +44,7 @@ NUMBERS = {
 """Least, most and stand-in of each number."""
 
 MANAGEMENT = "enP7s7"
+WIFI = "wlP9s9"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,6 +108,11 @@ class SparkSpec:
     def management(self) -> str:
         """Name of the management interface."""
         return self.interfaces.get(MANAGEMENT, MANAGEMENT)
+
+    @property
+    def wifi(self) -> str:
+        """Name of the WiFi interface, which joins nothing where cables are used."""
+        return self.interfaces.get(WIFI, WIFI)
 
     def image_of(self, engine: str) -> str | None:
         """Name of the image that its Docker holds in a lab of ``engine``, None for none."""
@@ -296,7 +302,7 @@ class _Reader:
 
     def interfaces(self, at: Marked) -> dict[str, str]:
         """New names of interfaces."""
-        if not self.mapping(at, {MANAGEMENT, *(function.netdev for function in FUNCTIONS)}):
+        if not self.mapping(at, {MANAGEMENT, WIFI, *(function.netdev for function in FUNCTIONS)}):
             return {}
         return {
             key: self.text(value, r"[A-Za-z][A-Za-z0-9_.-]{0,14}", "an interface name of up to 15 characters")
@@ -358,5 +364,5 @@ class _Reader:
             known = {spark.netdev(function) for function in FUNCTIONS}
             for name in sorted(set(spark.addresses) - known):
                 self.problem(root, f"{spark.name} has no interface {name}, only {', '.join(sorted(known))}")
-            if len(known | {spark.management}) != len(FUNCTIONS) + 1:
+            if len(known | {spark.management, spark.wifi}) != len(FUNCTIONS) + 2:
                 self.problem(root, f"{spark.name} has two interfaces of one name")

@@ -17,6 +17,21 @@ NO_DRIVER = (
     "Make sure that the latest NVIDIA driver is installed and running.\n"
 )
 
+STATES = {
+    "idle": {"power.draw": "4.10", "clocks": "208", "utilization.gpu": "0", "temperature.gpu": "42", "pstate": "P8"},
+    # Full load at a third of its clock and a fifth of its power (minefield PR 55: 799 MHz measured).
+    "wedged": {
+        "power.draw": "17.20",
+        "clocks": "799",
+        "utilization.gpu": "95",
+        "temperature.gpu": "48",
+        "pstate": "P0",
+    },
+    # A collective that waits for ever spins at full clock and does nothing.
+    "hung": {"power.draw": "24.30", "clocks": "2405", "utilization.gpu": "96", "temperature.gpu": "51", "pstate": "P0"},
+}
+"""What the GPU shows of itself, by the state that the lab pretends."""
+
 # Memory is unified: the GB10 has none of its own to report.
 STATIC_FIELDS = {
     "name": (NAME, ""),
@@ -73,15 +88,24 @@ def nvidia_smi(args: list[str]) -> int:
     return 0
 
 
+def _live(facts: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Fields that follow the GPU's state."""
+    state = STATES[facts.get("gpu_state", "idle")]
+    found = {name: (value, STATIC_FIELDS[name][1]) for name, value in state.items() if name != "clocks"}
+    found.update(dict.fromkeys(("clocks.sm", "clocks.current.sm", "clocks.gr"), (state["clocks"], "MHz")))
+    return found
+
+
 def _query(facts: dict[str, Any], fields: list[str], form: list[str]) -> int:
     values = []
+    known = {**STATIC_FIELDS, **_live(facts)}
     for field in (field.strip() for field in fields):
         if field == "driver_version":
             values.append((field, facts["driver"], ""))
         elif field == "timestamp":
             values.append((field, time.strftime("%Y/%m/%d %H:%M:%S.000"), ""))
-        elif field in STATIC_FIELDS:
-            values.append((field,) + STATIC_FIELDS[field])
+        elif field in known:
+            values.append((field,) + known[field])
         else:
             sys.stdout.write('Field "%s" is not a valid field to query.\n\n' % field)
             return 2
@@ -101,6 +125,7 @@ def _cuda(facts: dict[str, Any]) -> str:
 
 def _table(facts: dict[str, Any]) -> str:
     line = "+-----------------------------------------------------------------------------------------+\n"
+    state = STATES[facts.get("gpu_state", "idle")]
     rule = "|=========================================+========================+======================|\n"
     return (
         time.strftime("%a %b %d %H:%M:%S %Y\n")
@@ -112,7 +137,9 @@ def _table(facts: dict[str, Any]) -> str:
         "| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |\n"
         + rule
         + "|   0  NVIDIA GB10                    On  |   0000000F:01:00.0 Off |                  N/A |\n"
-        "| N/A   42C    P8              4W /  N/A  | Not Supported          |      0%      Default |\n" + line
+        + "| N/A   %2sC    %s             %2dW /  N/A  | Not Supported          |    %3s%%      Default |\n"
+        % (state["temperature.gpu"], state["pstate"], float(state["power.draw"]), state["utilization.gpu"])
+        + line
     )
 
 

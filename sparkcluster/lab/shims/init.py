@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-from . import sysfs
+from . import services, sysfs
 from .hardware import DIRECTORY, load
 
 READY = DIRECTORY + "/machine/ready.json"
@@ -28,6 +28,9 @@ SETTLE_S = 0.03
 RTMGRP_LINK = 1
 RTMGRP_IPV4_IFADDR = 0x10
 RTMGRP_IPV6_IFADDR = 0x100
+
+STOP_S = 10
+"""How long a service has to end, or to answer."""
 
 SSHD = ["/usr/sbin/sshd", "-D", "-e"]
 DOCKERD = [
@@ -42,14 +45,6 @@ DOCKERD = [
     "--ip-masq=false",
     "--bridge=none",
 ]
-
-
-def dockerd_command(facts: dict[str, Any]) -> list[Any]:
-    """Docker as it is set up on this Spark; with NVIDIA's toolkit, it knows the runtime of that name."""
-    command = ["dockerd", *DOCKERD]
-    if facts["nvidia_runtime"]:
-        command.append("--add-runtime=nvidia=/usr/local/lib/gb10/toolkit/nvidia-container-runtime")
-    return command
 
 
 def dockerd_environment(facts: dict[str, Any]) -> dict[str, Any]:
@@ -71,6 +66,76 @@ def start(command: list[str], log: str, environment: dict[str, Any] | None = Non
             env=environment,
             start_new_session=True,
         ).pid
+
+
+class Services:
+    """sshd and Docker: what runs of them, and what others ask to be done to them."""
+
+    def __init__(self) -> None:
+        self._pids: dict[str, int] = {}
+
+    def start(self, name: str) -> None:
+        """Start a service that does not run."""
+        if name in self._pids and _alive(self._pids[name]):
+            return
+        if name == "ssh":
+            self._pids[name] = start(SSHD, "/var/log/sshd.log")
+        else:
+            # Its runtimes stand in /etc/docker/daemon.json, as on a real Spark.
+            environment = dockerd_environment(load())
+            self._pids[name] = start(["dockerd", *DOCKERD], "/var/log/dockerd.log", environment)
+
+    def stop(self, name: str) -> None:
+        """End a service and wait until it has ended; what it started for others goes on."""
+        pid = self._pids.pop(name, None)
+        if pid is None or not _alive(pid):
+            return
+        # Once and no more: Docker takes a third SIGTERM as an order to leave everything as it is.
+        os.kill(pid, signal.SIGTERM)
+        until = time.monotonic() + STOP_S
+        while _alive(pid):
+            if time.monotonic() > until:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+    def serve(self) -> None:
+        """Do what was asked for since the last look."""
+        for entry in sorted(os.listdir(services.REQUESTS)):
+            path = os.path.join(services.REQUESTS, entry)
+            if entry.endswith(".new"):
+                continue
+            with open(path) as file:
+                verb = file.read()
+            name = entry.split(".")[0]
+            if verb == "hup":
+                if name in self._pids and _alive(self._pids[name]):
+                    os.kill(self._pids[name], signal.SIGHUP)
+            elif verb in ("stop", "restart"):
+                self.stop(name)
+            if verb in ("start", "restart"):
+                self.start(name)
+                _wait_for(name)
+            os.unlink(path)
+
+
+def _alive(pid: int) -> bool:
+    """Whether a child of this process runs; one that has ended is buried."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == 0
+    except ChildProcessError:
+        return False
+
+
+def _wait_for(name: str) -> None:
+    until = time.monotonic() + STOP_S
+    while time.monotonic() < until:
+        if name == "docker" and answers("/run/docker.sock"):
+            return
+        if name == "ssh":
+            with socket.socket() as client:
+                if client.connect_ex(("127.0.0.1", 22)) == 0:
+                    return
+        time.sleep(0.02)
 
 
 def answers(path: str) -> bool:
@@ -133,8 +198,12 @@ def main() -> None:
 
     sysfs.sync()
     os.makedirs("/var/log", exist_ok=True)
-    start(SSHD, "/var/log/sshd.log")
-    start(dockerd_command(facts), "/var/log/dockerd.log", dockerd_environment(facts))
+    if facts["nvidia_runtime"] and facts["driver"] != "none":
+        services.write_cdi(facts["driver"])
+    os.makedirs(services.REQUESTS, exist_ok=True)
+    running = Services()
+    for name in ("ssh", "docker"):
+        running.start(name)
     docker_ready = False
     while True:
         sources: list[Any] = [watch, wake_in]
@@ -152,6 +221,7 @@ def main() -> None:
         if watch not in readable and signal.SIGHUP not in signals:
             continue
         try:
+            running.serve()
             sysfs.sync()
         except OSError as error:
             # A full disk or a vanished interface must not end the Spark.

@@ -20,6 +20,13 @@ TOOLS = {
     "ethtool": "net",
     "uname": "net",
     "ib_write_bw": "bandwidth",
+    "systemctl": "services",
+    "nvidia-ctk": "services",
+    "ufw": "services",
+    "netplan": "services",
+    "dmesg": "logs",
+    "journalctl": "logs",
+    "modinfo": "logs",
 }
 """Module of this package that holds each tool."""
 

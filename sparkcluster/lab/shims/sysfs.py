@@ -11,6 +11,7 @@ from . import hardware
 
 TREE = hardware.DIRECTORY + "/infiniband"
 NET = hardware.DIRECTORY + "/net"
+MODULES = "/usr/lib/modules"
 GID_COUNT = 256
 """Entries of a ConnectX-7's GID table."""
 
@@ -33,7 +34,11 @@ def sync() -> None:
     for name in os.listdir(TREE) if os.path.isdir(TREE) else []:
         if name not in wanted:
             _remove(os.path.join(TREE, name))
-    _write("/proc/driver/nvidia/version", _driver(facts))
+    if facts["driver"] == "none":
+        _unlink("/proc/driver/nvidia/version")
+    else:
+        _write("/proc/driver/nvidia/version", _driver(facts))
+    _module(facts)
     write_in_place("/proc/meminfo", meminfo(facts))
     write_in_place("/proc/sys/kernel/osrelease", facts["kernel"] + "\n")
 
@@ -101,6 +106,24 @@ def _driver(facts: dict[str, Any]) -> str:
     )
 
 
+def _module(facts: dict[str, Any]) -> None:
+    """The driver's module for the running kernel, where its packages put it; gone where the spec says so."""
+    root = os.path.join(MODULES, facts["kernel"])
+    file = os.path.join(root, "kernel/nvidia-580-open/nvidia.ko")
+    if facts["module"]:
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+        version = facts["module"] if isinstance(facts["module"], str) else facts["driver"]
+        # After a driver that is not loaded, the file of the last one lies there still.
+        if version != "none" or not os.path.exists(file):
+            fields = ("version=" + version, "supported=external", "license=Dual MIT/GPL", "name=nvidia")
+            # As in the .modinfo section of a module: fields that end with a zero byte.
+            _write(file, "\x7fELF\0" + "\0".join(fields) + "\0")
+        _write(os.path.join(root, "modules.dep"), "kernel/nvidia-580-open/nvidia.ko:\n")
+    else:
+        _unlink(file)
+        _write(os.path.join(root, "modules.dep"), "")
+
+
 def meminfo(facts: dict[str, Any]) -> str:
     """/proc/meminfo of a Spark; sizes in kB from the lab's spec."""
     memory = facts["memory"]
@@ -113,7 +136,7 @@ def meminfo(facts: dict[str, Any]) -> str:
         ("Cached", cached - cached // 10),
         ("SwapCached", 0),
         ("SwapTotal", 16777212),
-        ("SwapFree", 16777212),
+        ("SwapFree", memory.get("swap_free_kb", 16777212)),
         ("Shmem", 10240),
         ("CmaTotal", 131072),
         ("CmaFree", 120000),
@@ -138,6 +161,11 @@ def _write(path: str, text: str) -> None:
     except OSError:
         if os.path.isdir(os.path.dirname(path)):
             raise
+
+
+def _unlink(path: str) -> None:
+    if os.path.exists(path):
+        os.unlink(path)
 
 
 def write_in_place(path: str, text: str) -> None:

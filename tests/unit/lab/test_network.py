@@ -19,9 +19,10 @@ def test_uncabled_ports_are_there_and_dark():
     lines = network.cables(state(plain(1)), 0)
     made = [line for line in lines if line.startswith("link add")]
     lit = [line for line in lines if line.startswith("link set")]
-    assert len(made) == 5
+    assert len(made) == 6
     assert lit == [
         "link set s0mgmt master mgmt up",
+        "link set s0wifi master mgmt",
         "link set s0p1s0f1 master rail0 up",
         "link set s0P2p1s0f1 master rail1 up",
     ]
@@ -32,6 +33,8 @@ def test_without_a_cable_the_connectx_is_not_there():
     assert lines == [
         "link add s0mgmt type veth peer name enP7s7 netns sclab7-0",
         "link set s0mgmt master mgmt up",
+        "link add s0wifi type veth peer name wlP9s9 netns sclab7-0",
+        "link set s0wifi master mgmt",
     ]
 
 

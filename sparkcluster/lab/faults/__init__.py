@@ -1,0 +1,63 @@
+"""Faults that ``lab fault`` puts on a virtual Spark, and how each is undone.
+
+A fault is real wherever the kernel allows it (cables, MTU, rates, packet filters, processes, files, disks); what
+only the hardware could show (driver, GID table, GPU) is changed in the false hardware that the Spark's tools read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sparkcluster.errors import UsageError
+from sparkcluster.lab.faults import files, host, network, services
+from sparkcluster.lab.faults.base import Fault
+from sparkcluster.lab.sparks import Spark
+
+if TYPE_CHECKING:
+    from sparkcluster.lab.core import Lab
+
+FAULTS: dict[str, Fault] = {**network.FAULTS, **host.FAULTS, **files.FAULTS, **services.FAULTS}
+"""Every kind of fault."""
+
+
+def put(lab: Lab, spark: Spark, kind: str, args: Sequence[str]) -> str:
+    """Put one fault on a Spark; a line that says so.
+
+    Raises:
+        UsageError: no such fault, or its argument makes no sense.
+        LabError: it could not be done.
+    """
+    fault = FAULTS.get(kind)
+    if fault is None:
+        raise UsageError(f"no fault is called {kind}", hint=f"there are {', '.join(sorted(FAULTS))}")
+    least = 0 if fault.argument is None or fault.argument.startswith("[") else 1
+    if not least <= len(args) <= (fault.argument is not None):
+        wanted = "takes no argument" if fault.argument is None else f"takes {fault.argument}"
+        raise UsageError(f"fault {kind} {wanted}", hint=f"sparkcluster lab fault {spark.name} {kind}")
+    undo = fault.put(spark, args)
+    if undo is not None:
+        lab.state.faults.setdefault(spark.name, []).append({"kind": kind, **undo})
+    return " ".join([spark.name, kind, *args])
+
+
+def heal(lab: Lab, sparks: Sequence[Spark]) -> list[str]:
+    """Undo all faults of ``sparks``, the youngest first; a line for each."""
+    lines = []
+    for spark in sparks:
+        if spark.pid is None:
+            spark.kill()
+            spark.boot()
+            spark.wait()
+            lines.append(f"{spark.name} booted")
+        undone = lab.state.faults.get(spark.name, [])
+        while undone:
+            undo = undone[-1]
+            healer = FAULTS[undo["kind"]].heal
+            if healer is not None:
+                healer(spark, undo)
+            undone.pop()
+            lab.state.write()
+            lines.append(f"{spark.name} healed of {undo['kind']}")
+        lab.state.faults.pop(spark.name, None)
+    return lines

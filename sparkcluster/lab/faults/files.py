@@ -1,0 +1,153 @@
+"""Faults of what the playbook needs on a Spark's disk: weights and image. All of them are real."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import tarfile
+from collections.abc import Callable, Sequence
+
+from sparkcluster.errors import UsageError
+from sparkcluster.lab.faults.base import Fault, Undo
+from sparkcluster.lab.machine import LabError
+from sparkcluster.lab.sparks import MODEL_PATH, Spark
+
+KEPT = "/var/lib/gb10-kept"
+"""Where files lie while a fault has them changed or gone."""
+
+OTHER_BYTES = """
+import sys
+with open(sys.argv[1], "r+b") as file:
+    size = file.seek(0, 2)
+    file.seek(size - 64)
+    tail = file.read()
+    file.seek(size - 64)
+    file.write(bytes(byte ^ 255 for byte in tail))
+"""
+
+
+def _file(spark: Spark, args: Sequence[str]) -> str:
+    """A file of the lab's model; its biggest weight file where none is named."""
+    names = spark.run(["sh", "-c", f"cd {MODEL_PATH} && ls -S"], check=False).stdout.split()
+    weights = [name for name in names if name.endswith(".safetensors")]
+    if args and args[0] in names:
+        return args[0]
+    if args or not weights:
+        wanted = args[0] if args else "safetensors file"
+        raise UsageError(f"no {wanted} lies in {MODEL_PATH} of {spark.name}", hint=f"there are {', '.join(names)}")
+    return weights[0]
+
+
+def _changed(change: Callable[[Spark, str], None]) -> Callable[[Spark, Sequence[str]], Undo]:
+    def put(spark: Spark, args: Sequence[str]) -> Undo:
+        name = _file(spark, args)
+        spark.run(["sh", "-c", f"mkdir -p {KEPT} && cp -p {MODEL_PATH}/{name} {KEPT}/{name}"])
+        change(spark, f"{MODEL_PATH}/{name}")
+        return {"name": name}
+
+    return put
+
+
+def _old_weights(spark: Spark, undo: Undo) -> None:
+    # Under a new name first: a file that is short of its end is no file to be read.
+    place, name = f"{MODEL_PATH}/{undo['name']}", undo["name"]
+    spark.run(["sh", "-c", f"mkdir -p {MODEL_PATH} && cp -p {KEPT}/{name} {place}.back && mv {place}.back {place}"])
+
+
+def _cut(spark: Spark, path: str) -> None:
+    size = int(spark.run(["stat", "-c", "%s", path]).stdout)
+    spark.run(["truncate", "-s", str(size * 9 // 10), path])
+
+
+def _remove(spark: Spark, path: str) -> None:
+    spark.run(["rm", path])
+
+
+def _corrupt(spark: Spark, path: str) -> None:
+    spark.run(["python3", "-c", OTHER_BYTES, path])
+
+
+def _reference(spark: Spark) -> str:
+    """The image that the lab's playbook names."""
+    text = (spark.state.directory / "playbook.yaml").read_text()
+    found = re.search(r"^image: (\S+)$", text, re.MULTILINE)
+    if found is None or spark.run(["docker", "image", "inspect", found[1]], check=False).returncode:
+        raise LabError(f"{spark.name} has no image", node=spark.name, hint="use --engine stub")
+    return found[1]
+
+
+def _id(spark: Spark, reference: str) -> str:
+    return spark.run(["docker", "image", "inspect", "-f", "{{.Id}}", reference]).stdout.strip()
+
+
+def _image_other(spark: Spark, args: Sequence[str]) -> Undo:
+    """A layer more under the same name, as a build of another day has."""
+    del args
+    reference = _reference(spark)
+    before = _id(spark, reference)
+    container = spark.run(["docker", "create", reference]).stdout.strip()
+    try:
+        spark.run(["docker", "commit", container, reference])
+    finally:
+        spark.run(["docker", "rm", container])
+    return {"reference": reference, "before": before}
+
+
+def _image_arch(spark: Spark, args: Sequence[str]) -> Undo:
+    """An image of one small layer for a processor that no Spark and no machine of a lab has."""
+    del args
+    reference = _reference(spark)
+    before = _id(spark, reference)
+    spark.run(["sh", "-c", "cat > /root/other-arch.tar"], text_in=_archive(reference, "s390x").decode("ascii"))
+    try:
+        spark.run(["docker", "load", "-i", "/root/other-arch.tar"])
+    finally:
+        spark.run(["rm", "/root/other-arch.tar"])
+    return {"reference": reference, "before": before}
+
+
+def _archive(reference: str, architecture: str) -> bytes:
+    """An image as ``docker save`` writes it; plain ASCII, so that it may pass as text."""
+    layer = _tar({"etc/lab": b"an image for another processor\n"})
+    config = json.dumps(
+        {
+            "architecture": architecture,
+            "os": "linux",
+            "config": {"Cmd": ["true"]},
+            "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(layer).hexdigest()]},
+        }
+    ).encode()
+    name = hashlib.sha256(config).hexdigest() + ".json"
+    manifest = [{"Config": name, "RepoTags": [reference], "Layers": ["layer.tar"]}]
+    return _tar({name: config, "layer.tar": layer, "manifest.json": json.dumps(manifest).encode()})
+
+
+def _tar(files: dict[str, bytes]) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return made.getvalue()
+
+
+def _old_image(spark: Spark, undo: Undo) -> None:
+    other = _id(spark, undo["reference"])
+    spark.run(["docker", "tag", undo["before"], undo["reference"]])
+    if other != undo["before"]:
+        spark.run(["docker", "rmi", other])
+
+
+FAULTS: dict[str, Fault] = {
+    "cut-weights": Fault("[FILE]", "cuts the last tenth off a weight file", _changed(_cut), _old_weights),
+    "missing-weights": Fault("[FILE]", "removes a file of the model", _changed(_remove), _old_weights),
+    "corrupt-weights": Fault(
+        "[FILE]", "changes 64 bytes of a weight file, not its size", _changed(_corrupt), _old_weights
+    ),
+    "image-other": Fault(None, "puts another build under the image's name", _image_other, _old_image),
+    "image-arch": Fault(None, "puts an image for another processor under the name", _image_arch, _old_image),
+}
+"""Faults of weights and image, by kind."""

@@ -1,0 +1,167 @@
+"""Faults of what a Spark runs on: driver, kernel, GPU, memory, clock, disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sparkcluster.errors import UsageError
+from sparkcluster.lab.faults.base import Fault, Undo, changed, hardware, number, old_file, old_hardware, put_file
+from sparkcluster.lab.sparks import Spark
+
+FILLER = "/disk-full.lab"
+
+FILL = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY, 0o600)
+size, step = 0, 1 << 40
+while step >= 4096:
+    try:
+        os.posix_fallocate(fd, size, step)
+        size += step
+    except OSError:
+        os.ftruncate(fd, size)
+        step //= 2
+"""
+
+CLOCK = "/usr/lib/python3/dist-packages/gb10-clock.pth"
+"""A line that every python3 of the Spark carries out as it starts, whatever its options but -S."""
+
+LOGIND = "/etc/systemd/logind.conf"
+DGX_RELEASE = "/etc/dgx-release"
+
+
+def _version(text: str, what: str, example: str) -> str:
+    if not re.fullmatch(r"[0-9A-Za-z][0-9A-Za-z.+_-]*", text):
+        raise UsageError(f"{text!r} is no {what}", hint=f"write it as {example}")
+    return text
+
+
+def _driver(spark: Spark, args: Sequence[str]) -> Undo:
+    if not re.fullmatch(r"[0-9][0-9.]*|none", args[0]):
+        raise UsageError(f"{args[0]!r} is no driver version", hint="write it as 590.48.01, or none")
+    return _refreshed(spark, hardware(spark, lambda values: values.update(driver=args[0])))
+
+
+def _old_driver(spark: Spark, undo: Undo) -> None:
+    old_hardware(spark, undo)
+    _refreshed(spark, undo)
+
+
+def _refreshed(spark: Spark, undo: Undo) -> Undo:
+    """The driver's packages write the CDI spec anew; without a driver that fails, and the old one stays."""
+    spark.run(["/usr/local/bin/systemctl", "restart", "nvidia-cdi-refresh"], check=False)
+    return undo
+
+
+def _cdi_stale(spark: Spark, args: Sequence[str]) -> Undo:
+    del args
+    path = "/run/cdi/nvidia.yaml"
+    text = spark.run(["cat", path]).stdout
+    return put_file(spark, path, text.replace(spark.spec.driver, "580.82.09"))
+
+
+def _kernel(spark: Spark, args: Sequence[str]) -> Undo:
+    release = _version(args[0], "kernel release", "6.17.0-1004-nvidia")
+    return hardware(spark, lambda values: values.update(kernel=release))
+
+
+def _firmware(spark: Spark, args: Sequence[str]) -> Undo:
+    version = _version(args[0], "firmware version", "28.44.1036")
+    return hardware(spark, lambda values: values.update(firmware=version))
+
+
+def _ota(spark: Spark, args: Sequence[str]) -> Undo:
+    version = _version(args[0], "OTA version", "7.6.0")
+    text = spark.run(["cat", DGX_RELEASE]).stdout
+    # As an update does: its lines come on top of those of the last.
+    return put_file(spark, DGX_RELEASE, f'{text}\nDGX_OTA_VERSION="{version}"\nDGX_OTA_DATE="Fri Nov 20 2026"\n')
+
+
+def _remove_ipc(spark: Spark, args: Sequence[str]) -> Undo:
+    del args
+    return put_file(spark, LOGIND, "[Login]\nRemoveIPC=yes\n")
+
+
+def _clock(spark: Spark, args: Sequence[str]) -> Undo:
+    if not re.fullmatch(r"[+-]?[0-9]+(\.[0-9]+)?", args[0]):
+        raise UsageError(f"a shift of the clock is a number of seconds, not {args[0]!r}", hint="write it as 300 or -5")
+    shift = float(args[0])
+    return put_file(spark, CLOCK, f"import time; time.time = lambda real=time.time: real() + {shift}\n")
+
+
+def _memory(change: Callable[[dict[str, int], int], None], what: str) -> Callable[[Spark, Sequence[str]], Undo]:
+    def put(spark: Spark, args: Sequence[str]) -> Undo:
+        size = number(args[0], 0, 1 << 40, what)
+
+        def set_sizes(values: dict[str, Any]) -> None:
+            change(values["memory"], size)
+
+        return hardware(spark, set_sizes)
+
+    return put
+
+
+def _in_cache(memory: dict[str, int], size_gb: int) -> None:
+    """Page cache grows and takes free memory: what is available stays the same."""
+    memory["free_kb"] = max(1_000_000, memory["free_kb"] - size_gb * 10**9 // 1024)
+
+
+def _used(memory: dict[str, int], left_kb: int) -> None:
+    """Programs hold memory: neither is it free nor could it be."""
+    memory["free_kb"] = left_kb
+    memory["available_kb"] = left_kb
+
+
+def _swapped(memory: dict[str, int], size_gb: int) -> None:
+    memory["swap_free_kb"] = max(0, memory["swap_free_kb"] - size_gb * 10**9 // 1024)
+
+
+def _disk_full(spark: Spark, args: Sequence[str]) -> Undo:
+    del args
+    spark.run(["python3", "-c", FILL, FILLER])
+    return {}
+
+
+def _disk_free(spark: Spark, undo: Undo) -> None:
+    del undo
+    spark.run(["rm", "-f", FILLER])
+
+
+FAULTS: dict[str, Fault] = {
+    "driver": Fault(
+        "VERSION",
+        "shows another NVIDIA driver; `none` for one that is not loaded",
+        _driver,
+        _old_driver,
+        pretended=True,
+    ),
+    "module-missing": Fault(
+        None,
+        "the running kernel has no nvidia module, so that no driver is loaded",
+        changed(module=False, driver="none"),
+        old_hardware,
+        pretended=True,
+    ),
+    "kernel": Fault("RELEASE", "runs another kernel", _kernel, old_hardware, pretended=True),
+    "ota": Fault("VERSION", "has another over-the-air update", _ota, old_file, pretended=True),
+    "firmware": Fault("VERSION", "the ConnectX-7 has another firmware", _firmware, old_hardware, pretended=True),
+    "cdi-stale": Fault(None, "the CDI spec is that of an older driver", _cdi_stale, old_file),
+    "remove-ipc": Fault(None, "logind takes IPC away at logout", _remove_ipc, old_file),
+    "clock": Fault("SECONDS", "the clock, as python3 shows it, is off", _clock, old_file, pretended=True),
+    "page-cache": Fault(
+        "GB", "that much memory holds page cache", _memory(_in_cache, "a size in GB"), old_hardware, pretended=True
+    ),
+    "memory-free": Fault(
+        "KB", "programs leave only that much", _memory(_used, "a size in kB"), old_hardware, pretended=True
+    ),
+    "swap": Fault("GB", "that much is swapped out", _memory(_swapped, "a size in GB"), old_hardware, pretended=True),
+    "gpu-lost": Fault(None, "nvidia-smi finds no device", changed(gpu="lost"), old_hardware, pretended=True),
+    "gpu-wedged": Fault(
+        None, "full load at 799 MHz and 17 W", changed(gpu_state="wedged"), old_hardware, pretended=True
+    ),
+    "gpu-hung": Fault(None, "full load at 24 W", changed(gpu_state="hung"), old_hardware, pretended=True),
+    "disk-full": Fault(None, "fills the Spark's disk to the last block", _disk_full, _disk_free),
+}
+"""Faults of the host, by kind."""

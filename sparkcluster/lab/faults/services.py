@@ -1,0 +1,200 @@
+"""Faults of what runs on a Spark: sshd, Docker, containers, whoever holds a port. All of them are real."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparkcluster.lab.faults.base import Fault, Undo, matching, number, old_file, put_file, send, words
+from sparkcluster.lab.machine import LabError, run, wait_until
+from sparkcluster.lab.sparks import Spark, make_key
+
+LISTENER = """
+import socket, sys, time
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind(("0.0.0.0", int(sys.argv[1])))
+s.listen(16)
+print("listening", flush=True)
+while True:
+    time.sleep(3600)
+"""
+
+DAEMON_JSON = "/etc/docker/daemon.json"
+SYSTEMCTL = "/usr/local/bin/systemctl"
+
+
+def _port_busy(spark: Spark, args: Sequence[str]) -> Undo:
+    port = number(args[0], 1, 65535, "a port")
+    log = f"/run/gb10/port-{port}.log"
+    # The program comes as text and the shell's own id is the listener's after exec.
+    script = f'echo $$ > {log}.pid; exec setsid python3 -c "$1" {port} > {log} 2>&1 < /dev/null'
+    spark.run(["sh", "-c", f"( {script} ) & :", "sh", LISTENER])
+
+    def up() -> bool:
+        return "listening" in spark.run(["cat", log], check=False).stdout
+
+    def failed() -> bool:
+        return "Error" in spark.run(["cat", log], check=False).stdout
+
+    wait_until(lambda: up() or failed(), limit_s=5.0, sleep=time.sleep)
+    if not up():
+        raise LabError(f"port {port} of {spark.name} is taken already", node=spark.name)
+    return {"match": LISTENER, "port": port}
+
+
+def _port_free(spark: Spark, undo: Undo) -> None:
+    send(matching(spark, lambda found: undo["match"] in found and str(undo["port"]) in found), signal.SIGKILL)
+
+
+def _sshd(spark: Spark) -> list[int]:
+    return matching(spark, lambda found: found[0].rsplit("/", 1)[-1].startswith("sshd"))
+
+
+def _ssh_hang(spark: Spark, args: Sequence[str]) -> Undo:
+    del args
+    stopped = _sshd(spark)
+    if not stopped:
+        raise LabError(f"no sshd runs on {spark.name}", node=spark.name)
+    send(stopped, signal.SIGSTOP)
+    return {}
+
+
+def _ssh_on(spark: Spark, undo: Undo) -> None:
+    del undo
+    send(_sshd(spark), signal.SIGCONT)
+
+
+def _ssh_stopped(spark: Spark, args: Sequence[str]) -> Undo:
+    del args
+    spark.run([SYSTEMCTL, "stop", "ssh"])
+    # Sessions outlive the one that took them, and would still answer.
+    send(_sshd(spark), signal.SIGKILL)
+    return {}
+
+
+def _ssh_started(spark: Spark, undo: Undo) -> None:
+    del undo
+    spark.run([SYSTEMCTL, "start", "ssh"])
+
+
+def _host_key(spark: Spark, args: Sequence[str]) -> Undo:
+    del args
+    fresh = spark.directory / "other_host_key"
+    make_key(fresh, spark.name)
+    _install_host_key(spark, fresh)
+    return {}
+
+
+def _install_host_key(spark: Spark, key: Path) -> None:
+    path = "/etc/ssh/ssh_host_ed25519_key"
+    spark.run(["sh", "-c", f"umask 077; cat > {path}.new && mv {path}.new {path}"], text_in=key.read_text())
+    # On SIGHUP sshd reads its keys again and goes on under the same process id.
+    listener = matching(spark, lambda found: found[0].startswith("sshd: ") or found[:1] == ["/usr/sbin/sshd"])
+    send(listener[:1], signal.SIGHUP)
+    wanted = key.with_name(key.name + ".pub").read_text().split()[1]
+
+    def shown() -> bool:
+        return wanted in run(["ssh-keyscan", "-T", "2", "-t", "ed25519", spark.host], check=False).stdout
+
+    if not wait_until(shown, limit_s=5.0, sleep=time.sleep):
+        raise LabError(f"sshd of {spark.name} did not take its new key", node=spark.name)
+
+
+def _no_docker_group(spark: Spark, args: Sequence[str]) -> Undo:
+    del args
+    rows = spark.run(["cat", "/etc/group"]).stdout.splitlines()
+    emptied = [row.removesuffix("spark") if row.startswith("docker:") else row for row in rows]
+    return put_file(spark, "/etc/group", "\n".join(emptied) + "\n")
+
+
+def _no_runtime(spark: Spark, args: Sequence[str]) -> Undo:
+    """Out of daemon.json; what Docker knew of it before goes with a new start, as it does on a real one."""
+    del args
+    before = spark.run(["cat", DAEMON_JSON], check=False).stdout
+    known = json.loads(before or "{}")
+    known.pop("runtimes", None)
+    undo = put_file(spark, DAEMON_JSON, json.dumps(known) + "\n")
+    spark.run([SYSTEMCTL, "restart", "docker"])
+    return undo
+
+
+def _old_runtime(spark: Spark, undo: Undo) -> None:
+    old_file(spark, undo)
+    spark.run([SYSTEMCTL, "restart", "docker"])
+
+
+def _docker_stopped(spark: Spark, args: Sequence[str]) -> Undo:
+    del args
+    spark.run([SYSTEMCTL, "stop", "docker"])
+    return {}
+
+
+def _docker_started(spark: Spark, undo: Undo) -> None:
+    del undo
+    spark.run([SYSTEMCTL, "start", "docker"])
+
+
+def _kill_worker(spark: Spark, args: Sequence[str]) -> None:
+    del args
+    ranks = _in_containers(spark)
+    if not ranks:
+        raise LabError(f"no container runs on {spark.name}", node=spark.name)
+    send(ranks, signal.SIGKILL)
+
+
+def _kill_engine(spark: Spark, args: Sequence[str]) -> None:
+    del args
+    cores = [pid for pid in _in_containers(spark) if "EngineCore" in " ".join(words(pid))]
+    if not cores:
+        raise LabError(
+            f"no engine core runs on {spark.name}",
+            node=spark.name,
+            hint="the engine runs on the head: name that",
+        )
+    # vLLM notices a core that is gone and ends within seconds. One that hangs it never notices: its API server
+    # says that all is well for ever.
+    send(cores, signal.SIGSTOP if spark.state.engine == "vllm" else signal.SIGKILL)
+
+
+def _reboot(spark: Spark, args: Sequence[str]) -> None:
+    del args
+    spark.kill()
+    spark.boot()
+    spark.wait()
+
+
+def _in_containers(spark: Spark) -> list[int]:
+    """Processes of the Spark's containers: they have a mount namespace and a control group of their own."""
+    found = []
+    for pid in sorted(spark.processes()):
+        try:
+            groups = Path(f"/proc/{pid}/cgroup").read_text()
+        except OSError:
+            continue
+        if "/docker/" in groups:
+            found.append(pid)
+    return found
+
+
+FAULTS: dict[str, Fault] = {
+    "port-busy": Fault("PORT", "a process listens on the port", _port_busy, _port_free),
+    "ssh-hang": Fault(None, "stops sshd: connections are taken and nothing answers", _ssh_hang, _ssh_on),
+    "ssh-stopped": Fault(None, "ends sshd: connections are refused", _ssh_stopped, _ssh_started),
+    "host-key-changed": Fault(
+        None,
+        "gives sshd another host key",
+        _host_key,
+        lambda spark, _: _install_host_key(spark, spark.directory / "host_key"),
+    ),
+    "no-docker-group": Fault(None, "takes the user `spark` out of group docker", _no_docker_group, old_file),
+    "no-runtime": Fault(None, "takes nvidia's runtime out of Docker's daemon.json", _no_runtime, _old_runtime),
+    "docker-stopped": Fault(None, "ends the Docker engine", _docker_stopped, _docker_started),
+    "kill-worker": Fault(None, "kills all processes of the Spark's containers", _kill_worker),
+    "kill-engine": Fault(None, "takes the engine's core out; its API server lives on", _kill_engine),
+    "reboot": Fault(None, "kills everything and boots; containers stay stopped", _reboot),
+}
+"""Faults of services and processes, by kind."""

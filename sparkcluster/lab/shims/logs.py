@@ -1,0 +1,63 @@
+"""dmesg, journalctl and modinfo: what the kernel of this Spark said, never the machine's."""
+
+# Runs on a virtual Spark's own python3.
+
+from __future__ import annotations
+
+import argparse
+import glob
+import sys
+
+from . import hardware
+
+
+def dmesg(args: list[str]) -> int:
+    """The kernel log that the lab gave this Spark; refused to plain users, as Ubuntu does."""
+    del args
+    if not hardware.is_root():
+        sys.stderr.write("dmesg: read kernel buffer failed: Operation not permitted\n")
+        return 1
+    sys.stdout.write("".join(line + "\n" for line in hardware.load()["kernel_log"]))
+    return 0
+
+
+def journalctl(args: list[str]) -> int:
+    """The kernel's part of the journal (``-k``); of services, the last lines of their logs."""
+    facts = hardware.load()
+    kernel = any(arg in ("--dmesg", "_TRANSPORT=kernel") or _has(arg, "k") for arg in args)
+    if not hardware.is_root() or not kernel:
+        sys.stdout.write("-- No entries --\n")
+        return 0
+    stamp = "" if "cat" in " ".join(args) else "Nov 21 06:00:00 %s kernel: " % facts["hostname"]
+    for line in facts["kernel_log"]:
+        sys.stdout.write(stamp + line.partition("] ")[2] + "\n")
+    return 0
+
+
+def _has(arg: str, letter: str) -> bool:
+    return len(arg) > 1 and arg[0] == "-" and arg[1] != "-" and letter in arg
+
+
+def modinfo(args: list[str]) -> int:
+    """``modinfo [-k KERNEL] [-F FIELD] MODULE`` of modules that lie below /lib/modules."""
+    parser = argparse.ArgumentParser(prog="modinfo")
+    parser.add_argument("-k", "--set-version", dest="kernel", default=hardware.load()["kernel"])
+    parser.add_argument("-F", "--field")
+    parser.add_argument("-n", "--filename", action="store_const", const="filename", dest="field")
+    parser.add_argument("module")
+    asked = parser.parse_args(args)
+    if asked.module.startswith("/"):
+        found = glob.glob(asked.module)
+    else:
+        found = glob.glob("/lib/modules/%s/**/%s.ko" % (asked.kernel, asked.module), recursive=True)
+    if not found:
+        sys.stderr.write("modinfo: ERROR: Module %s not found.\n" % asked.module)
+        return 1
+    with open(found[0], "rb") as file:
+        parts = [part.decode(errors="replace").partition("=") for part in file.read().split(b"\0") if b"=" in part]
+    for key, value in [("filename", found[0])] + [(key, value) for key, _, value in parts]:
+        if not asked.field:
+            sys.stdout.write("%-16s%s\n" % (key + ":", value))
+        elif key == asked.field:
+            sys.stdout.write(value + "\n")
+    return 0

@@ -1,0 +1,232 @@
+"""systemctl, nvidia-ctk, ufw and netplan, as far as what mends a Spark needs them."""
+
+# Runs on a virtual Spark's own python3.
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+from . import hardware
+
+REQUESTS = hardware.DIRECTORY + "/services"
+"""What the first process shall do to which service: one file each, gone when it is done."""
+
+UNITS = {"docker": "docker", "ssh": "ssh", "sshd": "ssh"}
+LIMIT_S = 30
+DAEMON_JSON = "/etc/docker/daemon.json"
+NVIDIA_RUNTIME = {"args": [], "path": "/usr/local/lib/gb10/toolkit/nvidia-container-runtime"}
+CDI_SPEC = "/run/cdi/nvidia.yaml"
+UFW_CONF = "/etc/ufw/ufw.conf"
+CHAIN = "ufw-user-input"
+NETPLAN = "/etc/netplan/40-cx7.yaml"
+
+
+def systemctl(args: list[str]) -> int:
+    """Start, stop, restart or reload Docker and sshd; refresh the CDI spec; say what is active."""
+    words = [arg for arg in args if not arg.startswith("-")]
+    if not words:
+        sys.stderr.write("no systemd runs on a virtual Spark\n")
+        return 1
+    verb, units = words[0], [word.rsplit(".service", 1)[0] for word in words[1:]]
+    if verb in ("enable", "disable"):
+        if "--now" not in args:
+            return 0
+        verb = "start" if verb == "enable" else "stop"
+    if verb in ("daemon-reload", "reset-failed"):
+        return 0
+    for unit in units:
+        code = _one(verb, unit)
+        if code:
+            return code
+    return 0
+
+
+def _one(verb: str, unit: str) -> int:
+    known = UNITS.get(unit.rsplit(".socket", 1)[0])
+    if verb == "is-active":
+        up = known is not None and _runs(known)
+        sys.stdout.write("active\n" if up else "inactive\n")
+        return 0 if up else 3
+    if unit == "nvidia-cdi-refresh":
+        return _refresh()
+    if unit in ("systemd-logind", "ufw"):
+        return 0
+    if known is None:
+        sys.stderr.write("Failed to %s %s.service: Unit %s.service not found.\n" % (verb, unit, unit))
+        return 5
+    if verb == "reload":
+        verb = "hup"
+    if verb not in ("start", "stop", "restart", "hup"):
+        sys.stderr.write("Unknown command verb %s.\n" % verb)
+        return 1
+    return request(verb, known)
+
+
+def request(verb: str, service: str) -> int:
+    """Have the first process do ``verb`` to ``service``, and wait until it has."""
+    if not hardware.is_root():
+        sys.stderr.write("Failed to %s %s.service: Interactive authentication required.\n" % (verb, service))
+        return 1
+    os.makedirs(REQUESTS, exist_ok=True)
+    path = os.path.join(REQUESTS, "%s.%d" % (service, os.getpid()))
+    with open(path + ".new", "w") as file:
+        file.write(verb)
+    os.rename(path + ".new", path)
+    os.kill(1, signal.SIGHUP)
+    until = time.monotonic() + LIMIT_S
+    while os.path.exists(path):
+        if time.monotonic() > until:
+            sys.stderr.write("Job for %s.service timed out.\n" % service)
+            return 1
+        time.sleep(0.02)
+    return 0
+
+
+def _runs(service: str) -> bool:
+    name = {"docker": "dockerd", "ssh": "sshd"}[service]
+    for pid in os.listdir("/proc"):
+        if pid.isdigit():
+            try:
+                with open("/proc/%s/comm" % pid) as file:
+                    if file.read().strip() == name:
+                        return True
+            except OSError:
+                continue
+    return False
+
+
+def nvidia_ctk(args: list[str]) -> int:
+    """``runtime configure`` writes Docker's daemon.json, ``cdi generate`` the CDI spec; --version says one."""
+    if not hardware.load()["nvidia_runtime"]:
+        sys.stderr.write("bash: nvidia-ctk: command not found\n")
+        return 127
+    if args[:1] in (["--version"], ["-v"]):
+        sys.stdout.write("NVIDIA Container Toolkit CLI version 1.20.1\n")
+        return 0
+    if args[:2] == ["runtime", "configure"]:
+        known: dict[str, Any] = {}
+        if os.path.exists(DAEMON_JSON):
+            with open(DAEMON_JSON) as file:
+                known = json.load(file)
+        known.setdefault("runtimes", {})["nvidia"] = NVIDIA_RUNTIME
+        with open(DAEMON_JSON, "w") as file:
+            file.write(json.dumps(known, indent=4) + "\n")
+        return 0
+    if args[:2] == ["cdi", "generate"]:
+        return _refresh()
+    if args[:2] == ["cdi", "list"]:
+        sys.stdout.write("nvidia.com/gpu=0\nnvidia.com/gpu=all\n")
+        return 0
+    sys.stderr.write("nvidia-ctk: a virtual Spark knows no %s\n" % " ".join(args))
+    return 1
+
+
+def _refresh() -> int:
+    facts = hardware.load()
+    if facts["driver"] == "none":
+        sys.stderr.write('level=error msg="failed to generate CDI spec: NVML: Driver Not Loaded"\n')
+        return 1
+    write_cdi(facts["driver"])
+    return 0
+
+
+def write_cdi(driver: str) -> None:
+    """The CDI spec as nvidia-cdi-refresh writes it for one driver."""
+    os.makedirs(os.path.dirname(CDI_SPEC), exist_ok=True)
+    libraries = "/usr/lib/aarch64-linux-gnu"
+    mounts = "".join(
+        "  - containerPath: %s/%s.so.%s\n    hostPath: %s/%s.so.%s\n"
+        "    options: [ro, nosuid, nodev, rbind, rprivate]\n" % (libraries, name, driver, libraries, name, driver)
+        for name in ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler")
+    )
+    nodes = "".join("  - path: /dev/%s\n" % name for name in ("nvidia-modeset", "nvidia-uvm", "nvidiactl"))
+    devices = "".join(
+        '- containerEdits:\n    deviceNodes:\n    - path: /dev/nvidia0\n  name: "%s"\n' % name for name in ("0", "all")
+    )
+    with open(CDI_SPEC + ".new", "w") as file:
+        file.write(
+            "---\ncdiVersion: 0.5.0\ncontainerEdits:\n  deviceNodes:\n%s  mounts:\n%sdevices:\n%skind: nvidia.com/gpu\n"
+            % (nodes, mounts, devices)
+        )
+    os.rename(CDI_SPEC + ".new", CDI_SPEC)
+
+
+def ufw(args: list[str]) -> int:
+    """``status``, ``enable``, ``disable`` and ``allow [in on IF] [from ADDRESS] [to any] [port N]`` over real rules."""
+    words = [arg for arg in args if arg not in ("--force", "any")]
+    if not hardware.is_root():
+        sys.stderr.write("ERROR: You need to be root to run this script\n")
+        return 1
+    with open(UFW_CONF) as file:
+        text = file.read()
+    active = "ENABLED=yes" in text
+    if words[:1] == ["status"]:
+        sys.stdout.write("Status: %s\n" % ("active" if active else "inactive"))
+        return 0
+    if words[:1] in (["enable"], ["disable"]):
+        wanted = "yes" if words[0] == "enable" else "no"
+        with open(UFW_CONF, "w") as file:
+            file.write(re.sub(r"ENABLED=\w+", "ENABLED=" + wanted, text))
+        if wanted == "no":
+            _iptables("-F", CHAIN)
+        return 0
+    if words[:1] == ["reload"]:
+        return 0
+    if words[:1] in (["allow"], ["insert"]):
+        rule = _rule(words[1:] if words[0] == "allow" else words[3:])
+        return _iptables("-I", CHAIN, *rule, "-j", "ACCEPT") if active else 0
+    sys.stderr.write("ERROR: Invalid syntax\n")
+    return 1
+
+
+def _rule(words: list[str]) -> list[str]:
+    found: list[str] = []
+    rest = [word for word in words if word not in ("in", "to")]
+    protocol, port = "", ""
+    while rest:
+        word = rest.pop(0)
+        if word == "on" and rest:
+            found += ["-i", rest.pop(0)]
+        elif word == "from" and rest:
+            found += ["-s", rest.pop(0)]
+        elif word == "proto" and rest:
+            protocol = rest.pop(0)
+        elif word == "port" and rest:
+            port = rest.pop(0)
+        elif re.match(r"^\d+(:\d+)?(/\w+)?$", word):
+            port, _, protocol = word.partition("/")
+    if port:
+        found += ["-p", protocol or "tcp", "--dport", port]
+    return found
+
+
+def _iptables(*args: str) -> int:
+    return subprocess.run(["/usr/sbin/iptables", "-w", *args], check=False).returncode
+
+
+def netplan(args: list[str]) -> int:
+    """``apply`` gives the interfaces of the lab's own netplan file what stands there; other verbs do nothing."""
+    if args[:1] != ["apply"]:
+        return 0
+    if not hardware.is_root():
+        sys.stderr.write("Permission denied\n")
+        return 1
+    with open(NETPLAN) as file:
+        text = file.read()
+    lines = []
+    for block in re.findall(r"^    (\S+):\n((?:      .*\n|    - .*\n)*)", text, re.MULTILINE):
+        name, body = block
+        mtu = re.search(r"^      mtu: (\d+)", body, re.MULTILINE)
+        addresses = re.findall(r"^ +- (\d[\d./]+)$", body, re.MULTILINE)
+        lines += ["link set %s mtu %s up" % (name, mtu.group(1) if mtu else 1500)]
+        lines += ["addr flush dev %s" % name]
+        lines += ["addr add %s brd + dev %s" % (address, name) for address in addresses]
+    done = subprocess.run(["/usr/sbin/ip", "-batch", "-"], input="\n".join(lines) + "\n", text=True, check=False)
+    return done.returncode
