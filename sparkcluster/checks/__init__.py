@@ -4,7 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from sparkcluster.checks import host, image, measured, model, network, paths, rules, running
+from sparkcluster.checks import (
+    access,
+    disks,
+    docker,
+    gpu,
+    host,
+    image,
+    measured,
+    memory,
+    model,
+    names,
+    network,
+    paths,
+    rules,
+    running,
+    twins,
+    versions,
+)
 from sparkcluster.checks.registry import CATALOGUE, Check, Context, Stage, run
 from sparkcluster.facts.model import Facts
 from sparkcluster.findings import Finding
@@ -15,19 +32,30 @@ __all__ = [
     "CATALOGUE",
     "Check",
     "Context",
+    "access",
     "check_hosts",
     "check_written",
+    "disks",
+    "docker",
+    "gpu",
     "host",
     "image",
     "measured",
+    "memory",
     "model",
+    "names",
     "network",
     "paths",
     "rules",
     "run_checks",
     "run_stage",
     "running",
+    "twins",
+    "versions",
 ]
+
+# Whose checks judge one node without the others.
+ALONE = {module.__name__ for module in (disks, docker, gpu, host, memory)}
 
 BEFORE: tuple[Stage, ...] = ("written", "facts")
 
@@ -56,7 +84,7 @@ def check_written(spec: Spec) -> list[Finding]:
 
 def check_hosts(spec: Spec, facts: Mapping[str, Facts]) -> list[Finding]:
     """Findings of what can be said of each node alone, where the others did not answer."""
-    alone = [one for one in CATALOGUE.values() if one.body.__module__ == host.__name__]
+    alone = [one for one in CATALOGUE.values() if one.body.__module__ in ALONE]
     return run(Context(spec, facts, _nothing(spec)), alone)
 
 

@@ -7,6 +7,12 @@ A check belongs to a stage, which says what it needs to be run at all:
     reach     what the nodes reached of one another (``facts.reach``)
     deep      what was measured between them (``facts.measured``)
     running   what a cluster that serves was seen doing (``facts.running``)
+
+and says which nodes it is about at all:
+
+    node          every one
+    container     those whose ranks are containers; with runtime ``process`` the check is not run
+    interconnect  those in a group of several; a node alone meets nobody
 """
 
 from __future__ import annotations
@@ -25,6 +31,7 @@ from sparkcluster.spec import KeyPath, Spec
 from sparkcluster.topology.model import Link, Member, Topology
 
 Stage = Literal["written", "facts", "reach", "deep", "running"]
+Scope = Literal["node", "container", "interconnect"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,6 +94,8 @@ class Check:
         severity: the gravest that it reports.
         needs: fields of Facts without which it cannot judge a node; an unread one is a finding of its own.
         source: who has reported it, or whose advice it is.
+        remedy: what mends it, in words; a finding has the commands for its node.
+        scope: which nodes it is about.
     """
 
     code: str
@@ -98,9 +107,21 @@ class Check:
     severity: Severity = "error"
     needs: tuple[str, ...] = ()
     source: str = ""
+    remedy: str = ""
+    scope: Scope = "node"
+
+    def concerns(self, context: Context, node: str) -> bool:
+        """Whether it is about ``node``."""
+        if self.scope == "container":
+            return context.docker
+        if self.scope == "interconnect":
+            return any(group.size > 1 for group in context.topology.groups if node in group.names)
+        return True
 
     def run(self, context: Context) -> list[Finding]:
         """Findings of this check; one that crashes is a finding that blames the check."""
+        if self.scope == "container" and not context.docker:
+            return []
         try:
             return [self.finding(context.spec, one) for one in self.body(context)]
         except Exception as error:  # noqa: BLE001 - whatever it was, the other checks go on
@@ -132,14 +153,21 @@ def check(
     severity: Severity = "error",
     needs: tuple[str, ...] = (),
     source: str = "",
+    remedy: str = "",
+    scope: Scope = "node",
 ) -> Callable[[Body], Body]:
-    """Register a check under a code that never changes; its docstring becomes the reason and the page."""
+    """Register a check under a code that never changes.
+
+    Its docstring becomes the reason (the first paragraph, a sentence that says what happens to those who go on
+    regardless) and the page (the rest).
+    """
 
     def register(body: Body) -> Body:
         if code in CATALOGUE:
             raise ValueError(f"two checks are called {code}")
         first, _, rest = (inspect.getdoc(body) or "").partition("\n\n")
-        CATALOGUE[code] = Check(code, title, " ".join(first.split()), body, rest, stage, severity, needs, source)
+        why = " ".join(first.split()).removesuffix(".")
+        CATALOGUE[code] = Check(code, title, why, body, rest, stage, severity, needs, source, remedy, scope)
         return body
 
     return register
@@ -156,17 +184,23 @@ def run(context: Context, checks: Iterable[Check]) -> list[Finding]:
 
 UNREAD = "FACT-001"
 
+# Readings that fail with another one, which has a check of its own to say so.
+_FOLLOWS = {"image": "docker", "ranks": "docker", "driver": "gpus", "cuda": "gpus", "driver_module": "gpus"}
+
 
 def unread(context: Context, checks: Iterable[Check]) -> Iterator[Finding]:
     """One finding for every reading of a node that failed and that ``checks`` need."""
-    waiting: dict[str, list[str]] = {}
-    for one in checks:
-        for field in one.needs:
-            waiting.setdefault(field, []).append(one.code)
+    chosen = list(checks)
     for name, facts in context.facts.items():
+        waiting: dict[str, list[str]] = {}
+        for one in chosen:
+            if one.needs and one.concerns(context, name):
+                for field in one.needs:
+                    waiting.setdefault(field, []).append(one.code)
         for field, codes in waiting.items():
             value = getattr(facts, field)
-            if isinstance(value, Unread):
+            told = context.docker and isinstance(getattr(facts, _FOLLOWS.get(field, ""), None), Unread)
+            if isinstance(value, Unread) and not told:
                 yield Finding(
                     code=UNREAD,
                     severity="warning",

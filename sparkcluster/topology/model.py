@@ -95,6 +95,11 @@ class Group:
         return len(self.members) + len(self.missing)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Its members' names."""
+        return tuple(member.name for member in self.members)
+
+    @property
     def head(self) -> Member:
         """The member with rank 0; the first that answered, where that one did not."""
         return self.members[0]

@@ -99,7 +99,7 @@ def describe(
         "driver": "580.95.05",
         "cuda": "13.0",
         "gpus": [{"name": "NVIDIA GB10", "compute_capability": "12.1"}],
-        "memory": {"total_bytes": 128526278656, "free_bytes": 110000000000, "available_bytes": 118000000000,
+        "memory": {"total_bytes": 128526278656, "free_bytes": 117500000000, "available_bytes": 123500000000,
                    "cached_bytes": 6000000000, "swap_total_bytes": 0, "swap_free_bytes": 0},
         "disks": [
             {"purpose": purpose, "path": path, "total_bytes": 3936000000000, "free_bytes": 3000000000000}
