@@ -13,6 +13,7 @@ LABEL = "io.sparkcluster.cluster"
 # Where the CDI specification puts its files (cncf-tags/container-device-interface, SPEC.md).
 _CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 _CONTAINERD_ROOT = "/var/lib/containerd"  # containerd's own default
+ASKED = 2  # of an image: 1 without flags and parsers; an answer to older questions is asked for anew
 _STATES = {"created": "created", "running": "running", "exited": "exited", "dead": "dead"}
 
 
@@ -144,7 +145,7 @@ def inside(machine: Machine, state_dir: str, image_id: str) -> Optional[Dict[str
         return None
     # one that another version wrote, or somebody's editor, is asked for anew
     whole = all(isinstance(kept.get(key), str) for key in ("python", "python_version", "platform", "family"))
-    return kept if whole else None
+    return kept if whole and kept.get("asked") == ASKED else None
 
 
 def containers(machine: Machine) -> List[Dict[str, Any]]:

@@ -34,7 +34,7 @@ def ask(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
         return kept
     try:
         found = run(machine, image_id)
-        found["reference"] = request.get("reference")
+        found["reference"], found["asked"] = request.get("reference"), containers.ASKED
         found["family"] = family(_config(machine, image_id), ngc=bool(found.pop("ngc", False)))
     except Exception as error:
         return {"unread": because(error)}

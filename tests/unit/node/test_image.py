@@ -77,6 +77,17 @@ def test_a_kept_answer_that_makes_no_sense_is_asked_for_anew(make_machine: Any, 
         assert image.ask(request(tmp_path), spark(make_machine, [(0, PRINTED)]))["family"] == "other"
 
 
+def test_an_answer_to_older_questions_is_asked_for_anew_once(make_machine: Any, tmp_path: Path) -> None:
+    kept = tmp_path / "state" / "images" / (ID.replace(":", "-") + ".json")
+    kept.parent.mkdir(parents=True)
+    kept.write_text(json.dumps({**ANSWER, "family": "upstream"}))
+    now = "sparkcluster-engine " + json.dumps({**ANSWER, "flags": ["host", "port"]}) + "\n"
+    machine = spark(make_machine, [(0, now)])
+    assert image.ask(request(tmp_path), machine)["flags"] == ["host", "port"]
+    assert image.ask(request(tmp_path), machine)["flags"] == ["host", "port"]
+    assert len(machine.ran) == 1
+
+
 def test_python_stands_in_for_python3(make_machine: Any, tmp_path: Path) -> None:
     machine = spark(make_machine, [(127, "executable file not found in $PATH"), (0, PRINTED)])
     assert image.ask(request(tmp_path), machine)["vllm_version"] == "0.32.0"
