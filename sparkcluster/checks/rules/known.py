@@ -1,0 +1,356 @@
+"""What a playbook will run, as far as it can be known: by asking the nodes, by what is written, or not at all.
+
+Unknown is a value of its own, None: no rule fires on it unless the rule says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.rules import reference
+from sparkcluster.checks.rules.reference import Model, Version
+from sparkcluster.facts.engine import Family, engine_of, family
+from sparkcluster.facts.model import Facts, Image, Unread, Weights, read
+from sparkcluster.findings import Severity
+from sparkcluster.spec import KeyPath, Playbook, Spec
+
+GB10 = "12.1"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Served:
+    """What a playbook will run.
+
+    Attributes:
+        playbook: as it was written.
+        nodes: of the largest group.
+        image: its reference, or empty.
+        tag: behind the colon.
+        moves: whether the tag is given to new builds; None where that is not known.
+        family: who built the image; None where there is none.
+        low: the oldest vLLM that it may hold.
+        high: the newest.
+        asked: whether a node said which vLLM it has.
+        spark: whether this is a GB10, unless a node or the playbook says otherwise.
+        drivers: NVIDIA driver by node.
+        baked: variables that the image sets by itself.
+        kind: how the weights are stored.
+        weights: their numbers: nvfp4, mxfp4, fp8 or bf16.
+        mixed: whether a checkpoint mixes FP8 and NVFP4; known from its config.json alone.
+        model: family of the model.
+        moe: whether it is a mixture of experts.
+        context: tokens that it was trained for.
+        flags: engine arguments by vLLM's name, ``false`` for the negated.
+        at: where each of them is written.
+        draft: the speculative config.
+    """
+
+    playbook: Playbook
+    nodes: int
+    image: str
+    tag: str
+    moves: bool | None
+    family: Family | None
+    low: Version | None
+    high: Version | None
+    asked: bool
+    spark: bool
+    drivers: Mapping[str, str]
+    baked: frozenset[str]
+    kind: str | None
+    weights: str | None
+    mixed: bool | None
+    model: Model | None
+    moe: bool | None
+    context: int | None
+    flags: Mapping[str, Any]
+    at: Mapping[str, KeyPath]
+    draft: Mapping[str, Any]
+
+    def since(self, *version: int) -> bool | None:
+        """Whether the image's vLLM is ``version`` or newer; None where that is not known."""
+        if self.low is not None and self.low >= version:
+            return True
+        if self.high is not None and self.high < version:
+            return False
+        return None
+
+    def named(self, *names: str) -> bool:
+        """Whether the model is of one of these families."""
+        return self.model is not None and self.model.name in names
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether the model is known to mix attention with linear or Mamba layers."""
+        return self.model is not None and self.model.hybrid
+
+    @property
+    def fp4(self) -> bool:
+        """Whether the weights are known to have four bits in a block format."""
+        return self.weights in {"nvfp4", "mxfp4"}
+
+    @property
+    def dflash(self) -> bool:
+        """Whether it drafts with DFlash."""
+        return self.draft.get("method") == "dflash"
+
+    def number(self, flag: str) -> float | None:
+        """The flag's number, None where it is not given or is none."""
+        value = self.flags.get(flag)
+        if isinstance(value, bool) or value is None:
+            return None
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            return None
+
+    def text(self, flag: str) -> str | None:
+        """The flag's value in lower case, None where it is not given."""
+        value = self.flags.get(flag)
+        return None if value is None or isinstance(value, bool) else str(value).lower()
+
+    def on(self, flag: str) -> bool:
+        """Whether a flag without a value is given."""
+        return self.flags.get(flag) is True
+
+    def path(self, flag: str) -> KeyPath:
+        """Where ``flag`` is written, or would be."""
+        return self.at.get(flag, ("args",) if self.playbook.command is None else ("command",))
+
+    @property
+    def vllm(self) -> str:
+        """The image's vLLM for people."""
+        if self.low is None and self.high is None:
+            return "vLLM of unknown version"
+        if self.low == self.high:
+            return f"vLLM {_dotted(self.low)}"
+        if self.high is None:
+            return f"vLLM {_dotted(self.low)} or newer"
+        return (
+            f"vLLM up to {_dotted(self.high)}"
+            if self.low is None
+            else (f"vLLM between {_dotted(self.low)} and {_dotted(self.high)}")
+        )
+
+    def say(self, severity: Severity, at: KeyPath | None, summary: str, *remedy: str, node: str | None = None) -> Seen:
+        """What a rule saw: the key's value, and what of image and model it is judged by."""
+        weights = f" ({self.kind})" if self.kind else ""
+        about = f"{self.playbook.model.label}{weights} on {self.image or 'no image'} ({self.vllm})"
+        value = _written(self.playbook, at)
+        return Seen(severity, node, summary, f"{value}; {about}" if value else about, remedy, at)
+
+
+Rule = Callable[[Served], Iterable[Seen]]
+
+
+def rule(code: str, title: str, *, severity: Severity = "warning", source: str) -> Callable[[Rule], Rule]:
+    """Register a rule over what a playbook will run; its docstring is the reason, as for any check."""
+
+    def register(body: Rule) -> Rule:
+        @functools.wraps(body)
+        def judge(context: Context) -> Iterable[Seen]:
+            return body(served(context))
+
+        check(code, title, stage="written", severity=severity, source=source)(judge)
+        return body
+
+    return register
+
+
+def served(context: Context) -> Served:
+    """What ``context``'s playbook will run, by its facts where there are some."""
+    spec, playbook = context.spec, context.spec.playbook
+    docker = spec.inventory.runtime.kind == "docker"
+    facts = list(context.facts.values())
+    known = reference.image(playbook.image) if playbook.image and docker else None
+    low, high = (known.low, known.high) if known else (None, None)
+    engines = [engine.vllm_version for one in facts if (engine := engine_of(one)) and engine.vllm_version]
+    exact = version(engines[0]) if engines else None
+    config = next((one.weights.config for one in facts if isinstance(one.weights, Weights) and one.weights.config), {})
+    architecture = playbook.model.architecture or next(iter(_strings(config.get("architectures"))), None)
+    family_of = reference.model(playbook.model.label, architecture)
+    flags, at = _flags(playbook)
+    draft = _mapping(flags.get("speculative-config"))
+    name = playbook.model.label.rstrip("/").rsplit("/", 1)[-1].lower()
+    kind = _kind(playbook, facts, config)
+    return Served(
+        playbook=playbook,
+        nodes=_nodes(spec),
+        image=playbook.image or "" if docker else "",
+        tag=known.tag if known else "",
+        moves=known.moves if known else None,
+        family=_family(facts) or (known.family if known else None),
+        low=exact or low,
+        high=exact or high,
+        asked=exact is not None,
+        spark=_spark(playbook, facts, engines),
+        drivers={name: driver for name, one in context.facts.items() if (driver := read(one.driver))},
+        baked=frozenset().union(*(one.image.env_names for one in facts if isinstance(one.image, Image))),
+        kind=kind,
+        weights=_weights(kind, config, name),
+        mixed=_mixed(config),
+        model=family_of,
+        moe=_moe(family_of, config, name),
+        context=_context(config) or (family_of.context if family_of else None),
+        flags=flags,
+        at=at,
+        draft=draft,
+    )
+
+
+def version(text: str) -> Version | None:
+    """Numbers of a version, without what marks a candidate or a build."""
+    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text)
+    return tuple(int(part or 0) for part in found.groups()) if found else None
+
+
+def arguments(words: Iterable[str]) -> dict[str, Any]:
+    """Flags of a command line: their values as text, a bare flag true, a negated one false."""
+    out: dict[str, Any] = {}
+    name: str | None = None
+    for word in words:
+        if re.fullmatch(r"--[a-zA-Z].*", word, re.DOTALL):
+            head, equals, value = word[2:].partition("=")
+            name = head.replace("_", "-").lower()
+            negated = name.startswith("no-") and not equals
+            if negated:
+                name = name.removeprefix("no-")
+            out[name] = value if equals else not negated
+            if equals:
+                name = None
+        elif word.startswith("-") and len(word) > 1 and not word[1].isdigit():
+            name = None
+        elif name is not None and out.get(name) is True:
+            out[name] = word
+    return out
+
+
+def _flags(playbook: Playbook) -> tuple[dict[str, Any], dict[str, KeyPath]]:
+    flags: dict[str, Any] = {}
+    at: dict[str, KeyPath] = {}
+    for written, value in playbook.args.items():
+        name = written.replace("_", "-").lower()
+        negated = name.startswith("no-") and value in {True, False} and isinstance(value, bool)
+        name = name.removeprefix("no-") if negated else name
+        flags[name] = not value if negated else value
+        at[name] = ("args", written)
+    for index, word in enumerate(playbook.command or ()):
+        try:
+            words = shlex.split(word) if " " in word and word.lstrip()[:1] not in "{[" else [word]
+        except ValueError:
+            words = [word]
+        if len(words) > 1:
+            flags |= arguments(words)
+            at |= dict.fromkeys(arguments(words), ("command", index))
+    flags = arguments(playbook.command or ()) | flags
+    at = {name: at.get(name, ("command",)) for name in flags}
+    return flags, at
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _strings(value: Any) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
+def _nodes(spec: Spec) -> int:
+    return max((len(group.nodes) for group in spec.inventory.groups), default=len(spec.inventory.nodes))
+
+
+def _family(facts: Iterable[Facts]) -> Family | None:
+    return next((family(one.image) for one in facts if isinstance(one.image, Image)), None)
+
+
+def _spark(playbook: Playbook, facts: Iterable[Facts], engines: Iterable[str]) -> bool:
+    if any("cpu" in one for one in engines) or "cpu" in (playbook.image or "").rpartition("/")[2]:
+        return False
+    if any(name.startswith("VLLM_CPU_") for name in playbook.env):
+        return False
+    for one in facts:
+        if not isinstance(one.gpus, Unread):
+            return any(gpu.compute_capability in {GB10, None} for gpu in one.gpus)
+    return True
+
+
+def _kind(playbook: Playbook, facts: Iterable[Facts], config: Mapping[str, Any]) -> str | None:
+    method = _quantization(config).get("quant_method")
+    if isinstance(method, str):
+        return next((kind for kind, names in reference.NAMES.items() if method in names), method)
+    for one in facts:
+        if isinstance(one.weights, Weights) and one.weights.config:
+            # Older checkpoints of ModelOpt keep it in a file of its own.
+            own = any(file.name.endswith("hf_quant_config.json") for file in one.weights.files)
+            return "modelopt" if own else playbook.model.checkpoint or "bf16"
+    return playbook.model.checkpoint or reference.kind(playbook.model.id or "")
+
+
+def _quantization(config: Mapping[str, Any]) -> dict[str, Any]:
+    inner = _mapping(config.get("text_config"))
+    return _mapping(config.get("quantization_config")) or _mapping(inner.get("quantization_config"))
+
+
+def _weights(kind: str | None, config: Mapping[str, Any], name: str) -> str | None:
+    written = json.dumps(_quantization(config), default=str).lower()
+    if kind == "mxfp4":
+        return "mxfp4"
+    if "nvfp4" in written or ("nvfp4" in name and kind in {None, "modelopt", "compressed-tensors"}):
+        return "nvfp4"
+    if kind == "fp8" or (kind in {None, "modelopt", "compressed-tensors"} and re.search(r"(^|-)fp8(-|$)", name)):
+        return "fp8"
+    return "bf16" if kind == "bf16" else None
+
+
+def _mixed(config: Mapping[str, Any]) -> bool | None:
+    algorithm = _quantization(config).get("quant_algo")
+    return algorithm == "MIXED_PRECISION" if isinstance(algorithm, str) else None
+
+
+def _moe(family_of: Model | None, config: Mapping[str, Any], name: str) -> bool | None:
+    for section in (config, _mapping(config.get("text_config"))):
+        if any(section.get(key) for key in ("num_experts", "num_local_experts", "n_routed_experts")):
+            return True
+    if family_of is not None and family_of.moe is not None:
+        return family_of.moe
+    if re.search(r"-a\d+(\.\d+)?b(-|$)", name):
+        return True
+    return False if family_of is not None else None
+
+
+def _context(config: Mapping[str, Any]) -> int | None:
+    for section in (_mapping(config.get("text_config")), config):
+        tokens = section.get("max_position_embeddings")
+        if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0:
+            return tokens
+    return None
+
+
+def _dotted(numbers: Version | None) -> str:
+    return ".".join(map(str, numbers or ()))
+
+
+def _written(playbook: Playbook, at: KeyPath | None) -> str:
+    """The value at a path of the playbook, short; nothing where the path names no value of its own."""
+    if not at or at in {("args",), ("command",)}:
+        return ""
+    value: Any = playbook.model_dump()
+    try:
+        for part in at:
+            value = value[part]
+    except (KeyError, IndexError, TypeError):
+        return ""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return f"{at[-1] if isinstance(at[-1], str) else at[0]}: {text[:80]}"

@@ -1,0 +1,200 @@
+"""Every rule where it fires, and a near miss: another image, version, driver or model where it must not."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from sparkcluster import checks, topology
+from sparkcluster.checks import rules
+from sparkcluster.checks.registry import CATALOGUE, Context
+from sparkcluster.checks.rules import known, reference
+from sparkcluster.facts import Unread
+from sparkcluster.spec import load
+
+ROOT = Path(__file__).parents[3]
+# Tests are imported by file and not as a package, so what stands beside one is read by path.
+CASES = runpy.run_path(str(Path(__file__).with_name("rule_cases.py")))["CASES"]
+
+
+def found(cluster, spark, case):
+    """Findings of a playbook as a case describes it, with facts only where it has some."""
+    hosts = {f"n{number}": f"192.168.86.1{number}" for number in range(case.get("nodes", 1))}
+    keys = ("model", "image", "args", "env", "setup", "mounts", "command", "executor", "goal", "tensor_parallel",
+            "verify", "secrets")  # fmt: skip
+    written = {key: case[key] for key in keys if key in case}
+    if isinstance(written.get("model"), str):
+        label = written["model"]
+        written["model"] = {"path": label} if label.startswith(("/", "~")) else {"id": label}
+    if "command" in written:
+        written.pop("args", None)
+    spec = cluster(hosts, playbook=written, **case.get("inventory", {}))
+    if "facts" not in case:
+        return checks.check_written(spec)
+    facts = {name: spark(**{"image": None, **case["facts"]}) for name in hosts}
+    stage = Context(spec, facts, topology.build(spec, facts))
+    return checks.run_stage(stage, ("written",))
+
+
+IDS = [f"{case['code']}-{index}" for index, case in enumerate(CASES)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_rule(cluster, spark, case):
+    findings = [one for one in found(cluster, spark, case["fires"]) if one.code == case["code"]]
+    assert findings, "did not fire"
+    assert {one.severity for one in findings} == {case["severity"]}
+    assert all(one.summary and one.seen and one.why and one.remedy for one in findings)
+    for near in case["misses"]:
+        wrong = [one for one in found(cluster, spark, near) if one.code == case["code"]]
+        if "softer" in near:
+            assert {one.severity for one in wrong} == {near["softer"]}, near
+        else:
+            assert not wrong, near
+
+
+def test_every_rule_has_a_case_and_a_near_miss():
+    coded = {code for code in CATALOGUE if code.startswith("SM121-")}
+    assert coded == {case["code"] for case in CASES}
+    assert all(any("softer" not in near for near in case["misses"]) for case in CASES)
+
+
+def test_every_rule_cites_its_source_and_says_its_reason():
+    for code, one in CATALOGUE.items():
+        if code.startswith("SM121-"):
+            assert one.stage == "written"
+            assert len(one.source) > 5, code
+            assert len(one.why) > 40, code
+
+
+def test_no_rule_fires_on_what_is_not_known(cluster):
+    spec = cluster(
+        {"a": "192.168.86.11"},
+        playbook={"model": {"id": "nobody/secret-model"}, "image": "registry.example/engine:7"},
+    )
+    assert [one for one in checks.check_written(spec) if one.code.startswith("SM121")] == []
+
+
+def test_a_node_knows_better_than_the_table(cluster, spark):
+    """A tag that was given to another build: what the image says of itself counts."""
+    spec = cluster({"a": "192.168.86.11"}, playbook={"image": "nvcr.io/nvidia/vllm:26.04-py3"})
+    image = spark().image.model_copy(
+        update={"inside": spark().image.inside.model_copy(update={"vllm_version": "0.27.1+nv"})}
+    )
+    facts = {"a": spark().model_copy(update={"image": image})}
+
+    seen = known.served(Context(spec, facts, topology.build(spec, facts)))
+
+    assert (seen.low, seen.high, seen.asked) == ((0, 27, 1), (0, 27, 1), True)
+
+
+def test_what_could_not_be_read_is_not_known(cluster, spark):
+    spec = cluster({"a": "192.168.86.11"}, playbook={"image": None})
+    unread = Unread(unread="no")
+    facts = {"a": spark().model_copy(update=dict.fromkeys(("image", "weights", "gpus", "driver"), unread))}
+
+    seen = known.served(Context(spec, facts, topology.build(spec, facts)))
+
+    assert (seen.low, seen.family, seen.drivers, seen.context) == (None, None, {}, 40960)
+
+
+@pytest.mark.parametrize(
+    ("reference_", "family", "low", "high", "moves"),
+    [
+        ("nvcr.io/nvidia/vllm:26.04-py3", "ngc", (0, 19, 0), (0, 19, 0), False),
+        ("nvcr.io/nvidia/vllm:26.07-py3", "ngc", (0, 20, 1), (0, 31, 0), False),
+        ("nvcr.io/nvidia/vllm:25.12.post1-py3", "ngc", (0, 11, 1), (0, 11, 1), False),
+        ("nvcr.io/nvidia/vllm:27.02-py3", "ngc", (0, 31, 0), None, False),
+        ("nvcr.io/nvidia/vllm@sha256:00", "ngc", None, None, False),
+        ("vllm/vllm-openai:v0.20.0", "upstream", (0, 20, 0), (0, 20, 0), False),
+        ("vllm/vllm-openai:v0.19.0-cu130", "upstream", (0, 19, 0), (0, 19, 0), False),
+        ("vllm/vllm-openai:nightly", "upstream", (0, 23), None, True),
+        ("vllm/vllm-openai", "upstream", None, None, True),
+        ("vllm/vllm-openai:nightly@sha256:00", "upstream", (0, 23), None, False),
+        ("docker.io/vllm/vllm-openai:latest", "upstream", (0, 23), None, True),
+        ("localhost:5000/engine", "other", None, None, True),
+        ("vllm-node:latest", "other", None, None, True),
+        ("ghcr.io/z-lab/vllm-openai:gemma4-dflash-cu130", "other", None, None, False),
+    ],
+)
+def test_image(reference_, family, low, high, moves):
+    seen = reference.image(reference_)
+    assert (seen.family, seen.moves) == (family, moves)
+    if "post1" not in reference_:
+        assert (seen.low, seen.high) == (low, high)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "family"),
+    [
+        ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4", "modelopt", "Nemotron 3"),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4", "modelopt", "Nemotron 3 Nano"),
+        ("nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-NVFP4", "modelopt", "Nemotron 3 Nano Omni"),
+        ("nvidia/Qwen3.6-35B-A3B-NVFP4", "modelopt", "Qwen3.6"),
+        ("unsloth/Qwen3.6-27B-NVFP4", "compressed-tensors", "Qwen3.6"),
+        ("RedHatAI/Qwen3.5-122B-A10B-NVFP4", "compressed-tensors", "Qwen3.5"),
+        ("Qwen/Qwen3-Coder-Next-FP8", "fp8", "Qwen3-Coder-Next"),
+        ("nvidia/Gemma-4-31B-IT-NVFP4", "modelopt", "Gemma 4"),
+        ("bg-digitalservices/Gemma-4-26B-A4B-it-NVFP4", "modelopt", "Gemma 4 26B-A4B"),
+        ("sakamakismile/gemma-4-12B-coder-fable5-composer2.5-MTP-NVFP4", "compressed-tensors", "Gemma 4 12B Coder"),
+        ("openai/gpt-oss-120b", "mxfp4", "gpt-oss"),
+        ("Qwen/Qwen3-8B", "bf16", "Qwen3"),
+        ("Qwen/Qwen3-32B-AWQ", "awq", "Qwen3"),
+        ("someone/Qwen3-8B-mix", None, "Qwen3"),
+        ("someone/else", None, None),
+    ],
+)
+def test_model(name, kind, family):
+    assert reference.kind(name) == kind
+    seen = reference.model(name, None)
+    assert (seen.name if seen else None) == family
+
+
+def test_config_json_decides_about_the_kind(cluster, spark):
+    """A repository may be called as it likes; what lies on the node is what will be loaded."""
+    config = {
+        "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 128, "max_position_embeddings": 32768,
+        "quantization_config": {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"},
+    }  # fmt: skip
+    weights = {"path": "/w", "config": config, "files": [{"name": "a.safetensors", "size_bytes": 1}]}
+    spec = cluster({"a": "192.168.86.11"}, playbook={"model": {"id": "nvidia/Own-NVFP4"}})
+    facts = {"a": spark(weights=weights)}
+
+    seen = known.served(Context(spec, facts, topology.build(spec, facts)))
+
+    assert (seen.kind, seen.weights, seen.moe, seen.context) == ("compressed-tensors", "nvfp4", True, 32768)
+    assert seen.model is not None
+    assert seen.model.name == "Qwen3"
+
+
+def test_a_command_is_read_for_its_flags(cluster):
+    words = ["bash", "-c", "vllm serve org/model --kv-cache-dtype=fp8 --enforce-eager --no-enable-prefix-caching"]
+    spec = cluster({"a": "192.168.86.11"}, playbook={"command": words})
+
+    seen = known.served(Context(spec, {}, checks._nothing(spec)))
+
+    assert seen.flags["kv-cache-dtype"] == "fp8"
+    assert seen.on("enforce-eager")
+    assert seen.flags["enable-prefix-caching"] is False
+    assert seen.path("enforce-eager") == ("command", 2)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "playbooks").glob("*.yaml")), ids=lambda path: path.stem)
+def test_bundled_playbooks_warn_of_nothing_that_they_do_not_allow(path, cluster):
+    playbook = load.load_playbook(path)
+    spec = cluster({"a": "192.168.86.11"}, runtime={"kind": "docker" if playbook.image else "process"})
+    spec = spec.__class__(spec.inventory, playbook, path, path)
+
+    findings = checks.check_written(spec)
+
+    allowed = {allow.code for allow in playbook.allow}
+    assert [one for one in findings if one.severity != "info" and one.code not in allowed] == []
+    assert "error" not in {one.severity for one in findings}
+
+
+def test_rules_are_found_in_the_package():
+    assert set(rules.__all__) >= {"images", "kernels", "launch", "memory", "parsers", "quantisation", "speculative"}
+    assert all(re.fullmatch(r"SM121-\d{3}", code) for code in CATALOGUE if code.startswith("SM121"))
