@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import ipaddress
 import json
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,11 +17,12 @@ from sparkcluster.facts.model import EngineFacts, Facts, Image, Unread, read
 from sparkcluster.facts.parse import parse
 from sparkcluster.findings import Finding
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.hosts.program import call, source
+from sparkcluster.probing import Answer, begin
 from sparkcluster.spec import Spec
 
-PROBE_S = 20
+GATHER_S = 900.0
 IMAGE_S = 120
 
 
@@ -66,30 +65,6 @@ def unreachable(name: str, error: SparkclusterError) -> Finding:
     )
 
 
-def request(spec: Spec, *, kernel_log: bool = False) -> dict[str, Any]:
-    """What the probe is asked: where our things lie, which image and model matter, which names to resolve."""
-    inventory, playbook = spec.inventory, spec.playbook
-    return {
-        "cluster": inventory.cluster,
-        "state_dir": inventory.state_dir,
-        "hf_home": inventory.hf_home,
-        "image": playbook.image if inventory.runtime.kind == "docker" else None,
-        "model": playbook.model.model_dump(),
-        "runtime": inventory.runtime.kind,
-        "python": inventory.runtime.python,
-        "names": sorted({node.host for node in inventory.nodes if not _is_address(node.host)}),
-        "kernel_log": kernel_log,
-    }
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
 def clock(sent_s: float, received_s: float, told_s: float, probe_s: float) -> tuple[float, float]:
     """By how much a node's clock is ahead, and by how much that may be wrong; both in seconds.
 
@@ -107,28 +82,41 @@ def clock(sent_s: float, received_s: float, told_s: float, probe_s: float) -> tu
     return told_s - (sent_s + error_s), error_s
 
 
-def gather(fleet: Fleet, spec: Spec, names: Sequence[str] | None = None, *, kernel_log: bool = False) -> Gathered:
-    """Ask every node (or ``names``) for its facts, at once; ``kernel_log`` costs some 20 ms and is for diagnosis."""
-    asked = request(spec, kernel_log=kernel_log)
+def gather(
+    fleet: Fleet,
+    spec: Spec,
+    names: Sequence[str] | None = None,
+    *,
+    kernel_log: bool = False,
+    limit_s: float = GATHER_S,
+    asked: Calls[Answer] | None = None,
+) -> Gathered:
+    """Ask every node (or ``names``) for its facts, at once.
 
-    def probe(host: Host) -> Facts:
-        own = dict(asked)
-        if own["runtime"] == "process" and own["python"] is None:
-            own["python"] = getattr(host, "python", None)
-        sent_s = time.time()
-        document = call(host, "probe", own, timeout_s=PROBE_S)
-        received_s = time.time()
-        found = parse(host.name, document)
-        offset_s, error_s = clock(sent_s, received_s, found.clock_s, found.probe_s)
-        return found.model_copy(update={"clock_offset_s": round(offset_s, 4), "clock_error_s": round(error_s, 4)})
-
+    Args:
+        fleet: the nodes.
+        spec: inventory and playbook.
+        names: default all.
+        kernel_log: costs some 20 ms and is for diagnosis.
+        limit_s: what a node may take, connection included; after that it counts as one that did not answer.
+        asked: where the probe was sent already, by ``probing.begin``.
+    """
+    calls = asked or begin(fleet, spec, names, kernel_log=kernel_log)
     facts: dict[str, Facts] = {}
     errors: dict[str, SparkclusterError] = {}
-    for name, outcome in fleet.each(probe, names).items():
+    for name, outcome in calls.wait(limit_s).items():
         if isinstance(outcome, SparkclusterError):
             errors[name] = outcome
-        else:
-            facts[name] = outcome
+            continue
+        try:
+            found = parse(name, outcome.document)
+        except SparkclusterError as error:
+            errors[name] = error
+            continue
+        offset_s, error_s = clock(outcome.sent_s, outcome.received_s, found.clock_s, found.probe_s)
+        facts[name] = found.model_copy(
+            update={"clock_offset_s": round(offset_s, 4), "clock_error_s": round(error_s, 4)}
+        )
     return Gathered(facts, errors)
 
 

@@ -20,6 +20,7 @@ COMMANDS = {
     "status": "what runs, where, and whether it serves",
     "plan": "what up would do: environment, containers and exact commands of every node",
     "preflight": "look at every node and say what would make up fail; changes nothing",
+    "doctor": "what ails a cluster that runs, or should; changes nothing",
     "logs": "logs of one or all nodes",
     "ask": "one streamed answer, with its speed",
     "stage": "bring weights and image to every node, and start nothing",

@@ -173,7 +173,7 @@ class Running:
 
     def as_json(self) -> dict[str, Any]:
         """What was gathered as ``doctor --json`` shows it; of logs only how many lines were read."""
-        nodes: dict[str, Any] = Field(default_factory=dict)
+        nodes: dict[str, Any] = {}
         for name, look in self.looks.items():
             nodes[name] = document = look.model_dump(mode="json")
             ranks = document.get("ranks")

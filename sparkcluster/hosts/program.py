@@ -43,9 +43,10 @@ _NEEDS = {
     "lease": ("common",),
     "records": ("common",),
     "watch": ("common",),
-    "look": ("common", "machine", "watch"),
+    "look": ("common", "machine", "watch", "vitals"),
     "relay": ("common", "wire", "docker_copy"),
     "reach": ("common",),
+    "measure": ("common",),
     "fetch": ("common", "wire"),
 }
 

@@ -7,67 +7,19 @@ Python 3.8, standard library.
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
-import subprocess
 import threading
 import time
 import urllib.parse
 from typing import Any, Callable
 
-from sparkcluster.node import common, watch
+from sparkcluster.node import common, vitals, watch
 from sparkcluster.node.machine import Machine, Unreadable, because
 
 CLUSTER = "io.sparkcluster.cluster"
-HTTP_S = 3.0
 LOG_BYTES = 4 << 20
-_SMI = "utilization.gpu,power.draw,clocks.sm,temperature.gpu"
-_COUNTERS = {
-    "generated": ("vllm:generation_tokens_total",),
-    "prompted": ("vllm:prompt_tokens_total",),
-    "running": ("vllm:num_requests_running",),
-    "waiting": ("vllm:num_requests_waiting",),
-    # called gpu_cache_usage_perc before vLLM 0.11
-    "kv_cache": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
-}
-
-# Runs inside the head's container, as a process of its own that its alarm ends: takes over the environment of the
-# rank (token, path of a Ray that was brought along), then asks Ray in the engine's own Python.
-_ASK_RAY = r"""
-import json, os, shutil, signal, sys
-signal.alarm(int(sys.argv[3]))
-env = dict(os.environ)
-for pid in sorted(map(int, filter(str.isdigit, os.listdir("/proc")))):
-    try:
-        block = open("/proc/%d/environ" % pid, "rb").read().decode("utf-8", "surrogateescape")
-    except OSError:
-        continue
-    found = dict(item.split("=", 1) for item in block.split("\0") if "=" in item)
-    if "SPARKCLUSTER_RANK" in found:
-        env = found
-        break
-python, path = sys.executable, shutil.which(sys.argv[2], path=env.get("PATH"))
-if path:
-    words = open(path, "rb").readline(512).decode("utf-8", "replace").split()
-    if words and words[0].startswith("#!") and "python" in " ".join(words):
-        name = words[1] if words[0].endswith("/env") and len(words) > 1 else words[0][2:]
-        python = shutil.which(name, path=env.get("PATH")) or python
-ask = '''
-import json, os, sys
-try:
-    import ray
-    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
-    nodes = {n["NodeManagerAddress"]: bool(n.get("Alive", n.get("alive"))) for n in
-             sorted(ray.nodes(), key=lambda n: bool(n.get("Alive", n.get("alive"))))}
-    print(json.dumps({"ray": nodes}), flush=True)
-except Exception as error:
-    print(json.dumps({"error": "%s: %s" % (type(error).__name__, error)}), flush=True)
-os._exit(0)
-'''
-os.execve(python, [python, "-c", ask, sys.argv[1]], env)
-"""
 
 
 class Jobs:
@@ -110,7 +62,8 @@ def look(request: dict[str, Any], machine: Machine, sleep: Callable[[float], Non
 
     Args:
         request: cluster, state_dir (absolute: whose ranks), runtime, interval_s between the two readings, limit_s for
-            everything, and how many log lines from the start (head_lines) and the end (tail_lines) of each rank.
+            everything, how many log lines from the start (head_lines) and the end (tail_lines) of each rank, and
+            secrets_file, the name of the file with a rank's secrets, whose values no log carries away.
         machine: the node.
         sleep: what waits between the readings.
     """
@@ -127,8 +80,8 @@ def look(request: dict[str, Any], machine: Machine, sleep: Callable[[float], Non
                 sleep(interval_s)
         return found
 
-    jobs.start("gpus", lambda: twice(lambda: gpu(machine)))
-    jobs.start("traffic", lambda: twice(lambda: traffic(machine)))
+    jobs.start("gpus", lambda: twice(lambda: vitals.gpu(machine)))
+    jobs.start("traffic", lambda: twice(lambda: vitals.traffic(machine)))
     jobs.start("ranks", lambda: ranks(request, machine))
     listed = jobs.value("ranks")
     known = listed if isinstance(listed, list) else []
@@ -136,16 +89,17 @@ def look(request: dict[str, Any], machine: Machine, sleep: Callable[[float], Non
     for number, rank in enumerate(known):
         jobs.start("log %d" % number, lambda rank=rank: log(rank, request))  # type: ignore[misc]
         if rank["state"] == "running" and rank["runtime"] == "docker":
-            jobs.start("gpu %d" % number, lambda rank=rank: gpu_inside(rank["name"]))  # type: ignore[misc]
+            jobs.start("gpu %d" % number, lambda rank=rank: vitals.gpu_inside(rank["name"]))  # type: ignore[misc]
     if head is not None:
-        where = api(head["launcher"].get("engine") or [])
-        jobs.start("counters", lambda: twice(lambda: counters(where)))
-        jobs.start("health", lambda: get(where, "/health")[0])
+        where = vitals.api(head["launcher"].get("engine") or [])
+        jobs.start("counters", lambda: twice(lambda: vitals.counters(where)))
+        jobs.start("health", lambda: vitals.get(where, "/health")[0])
         if head["launcher"].get("executor") == "ray":
-            jobs.start("ray", lambda: ray_nodes(head, limit_s))
+            jobs.start("ray", lambda: vitals.ray_nodes(head, limit_s))
     answer: dict[str, Any] = {"ranks": listed}
+    secret = hidden(machine, known, str(request.get("secrets_file") or ""))
     for number, rank in enumerate(known):
-        rank["log"] = jobs.value("log %d" % number)
+        rank["log"] = without(jobs.value("log %d" % number), secret)
         rank["gpu"] = jobs.value("gpu %d" % number)
     for key in ("gpus", "traffic", "counters", "health", "ray"):
         answer[key] = jobs.value(key)
@@ -240,6 +194,37 @@ def launcher(rank_dir: str) -> dict[str, Any]:
     return {key: document.get(key) for key in keys}
 
 
+def hidden(machine: Machine, known: list[dict[str, Any]], secrets_file: str) -> list[str]:
+    """What no log may carry away: the values of the ranks' secrets, and this machine's serial numbers."""
+    found: set[str] = set()
+    for rank in known:
+        folder = rank.get("rank_dir") or rank["labels"].get("io.sparkcluster.rank_dir")
+        try:
+            with open(os.path.join(common.expand(folder or "/"), secrets_file), errors="replace") as file:
+                found.update(line.rstrip("\n").partition("=")[2] for line in file)
+        except OSError:
+            continue
+    for name in ("product_serial", "board_serial", "chassis_serial", "product_uuid"):
+        found.add(machine.line("/sys/class/dmi/id/" + name) or "")
+    try:
+        found.update(re.findall(r'SERIAL\w*="?([^"\n]+)', machine.text("/etc/dgx-release")))
+    except Unreadable:
+        pass
+    # What is shorter may be a word that logs are full of.
+    return sorted((one.strip() for one in found if len(one.strip()) >= 6), key=len, reverse=True)
+
+
+def without(value: Any, secret: list[str]) -> Any:
+    """``value`` with every one of ``secret`` taken out of its texts."""
+    if isinstance(value, str):
+        for one in secret:
+            value = value.replace(one, "(removed)")
+        return value
+    if isinstance(value, dict):
+        return {key: without(each, secret) for key, each in value.items()}
+    return [without(each, secret) for each in value] if isinstance(value, list) else value
+
+
 def log(rank: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     """First and last lines of a rank's log: an engine says at its start what it runs on, at its end why it ended."""
     first, last = int(request["head_lines"]), int(request["tail_lines"])
@@ -276,144 +261,3 @@ def container_log(name: str, tail: str, most: int) -> tuple[list[str], bool]:
         connection.close()
     lines += watch.split(rest + b"\n")[0]
     return lines[:most], len(lines) <= most
-
-
-def gpu(machine: Machine) -> dict[str, Any]:
-    """What the first GPU is doing now.
-
-    Raises:
-        Unreadable: nvidia-smi's own words.
-    """
-    code, output = machine.run(["nvidia-smi", "--query-gpu=" + _SMI, "--format=csv,noheader,nounits"])
-    line = (output.strip().splitlines() or ["no output"])[0]
-    fields = [field.strip() for field in line.split(",")]
-    if code or len(fields) != 4:
-        raise Unreadable("nvidia-smi exit %d: %s" % (code, line))
-    names = ("utilization_percent", "power_w", "sm_clock_mhz", "temperature_c")
-    return {name: _figure(fields[at]) for at, name in enumerate(names)}
-
-
-def _figure(text: str) -> float | None:
-    return float(text) if re.match(r"^\d+(\.\d+)?$", text) else None
-
-
-def gpu_inside(name: str) -> str:
-    """What nvidia-smi says in a container, which can lose a GPU that its host still has.
-
-    Raises:
-        Unreadable: the container has no nvidia-smi, or it did not answer.
-    """
-    code, output = _docker(["exec", name, "nvidia-smi", "-L"], 5)
-    if code in (125, 126, 127):
-        raise Unreadable("no nvidia-smi in the container")
-    # The card's own number has no part in any verdict.
-    return re.sub(r"\s*\(UUID:.*?\)", "", output.strip())[:300]
-
-
-def _docker(words: list[str], limit_s: float) -> tuple[int, str]:
-    try:
-        done = subprocess.run(
-            ["docker", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=limit_s,
-        )
-    except FileNotFoundError:
-        raise Unreadable("docker is not installed")
-    except subprocess.TimeoutExpired:
-        raise Unreadable("no answer within %g s: docker %s" % (limit_s, words[0]))
-    return done.returncode, done.stdout.decode("utf-8", "replace")
-
-
-def ray_nodes(head: dict[str, Any], limit_s: float) -> dict[str, bool]:
-    """Whether each node that ever joined is alive, by address, as Ray itself lists them.
-
-    Raises:
-        Unreadable: Ray could not be asked.
-    """
-    if head["runtime"] != "docker":
-        raise Unreadable("runtime process: Ray is asked in containers alone")
-    document = head["launcher"]
-    alarm_s = max(2, int(limit_s) - 1)
-    command = [head["python"] or "python3", "-c", _ASK_RAY]
-    words = [document["ray"]["address"], document["engine"][0], str(alarm_s)]
-    code, output = _docker(["exec", head["name"], *command, *words], limit_s)
-    for line in reversed(output.splitlines()):
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(answer, dict) and "ray" in answer:
-            return {str(address): bool(alive) for address, alive in answer["ray"].items()}
-        if isinstance(answer, dict) and "error" in answer:
-            raise Unreadable(str(answer["error"])[:300])
-    last = (output.strip().splitlines() or ["no answer within %d s" % alarm_s])[-1]
-    raise Unreadable("Ray cannot be asked (exit %d): %s" % (code, last[:300]))
-
-
-def api(engine: list[str]) -> tuple[str, int]:
-    """Address and port at which the engine with this command is reached from its own node."""
-    found = {"--host": "127.0.0.1", "--port": "8000"}
-    for at, word in enumerate(engine):
-        name, equals, value = word.partition("=")
-        if name in found:
-            found[name] = value if equals else engine[at + 1] if at + 1 < len(engine) else found[name]
-    return watch.connectable(found["--host"]), int(found["--port"])
-
-
-def get(where: tuple[str, int], path: str) -> tuple[int, str]:
-    """Status and text that the engine answers to ``GET path``."""
-    connection = http.client.HTTPConnection(where[0], where[1], timeout=HTTP_S)
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return response.status, response.read(1 << 20).decode("utf-8", "replace")
-    finally:
-        connection.close()
-
-
-def counters(where: tuple[str, int]) -> dict[str, float | None]:
-    """Token counters and queues, each the sum over all engines behind this API.
-
-    Raises:
-        Unreadable: the endpoint has none.
-    """
-    status, text = get(where, "/metrics")
-    if status != 200:
-        raise Unreadable("/metrics answers %d" % status)
-    return metrics(text)
-
-
-def metrics(text: str) -> dict[str, float | None]:
-    """The same from Prometheus' text form."""
-    found: dict[str, float] = {}
-    for line in text.splitlines():
-        match = re.match(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(\S+)", line)
-        if match:
-            try:
-                found[match.group(1)] = found.get(match.group(1), 0.0) + float(match.group(2))
-            except ValueError:
-                continue
-    return {name: next((found[one] for one in names if one in found), None) for name, names in _COUNTERS.items()}
-
-
-def traffic(machine: Machine) -> dict[str, Any]:
-    """Bytes that left by RDMA and by sockets of the same ports since boot, and pages swapped.
-
-    The counters of mlx5's RDMA ports count RDMA alone and those of its network devices sockets alone.
-    """
-    rdma, sockets = {}, {}
-    for name in machine.names("/sys/class/infiniband"):
-        # in units of four octets (IBTA's PortXmitData)
-        words = machine.line("/sys/class/infiniband/%s/ports/1/counters/port_xmit_data" % name)
-        if words is not None and words.isdigit():
-            rdma[name] = 4 * int(words)
-        for device in machine.names("/sys/class/infiniband/%s/device/net" % name):
-            sent = machine.line("/sys/class/net/%s/statistics/tx_bytes" % device)
-            if sent is not None and sent.isdigit():
-                sockets[device] = int(sent)
-    pages = [
-        int(number) for number in re.findall(r"^pswp(?:in|out) (\d+)$", machine.text("/proc/vmstat"), re.MULTILINE)
-    ]
-    return {"rdma_bytes": rdma, "socket_bytes": sockets, "swapped_pages": sum(pages)}

@@ -1,0 +1,69 @@
+"""``sparkcluster doctor``."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.output import emit_json, in_colour, note, say
+from sparkcluster.cli.progress import reporter
+
+if TYPE_CHECKING:
+    from sparkcluster.release.doctor import Diagnosis
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of ``doctor``."""
+    inventory_argument(parser)
+    parser.add_argument(
+        "--bundle", metavar="FILE", type=Path, help="write all that was seen, without secrets, to a .tar.gz"
+    )
+    parser.add_argument("--timeout", metavar="S", type=seconds, default=30.0, help="limit for everything; default 30")
+    parser.add_argument("--verbose", "-v", action="store_true", help="say why each finding matters, and show notes")
+    parser.add_argument("--json-lines", action="store_true", help="events as JSON lines on stdout, the result last")
+
+
+def seconds(text: str) -> float:
+    """A number of seconds, 5 at least: below that not even a healthy cluster could answer."""
+    value = float(text)
+    if not 5 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be 5 seconds or more, is {text}")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    """Say what ails the cluster; exit 1 where something does."""
+    from sparkcluster.release import bundle
+    from sparkcluster.release.doctor import Options, doctor
+
+    spec = load_spec(args)
+    if args.bundle:
+        bundle.check_path(args.bundle)
+    with connect_fleet(spec) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
+        found = doctor(fleet, spec, Options(timeout_s=args.timeout), report)
+    if args.bundle:
+        bundle.write(args.bundle, found)
+    if args.json or args.json_lines:
+        emit_json(found.as_json(), line=args.json_lines)
+    else:
+        show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
+    if args.bundle:
+        note(f"the bundle is {args.bundle}; its README says what is in it and what was taken out")
+    return 0 if found.ok else 1
+
+
+def show(found: Diagnosis, *, inventory: str, verbose: bool) -> None:
+    """The diagnosis for people, on stdout: findings by node, and the verdict."""
+    from sparkcluster.cli import findings_view
+
+    nodes = [node.label for node in found.spec.inventory.nodes]
+    findings_view.show(found.findings, nodes, inventory=inventory, verbose=verbose)
+    if any(verbose or one.severity != "info" for one in found.findings):
+        say()
+    colour = "1;32" if found.ok else "1;31"
+    told = found.verdict()
+    say(f"\x1b[{colour}m{told}\x1b[0m" if in_colour(sys.stdout) else told)

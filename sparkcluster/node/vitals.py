@@ -1,0 +1,203 @@
+"""What moves on a node while an engine works: GPU, token counters, Ray's members, traffic. Read, and nothing changed.
+
+Python 3.8, standard library.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+from typing import Any
+
+from sparkcluster.node import watch
+from sparkcluster.node.machine import Machine, Unreadable
+
+HTTP_S = 3.0
+_SMI = "utilization.gpu,power.draw,clocks.sm,temperature.gpu"
+_COUNTERS = {
+    "generated": ("vllm:generation_tokens_total",),
+    "prompted": ("vllm:prompt_tokens_total",),
+    "running": ("vllm:num_requests_running",),
+    "waiting": ("vllm:num_requests_waiting",),
+    # called gpu_cache_usage_perc before vLLM 0.11
+    "kv_cache": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+}
+
+# Runs inside the head's container, as a process of its own that its alarm ends: takes over the environment of the
+# rank (token, path of a Ray that was brought along), then asks Ray in the engine's own Python.
+_ASK_RAY = r"""
+import json, os, shutil, signal, sys
+signal.alarm(int(sys.argv[3]))
+env = dict(os.environ)
+for pid in sorted(map(int, filter(str.isdigit, os.listdir("/proc")))):
+    try:
+        block = open("/proc/%d/environ" % pid, "rb").read().decode("utf-8", "surrogateescape")
+    except OSError:
+        continue
+    found = dict(item.split("=", 1) for item in block.split("\0") if "=" in item)
+    if "SPARKCLUSTER_RANK" in found:
+        env = found
+        break
+python, path = sys.executable, shutil.which(sys.argv[2], path=env.get("PATH"))
+if path:
+    words = open(path, "rb").readline(512).decode("utf-8", "replace").split()
+    if words and words[0].startswith("#!") and "python" in " ".join(words):
+        name = words[1] if words[0].endswith("/env") and len(words) > 1 else words[0][2:]
+        python = shutil.which(name, path=env.get("PATH")) or python
+ask = '''
+import json, os, sys
+try:
+    import ray
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+    nodes = {n["NodeManagerAddress"]: bool(n.get("Alive", n.get("alive"))) for n in
+             sorted(ray.nodes(), key=lambda n: bool(n.get("Alive", n.get("alive"))))}
+    print(json.dumps({"ray": nodes}), flush=True)
+except Exception as error:
+    print(json.dumps({"error": "%s: %s" % (type(error).__name__, error)}), flush=True)
+os._exit(0)
+'''
+os.execve(python, [python, "-c", ask, sys.argv[1]], env)
+"""
+
+
+def gpu(machine: Machine) -> dict[str, Any]:
+    """What the first GPU is doing now.
+
+    Raises:
+        Unreadable: nvidia-smi's own words.
+    """
+    code, output = machine.run(["nvidia-smi", "--query-gpu=" + _SMI, "--format=csv,noheader,nounits"])
+    line = (output.strip().splitlines() or ["no output"])[0]
+    fields = [field.strip() for field in line.split(",")]
+    if code or len(fields) != 4:
+        raise Unreadable("nvidia-smi exit %d: %s" % (code, line))
+    names = ("utilization_percent", "power_w", "sm_clock_mhz", "temperature_c")
+    return {name: _figure(fields[at]) for at, name in enumerate(names)}
+
+
+def _figure(text: str) -> float | None:
+    return float(text) if re.match(r"^\d+(\.\d+)?$", text) else None
+
+
+def gpu_inside(name: str) -> str:
+    """What nvidia-smi says in a container, which can lose a GPU that its host still has.
+
+    Raises:
+        Unreadable: the container has no nvidia-smi, or it did not answer.
+    """
+    code, output = _docker(["exec", name, "nvidia-smi", "-L"], 5)
+    if code in (125, 126, 127):
+        raise Unreadable("no nvidia-smi in the container")
+    # The card's own number has no part in any verdict.
+    return re.sub(r"\s*\(UUID:.*?\)", "", output.strip())[:300]
+
+
+def _docker(words: list[str], limit_s: float) -> tuple[int, str]:
+    try:
+        done = subprocess.run(
+            ["docker", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=limit_s,
+        )
+    except FileNotFoundError:
+        raise Unreadable("docker is not installed")
+    except subprocess.TimeoutExpired:
+        raise Unreadable("no answer within %g s: docker %s" % (limit_s, words[0]))
+    return done.returncode, done.stdout.decode("utf-8", "replace")
+
+
+def ray_nodes(head: dict[str, Any], limit_s: float) -> dict[str, bool]:
+    """Whether each node that ever joined is alive, by address, as Ray itself lists them.
+
+    Raises:
+        Unreadable: Ray could not be asked.
+    """
+    if head["runtime"] != "docker":
+        raise Unreadable("runtime process: Ray is asked in containers alone")
+    document = head["launcher"]
+    alarm_s = max(2, int(limit_s) - 1)
+    command = [head["python"] or "python3", "-c", _ASK_RAY]
+    words = [document["ray"]["address"], document["engine"][0], str(alarm_s)]
+    code, output = _docker(["exec", head["name"], *command, *words], limit_s)
+    for line in reversed(output.splitlines()):
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(answer, dict) and "ray" in answer:
+            return {str(address): bool(alive) for address, alive in answer["ray"].items()}
+        if isinstance(answer, dict) and "error" in answer:
+            raise Unreadable(str(answer["error"])[:300])
+    last = (output.strip().splitlines() or ["no answer within %d s" % alarm_s])[-1]
+    raise Unreadable("Ray cannot be asked (exit %d): %s" % (code, last[:300]))
+
+
+def api(engine: list[str]) -> tuple[str, int]:
+    """Address and port at which the engine with this command is reached from its own node."""
+    found = {"--host": "127.0.0.1", "--port": "8000"}
+    for at, word in enumerate(engine):
+        name, equals, value = word.partition("=")
+        if name in found:
+            found[name] = value if equals else engine[at + 1] if at + 1 < len(engine) else found[name]
+    return watch.connectable(found["--host"]), int(found["--port"])
+
+
+def get(where: tuple[str, int], path: str) -> tuple[int, str]:
+    """Status and text that the engine answers to ``GET path``."""
+    connection = http.client.HTTPConnection(where[0], where[1], timeout=HTTP_S)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read(1 << 20).decode("utf-8", "replace")
+    finally:
+        connection.close()
+
+
+def counters(where: tuple[str, int]) -> dict[str, float | None]:
+    """Token counters and queues, each the sum over all engines behind this API.
+
+    Raises:
+        Unreadable: the endpoint has none.
+    """
+    status, text = get(where, "/metrics")
+    if status != 200:
+        raise Unreadable("/metrics answers %d" % status)
+    return metrics(text)
+
+
+def metrics(text: str) -> dict[str, float | None]:
+    """The same from Prometheus' text form."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        match = re.match(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(\S+)", line)
+        if match:
+            try:
+                found[match.group(1)] = found.get(match.group(1), 0.0) + float(match.group(2))
+            except ValueError:
+                continue
+    return {name: next((found[one] for one in names if one in found), None) for name, names in _COUNTERS.items()}
+
+
+def traffic(machine: Machine) -> dict[str, Any]:
+    """Bytes that left by RDMA and by sockets of the same ports since boot, and pages swapped.
+
+    The counters of mlx5's RDMA ports count RDMA alone and those of its network devices sockets alone.
+    """
+    rdma, sockets = {}, {}
+    for name in machine.names("/sys/class/infiniband"):
+        # in units of four octets (IBTA's PortXmitData)
+        words = machine.line("/sys/class/infiniband/%s/ports/1/counters/port_xmit_data" % name)
+        if words is not None and words.isdigit():
+            rdma[name] = 4 * int(words)
+        for device in machine.names("/sys/class/infiniband/%s/device/net" % name):
+            sent = machine.line("/sys/class/net/%s/statistics/tx_bytes" % device)
+            if sent is not None and sent.isdigit():
+                sockets[device] = int(sent)
+    pages = [
+        int(number) for number in re.findall(r"^pswp(?:in|out) (\d+)$", machine.text("/proc/vmstat"), re.MULTILINE)
+    ]
+    return {"rdma_bytes": rdma, "socket_bytes": sockets, "swapped_pages": sum(pages)}

@@ -1,0 +1,217 @@
+"""The support bundle: everything that ``doctor`` saw in one file that may be shown to others."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import platform
+import re
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import sparkcluster
+from sparkcluster.errors import SparkclusterError, UsageError
+from sparkcluster.facts.model import read
+from sparkcluster.release import secrets
+from sparkcluster.release.doctor import Diagnosis
+from sparkcluster.spec import Spec
+
+REMOVED = "(removed)"
+
+_README = """\
+A support bundle of sparkcluster {version}, cluster {cluster}, {when}.
+
+findings.txt    what ails, in the words of `sparkcluster doctor`
+doctor.json     the whole document of `sparkcluster doctor --json`
+facts/          what each node said of itself
+logs/           first and last log lines of every rank
+kernel/         lines of each node's kernel about GPU, memory and RDMA
+spec/           inventory and playbook as they were read
+release.json    the newest recorded release with its plan
+versions.json   of sparkcluster, Python and this machine
+
+Taken out, and replaced by {removed}: API keys, tokens and passwords, values of the playbook's secrets, variables
+whose names look like one, passwords in URLs, serial numbers and UUIDs of hardware, the last half of hardware
+addresses and of the GUIDs and link-local addresses that are made of them.
+Left in: host names, user names, IP addresses, paths, the prompt and answer of doctor's own question, and whatever
+else stands in the engines' logs. Look through it before you show it to others.
+"""
+
+# A variable, key or argument whose value nobody else is to see.
+_NAME = r"[A-Za-z0-9_.-]*(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?-?KEY|ACCESS_?KEY|PRIVATE_?KEY)"
+_SECRET_NAME = re.compile(rf"(?i)^{_NAME}S?$")
+# Settings that carry such a word and no secret.
+_HARMLESS = re.compile(
+    r"(?i)max[_-]?tokens|num[_-].*tokens|batched[_-]tokens|tokens_per_s|^tokens$|special_tokens|token_ids?|secrets_file"
+    r"|tokenizer|first_token|^secrets$|_tokens?_total|key_file|keys?_file|^token$|prompt_tokens|completion_tokens"
+)
+
+_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", re.DOTALL), REMOVED),
+    (re.compile(r"\bhf_[A-Za-z0-9_]{6,}"), REMOVED),
+    (re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{8,}"), REMOVED),
+    (re.compile(r"\b(?:nvapi-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA)[A-Za-z0-9_-]{8,}"), REMOVED),
+    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"), REMOVED),
+    (re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{6,}"), rf"\1\2{REMOVED}"),
+    (re.compile(r"(?i)\b(authorization[\"']?\s*[:=]\s*[\"']?(?!bearer|basic))[^\s\"',]+"), rf"\1{REMOVED}"),
+    (re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s/:@\"']*:)[^\s/@\"']+(@)"), rf"\1{REMOVED}\2"),
+    (
+        re.compile(
+            rf"(?i)((?<![A-Za-z0-9])(?:--)?{_NAME}[\"']?\s*(?:=|:\s*|\s+(?=[\"']))[\"']?)(?!\s|\$|\(removed\))[^\s\"',}}]+"
+        ),
+        rf"\1{REMOVED}",
+    ),
+    (re.compile(r"(?i)(--(?:api-key|hf-token|token)\s+)\S+"), rf"\1{REMOVED}"),
+    # hardware
+    (re.compile(r"(?i)\b(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"), f"GPU-{REMOVED}"),
+    (
+        re.compile(r"(?i)(serial(?:[_ \t-]*(?:number|num|no))?\.?[\"']?[ \t]*[:=#][ \t]*[\"']?)[A-Za-z0-9][\w-]*"),
+        rf"\1{REMOVED}",
+    ),
+    (re.compile(r"(?i)\b(serial(?:[ _-]*(?:number|num|no))?[ \t]+)(?=\w*\d)[A-Z0-9-]{6,}"), rf"\1{REMOVED}"),
+    # the half of an address that names one device; the other half names its maker
+    (re.compile(r"(?i)\b((?:[0-9a-f]{2}[:-]){3})(?:[0-9a-f]{2}[:-]){2}[0-9a-f]{2}\b"), r"\1xx:xx:xx"),
+    (re.compile(r"(?i)\b(fe80:(?:0{1,4}:){0,3}:?)(?:[0-9a-f]{1,4}:){3}[0-9a-f]{1,4}\b"), r"\1xxxx:xxxx:xxxx:xxxx"),
+    (re.compile(r"(?i)\b((?:node|port|sys_image)_?guid[\"']?\s*[:=]\s*[\"']?)[0-9a-fx:]{16,}"), rf"\1{REMOVED}"),
+)
+
+
+class Scrubber:
+    """Takes out of texts and documents what nobody else is to see.
+
+    Args:
+        values: exact values of known secrets.
+    """
+
+    def __init__(self, values: Iterable[str]) -> None:
+        # What is shorter may be a word of every log.
+        self._values = sorted({one for one in values if len(one) >= 4}, key=len, reverse=True)
+
+    def text(self, text: str) -> str:
+        """``text`` without secrets."""
+        for value in self._values:
+            text = text.replace(value, REMOVED)
+        for pattern, instead in _PATTERNS:
+            text = pattern.sub(instead, text)
+        return text
+
+    def document(self, value: Any, name: str = "") -> Any:
+        """A JSON document without secrets, in its texts and under names that look like one."""
+        if isinstance(value, dict):
+            return {self.text(str(key)): self.document(one, str(key)) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return self._words([self.document(one, name) for one in value])
+        if isinstance(value, str) and value and _SECRET_NAME.search(name) and not _HARMLESS.search(name):
+            return REMOVED
+        return self.text(value) if isinstance(value, str) else value
+
+    def _words(self, words: list[Any]) -> list[Any]:
+        """Arguments of a command, without the values that follow flags for secrets."""
+        for at, word in enumerate(words[:-1]):
+            if isinstance(word, str) and word.startswith("--") and isinstance(words[at + 1], str):
+                name = word.lstrip("-")
+                if _SECRET_NAME.search(name) and not _HARMLESS.search(name):
+                    words[at + 1] = REMOVED
+        return words
+
+
+def check_path(path: Path) -> None:
+    """Raise UsageError where ``path`` could not be written, before any node is asked."""
+    folder = path.expanduser().parent
+    if path.expanduser().is_dir():
+        raise UsageError(f"{path} is a directory", hint=f"--bundle {path / 'bundle.tar.gz'}")
+    if not folder.is_dir():
+        raise UsageError(f"there is no directory {folder}", hint=f"mkdir -p {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{folder} cannot be written", hint="--bundle ~/bundle.tar.gz")
+
+
+def write(path: Path, found: Diagnosis) -> None:
+    """Write the bundle: readable by its owner alone, and whole or not at all.
+
+    Raises:
+        UsageError: it could not be written after all.
+    """
+    target = path.expanduser()
+    try:
+        handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+        try:
+            with os.fdopen(handle, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+                top = f"sparkcluster-{found.spec.inventory.cluster}"
+                for name, text in contents(found):
+                    data = text.encode(errors="backslashreplace")
+                    entry = tarfile.TarInfo(f"{top}/{name}")
+                    entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
+                    archive.addfile(entry, io.BytesIO(data))
+            Path(partial).chmod(0o600)
+            Path(partial).replace(target)
+        except BaseException:
+            Path(partial).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}", hint="--bundle ~/bundle.tar.gz") from error
+
+
+def contents(found: Diagnosis) -> Iterator[tuple[str, str]]:
+    """Names and texts of the bundle's files, with nothing secret in them."""
+    spec = found.spec
+    scrubber = Scrubber(known(spec))
+
+    def document(value: Any) -> str:
+        return json.dumps(scrubber.document(value), indent=1, ensure_ascii=False) + "\n"
+
+    when = time.strftime("%Y-%m-%d %H:%M:%S %z")
+    yield (
+        "README.txt",
+        _README.format(version=sparkcluster.__version__, cluster=spec.inventory.cluster, when=when, removed=REMOVED),
+    )
+    yield "findings.txt", scrubber.text("".join(_findings(found)))
+    yield "doctor.json", document(found.as_json())
+    for name, facts in found.facts.items():
+        yield f"facts/{_file(name)}.json", document(facts.model_dump(mode="json"))
+        kernel = read(facts.kernel_log)
+        if kernel:
+            yield f"kernel/{_file(name)}.log", scrubber.text("".join(f"{line}\n" for line in kernel))
+    for name, rank in found.running.ranks():
+        lines = "".join(f"{line}\n" for line in rank.lines)
+        yield f"logs/{_file(name)}-{_file(rank.name)}.log", scrubber.text(lines)
+    yield "spec/inventory.json", document(spec.inventory.model_dump(mode="json", exclude_defaults=True))
+    yield "spec/playbook.json", document(spec.playbook.model_dump(mode="json", exclude_defaults=True))
+    if found.running.recorded is not None:
+        yield "release.json", document(found.running.recorded.model_dump(mode="json"))
+    versions = {
+        "sparkcluster": sparkcluster.__version__,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+    }
+    yield "versions.json", document(versions)
+
+
+def known(spec: Spec) -> list[str]:
+    """Values of all secrets that this machine can tell."""
+    found = [os.environ.get(name, "") for name in spec.playbook.secrets]
+    found += [value for name, value in os.environ.items() if _SECRET_NAME.search(name) and len(value) >= 8]
+    if spec.inventory.api.key is not None:
+        # A key that cannot be read here stands in nothing that was written here.
+        with contextlib.suppress(SparkclusterError):
+            found.append(secrets.api_key(spec))
+    return found
+
+
+def _findings(found: Diagnosis) -> Iterator[str]:
+    yield f"{found.verdict()}\n"
+    for one in found.findings:
+        yield f"\n{one.severity}: {one.code} {one.node or 'cluster'}: {one.summary}\n"
+        yield f"  seen: {one.seen}\n  why: {one.why}\n"
+        yield from (f"  hint: {remedy}\n" for remedy in one.remedy)
+
+
+def _file(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", name)

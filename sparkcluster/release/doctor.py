@@ -1,0 +1,302 @@
+"""``doctor``: what ails a cluster that runs, or should; nothing on a node is changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sparkcluster.checks import CATALOGUE, Context, run_stage
+from sparkcluster.checks.registry import Stage
+from sparkcluster.errors import CommandFailed, NotServing, SparkclusterError
+from sparkcluster.facts.model import Facts, Unread, read
+from sparkcluster.facts.running import Look, RankSeen, Reply, Running
+from sparkcluster.findings import Finding, has_errors
+from sparkcluster.gather import gather
+from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.program import call, stream
+from sparkcluster.launch.verify import Endpoint, answer, ask_request
+from sparkcluster.plan.build import SECRETS_FILE
+from sparkcluster.release.preflight import UNPLANNED, examine, ordered
+from sparkcluster.release.records import Holding, holding, newest
+from sparkcluster.release.serving import recorded_endpoint, recorded_groups
+from sparkcluster.report import Report, count
+from sparkcluster.spec import Spec
+from sparkcluster.spec.playbook import Verify
+from sparkcluster.topology.model import Topology
+
+TIMEOUT_S = 30.0
+INTERVAL_S = 3.0
+# Enough to show language; a longer answer would only make whoever asks wait.
+TOKENS = 48
+# An engine tells what it runs on within its first thousand lines (vLLM 0.32, tensor parallel 2 over Ray: 130).
+HEAD_LINES, TAIL_LINES = 1500, 600
+# The way there and back, Python's start on the node included.
+ROUND_TRIP_S = 1.5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """The flags of ``doctor``; ``timeout_s`` is for everything together."""
+
+    timeout_s: float = TIMEOUT_S
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was seen, and what ails.
+
+    Attributes:
+        facts: of the nodes that answered, by name.
+        errors: of those that did not.
+        running: ranks, logs, counters and answers.
+        seconds: what all of it took.
+    """
+
+    spec: Spec
+    facts: Mapping[str, Facts]
+    errors: Mapping[str, SparkclusterError]
+    running: Running
+    findings: tuple[Finding, ...]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing ails but what a warning tells."""
+        return not has_errors(self.findings)
+
+    @property
+    def model(self) -> str:
+        """Name of what is, or was last, served."""
+        recorded = self.running.recorded.record if self.running.recorded else {}
+        return str(recorded.get("plan", {}).get("model") or self.spec.playbook.model_name)
+
+    def verdict(self) -> str:
+        """One line for people."""
+        cluster = self.spec.inventory.cluster
+        replies = [reply for reply in self.running.replies.values() if reply.ttft_s is not None]
+        serving = bool(replies) and len(replies) == len(self.running.replies)
+        parts = [f"{cluster} serves {self.model}" if serving else f"{cluster} does not serve"]
+        if serving:
+            slowest = max(replies, key=lambda reply: reply.ttft_s or 0)
+            parts.append(f"first token after {slowest.ttft_s:.2f} s")
+            speeds = [reply.tokens_per_s for reply in replies if reply.tokens_per_s]
+            parts += [f"{min(speeds):.1f} tokens/s"] if speeds else []
+        for severity in ("error", "warning"):
+            number = sum(one.severity == severity for one in self.findings)
+            parts += [count(number, severity)] if number else []
+        return f"{', '.join([*parts, count(len(self.facts), 'node')])}, {self.seconds:.1f} s"
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of ``doctor --json``."""
+        return {
+            "ok": self.ok,
+            "cluster": self.spec.inventory.cluster,
+            "findings": [finding.as_json() for finding in self.findings],
+            "nodes": {
+                node.label: self.facts[node.label].model_dump(mode="json")
+                if node.label in self.facts
+                else {"unread": str(self.errors.get(node.label, "was not asked"))}
+                for node in self.spec.inventory.nodes
+            },
+            "running": self.running.as_json(),
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def doctor(
+    fleet: Fleet,
+    spec: Spec,
+    options: Options,
+    report: Report,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> Diagnosis:
+    """Look at every node, at what runs there, and ask every group for a word, all within the limit.
+
+    Args:
+        fleet: the nodes.
+        spec: inventory and playbook.
+        options: the user's flags.
+        report: where to tell what is going on.
+        clock: monotonic time in seconds.
+    """
+    began = clock()
+    until = began + options.timeout_s
+    report.step("probe", count(len(fleet.hosts), "node"))
+    # A node whose sshd hangs leaves the others most of the time.
+    gathered = gather(fleet, spec, kernel_log=True, limit_s=max(4.0, options.timeout_s * 0.4))
+    facts = gathered.facts
+    held, known = holding(spec.inventory.cluster, facts), newest(facts.values())
+    report.step("look", "ranks, logs and counters, and one real answer")
+    reach_s = max(3.0, until - clock() - ROUND_TRIP_S)
+    asking = _Asking(fleet, spec, reach_s, report)
+    recorded = known.record if known is not None and known.number == held.release() else None
+    if recorded is not None:
+        asking.start(_recorded(recorded))
+    looks = look(fleet, spec, facts, reach_s)
+    if recorded is None:
+        asking.limit_s = max(2.0, until - clock() - ROUND_TRIP_S)
+        asking.start(_launched(spec, looks))
+    replies = asking.replies(until - clock() + 1)
+    lease = next((one for each in facts.values() if (one := read(each.lease)) is not None and one.held), None)
+    running = Running(looks, replies, known, (lease.operator or "somebody") if lease else None)
+    report.step("check", count(len(facts), "node"))
+    findings, topology = examine(spec, gathered, facts)
+    only: tuple[Stage, ...] = ("running",)
+    nothing = Topology(cluster=spec.inventory.cluster, groups=(), rails=())
+    findings += run_stage(Context(spec, facts, topology or nothing, running=running), only)
+    found = ordered(of_what_runs(findings, held))
+    return Diagnosis(spec, facts, gathered.errors, running, found, clock() - began)
+
+
+def of_what_runs(findings: list[Finding], held: Holding) -> list[Finding]:
+    """``findings`` without what is lint's to say of what was written, and of a launch where one has been."""
+    about = [one for one in findings if one.code not in CATALOGUE or CATALOGUE[one.code].stage != "written"]
+    return [one for one in about if one.code != UNPLANNED or not held.hashes()]
+
+
+def look(fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float) -> dict[str, Look | Unread]:
+    """What runs on every node that answered the probe, and why not where that cannot be said."""
+    interval_s = min(INTERVAL_S, limit_s / 4)
+
+    def one(host: Host) -> Look:
+        request = {
+            "cluster": spec.inventory.cluster,
+            "state_dir": facts[host.name].state_dir,
+            "runtime": spec.inventory.runtime.kind,
+            "interval_s": interval_s,
+            "limit_s": limit_s,
+            "head_lines": HEAD_LINES,
+            "tail_lines": TAIL_LINES,
+            "secrets_file": SECRETS_FILE,
+        }
+        document = call(host, "look", request, timeout_s=limit_s + ROUND_TRIP_S)
+        try:
+            return Look.model_validate(document)
+        except ValueError as error:
+            raise CommandFailed(f"look on {host.name} answered wrongly: {error}", node=host.name) from error
+
+    outcomes = fleet.each(one, list(facts), limit_s=limit_s + ROUND_TRIP_S) if facts else {}
+    return {
+        name: Unread(unread=outcome.message) if isinstance(outcome, SparkclusterError) else outcome
+        for name, outcome in outcomes.items()
+    }
+
+
+Question = tuple[str, Endpoint, Verify]
+"""The head, where it serves, and how it is asked."""
+
+
+def _recorded(recorded: dict[str, Any]) -> dict[str, Question]:
+    """What to ask of every group of a recorded release."""
+    verify = Verify.model_validate(recorded.get("playbook", {}).get("verify", {}))
+    return {
+        group: (head, recorded_endpoint(recorded, group), verify) for group, head in recorded_groups(recorded).items()
+    }
+
+
+def _launched(spec: Spec, looks: Mapping[str, Look | Unread]) -> dict[str, Question]:
+    """The same of groups that run without a record, by the launcher documents of their heads."""
+    found: dict[str, Question] = {}
+    for name, one in looks.items():
+        if isinstance(one, Unread) or isinstance(one.ranks, Unread):
+            continue
+        for rank in one.ranks:
+            if rank.running and rank.launcher.get("role") == "head":
+                found[rank.group] = (name, _endpoint(rank, spec), spec.playbook.verify)
+    return found
+
+
+def _endpoint(rank: RankSeen, spec: Spec) -> Endpoint:
+    words = [str(word) for word in rank.launcher.get("engine") or ()]
+
+    def flag(name: str, default: str) -> str:
+        return words[words.index(name) + 1] if name in words[:-1] else default
+
+    host = flag("--host", "127.0.0.1")
+    local = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared, not bound
+    folder = rank.labels.get("io.sparkcluster.rank_dir", "")
+    keyed = f"{folder}/{SECRETS_FILE}" if spec.inventory.api.key is not None and folder else None
+    model = flag("--served-model-name", spec.playbook.model_name)
+    return Endpoint(f"http://{local}:{flag('--port', '8000')}/v1", model, keyed)
+
+
+class _Asking:
+    """One streamed completion of every group, each in a thread that cannot keep the program from ending."""
+
+    def __init__(self, fleet: Fleet, spec: Spec, limit_s: float, report: Report) -> None:
+        self.limit_s = limit_s
+        self._fleet = fleet
+        self._spec = spec
+        self._report = report
+        self._threads: list[threading.Thread] = []
+        self._heads: dict[str, str] = {}
+        self._replies: dict[str, Reply] = {}
+
+    def start(self, questions: Mapping[str, Question]) -> None:
+        """Ask, of the groups whose head is there to be asked."""
+        for group, (head, endpoint, verify) in questions.items():
+            if head in self._fleet.hosts:
+                self._heads[group] = head
+                host = self._fleet.hosts[head]
+                thread = threading.Thread(target=self._ask, args=(group, host, endpoint, verify), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _ask(self, group: str, host: Host, endpoint: Endpoint, verify: Verify) -> None:
+        self._replies[group] = ask(host, group, endpoint, verify, self.limit_s)
+        self._report.progress(host.name, "answered" if self._replies[group].ttft_s is not None else "no answer")
+
+    def replies(self, limit_s: float) -> dict[str, Reply]:
+        """What came within ``limit_s``, by group; one whose node fell silent is a reply that says so."""
+        until = time.monotonic() + limit_s
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        late = f"nothing came within {self.limit_s:.0f} s"
+        return {
+            group: self._replies.get(group) or Reply(group, head, problem="timeout", message=late, limit_s=self.limit_s)
+            for group, head in self._heads.items()
+        }
+
+
+def ask(host: Host, group: str, endpoint: Endpoint, verify: Verify, limit_s: float) -> Reply:
+    """One streamed completion from the head itself; every failure is a reply that names it."""
+    short = verify.model_copy(update={"timeout_s": limit_s, "max_tokens": min(TOKENS, verify.max_tokens)})
+    reply = Reply(group, host.name, limit_s=limit_s)
+    began, first, said, thought = time.monotonic(), None, "", ""
+    try:
+        with stream(host, "ask", ask_request(endpoint, short)) as running:
+            for line in running.lines(limit_s + ROUND_TRIP_S):
+                document = json.loads(line)
+                if document.get("text") or document.get("reasoning"):
+                    first = first or time.monotonic() - began
+                    said += document.get("text") or ""
+                    thought += document.get("reasoning") or ""
+                if "error" in document:
+                    error = document["error"]
+                    problem, message = str(error.get("kind")), str(error.get("message"))
+                    text = said or thought
+                    return dataclasses.replace(reply, ttft_s=first, text=text, problem=problem, message=message)
+                if "done" in document:
+                    done, told = document["done"], answer(document["done"])
+                    ttft_s = told.ttft_s if told.ttft_s is not None else first
+                    finish = done.get("finish_reason")
+                    return dataclasses.replace(
+                        reply,
+                        ttft_s=ttft_s,
+                        tokens_per_s=told.tokens_per_s,
+                        tokens=told.tokens,
+                        text=told.text,
+                        finish=finish,
+                    )
+        raise NotServing("the answer broke off", node=host.name)
+    except (SparkclusterError, ValueError) as failed:
+        kind = "timeout" if getattr(failed, "kind", "") == "CommandTimeout" else "lost"
+        return dataclasses.replace(
+            reply, ttft_s=first, text=said or thought, problem=kind, message=str(failed).partition("\n")[0]
+        )
