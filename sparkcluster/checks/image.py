@@ -2,38 +2,63 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 
+from sparkcluster.checks.compare import listed, odd_ones
 from sparkcluster.checks.registry import Context, Seen, check
-from sparkcluster.facts.engine import engine_of, has_token
-from sparkcluster.facts.model import Image, Unread
+from sparkcluster.facts.engine import builds, engine_of, has_token
+from sparkcluster.facts.model import EngineFacts, Image, Unread
 from sparkcluster.topology import parallel
 
 ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}
+STAGE = "sparkcluster stage INVENTORY image"
 
 
-@check("IMG-001", "Every node has the same image")
+@check(
+    "IMG-001",
+    "Every node has the same image",
+    needs=("image",),
+    scope="container",
+    source="ray-project: `Version mismatch`; eugr/spark-vllm-docker #16",
+    remedy="docker rmi IMAGE on the node that differs, then sparkcluster stage INVENTORY image",
+)
 def same(context: Context) -> Iterator[Seen]:
-    """Ranks of different builds end in `Version mismatch`, or in answers that are wrong."""
+    """Ranks of different builds end in `Version mismatch`, or in answers that are wrong.
+
+    Builds are told apart by the hash of their configuration, which holds environment, entry point and layers; on
+    containerd's image store, which calls one image by several names, by those three. `up` and `stage` replace what
+    differs by what the head of the group has.
+    """
     found = dict(_images(context))
-    marks = {name: _mark(image) for name, image in found.items()}
+    marks = builds({name: context.facts[name] for name in found})
     common = Counter(marks.values()).most_common(1)
     for name, mark in marks.items():
         if mark != common[0][0]:
             reference = str(context.spec.playbook.image)
+            others = [other for other, one in marks.items() if one == common[0][0]]
+            alike = found[name].layers == found[others[0]].layers and found[name].layers
             yield Seen(
                 "error",
                 name,
                 f"{name} has another build of {reference} than the others",
-                f"image ID {found[name].id[:19]}",
-                (f"ssh {name} docker rmi {reference}", "sparkcluster up again, which brings the right one"),
+                f"image ID {found[name].id[:19]}, on {listed(others)} {found[others[0]].id[:19]}"
+                f"{'; layers are the same, environment or entry point are not' if alike else ''}",
+                (f"docker rmi --force {reference}", STAGE),
             )
 
 
-@check("IMG-002", "The image is built for the node's processor")
+@check(
+    "IMG-002",
+    "The image is built for the node's processor",
+    scope="container",
+    source="docs.docker.com, multi-platform images",
+    remedy="docker pull --platform linux/arm64 IMAGE",
+)
 def architecture(context: Context) -> Iterator[Seen]:
-    """Another architecture ends with `exec format error` before the first log line."""
+    """The container ends with `exec format error` before the first log line."""
     for name, image in _images(context):
         node = context.facts[name].architecture
         built = image.architecture
@@ -48,9 +73,14 @@ def architecture(context: Context) -> Iterator[Seen]:
             )
 
 
-@check("IMG-003", "The image holds the engine")
+@check(
+    "IMG-003",
+    "The image holds the engine",
+    source="general",
+    remedy="image in the playbook; with runtime process, runtime.python in the inventory",
+)
 def engine(context: Context) -> Iterator[Seen]:
-    """An image without vLLM, or without a Python that runs, cannot become a rank."""
+    """No rank can be made of an image without vLLM, or without a Python that runs."""
     if not context.docker:
         for name, facts in context.facts.items():
             if facts.engine is None or isinstance(facts.engine, Unread) or not facts.engine.vllm_version:
@@ -73,9 +103,16 @@ def engine(context: Context) -> Iterator[Seen]:
         yield Seen("error", name, summary, seen, ("set image in the playbook to one with vLLM",))
 
 
-@check("IMG-004", "Ray asks its members for a token")
+@check(
+    "IMG-004",
+    "Ray asks its members for a token",
+    severity="warning",
+    scope="interconnect",
+    source="docs.ray.io, Ray token authentication: since 2.52",
+    remedy="an image with Ray 2.52 or newer, or executor: native",
+)
 def token(context: Context) -> Iterator[Seen]:
-    """A Ray before 2.52 has no token: whoever reaches the interconnect can run commands on every node."""
+    """Whoever reaches the interconnect can run commands on every node: a Ray before 2.52 has no token."""
     for group in context.topology.groups:
         found = engine_of(context.facts[group.head.name])
         if found is None or found.ray_version is None:
@@ -91,6 +128,184 @@ def token(context: Context) -> Iterator[Seen]:
             )
 
 
+@check(
+    "IMG-005",
+    "The engine's versions are the same on every node",
+    scope="interconnect",
+    source="ray-project: `Version mismatch: The cluster was started with …`",
+    remedy="the same packages beside runtime.python of every node",
+)
+def versions(context: Context) -> Iterator[Seen]:
+    """Ray refuses its members with `Version mismatch`, and ranks of unlike vLLM wait for one another for ever.
+
+    Told of engines that lie on the nodes themselves (runtime `process`): one image holds the same everywhere, and
+    that it is one is IMG-001. An unlike torch or NCCL alone is a warning.
+    """
+    if context.docker:
+        return
+    for group in context.topology.groups:
+        engines = {name: one for name in group.names if (one := engine_of(context.facts[name])) is not None}
+        unlike: dict[str, list[str]] = {}
+        grave: set[str] = set()
+        for what, values in _packages(engines).items():
+            for odd in odd_ones(values):
+                others = f"{odd.wanted} on {listed(odd.others)}"
+                unlike.setdefault(odd.node, []).append(f"{what} {odd.value}, {others}")
+                if what in {"vLLM", "Ray", "Python"}:
+                    grave.add(odd.node)
+        for name, seen in unlike.items():
+            yield Seen(
+                "error" if name in grave else "warning",
+                name,
+                f"the engine of {name} is unlike that of the others",
+                "; ".join(seen),
+                (
+                    f"install the same versions beside {engines[name].python}",
+                    "or set runtime.python in the inventory to a Python that is the same on every node",
+                ),
+            )
+
+
+@check(
+    "IMG-006",
+    "Ray is there where the ranks meet in it",
+    scope="interconnect",
+    source="vLLM 0.19 and NGC 26.04 come without Ray: `ray: command not found`",
+    remedy="nothing with containers: it is brought; executor: native does without",
+)
+def ray(context: Context) -> Iterator[Seen]:
+    """The worker ends with `ray: command not found` where the image has none and nobody brings it.
+
+    `up` and `stage` bring a Ray that fits to every node, as a file beside the image, and never install anything in
+    it. With runtime `process` nothing is brought.
+    """
+    if context.spec.playbook.executor == "native":
+        return
+    for group in context.topology.groups:
+        for name in group.names if group.size > 1 else ():
+            found = engine_of(context.facts[name])
+            if found is None or not found.vllm_version or found.ray_version is not None:
+                continue
+            insists = context.spec.playbook.executor == "ray"
+            if not context.docker and insists:
+                yield Seen(
+                    "error",
+                    name,
+                    f"{name} has no Ray, and the playbook insists on it",
+                    f"beside {found.python}",
+                    (f"{found.python} -m pip install 'ray>=2.52'", "or set executor: auto in the playbook"),
+                )
+            elif context.docker and not context.facts[name].rays:
+                yield Seen(
+                    "info",
+                    name,
+                    f"the image on {name} has no Ray: up brings one that fits"
+                    if insists
+                    else f"the image on {name} has no Ray: up brings one, or takes vLLM's own multi-node backend",
+                    f"Python {found.python_version}, {found.platform}",
+                    ("sparkcluster stage INVENTORY image   brings it now", "or set executor: native in the playbook"),
+                )
+
+
+@check(
+    "IMG-007",
+    "The image knows the flags of the playbook",
+    source="vLLM: `unrecognized arguments`",
+    remedy="the flag as this image calls it, or an image that knows it",
+)
+def flags(context: Context) -> Iterator[Seen]:
+    """The engine ends with `unrecognized arguments` as soon as it reads its command line.
+
+    The image itself is asked which flags its `vllm serve` takes, once, and the answer is kept under the image's ID.
+    """
+    playbook = context.spec.playbook
+    if playbook.command is not None:
+        return
+    for nodes, known in _asked(context, "flags"):
+        for written, value in playbook.args.items():
+            # vLLM takes a part of a JSON flag behind a dot, as --compilation-config.mode.
+            name = written.replace("_", "-").partition(".")[0]
+            if value is None or {name, f"no-{name}"} & known or name.removeprefix("no-") in known:
+                continue
+            near = get_close_matches(name, known, n=1)
+            yield Seen(
+                "error",
+                nodes,
+                f"the image knows no flag --{name}",
+                f"args.{written} of playbook {playbook.name}",
+                (
+                    f"write {near[0]} in place of {written} in args of the playbook"
+                    if near
+                    else f"take {written} out of args of the playbook, or use an image that knows it",
+                ),
+                ("args", written),
+            )
+
+
+@check(
+    "IMG-008",
+    "The image knows the parsers of the playbook",
+    source="vLLM: `invalid tool call parser`",
+    remedy="a parser that this image has",
+)
+def parsers(context: Context) -> Iterator[Seen]:
+    """The engine ends with `invalid tool call parser` before it loads the model, or with a KeyError.
+
+    A parser that a plugin of the playbook brings along is not judged.
+    """
+    args = {name.replace("_", "-"): (name, value) for name, value in context.spec.playbook.args.items()}
+    for flag, field, plugin in (
+        ("tool-call-parser", "tool_parsers", "tool-parser-plugin"),
+        ("reasoning-parser", "reasoning_parsers", "reasoning-parser-plugin"),
+    ):
+        written, value = args.get(flag, ("", None))
+        if not isinstance(value, str) or args.get(plugin, ("", None))[1]:
+            continue
+        for nodes, known in _asked(context, field):
+            if value not in known:
+                near = get_close_matches(value, known, n=1)
+                yield Seen(
+                    "error",
+                    nodes,
+                    f"the image knows no {flag} {value}",
+                    f"it knows {', '.join(sorted(known))}",
+                    (f"write {flag}: {near[0]}" if near else f"write one of these as {flag} in args of the playbook",),
+                    ("args", written),
+                )
+
+
+@check(
+    "IMG-009",
+    "The image was asked what it holds",
+    severity="info",
+    scope="container",
+    source="general",
+    remedy="sparkcluster stage INVENTORY image",
+)
+def asked(context: Context) -> Iterator[Seen]:
+    """Whether it holds vLLM and Ray, and knows flags and parsers of the playbook, shows when it is staged.
+
+    Nothing is pulled to find out. `up` brings the image, asks it, and stops where it does not fit.
+    """
+    for name, facts in context.facts.items():
+        if isinstance(facts.image, Image) and facts.image.inside is None:
+            yield Seen(
+                "info",
+                name,
+                f"the image on {name} was never asked what it holds",
+                facts.image.reference,
+                ("sparkcluster plan INVENTORY   asks it",),
+            )
+        elif facts.image is None and context.spec.playbook.image is not None:
+            yield Seen(
+                "info",
+                name,
+                f"the image is not on {name} yet: up brings it",
+                f"{context.spec.playbook.image}; engine, flags and parsers could not be asked for",
+                (f"{STAGE}   brings it now",),
+            )
+
+
 def _images(context: Context) -> Iterator[tuple[str, Image]]:
     """Nodes that have the image; where it is missing it is staged before the launch."""
     if context.docker:
@@ -99,6 +314,28 @@ def _images(context: Context) -> Iterator[tuple[str, Image]]:
                 yield name, facts.image
 
 
-def _mark(image: Image) -> str:
-    """What is the same for one build in any image store: its layers, else its digest or ID."""
-    return " ".join(image.layers) if image.layers else image.digest or image.id
+def _packages(engines: Mapping[str, EngineFacts]) -> dict[str, dict[str, str | None]]:
+    """Versions by package and node; of Python what its packages are built for."""
+    return {
+        "vLLM": {name: one.vllm_version for name, one in engines.items()},
+        "Ray": {name: one.ray_version for name, one in engines.items()},
+        "Python": {name: ".".join(re.findall(r"\d+", one.python_version)[:2]) for name, one in engines.items()},
+        "torch": {name: one.torch_version for name, one in engines.items()},
+        "NCCL": {name: one.nccl_version for name, one in engines.items()},
+    }
+
+
+def _asked(context: Context, field: str) -> Iterator[tuple[str | None, frozenset[str]]]:
+    """What the engines answered to one question, each answer once: with its node, or None where all say the same."""
+    answers: dict[frozenset[str], list[str]] = {}
+    for name, facts in context.facts.items():
+        found = engine_of(facts)
+        values = None if found is None else getattr(found, field)
+        if values:
+            answers.setdefault(frozenset(values), []).append(name)
+    for known, names in answers.items():
+        if len(answers) == 1:
+            yield None, known
+        else:
+            for name in names:
+                yield name, known

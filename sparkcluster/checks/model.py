@@ -1,1 +1,151 @@
 """Checks of the weights as they lie on the nodes."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+from sparkcluster.checks.compare import listed
+from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.facts.model import Weights
+
+T = TypeVar("T")
+
+STAGE = "sparkcluster stage INVENTORY weights"
+# What an engine reads; the rest (README, licences, pictures) may differ.
+READ = (".safetensors", ".bin", ".gguf", ".pt", ".json", ".model", ".jinja", ".tiktoken", ".txt", ".py")
+HEAVY = (".safetensors", ".bin", ".gguf", ".pt")
+
+
+@check(
+    "MDL-001",
+    "The weights are whole on every node",
+    needs=("weights",),
+    source="practitioners' reports: loads that die at 73-97 %",
+    remedy=f"{STAGE}, which copies or downloads what is missing",
+)
+def whole(context: Context) -> Iterator[Seen]:
+    """The load dies after minutes, at the file that is missing or cut short, or the model answers garbage.
+
+    Every file that the index names has to be there, and every safetensors file as long as its own header says.
+    Where the weights are not there at all `up` brings them, and it is told for information; a directory of the
+    user's own that lies on no node at all is an error, since nobody can bring it.
+    """
+    model, found = context.spec.playbook.model, _weights(context)
+    sources = [name for name, one in found.items() if one.complete]
+    absent = [name for name, one in found.items() if one.path is None or not one.files]
+    if model.path is not None and absent and not sources and len(absent) == len(found):
+        first = absent[0]
+        host = next(node.host for node in context.spec.inventory.nodes if node.label == first)
+        user = context.facts[first].user
+        yield Seen(
+            "error",
+            None,
+            f"the weights {model.label} lie on no node",
+            f"looked for on {listed(absent)}",
+            (
+                f"rsync -a DIRECTORY/ {user}@{host}:{shlex.quote(model.path)}/",
+                "or set model.id in the playbook to a repository, which can be downloaded",
+            ),
+        )
+        return
+    for name, one in found.items():
+        if one.complete:
+            continue
+        if name in absent:
+            begun = f"; {len(one.truncated)} files were begun" if one.truncated else ""
+            whence = f"copied from {sources[0]}" if sources else "downloaded"
+            yield Seen(
+                "info",
+                name,
+                f"the weights are not on {name} yet: up brings them, {whence}",
+                f"{model.label}{begun}",
+                (f"{STAGE}   brings them now",),
+            )
+            continue
+        told = [f"{file} is missing" for file in one.missing] + [f"{file} is cut short" for file in one.truncated]
+        more = f", and {len(told) - 3} more" if len(told) > 3 else ""
+        yield Seen(
+            "error",
+            name,
+            f"the weights of {model.label} are not whole on {name}",
+            f"{', '.join(told[:3])}{more}, in {one.path}",
+            (STAGE,) if sources or model.id else (f"copy them anew to {one.path}", STAGE),
+        )
+
+
+@check(
+    "MDL-002",
+    "The weights are of one revision on every node",
+    source="huggingface_hub: a branch is what it was when it was downloaded",
+    remedy=f"{STAGE}; revision: COMMIT in the playbook keeps it so",
+)
+def revision(context: Context) -> Iterator[Seen]:
+    """Each rank holds a slice of another model, and what they answer together is garbage."""
+    revisions = {name: one.revision for name, one in _weights(context).items() if one.complete and one.revision}
+    common = _common(revisions)
+    for name, own in revisions.items():
+        if own != common:
+            others = [other for other, one in revisions.items() if one == common]
+            yield Seen(
+                "error",
+                name,
+                f"{name} has another revision of {context.spec.playbook.model.label}",
+                f"{own[:12]}, {str(common)[:12]} on {listed(others)}",
+                (STAGE, f"set model.revision: {common} in the playbook to stay with it"),
+            )
+
+
+@check(
+    "MDL-003",
+    "The files of the model are the same on every node",
+    source="practitioners' reports: garbage from one edited or half-copied file",
+    remedy=f"{STAGE} --verify",
+)
+def alike(context: Context) -> Iterator[Seen]:
+    """One rank reads other weights, another configuration or chat template, and the model answers garbage or hangs.
+
+    Names and sizes are compared here; `stage weights --verify` compares the content. What no engine reads may
+    differ, and of what is not weights or configuration it is a warning.
+    """
+    found = {name: one for name, one in _weights(context).items() if one.complete}
+    common = _common({name: one.revision for name, one in found.items()})
+    judged = {name: one for name, one in found.items() if one.revision == common}
+    sizes = {
+        name: {file.name: file.size_bytes for file in one.files if file.name.endswith(READ)}
+        for name, one in judged.items()
+    }
+    unlike: dict[str, list[tuple[str, str]]] = {}
+    for file in sorted({file for own in sizes.values() for file in own}):
+        held = {name: own.get(file) for name, own in sizes.items()}
+        right = _common(held)
+        for name, size in held.items():
+            if size != right:
+                has = "is not there" if size is None else f"has {size} bytes"
+                wants = "is not on the others" if right is None else f"{right} elsewhere"
+                unlike.setdefault(name, []).append((file, f"{file} {has}, {wants}"))
+    for name, files in unlike.items():
+        grave = any(file.endswith(HEAVY) or file == "config.json" for file, _ in files)
+        more = f"; and {len(files) - 3} more" if len(files) > 3 else ""
+        yield Seen(
+            "error" if grave else "warning",
+            name,
+            f"files of {context.spec.playbook.model.label} on {name} are unlike those of the others",
+            "; ".join(text for _, text in files[:3]) + more,
+            (f"{STAGE} --verify",),
+        )
+
+
+def _weights(context: Context) -> dict[str, Weights]:
+    """Weights of every node, heads first, since they are what is copied from."""
+    ranks = {name: member.rank for name, member in context.topology.members.items()}
+    names = sorted(context.facts, key=lambda name: ranks.get(name, 0))
+    return {name: one for name in names if isinstance(one := context.facts[name].weights, Weights)}
+
+
+def _common(values: Mapping[str, T]) -> T | None:
+    """What most have; where it is even, what the first has."""
+    counts = Counter(values.values())
+    return max(counts, key=lambda value: counts[value], default=None)

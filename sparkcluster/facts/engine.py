@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 from sparkcluster.facts.model import EngineFacts, Facts, Image, Unread, read
@@ -43,3 +44,23 @@ def has_token(engine: EngineFacts | None, *, brought: bool) -> bool:
         return brought
     numbers = tuple(int(number) for number in re.findall(r"\d+", engine.ray_version)[:2])
     return numbers >= RAY_WITH_TOKEN
+
+
+def builds(facts: Mapping[str, Facts]) -> dict[str, str]:
+    """What tells builds of the image apart, for every node that has it: equal for equal builds.
+
+    An image ID is the hash of the image's configuration, environment included, where every engine keeps images in
+    its own store. containerd's store calls the same image by the hash of what it was pulled or loaded as, so that
+    one ID has two names: as soon as one node uses it, layers, entry point and names of variables are compared.
+    """
+    there = {name: one.image for name, one in facts.items() if isinstance(one.image, Image)}
+    engines = [read(facts[name].docker) for name in there]
+    if all(engine is not None and not engine.containerd_store for engine in engines):
+        return {name: image.id for name, image in there.items()}
+    ids = [image.id for image in there.values()]
+    if len(set(ids)) == 1:
+        return dict(zip(there, ids, strict=True))
+    return {
+        name: " ".join([*image.layers, *image.entrypoint, *image.env_names]) if image.layers else image.id
+        for name, image in there.items()
+    }

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from sparkcluster.errors import StageError
+from sparkcluster.facts.engine import builds
 from sparkcluster.facts.model import Facts, Image, Weights, read
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Topology
@@ -116,7 +117,8 @@ def _image(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Stag
     own = {name: facts[name].image for name in names}
     there = {name: one for name, one in own.items() if isinstance(one, Image)}
     first = next(iter(there.values()), None)
-    sources = [name for name, one in there.items() if first is not None and same_image(one, first)]
+    marks = builds({name: facts[name] for name in there})
+    sources = [name for name in there if marks[name] == marks[next(iter(there))]]
     lacking = tuple(
         (name, "another image has its name" if name in there else "not there") for name in names if name not in sources
     )
@@ -128,11 +130,6 @@ def _image(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Stag
         download=tuple(name for name, _ in lacking) if not sources else (),
         size_bytes=first.size_bytes if first is not None else None,
     )
-
-
-def same_image(one: Image, other: Image) -> bool:
-    """Whether two nodes hold one build: the ID differs between image stores, the layers do not."""
-    return one.id == other.id or (bool(one.layers) and one.layers == other.layers)
 
 
 def address(facts: Mapping[str, Facts], topology: Topology, source: str, target: str) -> str:

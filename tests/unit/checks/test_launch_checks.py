@@ -268,7 +268,11 @@ def test_another_build_of_the_image(found, spark):
 
 
 def test_one_build_has_one_mark_in_every_image_store(found, spark):
-    assert found(changes=image(spark, id="sha256:" + "99" * 32)) == []
+    other = image(spark, id="sha256:" + "99" * 32)
+    store = spark().docker.model_copy(update={"containerd_store": True})
+
+    assert only(found(changes=other), "IMG-001").seen.endswith("environment or entry point are not")
+    assert found(changes={**other, "docker": store}) == []
 
 
 def test_an_image_for_another_processor(found, spark):
@@ -283,8 +287,10 @@ def test_an_image_without_the_engine(found, spark):
     assert "runs no Python" in only(found(changes=silent), "IMG-003").summary
 
 
-def test_an_image_that_is_not_there_yet_is_no_finding(found):
-    assert found(changes={"image": None}) == []
+def test_an_image_that_is_not_there_yet_is_told_and_stops_nothing(found):
+    finding = only(found(changes={"image": None}), "IMG-009")
+
+    assert (finding.severity, finding.node) == ("info", "beta")
 
 
 def test_a_ray_without_token(found, spark):

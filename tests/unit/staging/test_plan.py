@@ -61,17 +61,31 @@ def test_another_revision_than_the_heads_is_missing(three):
     assert staging.missing == (("b", "revision r2 in place of r1"),)
 
 
-def test_another_image_under_the_same_name_is_missing_and_another_id_of_the_same_layers_is_not(three):
-    image = {"reference": "i", "id": "sha256:1", "layers": ["l1"], "size_bytes": 9}
+IMAGE = {"reference": "i", "id": "sha256:1", "layers": ["l1"], "size_bytes": 9}
+CONTAINERD = {
+    "version": "29",
+    "storage_driver": "overlayfs",
+    "root_dir": "/d",
+    "runtimes": [],
+    "containerd_store": True,
+}
+
+
+def test_another_image_under_the_same_name_is_missing_and_another_id_in_containerds_store_is_not(three):
     world = three(
         {
-            "a": {"image": image},
-            "b": {"image": {**image, "id": "sha256:2"}},
-            "c": {"image": {**image, "id": "sha256:3", "layers": ["l9"]}},
+            "a": {"image": IMAGE},
+            "b": {"image": {**IMAGE, "id": "sha256:2"}, "docker": CONTAINERD},
+            "c": {"image": {**IMAGE, "id": "sha256:3", "layers": ["l9"]}},
         }
     )
     staging = missing(*world, "image")
     assert (staging.sources, staging.missing) == (("a", "b"), (("c", "another image has its name"),))
+
+
+def test_an_image_that_differs_in_its_environment_alone_is_missing(three):
+    world = three({"a": {"image": IMAGE}, "b": {"image": {**IMAGE, "id": "sha256:2"}}, "c": {"image": IMAGE}})
+    assert missing(*world, "image").missing == (("b", "another image has its name"),)
 
 
 def test_what_nobody_has_is_downloaded_by_the_head_first(three):
