@@ -132,6 +132,13 @@ def lay(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
+def table_flags() -> set[str]:
+    """Long names of the flags in the stub's table."""
+    table = Path(sparkcluster.lab.engine.stub.__file__).parent / "site/stubengine/vllm-0.32-flags.tsv"
+    lines = [line.split("\t")[0] for line in table.read_text().splitlines() if line.startswith("--")]
+    return {name[2:] for line in lines for name in line.split(",") if name.startswith("--")}
+
+
 def test_the_layout_of_vllm_0_32(tmp_path: Path) -> None:
     found = ask(lay(tmp_path, NEW))
     assert found["flags"] == [
@@ -190,9 +197,16 @@ def test_what_is_read_of_vllm_is_what_its_own_parser_takes() -> None:
     found = engine.parse(done.stdout)
     if not str(found["vllm_version"]).startswith("0.32."):
         pytest.skip(f"vLLM {found['vllm_version']} is installed, and the list is of 0.32")
-    table = Path(sparkcluster.lab.engine.stub.__file__).parent / "site/stubengine/vllm-0.32-flags.tsv"
-    lines = [line.split("\t")[0] for line in table.read_text().splitlines() if line.startswith("--")]
-    names = {name[2:] for line in lines for name in line.split(",") if name.startswith("--")}
-    assert set(found["flags"]) == names
+    assert set(found["flags"]) == table_flags()
     assert {"hermes", "qwen3_coder", "openai"} <= set(found["tool_parsers"])
     assert {"qwen3", "deepseek_r1"} <= set(found["reasoning_parsers"])
+
+
+def test_the_stub_takes_for_its_flags_what_its_table_has() -> None:
+    """Its image is asked like any other, so a playbook's flags are checked in the lab too."""
+    site = Path(sparkcluster.lab.engine.stub.__file__).parent / "site"
+    found = ask(site)
+    assert set(found["flags"]) == table_flags()
+    assert {"hermes", "qwen3_coder", "openai"} <= set(found["tool_parsers"])
+    assert {"qwen3", "deepseek_r1"} <= set(found["reasoning_parsers"])
+    assert found["vllm_version"].startswith("0.32.")
