@@ -70,6 +70,16 @@ def load_playbook(path: Path, overlays: Sequence[str] = ()) -> Playbook:
     return read_playbook(path, overlays)[0]
 
 
+def load_named(wanted: str) -> Playbook:
+    """The playbook of a name or path, overlays behind its ``+``; looked up from the current directory.
+
+    Raises:
+        UsageError, SpecError: as :func:`load`.
+    """
+    path, overlays = _named(wanted, [Path()], other_than=None)
+    return load_playbook(path, overlays)
+
+
 def read_playbook(path: Path, overlays: Sequence[str] = ()) -> tuple[Playbook, Document]:
     """The same, with the document that it is the sum of.
 

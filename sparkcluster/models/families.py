@@ -1,0 +1,251 @@
+"""Which memory each layer of a family has, read as vLLM 0.32 and transformers 5 read the same config.json.
+
+A family that remembers in another way than those written here is refused by name: a number that is made up is worse
+than none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from sparkcluster.errors import UsageError
+from sparkcluster.models.layers import Attention, Cache, Latent, State
+from sparkcluster.models.read import Document
+
+# ModelArchConfigConvertorBase.is_deepseek_mla, less those with a cache of another shape (UNKNOWN).
+LATENT = {
+    "axk1",
+    "deepseek_v2",
+    "deepseek_v3",
+    "glm4_moe_lite",
+    "kimi_k2",
+    "longcat_flash",
+    "pangu_ultra_moe",
+}
+UNKNOWN = {
+    "bailing_hybrid",
+    "deepseek_v32",
+    "deepseek_v4",
+    "deepseek_v41",
+    "dots3_note",
+    "glm5_next",
+    "glm5_next_text",
+    "glm_moe_dsa",
+    "hy_v4",
+    "kimi_k3",
+    "kimi_linear",
+    "minimax",
+    "minimax_m3",
+    "nemotron-nas",
+    "qwen4_exp",
+    "qwen4_exp_text",
+    "zamba2",
+}
+ATTENTION_WORDS = {"full_attention", "attention", "*"}
+SILENT_WORDS = {"mlp", "moe", "-", "E", "O"}
+STATE_WORDS = {"mamba", "mamba2", "linear_attention", "conv", "M"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shape:
+    """What every family has."""
+
+    model_type: str
+    layers: int
+    heads: int
+    hidden: int
+    head_dim: int
+
+
+def caches(text: Document, shape: Shape) -> list[Cache]:
+    """What each layer remembers, in order; layers without memory are left out.
+
+    Raises:
+        UsageError: the family, or a kind of layer, is not known here.
+    """
+    if shape.model_type in UNKNOWN or text.has("linear_attn_config") or text.has("block_configs"):
+        raise UsageError(
+            f"{text.name}: the memory of {shape.model_type or 'this model'} is not known to fit",
+            hint="start it once, and read `GPU KV cache size` in sparkcluster logs INVENTORY",
+        )
+    if shape.model_type in LATENT and text.has("kv_lora_rank"):
+        latent = Latent(text.number("kv_lora_rank", most=1 << 16), text.number("qk_rope_head_dim", most=1 << 14))
+        twice = 2 if shape.model_type == "longcat_flash" else 1
+        return [latent] * (shape.layers * twice)
+    if shape.model_type in {"mamba", "falcon_mamba"}:
+        return [_mamba1(text, shape)] * shape.layers
+    if shape.model_type == "mamba2":
+        return [_mamba2(text, shape)] * shape.layers
+    if shape.heads == 0:
+        raise text.refused("num_attention_heads", "is missing")
+    if shape.model_type == "falcon_h1":
+        return [one for _ in range(shape.layers) for one in (_mamba2(text, shape), _attention(text, shape))]
+    kinds = _kinds(text, shape)
+    shared = text.number("num_kv_shared_layers", default=0, least=0, most=shape.layers)
+    return [one for kind in kinds[: shape.layers - shared] for one in _of(kind, text, shape)]
+
+
+def _of(kind: str, text: Document, shape: Shape) -> list[Cache]:
+    if kind in SILENT_WORDS:
+        return []
+    if kind in STATE_WORDS:
+        return [_state(kind, text, shape)]
+    if kind in ATTENTION_WORDS:
+        return [_attention(text, shape, everywhere=True)]
+    if kind == "sliding_attention":
+        return [_attention(text, shape, window=text.number("sliding_window", "window_size"))]
+    if kind == "chunked_attention":
+        return [_attention(text, shape, chunk=text.number("attention_chunk_size"))]
+    raise text.refused("layer_types", f"names a kind of layer that is not known here: {kind[:40]}")
+
+
+def _kinds(text: Document, shape: Shape) -> Sequence[str]:  # noqa: PLR0911 - one way of writing it after another
+    """One word for each layer: what it is."""
+    layers = shape.layers
+    pattern = text.text("hybrid_override_pattern") or text.text("hybrid_layer_pattern")
+    if pattern and shape.model_type.startswith("nemotron"):
+        pattern = pattern.replace("|", "")
+        if len(pattern) != layers:
+            raise text.refused("hybrid_override_pattern", f"names {len(pattern)} layers, the model has {layers}")
+        return pattern
+    for key in ("layer_types", "layers_block_type"):
+        words = text.words(key, layers)
+        if words is not None:
+            return words
+    if text.has("attn_layer_indices"):  # bamba
+        full = set(text.numbers("attn_layer_indices"))
+        return ["attention" if at in full else "mamba" for at in range(layers)]
+    if text.has("attn_layer_period"):  # jamba
+        period = text.number("attn_layer_period", most=1024)
+        offset = text.number("attn_layer_offset", default=0, least=0, most=1024)
+        return ["attention" if at % period == offset else "mamba" for at in range(layers)]
+    if text.has("linear_num_value_heads"):  # qwen3-next, qwen3.5, qwen3.6
+        every = text.number("full_attention_interval", default=4, most=1024)
+        return ["linear_attention" if (at + 1) % every else "full_attention" for at in range(layers)]
+    if text.has("full_attn_idxs"):  # lfm2
+        full = set(text.numbers("full_attn_idxs"))
+        return ["full_attention" if at in full else "conv" for at in range(layers)]
+    return _windows(text, shape)
+
+
+def _windows(text: Document, shape: Shape) -> list[str]:
+    """The defaults that transformers gives to families whose files may leave layer_types out."""
+    layers, family = shape.layers, shape.model_type
+    slides = text.number("sliding_window", default=0, least=0) > 0
+    if family in {"gemma2", "gpt_oss"} and slides:
+        return ["full_attention" if at % 2 else "sliding_attention" for at in range(layers)]
+    if family.startswith(("gemma3", "cohere2")) and slides:
+        usual = 4 if family.startswith("cohere2") else 6
+        every = text.number("sliding_window_pattern", "_sliding_window_pattern", default=usual, most=1024)
+        return ["sliding_attention" if (at + 1) % every else "full_attention" for at in range(layers)]
+    if family.startswith("llama4") and text.has("attention_chunk_size"):
+        every = text.number("no_rope_layer_interval", default=4, most=1024)
+        without = text.numbers("no_rope_layers") or [int((at + 1) % every != 0) for at in range(layers)]
+        if len(without) != layers:
+            raise text.refused("no_rope_layers", f"names {len(without)} layers, the model has {layers}")
+        return ["chunked_attention" if one else "full_attention" for one in without]
+    if family.startswith(("qwen2", "qwen3")):
+        first = text.number("max_window_layers", default=layers, least=0, most=1 << 16)
+        slides = slides and text.flag("use_sliding_window", default=False)
+        return ["sliding_attention" if slides and at >= first else "full_attention" for at in range(layers)]
+    if family == "mistral" and "sliding_window" not in text.values:
+        raise text.refused("sliding_window", "is missing, and transformers takes 4096 then: write it, or null")
+    slides = slides and text.flag("use_sliding_window", default=True)
+    return ["sliding_attention" if slides else "full_attention"] * layers
+
+
+def _attention(
+    text: Document, shape: Shape, *, window: int | None = None, chunk: int | None = None, everywhere: bool = False
+) -> Attention:
+    heads = text.number("num_key_value_heads", "num_kv_heads", "n_head_kv", default=shape.heads, most=4096)
+    head_dim = shape.head_dim
+    if shape.model_type.startswith("gemma4") and everywhere:
+        # Full attention of Gemma 4 has heads of its own size and number (vllm/model_executor/models/gemma4.py).
+        head_dim = text.number("global_head_dim", default=head_dim, most=1 << 14)
+        if text.flag("attention_k_eq_v", default=False):
+            heads = text.number("num_global_key_value_heads", default=heads, most=4096)
+    if head_dim < 1:
+        raise text.refused("head_dim", "is missing, and hidden_size is smaller than num_attention_heads")
+    value = text.number("v_head_dim", default=head_dim, most=1 << 14) if shape.model_type == "mimo_v2" else head_dim
+    return Attention(heads, head_dim, value, window, chunk)
+
+
+def _state(kind: str, text: Document, shape: Shape) -> State:
+    if kind == "conv":
+        width = text.number("conv_dim", default=shape.hidden)
+        return State("convolution", width, text.number("conv_L_cache", most=1024))
+    if kind == "linear_attention":
+        values = text.number("linear_num_value_heads", most=4096)
+        value_dim = text.number("linear_value_head_dim", most=1 << 14)
+        key_dim = text.number("linear_key_head_dim", most=1 << 14)
+        keys = text.number("linear_num_key_heads", most=4096)
+        kernel = text.number("linear_conv_kernel_dim", most=1024)
+        return State("delta", values * value_dim, kernel, values, value_dim, key_dim, keys)
+    if shape.model_type == "jamba":
+        return _mamba1(text, shape)
+    return _mamba2(text, shape)
+
+
+def _mamba1(text: Document, shape: Shape) -> State:
+    expand = text.number("mamba_expand", "expand", default=2, most=1024)
+    width = text.number("intermediate_size", default=expand * shape.hidden) if shape.model_type != "jamba" else 0
+    return State(
+        "mamba1",
+        width or expand * shape.hidden,
+        text.number("mamba_d_conv", "conv_kernel", most=1024),
+        state_size=text.number("mamba_d_state", "state_size", most=1 << 16),
+    )
+
+
+def _mamba2(text: Document, shape: Shape) -> State:
+    heads = text.number("mamba_num_heads", "mamba_n_heads", "n_mamba_heads", "num_heads", most=1 << 14)
+    head_dim = text.number("mamba_head_dim", "mamba_d_head", "mamba_headdim", "head_dim", most=1 << 14)
+    expand = text.number("mamba_expand", "expand", default=2, most=1024)
+    width = heads * head_dim
+    if not shape.model_type.startswith("nemotron"):
+        width = text.number("mamba_d_ssm", default=expand * shape.hidden)
+    return State(
+        "mamba2",
+        width,
+        text.number("mamba_d_conv", "conv_kernel", default=4, most=1024),
+        heads,
+        head_dim,
+        text.number("ssm_state_size", "mamba_d_state", "state_size", most=1 << 16),
+        text.number("n_groups", "mamba_n_groups", "mamba_ngroups", default=1, most=1 << 14),
+        text.number("chunk_size", "mamba_chunk_size", default=256, most=1 << 16),
+    )
+
+
+def drafts(text: Document, shape: Shape, own: Sequence[Cache]) -> list[Cache]:
+    """What the multi-token-prediction layers remember that come along with a checkpoint; like its full attention."""
+    count = text.number(
+        "mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_layers", default=0, least=0, most=64
+    )
+    if count == 0 and shape.model_type == "qwen3_next":
+        count = 1  # vllm/config/speculative.py takes one where the file does not say
+    like = next((one for one in own if isinstance(one, Latent)), None) or next(
+        (one for one in own if isinstance(one, Attention) and one.window is None and one.chunk is None), None
+    )
+    return [like] * count if like is not None else []
+
+
+def state_dtype(text: Document, model_type: str) -> str | None:
+    """The dtype that the recurrent states have unless the user says another; None: the model's own.
+
+    ``vllm/model_executor/models/config.py``: NemotronHForCausalLMConfig, Qwen3_5ForConditionalGenerationConfig.
+    """
+    if model_type.startswith("nemotron"):
+        return text.text("mamba_ssm_cache_dtype", "float32")
+    if model_type.startswith("qwen3_5"):
+        return text.text("mamba_ssm_dtype") or None
+    return None
+
+
+def expert_layers(text: Document, layers: int) -> int:
+    """How many layers have a mixture of experts."""
+    pattern = text.text("hybrid_override_pattern")
+    if pattern:
+        return sum(one in "EO" for one in pattern)
+    dense = text.number("first_k_dense_replace", "num_dense_layers", default=0, least=0, most=layers)
+    return layers - dense

@@ -1,0 +1,250 @@
+"""Whether a model fits a Spark, at which --gpu-memory-utilization, and what is left: pure arithmetic.
+
+vLLM takes ``utilization x what it sees`` as its budget, subtracts weights, what a step needs and what the driver
+takes, and makes the KV cache of the rest (``Worker.determine_available_memory`` in ``vllm/v1/worker/gpu_worker.py``).
+Weights and KV cache follow from the model; what a step needs does not, and is estimated by ``runtime``, whose
+constants were set so that two public measurements come out. docs/fit.md shows how well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from sparkcluster.models.config import ModelConfig
+from sparkcluster.models.kv import Engine, Layout, layout, model_dtype
+from sparkcluster.models.layers import State
+from sparkcluster.models.weights import Weights
+
+GB = 10**9
+GIB = 1 << 30
+
+INSTALLED_GIB = 128
+"""A Spark's 128 GB are GiB: ``/proc/meminfo`` of one says 127,535,084 kB, and CUDA sees as much."""
+VISIBLE = 127_535_084 * 1024 / (INSTALLED_GIB * GIB)
+"""What Linux and CUDA see of the memory installed; firmware keeps the rest."""
+SYSTEM_BYTES = 5 * GIB
+"""A Spark's own use: from 4.9 GB were measured before the engine started (github.com/Sggin1/DGX-SPARK,
+nvfp4-guide)."""
+HOST_BYTES = 3 * GIB
+"""What the engine's processes take beside their budget: 2.9 and 3.0 GB, of the same measurements."""
+
+DRIVER_BYTES = int(1.1 * GIB)
+GRAPHS_BYTES = int(0.5 * GIB)
+ENCODER_BYTES = int(2.0 * GIB)
+NETWORK_BYTES = int(0.5 * GIB)
+CEILING = 0.90
+"""Above it, Sparks were seen to lose the GPU's channel (Xid 43) or to be killed for memory."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Machine:
+    """The memory of one node.
+
+    Attributes:
+        installed_bytes: as it is sold.
+        visible_bytes: MemTotal.
+        system_bytes: what is in use without us.
+    """
+
+    installed_bytes: int
+    visible_bytes: int
+    system_bytes: int = SYSTEM_BYTES
+
+
+def spark(memory_gb: float = INSTALLED_GIB) -> Machine:
+    """A Spark, or a machine like it, by the memory on its label."""
+    installed = int(memory_gb * GIB)
+    return Machine(installed, int(installed * VISIBLE))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fit:
+    """What one node holds, at one utilization.
+
+    Attributes:
+        runtime_bytes: what a step and the driver need beside weights and KV cache; estimated.
+        budget_bytes: what the engine may take in all.
+        pool_bytes: KV cache; negative where not even the weights fit.
+        tokens: GPU KV cache size, as vLLM logs it.
+        concurrency: Maximum concurrency, as vLLM logs it.
+        wanted: requests of full context at once that were asked for.
+        left_bytes: what the system has when all is taken.
+        smallest: the smallest utilization, in hundredths, that holds ``wanted``; above 1 where none does.
+        problems: why it does not fit; none where it does.
+        advice: what to change, in order; also where it fits, and something is near a limit.
+    """
+
+    engine: Engine
+    machine: Machine
+    layout: Layout
+    weights: Weights
+    runtime_bytes: int
+    utilization: float
+    budget_bytes: int
+    pool_bytes: int
+    tokens: int
+    concurrency: float
+    wanted: int
+    left_bytes: int
+    smallest: float
+    problems: tuple[str, ...]
+    advice: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the engine starts, and holds what was asked for."""
+        return not self.problems
+
+
+def runtime(config: ModelConfig, engine: Engine) -> int:
+    """Bytes that a step of ``engine`` and the driver need beside weights and KV cache.
+
+    An estimate: activations of the largest batch (the residual stream and its copies, the experts' two
+    intermediates, the states' chunks), the logits of a full batch of sequences, CUDA graphs since vLLM 0.21
+    counts them, the encoder's own profiling, buffers of NCCL.
+    """
+    if engine.device == "cpu":
+        return 2 * GIB
+    tokens = engine.batched_tokens
+    wide = max(config.feed_forward, 2 * config.hidden)
+    each = 4 * config.hidden + 2 * wide / engine.ranks
+    if config.experts is not None:
+        chosen = min(8, config.experts.count)
+        each = 4 * config.hidden + chosen * (config.hidden + 2 * config.experts.width / engine.ranks)
+    states = max((one.recurrent_numbers(engine.ranks) for one in config.caches if isinstance(one, State)), default=0)
+    numbers = tokens * each + states * tokens / 128
+    logits = 2 * min(engine.sequences, tokens) * config.vocabulary * 4
+    total = DRIVER_BYTES + 2 * numbers + logits
+    if not engine.eager and engine.version >= (0, 21):
+        total += GRAPHS_BYTES
+    if config.multimodal:
+        total += ENCODER_BYTES
+    if engine.ranks * engine.stages > 1:
+        total += NETWORK_BYTES
+    return int(total)
+
+
+def fit(
+    config: ModelConfig,
+    engine: Engine,
+    weights: Weights,
+    machine: Machine,
+    *,
+    utilization: float | None,
+    wanted: int = 1,
+) -> Fit:
+    """Whether a model fits one node.
+
+    Args:
+        config: the model.
+        engine: how it is started.
+        weights: of one rank.
+        machine: the node's memory.
+        utilization: --gpu-memory-utilization; None for the smallest that holds ``wanted``.
+        wanted: requests of full context at once.
+
+    Raises:
+        UsageError: the engine cannot be started so with this model.
+    """
+    model_dtype(config, engine)
+    cache = layout(config, engine)
+    fixed = weights.rank_bytes + runtime(config, engine)
+    smallest = math.ceil((fixed + cache.bytes_for(wanted)) / machine.visible_bytes * 100) / 100
+    taken = utilization if utilization is not None else max(smallest, 0.01)
+    budget = math.ceil(machine.visible_bytes * taken)
+    pool = budget - fixed
+    left = machine.visible_bytes - budget - HOST_BYTES
+    problems, advice = [], []
+    if pool < cache.bytes_for(wanted):
+        problems.append(_too_small(cache, pool, weights, budget, wanted))
+        advice += _smaller(config, cache, engine, machine, fixed=fixed, wanted=wanted, smallest=smallest)
+    if left < machine.system_bytes:
+        problems.append(
+            f"{left / GB:.1f} GB would be left for the system, which takes {machine.system_bytes / GB:.1f} GB"
+        )
+        most = (
+            math.floor((machine.visible_bytes - HOST_BYTES - machine.system_bytes) / machine.visible_bytes * 100) / 100
+        )
+        if most >= smallest and taken > most:
+            advice.append(f"set gpu-memory-utilization to {most:.2f} or less")
+    elif taken > CEILING:
+        advice.append(
+            f"gpu-memory-utilization {taken:.2f} is above {CEILING:.2f}, where Sparks have crashed: set it lower"
+        )
+    return Fit(
+        engine=engine,
+        machine=machine,
+        layout=cache,
+        weights=weights,
+        runtime_bytes=fixed - weights.rank_bytes,
+        utilization=taken,
+        budget_bytes=budget,
+        pool_bytes=pool,
+        tokens=cache.tokens(max(0, pool)),
+        concurrency=cache.concurrency(max(0, pool)),
+        wanted=wanted,
+        left_bytes=left,
+        smallest=smallest,
+        problems=tuple(problems),
+        advice=tuple(dict.fromkeys(advice)),
+    )
+
+
+def largest_context(config: ModelConfig, engine: Engine, pool_bytes: int, wanted: int = 1) -> int:
+    """The longest context of which ``wanted`` requests fit into a pool, in tokens; 0 where none does."""
+
+    def holds(context: int) -> bool:
+        return layout(config, dataclasses.replace(engine, context=context)).bytes_for(wanted) <= pool_bytes
+
+    low, high = 0, engine.context
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
+def _too_small(cache: Layout, pool: int, weights: Weights, budget: int, wanted: int) -> str:
+    if pool <= 0:
+        return (
+            f"weights of {weights.rank_bytes / GB:.1f} GB and what a step needs are "
+            f"{-pool / GB:.1f} GB more than the {budget / GB:.1f} GB that the engine may take"
+        )
+    of = "one request" if wanted == 1 else f"{wanted} requests"
+    return (
+        f"{of} of {cache.engine.context:,} tokens needs {cache.bytes_for(wanted) / GB:.1f} GB of KV cache"
+        f", and there is {pool / GB:.1f} GB"
+    )
+
+
+def _smaller(
+    config: ModelConfig,
+    cache: Layout,
+    engine: Engine,
+    machine: Machine,
+    *,
+    fixed: int,
+    wanted: int,
+    smallest: float,
+) -> list[str]:
+    """What to change so that it fits, the least painful first."""
+    advice = []
+    room = machine.visible_bytes - HOST_BYTES - machine.system_bytes - fixed
+    most = math.floor((room + fixed) / machine.visible_bytes * 100) / 100
+    if smallest <= most:
+        return [f"set gpu-memory-utilization to {smallest:.2f}"]
+    if room > 0:
+        context = largest_context(config, engine, room, wanted) // 1024 * 1024
+        if context:
+            advice.append(f"set max-model-len to {context}, with gpu-memory-utilization {most:.2f}")
+        requests = room // cache.request_bytes - 1
+        if wanted > 1 and requests >= 1:
+            advice.append(f"plan for {requests} requests of full context at once in place of {wanted}")
+        if engine.kv_dtype == "auto" and config.quantization.kv_dtype is None:
+            advice.append("set kv-cache-dtype to fp8, where the model stands it")
+    nodes = 2 * engine.ranks
+    if config.heads and config.heads % nodes == 0:
+        advice.append(f"serve it on {nodes} Sparks: tensor_parallel {nodes}")
+    if config.quantization.bits_per_weight is None or config.quantization.bits_per_weight > 8:
+        advice.append("use a checkpoint with smaller weights, as NVFP4 or FP8")
+    return advice or ["use a smaller model"]

@@ -1,0 +1,356 @@
+"""vLLM's bookkeeping of the KV cache: blocks, groups of layers that share them, and the two figures that it logs.
+
+Read in vLLM 0.32.0 (``vllm/v1/core/kv_cache_utils.py``: get_kv_cache_groups, unify_kv_cache_spec_page_size,
+_get_kv_cache_groups_uniform_page_size, get_max_concurrency_for_kv_cache_config; ``vllm/v1/kv_cache_interface.py``:
+max_memory_usage_bytes of each spec; ``vllm/platforms/interface.py``: _align_hybrid_block_size) and, for where it
+differs, in 0.17.1, 0.19.0, 0.20.0, 0.23.0, 0.26.0 and 0.29.0. ``SINCE`` has what changed, and the oldest of those
+versions that has it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from sparkcluster.errors import UsageError
+from sparkcluster.models.config import DTYPE_BYTES, ModelConfig
+from sparkcluster.models.layers import Attention, Cache, Latent, State
+
+Version = tuple[int, int]
+
+SINCE: dict[str, Version] = {
+    "wide groups up to half as large again": (0, 19),
+    "size is concurrency times context": (0, 23),
+    "hybrid models cache prefixes": (0, 26),
+    "two batches in flight": (0, 26),
+    "Mamba-2 keeps a checkpoint of prefill": (0, 29),
+    "states are cached at block ends alone": (0, 29),
+    "one block is held back": (0, 29),
+}
+NEWEST: Version = (0, 32)
+
+# Kernel block sizes and default block size: CPU_ATTN 32 and 128, CPU_MLA 16; FlashAttention, FlashInfer and Triton 16.
+KERNEL_BLOCK = {"gpu": 16, "cpu": 32}
+DEFAULT_BLOCK = {"gpu": 16, "cpu": 128}
+LATENT_BLOCK = {"gpu": 64, "cpu": 16}
+LATENT_HYBRID_BLOCK = 128
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Engine:
+    """How vLLM is started, as far as its KV cache is concerned.
+
+    Attributes:
+        version: of vLLM.
+        ranks: tensor parallel size.
+        stages: pipeline parallel size.
+        context: --max-model-len.
+        sequences: --max-num-seqs.
+        batched_tokens: --max-num-batched-tokens.
+        block_size: --block-size; None for vLLM's own choice.
+        kv_dtype: --kv-cache-dtype.
+        dtype: --dtype.
+        state_dtype: --mamba-ssm-cache-dtype.
+        convolution_dtype: --mamba-cache-dtype.
+        prefix_caching: None for vLLM's default.
+        drafted: tokens that speculative decoding proposes at once; 0 without it.
+        own_drafts: whether the model's own multi-token-prediction layers draft.
+    """
+
+    context: int
+    version: Version = NEWEST
+    device: Literal["gpu", "cpu"] = "gpu"
+    ranks: int = 1
+    stages: int = 1
+    sequences: int = 1024
+    batched_tokens: int = 8192
+    block_size: int | None = None
+    kv_dtype: str = "auto"
+    dtype: str = "auto"
+    state_dtype: str = "auto"
+    convolution_dtype: str = "auto"
+    prefix_caching: bool | None = None
+    async_scheduling: bool = True
+    drafted: int = 0
+    own_drafts: bool = False
+    eager: bool = False
+
+    def has(self, change: str) -> bool:
+        """Whether this version has what ``SINCE`` calls ``change``."""
+        return self.version >= SINCE[change]
+
+    @property
+    def in_flight(self) -> int:
+        """Tokens that are scheduled and not yet settled."""
+        twice = self.async_scheduling and self.device == "gpu" and self.has("two batches in flight")
+        return self.batched_tokens * (self.stages + 1 if twice else self.stages)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Page:
+    """One block of one layer.
+
+    Attributes:
+        kind: what the layer is to the bookkeeping.
+        reach: tokens of the window or chunk; 0 where there is none.
+        block: tokens of a block; for a state, of its checkpoint interval.
+        size_bytes: of the block.
+        checkpoint: further blocks that a state keeps of prefill.
+    """
+
+    kind: Literal["full", "sliding", "chunked", "state"]
+    block: int
+    size_bytes: int
+    reach: int = 0
+    checkpoint: int = 0
+
+    def blocks(self, engine: Engine, mode: str) -> int:
+        """Blocks that one request of full context holds."""
+        if self.kind == "full":
+            return _ceil(engine.context, self.block)
+        if self.kind == "sliding":
+            return _ceil(min(self.reach - 1 + engine.in_flight, engine.context), self.block) + 1
+        if self.kind == "chunked":
+            return _ceil(min(self.reach + engine.in_flight, engine.context), self.block)
+        if mode == "all":
+            return _ceil(engine.context, self.block) + engine.drafted
+        return (2 + self.checkpoint if mode == "align" else 1) + engine.drafted
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """The KV cache of one rank, as blocks that all groups draw from one pool.
+
+    Attributes:
+        groups: for each group, its page and how many layers share it.
+        block_bytes: what one block of the pool takes on one rank.
+        request_blocks: blocks that one request of full context holds.
+    """
+
+    engine: Engine
+    groups: tuple[tuple[Page, int], ...]
+    block_bytes: int
+    request_blocks: int
+
+    @property
+    def request_bytes(self) -> int:
+        """What one request of full context holds on one rank."""
+        return self.request_blocks * self.block_bytes
+
+    @property
+    def least_bytes(self) -> int:
+        """The smallest pool that vLLM starts with: one request of full context, and the block it holds back."""
+        return self.bytes_for(1)
+
+    def bytes_for(self, requests: int) -> int:
+        """The smallest pool that holds ``requests`` requests of full context."""
+        return (requests * self.request_blocks + int(self.engine.has("one block is held back"))) * self.block_bytes
+
+    def blocks(self, pool_bytes: int) -> int:
+        """Blocks of a pool."""
+        return max(0, pool_bytes // self.block_bytes)
+
+    def concurrency(self, pool_bytes: int) -> float:
+        """``Maximum concurrency`` as vLLM logs it: requests of full context."""
+        return self.blocks(pool_bytes) / self.request_blocks
+
+    def tokens(self, pool_bytes: int) -> int:
+        """``GPU KV cache size`` as vLLM logs it.
+
+        That is concurrency times context; before 0.23 it was blocks over groups times tokens of a block, which
+        says too little where windows or states need fewer blocks than full attention.
+        """
+        if self.engine.has("size is concurrency times context"):
+            return int(self.concurrency(pool_bytes) * self.engine.context)
+        return self.blocks(pool_bytes) // len(self.groups) * min(page.block for page, _ in self.groups)
+
+    @property
+    def token_bytes(self) -> float:
+        """Bytes of the pool on one rank for each token that vLLM says fits."""
+        pool = 100_000 * self.block_bytes
+        return pool / max(1, self.tokens(pool))
+
+
+def layout(config: ModelConfig, engine: Engine) -> Layout:
+    """The KV cache that ``engine`` makes for a model.
+
+    Raises:
+        UsageError: a dtype that is not known, or a parallel size that does not divide the model.
+    """
+    _divides(config, engine)
+    mode = state_mode(config, engine)
+    own = [*config.caches, *(config.drafts if engine.own_drafts else ())]
+    pages = _pages(own, config, engine, mode)
+    groups = _groups(pages, engine)
+    block_bytes = max(sum(_ceil(count, engine.stages) * page.size_bytes for page, count in group) for group in groups)
+    requests = sum(max(page.blocks(engine, mode) for page, _ in group) for group in groups)
+    told = tuple((group[0][0], sum(count for _, count in group)) for group in groups)
+    return Layout(engine, told, block_bytes, requests)
+
+
+def number_bytes(dtype: str, model_dtype: str) -> float:
+    """Bytes of one number of a KV cache of ``dtype`` as --kv-cache-dtype names it.
+
+    Raises:
+        UsageError: the dtype is not known here.
+    """
+    if dtype == "auto":
+        return DTYPE_BYTES[model_dtype]
+    if dtype in DTYPE_BYTES:
+        return DTYPE_BYTES[dtype]
+    if dtype in {"fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"}:
+        return 1
+    if dtype in {"nvfp4", "nvfp4_4over6"}:
+        return 9 / 16  # half a byte, and one byte of scale for each 16
+    raise UsageError(f"a KV cache of dtype {dtype[:40]} is not known to fit", hint="use auto, bfloat16, fp8 or nvfp4")
+
+
+def model_dtype(config: ModelConfig, engine: Engine) -> str:
+    """Dtype of activations; float32 becomes bfloat16 unless it was asked for.
+
+    Raises:
+        UsageError: --dtype names none.
+    """
+    known = {"half": "float16", "float": "float32"}.get(engine.dtype, engine.dtype)
+    if known == "auto":
+        return "bfloat16" if config.dtype in {"float32", "float8_e4m3fn", "float8_e5m2"} else config.dtype
+    if known not in DTYPE_BYTES:
+        raise UsageError(f"dtype {engine.dtype[:40]} is not known", hint="use auto, bfloat16, float16 or float32")
+    return known
+
+
+def state_mode(config: ModelConfig, engine: Engine) -> str:
+    """How states are kept for prefix caching: not at all, at block ends (align), or at each of them (all)."""
+    caching = engine.prefix_caching
+    if caching is None:
+        caching = not config.attention_free and engine.has("hybrid models cache prefixes")
+    if not caching or not any(isinstance(one, State) for one in config.caches):
+        return "none"
+    everywhere = any(isinstance(one, State) and one.kind == "mamba2" for one in config.caches)
+    old = not engine.has("states are cached at block ends alone")
+    return "all" if old and everywhere else "align"
+
+
+def _divides(config: ModelConfig, engine: Engine) -> None:
+    ranks = engine.ranks
+    if config.heads and config.heads % ranks:
+        raise UsageError(
+            f"{config.heads} attention heads of {config.name} cannot be shared by {ranks} ranks",
+            hint="set tensor_parallel in the playbook to a divisor",
+        )
+    heads = config.kv_heads
+    if heads is not None and heads % ranks and ranks % heads:
+        raise UsageError(
+            f"{heads} KV heads of {config.name} cannot be shared by {ranks} ranks",
+            hint="set tensor_parallel in the playbook to a divisor or a multiple",
+        )
+    for one in config.caches:
+        if isinstance(one, State) and one.kind != "convolution" and (one.heads % ranks and one.kind != "mamba1"):
+            raise UsageError(
+                f"{one.heads} state heads of {config.name} cannot be shared by {ranks} ranks",
+                hint="set tensor_parallel in the playbook to a divisor",
+            )
+
+
+def _pages(own: Sequence[Cache], config: ModelConfig, engine: Engine, mode: str) -> list[Page]:
+    model = model_dtype(config, engine)
+    kv_dtype = engine.kv_dtype
+    if kv_dtype == "auto":
+        kv_dtype = config.quantization.kv_dtype or "auto"
+    each = number_bytes(kv_dtype, model)
+    first = next((one for one in own if not isinstance(one, State)), None)
+    token = math.floor(first.numbers_per_token(engine.ranks) * each) if first is not None else 0
+    states = [_state_bytes(one, config, engine, model) for one in own if isinstance(one, State)]
+    block = _block(config, engine, own, token=token, state=max(states, default=0), mode=mode)
+    padded = block * token if first is not None else 0
+    pages: list[Page] = []
+    sizes = iter(states)
+    for one in own:
+        if isinstance(one, State):
+            size = max(next(sizes), padded)
+            interval = engine.context if mode == "none" else block
+            kept = one.kind == "mamba2" and engine.has("Mamba-2 keeps a checkpoint of prefill")
+            pages.append(Page("state", interval, size, checkpoint=int(kept)))
+            continue
+        numbers = one.numbers_per_token(engine.ranks)
+        pages.append(_attention_page(one, block, math.floor(numbers * each), engine))
+    return pages
+
+
+def _attention_page(one: Attention | Latent, block: int, token: int, engine: Engine) -> Page:
+    if isinstance(one, Attention) and one.window is not None:
+        unit = KERNEL_BLOCK[engine.device]
+        whole = max(unit, block // unit * unit)
+        return Page("sliding", whole, whole * token, reach=one.window)
+    if isinstance(one, Attention) and one.chunk is not None:
+        return Page("chunked", block, block * token, reach=one.chunk)
+    return Page("full", block, block * token)
+
+
+def _block(config: ModelConfig, engine: Engine, own: Sequence[Cache], *, token: int, state: int, mode: str) -> int:
+    """Tokens of a block; so many for hybrid models that a block of keys and values is no smaller than a state."""
+    latent = config.latent
+    block = engine.block_size or (LATENT_BLOCK if latent else DEFAULT_BLOCK)[engine.device]
+    if latent and engine.device == "cpu":
+        block = LATENT_BLOCK["cpu"]
+    if not state or not token:
+        return block
+    unit = max(KERNEL_BLOCK[engine.device], block, LATENT_HYBRID_BLOCK if latent else 1)
+    if mode == "all":
+        chunk = max((one.chunk for one in own if isinstance(one, State)), default=256)
+        unit = math.lcm(chunk, KERNEL_BLOCK[engine.device])
+    return max(block, unit * _ceil(state, unit * token))
+
+
+def _state_bytes(one: State, config: ModelConfig, engine: Engine, model: str) -> int:
+    convolution = DTYPE_BYTES[model if engine.convolution_dtype == "auto" else _known(engine.convolution_dtype)]
+    named = engine.state_dtype if engine.state_dtype != "auto" else config.state_dtype
+    recurrent = DTYPE_BYTES[_known(named)] if named is not None and named != "auto" else convolution
+    return (
+        one.convolution_numbers(engine.ranks, engine.drafted) * convolution
+        + one.recurrent_numbers(engine.ranks) * recurrent
+    )
+
+
+def _known(dtype: str) -> str:
+    if dtype not in DTYPE_BYTES:
+        raise UsageError(f"a state of dtype {dtype[:40]} is not known", hint="use auto, float32, bfloat16 or float16")
+    return dtype
+
+
+def _groups(pages: Sequence[Page], engine: Engine) -> list[list[tuple[Page, int]]]:
+    """Groups of layers that share a table of blocks, each as its different pages and how many layers have them."""
+    kinds = {(page.kind, page.reach, page.block) for page in pages}
+    if len(kinds) == 1 and (pages[0].kind != "state" or len(set(pages)) == 1):
+        return [_counted(pages)]
+    largest = max(page.size_bytes for page in pages)
+    same = [_unified(page, largest) for page in pages]
+    counts = [count for _, count in _counted(same)]
+    size = min(counts)
+    wide = 1.5 if engine.has("wide groups up to half as large again") else 1.25
+    if max(counts) < size * wide:
+        size = max(counts)
+    groups = []
+    for page, count in _counted(same):
+        number = _ceil(count, size)
+        groups += [[(page, len(range(at, count, number)))] for at in range(number)]
+    return groups
+
+
+def _unified(page: Page, largest: int) -> Page:
+    if page.kind != "state" and largest % page.size_bytes == 0:
+        return dataclasses.replace(page, block=page.block * (largest // page.size_bytes), size_bytes=largest)
+    return dataclasses.replace(page, size_bytes=largest)
+
+
+def _counted(pages: Sequence[Page]) -> list[tuple[Page, int]]:
+    counts: dict[Page, int] = {}
+    for page in pages:
+        counts[page] = counts.get(page, 0) + 1
+    return list(counts.items())
+
+
+def _ceil(number: int, by: int) -> int:
+    return -(-number // by)

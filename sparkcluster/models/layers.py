@@ -1,0 +1,97 @@
+"""What a layer remembers between tokens: keys and values, a latent, or a state of fixed size.
+
+Shapes and what tensor parallelism does to them as vLLM 0.32 has it: ``vllm/model_executor/layers/mamba/mamba_utils.py``
+(MambaStateShapeCalculator), ``vllm/v1/kv_cache_interface.py`` and ``ModelConfig.get_num_kv_heads``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+StateKind = Literal["mamba1", "mamba2", "delta", "convolution"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attention:
+    """Keys and values of one layer.
+
+    Attributes:
+        kv_heads: of the whole model; a rank holds its share, and at least one.
+        head_dim: of keys.
+        value_dim: of values.
+        window: tokens that a sliding window keeps; None for all.
+        chunk: tokens of a chunk of chunked attention; None for none.
+    """
+
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    window: int | None = None
+    chunk: int | None = None
+
+    def rank_heads(self, ranks: int) -> int:
+        """KV heads on each of ``ranks``; fewer heads than ranks are replicated."""
+        return max(1, self.kv_heads // ranks)
+
+    def numbers_per_token(self, ranks: int) -> int:
+        """Numbers kept of each token on one of ``ranks``."""
+        return self.rank_heads(ranks) * (self.head_dim + self.value_dim)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Latent:
+    """The compressed keys and values of multi-head latent attention (MLA); every rank holds all of it."""
+
+    rank: int
+    rope_dim: int
+
+    def numbers_per_token(self, ranks: int) -> int:
+        """Numbers kept of each token on one of ``ranks``."""
+        del ranks
+        return self.rank + self.rope_dim
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class State:
+    """The state of one Mamba, gated-delta-net or short-convolution layer: the same size however long the context.
+
+    Attributes:
+        width: channels of the convolution that are neither groups nor keys: the inner size of a Mamba layer.
+        kernel: taps of the convolution; one fewer are remembered.
+        heads: heads of the recurrent state.
+        head_dim: rows of one head's state.
+        state_size: columns of one head's state.
+        groups: groups of B and C of Mamba-2, or key heads of a delta net.
+        chunk: tokens that Mamba-2's kernels take at once.
+    """
+
+    kind: StateKind
+    width: int
+    kernel: int
+    heads: int = 1
+    head_dim: int = 1
+    state_size: int = 1
+    groups: int = 0
+    chunk: int = 256
+
+    def convolution_numbers(self, ranks: int, speculative: int) -> int:
+        """Numbers of the convolution's state on one of ``ranks``, with room for ``speculative`` drafted tokens."""
+        taps = self.kernel - 1
+        if self.kind == "mamba2":
+            groups = self.groups if self.groups % ranks == 0 else self.groups + ranks - self.groups
+            return (self.width + 2 * groups * self.state_size) // ranks * (taps + speculative)
+        if self.kind == "delta":
+            return (2 * self.groups * self.state_size + self.width) // ranks * (taps + speculative)
+        return self.width // ranks * taps
+
+    def recurrent_numbers(self, ranks: int) -> int:
+        """Numbers of the recurrent state on one of ``ranks``."""
+        if self.kind == "convolution":
+            return 0
+        if self.kind == "mamba1":
+            return self.width // ranks * self.state_size
+        return self.heads // ranks * self.head_dim * self.state_size
+
+
+Cache = Attention | Latent | State

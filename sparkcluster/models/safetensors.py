@@ -1,0 +1,157 @@
+"""Headers of safetensors files: which tensors there are and how large, without the tensors.
+
+The format is eight bytes with the header's length, little-endian, then that much JSON, then the data
+(https://huggingface.co/docs/safetensors). So small a reader needs no library, and can refuse a length before it
+reads that much.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from sparkcluster.errors import UsageError
+
+LENGTH_BYTES = 8
+HEADER_LIMIT = 100_000_000
+"""The library's own limit on a header, in bytes."""
+INDEX_LIMIT = 200_000_000
+FILES_LIMIT = 4096
+TENSORS_LIMIT = 4_000_000
+
+BITS = {
+    "F64": 64,
+    "I64": 64,
+    "U64": 64,
+    "F32": 32,
+    "I32": 32,
+    "U32": 32,
+    "F16": 16,
+    "BF16": 16,
+    "I16": 16,
+    "U16": 16,
+    "F8_E4M3": 8,
+    "F8_E5M2": 8,
+    "F8_E8M0": 8,
+    "I8": 8,
+    "U8": 8,
+    "BOOL": 8,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "F4": 4,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of a checkpoint."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+
+
+def header_length(first: bytes, size_bytes: int | None, name: str) -> int:
+    """Length of a header.
+
+    Args:
+        first: the first eight bytes of the file.
+        size_bytes: of the whole file, None where it is not known.
+        name: of the file, for messages.
+
+    Raises:
+        UsageError: the file is shorter than that, or no safetensors file.
+    """
+    if len(first) < LENGTH_BYTES:
+        raise _broken(name, f"has {len(first)} bytes, and a safetensors file begins with eight of them")
+    length = int.from_bytes(first[:LENGTH_BYTES], "little")
+    if length > HEADER_LIMIT:
+        raise _broken(name, f"says that its header has {length:,} bytes, and at most {HEADER_LIMIT:,} make sense")
+    if size_bytes is not None and LENGTH_BYTES + length > size_bytes:
+        raise _broken(name, f"is cut off: its header has {length:,} bytes, the file {size_bytes:,}")
+    return length
+
+
+def header(text: bytes, size_bytes: int | None, name: str) -> list[Tensor]:
+    """The tensors that a header names.
+
+    Args:
+        text: the header.
+        size_bytes: of the whole file, None where it is not known.
+        name: of the file, for messages.
+
+    Raises:
+        UsageError: it is no header, or the file is shorter than its tensors.
+    """
+    document = _json(text, name)
+    tensors = [_tensor(key, value, name) for key, value in document.items() if key != "__metadata__"]
+    data = max((end for _, end in tensors), default=0)
+    if size_bytes is not None and LENGTH_BYTES + len(text) + data > size_bytes:
+        missing = LENGTH_BYTES + len(text) + data - size_bytes
+        raise _broken(name, f"is cut off: {missing:,} bytes of its tensors are missing")
+    return [tensor for tensor, _ in tensors]
+
+
+def index(text: bytes, name: str) -> list[str]:
+    """The files that a model.safetensors.index.json names.
+
+    Raises:
+        UsageError: it is no index, or names what is no file beside it.
+    """
+    weights = _json(text, name).get("weight_map")
+    if not isinstance(weights, Mapping) or not weights:
+        raise _broken(name, "has no weight_map")
+    files: set[str] = set()
+    for file in weights.values():
+        if not isinstance(file, str) or not re.fullmatch(r"[\w][\w.+-]*\.safetensors", file, re.ASCII):
+            raise _broken(name, f"names {str(file)[:60]!r}, which is no file beside it")
+        files.add(file)
+        if len(files) > FILES_LIMIT:
+            raise _broken(name, f"names more than {FILES_LIMIT} files")
+    return sorted(files)
+
+
+def _json(text: bytes, name: str) -> Mapping[str, Any]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        raise _broken(name, "holds no JSON where its header should be") from None
+    if not isinstance(document, dict):
+        raise _broken(name, "holds no mapping where its header should be")
+    if len(document) > TENSORS_LIMIT:
+        raise _broken(name, f"names more than {TENSORS_LIMIT} tensors")
+    return document
+
+
+def _tensor(key: str, value: object, name: str) -> tuple[Tensor, int]:
+    """A tensor, and where it ends in the data."""
+    fields = value if isinstance(value, dict) else {}
+    dtype, shape, offsets = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
+    shown = key[:60]
+    if not isinstance(dtype, str) or dtype not in BITS:
+        raise _broken(name, f"has a tensor {shown!r} of a dtype that is not known")
+    if not _whole(shape) or len(shape) > 16:  # type: ignore[arg-type]
+        raise _broken(name, f"has a tensor {shown!r} of no shape")
+    if not _whole(offsets) or len(offsets) != 2:  # type: ignore[arg-type]
+        raise _broken(name, f"has a tensor {shown!r} that lies nowhere")
+    start, end = offsets  # type: ignore[misc]
+    count = 1
+    for extent in shape:  # type: ignore[union-attr]
+        count *= extent
+        if count > 1 << 50:
+            raise _broken(name, f"has a tensor {shown!r} larger than any model")
+    if end - start != -(-count * BITS[dtype] // 8):
+        raise _broken(name, f"has a tensor {shown!r} whose place is not as large as its shape")
+    return Tensor(key, dtype, tuple(shape), end - start), end  # type: ignore[arg-type]
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, list) and all(type(one) is int and 0 <= one < 1 << 53 for one in value)
+
+
+def _broken(name: str, what: str) -> UsageError:
+    return UsageError(f"{name} {what}", hint="fetch the file again, or name a model whose download is complete")

@@ -1,0 +1,159 @@
+"""What a playbook's arguments say of the engine that ``fit`` plans for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from sparkcluster.errors import UsageError
+from sparkcluster.models.config import ModelConfig
+from sparkcluster.models.kv import NEWEST, Engine, Version
+from sparkcluster.spec.playbook import ArgumentValue, Playbook
+
+# Containers of NVIDIA's catalogue that are named by month: the vLLM in them, from their release notes.
+NGC = {"25.12": (0, 12), "26.01": (0, 13), "26.02": (0, 15), "26.04": (0, 19)}
+BATCHED_TOKENS = 8192
+"""vLLM's default of --max-num-batched-tokens for `vllm serve` where the device has 70 GiB or more, and is no A100."""
+SEQUENCES = 4
+"""Sequences at once that are planned for where --max-num-seqs is not said: a Spark serves 1 to 4 well."""
+
+_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def engine(
+    playbook: Playbook,
+    config: ModelConfig,
+    *,
+    ranks: int = 1,
+    stages: int = 1,
+    version: str | None = None,
+    context: int | None = None,
+) -> Engine:
+    """The engine that a playbook starts.
+
+    Args:
+        playbook: its args are read under vLLM's own names.
+        config: the model's, for defaults.
+        ranks: tensor parallel size.
+        stages: pipeline parallel size.
+        version: vLLM's, where it is known; else as the image's tag tells, else the newest known here.
+        context: in place of --max-model-len.
+
+    Raises:
+        UsageError: an argument makes no sense.
+    """
+    given = {name.replace("_", "-"): value for name, value in playbook.args.items()}
+    drafted, own = _speculation(given.get("speculative-config"))
+    length = context or _count(given, "max-model-len", 0)
+    return Engine(
+        context=length if length > 0 else config.context,
+        version=of_version(version) if version else of_image(playbook.image),
+        device="cpu" if "VLLM_CPU_KVCACHE_SPACE" in playbook.env else "gpu",
+        ranks=ranks,
+        stages=stages,
+        sequences=_count(given, "max-num-seqs", SEQUENCES),
+        batched_tokens=_count(given, "max-num-batched-tokens", BATCHED_TOKENS),
+        block_size=_count(given, "block-size", 0) or None,
+        kv_dtype=_text(given, "kv-cache-dtype"),
+        dtype=_text(given, "dtype"),
+        state_dtype=_text(given, "mamba-ssm-cache-dtype"),
+        convolution_dtype=_text(given, "mamba-cache-dtype"),
+        prefix_caching=_flag(given, "enable-prefix-caching"),
+        async_scheduling=_flag(given, "async-scheduling") is not False,
+        drafted=drafted,
+        own_drafts=own,
+        eager=_flag(given, "enforce-eager") is True,
+    )
+
+
+def utilization(playbook: Playbook, version: Version) -> float:
+    """--gpu-memory-utilization, or vLLM's default: 0.92, before 0.21 it was 0.9.
+
+    Raises:
+        UsageError: it is no fraction.
+    """
+    for name in ("gpu-memory-utilization", "gpu_memory_utilization"):
+        value = playbook.args.get(name)
+        if value is None or value == AUTO:
+            continue
+        try:
+            number = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            number = 0.0
+        if not 0 < number <= 1:
+            raise UsageError(f"gpu-memory-utilization must be from 0 to 1, is {str(value)[:40]}", hint="set it to 0.85")
+        return number
+    return 0.92 if version >= (0, 21) else 0.9
+
+
+AUTO = "auto"
+
+
+def wants_auto(playbook: Playbook) -> bool:
+    """Whether the playbook leaves --gpu-memory-utilization to ``fit``."""
+    return any(playbook.args.get(name) == AUTO for name in ("gpu-memory-utilization", "gpu_memory_utilization"))
+
+
+def cpu_pool_bytes(playbook: Playbook) -> int | None:
+    """The pool of a CPU engine, which VLLM_CPU_KVCACHE_SPACE sets for each rank in GiB; None without it."""
+    text = playbook.env.get("VLLM_CPU_KVCACHE_SPACE", "")
+    return int(text) << 30 if text.isdecimal() and len(text) < 6 else None
+
+
+def of_version(text: str) -> Version:
+    """``0.23.1rc1+cu130`` as (0, 23); what is no version is the newest known here."""
+    found = re.match(r"v?(\d{1,4})\.(\d{1,4})", text)
+    return (int(found[1]), int(found[2])) if found else NEWEST
+
+
+def of_image(image: str | None) -> Version:
+    """The vLLM that an image's tag promises; the newest known here where it promises none, as nightly."""
+    tag = (image or "").split("@")[0].rpartition(":")[2]
+    for month, version in NGC.items():
+        if tag.startswith(month):
+            return version
+    found = re.search(r"(?:^|[^\d.])v?(0\.\d{1,3})(?:\.|$|[^\d])", tag)
+    return of_version(found[1]) if found else NEWEST
+
+
+def _speculation(value: ArgumentValue) -> tuple[int, bool]:
+    """Tokens drafted at once, and whether by the model's own layers."""
+    document: Any = value
+    if isinstance(value, str):
+        try:
+            document = json.loads(value)
+        except (ValueError, RecursionError):
+            raise UsageError("speculative-config is no JSON", hint="write it as a mapping in the playbook") from None
+    if not isinstance(document, Mapping):
+        return 0, False
+    tokens = document.get("num_speculative_tokens", 1)
+    if type(tokens) is not int or not 0 <= tokens <= 4096:
+        raise UsageError("num_speculative_tokens must be from 0 to 4096", hint="set it to 3")
+    method = str(document.get("method", ""))
+    return tokens, "mtp" in method and not document.get("model")
+
+
+def _count(given: Mapping[str, ArgumentValue], name: str, default: int) -> int:
+    value = given.get(name)
+    if value is None or value in {AUTO, -1, "-1"}:
+        return default
+    text = str(value).strip()
+    found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)([kmgKMG]?)", text)
+    number = round(float(found[1]) * _UNITS.get(found[2], 1)) if found and not isinstance(value, bool) else 0
+    if not 0 < number < 1 << 40:
+        raise UsageError(f"{name} must be a positive number, is {text[:40]}", hint=f"mend args: {name}")
+    return number
+
+
+def _text(given: Mapping[str, ArgumentValue], name: str) -> str:
+    value = given.get(name)
+    return AUTO if value is None else str(value)
+
+
+def _flag(given: Mapping[str, ArgumentValue], name: str) -> bool | None:
+    value = given.get(name)
+    if isinstance(value, bool):
+        return value
+    return False if given.get(f"no-{name}") is True else None

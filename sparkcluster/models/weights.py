@@ -1,0 +1,140 @@
+"""How many bytes of weights a rank holds: of a checkpoint's tensors, or where those are not known, of its config.
+
+What vLLM 0.32 shards and what every rank keeps whole: ``vllm/model_executor/layers/linear.py``,
+``vocab_parallel_embedding.py`` (vocabulary padded to a multiple of 64) and the models' own ReplicatedLinear.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+
+from sparkcluster.models.config import DTYPE_BYTES, Experts, ModelConfig
+from sparkcluster.models.layers import Attention, Latent, State
+from sparkcluster.models.safetensors import Tensor
+
+VOCABULARY_UNIT = 64
+
+_WHOLE = re.compile(
+    r"norm|(^|\.)(router|gate)\.(weight|bias|e_score_correction_bias)$|e_score_correction_bias|shared_expert_gate"
+    r"|kv_a_proj_with_mqa|q_a_proj|fused_qkv_a_proj|input_scale|weight_scale_2|weight_global_scale|input_global_scale"
+    r"|rotary_emb|pos_embed|patch_embed|position_embedding"
+)
+_VOCABULARY = re.compile(r"(embed_tokens|embed_in|wte|embeddings?|lm_head|output_layer)\.weight$")
+_KEYS_VALUES = re.compile(r"\.(k_proj|v_proj|key|value)\.")
+_DRAFT = re.compile(r"(^|\.)(mtp|nextn_predict_layers)\.|(^|\.)mtp_")
+_LAYER = re.compile(r"(^|\.)layers\.(\d+)\.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Weights:
+    """Weights of one rank.
+
+    Attributes:
+        rank_bytes: on the rank that holds most.
+        total_bytes: of the checkpoint, or as estimated.
+        measured: whether they were counted; else estimated from the config alone.
+    """
+
+    rank_bytes: int
+    total_bytes: int
+    measured: bool
+
+
+def counted(
+    tensors: Iterable[Tensor], config: ModelConfig, *, ranks: int = 1, stages: int = 1, drafts: bool = False
+) -> Weights:
+    """Weights of one rank, of a checkpoint's tensors.
+
+    Args:
+        tensors: of all its files.
+        config: the model they belong to.
+        ranks: tensor parallel size.
+        stages: pipeline parallel size; stages share the layers evenly; first and last hold half of what is beside them.
+        drafts: whether multi-token-prediction layers are loaded as well.
+    """
+    total, layers, beside = 0, 0.0, 0.0
+    for tensor in tensors:
+        total += tensor.size_bytes
+        if not drafts and _is_draft(tensor.name, config):
+            continue
+        if config.tied and tensor.name.endswith("lm_head.weight"):
+            continue
+        share = tensor.size_bytes * _share(tensor, config, ranks)
+        if _LAYER.search(tensor.name) and "vis" not in tensor.name:
+            layers += share
+        else:
+            beside += share
+    rank = layers / stages + (beside if stages == 1 else beside / 2)
+    return Weights(round(rank), total, measured=True)
+
+
+def of_size(total_bytes: int, *, ranks: int = 1, stages: int = 1) -> Weights:
+    """Weights of one rank of a checkpoint of which nothing but the size is known."""
+    return Weights(-(-total_bytes // (ranks * stages)), total_bytes, measured=True)
+
+
+def estimated(config: ModelConfig, *, ranks: int = 1, stages: int = 1, drafts: bool = False) -> Weights:
+    """Weights of one rank, estimated from the config alone: within a tenth for the families that were compared."""
+    dense, packed, table = _numbers(config, drafts=drafts)
+    bits = config.quantization.bits_per_weight
+    plain = DTYPE_BYTES[config.dtype]
+    each = plain if bits is None else bits / 8
+    if config.quantization.kind in {"none", "other", "modelopt-mixed"} and bits is None:
+        each = plain if config.quantization.kind != "modelopt-mixed" else 0.6
+    # Quantized checkpoints keep embeddings, and hybrid ones the layers around their states, in the model's dtype.
+    total = packed * each + dense * (plain if config.hybrid else each) + table * plain
+    return Weights(round(total / (ranks * stages)), round(total), measured=False)
+
+
+def _is_draft(name: str, config: ModelConfig) -> bool:
+    if _DRAFT.search(name):
+        return True
+    layer = _LAYER.search(name)
+    return layer is not None and "vis" not in name and int(layer[2][:6]) >= config.layers
+
+
+def _share(tensor: Tensor, config: ModelConfig, ranks: int) -> float:
+    """The part of a tensor that one rank holds."""
+    if ranks == 1:
+        return 1.0
+    if _VOCABULARY.search(tensor.name) and tensor.shape and tensor.shape[0] >= VOCABULARY_UNIT:
+        padded = -(-tensor.shape[0] // VOCABULARY_UNIT) * VOCABULARY_UNIT
+        return padded / tensor.shape[0] / ranks
+    if len(tensor.shape) == 0 or tensor.shape == (1,) or _WHOLE.search(tensor.name):
+        return 1.0
+    heads = config.kv_heads
+    if heads is not None and _KEYS_VALUES.search(tensor.name):
+        return max(1, heads // ranks) / heads
+    return 1 / ranks
+
+
+def _numbers(config: ModelConfig, *, drafts: bool) -> tuple[float, float, float]:
+    """Numbers of attention and states, of feed-forward layers, and of embeddings."""
+    hidden = config.hidden
+    caches: Sequence[object] = [*config.caches, *(config.drafts if drafts else ())]
+    dense = 0.0
+    for one in caches:
+        if isinstance(one, Attention):
+            dense += 2 * hidden * one.head_dim * (config.heads + one.kv_heads)
+        elif isinstance(one, Latent):
+            query = config.heads * (128 + one.rope_dim)
+            dense += hidden * (query + one.numbers_per_token(1)) + (one.rank * 2 + hidden) * config.heads * 128
+        elif isinstance(one, State):
+            dense += hidden * (3 * one.width + 2 * one.groups * one.state_size)
+    width = config.feed_forward
+    gates = 2 if config.model_type.startswith("nemotron") else 3
+    layers = config.layers + (len(config.drafts) if drafts else 0)
+    packed = _feed_forward(config.experts, hidden, gates, layers, config) if config.experts else 0.0
+    if config.experts is None and width:
+        silent = config.layers - len(config.caches)
+        packed = gates * hidden * width * (silent if silent > 0 else layers)
+    return dense, packed, config.vocabulary * hidden * (1 if config.tied else 2)
+
+
+def _feed_forward(experts: Experts, hidden: int, gates: int, layers: int, config: ModelConfig) -> float:
+    mixed = min(experts.layers + layers - config.layers, layers)
+    one = experts.count * experts.width + experts.shared_width
+    plain = max(0, layers - mixed) if len(config.caches) + mixed > layers else 0
+    return gates * hidden * (mixed * one + plain * config.feed_forward)
