@@ -29,16 +29,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Look at every node; exit 1 where a finding would stop ``up``."""
-    from sparkcluster.release.preflight import Options, check_codes, preflight
-
     spec = load_spec(args)
-    options = Options(ignore=check_codes(args.ignore))
     if args.junit:
         from sparkcluster.cli import junit
 
         junit.check_path(args.junit)
+    ignored = _codes(args.ignore)
     with connect_fleet(spec) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
-        found = preflight(fleet, spec, options, report)
+        from sparkcluster.probing import begin
+
+        asked = begin(fleet, spec)
+        # Only now, for the nodes take longer to answer than this takes.
+        from sparkcluster.release.preflight import Options, preflight
+
+        found = preflight(fleet, spec, Options(ignore=ignored), report, asked)
     if args.junit:
         junit.write(args.junit, found)
     if args.json or args.json_lines:
@@ -46,6 +50,15 @@ def run(args: argparse.Namespace) -> int:
     else:
         show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
     return 0 if found.ok else 1
+
+
+def _codes(written: list[str]) -> tuple[str, ...]:
+    """The codes to ignore, checked before anybody is asked anything."""
+    if not written:
+        return ()
+    from sparkcluster.release.preflight import check_codes
+
+    return check_codes(written)
 
 
 def show(found: Preflight, *, inventory: str, verbose: bool) -> None:

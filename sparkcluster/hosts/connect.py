@@ -34,9 +34,16 @@ def connect(inventory: Inventory, names: Iterable[str] | None = None) -> Fleet:
     # ssh -G is a process per node: side by side
     with ThreadPoolExecutor(max_workers=8) as pool:
         found = pool.map(lambda name: _target(inventory, nodes[name]), chosen)
+        if any(_far(nodes[name]) for name in chosen):
+            import sparkcluster.hosts.ssh  # noqa: F401 - which takes as long as those processes
         targets = dict(zip(chosen, found, strict=True))
     jumps: dict[SshTarget, SshHost] = {}
     return Fleet({name: _host(name, targets[name], jumps) for name in chosen}, others=jumps.values())
+
+
+def _far(node: Node) -> bool:
+    """Whether ``node`` is likely to be reached by SSH."""
+    return node.connection != "local" and node.host not in {"localhost", "127.0.0.1", "::1"}
 
 
 def _target(inventory: Inventory, node: Node) -> SshTarget | None:

@@ -49,20 +49,12 @@ class Fleet:
         An error that is not ours is a defect: it propagates once all have ended. A node that has not ended
         after ``limit_s`` seconds counts as CommandTimeout; its thread is left to the limits of its own.
         """
+        return self.start(function, names).wait(limit_s)
+
+    def start(self, function: Callable[[Host], T], names: Iterable[str] | None = None) -> Calls[T]:
+        """Begin what ``each`` does, and go on; ``wait`` of what this returns is its end."""
         chosen = self.names if names is None else list(names)
-        calls = {name: _Call(function, self.hosts[name]) for name in chosen}
-        if len(calls) == 1:
-            next(iter(calls.values())).run()
-        else:
-            for call in calls.values():
-                threading.Thread(target=call.run, daemon=True, name=f"each {call.host.name}").start()
-        deadline = time.monotonic() + limit_s
-        for call in calls.values():
-            call.ended.wait(max(0.0, deadline - time.monotonic()))
-        for call in calls.values():
-            if call.defect is not None:
-                raise call.defect
-        return {name: call.outcome(limit_s) for name, call in calls.items()}
+        return Calls({name: _Call(function, self.hosts[name]) for name in chosen})
 
     def close(self) -> None:
         """Close all hosts at once. Never raises."""
@@ -81,6 +73,29 @@ class Fleet:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Calls(Generic[T]):
+    """One function under way on many hosts, each in a thread of its own."""
+
+    def __init__(self, calls: Mapping[str, _Call[T]]) -> None:
+        self._calls = calls
+        for call in calls.values():
+            threading.Thread(target=call.run, daemon=True, name=f"each {call.host.name}").start()
+
+    def wait(self, limit_s: float) -> dict[str, T | SparkclusterError]:
+        """Per node what the function returned or why it failed, once all have ended.
+
+        An error that is not ours is raised here. A node that has not ended after ``limit_s`` seconds from now
+        counts as CommandTimeout.
+        """
+        deadline = time.monotonic() + limit_s
+        for call in self._calls.values():
+            call.ended.wait(max(0.0, deadline - time.monotonic()))
+        for call in self._calls.values():
+            if call.defect is not None:
+                raise call.defect
+        return {name: call.outcome(limit_s) for name, call in self._calls.items()}
 
 
 class _Call(Generic[T]):

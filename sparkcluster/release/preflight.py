@@ -17,7 +17,8 @@ from sparkcluster.facts.model import Facts, Image, Unread
 from sparkcluster.facts.reach import Reach
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.gather import CODES, Gathered, gather, look_inside
-from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.fleet import Calls, Fleet
+from sparkcluster.probing import Answer
 from sparkcluster.release.cluster import assess
 from sparkcluster.report import Report, count
 from sparkcluster.spec import Spec
@@ -128,7 +129,9 @@ def check_codes(codes: Iterable[str]) -> tuple[str, ...]:
     return wanted
 
 
-def preflight(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Preflight:
+def preflight(
+    fleet: Fleet, spec: Spec, options: Options, report: Report, asked: Calls[Answer] | None = None
+) -> Preflight:
     """Ask every node at once and check all that can be: what fails on one node keeps nobody from the others.
 
     Args:
@@ -136,6 +139,7 @@ def preflight(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Pre
         spec: inventory and playbook.
         options: the user's flags.
         report: where to tell what is going on.
+        asked: where the probe was sent already, by ``probing.begin``.
 
     Raises:
         UsageError: ``options.ignore`` names a code that there is not.
@@ -143,7 +147,7 @@ def preflight(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Pre
     began = time.monotonic()
     ignored = check_codes(options.ignore)
     report.step("probe", count(len(fleet.hosts), "node"))
-    gathered = gather(fleet, spec)
+    gathered = gather(fleet, spec, asked=asked)
     facts = look_inside(fleet, spec, gathered.facts, kept=cache_directory() / "images")
     report.step("check", count(len(facts), "node"))
     findings, topology = examine(spec, gathered, facts)

@@ -1,0 +1,66 @@
+"""Sending the probe to every node, apart from what reads the answers: that is imported while the nodes work."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from sparkcluster.hosts.fleet import Calls, Fleet
+from sparkcluster.hosts.program import call
+
+if TYPE_CHECKING:
+    from sparkcluster.hosts.base import Host
+    from sparkcluster.spec import Spec
+
+PROBE_S = 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """What one node said, and when it was asked and had answered by this machine's clock, in seconds."""
+
+    document: dict[str, Any]
+    sent_s: float
+    received_s: float
+
+
+def request(spec: Spec, *, kernel_log: bool = False) -> dict[str, Any]:
+    """What the probe is asked: where our things lie, which image and model matter, which names to resolve."""
+    inventory, playbook = spec.inventory, spec.playbook
+    return {
+        "cluster": inventory.cluster,
+        "state_dir": inventory.state_dir,
+        "hf_home": inventory.hf_home,
+        "image": playbook.image if inventory.runtime.kind == "docker" else None,
+        "model": playbook.model.model_dump(),
+        "runtime": inventory.runtime.kind,
+        "python": inventory.runtime.python,
+        "names": sorted({node.host for node in inventory.nodes if not _is_address(node.host)}),
+        "kernel_log": kernel_log,
+    }
+
+
+def begin(fleet: Fleet, spec: Spec, names: Iterable[str] | None = None, *, kernel_log: bool = False) -> Calls[Answer]:
+    """Have every node (or ``names``) asked for its facts, without waiting for the answers."""
+    asked = request(spec, kernel_log=kernel_log)
+
+    def probe(host: Host) -> Answer:
+        own = dict(asked)
+        if own["runtime"] == "process" and own["python"] is None:
+            own["python"] = getattr(host, "python", None)
+        sent_s = time.time()
+        document = call(host, "probe", own, timeout_s=PROBE_S)
+        return Answer(document, sent_s, time.time())
+
+    return fleet.start(probe, names)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
