@@ -43,6 +43,11 @@ SHOWN = {
         "cat /sys/class/net/fast0/speed; ethtool fast1 | grep -o 'Speed: [0-9]*'",
         "100000\nSpeed: 100000",
     ),
+    "twin-down": ("ip -br addr show fast0 | grep -o UP; ip -br addr show fast1 | grep -o DOWN", "UP\nDOWN"),
+    "snap-docker": (
+        "docker info -f '{{.DockerRootDir}}'; docker images -q | wc -l",
+        "/var/snap/docker/common/var-lib-docker\n1",
+    ),
     "twin-subnet": ("ip -br addr show fast1 | grep -o '192[0-9./]*'", "192.168.177.112/24"),
     "no-address": ("ip -br addr show fast1 | grep -c 192; show_gids roceP2p1s0f1 | grep -c c0a8", "0\n0"),
     "duplicate-address": ("ip -br addr show fast0 | grep -o '192[0-9./]*'", "192.168.177.11/24"),

@@ -78,6 +78,10 @@ def _reference(spark: Spark) -> str:
     return found[1]
 
 
+SPARE = "gb10-kept/image:1"
+"""Name under which the image stays while another has its own: one without a name would go with its children."""
+
+
 def _id(spark: Spark, reference: str) -> str:
     return spark.run(["docker", "image", "inspect", "-f", "{{.Id}}", reference]).stdout.strip()
 
@@ -86,26 +90,26 @@ def _image_other(spark: Spark, args: Sequence[str]) -> Undo:
     """A layer more under the same name, as a build of another day has."""
     del args
     reference = _reference(spark)
-    before = _id(spark, reference)
+    spark.run(["docker", "tag", reference, SPARE])
     container = spark.run(["docker", "create", reference]).stdout.strip()
     try:
         spark.run(["docker", "commit", container, reference])
     finally:
         spark.run(["docker", "rm", container])
-    return {"reference": reference, "before": before}
+    return {"reference": reference}
 
 
 def _image_arch(spark: Spark, args: Sequence[str]) -> Undo:
     """An image of one small layer for a processor that no Spark and no machine of a lab has."""
     del args
     reference = _reference(spark)
-    before = _id(spark, reference)
+    spark.run(["docker", "tag", reference, SPARE])
     spark.run(["sh", "-c", "cat > /root/other-arch.tar"], text_in=_archive(reference, "s390x").decode("ascii"))
     try:
         spark.run(["docker", "load", "-i", "/root/other-arch.tar"])
     finally:
         spark.run(["rm", "/root/other-arch.tar"])
-    return {"reference": reference, "before": before}
+    return {"reference": reference}
 
 
 def _archive(reference: str, architecture: str) -> bytes:
@@ -135,10 +139,11 @@ def _tar(files: dict[str, bytes]) -> bytes:
 
 
 def _old_image(spark: Spark, undo: Undo) -> None:
-    other = _id(spark, undo["reference"])
-    spark.run(["docker", "tag", undo["before"], undo["reference"]])
-    if other != undo["before"]:
-        spark.run(["docker", "rmi", other])
+    other = spark.run(["docker", "images", "-q", "--no-trunc", undo["reference"]]).stdout.strip()
+    spark.run(["docker", "tag", SPARE, undo["reference"]])
+    spark.run(["docker", "rmi", SPARE])
+    if other != _id(spark, undo["reference"]):
+        spark.run(["docker", "rmi", other], check=False)
 
 
 FAULTS: dict[str, Fault] = {

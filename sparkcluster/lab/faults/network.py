@@ -145,6 +145,19 @@ def _twin_subnet(spark: Spark, args: Sequence[str]) -> Undo:
     return _readdress(spark, second, f"{own.ip + 100}/{own.network.prefixlen}")
 
 
+def _twin_down(spark: Spark, args: Sequence[str]) -> Undo:
+    del args
+    second = _cabled(spark)[1]
+    network.ip(spark.state.netns(spark.index), [f"link set {spark.spec.netdev(second)} down"])
+    spark.tell_hardware_changed()
+    return {"device": spark.spec.netdev(second)}
+
+
+def _twin_up(spark: Spark, undo: Undo) -> None:
+    network.ip(spark.state.netns(spark.index), [f"link set {undo['device']} up"])
+    spark.tell_hardware_changed()
+
+
 def _no_address(spark: Spark, args: Sequence[str]) -> Undo:
     del args
     return _readdress(spark, _cabled(spark)[1], None)
@@ -246,6 +259,7 @@ FAULTS: dict[str, Fault] = {
         lambda spark, _: network.shape(spark.state, spark.index, None),
     ),
     "speed": Fault("MBPS", "the cabled ports negotiated this speed", _speed, old_hardware, pretended=True),
+    "twin-down": Fault(None, "sets the second twin's interface down", _twin_down, _twin_up),
     "twin-subnet": Fault(None, "moves the second twin into the subnet of the first", _twin_subnet, _old_address),
     "no-address": Fault(None, "takes the second twin's address away", _no_address, _old_address),
     "duplicate-address": Fault(

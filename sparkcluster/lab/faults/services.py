@@ -1,4 +1,4 @@
-"""Faults of what runs on a Spark: sshd, Docker, containers, whoever holds a port. All of them are real."""
+"""Faults of what runs on a Spark: sshd, Docker, containers, whoever holds a port. All but the snap are real."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparkcluster.lab.faults.base import Fault, Undo, matching, number, old_file, put_file, send, words
+from sparkcluster.lab.faults.base import (
+    Fault,
+    Undo,
+    hardware,
+    matching,
+    number,
+    old_file,
+    old_hardware,
+    put_file,
+    send,
+    words,
+)
 from sparkcluster.lab.machine import LabError, run, wait_until
 from sparkcluster.lab.sparks import Spark, make_key
 
@@ -24,6 +35,7 @@ while True:
 """
 
 DAEMON_JSON = "/etc/docker/daemon.json"
+SNAP_ROOT = "/var/snap/docker/common/var-lib-docker"
 SYSTEMCTL = "/usr/local/bin/systemctl"
 
 
@@ -112,19 +124,35 @@ def _no_docker_group(spark: Spark, args: Sequence[str]) -> Undo:
 
 
 def _no_runtime(spark: Spark, args: Sequence[str]) -> Undo:
-    """Out of daemon.json; what Docker knew of it before goes with a new start, as it does on a real one."""
+    """As where NVIDIA's toolkit was never set up: no runtime in daemon.json, no CDI spec, Docker started since."""
     del args
     before = spark.run(["cat", DAEMON_JSON], check=False).stdout
     known = json.loads(before or "{}")
     known.pop("runtimes", None)
     undo = put_file(spark, DAEMON_JSON, json.dumps(known) + "\n")
+    spark.run(["sh", "-c", "rm -f /run/cdi/* /etc/cdi/*"])
     spark.run([SYSTEMCTL, "restart", "docker"])
     return undo
 
 
 def _old_runtime(spark: Spark, undo: Undo) -> None:
     old_file(spark, undo)
+    spark.run([SYSTEMCTL, "restart", "docker", "nvidia-cdi-refresh"])
+
+
+def _snap_docker(spark: Spark, args: Sequence[str]) -> Undo:
+    del args
+    # Not by a link: Docker would tell where that leads.
+    spark.run(["sh", "-c", f"mkdir -p {SNAP_ROOT} && mount --rbind /var/lib/docker {SNAP_ROOT}"])
+    undo = hardware(spark, lambda values: values.update(docker_snap=True))
     spark.run([SYSTEMCTL, "restart", "docker"])
+    return undo
+
+
+def _apt_docker(spark: Spark, undo: Undo) -> None:
+    old_hardware(spark, undo)
+    spark.run([SYSTEMCTL, "restart", "docker"])
+    spark.run(["sh", "-c", f"umount -R -l {SNAP_ROOT} && rmdir -p {SNAP_ROOT} 2> /dev/null || [ ! -e /var/snap ]"])
 
 
 def _docker_stopped(spark: Spark, args: Sequence[str]) -> Undo:
@@ -191,7 +219,8 @@ FAULTS: dict[str, Fault] = {
         lambda spark, _: _install_host_key(spark, spark.directory / "host_key"),
     ),
     "no-docker-group": Fault(None, "takes the user `spark` out of group docker", _no_docker_group, old_file),
-    "no-runtime": Fault(None, "takes nvidia's runtime out of Docker's daemon.json", _no_runtime, _old_runtime),
+    "no-runtime": Fault(None, "takes nvidia's runtime from Docker, and its CDI spec", _no_runtime, _old_runtime),
+    "snap-docker": Fault(None, "Docker lies where a snap has it", _snap_docker, _apt_docker, pretended=True),
     "docker-stopped": Fault(None, "ends the Docker engine", _docker_stopped, _docker_started),
     "kill-worker": Fault(None, "kills all processes of the Spark's containers", _kill_worker),
     "kill-engine": Fault(None, "takes the engine's core out; its API server lives on", _kill_engine),

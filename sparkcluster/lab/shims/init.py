@@ -34,7 +34,6 @@ STOP_S = 10
 
 SSHD = ["/usr/sbin/sshd", "-D", "-e"]
 DOCKERD = [
-    "--data-root=/var/lib/docker",
     "--exec-root=/run/docker",
     "--pidfile=/run/docker.pid",
     "--host=unix:///run/docker.sock",
@@ -47,10 +46,16 @@ DOCKERD = [
 ]
 
 
+def dockerd_command(facts: dict[str, Any]) -> list[Any]:
+    """Docker as apt installs it, or as if it were a snap; its runtimes stand in daemon.json, as on a real Spark."""
+    root = "/var/snap/docker/common/var-lib-docker" if facts.get("docker_snap") else "/var/lib/docker"
+    return ["dockerd", "--data-root=" + root, *DOCKERD]
+
+
 def dockerd_environment(facts: dict[str, Any]) -> dict[str, Any]:
     """``--gpus`` works where dockerd finds NVIDIA's hook on its PATH, and nowhere else."""
     path = "/usr/local/lib/gb10/bin:" + os.environ["PATH"]
-    if facts["nvidia_runtime"]:
+    if facts["nvidia_runtime"] and "nvidia" in services.docker_settings().get("runtimes", {}):
         path = "/usr/local/lib/gb10/toolkit:" + path
     return dict(os.environ, PATH=path)
 
@@ -81,9 +86,9 @@ class Services:
         if name == "ssh":
             self._pids[name] = start(SSHD, "/var/log/sshd.log")
         else:
-            # Its runtimes stand in /etc/docker/daemon.json, as on a real Spark.
-            environment = dockerd_environment(load())
-            self._pids[name] = start(["dockerd", *DOCKERD], "/var/log/dockerd.log", environment)
+            facts = load()
+            command = dockerd_command(facts)
+            self._pids[name] = start(command, "/var/log/dockerd.log", dockerd_environment(facts))
 
     def stop(self, name: str) -> None:
         """End a service and wait until it has ended; what it started for others goes on."""

@@ -111,16 +111,13 @@ def nvidia_ctk(args: list[str]) -> int:
         sys.stdout.write("NVIDIA Container Toolkit CLI version 1.20.1\n")
         return 0
     if args[:2] == ["runtime", "configure"]:
-        known: dict[str, Any] = {}
-        if os.path.exists(DAEMON_JSON):
-            with open(DAEMON_JSON) as file:
-                known = json.load(file)
+        known = docker_settings()
         known.setdefault("runtimes", {})["nvidia"] = NVIDIA_RUNTIME
         with open(DAEMON_JSON, "w") as file:
             file.write(json.dumps(known, indent=4) + "\n")
         return 0
     if args[:2] == ["cdi", "generate"]:
-        return _refresh()
+        return _refresh(next((arg.partition("=")[2] for arg in args if arg.startswith("--output=")), CDI_SPEC))
     if args[:2] == ["cdi", "list"]:
         sys.stdout.write("nvidia.com/gpu=0\nnvidia.com/gpu=all\n")
         return 0
@@ -128,18 +125,27 @@ def nvidia_ctk(args: list[str]) -> int:
     return 1
 
 
-def _refresh() -> int:
+def docker_settings() -> dict[str, Any]:
+    """Docker's daemon.json, empty where there is none."""
+    if not os.path.exists(DAEMON_JSON):
+        return {}
+    with open(DAEMON_JSON) as file:
+        found: dict[str, Any] = json.load(file)
+    return found
+
+
+def _refresh(path: str = CDI_SPEC) -> int:
     facts = hardware.load()
     if facts["driver"] == "none":
         sys.stderr.write('level=error msg="failed to generate CDI spec: NVML: Driver Not Loaded"\n')
         return 1
-    write_cdi(facts["driver"])
+    write_cdi(facts["driver"], path)
     return 0
 
 
-def write_cdi(driver: str) -> None:
+def write_cdi(driver: str, path: str = CDI_SPEC) -> None:
     """The CDI spec as nvidia-cdi-refresh writes it for one driver."""
-    os.makedirs(os.path.dirname(CDI_SPEC), exist_ok=True)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
     libraries = "/usr/lib/aarch64-linux-gnu"
     mounts = "".join(
         "  - containerPath: %s/%s.so.%s\n    hostPath: %s/%s.so.%s\n"
@@ -150,12 +156,12 @@ def write_cdi(driver: str) -> None:
     devices = "".join(
         '- containerEdits:\n    deviceNodes:\n    - path: /dev/nvidia0\n  name: "%s"\n' % name for name in ("0", "all")
     )
-    with open(CDI_SPEC + ".new", "w") as file:
+    with open(path + ".new", "w") as file:
         file.write(
             "---\ncdiVersion: 0.5.0\ncontainerEdits:\n  deviceNodes:\n%s  mounts:\n%sdevices:\n%skind: nvidia.com/gpu\n"
             % (nodes, mounts, devices)
         )
-    os.rename(CDI_SPEC + ".new", CDI_SPEC)
+    os.rename(path + ".new", path)
 
 
 def ufw(args: list[str]) -> int:

@@ -12,6 +12,7 @@ from stubengine import VLLM_VERSION, faults, log, model
 from stubengine.engine import DEAD, EngineDead
 
 REASONING_TOKENS = 100  # what a reasoning model says before its answer: fewer max_tokens leave the content null
+GARBAGE = ("!", "\ufffd")  # tokens without a blank before them
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions, kept by vLLM
 
 
@@ -278,7 +279,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._chunk(event({"delta": {"role": "assistant", "content": ""}, "finish_reason": None}))
             word, finish = first
             while True:
-                piece = word if said in (0, facts["reasoning"]) or word == "!" else " " + word
+                piece = word if said in (0, facts["reasoning"]) or word in GARBAGE else " " + word
                 if chat:
                     field = "reasoning" if said < facts["reasoning"] else "content"
                     silent = field == "content" and "null-content" in faults.active()
@@ -311,7 +312,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def join(words):
     """The text of the words; garbage has no blanks."""
-    return ("" if words and set(words) == {"!"} else " ").join(words)
+    return ("" if words and set(words) <= set(GARBAGE) else " ").join(words)
 
 
 def usage(facts, said):

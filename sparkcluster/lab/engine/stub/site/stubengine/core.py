@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 
-from stubengine import VLLM_VERSION, executors, faults, log, model, proc, rank
+from stubengine import VLLM_VERSION, ailments, executors, faults, log, model, proc, rank
 
 STEPS_PER_S = 500.0  # so that a stream is a stream; the fault "slow" lowers it
 GIB_KV = 1.0
@@ -83,6 +83,9 @@ class Core:
             format(spec["max_model_len"], ","),
             kv_tokens / spec["max_model_len"],
         )
+        if spec["moe_backend"]:
+            ailments.moe_backend(faults.active().get("moe-backend") or spec["moe_backend"].upper())
+        self._compile()
         if not spec["eager"]:
             log.info("monitor.py:81", "torch.compile took 0.00 s in total")
             log.emit("Capturing CUDA graphs (decode, FULL): 100%|##########| 1/1", sys.stderr)
@@ -94,6 +97,16 @@ class Core:
         if self._executor_dead():
             raise executors.ExecutorError(self._executor.dead)
         return kv_tokens
+
+    def _compile(self):
+        """Compiles, or waits for a rank that took its part from a stale cache (eugr/spark-vllm-docker#367)."""
+        if "hang-compile" not in faults.active():
+            return
+        log.info("backends.py:1051", "Using cache directory: /root/.cache/vllm/torch_compile_cache/7685fa72c3")
+        log.emit("2026-09-02 11:57:03,500 - INFO - autotuner.py:829 - flashinfer.jit: [Autotuner]: Autotuning starts ...")
+        while "hang-compile" in faults.active():
+            log.info("shm_broadcast.py:801", ailments.STALLED)
+            time.sleep(0.5)
 
     def _executor_dead(self):
         return getattr(self._executor, "dead", None) is not None
@@ -108,14 +121,22 @@ class Core:
             active = faults.active()
             if "exit0" in active:
                 self.lose("RuntimeError: the stub was told to fail and to call it success")
+            while self._long_enough(active):
+                time.sleep(0.05)
+                active = faults.active()
             try:
                 self._executor.step()
             except executors.ExecutorError as error:
                 self.lose(str(error))
             with self._changed:
                 for number, request in list(self._requests.items()):
-                    self._speak(number, request, "garbage" in active)
+                    self._speak(number, request, active.get("garbage"))
             time.sleep(1.0 / float(active.get("slow", STEPS_PER_S)))
+
+    def _long_enough(self, active):
+        """Whether the fault that stops tokens in the middle of an answer holds now."""
+        limit = int(active.get("hang-after") or 0)
+        return bool(limit) and any(request["said"] >= limit for request in list(self._requests.values()))
 
     def _speak(self, number, request, garbage):
         position = request["said"]
@@ -129,7 +150,8 @@ class Core:
                 "length" if request["said"] >= request["limit"] and full < natural or request["to_the_end"] else "stop"
             )
             del self._requests[number]
-        self._channel.send(id=number, word="!" if garbage else request["answer"].word(position), finish=reason)
+        word = {"1": "!", "bytes": "\ufffd", "repeat": "mult"}.get(garbage) or request["answer"].word(position)
+        self._channel.send(id=number, word=word, finish=reason)
 
 
 def main(channel):

@@ -59,6 +59,7 @@ class Uni:
 
     def start(self, failed):
         """Loads in this process; nothing can be lost later."""
+        threading.Thread(target=rank.obey, daemon=True).start()
 
     def load(self):
         """Digest of the weights."""

@@ -26,6 +26,12 @@ KINDS = frozenset(
         "nccl-memlock",
         "nccl-gid",
         "hang-rendezvous",
+        "hang-compile",
+        "hang-after",
+        "nan-scales",
+        "moe-backend",
+        "eager",
+        "ray-dead",
     )
 )
 

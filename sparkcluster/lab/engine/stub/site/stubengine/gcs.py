@@ -5,7 +5,7 @@ import os
 import socket
 import threading
 
-from stubengine import RAY_VERSION
+from stubengine import RAY_VERSION, faults
 from stubengine.wire import Channel, setting
 
 SILENCE_S = 30.0  # Ray declares a node dead after five missed checks, 3 s apart, 10 s each at the worst
@@ -147,7 +147,7 @@ class Gcs:
             op = message.get("op")
             with self._lock:
                 if op == "nodes":
-                    channel.send(op="nodes", nodes=[n.row() for n in self._nodes.values()])
+                    channel.send(op="nodes", nodes=[self._row(n) for n in self._nodes.values()])
                 elif op == "free":
                     free = sum(
                         n.resources.get("GPU", 0.0) for i, n in self._nodes.items() if n.alive and i not in self._held
@@ -168,6 +168,13 @@ class Gcs:
                         channel.send(op="exit", key=message["key"], code=None, node_died=True)
         self._release(channel)
         channel.close()
+
+    def _row(self, node):
+        """The node as it is listed; the fault ray-dead has an address listed as dead that is not."""
+        row = node.row()
+        if faults.active().get("ray-dead") == node.address:
+            row.update(Alive=False, alive=False, Resources={})
+        return row
 
     def _place(self, driver, bundles, peer):
         """One GPU on each of ``bundles`` nodes, the driver's own first; None when there are not enough."""

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-from stubengine import faults, log, model, proc
+from stubengine import ailments, faults, log, model, proc
 from stubengine.wire import Channel, gloo_interface, interfaces, nccl_interface, setting
 
 RENDEZVOUS_S = 60.0  # the real limits are 10 and 30 minutes: a test would not wait
@@ -75,32 +75,26 @@ def load(directory, chatty):
     return "-".join(digests)
 
 
-def nccl_log(line):
-    """A line as NCCL prints it."""
-    log.emit("%s:%d:%d [0] NCCL %s" % (socket.gethostname(), os.getpid(), os.getpid(), line))
-
-
 def check_fabric():
     """What NCCL would say of its network, and the faults of it."""
     active = faults.active()
     if "nccl-memlock" in active:
-        nccl_log("WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory")
+        ailments.nccl("WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory")
         raise RankError("RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)")
     if "nccl-gid" in active:
-        nccl_log(
+        ailments.nccl(
             "WARN Call to ibv_modify_qp failed with 61 No data available, on dev rocep1s0f1:1, curr state INIT, "
             "next state RTR, local GID index 3, local GID ::, remote GID ::"
         )
         raise RankError("RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)")
     picked = nccl_interface(os.environ.get("NCCL_SOCKET_IFNAME"))
     oob = "%s:%s<0>" % (picked[0], picked[1].ip) if picked else "?"
+    ailments.say(active)
     if "tcp-fallback" in active:
-        nccl_log("INFO NET/IB : No device found.")
-        nccl_log("INFO NET/Socket : Using [0]%s" % oob)
-        nccl_log("INFO Using network Socket")
-    elif os.environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
-        nccl_log("INFO Bootstrap: Using %s" % oob)
-        nccl_log(
+        return
+    if os.environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
+        ailments.nccl("INFO Bootstrap: Using %s" % oob)
+        ailments.nccl(
             "INFO NET/IB : Using %s; OOB %s"
             % (
                 " ".join(
@@ -110,7 +104,7 @@ def check_fabric():
                 oob,
             )
         )
-        nccl_log("INFO Using network IB")
+        ailments.nccl("INFO Using network IB")
 
 
 def meet(spec):
@@ -209,10 +203,15 @@ def run(spec):
         threading.Event().wait()  # a follower of vLLM's own multi-node mode does not notice (vllm#32136)
 
 
-def die_on_order():
-    """Ends this process when it is told to die while serving."""
+def obey():
+    """Says what its faults say, and ends this process when it is told to die while serving."""
     while True:
-        if "die-serve" in faults.active():
+        active = faults.active()
+        ailments.say(active)
+        if "die-serve" in active:
+            ailments.last_words(active["die-serve"])
+            sys.stdout.flush()
+            time.sleep(0.2)  # so that whoever forwards the words has them before the death
             os._exit(1)
         time.sleep(0.1)
 
@@ -225,7 +224,7 @@ def main(channel):
     proc.serve_parent(channel, lambda message: None)
     adopt(spec["env"])
     log.configure("Worker")
-    threading.Thread(target=die_on_order, daemon=True).start()
+    threading.Thread(target=obey, daemon=True).start()
     try:
         run(spec)
     except RankError as error:

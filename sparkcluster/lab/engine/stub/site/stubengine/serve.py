@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 
-from stubengine import VLLM_VERSION, faults, flags, log, model
+from stubengine import VLLM_VERSION, ailments, faults, flags, log, model
 from stubengine.executors import start_local
 
 WATCHDOG_S = 5.0  # vLLM looks every 5 s whether its engine has errored (VLLM_WATCHDOG_TIME_S)
@@ -48,6 +48,7 @@ def spec_of(args, config):
         "backend": args.distributed_executor_backend or "mp",
         "max_model_len": longest,
         "eager": bool(args.enforce_eager),
+        "moe_backend": None if args.moe_backend in (None, "auto") else str(args.moe_backend),
     }
 
 
@@ -245,6 +246,8 @@ def run(argv):
     faults.active()  # an unknown fault is refused here, not in the middle
     log.info("api_utils.py:347", "\n       STUB  version %s\n       STUB  model   %s\n", VLLM_VERSION, args.model)
     log.info("api_utils.py:286", "non-default args: %s", flags.non_default(args))
+    if args.enforce_eager:
+        ailments.eager(None)
     try:
         directory = model.find(args.model, args.revision)
         config = model.config(directory)
