@@ -17,35 +17,37 @@ INWARD = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "pod
 @check(
     "NET-020",
     "The API asks for a key where others can reach it",
+    stage="written",
     severity="warning",
-    source="vLLM documentation, security: without an API key every request is served",
+    source="docs.vllm.ai, Security",
     remedy="api.key in the inventory, or api.host: 127.0.0.1",
 )
 def key(context: Context) -> Iterator[Seen]:
     """Whoever reaches the port may use the model, read its metrics and fill its queue.
 
     A warning where it listens on every address of the node, WiFi among them, or on one of the public internet; on
-    one private address it is told for information.
+    one address of a private network it is told for information.
     """
-    if context.spec.inventory.api.key is not None:
+    api = context.spec.inventory.api
+    if api.key is not None or api.host == "interconnect":
         return
-    for group in context.topology.groups:
-        address = ipaddress.ip_address(group.api_host)
+    wide = False
+    if api.host != "management":
+        address = ipaddress.ip_address(api.host)
         if address.is_loopback:
-            continue
+            return
         wide = address.is_unspecified or address.is_global
-        where = "every address" if address.is_unspecified else group.api_host
-        yield Seen(
-            "warning" if wide else "info",
-            group.head.name,
-            f"the API of group {group.name} asks nobody for a key",
-            f"it will listen on {where}, port {group.api_port}",
-            (
-                "set api.key in the inventory, as `key: {env: SPARK_API_KEY}`",
-                "export SPARK_API_KEY=$(openssl rand -hex 24)",
-                "or set api.host in the inventory to 127.0.0.1",
-            ),
-        )
+    yield Seen(
+        "warning" if wide else "info",
+        None,
+        "the API asks nobody for a key",
+        f"api.host: {api.host}, port {api.port}",
+        (
+            "set api.key in the inventory, as `key: {env: SPARK_API_KEY}`",
+            "export SPARK_API_KEY=$(openssl rand -hex 24)",
+            "or set api.host in the inventory to 127.0.0.1, and reach it through SSH",
+        ),
+    )
 
 
 @check(

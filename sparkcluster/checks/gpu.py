@@ -13,6 +13,8 @@ from sparkcluster.facts.model import Facts, Unread, read
 CAPABILITY = "12.1"
 # Series of drivers that owners of Sparks run; the packages of another are named after it.
 SERIES = "580"
+# Tag of the NGC image that was built for driver 590.44.
+WANTS_590 = "25.12.post1"
 BUSY_PERCENT = 90.0
 # Utilisation at 14-20 W and 500-850 MHz, where a healthy GB10 draws 92 W at 2281-2405 MHz (minefield PR #55).
 WEDGED_W = (14.0, 20.0)
@@ -62,18 +64,21 @@ def gpu(context: Context) -> Iterator[Seen]:
 def series(context: Context) -> Iterator[Seen]:
     """Drivers 590.x deadlock while CUDA graphs are captured on GB10: the engine hangs without a word.
 
-    With `enforce-eager: true` no graph is captured, and it is a warning. Some NGC images want 590.44 or newer;
-    what wants which driver is said by the rules on images.
+    580.142 is the tested one. With `enforce-eager: true` no graph is captured, and it is a warning; so it is for
+    NGC's 25.12.post1, which is built for 590.44 and newer. That image runs on 580 by forward compatibility, so 580
+    suits either.
     """
-    eager = context.spec.playbook.args.get("enforce-eager") is True
+    playbook = context.spec.playbook
+    eager = playbook.args.get("enforce-eager", playbook.args.get("enforce_eager")) is True
+    wants = (playbook.image or "").rpartition(":")[2].startswith(WANTS_590)
     for name, facts in context.facts.items():
         driver = read(facts.driver)
         if driver is not None and driver.split(".")[0] == "590":
             yield Seen(
-                "warning" if eager else "error",
+                "warning" if eager or wants else "error",
                 name,
                 f"{name} has a driver of series 590",
-                driver,
+                f"{driver}{f', which {playbook.image} is built for' if wants else ''}",
                 (
                     f"sudo apt-get install -y nvidia-driver-{SERIES}-open {modules(facts)}",
                     "sudo reboot",

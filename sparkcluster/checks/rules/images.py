@@ -90,25 +90,6 @@ def stale_nightly(served: Served) -> Iterator[Seen]:
         yield served.say("info", ("image",), summary, "compare with vllm/vllm-openai:nightly")
 
 
-@rule(
-    "SM121-026",
-    "The driver is one that CUDA graphs work with",
-    source=f"{reference.TWO_SPARKS}; an image that wants it: {reference.GUIDE}",
-)
-def driver(served: Served) -> Iterator[Seen]:
-    """Driver 590 deadlocks in CUDA graphs on a GB10; 580.142 is the tested one.
-
-    Sources disagree: NGC's 25.12.post1 is built for 590.44 and newer. It runs on 580 by forward compatibility, so
-    580 suits either.
-    """
-    for node, installed in served.drivers.items():
-        if served.spark and installed.startswith("590.") and not served.on("enforce-eager"):
-            summary = f"driver {installed} of {node} is known to deadlock in CUDA graphs"
-            remedy = ("sudo apt-get install -y nvidia-driver-580-open", "sudo reboot")
-            wants = served.tag.startswith("25.12.post1")
-            yield served.say("info" if wants else "warning", None, summary, *remedy, node=node)
-
-
 @rule("SM121-027", "The driver is what the image was built for", severity="warning", source=reference.GUIDE)
 def forward(served: Served) -> Iterator[Seen]:
     """NGC's 25.12.post1 is built for driver 590.44; an older one runs it by CUDA's forward compatibility.

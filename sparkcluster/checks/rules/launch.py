@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Seen
 from sparkcluster.checks.rules import reference
 from sparkcluster.checks.rules.known import Served, rule
 from sparkcluster.spec import KeyPath
@@ -106,23 +105,6 @@ def open_ray(served: Served) -> Iterator[Seen]:
             yield served.say("warning", at, "Ray is started a second time", "take the line out, sparkcluster starts it")
 
 
-@check(
-    "SM121-127",
-    "An open API asks for a key",
-    stage="written",
-    severity="warning",
-    source="docs.vllm.ai, Security",
-)
-def open_api(context: Context) -> Iterator[Seen]:
-    """Whoever reaches the endpoint can use it; beyond this machine it should ask for a key."""
-    api = context.spec.inventory.api
-    if api.key is None and api.host != "interconnect" and not _loopback(api.host):
-        remedy = ("write api.key: {env: NAME} in the inventory", "or api.host: 127.0.0.1, and reach it through SSH")
-        yield Seen(
-            "warning", None, f"the API listens on {api.host} and asks for no key", f"api.host: {api.host}", remedy
-        )
-
-
 @rule("SM121-128", "The repository's own code is pinned", severity="info", source="docs.vllm.ai, Security")
 def remote_code(served: Served) -> Iterator[Seen]:
     """`--trust-remote-code` runs Python from the model's repository; of a branch, whatever stands there tomorrow."""
@@ -158,10 +140,3 @@ def _commands(served: Served) -> Iterator[tuple[KeyPath, str]]:
         yield ("setup", index), line
     if served.playbook.command:
         yield ("command",), " ".join(served.playbook.command)
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
