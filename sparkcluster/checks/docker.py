@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.facts.model import Docker, Facts, Unread, read
 
-CDI_REFRESH = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+CDI_REFRESH = "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
 
 
 @check(
