@@ -9,7 +9,7 @@ from sparkcluster.checks.rules import reference
 from sparkcluster.checks.rules.known import Served, rule
 
 # Variables of vLLM's envs.py that --moe-backend and --linear-backend replaced: announced to go in 0.23, still read
-# by the release 0.23.0 and gone from 0.26.0; nightlies that called themselves 0.23 had dropped them already.
+# by the release 0.23.0 and gone from 0.24.0; nightlies that called themselves 0.23 had dropped them already.
 REPLACED = {
     "VLLM_USE_FLASHINFER_MOE_FP16": "moe-backend",
     "VLLM_USE_FLASHINFER_MOE_FP8": "moe-backend",
@@ -117,11 +117,11 @@ def replaced(served: Served) -> Iterator[Seen]:
     """A variable that vLLM no longer reads does nothing: it logs `Unknown vLLM environment variable detected`.
 
     The FlashInfer MoE variables were replaced by `--moe-backend`. They work on NGC 26.04 (0.19), are announced to go
-    in 0.23, are still read with a deprecation warning by the release 0.23.0, and are gone from 0.26.
+    in 0.23, are still read with a deprecation warning by the release 0.23.0, and are gone from 0.24.
     """
     for name, flag in REPLACED.items():
         if name in served.playbook.env and served.since(0, 23):
-            gone = "does nothing" if served.since(0, 26) else "is deprecated, and does nothing on some builds"
+            gone = "does nothing" if served.since(0, 24) else "is deprecated, and does nothing on some builds"
             remedy = f"take it out, and choose by {flag} under args"
             yield served.say("warning", ("env", name), f"{name} {gone} on this vLLM", remedy)
 

@@ -1,0 +1,211 @@
+"""The command line of ``vllm serve``: which flags there are, in which release, and what each takes.
+
+The table beside this module was read out of vLLM's own parser, release by release.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+from sparkcluster.spec.messages import closest
+
+TABLE = Path(__file__).with_name("flags.tsv")
+
+Kind = Literal["bool", "flag", "value", "optional", "list"]
+Version = tuple[int, ...]
+
+# Flags of releases before the oldest in the table, which guides still print, and what came after them.
+GONE = {
+    "speculative-disable-by-batch-size": "take it out: V1 has none; write max-num-seqs: 4, or no drafting",
+    "speculative-model": "write speculative-config: {model: …, num_speculative_tokens: …}",
+    "num-speculative-tokens": "write speculative-config: {num_speculative_tokens: …}",
+    "num-scheduler-steps": "take it out: V1 schedules by itself; see async-scheduling",
+    "use-v2-block-manager": "take it out: there is no other one",
+    "guided-decoding-backend": "write structured-outputs-config: {backend: …}",
+    "enable-reasoning": "take it out: reasoning-parser is enough",
+    "rope-scaling": "write hf-overrides: {rope_parameters: …}",
+    "rope-theta": "write hf-overrides: {rope_parameters: …}",
+    "device": "take it out: vLLM finds its platform by itself",
+    "preemption-mode": "take it out: V1 has one way alone",
+    "block-manager": "take it out: there is no other one",
+    "max-seq-len-to-capture": "write max-cudagraph-capture-size",
+    "task": "write runner and convert",
+    "swap-space": "take it out: V1 swaps nothing",
+    "disable-log-requests": "take it out: it is the default; enable-log-requests turns it on",
+}
+
+_SIZE = re.compile(r"-?\d+(\.\d+)?[kKmMgGtT]?|auto|-1")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag.
+
+    Attributes:
+        name: without dashes.
+        short: other names, with their dashes.
+        kind: how many values it takes; bool has a negated form, flag has none.
+        type: of its value: any, str, int, float, size (a number or 32k), json.
+        choices: what it takes alone, in the newest release of the table; empty where that is open.
+        first: the first release of the table that has it, None for the oldest.
+        last: the last, None for the newest.
+    """
+
+    name: str
+    short: tuple[str, ...]
+    kind: Kind
+    type: str
+    choices: tuple[str, ...]
+    first: Version | None
+    last: Version | None
+
+
+@functools.cache
+def releases() -> tuple[Version, ...]:
+    """The releases that the table was read from, the oldest first."""
+    for line in TABLE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("# releases:"):
+            return tuple(_version(one) for one in line.removeprefix("# releases:").split())
+    raise ValueError(f"{TABLE} names no releases")
+
+
+@functools.cache
+def table() -> dict[str, Flag]:
+    """Every flag by its name without dashes."""
+    out: dict[str, Flag] = {}
+    for line in TABLE.read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            names, kind, typ, choices, first, last = line.split("\t")
+            name, *short = names.split(",")
+            out[name[2:]] = Flag(
+                name[2:],
+                tuple(short),
+                _kind(kind),
+                "json" if typ == "any" and name.endswith("-config") else typ,
+                () if choices == "-" else tuple(choices.split(",")),
+                None if first == "-" else _version(first),
+                None if last == "-" else _version(last),
+            )
+    return out
+
+
+@functools.cache
+def aliases() -> dict[str, str]:
+    """The full name of every other form, with its dashes: ``-tp`` is ``tensor-parallel-size``."""
+    return {short: flag.name for flag in table().values() for short in flag.short}
+
+
+def find(name: str) -> Flag | None:
+    """The flag of that name; of a dotted one, as ``compilation-config.mode``, the one before the dot."""
+    head = name.partition(".")[0].replace("_", "-").lower()
+    known = table()
+    if head in known:
+        return known[head]
+    bare = head.removeprefix("no-")
+    return known[bare] if bare in known and known[bare].kind == "bool" else None
+
+
+def near(name: str) -> str | None:
+    """The known flag that ``name`` is probably meant to be."""
+    return closest(name.replace("_", "-").lower(), sorted(table()))
+
+
+def has(flag: Flag, low: Version | None, high: Version | None) -> bool | None:
+    """Whether a vLLM from ``low`` to ``high`` has ``flag``; None where the table cannot tell.
+
+    Between two releases of the table, what both have is there and what neither has is not.
+    """
+    known = releases()
+    if low is None and high is None:
+        return None
+    if low is not None and low > known[-1]:
+        return None
+    low_index = max((index for index, one in enumerate(known) if low is not None and one <= low), default=0)
+    high_index = min((index for index, one in enumerate(known) if high is not None and one >= high), default=-1)
+    if (low is not None and low < known[0]) or (low is None and high is not None and high < known[0]):
+        return None
+    covered = known[low_index:] if high_index == -1 else known[low_index : high_index + 1]
+    there = {_in(flag, one) for one in covered}
+    return there.pop() if len(there) == 1 else None
+
+
+def wrong(flag: Flag, name: str, value: Any) -> str | None:
+    """What is wrong with ``value`` for ``flag`` whatever the release, None where nothing is.
+
+    Args:
+        flag: as the table has it.
+        name: as it was written, for its negated or dotted form.
+        value: as YAML gave it; None leaves the flag out.
+    """
+    if value is None or "." in name:
+        return None
+    if flag.kind in {"bool", "flag"}:
+        return _switch(flag, value)
+    if isinstance(value, bool):
+        return None if flag.kind == "optional" and value else f"takes a value, {_meant(flag)}"
+    if isinstance(value, list) and flag.kind != "list":
+        return "takes a mapping or JSON in quotes" if flag.type == "json" else "takes one value and no list"
+    fits = isinstance(value, list) or _fits(flag, value)
+    return None if fits else f"takes {_meant(flag)}"
+
+
+def odd(flag: Flag, value: Any) -> str | None:
+    """The value among ``flag``'s choices that ``value`` should be, or all of them; None where it is one."""
+    if not flag.choices or isinstance(value, bool | dict) or value is None:
+        return None
+    for one in value if isinstance(value, list) else [value]:
+        text = str(one)
+        if text.lower().replace("-", "_") not in {choice.lower().replace("-", "_") for choice in flag.choices}:
+            return closest(text, list(flag.choices)) or ", ".join(flag.choices)
+    return None
+
+
+def _in(flag: Flag, release: Version) -> bool:
+    return (flag.first is None or release >= flag.first) and (flag.last is None or release <= flag.last)
+
+
+def _fits(flag: Flag, value: Any) -> bool:
+    text = str(value)
+    if flag.name == "gpu-memory-utilization" and text == "auto":
+        return True  # the plan fills it in
+    if isinstance(value, dict):
+        return flag.type in {"json", "any"}
+    try:
+        if flag.type == "int":
+            int(text)
+        elif flag.type == "float":
+            float(text)
+        elif flag.type == "json" and isinstance(value, str):
+            json.loads(text)
+    except ValueError:
+        return False
+    return flag.type != "size" or bool(_SIZE.fullmatch(text))
+
+
+def _meant(flag: Flag) -> str:
+    meant = {"int": "a whole number", "float": "a number", "size": "a number, or one as 32k", "json": "a mapping"}
+    return meant.get(flag.type, "one word")
+
+
+def _switch(flag: Flag, value: Any) -> str | None:
+    if value is True or (value is False and flag.kind == "bool"):
+        return None
+    if value is False:
+        return "has no negated form: leave it out"
+    return "takes no value: write true or false, unquoted"
+
+
+def _version(text: str) -> Version:
+    return tuple(int(part) for part in text.split("."))
+
+
+def _kind(text: str) -> Kind:
+    for kind in ("bool", "flag", "value", "optional", "list"):
+        if text == kind:
+            return kind
+    raise ValueError(f"{TABLE} names a kind {text}")

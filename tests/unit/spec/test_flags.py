@@ -1,0 +1,152 @@
+"""The table of vLLM's flags, and what is said of arguments that are not in it or have a wrong value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkcluster import checks
+from sparkcluster.checks.registry import Context
+from sparkcluster.spec import flags
+
+ROOT = Path(__file__).parents[3]
+LAB = ROOT / "sparkcluster/lab/engine/stub/site/stubengine/vllm-0.32-flags.tsv"
+
+
+def test_newest_release_agrees_with_the_table_that_the_stub_parses_by():
+    own = {
+        tuple(line.split("\t")[:4])
+        for line in flags.TABLE.read_text().splitlines()
+        if not line.startswith("#") and line.endswith("\t-")
+    }
+    lab = {tuple(line.split("\t")) for line in LAB.read_text().splitlines() if line and not line.startswith("#")}
+    assert own == lab
+    assert len(own) > 300
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high", "there"),
+    [
+        ("swap-space", (0, 17, 1), (0, 17, 1), True),
+        ("swap-space", (0, 19, 0), (0, 19, 0), False),
+        ("swap-space", (0, 18, 0), (0, 18, 0), None),  # between two releases that differ
+        ("swap-space", (0, 23), None, False),
+        ("moe-backend", (0, 15, 1), (0, 15, 1), False),
+        ("moe-backend", (0, 17, 1), (0, 17, 1), True),
+        ("max-model-len", (0, 11, 1), (0, 11, 1), None),  # older than the table
+        ("max-model-len", (0, 40, 0), None, None),  # newer
+        ("max-model-len", None, None, None),
+        ("linear-backend", (0, 19, 0), (0, 19, 0), False),
+        ("linear-backend", (0, 32, 0), (0, 32, 0), True),
+        ("max-num-seqs", (0, 20, 1), (0, 31, 0), True),
+    ],
+)
+def test_has(name, low, high, there):
+    assert flags.has(flags.table()[name], low, high) is there
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("max-model-len", "32k", None),
+        ("max-model-len", 65536, None),
+        ("max-model-len", "auto", None),
+        ("max-model-len", "long", "a number, or one as 32k"),
+        ("max-model-len", True, "takes a value"),
+        ("gpu-memory-utilization", 0.85, None),
+        ("gpu-memory-utilization", "auto", None),
+        ("gpu-memory-utilization", "most", "a number"),
+        ("max-num-seqs", "4", None),
+        ("max-num-seqs", "four", "a whole number"),
+        ("enable-prefix-caching", True, None),
+        ("enable-prefix-caching", False, None),
+        ("enable-prefix-caching", "true", "takes no value"),
+        ("enable-prefix-caching", 1, "takes no value"),
+        ("headless", False, "no negated form"),
+        ("speculative-config", {"method": "mtp"}, None),
+        ("speculative-config", '{"method":"mtp"}', None),
+        ("speculative-config", "mtp", "a mapping"),
+        ("speculative-config", ["mtp"], "a mapping or JSON"),
+        ("cudagraph-capture-sizes", [1, 2, 4], None),
+        ("quantization", ["modelopt"], "no list"),
+        ("max-model-len", None, None),
+        ("compilation-config.mode", 3, None),
+    ],
+)
+def test_values(name, value, said):
+    problem = flags.wrong(flags.find(name), name, value)
+    assert problem is None if said is None else said in problem
+
+
+def findings(cluster, facts=None, **playbook):
+    spec = cluster({"a": "192.168.86.11"}, playbook=playbook)
+    context = Context(spec, facts or {}, checks._nothing(spec))
+    return [one for one in checks.run_stage(context, ("written",)) if one.code.startswith("SPEC-")]
+
+
+def test_an_unknown_argument_is_an_error_with_the_nearest(cluster):
+    (one,) = findings(cluster, image="vllm/vllm-openai:nightly", args={"max-modl-len": 4096})
+    assert (one.code, one.severity, one.remedy) == ("SPEC-003", "error", ("write max-model-len",))
+
+
+def test_an_image_of_others_may_have_arguments_of_its_own(cluster):
+    (one,) = findings(cluster, image="ghcr.io/aeon-7/vllm-dflash:latest", args={"dflash-drafter": "x"})
+    assert (one.code, one.severity) == ("SPEC-003", "warning")
+
+
+def test_an_argument_that_went_is_told_with_what_came_after(cluster):
+    (one,) = findings(cluster, image="vllm/vllm-openai:nightly", args={"speculative-disable-by-batch-size": 32})
+    assert one.code == "SPEC-003"
+    assert "any more" in one.summary
+    assert "V1" in one.remedy[0]
+
+
+@pytest.mark.parametrize(
+    ("image", "codes"),
+    [
+        ("nvcr.io/nvidia/vllm:26.03-py3", []),
+        ("nvcr.io/nvidia/vllm:26.04-py3", ["SPEC-004"]),
+        ("vllm/vllm-openai:nightly", ["SPEC-004"]),
+        ("registry.example/engine:1", []),
+    ],
+)
+def test_swap_space_went_after_0_17(cluster, image, codes):
+    assert [one.code for one in findings(cluster, image=image, args={"swap-space": 4})] == codes
+
+
+def test_what_the_image_takes_counts_and_not_the_table(cluster, spark):
+    fact = spark().model_copy(
+        update={
+            "image": spark().image.model_copy(
+                update={"inside": spark().image.inside.model_copy(update={"flags": ("swap-space", "house-flag")})}
+            )
+        }
+    )
+    args = {"swap-space": 4, "house-flag": 1}
+    assert findings(cluster, facts={"a": fact}, image="nvcr.io/nvidia/vllm:26.04-py3", args=args) == []
+
+
+def test_a_value_of_the_wrong_kind(cluster):
+    (one,) = findings(cluster, image="vllm/vllm-openai:nightly", args={"enable-prefix-caching": "yes"})
+    assert (one.code, one.severity) == ("SPEC-005", "error")
+    assert "takes no value" in one.summary
+
+
+def test_a_choice_that_vllm_does_not_offer(cluster):
+    (one,) = findings(cluster, image="vllm/vllm-openai:v0.32.0", args={"kv-cache-dtype": "fp9"})
+    assert (one.code, one.severity) == ("SPEC-005", "error")
+    assert "fp8" in one.remedy[0]
+
+
+def test_arguments_of_a_command_are_looked_at(cluster):
+    words = ["bash", "-c", "pip install x && vllm serve org/model --max-modl-len 4096 --port 8000"]
+    assert [one.code for one in findings(cluster, image="vllm/vllm-openai:nightly", command=words)] == ["SPEC-003"]
+    words = ["vllm", "serve", "org/model", "--max-modl-len", "4096"]
+    assert [one.code for one in findings(cluster, image="vllm/vllm-openai:nightly", command=words)] == ["SPEC-003"]
+
+
+def test_every_gone_flag_is_really_gone_or_leaving():
+    for name in flags.GONE:
+        flag = flags.table().get(name)
+        assert flag is None or flag.last is not None, name
