@@ -118,6 +118,13 @@ def _swapped(memory: dict[str, int], size_gb: int) -> None:
     memory["swap_free_kb"] = max(0, memory["swap_free_kb"] - size_gb * 10**9 // 1024)
 
 
+def _kernel_log(spark: Spark, args: Sequence[str]) -> Undo:
+    line = args[0].strip()
+    if not line or not line.isprintable():
+        raise UsageError("a kernel's line is printable text", hint="kernel-log 'NVRM: Xid (PCI:000f:01:00): 119, …'")
+    return hardware(spark, lambda values: values["kernel_log"].append(f"[ 3600.000000] {line}"))
+
+
 def _disk_full(spark: Spark, args: Sequence[str]) -> Undo:
     del args
     spark.run(["python3", "-c", FILL, FILLER])
@@ -162,6 +169,7 @@ FAULTS: dict[str, Fault] = {
         None, "full load at 799 MHz and 17 W", changed(gpu_state="wedged"), old_hardware, pretended=True
     ),
     "gpu-hung": Fault(None, "full load at 24 W", changed(gpu_state="hung"), old_hardware, pretended=True),
+    "kernel-log": Fault("LINE", "the kernel's log ends with that line", _kernel_log, old_hardware, pretended=True),
     "disk-full": Fault(None, "fills the Spark's disk to the last block", _disk_full, _disk_free),
 }
 """Faults of the host, by kind."""
