@@ -31,8 +31,12 @@ Every command takes `--json`: one document on stdout and nothing else there. Log
 
 _CHECKS = """# Checks
 
-What `up` and `plan` look for on every node before anything starts. An error stops `up`. A code never changes its
-meaning; a playbook accepts one with `allow: [{code, reason}]`, an inventory demotes one with `ignore: [code]`.
+What `up`, `preflight`, `doctor` and `lint` look for. An error stops `up`, a warning does not, and information is only
+told. A code never changes its meaning; a playbook accepts one with `allow: [{code, reason}]`, an inventory demotes an
+error with `ignore: [code]`. `sparkcluster checks --explain CODE` shows one of these pages.
+
+| stage | what is looked at, and by which command |
+|---|---|
 """
 
 
@@ -69,17 +73,32 @@ def shown(action: argparse.Action) -> str:
 
 
 def checks() -> str:
-    """The page of checks."""
-    from sparkcluster.checks import CATALOGUE
-    from sparkcluster.gather import CODES
+    """The page of checks: all of them in a table, then each with what happens, what mends it and who says so."""
+    from sparkcluster.checks.pages import STAGES, SUBJECTS, pages
 
-    parts = [_CHECKS, "\n| code | what holds on a healthy cluster | what happens where it does not |\n|---|---|---|\n"]
+    every = pages()
+    parts = [_CHECKS, *(f"| {stage} | {text} |\n" for stage, text in STAGES.items())]
+    parts.append("\n| code | severity | stage | what holds on a healthy cluster |\n|---|---|---|---|\n")
     parts += [
-        f"| {code} | the node can be asked | `{kind}`: see the message, it says what to type |\n"
-        for kind, code in CODES.items()
+        f"| [{page.code}](#{page.code.lower()}) | {page.severity} | {page.stage} | {_cell(page.title)} |\n"
+        for page in every.values()
     ]
-    parts += [f"| {one.code} | {one.title} | {' '.join(one.why.split())} |\n" for one in CATALOGUE.values()]
+    subject = ""
+    for page in every.values():
+        if page.subject != subject:
+            subject = page.subject
+            parts.append(f"\n## {SUBJECTS.get(subject, subject)}\n")
+        needs = f" · needs {', '.join(f'`{one}`' for one in page.needs)}" if page.needs else ""
+        remedy = page.remedy or "the finding says what to type on which node"
+        parts.append(f"\n### {page.code}\n\n**{page.title}** · {page.severity} · {page.stage}{needs}\n\n{page.why}.\n")
+        parts.append(f"\n{page.more}\n" if page.more else "")
+        parts.append(f"\n- Remedy: {remedy}\n")
+        parts.append(f"- Source: {page.source}\n" if page.source else "")
     return "".join(parts)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def main(words: Sequence[str] | None = None) -> int:

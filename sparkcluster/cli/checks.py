@@ -1,0 +1,104 @@
+"""``sparkcluster checks``: the catalogue, and the page of one code."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from typing import TYPE_CHECKING
+
+from sparkcluster.cli.common import json_argument
+from sparkcluster.cli.output import emit_json, in_colour, say
+from sparkcluster.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sparkcluster.checks.pages import Page
+
+WIDTH = 80
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of ``checks``."""
+    parser.add_argument("--explain", metavar="CODE", help="the page of one check, as NET-014")
+    json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the catalogue, or one page of it."""
+    from sparkcluster.checks.pages import pages
+
+    every = pages()
+    chosen = list(every.values()) if args.explain is None else [_page(args.explain, every)]
+    if args.json:
+        emit_json({"checks": [page.as_json() for page in chosen]})
+    elif args.explain is None:
+        _table(chosen)
+    else:
+        _explain(chosen[0])
+    return 0
+
+
+def _page(code: str, every: dict[str, Page]) -> Page:
+    """The page of ``code``, in whatever case it was typed.
+
+    Raises:
+        UsageError: there is none.
+    """
+    from difflib import get_close_matches
+
+    wanted = code.strip().upper()
+    if wanted in every:
+        return every[wanted]
+    subject, _, number = wanted.rpartition("-")
+    padded = f"{subject}-{number.zfill(3)}"
+    near = [padded] if padded in every else get_close_matches(wanted, every, n=1, cutoff=0.5)
+    shown = code if code.isprintable() and len(code) < 40 else ascii(code)[:40]
+    hint = f"did you mean {near[0]}? sparkcluster checks lists all" if near else "sparkcluster checks lists all"
+    raise UsageError(f"no check is called {shown}", hint=hint)
+
+
+def _table(chosen: Iterable[Page]) -> None:
+    """One row per code within 80 columns; a long title goes on below its beginning."""
+    head = f"{'CODE':<10}{'SEVERITY':<10}{'STAGE':<9}WHAT HOLDS ON A HEALTHY CLUSTER"
+    say(_bold(head))
+    for page in chosen:
+        first, *rest = textwrap.wrap(page.title, WIDTH - 29) or [""]
+        say(f"{page.code:<10}{page.severity:<10}{page.stage:<9}{first}")
+        for line in rest:
+            say(f"{'':<29}{line}")
+
+
+def _explain(page: Page) -> None:
+    from sparkcluster.checks.pages import STAGES
+
+    say(_bold(f"{page.code}  {page.title}"))
+    say()
+    for name, text in (
+        ("severity", f"{page.severity} at most" if page.severity != "info" else page.severity),
+        ("looks at", STAGES[page.stage].replace("`", "")),
+        ("needs", ", ".join(page.needs)),
+        ("why", page.why),
+    ):
+        _labelled(name, text)
+    for paragraph in filter(None, page.more.split("\n\n")):
+        say()
+        for line in textwrap.wrap(" ".join(paragraph.split()), WIDTH):
+            say(line)
+    if page.more:
+        say()
+    _labelled("remedy", page.remedy or "the finding says what to type on which node")
+    _labelled("source", page.source)
+
+
+def _labelled(name: str, text: str) -> None:
+    if text:
+        lead = f"{name + ':':<10}"
+        for line in textwrap.wrap(text, WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead)):
+            say(line)
+
+
+def _bold(text: str) -> str:
+    import sys
+
+    return f"\x1b[1m{text}\x1b[0m" if in_colour(sys.stdout) else text
