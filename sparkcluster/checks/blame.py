@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import TypeVar
 
 from sparkcluster.facts.reach import Path
+
+T = TypeVar("T")
 
 Way = tuple[str, str]
 """A direction in which packets are lost: from, to."""
@@ -30,13 +33,20 @@ def blame(failed: Iterable[Path], *, nodes: int) -> dict[str | None, list[Path]]
         else:
             way = (one.target, one.source) if one.lost_at == "source" else (one.source, one.target)
             ways.setdefault(way, []).append(one)
-    if nodes > 2 and len(ways) == nodes * (nodes - 1):
-        blamed.setdefault(None, []).extend(path for held in ways.values() for path in held)
-        ways.clear()
-    while ways:
-        node, explained = _most_blamed(ways)
-        blamed.setdefault(node, []).extend(path for way in explained for path in ways.pop(way))
+    for node, held in share(ways, nodes=nodes).items():
+        blamed.setdefault(node, []).extend(held)
     return blamed
+
+
+def share(ways: Mapping[Way, list[T]], *, nodes: int) -> dict[str | None, list[T]]:
+    """What was seen in ``ways`` by the node that most of them have in common, as ``blame`` says."""
+    left, shared = dict(ways), dict[str | None, list[T]]()
+    if nodes > 2 and len(left) == nodes * (nodes - 1):
+        return {None: [item for held in left.values() for item in held]}
+    while left:
+        node, explained = _most_blamed(left)
+        shared.setdefault(node, []).extend(item for way in explained for item in left.pop(way))
+    return shared
 
 
 def _most_blamed(ways: Collection[Way]) -> tuple[str | None, list[Way]]:

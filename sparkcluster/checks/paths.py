@@ -17,6 +17,7 @@ Pair = tuple[str, str, str | None]
     "Every node could be asked what it reaches",
     stage="reach",
     severity="warning",
+    remedy="look at Python and SSH of that node, then run it again",
 )
 def unasked(context: Context) -> Iterator[Seen]:
     """What it reaches, and who reaches it, is not known: a firewall there would be found by a hanging launch."""
@@ -30,7 +31,9 @@ def unasked(context: Context) -> Iterator[Seen]:
     "NET-041",
     "The nodes of a group reach each other on every rail",
     stage="reach",
+    scope="interconnect",
     source="NVIDIA/dgx-spark-playbooks, connect-two-sparks",
+    remedy="plug the cable in, give both ends an address in one subnet, and let the rail through the firewall",
 )
 def reachable(context: Context) -> Iterator[Seen]:
     """The ranks wait for each other in their first rendezvous until a time-out of minutes.
@@ -68,7 +71,9 @@ def reachable(context: Context) -> Iterator[Seen]:
     "NET-042",
     "A packet of the rail's whole MTU passes",
     stage="reach",
+    scope="interconnect",
     source="NVIDIA/dgx-spark-playbooks, connect-two-sparks; ping -M do",
+    remedy="give every port of the switch the MTU of the Sparks or more",
 )
 def jumbo(context: Context) -> Iterator[Seen]:
     """A small ping passes and the first collective hangs, since its packets vanish on the way.
@@ -101,7 +106,9 @@ def jumbo(context: Context) -> Iterator[Seen]:
     "NET-043",
     "The ports that the launch will use are open between the nodes",
     stage="reach",
+    scope="interconnect",
     source="Ray documentation, Configuring Ray: ports; vllm-project/vllm#40991",
+    remedy="let what comes in on the interconnect through the firewall",
 )
 def ports(context: Context) -> Iterator[Seen]:
     """The ranks hang in their rendezvous: the head waits for nodes that cannot come to it."""
@@ -112,7 +119,9 @@ def ports(context: Context) -> Iterator[Seen]:
     "NET-044",
     "Ports that the kernel chooses are open between the nodes",
     stage="reach",
+    scope="interconnect",
     source="NVIDIA NCCL documentation, environment variables; Ray documentation, Configuring Ray: ports",
+    remedy="let what comes in on the interconnect through the firewall",
 )
 def ephemeral(context: Context) -> Iterator[Seen]:
     """NCCL, Gloo, Ray's workers and vLLM meet on such ports: a list of open ports lets Ray start and the engine hang.

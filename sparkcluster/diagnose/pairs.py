@@ -46,7 +46,7 @@ def _of_group(spec: Spec, facts: Mapping[str, Facts], group: Group) -> Iterator[
         met = False
         for own, theirs in shared(source, target):
             met = met or theirs.address == target.address
-            if not (_up(facts, source, own) and _up(facts, target, theirs)):
+            if not (up(facts, source, own) and up(facts, target, theirs)):
                 continue
             yield Pair(
                 source.name,
@@ -82,6 +82,7 @@ def fixed_ports(spec: Spec, facts: Mapping[str, Facts], group: Group) -> tuple[t
     return ray, master
 
 
-def _up(facts: Mapping[str, Facts], member: Member, link: Link) -> bool:
+def up(facts: Mapping[str, Facts], member: Member, link: Link) -> bool:
+    """Whether a link can carry anything, as its node says."""
     interfaces = read(facts[member.name].interfaces) or ()
     return all(is_up(one) for one in interfaces if one.name == link.interface)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from sparkcluster.diagnose.conversation import Conversation, end_all
 from sparkcluster.diagnose.pairs import Pair, pairs
-from sparkcluster.errors import CommandFailed
 from sparkcluster.facts.model import Facts, read
 from sparkcluster.facts.reach import Path, PathKind, Reach
-from sparkcluster.hosts.base import Host, Stream
+from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
-from sparkcluster.hosts.program import stream
 from sparkcluster.report import Report
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Topology
@@ -74,7 +72,7 @@ class _Run:
             "epoch": epoch,
             "limit_s": LIMIT_S,
         }
-        self.open: dict[str, _Conversation] = {}
+        self.open: dict[str, Conversation] = {}
 
     def go(self, names: Sequence[str]) -> Reach:
         """Both phases; a node that does not answer is left out of what follows."""
@@ -97,13 +95,11 @@ class _Run:
         for name, said in there.items():
             for address, reason in said["failed"].items():
                 unasked.setdefault(name, f"cannot listen on {address}: {reason}")
-        self.fleet.each(lambda host: self.open[host.name].finish(), list(there), limit_s=_ANSWER_S)
         return Reach(tuple(paths), unasked)
 
     def close(self) -> None:
-        """End what an error or Ctrl-C left running."""
-        for one in self.open.values():
-            one.close()
+        """End every program, also after an error or Ctrl-C."""
+        end_all(self.open.values())
 
     def _listen(self, host: Host) -> dict[str, Any]:
         mine = [pair for pair in self.wanted if pair.target == host.name]
@@ -116,7 +112,7 @@ class _Run:
             "addresses": list(addresses),
             "fixed": [] if host.name in self.busy else [list(one) for one in fixed],
         }
-        conversation = self.open[host.name] = _Conversation(host, stream(host, "reach", request))
+        conversation = self.open[host.name] = Conversation(host, "reach", request, silence_s=_ANSWER_S)
         return conversation.answer()
 
     def _try(self, name: str, asked: Sequence[_Asked]) -> dict[str, Any]:
@@ -130,44 +126,6 @@ class _Run:
         conversation = self.open[host.name]
         conversation.say({"heard": True})
         return conversation.answer()
-
-
-class _Conversation:
-    """A program on a node that is asked in lines."""
-
-    def __init__(self, host: Host, running: Stream) -> None:
-        self.host = host
-        self.stream = running
-        self._lines: Iterator[bytes] = running.lines(_ANSWER_S)
-        self._ended = False
-
-    def say(self, document: dict[str, Any]) -> None:
-        self.stream.send(json.dumps(document).encode() + b"\n")
-
-    def answer(self) -> dict[str, Any]:
-        line = next(self._lines, None)
-        document = _document(line)
-        if document is None:
-            last = self.stream.finish().stderr.decode(errors="replace").strip().splitlines()
-            said = line.decode(errors="replace") if line else last[-1] if last else "no output"
-            raise CommandFailed(f"reach failed on {self.host.name}: {said}", node=self.host.name, step="reach")
-        return document
-
-    def finish(self) -> None:
-        self.stream.finish()
-        self._ended = True
-
-    def close(self) -> None:
-        if not self._ended:
-            self.stream.close()
-
-
-def _document(line: bytes | None) -> dict[str, Any] | None:
-    try:
-        document = json.loads(line or b"")
-    except ValueError:
-        return None
-    return document if isinstance(document, dict) else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,9 +17,11 @@ class Rate:
         kind: ``tcp`` one rail by TCP, ``rdma`` one HCA by ib_write_bw, ``rdma-both`` both twins of a port at the
             same time, ``collective`` an all-gather of the whole group in the serving image.
         nodes: who took part; source and target of the kinds that have two.
-        over: interface, HCA, or transport that it went over.
-        gbit_s: 10^9 bits per second; None where it gave no result, which ``seen`` explains.
+        over: interface, HCA, or transport that it went over, as ``NCCL over IB``.
+        gbit_s: 10^9 bits per second, of a collective its bus bandwidth; None where it gave no result, which
+            ``seen`` explains.
         latency_ms: median round trip of a small message, where it was measured.
+        subnet: the rail, of the kinds that have one.
     """
 
     kind: RateKind
@@ -28,6 +30,7 @@ class Rate:
     gbit_s: float | None
     latency_ms: float | None = None
     seen: str = ""
+    subnet: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The measurement as ``preflight --deep --json`` shows it."""
@@ -36,7 +39,24 @@ class Rate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measured:
-    """All measurements, and what could not be taken, by node, with the reason."""
+    """All measurements, and what could not be taken.
+
+    Attributes:
+        unasked: by node, why it could not take part at all.
+        skipped: by ``rdma`` or ``collective``, why none was tried.
+        without_perftest: nodes that lack ib_write_bw.
+    """
 
     rates: tuple[Rate, ...]
     unasked: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    without_perftest: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The measurements as ``preflight --deep --json`` shows them."""
+        return {
+            "rates": [rate.as_json() for rate in self.rates],
+            "unasked": dict(self.unasked),
+            "skipped": dict(self.skipped),
+            "without_perftest": list(self.without_perftest),
+        }

@@ -1,0 +1,129 @@
+"""An all-gather over a whole group in the serving image: the container of each rank and what it prints. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.resources
+import json
+import re
+from collections.abc import Mapping
+
+from sparkcluster.facts.engine import engine_of, family
+from sparkcluster.facts.model import Facts, Image
+from sparkcluster.plan import docker, environment
+from sparkcluster.plan.build import NAME_LIMIT
+from sparkcluster.spec import Spec
+from sparkcluster.topology.model import Group, Member, Topology
+
+SIZE_BYTES = 256 << 20  # of what is gathered: a buffer of 16 GB has frozen a node, whose GPU shares its memory
+LIMIT_S = 90
+_MARK = "sparkcluster-all-gather "
+_NETWORK = re.compile(r"Using network (\w+)|NET/(IB|Socket) ?: Using")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gathered:
+    """What one rank came to: bus bandwidth in 10^9 bytes per second, or why there is none.
+
+    Attributes:
+        over: ``NCCL over IB``, ``NCCL over Socket``, ``Gloo``.
+        torch: whether the image has torch at all.
+    """
+
+    bus_gb_s: float | None
+    over: str
+    seen: str = ""
+    torch: bool = True
+
+
+def why_not(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> str | None:
+    """What forbids a container on the nodes, or None."""
+    names = [member.name for group in topology.groups if len(group.members) > 1 for member in group.members]
+    if spec.inventory.runtime.kind != "docker":
+        return "ranks are processes here, and there is no image to ask"
+    for name in names:
+        ranks = facts[name].ranks
+        if not isinstance(ranks, tuple):
+            return f"what runs on {name} is not known"
+        if any(rank.state == "running" for rank in ranks):
+            return f"a rank runs on {name}, and both would share its GPU"
+        if not isinstance(facts[name].image, Image):
+            return f"{name} has no image {spec.playbook.image}"
+    return None
+
+
+def name(cluster: str, node: str) -> str:
+    """Name of the container on a node: the next run finds it by that, and removes it."""
+    written = f"sparkcluster-measure-{cluster}-{node}"
+    clean = re.sub(r"[^A-Za-z0-9_.-]", "-", written)
+    if clean == written and len(clean) <= NAME_LIMIT:
+        return clean
+    return f"{clean[: NAME_LIMIT - 9]}-{hashlib.sha256(written.encode()).hexdigest()[:8]}"
+
+
+def command(spec: Spec, facts: Facts, group: Group, member: Member, *, size_bytes: int = SIZE_BYTES) -> list[str]:
+    """Command that runs one rank of the all-gather.
+
+    The environment, network and devices are those of the rank that ``up`` would start there, so that NCCL chooses as
+    it would then; NCCL tells besides what it chose. The container ends by itself after ``LIMIT_S``.
+    """
+    image = facts.image
+    if not isinstance(image, Image):
+        raise TypeError(f"{member.name} has no image")
+    playbook, engine = spec.playbook, engine_of(facts)
+    env = environment.build(playbook, group, member, hf_home=docker.HF_HOME, baked=image.env_names)
+    request = {
+        "rank": member.rank,
+        "world": len(group.members),
+        "address": group.head.address,
+        "port": group.master_port,
+        "bytes": size_bytes,
+        "limit_s": LIMIT_S,
+        "mark": _MARK,
+    }
+    argv = docker.run(
+        name=name(spec.inventory.cluster, member.name),
+        image=image.id,
+        family=family(image),
+        python=engine.python if engine is not None else "python3",
+        env={**env, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"},
+        env_file=None,
+        labels={"io.sparkcluster.measure": spec.inventory.cluster},
+        mounts=(),
+        infiniband=facts.infiniband_devices,
+        cap_add=playbook.container.cap_add,
+        shm_size=playbook.container.shm_size,
+    )
+    # Attached, and gone by itself at its end; the launcher's place takes a program that is sent along.
+    argv[argv.index("--detach")] = "--rm"
+    return [*argv[:-2], "-c", program(), json.dumps(request)]
+
+
+def program() -> str:
+    """Source of what runs inside."""
+    return (importlib.resources.files("sparkcluster.node") / "gather.py").read_text()
+
+
+def read(output: str, exit_code: int | None) -> Gathered:
+    """What a rank's output says."""
+    found = _NETWORK.search(output)
+    network = (found[1] or found[2]) if found else None
+    said = next((line for line in output.splitlines() if line.startswith(_MARK)), None)
+    try:
+        document = json.loads(said.removeprefix(_MARK)) if said else None
+    except ValueError:
+        document = None
+    if isinstance(document, dict) and isinstance(document.get("bus_gb_s"), int | float):
+        backend = str(document.get("backend"))
+        over = "Gloo" if backend == "gloo" else f"NCCL over {network or 'an unknown network'}"
+        return Gathered(float(document["bus_gb_s"]), over)
+    over = f"NCCL over {network}" if network else "NCCL"
+    if isinstance(document, dict) and "no_torch" in document:
+        return Gathered(None, over, str(document["no_torch"]), torch=False)
+    if isinstance(document, dict) and "failed" in document:
+        return Gathered(None, over, str(document["failed"]))
+    if exit_code is None:
+        return Gathered(None, over, f"it did not end within {LIMIT_S} s and was stopped")
+    last = [line.strip() for line in output.splitlines() if line.strip()]
+    return Gathered(None, over, f"exit code {exit_code}: {last[-1] if last else 'no output'}")

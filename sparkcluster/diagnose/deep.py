@@ -1,0 +1,357 @@
+"""``preflight --deep``: what the links carry, pair by pair, and the whole group in its serving image."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from sparkcluster.diagnose import collective, perftest
+from sparkcluster.diagnose.conversation import Conversation, end_all
+from sparkcluster.diagnose.pairs import shared, up
+from sparkcluster.diagnose.schedule import Options, Two, estimate, in_words, perftest_seconds, schedule
+from sparkcluster.errors import HostError, SparkclusterError
+from sparkcluster.facts.measured import Measured, Rate
+from sparkcluster.facts.model import Facts
+from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.fleet import Fleet, failures, values
+from sparkcluster.report import Report, count
+from sparkcluster.spec import Spec
+from sparkcluster.topology.model import Group, Link, Member, Topology
+
+_ASK_S = 10
+_SPARE_S = 25  # beyond what it is to last, that a measurement may be silent: its own limits end it earlier
+
+
+def deep(
+    fleet: Fleet,
+    spec: Spec,
+    facts: Mapping[str, Facts],
+    topology: Topology,
+    report: Report,
+    *,
+    epoch: int | None = None,
+    options: Options = Options(),  # noqa: B008 - immutable
+) -> Measured:
+    """Measure every pair of every group, no node in two measurements at a time, then each group as a whole.
+
+    Only the last runs containers, and only under a lease, while no rank runs; they are removed whatever happens. After
+    Ctrl-C nothing of it is left on any node.
+
+    Args:
+        fleet: the nodes.
+        spec: inventory and playbook.
+        facts: of every node in ``topology``.
+        topology: who shares which rails.
+        report: told beforehand how long it will take, and then what is measured.
+        epoch: of our own lease; None leaves the containers out.
+        options: how thoroughly.
+    """
+    run = _Run(fleet, spec, facts, topology, report=report, options=options)
+    try:
+        return run.go(epoch)
+    finally:
+        run.close()
+
+
+class _Run:
+    def __init__(
+        self,
+        fleet: Fleet,
+        spec: Spec,
+        facts: Mapping[str, Facts],
+        topology: Topology,
+        *,
+        report: Report,
+        options: Options,
+    ) -> None:
+        self.fleet = fleet
+        self.spec = spec
+        self.facts = facts
+        self.topology = topology
+        self.report = report
+        self.options = options
+        self.rates: list[Rate] = []
+        self.unasked: dict[str, str] = {}
+        self.skipped: dict[str, str] = {}
+        self.tools: dict[str, bool] = {}
+        self._open: set[Conversation] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    # the walk
+
+    def go(self, epoch: int | None) -> Measured:
+        names = [member.name for group in self.topology.groups if len(group.members) > 1 for member in group.members]
+        if not names:
+            return Measured(())
+        asked = self.fleet.each(self._tools, names)
+        self.unasked = {name: error.message for name, error in failures(asked).items()}
+        self.tools = values(asked)
+        without = tuple(name for name in names if not self.tools.get(name) and name not in self.unasked)
+        links = [link for member in self.topology.members.values() for link in member.links]
+        if not any(link.hca for link in links):
+            self.skipped["rdma"] = "no rail has an HCA"
+            without = ()
+        refused = self._no_collective(epoch)
+        rounds = schedule(self.topology, self.unasked)
+        seconds = estimate(
+            self.topology, self.options, rdma=any(self.tools.values()) and "rdma" not in self.skipped,
+            collective=refused is None,
+        )  # fmt: skip
+        pairs = sum(len(pairs) for pairs in rounds)
+        self.report.step("measure", f"{count(pairs, 'pair')}, {in_words(seconds)}")
+        for together in rounds:
+            self._at_once([self._of_pair(one, other) for one, other in together])
+        if refused is None:
+            self.report.step("all-gather", f"{collective.SIZE_BYTES >> 20} MiB in {self.spec.playbook.image}")
+            groups = [group for group in self.topology.groups if len(group.members) > 1]
+            self._at_once([self._of_group(group, epoch or 0) for group in groups])
+        else:
+            self.skipped["collective"] = refused
+        return Measured(tuple(self.rates), dict(self.unasked), dict(self.skipped), without)
+
+    def close(self) -> None:
+        """End every program on every node."""
+        self._stopped = True
+        with self._lock:
+            left = list(self._open)
+        end_all(left)
+
+    def _tools(self, host: Host) -> bool:
+        request = {"do": "tools", "names": [perftest.TOOL]}
+        return bool(self._single(host, request, _ASK_S).get(perftest.TOOL))
+
+    def _no_collective(self, epoch: int | None) -> str | None:
+        if not self.options.collective:
+            return "it was not asked for"
+        if self.unasked:
+            return f"{next(iter(self.unasked))} cannot take part"
+        reason = collective.why_not(self.spec, self.facts, self.topology)
+        if reason is None and epoch is None:
+            return "a container is started under the cluster's lease alone, which another operator holds"
+        return reason
+
+    def _at_once(self, jobs: Sequence[Callable[[], None]]) -> None:
+        """Run ``jobs`` beside each other; the main thread stays awake for Ctrl-C."""
+        defects: list[Exception] = []
+
+        def work(job: Callable[[], None]) -> None:
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001 - raised again below
+                if not self._stopped:
+                    defects.append(error)
+
+        threads = [threading.Thread(target=work, args=(job,), daemon=True) for job in jobs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(0.5)
+        if defects:
+            raise defects[0]
+
+    # talking
+
+    @contextlib.contextmanager
+    def _talk(self, host: Host, request: dict[str, Any], silence_s: float) -> Iterator[Conversation]:
+        if self._stopped:
+            raise HostError("the measurement was stopped", node=host.name)
+        one = Conversation(host, "measure", request, silence_s=silence_s)
+        with self._lock:
+            self._open.add(one)
+        try:
+            if self._stopped:
+                raise HostError("the measurement was stopped", node=host.name)
+            yield one
+        finally:
+            one.end()
+            with self._lock:
+                self._open.discard(one)
+
+    def _single(self, host: Host, request: dict[str, Any], silence_s: float) -> dict[str, Any]:
+        with self._talk(host, request, silence_s) as one:
+            return _outcome(one)
+
+    # one pair
+
+    def _of_pair(self, one: str, other: str) -> Callable[[], None]:
+        return lambda: self._measure_pair((self.topology.members[one], self.topology.members[other]))
+
+    def _measure_pair(self, pair: tuple[Member, Member]) -> None:
+        one, other = pair
+        rails = [links for links in shared(*pair) if up(self.facts, one, links[0]) and up(self.facts, other, links[1])]
+        for own, theirs in rails:
+            self._keep("tcp", (one, other), own, partial(self._tcp, pair, (own, theirs)))
+            self._keep("tcp", (other, one), theirs, partial(self._tcp, (other, one), (theirs, own)))
+        if not (self.tools.get(one.name) and self.tools.get(other.name)):
+            return
+        fast = [ends for ends in rails if perftest.usable(*ends)]
+        for own, theirs in fast:
+            self._keep("rdma", (one, other), own, partial(self._rdma, pair, [(own, theirs)]))
+            self._keep("rdma", (other, one), theirs, partial(self._rdma, (other, one), [(theirs, own)]))
+        if len(fast) > 1:
+            self._keep("rdma-both", pair, fast[0][0], partial(self._rdma, pair, fast))
+
+    def _keep(self, kind: str, ends: tuple[Member, Member], link: Link, measure: Callable[[], Rate]) -> None:
+        """Take one measurement; one that fails is kept as such, and the next one goes on."""
+        source, target = ends
+        if {source.name, target.name} & set(self.unasked):
+            return
+        what = {"tcp": link.interface, "rdma": link.hca, "rdma-both": "both twins"}[kind]
+        self.report.progress(source.name, f"{kind[:4].rstrip('-').upper()} to {target.name}, {what}")
+        try:
+            rate = measure()
+        except _NoResult as error:
+            rate = _rate(kind, (source.name, target.name), str(what), None, link, seen=str(error))
+        except SparkclusterError as error:
+            if self._stopped:
+                raise
+            lost = error.node or source.name
+            self.unasked.setdefault(lost, error.message)
+            return
+        with self._lock:
+            self.rates.append(rate)
+
+    def _tcp(self, pair: tuple[Member, Member], ends: tuple[Link, Link]) -> Rate:
+        (source, target), (own, theirs) = pair, ends
+        options = self.options
+        shared_request = {"token": secrets.token_hex(16), "streams": options.streams, "address": theirs.address}
+        silence_s = options.seconds + _SPARE_S
+        with self._talk(self.fleet[target.name], {**shared_request, "do": "receive"}, silence_s) as receiver:
+            port = _said(receiver, "port")
+            asked = {
+                **shared_request, "do": "send", "port": port, "source": own.address, "seconds": options.seconds,
+                "messages": options.messages,
+            }  # fmt: skip
+            sent = self._single(self.fleet[source.name], asked, silence_s)
+            done = _outcome(receiver)
+        gbit_s = done["bytes"] * 8 / max(done["seconds"], 1e-6) / 1e9
+        return _rate(
+            "tcp", (source.name, target.name), own.interface, round(gbit_s, 3), own, latency_ms=sent["latency_ms"]
+        )
+
+    def _rdma(self, pair: tuple[Member, Member], rails: Sequence[tuple[Link, Link]]) -> Rate:
+        """ib_write_bw over one rail, or over several at once."""
+        source, target = pair
+        kind = "rdma" if len(rails) == 1 else "rdma-both"
+        over = str(rails[0][0].hca) if len(rails) == 1 else " and ".join(str(own.hca) for own, _ in rails)
+        found: list[float | str] = ["it was not tried"] * len(rails)
+
+        def one(place: int) -> Callable[[], None]:
+            def measure() -> None:
+                found[place] = self._perftest(pair, rails[place], perftest.PORT + place)
+
+            return measure
+
+        self._at_once([one(place) for place in range(len(rails))])
+        wrong = [str(each) for each in found if isinstance(each, str)]
+        total = None if wrong else round(sum(each for each in found if not isinstance(each, str)), 2)
+        return _rate(kind, (source.name, target.name), over, total, rails[0][0], seen="; ".join(wrong))
+
+    def _perftest(self, pair: tuple[Member, Member], ends: tuple[Link, Link], port: int) -> float | str:
+        (source, target), (own, theirs) = pair, ends
+        seconds = perftest_seconds(self.options.seconds)
+        limit_s = 2 * seconds + 10
+        serve = {
+            "do": "run", "argv": perftest.server(theirs, seconds=seconds, port=port), "listens": port,
+            "limit_s": limit_s + 2,
+        }  # fmt: skip
+        drive = {
+            "do": "run", "argv": perftest.client(own, theirs.address, seconds=seconds, port=port), "limit_s": limit_s
+        }  # fmt: skip
+        try:
+            with self._talk(self.fleet[target.name], serve, limit_s + _SPARE_S) as server:
+                _said(server, "port")
+                done = self._single(self.fleet[source.name], drive, limit_s + _SPARE_S)
+                gbit_s = perftest.average_gbit_s(done["output"])
+                if gbit_s is not None:
+                    return gbit_s
+                told = perftest.complaint(done["output"], done["exit"])
+                return f"{source.name} {own.hca} to {target.name} {theirs.hca}: {told}"
+        except _NoResult as error:
+            return f"{source.name} {own.hca} to {target.name} {theirs.hca}: {error}"
+
+    # one group
+
+    def _of_group(self, group: Group, epoch: int) -> Callable[[], None]:
+        return lambda: self._measure_group(group, epoch)
+
+    def _measure_group(self, group: Group, epoch: int) -> None:
+        names = tuple(member.name for member in group.members)
+        inventory = self.spec.inventory
+        found: dict[str, collective.Gathered] = {}
+
+        def rank(member: Member) -> Callable[[], None]:
+            request = {
+                "do": "contain",
+                "state_dir": inventory.state_dir,
+                "cluster": inventory.cluster,
+                "epoch": epoch,
+                "name": collective.name(inventory.cluster, member.name),
+                "argv": collective.command(self.spec, self.facts[member.name], group, member),
+                "limit_s": collective.LIMIT_S + 10,
+            }
+
+            def measure() -> None:
+                self.report.progress(member.name, "all-gather")
+                try:
+                    done = self._single(self.fleet[member.name], request, collective.LIMIT_S + _SPARE_S)
+                    found[member.name] = collective.read(done["output"], done["exit"])
+                except (_NoResult, SparkclusterError) as error:
+                    found[member.name] = collective.Gathered(None, "NCCL", str(error))
+
+            return measure
+
+        self._at_once([rank(member) for member in group.members])
+        missing = next((one for one in found.values() if not one.torch), None)
+        if missing is not None:
+            self.skipped["collective"] = f"the image has no torch: {missing.seen}"
+            return
+        wrong = [f"{name}: {one.seen}" for name, one in found.items() if one.bus_gb_s is None]
+        rates = [one.bus_gb_s for one in found.values() if one.bus_gb_s is not None]
+        over = min((one.over for one in found.values()), key=lambda text: "Socket" not in text)
+        gbit_s = None if wrong else round(min(rates) * 8, 2)
+        with self._lock:
+            self.rates.append(Rate("collective", names, over, gbit_s, seen="; ".join(wrong)))
+
+
+class _NoResult(Exception):
+    """The program on the node says why there is none."""
+
+
+def _outcome(one: Conversation) -> dict[str, Any]:
+    """What a measuring program came to; signs of life are passed over."""
+    while True:
+        said = one.answer()
+        if "done" in said:
+            return dict(said["done"])
+        if "failed" in said:
+            raise _NoResult(f"{one.host.name}: {said['failed']}")
+
+
+def _said(one: Conversation, key: str) -> Any:
+    """The value of ``key``, once it is said."""
+    while True:
+        said = one.answer()
+        if key in said:
+            return said[key]
+        if "failed" in said:
+            raise _NoResult(f"{one.host.name}: {said['failed']}")
+
+
+def _rate(
+    kind: Any,
+    nodes: Two,
+    over: str,
+    gbit_s: float | None,
+    link: Link,
+    *,
+    latency_ms: float | None = None,
+    seen: str = "",
+) -> Rate:
+    return Rate(kind, nodes, over, gbit_s, latency_ms, seen, link.subnet)

@@ -1,0 +1,58 @@
+"""Command lines of ``ib_write_bw`` and what it answers. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from sparkcluster.topology.model import Link
+
+TOOL = "ib_write_bw"
+PORT = 18515  # perftest's own default
+SIZE_BYTES = 1 << 20  # at 1 MiB a twin reaches the limit of its PCIe lanes; at perftest's 64 KiB not quite
+
+_HEAD = re.compile(r"#bytes\s+#iterations\s+BW peak\[(\w+)/sec\]\s+BW average\[(\w+)/sec\]", re.IGNORECASE)
+_ROW = re.compile(r"\s*(\d+)\s+(\d+)\s+(\d+(?:\.\d+)?)\s+(\d+(?:\.\d+)?)(?:\s+(\d+(?:\.\d+)?))?\s*")
+
+
+def server(link: Link, *, seconds: int, port: int = PORT) -> list[str]:
+    """Command of the side that is written to.
+
+    ``-F`` since cores of unlike frequency, as a Spark's are, are no reason to refuse.
+    """
+    argv = [TOOL, "-d", str(link.hca), "-x", str(link.gid_index), "-s", str(SIZE_BYTES), "-D", str(seconds)]
+    return [*argv, "-F", "--report_gbits", "-p", str(port)]
+
+
+def client(link: Link, address: str, *, seconds: int, port: int = PORT) -> list[str]:
+    """Command of the side that writes; ``address`` is the server's on this rail."""
+    return [*server(link, seconds=seconds, port=port), address]
+
+
+def usable(one: Link, other: Link) -> bool:
+    """Whether both ends have what the command lines need."""
+    return None not in (one.hca, other.hca, one.gid_index, other.gid_index)
+
+
+def average_gbit_s(output: str) -> float | None:
+    """The average of the last result row in 10^9 bits per second, None without such a row.
+
+    Without a row there is no result, whatever the exit code: a wrong GID index ends in a header and exit code 0.
+    """
+    found: float | None = None
+    scale: float | None = None
+    for line in output.splitlines():
+        head = _HEAD.search(line)
+        if head is not None:
+            scale = {"gb": 1.0, "mb": 8 * 2**20 / 1e9}.get(head[2].lower())
+        elif scale is not None and (row := _ROW.fullmatch(line)) is not None:
+            found = round(float(row[4]) * scale, 3)
+    return found
+
+
+def complaint(output: str, exit_code: int | None) -> str:
+    """Why there was no result, in the program's own words."""
+    if exit_code is None:
+        return f"{TOOL} did not end and was stopped"
+    lines = [line.strip() for line in output.splitlines()]
+    told = [line for line in lines if re.search(r"fail|error|unable|couldn.t|not found|down", line, re.IGNORECASE)]
+    return told[0] if told else f"{TOOL} printed no result row, exit code {exit_code}"

@@ -1,0 +1,84 @@
+"""One rank of an all-gather, run inside the serving image by its Python. The last argument is its request as JSON.
+
+It prints one line that begins with the request's ``mark`` and holds ``bus_gb_s`` and ``backend``, or ``no_torch``, or
+``failed``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+_ROUNDS = 20
+_WANTED_S = 2.0
+
+
+def bus_gb_s(gathered_bytes: int, world: int, seconds: float) -> float:
+    """Bus bandwidth of an all-gather as nccl-tests reckon it: what every rank has to receive, per second."""
+    return gathered_bytes * (world - 1) / world / seconds / 1e9
+
+
+def measure(request: dict[str, Any], torch: Any, dist: Any) -> dict[str, Any]:
+    """Gather ``bytes`` over all ranks a few times and take the median."""
+    cuda = torch.cuda.is_available()
+    backend = "nccl" if cuda else "gloo"
+    dist.init_process_group(
+        backend,
+        init_method="tcp://%s:%d" % (request["address"], request["port"]),
+        rank=request["rank"],
+        world_size=request["world"],
+        timeout=dt.timedelta(seconds=request["limit_s"]),
+    )
+    device = "cuda" if cuda else "cpu"
+    share = request["bytes"] // request["world"]
+    own = torch.ones(share, dtype=torch.uint8, device=device)
+    whole = torch.empty(share * request["world"], dtype=torch.uint8, device=device)
+
+    def once() -> float:
+        begin = time.perf_counter()
+        dist.all_gather_into_tensor(whole, own)
+        if cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter() - begin
+
+    once()
+    # All ranks have to agree on the number of rounds; the slowest one's time decides.
+    slowest = torch.tensor([once()], device=device)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    count = int(min(_ROUNDS, max(2, _WANTED_S / max(1e-6, float(slowest.item())))))
+    taken = sorted(once() for _ in range(count))
+    dist.barrier()
+    dist.destroy_process_group()
+    median = taken[len(taken) // 2]
+    return {"bus_gb_s": round(bus_gb_s(share * request["world"], request["world"], median), 3), "backend": backend}
+
+
+def main(argv: list[str]) -> None:
+    """Measure, and say what came of it."""
+    request = json.loads(argv[-1])
+    signal.alarm(int(request["limit_s"]))
+    answer: dict[str, Any]
+    try:
+        import torch
+        import torch.distributed as dist
+    except ImportError as error:
+        answer = {"no_torch": str(error)}
+    else:
+        try:
+            answer = measure(request, torch, dist)
+        except Exception as error:
+            words = str(error).strip().splitlines()
+            answer = {"failed": "%s: %s" % (type(error).__name__, words[0] if words else "")}
+    sys.stdout.write(request["mark"] + json.dumps(answer) + "\n")
+    sys.stdout.flush()
+    # Threads of a backend that lost its peer would keep it from ending.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv)

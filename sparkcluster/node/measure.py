@@ -1,0 +1,331 @@
+"""Measures what a link carries. Python 3.8, standard library only; nothing is written.
+
+One end receives and the other sends, over several TCP connections that know a token; or one command of perftest, or one
+container, is run and its output told. What was started ends with this program, and this program with its input.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, BinaryIO, Callable, Dict, List
+
+from sparkcluster.node import common
+
+ACCEPT_S = 10.0
+STALL_S = 10.0
+_CHUNK = 4 << 20
+_OUTPUT_BYTES = 1 << 20
+_LIVE_S = 1.0
+
+Request = Dict[str, Any]
+
+children: "List[subprocess.Popen[bytes]]" = []
+containers: List[str] = []
+
+
+class Failed(Exception):
+    """What kept a measurement from coming about."""
+
+
+def tell(**document: Any) -> None:
+    """Say a line to the controller."""
+    sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.flush()
+
+
+def main(request: Request, stdin: BinaryIO) -> None:
+    """Do ``request["do"]`` and say how it ended: ``{"done": {...}}`` or ``{"failed": why}``."""
+
+    def watch() -> None:
+        while stdin.read(1):
+            continue
+        end(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+    def stop(number: int, frame: Any) -> None:
+        end(1)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGHUP, stop)
+    try:
+        tell(done=DO[request["do"]](request))
+    except (Failed, common.Refused, common.Busy) as error:
+        tell(failed=str(error))
+    except socket.timeout:
+        tell(failed="nothing moved for %.0f s" % STALL_S)
+    except OSError as error:
+        tell(failed=(error.strerror or str(error)).lower())
+    end(0)
+
+
+def end(code: int) -> None:
+    """End this program and all that it started."""
+    for child in tuple(children):
+        if child.poll() is None:
+            child.kill()
+    for name in tuple(containers):
+        remove(name)
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def tools(request: Request) -> dict[str, Any]:
+    """Which measuring programs lie here."""
+    return {name: shutil.which(name) is not None for name in request["names"]}
+
+
+# TCP
+
+
+def greeted(sock: socket.socket, token: bytes) -> bool:
+    """Whether the other end of a new connection knows the token."""
+    sock.settimeout(2)
+    said = b""
+    try:
+        while len(said) < len(token):
+            more = sock.recv(len(token) - len(said))
+            if not more:
+                break
+            said += more
+    except OSError:
+        return False
+    sock.settimeout(STALL_S)
+    return hmac.compare_digest(said, token)
+
+
+def receive(request: Request) -> dict[str, Any]:
+    """Listen on ``address``, say the port, answer the sender's small messages, then take what ``streams`` bring."""
+    token, streams = request["token"].encode(), request["streams"]
+    accepted: List[socket.socket] = []
+    with socket.create_server((request["address"], 0), backlog=streams + 1) as listener:
+        tell(port=listener.getsockname()[1])
+        limit = time.monotonic() + ACCEPT_S
+        while len(accepted) < streams + 1:
+            listener.settimeout(max(0.01, limit - time.monotonic()))
+            try:
+                sock, _ = listener.accept()
+            except socket.timeout:
+                raise Failed("nobody connected to %s within %.0f s" % (request["address"], ACCEPT_S)) from None
+            if greeted(sock, token):
+                accepted.append(sock)
+            else:
+                sock.close()
+    echo(accepted[0])
+    moved = [0] * streams
+    first: List[float] = []
+    last = [0.0] * streams
+    errors: List[BaseException] = []
+
+    def take(place: int) -> None:
+        sock, buffer = accepted[place + 1], bytearray(_CHUNK)
+        try:
+            while True:
+                # Discarded in the kernel (tcp(7)): what is measured is the link, not this processor's memory.
+                size = sock.recv_into(buffer, len(buffer), socket.MSG_TRUNC)
+                if not size:
+                    return
+                if not moved[place]:
+                    first.append(time.monotonic())
+                moved[place] += size
+                last[place] = time.monotonic()
+        except OSError as error:
+            errors.append(error)
+
+    together(take, streams)
+    if errors:
+        raise errors[0]
+    if not first:
+        raise Failed("no byte arrived")
+    seconds = max(last) - min(first)
+    return {"bytes": sum(moved), "seconds": seconds}
+
+
+def echo(sock: socket.socket) -> None:
+    """Send every message back until the other side has done."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while True:
+        data = sock.recv(64)
+        if not data:
+            return
+        sock.sendall(data)
+
+
+def send(request: Request) -> dict[str, Any]:
+    """Take the time of small messages, then send for ``seconds`` over ``streams`` connections at once."""
+    token, streams = request["token"].encode(), request["streams"]
+    socks: List[socket.socket] = []
+    for _ in range(streams + 1):
+        sock = socket.create_connection(
+            (request["address"], request["port"]), STALL_S, source_address=(request["source"], 0)
+        )
+        sock.settimeout(STALL_S)
+        sock.sendall(token)
+        socks.append(sock)
+    latency_ms = round_trips(socks[0], request["messages"])
+    socks[0].close()
+    errors: List[BaseException] = []
+    handle = os.memfd_create("measure")
+    os.ftruncate(handle, _CHUNK)
+    until = time.monotonic() + request["seconds"]
+
+    def push(place: int) -> None:
+        sock = socks[place + 1]
+        try:
+            with open(os.dup(handle), "rb") as file:
+                while time.monotonic() < until:
+                    sock.sendfile(file, 0, _CHUNK)
+            sock.shutdown(socket.SHUT_WR)
+            sock.recv(1)
+        except OSError as error:
+            errors.append(error)
+
+    together(push, streams)
+    if errors:
+        raise errors[0]
+    return {"latency_ms": latency_ms}
+
+
+def round_trips(sock: socket.socket, count: int) -> float:
+    """Median time of a small message there and back, in milliseconds."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    taken = []
+    for _ in range(count):
+        begin = time.perf_counter()
+        sock.sendall(b"x" * 64)
+        got = 0
+        while got < 64:
+            more = sock.recv(64 - got)
+            if not more:
+                raise Failed("the other side hung up")
+            got += len(more)
+        taken.append(time.perf_counter() - begin)
+    return round(statistics.median(taken) * 1000, 4)
+
+
+def together(work: Callable[[int], None], count: int) -> None:
+    """Call ``work`` with every number below ``count`` at once and wait for all."""
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+# programs
+
+
+def run(request: Request) -> dict[str, Any]:
+    """Output and exit code of ``argv``, ended after ``limit_s``; where ``listens`` names a port, say when it does."""
+    child = spawn(request["argv"])
+    port = request.get("listens")
+    if port:
+        limit = time.monotonic() + ACCEPT_S
+        while not listening(port):
+            if child.poll() is not None or time.monotonic() > limit:
+                break
+            time.sleep(0.02)
+        tell(port=port)
+    return finished(child, request["limit_s"])
+
+
+def spawn(argv: List[str]) -> "subprocess.Popen[bytes]":
+    """Start a program that is ended with us."""
+    try:
+        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except OSError as error:
+        raise Failed("%s: %s" % (argv[0], (error.strerror or str(error)).lower()))
+    children.append(child)
+    return child
+
+
+def finished(child: "subprocess.Popen[bytes]", limit_s: float) -> dict[str, Any]:
+    """Output and exit code of ``child``, None for one that had to be ended; a sign of life every second."""
+    output = bytearray()
+
+    def read() -> None:
+        stream = child.stdout
+        while stream is not None:
+            chunk = os.read(stream.fileno(), 1 << 16)
+            if not chunk:
+                return
+            output.extend(chunk)
+            # The last words matter, and the first few: a program may talk without end.
+            if len(output) > 2 * _OUTPUT_BYTES:
+                del output[_OUTPUT_BYTES:-_OUTPUT_BYTES]
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    limit = time.monotonic() + limit_s
+    code: "int | None" = None
+    while True:
+        try:
+            code = child.wait(timeout=max(0.01, min(_LIVE_S, limit - time.monotonic())))
+            break
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= limit:
+                child.kill()
+                child.wait()
+                break
+            tell(alive=True)
+    reader.join(1)
+    children.remove(child)
+    return {"exit": code, "output": bytes(output).decode(errors="replace")}
+
+
+def listening(port: int) -> bool:
+    """Whether somebody listens on TCP ``port``, on whatever address."""
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(path) as table:
+                rows = [line.split() for line in table.readlines()[1:]]
+        except OSError:
+            continue
+        if any(row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port for row in rows):
+            return True
+    return False
+
+
+def contain(request: Request) -> dict[str, Any]:
+    """Run a container to its end, under the lease; ``name`` is removed before and after, whatever happened."""
+    with common.changing(request["state_dir"], request["cluster"], request["epoch"]):
+        remove(request["name"])
+        containers.append(request["name"])
+        try:
+            return finished(spawn(request["argv"]), request["limit_s"])
+        finally:
+            remove(request["name"])
+            containers.remove(request["name"])
+
+
+def remove(name: str) -> None:
+    """Remove a container; gone already is fine."""
+    try:
+        subprocess.run(
+            ["docker", "rm", "--force", "--volumes", name],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=20,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return
+
+
+DO: Dict[str, Callable[[Request], Dict[str, Any]]] = {
+    "tools": tools,
+    "receive": receive,
+    "send": send,
+    "run": run,
+    "contain": contain,
+}

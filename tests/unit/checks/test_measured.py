@@ -1,0 +1,148 @@
+"""Measurements against what healthy Sparks have shown, and against the bands of those that were not."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from sparkcluster import checks, topology
+from sparkcluster.checks.registry import Context
+from sparkcluster.facts.measured import Measured, Rate
+
+RAILS = {"rocep1s0f1": "192.168.177.0/24", "roceP2p1s0f1": "192.168.178.0/24"}
+NAMES = ("alpha", "beta", "gamma", "delta")
+
+
+@pytest.fixture
+def found(spark, cluster):
+    """Findings of ``number`` Sparks; figures are of healthy ones but for what the arguments say."""
+
+    def look(number=2, rdma=lambda *_: 108.0, tcp=lambda *_: 25.0, both=197.0, bus=22.4, over="NCCL over IB",
+             latency=lambda *_: 0.28, drop=(), rates=(), **measured):  # fmt: skip
+        names = NAMES[:number]
+        facts = {
+            name: spark(
+                {"enp1s0f1np1": f"192.168.177.{11 + place}/24", "enP2p1s0f1np1": f"192.168.178.{11 + place}/24"},
+                management=f"192.168.86.{11 + place}/24",
+            )
+            for place, name in enumerate(names)
+        }
+        spec = cluster({name: f"192.168.86.{11 + place}" for place, name in enumerate(names)})
+        every = list(rates)
+        for one, other in itertools.permutations(names, 2):
+            for hca, subnet in RAILS.items():
+                every.append(Rate("rdma", (one, other), hca, rdma(one, other, subnet), subnet=subnet))
+                every.append(
+                    Rate("tcp", (one, other), "enp", tcp(one, other, subnet), latency(one, other), subnet=subnet)
+                )
+            if one < other:
+                every.append(Rate("rdma-both", (one, other), "both", both))
+        every.append(Rate("collective", names, over, None if bus is None else bus * 8))
+        kept = tuple(rate for rate in every if rate.kind not in drop)
+        context = Context(spec, facts, topology.build(spec, facts), measured=Measured(kept, **measured))
+        return checks.run_stage(context, ("deep",))
+
+    return look
+
+
+def one(findings, code, node, severity="error"):
+    assert [(finding.code, finding.node, finding.severity) for finding in findings] == [(code, node, severity)], (
+        findings
+    )
+    assert findings[0].remedy
+    assert findings[0].seen
+    return findings[0]
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_healthy_figures_give_no_finding(found, number):
+    assert found(number) == []
+    assert found(number, rdma=lambda *_: 92.57, both=189.85, bus=21.9) == []
+
+
+def test_the_hot_plug_band_is_named_with_its_remedy(found):
+    finding = one(found(rdma=lambda *_: 13.2, both=26.4, bus=3.2), "NET-050", None)
+    assert "13.2 Gb/s by RDMA" in finding.summary
+    assert "degraded after a hot-plug" in finding.summary
+    assert finding.remedy[0].startswith("reboot both nodes with the cable in")
+
+
+@pytest.mark.parametrize("node", NAMES[:3])
+def test_of_three_nodes_the_one_whose_links_are_all_slow_is_named(found, node):
+    def rdma(source, target, _):
+        return 13.1 if node in (source, target) else 108.0
+
+    finding = one(found(3, rdma=rdma, bus=3.0), "NET-050", node)
+    assert finding.summary.startswith(f"{node} carries 13.1 Gb/s")
+
+
+def test_one_slow_pair_of_four_nodes_is_that_pair(found):
+    def rdma(source, target, subnet):
+        return 55.0 if {source, target} == {"beta", "delta"} and subnet == RAILS["rocep1s0f1"] else 108.0
+
+    finding = one(found(4, rdma=rdma), "NET-050", None, "warning")
+    assert finding.summary.startswith("beta and delta carry 55 Gb/s")
+    assert "hot-plug" not in finding.summary
+
+
+def test_a_slow_rail_is_told_once_and_not_by_its_tcp_again(found):
+    one(found(rdma=lambda *_: 0.19, tcp=lambda *_: 0.19, latency=lambda *_: 3.0, both=0.4, bus=0.05), "NET-050", None)
+
+
+def test_twins_that_share_what_one_could_carry(found):
+    one(found(both=108.0), "NET-051", None, "warning")
+
+
+def test_tcp_in_place_of_rdma(found):
+    finding = one(found(bus=2.0, over="NCCL over Socket"), "NET-053", None)
+    assert "2.0 GB/s" in finding.summary
+    assert any("/dev/infiniband" in line for line in finding.remedy)
+
+
+def test_a_fabric_that_was_reconfigured_is_named_by_its_all_gather(found):
+    finding = one(found(bus=3.0, latency=lambda *_: 1.0), "NET-054", None)
+    assert "108 Gb/s" in finding.seen
+    assert "reboot" in finding.remedy[0]
+
+
+def test_or_by_its_round_trips_alone(found):
+    finding = one(found(latency=lambda *_: 1.0, drop=("collective",)), "NET-054", None, "warning")
+    assert "1 ms" in finding.summary
+    late = found(3, latency=lambda a, b: 1.0 if "beta" in (a, b) else 0.28)
+    one(late, "NET-054", "beta", "warning")
+
+
+def test_one_twin_carries_all(found):
+    one(found(bus=11.6), "NET-055", None, "warning")
+
+
+def test_slow_for_no_known_reason(found):
+    one(found(bus=15.8), "NET-052", None, "warning")
+    one(found(bus=7.0), "NET-052", None, "warning")
+
+
+def test_tcp_is_judged_where_rdma_was_not_measured(found):
+    one(found(drop=("rdma", "rdma-both"), tcp=lambda *_: 0.19), "NET-056", None, "warning")
+    assert found(drop=("rdma", "rdma-both"), tcp=lambda *_: 12.9) == []
+
+
+def test_a_measurement_without_a_result_is_a_failure(found):
+    rates = [Rate("rdma", ("alpha", "beta"), "rocep1s0f1", None, seen="no result row, exit code 0",
+                  subnet=RAILS["rocep1s0f1"])]  # fmt: skip
+    finding = one(found(drop=("rdma-both", "collective", "tcp"), rates=rates), "NET-057", None)
+    assert "exit code 0" in finding.seen
+    finding = one(found(bus=None), "NET-057", None)
+    assert "all-gather" in finding.summary
+
+
+def test_what_was_not_measured_is_said(found):
+    findings = found(drop=("rdma", "rdma-both"), without_perftest=("alpha", "beta"))
+    assert [(finding.code, finding.node, finding.severity) for finding in findings] == [
+        ("NET-058", "alpha", "info"),
+        ("NET-058", "beta", "info"),
+    ]
+    finding = one(found(drop=("collective",), skipped={"collective": "a rank runs on beta"}), "NET-059", None, "info")
+    assert finding.seen == "a rank runs on beta"
+    one(found(bus=1.0, over="Gloo"), "NET-059", None, "info")
+    one(found(unasked={"beta": "connection to beta broke"}), "NET-060", "beta", "warning")

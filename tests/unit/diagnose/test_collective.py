@@ -1,0 +1,109 @@
+"""The container of an all-gather, what it prints, and when none is started."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkcluster.diagnose import collective
+from sparkcluster.facts import Unread
+from sparkcluster.facts.model import Rank
+from sparkcluster.node import gather
+
+
+@pytest.fixture
+def two(loopback):
+    return loopback("alpha", "beta")
+
+
+def test_the_container_is_like_the_rank_that_would_run_there(two):
+    group = two.topology.groups[0]
+    argv = collective.command(two.spec, two.facts["beta"], group, group.members[1])
+    line = " ".join(argv)
+    assert argv[:6] == ["docker", "run", "--rm", "--name", "sparkcluster-measure-atlas-beta", "--network"]
+    assert "--detach" not in argv
+    assert "--device /dev/infiniband" in line
+    assert "--ulimit memlock=-1" in line
+    assert "--pull never" in line
+    assert "--env NCCL_IB_HCA==rocep1s0f1,roceP2p1s0f1" in line
+    assert "--env NCCL_SOCKET_IFNAME==enp1s0f1np1" in line
+    assert "--env NCCL_DEBUG=INFO" in line
+    assert "io.sparkcluster.measure=atlas" in line
+    assert "io.sparkcluster.cluster" not in line, "it must not count as a rank"
+    assert argv[-5:-2] == ["/usr/bin/python3", two.facts["beta"].image.id, "-c"]
+    assert compile(argv[-2], "gather.py", "exec")
+    request = json.loads(argv[-1])
+    assert request["bytes"] == 256 << 20
+    assert (request["rank"], request["world"], request["address"]) == (1, 2, "127.0.77.11")
+
+
+def test_an_image_of_ngc_keeps_its_entrypoint(two):
+    image = two.facts["alpha"].image.model_copy(update={"reference": "nvcr.io/nvidia/vllm:26.03", "entrypoint": ()})
+    inside = image.inside.model_copy(update={"family": "ngc"})
+    two.change("alpha", image=image.model_copy(update={"inside": inside}))
+    group = two.topology.groups[0]
+    argv = collective.command(two.spec, two.facts["alpha"], group, group.head)
+    assert "--entrypoint" not in argv
+    assert argv[-5:-2] == [image.id, "/usr/bin/python3", "-c"]
+
+
+def test_names_are_within_what_docker_allows():
+    assert collective.name("atlas", "10.0.0.1") == "sparkcluster-measure-atlas-10.0.0.1"
+    long = collective.name("a" * 100, "b" * 100)
+    assert len(long) <= 120
+    assert long != collective.name("a" * 100, "b" * 99 + "c")
+    assert collective.name("atlas", "fe80::1") != collective.name("atlas", "fe80--1")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"ranks": (Rank(name="r", state="running"),)}, "a rank runs on beta"),
+        ({"ranks": Unread(unread="permission denied")}, "what runs on beta is not known"),
+        ({"image": None}, "beta has no image"),
+    ],
+)
+def test_no_container_beside_a_rank_or_without_an_image(two, change, words):
+    assert collective.why_not(two.spec, two.facts, two.topology) is None
+    two.change("beta", **change)
+    assert words in collective.why_not(two.spec, two.facts, two.topology)
+
+
+SAID = 'sparkcluster-all-gather {"bus_gb_s": 22.125, "backend": "nccl"}\n'
+
+
+@pytest.mark.parametrize(
+    ("output", "bus", "over"),
+    [
+        ("spark:1:1 [0] NCCL INFO Using network IB\n" + SAID, 22.125, "NCCL over IB"),
+        ("NCCL INFO NET/IB : Using [0]rocep1s0f1:1/RoCE\n" + SAID, 22.125, "NCCL over IB"),
+        ("NCCL INFO Using network Socket\n" + SAID, 22.125, "NCCL over Socket"),
+        (SAID.replace("nccl", "gloo"), 22.125, "Gloo"),
+        ('sparkcluster-all-gather {"failed": "RuntimeError: NCCL error"}', None, "NCCL"),
+        ("Traceback\nOSError: no", None, "NCCL"),
+    ],
+)
+def test_what_a_rank_prints(output, bus, over):
+    found = collective.read(output, 1)
+    assert (found.bus_gb_s, found.over) == (bus, over)
+    assert bool(found.seen) is (bus is None)
+
+
+def test_an_image_without_torch_is_told_apart():
+    found = collective.read('sparkcluster-all-gather {"no_torch": "No module named \'torch\'"}', 0)
+    assert not found.torch
+    assert collective.read("", None).seen == "it did not end within 90 s and was stopped"
+
+
+@given(st.text(), st.one_of(st.none(), st.integers(-20, 255)))
+def test_no_output_makes_a_traceback(text, code):
+    collective.read(text, code)
+    collective.read(f"sparkcluster-all-gather {text}", code)
+
+
+def test_bus_bandwidth_is_what_every_rank_receives():
+    assert gather.bus_gb_s(16 * 10**9, 2, 0.4) == pytest.approx(20.0)
+    assert gather.bus_gb_s(16 * 10**9, 4, 0.4) == pytest.approx(30.0)
