@@ -28,11 +28,17 @@ _KINDS = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a node: its fields, the rail that it hangs on, the codes found there."""
+    """One line of a node: its fields, the rail that it hangs on, the codes found there.
+
+    Attributes:
+        fields: seven, or one that is a sentence.
+        names: interface, address and HCA of a sentence; of other rows they are fields.
+    """
 
     fields: tuple[str, ...]
     rail: str | None = None
     marks: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,10 +122,15 @@ def _places(finding: Finding, rows: Sequence[Row]) -> list[int]:
     """Rows whose interface, HCA or address the finding names, in what it says or else in what it saw."""
     for text in (finding.summary, finding.seen):
         words = set(re.findall(r"[\w.:-]*\w", text))
-        at = [place for place, row in enumerate(rows) if words & {field for field in row.fields[1:4] if field}]
+        at = [place for place, row in enumerate(rows) if words & _named(row)]
         if at:
             return at
     return []
+
+
+def _named(row: Row) -> set[str]:
+    """Interface, address and HCA of a row."""
+    return {name for name in (row.names or row.fields[1:4]) if name}
 
 
 def _rows(facts: Facts, member: Member | None, group: Group | None) -> Iterator[Row]:
@@ -135,7 +146,7 @@ def _rows(facts: Facts, member: Member | None, group: Group | None) -> Iterator[
             ports.setdefault(port(one.name, one), []).append(one)
     for label, twins in sorted(ports.items()):
         if not any(one.carrier for one in twins) and not any(port(link.interface, None) == label for link in links):
-            yield Row((label, "no cable", *("" for _ in range(5))))
+            yield Row((f"{label} no cable".strip(),))
             continue
         for one in twins:
             hca = facts.hca_of(one.name)
@@ -145,7 +156,8 @@ def _rows(facts: Facts, member: Member | None, group: Group | None) -> Iterator[
                 (label, one.name, address, hca.name if hca else "", why, _speed(one.speed_mbps), f"MTU {one.mtu}")
             )
     if member and group and group.kind in {"ring", "management"}:
-        yield Row(("", member.interface, member.address, "", "meets the others here", "", ""))
+        where = (member.interface, member.address)
+        yield Row((f"{' '.join(where)}: where it meets the others",), names=where)
 
 
 def _used(link: Link, interface: Interface | None, facts: Facts) -> Row:
@@ -216,13 +228,13 @@ def _joined(words: Sequence[str]) -> str:
 
 def _columns(boxes: Sequence[Box], inner: int) -> list[int] | None:
     """Widths of the fields where all of them fit beside each other."""
-    rows = [row for box in boxes for row in box.rows]
+    rows = [row for box in boxes for row in box.rows if len(row.fields) > 1]
     widths = [max((len(row.fields[at]) for row in rows), default=0) for at in range(7)]
     return widths if sum(widths) + sum(1 for one in widths if one) - 1 <= inner else None
 
 
 def _lines(row: Row, columns: list[int] | None, inner: int) -> Iterator[str]:
-    if columns is not None:
+    if columns is not None and len(row.fields) > 1:
         yield " ".join(field.ljust(size) for field, size in zip(row.fields, columns, strict=True) if size).rstrip()
     else:
         yield from _wrapped(" ".join(field for field in row.fields if field), inner, "   ")
@@ -320,7 +332,5 @@ class Gutter:
     def legend(self, width: int) -> list[str]:
         """Which letter is which subnet."""
         return (
-            _wrapped("  ".join(f"{self._letter(rail)}\0{rail}" for rail in self._spans), width - 1, " ")
-            if self._spans
-            else []
+            _wrapped("  ".join(f"{self._letter(rail)}\0{rail}" for rail in self._spans), width) if self._spans else []
         )

@@ -1,0 +1,148 @@
+"""The drawing of a cluster: every shape as a file, and what is wrong marked where it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sparkcluster import topology as topologies
+from sparkcluster.cli import drawing
+from sparkcluster.errors import PlanError
+from sparkcluster.findings import Finding
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "drawing"
+P0 = ("enp1s0f0np0", "enP2p1s0f0np0")
+P1 = ("enp1s0f1np1", "enP2p1s0f1np1")
+
+
+def rails(port, number, subnets=(177, 178)):
+    return {name: f"192.168.{subnet}.{number}/24" for name, subnet in zip(port, subnets, strict=True)}
+
+
+def names(count):
+    return [f"spark-{number:04d}" for number in range(1, count + 1)]
+
+
+def hosts(count):
+    return {name: f"10.77.0.{11 + at}" for at, name in enumerate(names(count))}
+
+
+def shape(kind, spark, cluster):
+    """Spec, facts and findings of one shape."""
+    findings = []
+    if kind == "one":
+        return cluster(hosts(1)), {names(1)[0]: spark()}, findings
+    if kind == "ring":
+        pairs = {0: ((P0, (1, 2)), (P1, (5, 6))), 1: ((P0, (3, 4)), (P1, (1, 2))), 2: ((P0, (5, 6)), (P1, (3, 4)))}
+        facts = {
+            name: spark(
+                {key: value for port, subnets in pairs[at] for key, value in rails(port, 11 + at, subnets).items()},
+                management=f"10.77.0.{11 + at}/24",
+            )
+            for at, name in enumerate(names(3))
+        }
+        return cluster(hosts(3)), facts, findings
+    if kind == "management":
+        return cluster(hosts(2)), {name: spark(management=f"{host}/24") for name, host in hosts(2).items()}, findings
+    if kind == "replicas":
+        facts = {
+            name: spark(rails(P1, 11 + at, (177, 178) if at < 2 else (179, 180))) for at, name in enumerate(names(4))
+        }
+        groups = [{"name": "left", "nodes": names(4)[:2]}, {"name": "right", "nodes": names(4)[2:]}]
+        return cluster(hosts(4), groups=groups), facts, findings
+    count = {"two": 2, "two-faults": 2, "two-hanging": 2, "four": 4, "eight": 8}[kind]
+    facts = {name: spark(rails(P1 if at % 2 else P0, 11 + at)) for at, name in enumerate(names(count))}
+    if kind == "two-faults":
+        second = names(2)[1]
+        facts[second] = spark(rails(P1, 12), mtu={P1[0]: 1500}, gid={P1[1]: None})
+        findings = [
+            Finding("NET-006", "error", "MTU differs", second, seen=f"{P1[0]} of {second} has 1500"),
+            Finding("NET-003", "error", f"roceP2p1s0f1 of {second} has no RoCE v2 GID for 192.168.178.12", second),
+            Finding("HOST-006", "warning", f"{second} has less memory free than the engine will take", second),
+            Finding("HOST-099", "info", "not drawn", second),
+        ]
+    if kind == "two-hanging":
+        first = names(2)[0]
+        del facts[first]
+        findings = [Finding("SSH-003", "error", "sshd said nothing for 10 s", first)]
+    return cluster(hosts(count)), facts, findings
+
+
+SHAPES = ["one", "two", "two-faults", "two-hanging", "ring", "management", "four", "replicas", "eight"]
+
+
+def drawn(kind, spark, cluster, width):
+    spec, facts, findings = shape(kind, spark, cluster)
+    missing = {node.label for node in spec.inventory.nodes} - set(facts)
+    topology = topologies.build(spec, facts, missing=missing)
+    return drawing.draw(spec, facts, topology, findings, width=width)
+
+
+@pytest.mark.parametrize("width", [80, 40])
+@pytest.mark.parametrize("kind", SHAPES)
+def test_every_shape_is_drawn_as_its_file_says(kind, width, spark, cluster):
+    """SPARKCLUSTER_GOLDEN=write brings the files up to date, to be read before they are committed."""
+    text = "\n".join(drawn(kind, spark, cluster, width)) + "\n"
+    path = GOLDEN / f"{kind}-{width}.txt"
+    if os.environ.get("SPARKCLUSTER_GOLDEN") == "write":
+        path.write_text(text)
+    assert text == path.read_text()
+    assert max(map(len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_ascii_holds_the_same_lines(kind, spark, cluster):
+    lines = drawn(kind, spark, cluster, 80)
+    plain = drawing.plain(lines)
+    assert all(line.isascii() for line in plain)
+    assert [len(line) for line in plain] == [len(line) for line in lines]
+    assert "?" not in "".join(plain)
+
+
+def test_every_twin_hangs_on_the_column_of_its_rail(spark, cluster):
+    """What joins two boxes is one column: where it begins, crosses and ends tells who shares a rail."""
+    lines = drawn("four", spark, cluster, 80)
+    first = [line[1] for line in lines if "192.168.177." in line and "╡" in line]
+    second = [line[3] for line in lines if "192.168.178." in line and "╡" in line]
+    assert first == ["╔", "╠", "╠", "╚"]
+    assert second == ["╔", "╠", "╠", "╚"]
+
+
+def test_a_rail_whose_other_end_is_not_known_stays_open(spark, cluster):
+    lines = drawn("two-hanging", spark, cluster, 80)
+    assert [line for line in lines if "○" in line] == [line for line in lines if "╡" in line]
+    assert any("did not answer" in line for line in lines)
+
+
+def test_two_addresses_that_begin_alike_are_told_apart(spark, cluster):
+    """192.168.177.1 is no part of 192.168.177.11."""
+    spec = cluster(hosts(2))
+    facts = {names(2)[0]: spark(rails(P0, 1)), names(2)[1]: spark(rails(P0, 11))}
+    finding = Finding("NET-011", "error", "two have 192.168.177.1", names(2)[1])
+    lines = drawing.draw(spec, facts, topologies.build(spec, facts), [finding])
+    at = next(place for place, line in enumerate(lines) if names(2)[1] in line)
+    assert "✗ NET-011" in lines[at + 1]
+
+
+def test_nodes_are_drawn_where_no_topology_can_be_made(spark, cluster):
+    spec = cluster(hosts(2), interconnect={"rails": ["10.9.9.0/24"]})
+    facts = {name: spark(rails(P0, 11)) for name in hosts(2)}
+    with pytest.raises(PlanError):
+        topologies.build(spec, facts)
+    lines = drawing.draw(spec, facts, None, [Finding("PLAN-001", "error", "no address on the rails", names(2)[0])])
+    assert lines[0] == "2 nodes, not examined together"
+    assert sum("not seated" in line for line in lines) == 2
+    assert sum("PLAN-001" in line for line in lines) == 1
+
+
+def test_names_that_are_too_long_do_not_break_the_frame(spark, cluster):
+    long = "a-node-with-a-very-long-name-in-a-domain.example.internal"
+    spec = cluster({long: long, "short": "10.0.0.2"})
+    facts = {long: spark(rails(P0, 11)), "short": spark(rails(P0, 12))}
+    for width in (80, 40, 30):
+        lines = drawing.draw(spec, facts, topologies.build(spec, facts), [], width=width)
+        ends = {len(line) for line in lines if line.rstrip().endswith(("│", "┐", "┤", "┘"))}
+        assert len(ends) == 1
+        assert max(ends) <= width
