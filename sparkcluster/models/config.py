@@ -134,6 +134,8 @@ def parse(document: object, name: str) -> ModelConfig:
     head_dim = text.number("head_dim", default=0, least=0, most=1 << 14) or (hidden // heads if heads else 0)
     shape = families.Shape(model_type, layers, heads, hidden, head_dim)
     caches = families.caches(text, shape)
+    if not caches:
+        raise text.refused("layer_types", "names no layer that remembers anything")
     architectures = top.words("architectures") or [""]
     return ModelConfig(
         name=name,

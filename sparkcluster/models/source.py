@@ -25,6 +25,7 @@ from sparkcluster.models.safetensors import Tensor
 
 CONFIG_LIMIT = 16_000_000
 FIRST_BYTES = 1 << 20
+PIECE_BYTES = 1 << 16
 TIMEOUT_S = 30
 AT_ONCE = 8
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -117,7 +118,8 @@ def _joined(found: Iterable[list[Tensor] | None]) -> Iterable[Tensor]:
 def _read(path: Path, limit: int) -> bytes:
     try:
         with path.open("rb") as file:
-            text = file.read(limit + 1)
+            # A read makes room for all that it was asked for at once.
+            text = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint="check its path and rights") from None
     if len(text) > limit:
@@ -161,7 +163,7 @@ class _Remote:
     def __init__(self, repository: str, revision: str) -> None:
         self.repository = repository
         self.endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
-        if urllib.parse.urlsplit(self.endpoint).scheme not in {"http", "https"}:
+        if not _is_address(self.endpoint):
             raise UsageError(f"HF_ENDPOINT is {self.endpoint}, which is no http address", hint="unset HF_ENDPOINT")
         quoted = urllib.parse.quote(revision, safe="")
         self.base = f"{self.endpoint}/{urllib.parse.quote(repository)}/resolve/{quoted}"
@@ -211,8 +213,12 @@ class _Remote:
             return self._take(response, count, name), size
 
     def _take(self, response: Any, count: int, name: str) -> bytes:
+        pieces: list[bytes] = []
         try:
-            return bytes(response.read(count))
+            while count > 0 and (piece := response.read(min(count, PIECE_BYTES))):
+                pieces.append(piece)
+                count -= len(piece)
+            return b"".join(pieces)
         except (OSError, http.client.HTTPException) as error:
             raise UsageError(
                 f"{self.endpoint} broke off in {name} of {self.repository}: {type(error).__name__}",
@@ -249,6 +255,13 @@ class _Remote:
             f"{self.endpoint} answered {code} for {self.repository}",
             hint="try again later, or give --config with a local directory or config.json",
         )
+
+
+def _is_address(endpoint: str) -> bool:
+    with contextlib.suppress(ValueError):
+        parts = urllib.parse.urlsplit(endpoint)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname)
+    return False
 
 
 def _to_whom(token: str | None) -> str:

@@ -1,0 +1,304 @@
+"""Headers of safetensors files, from directories and from a hub that a local HTTP server plays."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import struct
+import threading
+import tracemalloc
+import urllib.parse
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkcluster.errors import UsageError
+from sparkcluster.lab.engine.model import write_tiny_model
+from sparkcluster.models import safetensors, source
+from sparkcluster.models.safetensors import Tensor
+
+CONFIG = {"model_type": "llama", "num_hidden_layers": 1}
+
+
+def shard(**tensors):
+    """A safetensors file of bfloat16 tensors of the shapes given."""
+    header, offset = {"__metadata__": {"format": "pt"}}, 0
+    for name, shape in tensors.items():
+        size = 2
+        for extent in shape:
+            size *= extent
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(offset)
+
+
+def write(directory, files):
+    directory.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (directory / name).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return directory
+
+
+SHARDED = {
+    "config.json": CONFIG,
+    "model.safetensors.index.json": {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}},
+    "one.safetensors": shard(a=(4, 8)),
+    "two.safetensors": shard(b=(16,), c=()),
+}
+TENSORS = (Tensor("a", "BF16", (4, 8), 64), Tensor("b", "BF16", (16,), 32), Tensor("c", "BF16", (), 2))
+
+
+def test_a_directory_is_read_by_its_index(tmp_path):
+    found = source.local(write(tmp_path / "m", SHARDED))
+    assert (found.config, found.tensors) == (CONFIG, TENSORS)
+
+
+def test_a_config_alone_has_no_tensors(tmp_path):
+    path = write(tmp_path / "m", {"config.json": CONFIG}) / "config.json"
+    assert source.local(path).tensors is None
+    assert source.local(path.parent).tensors is None
+
+
+def test_the_labs_model_is_as_large_as_its_header_says(tmp_path):
+    path = write_tiny_model(tmp_path / "tiny")
+    tensors = source.local(path).tensors
+    size = (path / "model.safetensors").stat().st_size
+    assert 0.98 * size < sum(tensor.size_bytes for tensor in tensors) < size
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "has 0 bytes"),
+        (struct.pack("<Q", 1 << 63), "9,223,372,036,854,775,808 bytes, and at most"),
+        (struct.pack("<Q", 2**64 - 1) + b"{}", "at most 100,000,000"),
+        (struct.pack("<Q", 5000) + b"{}", "is cut off"),
+        (shard(a=(4, 8))[:-1], "1 bytes of its tensors are missing"),
+        (struct.pack("<Q", 2) + b"[]", "no mapping"),
+        (struct.pack("<Q", 3) + b"{,}", "no JSON"),
+        (struct.pack("<Q", 100_000) + b"[" * 100_000, "no JSON"),
+    ],
+)
+def test_a_broken_file_is_one_clear_error_and_little_memory(tmp_path, content, told):
+    path = write(tmp_path / "m", {"config.json": CONFIG, "model.safetensors": content})
+    tracemalloc.start()
+    try:
+        with pytest.raises(UsageError, match=told) as caught:
+            source.local(path)
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+    assert str(path / "model.safetensors") in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        {},
+        {"dtype": "BF17", "shape": [1], "data_offsets": [0, 2]},
+        {"dtype": "BF16", "shape": [-1], "data_offsets": [0, 2]},
+        {"dtype": "BF16", "shape": [2**52, 2**52], "data_offsets": [0, 2]},
+        {"dtype": "BF16", "shape": [2], "data_offsets": [0, 2]},
+        {"dtype": "BF16", "shape": [True], "data_offsets": [0, 2]},
+        {"dtype": "BF16", "shape": [1], "data_offsets": [0]},
+        {"dtype": "BF16", "shape": [1] * 99, "data_offsets": [0, 2]},
+        [1],
+    ],
+)
+def test_a_tensor_that_makes_no_sense_is_refused(tensor):
+    with pytest.raises(UsageError, match="has a tensor 'x'"):
+        safetensors.header(json.dumps({"x": tensor}).encode(), None, "file")
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd.safetensors", "a/b.safetensors", "x.bin", 3, None])
+def test_an_index_names_only_files_beside_it(name):
+    with pytest.raises(UsageError, match="no file beside it"):
+        safetensors.index(json.dumps({"weight_map": {"a": name}}).encode(), "index")
+
+
+def test_an_index_that_names_absent_files_says_which(tmp_path):
+    path = write(tmp_path / "m", {**SHARDED})
+    (path / "two.safetensors").unlink()
+    with pytest.raises(UsageError, match=r"1 files that are not there, as two\.safetensors"):
+        source.local(path)
+
+
+@pytest.mark.parametrize(("name", "told"), [("absent", "no model at"), ("empty", r"no config\.json in")])
+def test_a_model_that_is_not_there_is_said_so(tmp_path, name, told):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match=told):
+        source.local(tmp_path / name)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=64) | st.builds(lambda text: struct.pack("<Q", len(text)) + text, st.binary(max_size=64)))
+def test_any_bytes_are_a_header_or_one_error(content):
+    try:
+        length = safetensors.header_length(content, len(content), "file")
+        safetensors.header(content[8 : 8 + length], len(content), "file")
+    except UsageError as error:
+        told = error
+    else:
+        told = UsageError("a header", hint="none")
+    assert told.hint
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """Files of one repository, by range, with a redirect to another host for the large ones."""
+
+    files: dict[str, bytes]
+    asked: list[tuple[str, str | None, str | None]]
+    ranges = True
+    token: str | None = None
+    storage: str | None = None
+    status: int | None = None
+
+    def do_GET(self):
+        path = urllib.parse.unquote(self.path)
+        self.asked.append((path, self.headers.get("Range"), self.headers.get("Authorization")))
+        if self.status is not None:
+            return self.answer(self.status, b"")
+        if path.startswith("/stored/"):
+            return self.give(self.files[path.removeprefix("/stored/")])
+        if self.token is not None and self.headers.get("Authorization") != f"Bearer {self.token}":
+            return self.answer(401, b"")
+        name = path.removeprefix("/some/model/resolve/main/")
+        if name not in self.files:
+            return self.answer(404, b"")
+        if self.storage is not None and name.endswith(".safetensors"):
+            return self.answer(302, b"", Location=f"{self.storage}/stored/{name}")
+        return self.give(self.files[name])
+
+    def give(self, content):
+        asked = self.headers.get("Range")
+        if not asked or not self.ranges:
+            return self.answer(200, content)
+        first, _, last = asked.removeprefix("bytes=").partition("-")
+        part = content[int(first) : int(last) + 1]
+        return self.answer(206, part, **{"Content-Range": f"bytes {first}-{last}/{len(content)}"})
+
+    def answer(self, status, content, **headers):
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(content)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """``hub(files, **behaviour)``: a hub that has one model; what it was asked for is in ``asked``."""
+    with contextlib.ExitStack() as stack:
+
+        def make(files, **behaviour):
+            content = {name: one if isinstance(one, bytes) else json.dumps(one).encode() for name, one in files.items()}
+            handler = type("ThisHub", (Hub,), {"files": content, "asked": [], **behaviour})
+            server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+            server.daemon_threads = True
+            thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(server.server_close)
+            stack.callback(server.shutdown)
+            handler.address = f"http://127.0.0.1:{server.server_port}"
+            monkeypatch.setenv("HF_ENDPOINT", handler.address)
+            return handler
+
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        yield make
+
+
+def test_the_hub_is_asked_for_beginnings_alone(hub):
+    large = shard(**{f"layer.{at}": (1024, 1024) for at in range(4)})
+    made = hub({"config.json": CONFIG, "model.safetensors": large})
+    found = source.hub("some/model")
+    assert (found.config, len(found.tensors)) == (CONFIG, 4)
+    assert [ranges for path, ranges, _ in made.asked if path.endswith("model.safetensors")] == ["bytes=0-1048575"]
+
+
+def test_a_header_longer_than_the_first_piece_is_fetched_whole(hub, monkeypatch):
+    monkeypatch.setattr(source, "FIRST_BYTES", 64)
+    hub(SHARDED)
+    assert source.hub("some/model").tensors == TENSORS
+
+
+@pytest.mark.parametrize("piece", [64, 1 << 20])
+def test_a_hub_without_ranges_serves_as_well(hub, monkeypatch, piece):
+    monkeypatch.setattr(source, "FIRST_BYTES", piece)
+    hub(SHARDED, ranges=False)
+    assert source.hub("some/model").tensors == TENSORS
+
+
+def test_the_token_opens_a_gated_model_and_goes_nowhere_else(hub, monkeypatch):
+    storage = hub(SHARDED)
+    made = hub(SHARDED, token="hf-secret", storage=storage.address.replace("127.0.0.1", "localhost"))
+    with pytest.raises(UsageError, match="without a token") as caught:
+        source.hub("some/model")
+    assert "HF_TOKEN" in caught.value.hint
+    monkeypatch.setenv("HF_TOKEN", "hf-secret")
+    assert source.hub("some/model").tensors == TENSORS
+    assert {token for path, _, token in made.asked if "safetensors" in path} >= {"Bearer hf-secret"}
+    assert {token for path, _, token in storage.asked if path.startswith("/stored/")} == {None}
+
+
+def test_a_token_that_was_logged_in_with_is_found(hub, tmp_path):
+    hub(SHARDED, token="hf-kept")
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "token").write_text("hf-kept\n")
+    assert source.hub("some/model").tensors == TENSORS
+
+
+@pytest.mark.parametrize(
+    ("files", "behaviour", "told"),
+    [
+        ({}, {}, r"has no config\.json of some/model at main"),
+        (SHARDED, {"status": 503}, "answered 503"),
+        ({**SHARDED, "config.json": b"<html>"}, {}, "holds no JSON"),
+        ({name: one for name, one in SHARDED.items() if not name.startswith("two")}, {}, "two.safetensors"),
+        ({**SHARDED, "one.safetensors": struct.pack("<Q", 1 << 63)}, {}, "at most"),
+        ({**SHARDED, "one.safetensors": shard(a=(4, 8))[:-9]}, {}, "are missing"),
+        ({**SHARDED, "model.safetensors.index.json": {"weight_map": {"a": "../x.safetensors"}}}, {}, "no file beside"),
+    ],
+)
+def test_what_is_wrong_with_a_hub_is_one_clear_error(hub, files, behaviour, told):
+    hub(files, **behaviour)
+    with pytest.raises(UsageError, match=told) as caught:
+        source.hub("some/model")
+    assert caught.value.hint
+
+
+def test_a_model_without_safetensors_has_its_config(hub):
+    hub({"config.json": CONFIG})
+    assert source.hub("some/model").tensors is None
+
+
+@pytest.mark.parametrize("endpoint", ["file:///etc", "http://127.0.0.1:1", "http://[broken"])
+def test_a_hub_that_cannot_be_asked_is_said_so(monkeypatch, endpoint):
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    with pytest.raises(UsageError):
+        source.hub("some/model")
+
+
+def test_a_token_that_is_no_header_is_not_sent(hub, monkeypatch):
+    made = hub({"config.json": CONFIG})
+    monkeypatch.setenv("HF_TOKEN", "two\nlines")
+    source.hub("some/model")
+    assert {token for _, _, token in made.asked} == {None}
+
+
+def test_a_directory_where_a_file_should_be(tmp_path):
+    path = write(tmp_path / "m", {"config.json": CONFIG})
+    (path / "x.safetensors").mkdir()
+    with pytest.raises(UsageError, match="cannot be read"):
+        source.local(Path(path))
