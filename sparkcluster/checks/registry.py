@@ -138,8 +138,16 @@ class Check:
 
     def finding(self, spec: Spec, one: Seen) -> Finding:
         """``one`` as a finding of this check."""
-        file, line = (spec.places.get(one.at) if one.at else None) or (None, None)
+        file, line = _place(spec, one.at)
         return Finding(self.code, one.severity, one.summary, one.node, one.seen, self.why, one.remedy, file, line)
+
+
+def _place(spec: Spec, at: KeyPath | None) -> tuple[str, int] | tuple[None, None]:
+    """File and line of a key; of one that is not there, those of the section that would hold it."""
+    path = at or ()
+    while path and path not in spec.places:
+        path = path[:-1]
+    return spec.places[path] if path else (None, None)
 
 
 CATALOGUE: dict[str, Check] = {}

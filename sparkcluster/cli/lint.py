@@ -3,76 +3,72 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import json_argument
-from sparkcluster.cli.output import emit_json, render_error, say
+from sparkcluster.cli.output import clean, emit_json, label, render_error, say, typed
 
 if TYPE_CHECKING:
-    from sparkcluster.errors import Problem, UsageError
     from sparkcluster.findings import Finding
+    from sparkcluster.linting import Linted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``lint``."""
-    parser.add_argument("files", metavar="FILE", type=Path, nargs="+", help="inventories and playbooks")
+    parser.add_argument("files", metavar="FILE", type=Path, nargs="+", help="inventories, playbooks and overlays")
+    parser.add_argument("--sarif", metavar="OUT", type=Path, help="also write findings as SARIF 2.1.0, for code review")
+    parser.add_argument("--verbose", "-v", action="store_true", help="say why each finding matters, and show notes")
     json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check each file, an inventory together with its playbook; exit 2 where one is malformed."""
-    from sparkcluster.errors import SpecError
+    """Check each file: schema, rules, engine arguments; exit 2 where one is malformed, 1 where one has an error."""
+    from sparkcluster.findings import has_errors
+    from sparkcluster.linting import lint
 
-    unread: list[UsageError] = []
-    problems: list[Problem] = []
-    for path in args.files:
-        error = _check(path)
-        if isinstance(error, SpecError):
-            problems += [one for one in error.problems if one not in problems]
-        elif error:
-            unread.append(error)
+    if args.sarif is not None:
+        from sparkcluster.cli import sarif
+
+        sarif.check_path(args.sarif)
+    linted = lint(args.files)
+    if args.sarif is not None:
+        sarif.write(args.sarif, linted)
+    failed = 2 if linted.errors else 1 if has_errors(linted.findings) else 0
     if args.json:
-        findings = [*map(_unread, unread), *map(_malformed, problems)]
-        emit_json({"ok": not findings, "findings": [one.as_json() for one in findings], "nodes": {}})
-        return 2 if findings else 0
-    for error in [*unread, *([SpecError(problems)] if problems else [])]:
+        emit_json({"ok": not failed, "findings": [one.as_json() for one in linted.findings], "nodes": {}})
+        return failed
+    for error in linted.errors:
         render_error(error)
-    if unread or problems:
-        return 2
-    say(f"{len(args.files)} file{'' if len(args.files) == 1 else 's'} in order")
-    return 0
+    if failed < 2:
+        show(linted, len(args.files), verbose=args.verbose)
+    return failed
 
 
-def _check(path: Path) -> UsageError | None:
-    from sparkcluster.errors import UsageError
-    from sparkcluster.spec.load import is_playbook, load, load_playbook, read
+def show(linted: Linted, files: int, *, verbose: bool) -> None:
+    """Findings by file and line, each with what to type, and a verdict last."""
+    from sparkcluster.report import count
 
-    try:
-        if is_playbook(read(path)):
-            load_playbook(path)
-        else:
-            load(path)
-    except UsageError as error:
-        return error
-    return None
-
-
-def _unread(error: UsageError) -> Finding:
-    from sparkcluster.findings import Finding
-
-    return Finding("SPEC-001", "error", error.message, remedy=(error.hint,) if error.hint else ())
+    shown = [one for one in linted.findings if verbose or one.severity != "info"]
+    for finding in shown:
+        _one(finding, verbose=verbose)
+    notes = sum(one.severity == "info" for one in linted.findings)
+    parts = [
+        count(number, word)
+        for word in ("error", "warning")
+        if (number := sum(one.severity == word for one in linted.findings))
+    ]
+    verdict = f"{count(files, 'file')}: {' and '.join(parts)}" if parts else f"{count(files, 'file')} in order"
+    say(f"{verdict}, and {count(notes, 'note')} with --verbose" if notes and not verbose else verdict)
 
 
-def _malformed(problem: Problem) -> Finding:
-    from sparkcluster.findings import Finding
-
-    return Finding(
-        code="SPEC-002",
-        severity="error",
-        summary=f"{problem.path}: {problem.message}" if problem.path else problem.message,
-        seen=f"line {problem.line}, column {problem.column}",
-        remedy=(problem.hint,) if problem.hint else (),
-        file=problem.file,
-        line=problem.line,
-    )
+def _one(finding: Finding, *, verbose: bool) -> None:
+    where = f"{finding.file}:{finding.line}: " if finding.file else ""
+    say(f"{label(finding.severity, sys.stdout)} {clean(f'{where}{finding.code} {finding.summary}')}")
+    if verbose:
+        for word, text in (("seen", finding.seen), ("why", finding.why)):
+            if text:
+                say(f"  {word}: {clean(text)}")
+    for remedy in finding.remedy:
+        say(f"  {label('hint', sys.stdout)} {clean(typed(remedy))}")

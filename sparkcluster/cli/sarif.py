@@ -1,0 +1,133 @@
+"""Findings as SARIF 2.1.0 (OASIS, 2020), which code review tools show beside the lines they are about."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from sparkcluster.errors import UsageError
+
+if TYPE_CHECKING:
+    from sparkcluster.findings import Finding
+    from sparkcluster.linting import Linted
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+LEVELS = {"error": "error", "warning": "warning", "info": "note"}
+# Findings about the file itself, which are no checks of the catalogue.
+TITLES = {
+    "SPEC-001": "The file can be read",
+    "SPEC-002": "The file says what its schema allows",
+    "SPEC-006": "An overlay is taken by a playbook",
+}
+
+
+def check_path(path: Path) -> None:
+    """Make sure that ``path`` can be written.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory", hint=f"--sarif {path / 'lint.sarif'}")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path} cannot be written: there is no {path.parent}", hint=f"mkdir -p {path.parent}")
+
+
+def write(path: Path, linted: Linted) -> None:
+    """Write the log at once, so that nobody reads half of it.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    text = json.dumps(document(linted), indent=2, ensure_ascii=False) + "\n"
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+        ) as file:
+            temporary = Path(file.name)
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="name another file") from None
+
+
+def document(linted: Linted) -> dict[str, Any]:
+    """One run of one tool, with a rule for every code that was found."""
+    from sparkcluster import __version__
+
+    codes = list(dict.fromkeys(one.code for one in linted.findings))
+    return {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "sparkcluster",
+                        "semanticVersion": __version__,
+                        "rules": [_rule(code) for code in codes],
+                    }
+                },
+                "columnKind": "unicodeCodePoints",
+                "invocations": [{"executionSuccessful": not linted.errors}],
+                "results": [_result(one, codes.index(one.code), linted) for one in linted.findings],
+            }
+        ],
+    }
+
+
+def _rule(code: str) -> dict[str, Any]:
+    from sparkcluster.checks import CATALOGUE
+
+    known = CATALOGUE.get(code)
+    if known is None:
+        title = TITLES.get(code, code)
+        return {"id": code, "shortDescription": {"text": title}, "defaultConfiguration": {"level": "error"}}
+    text = f"{known.why}\n\n{known.more}".strip()
+    rule: dict[str, Any] = {
+        "id": code,
+        "shortDescription": {"text": known.title},
+        "fullDescription": {"text": known.why},
+        "help": {"text": f"{text}\n\nSource: {known.source}" if known.source else text},
+        "defaultConfiguration": {"level": LEVELS[known.severity]},
+    }
+    return rule
+
+
+def _result(finding: Finding, index: int, linted: Linted) -> dict[str, Any]:
+    lines = [finding.summary, finding.seen, *(f"hint: {one}" for one in finding.remedy)]
+    result: dict[str, Any] = {
+        "ruleId": finding.code,
+        "ruleIndex": index,
+        "level": LEVELS[finding.severity],
+        "message": {"text": "\n".join(one for one in lines if one)},
+    }
+    if finding.file:
+        line = finding.line or 1
+        region = {"startLine": line}
+        column = linted.columns.get((finding.file, line, finding.summary))
+        if column:
+            region["startColumn"] = column
+        result["locations"] = [{"physicalLocation": {"artifactLocation": {"uri": uri(finding.file)}, "region": region}}]
+    return result
+
+
+def uri(file: str) -> str:
+    """A file as SARIF names it: relative to where lint was started, or absolute."""
+    path = Path(file)
+    if path.is_absolute():
+        try:
+            path = path.relative_to(Path.cwd())
+        except ValueError:
+            return path.as_uri()
+    return quote(path.as_posix(), safe="/")

@@ -1,0 +1,160 @@
+"""What is wrong with files that a user wrote, with no node asked: schema, rules and engine arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from sparkcluster import checks
+from sparkcluster.errors import Problem, SpecError, UsageError
+from sparkcluster.findings import Finding, Severity
+from sparkcluster.spec import Inventory, Playbook, Spec, compose
+from sparkcluster.spec.document import Document
+from sparkcluster.spec.load import is_overlay, is_playbook, load, read, read_playbook
+
+UNREAD = "SPEC-001"
+MALFORMED = "SPEC-002"
+UNUSED = "SPEC-006"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Linted:
+    """What was found in some files.
+
+    Attributes:
+        findings: all of them, by file and line.
+        errors: files that cannot be used, as they are told to people; their findings are there too.
+        columns: column of each malformed place, by file and line.
+    """
+
+    findings: tuple[Finding, ...]
+    errors: tuple[UsageError, ...]
+    columns: dict[tuple[str, int, str], int]
+
+
+def lint(paths: Sequence[Path]) -> Linted:
+    """Check each file: an inventory together with its playbook, a playbook with every overlay that it takes."""
+    unread: list[UsageError] = []
+    problems: list[Problem] = []
+    findings: list[Finding] = []
+    for path in paths:
+        try:
+            findings += _file(path)
+        except SpecError as error:
+            problems += [one for one in error.problems if one not in problems]
+        except UsageError as error:
+            unread.append(error)
+    told = [*map(_unread, unread), *map(_malformed, problems), *findings]
+    order: tuple[Severity, ...] = ("error", "warning", "info")
+    unique = sorted(
+        dict.fromkeys(told), key=lambda one: (one.file or "", one.line or 0, order.index(one.severity), one.code)
+    )
+    return Linted(
+        tuple(unique),
+        (*unread, *([SpecError(problems)] if problems else [])),
+        {(one.file, one.line, _summary(one)): one.column for one in problems},
+    )
+
+
+def stand_in(playbook: Playbook, nodes: int) -> Inventory:
+    """An inventory of ``nodes`` Sparks that nobody has, to judge a playbook by that has none."""
+    return Inventory.model_validate(
+        {
+            "cluster": "lint",
+            "nodes": [{"name": f"spark-{number}", "host": f"192.0.2.{number}"} for number in range(1, nodes + 1)],
+            "playbook": playbook.name,
+            "runtime": {"kind": "docker" if playbook.image else "process"},
+        }
+    )
+
+
+def _file(path: Path) -> list[Finding]:
+    document = read(path)
+    if is_overlay(document):
+        return _overlay(path, document)
+    if is_playbook(document):
+        return _playbook(path)
+    spec = load(path)
+    return _placed(checks.check_written(spec), str(spec.playbook_path))
+
+
+def _playbook(path: Path) -> list[Finding]:
+    playbook, document = read_playbook(path)
+    found = _judged(path, playbook, document)
+    for name in playbook.overlays:
+        more, sum_ = read_playbook(path, [name])
+        found += [one for one in _judged(path, more, sum_) if one.file != str(path) and one not in found]
+    return found
+
+
+def _overlay(path: Path, document: Document) -> list[Finding]:
+    """What is wrong with an overlay on the playbooks beside it that take it; by itself it says too little."""
+    found: list[Finding] = []
+    name = str(document.data.get("overlay"))
+    takers = 0
+    for directory in (path.parent, path.parent.parent):
+        for file in sorted(directory.glob("*.yaml")):
+            if file == path or name not in _takes(file):
+                continue
+            takers += 1
+            playbook, sum_ = read_playbook(file, [name])
+            found += [one for one in _judged(file, playbook, sum_) if one.file == str(path) and one not in found]
+    if not takers:
+        found.append(
+            Finding(
+                UNUSED, "info", f"no playbook beside it takes the overlay {name}", seen=f"overlay: {name}",
+                why="an overlay is checked on the playbooks that take it", file=str(path), line=1,
+                remedy=(f"write overlays: [{name}] in a playbook",),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _takes(path: Path) -> list[str]:
+    """Overlays that the playbook in ``path`` takes; none where it is no playbook, or cannot be read."""
+    try:
+        document = read(path)
+    except UsageError:
+        return []
+    data = document.data if isinstance(document.data, dict) else {}
+    listed = data.get("overlays")
+    return [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
+
+
+def _judged(path: Path, playbook: Playbook, document: Document) -> list[Finding]:
+    """Findings about a playbook on as many Sparks as it wants; where that is left open, on one and on two."""
+    places = compose.places(document)
+    tensor = playbook.tensor_parallel
+    counts = (1, 2) if tensor == "auto" else (tensor,)
+    found: list[Finding] = []
+    for count in counts:
+        nodes = count * playbook.pipeline_parallel
+        spec = Spec(stand_in(playbook, nodes), playbook, path, path, places)
+        found += [one for one in checks.check_written(spec) if one not in found]
+    return _placed(found, str(path))
+
+
+def _placed(findings: Iterable[Finding], file: str) -> list[Finding]:
+    """What concerns the whole file stands at its beginning."""
+    return [one if one.file else dataclasses.replace(one, file=file, line=1) for one in findings]
+
+
+def _unread(error: UsageError) -> Finding:
+    return Finding(UNREAD, "error", error.message, remedy=(error.hint,) if error.hint else ())
+
+
+def _malformed(problem: Problem) -> Finding:
+    return Finding(
+        code=MALFORMED,
+        severity="error",
+        summary=_summary(problem),
+        seen=f"line {problem.line}, column {problem.column}",
+        remedy=(problem.hint,) if problem.hint else (),
+        file=problem.file,
+        line=problem.line,
+    )
+
+
+def _summary(problem: Problem) -> str:
+    return f"{problem.path}: {problem.message}" if problem.path else problem.message
