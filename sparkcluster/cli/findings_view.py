@@ -46,17 +46,17 @@ def show(findings: Sequence[Finding], nodes: Iterable[str], *, inventory: str, v
 
 def _one(finding: Finding, inventory: str, *, verbose: bool) -> None:
     where = f"{finding.file}:{finding.line}: " if finding.file else ""
-    _say_wrapped("  ", finding.severity, f"{finding.code} {where}{finding.summary}")
+    say_wrapped("  ", finding.severity, f"{finding.code} {where}{finding.summary}")
     if finding.seen:
-        _say_wrapped("    ", "seen", finding.seen)
+        say_wrapped("    ", "seen", finding.seen)
     if verbose and finding.why:
-        _say_wrapped("    ", "why", finding.why)
+        say_wrapped("    ", "why", finding.why)
     for remedy in finding.remedy:
         # On one line however long, so that it can be pasted.
         say(f"    {label('hint', sys.stdout)} {clean(typed(remedy.replace('INVENTORY', inventory)))}")
 
 
-def _say_wrapped(indent: str, word: str, text: str) -> None:
+def say_wrapped(indent: str, word: str, text: str) -> None:
     """``word: text`` on lines that fit; a path or command in it is not broken."""
     room = max(20, width() - len(indent))
     first, *more = textwrap.wrap(f"{word}: {clean(text)}", room, break_long_words=False, break_on_hyphens=False) or [

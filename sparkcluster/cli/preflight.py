@@ -76,7 +76,7 @@ def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
     if waiting:
         say()
     for (what, why), names in waiting.items():
-        say(f"not asked on {', '.join(names)}: {what} ({why})")
+        findings_view.say_wrapped("", "not asked", f"{what}, on {', '.join(names)} ({why})")
     say()
     told = findings_view.verdict(found.findings, len(found.facts), found.checks, found.seconds, verbose=verbose)
     colour = "1;32" if found.ok else "1;31"
