@@ -97,7 +97,7 @@ def checksum(data: bytes) -> int:
     """The internet checksum (RFC 1071)."""
     if len(data) % 2:
         data += b"\0"
-    total = sum(struct.unpack("!%dH" % (len(data) // 2), data))
+    total = int(sum(struct.unpack("!%dH" % (len(data) // 2), data)))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return ~total & 0xFFFF
