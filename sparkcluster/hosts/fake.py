@@ -43,7 +43,7 @@ class FakeHost:
         self.calls.append((list(argv), stdin))
         if stdin.startswith(b'{"start": '):
             boot = json.loads(stdin.split(b"\n", 1)[0])
-            module = boot["modules"][-1][0]
+            module = boot["program"]
             self.requests.append((module, boot["request"]))
             if module in self._programs:
                 said = self._programs[module](boot["request"])

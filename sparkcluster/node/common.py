@@ -16,7 +16,6 @@ import contextlib
 import fcntl
 import json
 import os
-import tempfile
 import time
 from typing import Any, BinaryIO, Iterator
 
@@ -41,6 +40,8 @@ def cluster_dir(state_dir: str, cluster: str) -> str:
 
 def write_atomically(path: str, content: bytes, mode: int = 0o600) -> None:
     """Write ``content`` (bytes) so that readers see all of it or what was there before."""
+    import tempfile  # 3 ms, and most programs write nothing
+
     directory = os.path.dirname(path)
     os.makedirs(directory, mode=0o700, exist_ok=True)
     handle, partial = tempfile.mkstemp(dir=directory, prefix=".partial-")

@@ -9,18 +9,17 @@ import errno
 import grp
 import json
 import os
-import platform
 import pwd
 import socket
 import struct
 import subprocess
 import sys
 import time
-import urllib.parse
 from typing import Any, Dict, List, Optional, Tuple
 
 LIMIT_S = 3.0  # of one program or one answer of the Docker engine
 
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/:@")
 _RTM_NEWADDR, _RTM_GETADDR = 20, 22  # linux/rtnetlink.h
 _NLMSG_ERROR, _NLMSG_DONE, _NLM_DUMP_REQUEST = 2, 3, 0x301  # linux/netlink.h
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2  # linux/if_addr.h
@@ -257,7 +256,7 @@ class Machine:
             "uid": uid,
             "groups": groups,
             "home": os.path.expanduser("~"),
-            "python": {"executable": sys.executable, "version": platform.python_version()},
+            "python": {"executable": sys.executable, "version": sys.version.split()[0]},
             "architecture": os.uname().machine,
             "hostname": socket.gethostname(),
             "kernel": os.uname().release,
@@ -266,8 +265,11 @@ class Machine:
 
 
 def quoted(text: str) -> str:
-    """``text`` as a part of a URL's path; an image reference keeps its slashes and colons."""
-    return urllib.parse.quote(text, safe="/:@")
+    """``text`` as a part of a URL's path; an image reference keeps its slashes and colons.
+
+    By hand, since ``urllib.parse`` costs 2 ms to import.
+    """
+    return "".join(chr(each) if each in _PLAIN else "%%%02X" % each for each in text.encode("utf-8", "replace"))
 
 
 def _messages(data: bytes) -> List[Tuple[int, bytes]]:

@@ -99,21 +99,26 @@ def has_infiniband_devices(machine: Machine) -> bool:
 def listeners(machine: Machine) -> List[Dict[str, Any]]:
     """Listening TCP sockets, with the process where this user may know it."""
     sockets: Dict[str, Dict[str, Any]] = {}
+    searched: Set[str] = set()
+    uid = os.geteuid()
     lines = machine.text("/proc/net/tcp").splitlines()[1:]
     if machine.exists("/proc/net/tcp6"):
         lines += machine.text("/proc/net/tcp6").splitlines()[1:]
     for line in lines:
         parsed = listener(line)
         if parsed is not None:
-            inode = parsed.pop("inode")
+            inode, owner = parsed.pop("inode"), parsed.pop("uid")
             sockets[inode] = parsed
-    for inode, process in _processes(machine, set(sockets)).items():
+            # whose sockets they are not, that user's processes are closed to us; root may look into all
+            if uid in (0, owner):
+                searched.add(inode)
+    for inode, process in _processes(machine, searched).items():
         sockets[inode]["process"] = process
     return sorted(sockets.values(), key=lambda each: (each["port"], each["address"]))
 
 
 def listener(line: str) -> Optional[Dict[str, Any]]:
-    """One line of /proc/net/tcp or tcp6 as address, port and inode; None where it is no listener."""
+    """One line of /proc/net/tcp or tcp6 as address, port, inode and owner; None where it is no listener."""
     fields = line.split()
     if len(fields) < 10 or fields[3] != _LISTEN:
         return None
@@ -121,14 +126,14 @@ def listener(line: str) -> Optional[Dict[str, Any]]:
     try:
         words = struct.unpack(">%dL" % (len(address) // 8), bytes.fromhex(address))
         packed = struct.pack("=%dL" % len(words), *words)
-        number = int(port, 16)
+        number, uid = int(port, 16), int(fields[7])
         if len(packed) == 16 and packed.startswith(b"\0" * 10 + b"\xff\xff"):
             packed = packed[12:]
         family = {4: socket.AF_INET, 16: socket.AF_INET6}[len(packed)]
         text = socket.inet_ntop(family, packed)
     except (KeyError, ValueError, struct.error):
         return None
-    return {"address": text, "port": number, "process": None, "inode": fields[9]}
+    return {"address": text, "port": number, "process": None, "inode": fields[9], "uid": uid}
 
 
 def _processes(machine: Machine, inodes: Set[str]) -> Dict[str, str]:
