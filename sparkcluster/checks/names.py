@@ -66,7 +66,12 @@ def named(context: Context) -> Iterator[Seen]:
     """
     for one in _namings(context):
         facts = context.facts[one.node]
-        own = {address.ip for interface in read(facts.interfaces) or () for address in interface.ipv4()}
+        own = {
+            address.ip
+            for interface in read(facts.interfaces) or ()
+            for address in interface.ipv4()
+            if not address.ip.is_loopback
+        }
         if one.asker == one.node or own & set(one.addresses) or not own:
             continue
         networks = [

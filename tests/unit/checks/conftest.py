@@ -1,0 +1,53 @@
+"""A cluster of healthy Sparks as facts, of which a test breaks one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from sparkcluster import checks, topology
+from sparkcluster.checks.registry import Context
+from sparkcluster.findings import Finding
+
+PORT_0 = ("enp1s0f0np0", "enP2p1s0f0np0")
+
+
+def rails(number: int) -> dict[str, str]:
+    """Both twins of port 0 of the node with this number, each in its own subnet."""
+    return {PORT_0[0]: f"192.168.177.{number}/24", PORT_0[1]: f"192.168.178.{number}/24"}
+
+
+def told(findings: Sequence[Finding]) -> list[tuple[str, str, str | None]]:
+    """Code, severity and node of each finding."""
+    return sorted((one.code, one.severity, one.node) for one in findings)
+
+
+@pytest.fixture
+def see(spark: Callable[..., Any], cluster: Callable[..., Any]) -> Callable[..., list[Finding]]:
+    """Findings from the facts of ``names``.
+
+    Args of what it returns:
+        changes: facts to replace, by node.
+        described: what ``describe`` takes, by node.
+        playbook, inventory: keys over the plain ones.
+    """
+
+    def look(
+        changes: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        names: Sequence[str] = ("alpha", "beta"),
+        described: Mapping[str, Mapping[str, Any]] | None = None,
+        playbook: Mapping[str, Any] | None = None,
+        **inventory: Any,
+    ) -> list[Finding]:
+        facts = {}
+        for number, name in enumerate(names, 11):
+            own = {"rails": rails(number), "management": f"192.168.86.{number}/24", **(described or {}).get(name, {})}
+            facts[name] = spark(**own).model_copy(update=dict((changes or {}).get(name, {})))
+        hosts = {name: f"192.168.86.{number}" for number, name in enumerate(names, 11)}
+        spec = cluster(hosts, playbook=playbook, **inventory)
+        return checks.run_stage(Context(spec, facts, topology.build(spec, facts)), ("facts",))
+
+    return look

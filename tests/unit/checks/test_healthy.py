@@ -1,0 +1,162 @@
+"""Nothing is wrong with these, so that nothing may be said but information; and nothing at all may crash."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sparkcluster import checks, topology
+from sparkcluster.checks.registry import CATALOGUE, Context
+from sparkcluster.facts import Unread
+from sparkcluster.facts.parse import parse
+
+from .conftest import PORT_0, rails, told
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "facts"
+PORT_1 = ("enp1s0f1np1", "enP2p1s0f1np1")
+FOUR = ("a", "b", "c", "d")
+
+
+def golden(name):
+    return parse(name, json.loads((GOLDEN / name / "facts.json").read_text()))
+
+
+def grave(findings):
+    return [one for one in findings if one.severity != "info"]
+
+
+@pytest.mark.parametrize("names", [("solo",), ("alpha", "beta"), ("a", "b", "c"), FOUR])
+def test_sparks_on_a_switch(see, names):
+    assert see(names=names) == []
+
+
+def test_two_replicas(see):
+    groups = [{"name": "left", "nodes": ["a", "b"]}, {"name": "right", "nodes": ["c", "d"]}]
+    assert see(names=FOUR, groups=groups) == []
+
+
+def test_a_spark_alone_without_any_network_of_its_own(see):
+    lone = {"interfaces": Unread(unread="no netlink"), "hcas": Unread(unread="no sysfs")}
+    assert see({"solo": lone}, names=("solo",)) == []
+
+
+def test_a_spark_alone_without_a_cable(see):
+    assert see(names=("solo",), described={"solo": {"rails": {}}}) == []
+
+
+def test_each_spark_is_cabled_in_its_own_port_and_calls_its_interfaces_its_own_way(see):
+    other = {"rails": {PORT_1[0]: "192.168.177.12/24", PORT_1[1]: "192.168.178.12/24"}, "gid": 5}
+    assert see(described={"beta": other}) == []
+    named = {"rails": {"eth8": "192.168.177.12/24", "eth9": "192.168.178.12/24"},
+             "names": {"eth8": "mlx5_0", "eth9": "mlx5_1"}, "gid": 6}  # fmt: skip
+    assert see(described={"beta": named}) == []
+
+
+def test_both_ports_cabled(see):
+    def both(number):
+        return {"rails": {**rails(number), PORT_1[0]: f"10.1.0.{number}/24", PORT_1[1]: f"10.2.0.{number}/24"}}
+
+    assert see(described={"alpha": both(11), "beta": both(12)}) == []
+
+
+def test_a_ring_of_three(see):
+    ring = {
+        "a": {PORT_1[0]: "10.0.0.1/24", PORT_1[1]: "10.0.1.1/24", PORT_0[0]: "10.0.4.1/24", PORT_0[1]: "10.0.5.1/24"},
+        "b": {PORT_1[0]: "10.0.2.2/24", PORT_1[1]: "10.0.3.2/24", PORT_0[0]: "10.0.0.2/24", PORT_0[1]: "10.0.1.2/24"},
+        "c": {PORT_1[0]: "10.0.4.3/24", PORT_1[1]: "10.0.5.3/24", PORT_0[0]: "10.0.2.3/24", PORT_0[1]: "10.0.3.3/24"},
+    }
+    assert see(names=("a", "b", "c"), described={name: {"rails": own} for name, own in ring.items()}) == []
+
+
+def test_other_makers_boxes_and_one_that_was_never_updated(see, spark):
+    oem = {"dgx": spark().dgx.model_copy(update={"platform": "GX10", "ota_version": "7.5.0"})}
+    factory = {"dgx": spark().dgx.model_copy(update={"ota_version": None, "swbuild_version": "7.2.3"})}
+    other = {"dgx": Unread(unread="no such file: /etc/dgx-release")}
+    assert see({"a": oem, "b": factory, "c": other}, names=FOUR) == []
+
+
+def test_updates_of_the_same_level_may_have_unlike_software_builds(see, spark):
+    built = {"dgx": spark().dgx.model_copy(update={"swbuild_version": "7.5.0"})}
+    assert see({"beta": built}) == []
+
+
+def test_a_network_without_rdma_is_one_warning_for_each_node_and_nothing_beside(see):
+    findings = see(described={name: {"rails": {}} for name in ("alpha", "beta")},
+                   interconnect={"rails": ["192.168.86.0/24"]})  # fmt: skip
+    assert told(findings) == [("NET-001", "warning", "alpha"), ("NET-001", "warning", "beta")]
+
+
+def test_runtime_process_needs_neither_docker_nor_gpu_nor_driver(see, spark):
+    engine = spark().image.inside
+    bare = {key: Unread(unread="not here") for key in ("docker", "gpus", "driver", "cuda", "dgx", "ranks")}
+    bare |= {"image": None, "engine": engine, "driver_module": None}
+    findings = see({"me": bare}, names=("me",), runtime={"kind": "process"}, playbook={"image": None})
+    assert told(findings) == []
+
+
+def test_a_rank_of_ours_that_runs_takes_memory_and_ports_rightfully(see, spark):
+    plain = spark()
+    rank = {"name": "x", "state": "running", "labels": {"io.sparkcluster.cluster": "atlas"}}
+    serving = spark(
+        rails(11),
+        ranks=[rank],
+        listeners=[{"address": "0.0.0.0", "port": 8000, "process": "python3"}],
+        gpus=[plain.gpus[0].model_dump() | {"utilization_percent": 97, "power_w": 40.0, "sm_clock_mhz": 2400}],
+        memory=plain.memory.model_dump() | {"free_bytes": 10**9, "available_bytes": 2 * 10**9},
+    )
+    keys = ("ranks", "listeners", "gpus", "memory")
+    assert see({"alpha": {key: getattr(serving, key) for key in keys}}) == []
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.iterdir()))
+def test_no_check_crashes_on_what_a_probe_has_answered(name, cluster):
+    facts = {"spark": golden(name)}
+    spec = cluster({"spark": "192.0.2.11"})
+    findings = checks.run_checks(spec, facts, topology.build(spec, facts))
+    findings += checks.check_hosts(spec, facts)
+    assert not [one for one in findings if "the check itself failed" in one.summary]
+    assert all(one.remedy and one.seen and one.why for one in findings if one.code in CATALOGUE)
+
+
+@pytest.mark.parametrize(
+    ("name", "codes"),
+    [
+        ("founders-p0", set()),
+        ("founders-p1", set()),
+        ("both-ports", set()),
+        ("gids-shifted", set()),
+        ("no-cable", set()),
+        ("oem-updated", set()),
+        ("cdi-by-file", set()),
+        ("containerd-store", set()),
+        ("driver-610", {"HOST-026"}),
+        ("docker-snap", {"HOST-025"}),
+        ("driver-590", {"HOST-010", "HOST-015", "HOST-021", "HOST-026"}),
+        ("docker-absent", {"HOST-001"}),
+        ("docker-no-group", {"HOST-001"}),
+        ("gsp-failure", {"HOST-003"}),
+        ("smi-hangs", {"HOST-003"}),
+        ("no-nvidia-runtime", {"HOST-002"}),
+        ("weights-truncated", {"MDL-001"}),
+    ],
+)
+def test_what_a_probe_answered_is_told_once_and_nothing_else_is(name, codes, cluster):
+    facts = {"spark": golden(name)}
+    spec = cluster({"spark": "192.0.2.11"}, playbook={"model": {"id": "org/tiny"}})
+    context = Context(spec, facts, topology.build(spec, facts))
+    assert {one.code for one in grave(checks.run_stage(context, ("facts",)))} == codes
+
+
+def test_a_golden_pair_in_unlike_ports(cluster):
+    left, right = golden("founders-p0"), golden("founders-p1")
+    text = (
+        right.model_dump_json().replace("192.168.177.12", "192.168.177.13").replace("192.168.178.12", "192.168.178.13")
+    )
+    text = text.replace("ffff:c0a8:b10c", "ffff:c0a8:b10d").replace("ffff:c0a8:b20c", "ffff:c0a8:b20d")
+    facts = {"left": left, "right": parse("right", json.loads(text.replace("192.0.2.11", "192.0.2.12")))}
+    spec = cluster({"left": "192.0.2.11", "right": "192.0.2.12"}, playbook={"model": {"id": "org/tiny"}})
+    built = topology.build(spec, facts)
+    assert built.groups[0].kind == "direct"
+    assert grave(checks.run_stage(Context(spec, facts, built), ("facts",))) == []

@@ -1,0 +1,173 @@
+"""Names that mean another machine, detours over WiFi, and doors that stand open."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster import checks
+from sparkcluster.facts import Listener, Unread
+
+from .conftest import told
+
+WIFI = "192.168.50.7"
+NAMED = {"alpha": {"host": "alpha.local"}, "beta": {"host": "beta.local"}}
+
+
+def wifi_of(node, address):
+    return tuple(
+        one.model_copy(update={"addresses": (f"{address}/24",)}) if one.wireless else one for one in node.interfaces
+    )
+
+
+@pytest.fixture
+def known(see, spark, cluster):
+    """Findings where the nodes are called by name: what each takes the names to mean."""
+
+    def look(names, **more):
+        facts = {}
+        for number, node in ((11, "alpha"), (12, "beta")):
+            base = spark(
+                {"enp1s0f0np0": f"192.168.177.{number}/24", "enP2p1s0f0np0": f"192.168.178.{number}/24"},
+                management=f"192.168.86.{number}/24",
+            )
+            own = {"interfaces": wifi_of(base, f"192.168.50.{number}"), "names": names.get(node, {})}
+            facts[node] = base.model_copy(update={**own, **more.get(node, {})})
+        spec = cluster({"alpha": "alpha.local", "beta": "beta.local"})
+        from sparkcluster import topology
+        from sparkcluster.checks.registry import Context
+
+        return checks.run_stage(Context(spec, facts, topology.build(spec, facts)), ("facts",))
+
+    return look
+
+
+RIGHT = {
+    "alpha": {"alpha.local": ("127.0.1.1",), "beta.local": ("192.168.86.12",)},
+    "beta": {"alpha.local": ("192.168.86.11",), "beta.local": ("127.0.1.1",)},
+}
+
+
+def test_names_that_mean_the_node_are_right_also_by_its_own_loopback(known):
+    assert known(RIGHT) == []
+
+
+def test_a_name_that_nobody_knows_is_no_finding(known):
+    assert known({"alpha": {"beta.local": ()}, "beta": {"alpha.local": Unread(unread="timed out")}}) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "whose"),
+    [
+        ("192.168.86.99", "which beta does not have"),
+        ("192.168.86.11", "which is alpha's"),
+        ("127.0.0.1", "which beta does not have"),
+    ],
+)
+def test_a_name_that_means_another_machine_is_told_of_who_believes_it(known, address, whose):
+    (finding,) = known({**RIGHT, "alpha": {"beta.local": (address,)}})
+    assert told([finding]) == [("NET-017", "warning", "alpha")]
+    assert whose in finding.seen
+    assert any("192.168.86.12 beta.local" in one for one in finding.remedy)
+
+
+def test_a_name_that_means_something_beyond_is_left_alone(known):
+    assert known({"alpha": {"beta.local": ("203.0.113.9",)}}) == []
+
+
+def test_one_right_address_among_several_is_enough(known):
+    assert known({"alpha": {"beta.local": ("192.168.86.99", "192.168.86.12")}}) == []
+
+
+def test_a_name_that_means_the_wifi_is_told_of_who_believes_it(known):
+    (finding,) = known({**RIGHT, "alpha": {"beta.local": ("192.168.50.12",)}})
+    assert told([finding]) == [("NET-018", "warning", "alpha")]
+
+
+def test_wifi_beside_the_wire_is_right(known):
+    assert known({"alpha": {"beta.local": ("192.168.50.12", "192.168.86.12")}}) == []
+
+
+def test_unlike_addresses_that_are_each_right_are_told_for_information(known, cluster, spark):
+    from sparkcluster import topology
+    from sparkcluster.checks.registry import Context
+
+    facts, hosts = {}, {}
+    for number, node in ((11, "a"), (12, "b"), (13, "c")):
+        hosts[node] = f"{node}.local"
+        rails = {"enp1s0f0np0": f"192.168.177.{number}/24", "enP2p1s0f0np0": f"192.168.178.{number}/24"}
+        facts[node] = spark(rails, management=f"192.168.86.{number}/24")
+    facts["a"] = facts["a"].model_copy(update={"names": {"c.local": ("192.168.177.13",)}})
+    facts["b"] = facts["b"].model_copy(update={"names": {"c.local": ("192.168.86.13",)}})
+    spec = cluster(hosts)
+    findings = checks.run_stage(Context(spec, facts, topology.build(spec, facts)), ("facts",))
+    assert told(findings) == [("NET-019", "info", "c")]
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_ssh_over_wifi_is_told_where_there_is_a_wire(see, name):
+    (finding,) = see({name: {"reached_at": WIFI}})
+    assert told([finding]) == [("NET-016", "warning", name)]
+    assert "set host of" in finding.remedy[0]
+
+
+def test_ssh_over_wifi_is_information_where_there_is_no_wire(see):
+    (finding,) = see(
+        {"solo": {"reached_at": WIFI}}, names=("solo",), described={"solo": {"rails": {}, "management": None}}
+    )
+    assert told([finding]) == [("NET-016", "info", "solo")]
+
+
+@pytest.mark.parametrize("address", ["192.168.86.11", "10.1.1.1", None])
+def test_ssh_over_wire_or_an_address_that_nobody_has(see, address):
+    assert see({"alpha": {"reached_at": address}}) == []
+
+
+@pytest.mark.parametrize(
+    ("host", "severity"),
+    [
+        ("127.0.0.1", None),
+        ("::1", None),
+        ("interconnect", None),
+        ("management", "info"),
+        ("192.168.86.11", "info"),
+        ("0.0.0.0", "warning"),
+        ("::", "warning"),
+        ("8.8.8.8", "warning"),
+    ],
+)
+def test_an_api_without_a_key(cluster, host, severity):
+    said = [one for one in checks.check_written(cluster({"a": "h"}, api={"host": host})) if one.code == "NET-020"]
+    assert [one.severity for one in said] == ([severity] if severity else [])
+    locked = cluster({"a": "h"}, api={"host": host, "key": {"env": "KEY"}})
+    assert not [one for one in checks.check_written(locked) if one.code == "NET-020"]
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "process", "open_"),
+    [
+        ("0.0.0.0", 8265, None, True),
+        ("192.168.86.12", 8265, "ray-dashboard", True),
+        ("::", 8265, "python3", True),
+        ("127.0.0.1", 8265, "ray", False),
+        ("::1", 8265, "ray", False),
+        ("0.0.0.0", 8265, "grafana", False),
+        ("0.0.0.0", 9265, "ray", False),
+    ],
+)
+def test_rays_job_api(see, address, port, process, open_):
+    findings = see({"beta": {"listeners": (Listener(address=address, port=port, process=process),)}})
+    assert told(findings) == ([("NET-021", "warning", "beta")] if open_ else [])
+
+
+def test_a_bridge_of_containers_is_no_rail(see):
+    described = {name: {"management": f"192.168.86.{number}/24"} for number, name in ((11, "alpha"), (12, "beta"))}
+    nodes = {name: {"interconnect": {"interfaces": ["docker0"]}} for name in ("alpha", "beta")}
+    findings = see(described=described, nodes=nodes)
+    assert {("NET-022", "error", "alpha"), ("NET-022", "error", "beta")} <= set(told(findings))
+
+
+def test_wifi_as_a_rail_is_a_warning(see, spark):
+    nodes = {name: {"interconnect": {"interfaces": ["wlP9s9"]}} for name in ("alpha", "beta")}
+    changes = {"beta": {"interfaces": wifi_of(spark(), "192.168.50.8")}}
+    findings = [one for one in see(changes, nodes=nodes) if one.code == "NET-022"]
+    assert told(findings) == [("NET-022", "warning", "alpha"), ("NET-022", "warning", "beta")]

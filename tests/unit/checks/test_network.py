@@ -1,0 +1,186 @@
+"""Cables, twins, addresses, GIDs and MTU: each fault on one node is told of that node, and of no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.facts import Unread
+
+from .conftest import PORT_0, rails, told
+
+PORT_1 = ("enp1s0f1np1", "enP2p1s0f1np1")
+BOTH = ("alpha", "beta")
+NUMBER = {"alpha": 11, "beta": 12}
+
+
+def interface(node, name, **changes):
+    """Interfaces of a node of which one is changed."""
+    return tuple(one.model_copy(update=changes) if one.name == name else one for one in node.interfaces)
+
+
+def hca(node, netdev, **changes):
+    return tuple(one.model_copy(update=changes) if one.netdev == netdev else one for one in node.hcas)
+
+
+@pytest.fixture
+def node(spark):
+    return lambda name: spark(rails(NUMBER[name]), management=f"192.168.86.{NUMBER[name]}/24")
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_a_twin_that_is_down_is_told_of_its_node_alone(see, node, name):
+    own = node(name)
+    down = {
+        "interfaces": interface(own, PORT_0[1], operstate="down", carrier=False),
+        "hcas": hca(own, PORT_0[1], state="DOWN"),
+    }
+    (finding,) = see({name: down})
+    assert told([finding]) == [("NET-004", "warning", name)]
+    assert f"{PORT_0[1]} is down" in finding.seen
+    assert finding.remedy[0] == f"sudo ip link set {PORT_0[1]} up"
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_a_twin_without_address_is_told_of_its_node_with_the_subnet_of_the_others(see, node, name):
+    own = node(name)
+    (finding,) = see({name: {"interfaces": interface(own, PORT_0[1], addresses=())}})
+    assert told([finding]) == [("NET-015", "warning", name)]
+    assert f"as 192.168.178.{NUMBER[name]}/24" in finding.remedy[0]
+    assert finding.remedy[-1] == "sudo netplan apply"
+
+
+def test_a_twin_that_drew_its_address_by_itself_counts_as_without(see, node):
+    drawn = interface(node("beta"), PORT_0[1], addresses=("169.254.7.7/16",))
+    assert told(see({"beta": {"interfaces": drawn}})) == [("NET-015", "warning", "beta")]
+
+
+def test_twins_without_address_on_every_node_are_told_of_each(see, node):
+    bare = {name: {"interfaces": interface(node(name), PORT_0[1], addresses=())} for name in BOTH}
+    assert told(see(bare)) == [("NET-015", "warning", "alpha"), ("NET-015", "warning", "beta")]
+
+
+def test_a_twin_that_is_gone_from_the_bus_is_told(see, node):
+    own = node("beta")
+    shed = {
+        "interfaces": tuple(one for one in own.interfaces if one.name != PORT_0[1]),
+        "hcas": tuple(one for one in own.hcas if one.netdev != PORT_0[1]),
+    }
+    (finding,) = see({"beta": shed})
+    assert told([finding]) == [("NET-004", "warning", "beta")]
+    assert "alone is there" in finding.seen
+
+
+def test_a_twin_in_a_subnet_of_its_own_alone_is_told_of_the_odd_one(see, node):
+    astray = interface(node("beta"), PORT_0[1], addresses=("192.168.200.12/24",))
+    (finding,) = see({"beta": {"interfaces": astray}})
+    assert told([finding]) == [("NET-025", "warning", "beta")]
+    assert "alpha has 192.168.178.0/24" in finding.seen
+    assert "192.168.178.0/24" in finding.remedy[0]
+
+
+def test_of_three_the_head_may_be_the_odd_one(see, spark):
+    own = spark(rails(11))
+    astray = interface(own, PORT_0[1], addresses=("192.168.200.11/24",))
+    assert told(see({"a": {"interfaces": astray}}, names=("a", "b", "c"))) == [("NET-025", "warning", "a")]
+
+
+def test_an_inventory_that_leaves_a_twin_out_is_told(see):
+    findings = see(interconnect={"rails": ["192.168.177.0/24"]})
+    assert told(findings) == [("NET-004", "warning", "alpha"), ("NET-004", "warning", "beta")]
+    assert f"the inventory leaves out {PORT_0[1]}" in findings[0].seen
+
+
+FOUR_RAILS = ["192.168.177.0/24", "192.168.178.0/24", "10.1.0.0/24", "10.2.0.0/24"]
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_unlike_numbers_of_hcas_are_told_of_who_has_fewer(see, spark, name):
+    described = {
+        one: {"rails": {**rails(number), PORT_1[0]: f"10.1.0.{number}/24", PORT_1[1]: f"10.2.0.{number}/24"}}
+        for one, number in NUMBER.items()
+    }
+    lacking = tuple(one for one in spark(**described[name]).hcas if one.netdev not in PORT_1)
+    assert see(described=described, interconnect={"rails": FOUR_RAILS}) == []
+    (finding,) = see({name: {"hcas": lacking}}, described=described, interconnect={"rails": FOUR_RAILS})
+    assert told([finding]) == [("NET-014", "warning", name)]
+    assert f"2 on {name}, 4 on" in finding.seen
+    # Left to itself the discovery takes what both have, and nothing is wrong with that.
+    assert see({name: {"hcas": lacking}}, described=described) == []
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_a_node_without_a_cable_is_the_one_that_is_named(see, name):
+    (finding,) = see(described={name: {"rails": {}}})
+    assert told([finding]) == [("NET-001", "error", name)]
+    assert f"{name}: no HCA" in finding.seen
+
+
+def test_where_all_have_cables_and_no_subnet_in_common_nobody_is_blamed(see):
+    beta = {"rails": {PORT_0[0]: "10.8.0.12/24", PORT_0[1]: "10.9.0.12/24"}}
+    assert told(see(described={"beta": beta})) == [("NET-001", "error", None)]
+
+
+def test_hcas_that_could_not_be_read_are_no_cable_that_is_out(see):
+    findings = see({"beta": {"hcas": Unread(unread="permission denied")}})
+    assert ("FACT-001", "warning", "beta") in told(findings)
+    error = next(one for one in findings if one.code == "NET-001")
+    assert error.node == "beta"
+    assert "could not be read (permission denied)" in error.seen
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_no_single_gid_index_is_right_where_hcas_disagree(see, name):
+    (finding,) = see(described={name: {"gid": {PORT_0[0]: 3, PORT_0[1]: 5}}})
+    assert told([finding]) == [("NET-013", "info", name)]
+    assert "NCCL_IB_GID_INDEX" in finding.why
+
+
+@pytest.mark.parametrize("gid", [3, 4, 5, 6, 11])
+def test_any_gid_index_that_both_share_is_right(see, gid):
+    assert see(described={"beta": {"gid": gid}}) == []
+
+
+def test_a_gid_of_another_address_is_not_taken_for_ours(see, spark):
+    stale = spark(rails(99), management="192.168.86.12/24").hcas
+    findings = see({"beta": {"hcas": stale}})
+    assert {(one.code, one.node) for one in findings} == {("NET-003", "beta")}
+    assert len(findings) == 2
+
+
+def test_small_frames_everywhere_are_told_once_for_information(see):
+    small = {name: {"mtu": 1500} for name in BOTH}
+    (finding,) = see(described=small)
+    assert told([finding]) == [("NET-023", "info", None)]
+
+
+def test_small_frames_on_one_node_are_an_error_and_no_information_beside(see):
+    findings = see(described={"beta": {"mtu": 1500}})
+    assert {(one.code, one.severity, one.node) for one in findings} == {("NET-006", "error", "beta")}
+
+
+def test_half_of_the_speed_is_told_of_the_interface_that_has_it(see, node):
+    slow = interface(node("alpha"), PORT_0[0], speed_mbps=100_000)
+    (finding,) = see({"alpha": {"interfaces": slow}})
+    assert told([finding]) == [("NET-009", "warning", "alpha")]
+    assert PORT_0[0] in finding.summary
+
+
+def test_a_port_that_is_down_with_its_link_up_is_not_active(see, node):
+    odd = hca(node("beta"), PORT_0[0], state="DOWN", phys_state="LINK_UP")
+    assert told(see({"beta": {"hcas": odd}})) == [("NET-007", "error", "beta")]
+
+
+def test_one_address_on_two_nodes_is_told(see):
+    findings = see(described={"beta": {"rails": rails(11)}})
+    assert {(one.code, one.node) for one in findings} == {("NET-011", None)}
+    assert "alpha and beta both have" in findings[0].summary
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_no_device_nodes(see, name):
+    assert told(see({name: {"infiniband_devices": False}})) == [("NET-010", "error", name)]
+
+
+def test_two_faults_at_once_are_both_told(see):
+    findings = see({"alpha": {"infiniband_devices": False}}, described={"beta": {"mtu": 1500}})
+    assert {(one.code, one.node) for one in findings} == {("NET-010", "alpha"), ("NET-006", "beta")}
