@@ -154,10 +154,15 @@ def doctor(
     return Diagnosis(spec, facts, gathered.errors, running, found, clock() - began)
 
 
+# Of a GPU that works both of its readings are judged, by RUN-003 and RUN-015; one alone says less.
+SUPERSEDED = frozenset({"HOST-020"})
+
+
 def of_what_runs(findings: list[Finding], held: Holding) -> list[Finding]:
     """``findings`` without what is lint's to say of what was written, and of a launch where one has been."""
     about = [one for one in findings if one.code not in CATALOGUE or CATALOGUE[one.code].stage != "written"]
-    return [one for one in about if one.code != UNPLANNED or not held.hashes()]
+    left_out = SUPERSEDED | {UNPLANNED}
+    return [one for one in about if one.code not in left_out or not held.hashes()]
 
 
 def look(fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float) -> dict[str, Look | Unread]:

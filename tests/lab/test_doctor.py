@@ -1,0 +1,329 @@
+"""Every ailment that owners of running clusters reported is named by `doctor`, on the node that has it. Stub engine.
+
+One cluster serves; a file in its containers has the stub misbehave and stop misbehaving. What only hardware could show
+(power, clocks, the kernel's log, a container that lost its GPU) is pretended by the lab and marked so.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from sparkcluster.lab import Lab, Spark
+
+CONTROL = "/tmp/ails"
+SERVES = {"env": {"STUB_CONTROL": CONTROL}, "args": {"moe-backend": "marlin"}}
+STATE = "/root/.local/state/sparkcluster"
+XID = "NVRM: Xid (PCI:000f:01:00): 119, pid=2431, name=VLLM::EngineCor, Timeout after 6s of waiting for RPC response"
+NO_MEMORY = (
+    "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from "
+    "_memdescAllocInternal(pMemDesc) @ mem_desc.c:1359"
+)
+NVML = "#!/bin/sh\necho 'Failed to initialize NVML: Unknown Error'\nexit 255\n"
+
+
+@pytest.fixture(scope="module")
+def inventory(shared_lab, module_variant):
+    return module_variant(shared_lab, playbook=SERVES)
+
+
+def inside(spark: Spark, script: str) -> None:
+    """Run a shell script in every container of a Spark."""
+    spark.run(["sh", "-c", f"for c in $(docker ps -q); do docker exec $c sh -c {shlex.quote(script)}; done"])
+
+
+def ail(spark: Spark, *faults: str) -> None:
+    """Put faults of the stub on a Spark's containers, in place of those before."""
+    inside(spark, f"printf '%s\\n' {' '.join(faults)} > {CONTROL}")
+
+
+@pytest.fixture
+def serving(shared_lab, inventory, clean, make_cli) -> Iterator[Lab]:
+    """The module's lab, serving; a test that leaves it otherwise has the next bring it up again."""
+    lab, cli = shared_lab, make_cli()
+    lab.heal()
+    for spark in lab.sparks:
+        ail(spark, "clear")
+    if cli("status", inventory, "--json").code != 0:
+        clean(lab)
+        cli("up", inventory).ok()
+    yield lab
+    lab.heal()
+
+
+@pytest.fixture
+def fresh(serving, clean, make_cli, inventory) -> Iterator[Lab]:
+    """The same, for tests whose traces stay in logs: whoever comes next gets a new cluster."""
+    yield serving
+    clean(serving)
+
+
+@pytest.fixture
+def doctor(make_cli, inventory) -> Callable[..., dict]:
+    cli = make_cli()
+
+    def run(*flags: str, of=inventory) -> dict:
+        # A short limit, and so a short pause between the two readings.
+        done = cli("doctor", of, "--json", *(flags or ("--timeout", "10")))
+        document = done.json
+        assert "error" not in document, done
+        assert done.code == (0 if document["ok"] else 1), done
+        assert "Traceback" not in done.err
+        return {**document, "took_s": done.seconds}
+
+    return run
+
+
+def told(document: dict) -> set[tuple[str, str | None]]:
+    """Code and node of every error and warning."""
+    return {(one["code"], one["node"]) for one in document["findings"] if one["severity"] != "info"}
+
+
+def the(document: dict, code: str) -> dict:
+    found = [one for one in document["findings"] if one["code"] == code]
+    assert len(found) == 1, document["findings"]
+    assert found[0]["seen"]
+    assert found[0]["why"]
+    assert found[0]["remedy"]
+    return found[0]
+
+
+def test_a_healthy_cluster_has_nothing_and_says_so_in_one_line(serving, doctor, make_cli, inventory):
+    """And no file, container or record differs after it was looked at."""
+    script = f"find {STATE}/clusters -type f -newer /tmp/before; docker ps -aq --no-trunc | sort"
+    before = {}
+    for spark in serving.sparks:
+        spark.run(["touch", "/tmp/before"])
+        before[spark.name] = spark.run(["sh", "-c", script]).stdout
+    healthy = doctor()
+    assert (healthy["ok"], told(healthy)) == (True, set())
+    look = healthy["running"]["nodes"]["left"]
+    assert look["ray"] == {"192.168.177.11": True, "192.168.177.12": True}
+    assert look["health"] == 200
+    assert look["counters"][1]["generated"] > 0
+    assert healthy["running"]["nodes"]["right"]["ranks"][0]["state"] == "running"
+    reply = healthy["running"]["replies"]["default"]
+    assert (reply["problem"], reply["head"]) == (None, "left")
+    assert 0 < reply["ttft_s"] < 5
+
+    said = make_cli()("doctor", inventory, "--timeout", "10").ok().out.strip().splitlines()
+    assert len(said) == 1
+    assert "serves tiny, first token after " in said[0]
+    assert "tokens/s" in said[0]
+    assert {spark.name: spark.run(["sh", "-c", script]).stdout for spark in serving.sparks} == before
+
+
+def test_a_hung_collective_is_named_within_the_limit_and_health_says_200(serving, doctor):
+    ail(serving.sparks[1], "hang-serve")
+    hung = doctor("--timeout", "8")
+    assert told(hung) == {("RUN-003", "left")}
+    assert "tokens before and after" in the(hung, "RUN-003")["seen"]
+    assert hung["running"]["nodes"]["left"]["health"] == 200
+    assert hung["took_s"] < 12
+
+
+@pytest.mark.full
+def test_tokens_that_stop_in_the_middle_of_an_answer_are_a_hang(serving, doctor):
+    ail(serving.sparks[0], "hang-after=3")
+    hung = doctor("--timeout", "12")
+    assert told(hung) == {("RUN-003", "left")}
+    assert hung["running"]["replies"]["default"]["ttft_s"] is not None
+
+
+@pytest.mark.full
+def test_of_a_hung_group_the_gpu_that_idles_is_the_suspect(serving, doctor):
+    """Power and utilisation are pretended."""
+    ail(serving.sparks[1], "hang-serve")
+    serving.fault("left", "gpu-hung")
+    hung = doctor("--timeout", "12")
+    assert told(hung) == {("RUN-003", "right")}
+    assert "24 W" in the(hung, "RUN-003")["seen"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("kind", "shown"), [("garbage", "!!!!"), ("garbage=bytes", "no text"), ("garbage=repeat", "'mult'")]
+)
+def test_an_answer_that_is_no_language(kind, shown, serving, doctor):
+    ail(serving.sparks[0], kind)
+    garbage = doctor()
+    assert told(garbage) == {("RUN-004", "left")}
+    assert shown in the(garbage, "RUN-004")["seen"]
+
+
+@pytest.mark.full
+def test_an_answer_without_a_word(serving, doctor):
+    ail(serving.sparks[0], "null-content")
+    assert told(doctor()) == {("RUN-004", "left")}
+
+
+def test_generation_that_is_dead_behind_a_health_of_200(serving, doctor):
+    ail(serving.sparks[0], "lie-health")
+    lying = doctor()
+    assert told(lying) == {("RUN-016", "left")}
+    assert "/health says 200" in the(lying, "RUN-016")["seen"]
+
+
+def test_many_ailments_at_once_are_all_told_each_on_its_node(fresh, doctor):
+    """Pretended of these: Ray's list, power and clocks, the kernel's log, and nvidia-smi in the container.
+
+    What a worker says is its own, though Ray's head repeats it in its own log.
+    """
+    left, right = fresh.sparks
+    ail(left, "garbage", "ray-dead=192.168.177.12")
+    ail(right, "tcp-fallback", "nan-scales", "moe-backend=FLASHINFER_CUTLASS", "eager")
+    fresh.fault("left", "gpu-wedged")
+    fresh.fault("left", "kernel-log", XID)
+    inside(right, f"printf %s {shlex.quote(NVML)} > /usr/local/bin/nvidia-smi; chmod +x /usr/local/bin/nvidia-smi")
+    ailing = doctor()
+    on_left = {("RUN-004", "left"), ("RUN-013", "left"), ("RUN-015", "left")}
+    on_right = {(f"RUN-{number}", "right") for number in ("007", "008", "011", "012", "013")}
+    assert told(ailing) == on_left | on_right
+    assert "!!!!" in the(ailing, "RUN-004")["seen"]
+    assert "192.168.177.12 as dead" in the(ailing, "RUN-007")["seen"]
+    assert "Using network Socket" in the(ailing, "RUN-008")["seen"]
+    assert "Using 'FLASHINFER_CUTLASS'" in the(ailing, "RUN-011")["seen"]
+    assert "non-finite" in the(ailing, "RUN-012")["seen"]
+    lost = {one["node"]: one for one in ailing["findings"] if one["code"] == "RUN-013"}
+    assert lost["right"]["severity"] == "error"
+    assert "Failed to initialize NVML" in lost["right"]["seen"]
+    # Its model answers, so what the kernel said is over.
+    assert lost["left"]["severity"] == "warning"
+    assert "17.2 W and 799 MHz" in the(ailing, "RUN-015")["seen"]
+    assert any("power plug" in remedy for remedy in the(ailing, "RUN-015")["remedy"])
+    # The playbook itself asks for eager mode: a note.
+    assert the(ailing, "RUN-018")["severity"] == "info"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("faults", "code", "node"),
+    [(["tcp-fallback"], "RUN-008", "left"), (["nan-scales"], "RUN-012", "left"),
+     (["moe-backend=VLLM_CUTLASS"], "RUN-011", "left")],
+)  # fmt: skip
+def test_one_line_of_a_log_is_one_finding(faults, code, node, fresh, doctor):
+    ail(fresh.sparks[0], *faults)
+    time.sleep(0.5)
+    assert told(doctor()) == {(code, node)}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("cause", "code", "shown"),
+    [("gid", "RUN-010", "ibv_modify_qp failed"), ("memlock", "RUN-009", "ibv_reg_mr_iova2"),
+     ("oom", "RUN-014", "CUDA out of memory"), ("gpu", "RUN-013", "NVML: Unknown Error"),
+     ("collective", "RUN-003", "OpType=ALLREDUCE")],
+)  # fmt: skip
+def test_a_rank_that_dies_of_a_cause_while_it_serves_is_named_by_it(cause, code, shown, fresh, doctor):
+    ail(fresh.sparks[1], f"die-serve={cause}")
+    time.sleep(6)
+    dead = doctor()
+    assert told(dead) == {(code, "right")}
+    assert shown in the(dead, code)["seen"]
+
+
+@pytest.mark.full
+def test_a_worker_that_was_killed_is_named_and_not_those_that_end_with_it(fresh, doctor):
+    fresh.fault("right", "kill-worker")
+    time.sleep(6)
+    dead = doctor()
+    assert told(dead) == {("RUN-005", "right")}
+    assert "SIGKILL" in the(dead, "RUN-005")["summary"]
+
+
+@pytest.mark.full
+def test_a_container_that_is_gone_is_missed(fresh, doctor):
+    fresh.sparks[1].run(["sh", "-c", "docker rm -f $(docker ps -q)"])
+    time.sleep(6)
+    assert ("RUN-005", "right") in told(doctor())
+
+
+@pytest.mark.full
+def test_an_engine_that_died_and_called_that_a_success(fresh, doctor, make_cli, inventory):
+    ail(fresh.sparks[0], "exit0")
+    make_cli()("ask", inventory, "Hello")
+    time.sleep(6)
+    ended = doctor()
+    assert told(ended) == {("RUN-024", "left")}
+
+
+@pytest.mark.full
+def test_a_rank_that_starts_over_and_over(fresh, doctor):
+    right = fresh.sparks[1]
+    right.run(["sh", "-c", "docker update --restart=always $(docker ps -q)"])
+    fresh.fault("right", "kill-worker")
+    time.sleep(3)
+    codes = told(doctor())
+    assert ("RUN-006", "right") in codes
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("node", ["left", "right"])
+def test_what_only_hardware_shows_moves_with_the_fault_and_goes_with_it(node, serving, doctor):
+    """Pretended: power, clocks and the kernel's log."""
+    serving.fault(node, "gpu-wedged")
+    serving.fault(node, "kernel-log", XID)
+    assert told(doctor()) == {("RUN-015", node), ("RUN-013", node)}
+    serving.heal()
+    assert told(doctor()) == set()
+
+
+@pytest.mark.full
+def test_memory_that_ends(serving, doctor):
+    """Pretended. The driver's line alone is a note: nodes that serve well log it too."""
+    serving.fault("right", "kernel-log", NO_MEMORY)
+    noted = doctor()
+    assert told(noted) == set()
+    assert the(noted, "RUN-014")["severity"] == "info"
+    serving.fault("right", "memory-free", "900000")
+    serving.fault("right", "swap", "17")
+    short = doctor()
+    assert {one for one in told(short) if one[0].startswith("RUN")} == {("RUN-014", "right")}
+
+
+@pytest.mark.full
+def test_an_unreachable_node_is_one_finding_and_the_others_are_examined(serving, doctor):
+    ail(serving.sparks[0], "garbage")
+    serving.fault("right", "ssh-hang")
+    alone = doctor("--timeout", "25")
+    assert told(alone) == {("SSH-003", "right"), ("RUN-004", "left")}
+    assert alone["took_s"] < 29
+
+
+@pytest.mark.full
+def test_a_record_that_cannot_be_read(fresh, doctor, inventory):
+    name = fresh.state.name
+    fresh.sparks[1].run(["sh", "-c", f"echo '{{' > {STATE}/clusters/{name}/releases/000001.json"])
+    assert told(doctor()) == {("RUN-019", "right")}
+
+
+@pytest.mark.full
+def test_another_playbook_than_what_is_served(serving, doctor, variant):
+    other = doctor(of=variant(serving, playbook={**SERVES, "name": "another"}))
+    assert told(other) == {("RUN-020", None)}
+
+
+@pytest.mark.full
+def test_ranks_that_wait_for_each_other_while_they_compile(shared_lab, clean, make_cli, module_variant, doctor):
+    clean(shared_lab)
+    slow = module_variant(shared_lab, playbook={"env": {"STUB_FAULT": "hang-compile", "STUB_CONTROL": CONTROL}})
+    up = make_cli().start("up", slow)
+    up.wait_for("starting the engine", timeout=40)
+    time.sleep(4)
+    waiting = doctor("--timeout", "10", of=slow)
+    up.kill(2)
+    up.wait(30)
+    clean(shared_lab)
+    assert told(waiting) == {("RUN-017", "left")}
+    assert any("--clear-caches" in remedy for remedy in the(waiting, "RUN-017")["remedy"])
+
+
+def test_no_cluster_at_all(lab, make_cli, inventory):
+    none = make_cli()("doctor", inventory)
+    assert none.code == 1
+    assert "RUN-001" in none.out
+    assert f"hint: sparkcluster up {inventory}" in none.out
+    assert "does not serve" in none.out.splitlines()[-1]
