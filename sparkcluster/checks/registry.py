@@ -5,7 +5,7 @@ A check belongs to a stage, which says what it needs to be run at all:
     written   the spec alone; ``lint`` runs these without a node, everybody else with the facts at hand
     facts     what every node said of itself
     reach     what the nodes reached of one another (``facts.reach``)
-    deep      what was measured between them (``facts.measured``)
+    deep      what was measured between them (``facts.measured``) or read of them (``facts.hashes``)
     running   what a cluster that serves was seen doing (``facts.running``)
 
 and says which nodes it is about at all:
@@ -22,6 +22,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
+from sparkcluster.facts.hashes import Hashes
 from sparkcluster.facts.measured import Measured
 from sparkcluster.facts.model import Facts, Unread
 from sparkcluster.facts.reach import Reach
@@ -41,7 +42,7 @@ class Context:
     Attributes:
         facts: by node; empty while no node was asked, as in ``lint``.
         topology: without groups where there is none.
-        reach, measured, running: None unless the checks of that stage are to be run.
+        reach, measured, running, hashes: None unless the checks of that stage are to be run.
     """
 
     spec: Spec
@@ -50,6 +51,7 @@ class Context:
     reach: Reach | None = None
     measured: Measured | None = None
     running: Running | None = None
+    hashes: Hashes | None = None
 
     @property
     def docker(self) -> bool:

@@ -1,0 +1,71 @@
+"""``preflight --hash``: SHA-256 of the weights on every node at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from sparkcluster.diagnose.conversation import Conversation, end_all
+from sparkcluster.errors import CommandFailed, CommandTimeout
+from sparkcluster.facts.hashes import HashedFile, Hashes
+from sparkcluster.facts.model import Facts, Weights
+from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.fleet import Fleet, failures, values
+from sparkcluster.report import Report, count
+
+THREADS = 4
+_SILENT_S = 30  # it speaks every second, unless a disk hangs
+_START_S = 60
+_LEAST_BYTES_S = 50e6  # a disk slower than this is not worth waiting for
+
+
+def hashes(fleet: Fleet, facts: Mapping[str, Facts], report: Report) -> Hashes:
+    """Hash the weights on every node that has any, as its facts say; the others are passed over.
+
+    Args:
+        fleet: the nodes.
+        facts: by name of node.
+        report: told how far each node is.
+    """
+    places = {name: one.weights for name, one in facts.items() if isinstance(one.weights, Weights) and one.weights.path}
+    if not places:
+        return Hashes({})
+    size = max(one.size_bytes for one in places.values())
+    report.step("hash", f"{size / 1e9:.1f} GB on {count(len(places), 'node')}")
+    running: list[Conversation] = []
+
+    def ask(host: Host) -> tuple[HashedFile, ...]:
+        request = {"path": places[host.name].path, "threads": THREADS}
+        one = Conversation(host, "hashes", request, silence_s=_SILENT_S)
+        running.append(one)
+        return _files(one, report, limit_s=_limit_s(places[host.name].size_bytes))
+
+    try:
+        outcomes = fleet.each(ask, list(places), limit_s=_limit_s(size) + _SILENT_S)
+    finally:
+        end_all(running)
+    return Hashes(values(outcomes), {name: error.message for name, error in failures(outcomes).items()})
+
+
+def _limit_s(size_bytes: int) -> float:
+    return _START_S + size_bytes / _LEAST_BYTES_S
+
+
+def _files(one: Conversation, report: Report, *, limit_s: float) -> tuple[HashedFile, ...]:
+    name, limit = one.host.name, time.monotonic() + limit_s
+    while True:
+        said = one.answer()
+        if "done" in said:
+            return tuple(_file(each) for each in said["done"])
+        if "failed" in said:
+            raise CommandFailed(f"the weights on {name} could not be read: {said['failed']}", node=name, step="hash")
+        report.progress(name, f"{said.get('bytes', 0) / 1e9:.1f} of {said.get('total', 0) / 1e9:.1f} GB hashed")
+        if time.monotonic() > limit:
+            raise CommandTimeout(
+                f"the weights on {name} were not hashed within {limit_s:.0f} s", node=name, step="hash"
+            )
+
+
+def _file(document: Mapping[str, Any]) -> HashedFile:
+    return HashedFile(document["name"], int(document["size_bytes"]), document["sha256"], document["blob"])
