@@ -128,7 +128,9 @@ def parse(document: object, name: str) -> ModelConfig:
         raise UsageError(
             f"{name}: encoder-decoder models are not known to fit", hint="name a decoder model, which generates text"
         )
-    layers = text.number("num_hidden_layers", "n_layer", "num_layers", most=1024)
+    # transformers 5 leaves the number out where it names each layer.
+    named = len(text.words("layers_block_type") or text.words("layer_types") or text.text("hybrid_override_pattern"))
+    layers = text.number("num_hidden_layers", "n_layer", "num_layers", default=named or None, most=1024)
     heads = text.number("num_attention_heads", "n_head", "n_heads", default=0, least=0, most=4096)
     hidden = text.number("hidden_size", "n_embd", "d_model", most=1 << 20)
     head_dim = text.number("head_dim", default=0, least=0, most=1 << 14) or (hidden // heads if heads else 0)
@@ -165,7 +167,7 @@ def _text(top: Document) -> tuple[Document, bool]:
     multimodal = any(isinstance(top.values.get(key), Mapping) for key in towers)
     for key in ("text_config", "llm_config", "language_config", "thinker_config"):
         below = top.below(key)
-        if below is not None and (below.has("num_hidden_layers") or below.has("text_config")):
+        if below is not None and (below.has("hidden_size") or below.has("text_config")):
             inner, _ = _text(below) if below.has("text_config") else (below, False)
             return inner, multimodal
     return top, multimodal

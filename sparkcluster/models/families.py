@@ -175,7 +175,7 @@ def _state(kind: str, text: Document, shape: Shape) -> State:
     if kind == "conv":
         width = text.number("conv_dim", default=shape.hidden)
         return State("convolution", width, text.number("conv_L_cache", most=1024))
-    if kind == "linear_attention":
+    if kind == "linear_attention" and not shape.model_type.startswith("nemotron"):
         values = text.number("linear_num_value_heads", most=4096)
         value_dim = text.number("linear_value_head_dim", most=1 << 14)
         key_dim = text.number("linear_key_head_dim", most=1 << 14)

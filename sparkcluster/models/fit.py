@@ -29,7 +29,7 @@ nvfp4-guide)."""
 HOST_BYTES = 3 * GIB
 """What the engine's processes take beside their budget: 2.9 and 3.0 GB, of the same measurements."""
 
-DRIVER_BYTES = int(1.1 * GIB)
+DRIVER_BYTES = int(1.4 * GIB)
 GRAPHS_BYTES = int(0.5 * GIB)
 ENCODER_BYTES = int(2.0 * GIB)
 NETWORK_BYTES = int(0.5 * GIB)
@@ -163,9 +163,7 @@ def fit(
         problems.append(
             f"{left / GB:.1f} GB would be left for the system, which takes {machine.system_bytes / GB:.1f} GB"
         )
-        most = (
-            math.floor((machine.visible_bytes - HOST_BYTES - machine.system_bytes) / machine.visible_bytes * 100) / 100
-        )
+        most = _most(machine)
         if most >= smallest and taken > most:
             advice.append(f"set gpu-memory-utilization to {most:.2f} or less")
     elif taken > CEILING:
@@ -204,6 +202,12 @@ def largest_context(config: ModelConfig, engine: Engine, pool_bytes: int, wanted
     return low
 
 
+def _most(machine: Machine) -> float:
+    """The largest utilization, in hundredths, that leaves the system what it needs."""
+    left = machine.visible_bytes - HOST_BYTES - machine.system_bytes
+    return max(0.0, math.floor(left / machine.visible_bytes * 100) / 100)
+
+
 def _too_small(cache: Layout, pool: int, weights: Weights, budget: int, wanted: int) -> str:
     if pool <= 0:
         return (
@@ -229,10 +233,10 @@ def _smaller(
 ) -> list[str]:
     """What to change so that it fits, the least painful first."""
     advice = []
-    room = machine.visible_bytes - HOST_BYTES - machine.system_bytes - fixed
-    most = math.floor((room + fixed) / machine.visible_bytes * 100) / 100
+    most = _most(machine)
     if smallest <= most:
         return [f"set gpu-memory-utilization to {smallest:.2f}"]
+    room = math.floor(machine.visible_bytes * most) - fixed
     if room > 0:
         context = largest_context(config, engine, room, wanted) // 1024 * 1024
         if context:

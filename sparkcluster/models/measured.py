@@ -1,0 +1,256 @@
+"""What people measured on Sparks, beside what ``fit`` says of the same: docs/fit.md is written from here.
+
+    python -m sparkcluster.models.measured --write docs/
+
+Figures that their source itself calls about (≈, +) are told, and not judged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from sparkcluster.models import page_text
+from sparkcluster.models.config import ModelConfig, parse
+from sparkcluster.models.fit import GIB, HOST_BYTES, SYSTEM_BYTES, Fit, fit, spark
+from sparkcluster.models.kv import Engine
+from sparkcluster.models.weights import Weights, estimated
+
+WITHIN = 0.10
+
+GUIDE = "https://vlaicu.io/posts/dgx-vllm-playbook/"
+NVFP4_GUIDE = "github.com/Sggin1/DGX-SPARK, nvfp4-guide"
+
+QWEN: dict[str, Any] = {
+    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+    "model_type": "qwen3_5_moe",
+    "vision_config": {"depth": 27},
+    "text_config": {
+        "model_type": "qwen3_5_moe_text",
+        "num_hidden_layers": 40,
+        "hidden_size": 2048,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "full_attention_interval": 4,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+        "mamba_ssm_dtype": "float32",
+        "num_experts": 256,
+        "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512,
+        "mtp_num_hidden_layers": 1,
+        "vocab_size": 248320,
+        "max_position_embeddings": 262144,
+    },
+    "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+}
+"""Qwen3.6-35B-A3B: layers, heads and sizes as its card has them (huggingface.co/Qwen/Qwen3.6-35B-A3B), which are the
+defaults of transformers' Qwen3_5MoeTextConfig; the state's dtype and the number of MTP layers as its config.json is
+quoted in public code that reads it."""
+
+NEMOTRON: dict[str, Any] = {
+    "architectures": ["NemotronHForCausalLM"],
+    "model_type": "nemotron_h",
+    "num_hidden_layers": 52,
+    "hidden_size": 2688,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+    "mamba_num_heads": 64,
+    "mamba_head_dim": 64,
+    "ssm_state_size": 128,
+    "n_groups": 8,
+    "conv_kernel": 4,
+    "mamba_ssm_cache_dtype": "float32",
+    "intermediate_size": 1856,
+    "moe_intermediate_size": 1856,
+    "moe_shared_expert_intermediate_size": 3712,
+    "n_routed_experts": 128,
+    "n_shared_experts": 1,
+    "vocab_size": 131072,
+    "max_position_embeddings": 262144,
+    "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"},
+}
+"""Nemotron-3-Nano-30B-A3B: NVIDIA-NeMo/Megatron-Bridge and NVIDIA/Megatron-LM have its pattern and sizes, and its
+config.json is quoted in public code that reads it."""
+
+QWEN_ENGINE = Engine(
+    65536, version=(0, 23), sequences=4, kv_dtype="fp8", prefix_caching=True, drafted=3, own_drafts=True
+)
+NEMOTRON_ENGINE = Engine(8192, version=(0, 18), sequences=1, kv_dtype="fp8", eager=True)
+QWEN_WEIGHTS = Weights(int(21.94 * GIB), int(21.94 * GIB), measured=True)
+NEMOTRON_WEIGHTS = Weights(19 * 10**9, 19 * 10**9, measured=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cell:
+    """One figure of a table.
+
+    Attributes:
+        where: the row.
+        what: the column.
+        measured: the figure, in ``unit``.
+        about: whether the source calls it approximate.
+        set_by: whether a constant of ``fit`` was chosen so that this cell comes out.
+        missed: why ``fit`` does not come near it; empty where it should.
+    """
+
+    where: str
+    what: str
+    measured: float
+    unit: str
+    predicted: float
+    about: bool = False
+    set_by: bool = False
+    missed: str = ""
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is off, as a part of the figure."""
+        return (self.predicted - self.measured) / abs(self.measured)
+
+    @property
+    def verdict(self) -> str:
+        """What the table says of it."""
+        if self.about:
+            return "about, not judged"
+        if self.missed:
+            return f"missed: {self.missed}"
+        return ("within" if abs(self.error) <= WITHIN else "OUT") + (
+            ", a constant was set by it" if self.set_by else ""
+        )
+
+
+def _qwen(utilization: float) -> Fit:
+    config = parse(QWEN, "Qwen3.6-35B-A3B")
+    return fit(config, QWEN_ENGINE, QWEN_WEIGHTS, spark(), utilization=utilization)
+
+
+def _nemotron(utilization: float) -> Fit:
+    config = parse(NEMOTRON, "Nemotron-3-Nano-30B-A3B")
+    return fit(config, NEMOTRON_ENGINE, NEMOTRON_WEIGHTS, spark(), utilization=utilization)
+
+
+def qwen_cells() -> Iterator[Cell]:
+    """The start-up log and the table of the guide, for Qwen3.6-35B-A3B-NVFP4 with its own drafts."""
+    log = _qwen(0.85)
+    yield Cell("log at 0.85", "KV cache", 76.49, "GiB", log.pool_bytes / GIB, set_by=True)
+    yield Cell("log at 0.85", "tokens", 4_843_965, "tokens", log.tokens)
+    yield Cell("log at 0.85", "concurrency at 65,536", 73.91, "x", log.concurrency)
+    pool = int(76.49 * GIB)
+    yield Cell("log, from its own 76.49 GiB", "tokens", 4_843_965, "tokens", log.layout.tokens(pool))
+    yield Cell("log, from its own 76.49 GiB", "concurrency at 65,536", 73.91, "x", log.layout.concurrency(pool))
+    yield Cell("log, from its own 76.49 GiB", "bytes of a token", 16.6, "KiB", pool / log.layout.tokens(pool) / 1024)
+    yield Cell("log at 0.85", "weights, estimated from the config", 21.94, "GiB", _weights(QWEN, drafts=True))
+    table = ((0.85, 76, 4.8, 74), (0.5, 39, 2.4, 37), (0.4, 23, 1.4, 22))
+    for utilization, gib, million, times in table:
+        found = _qwen(utilization)
+        where = f"table at {utilization}"
+        yield Cell(where, "KV cache", gib, "GiB", found.pool_bytes / GIB, about=True)
+        yield Cell(where, "tokens", million, "million", found.tokens / 1e6, about=True)
+        yield Cell(where, "concurrency at 64K", times, "x", found.concurrency, about=True)
+    for utilization, freed in ((0.5, 45), (0.4, 58)):
+        more = (log.budget_bytes - _qwen(utilization).budget_bytes) / 1e9
+        yield Cell(f"table at {utilization}", "freed against 0.85", freed, "GB", more, about=True)
+
+
+def nemotron_cells() -> Iterator[Cell]:
+    """The two tables of the NVFP4 guide; its GB are GiB, as 0.2 of 121.6 GiB being 24.3 shows."""
+    rows = ((0.2, "Marlin, eager", 32.1, 4.2, 292), (0.3, "Marlin, CUDA graphs", 45.6, 15.9, 1100))
+    for utilization, name, loaded, gib, thousand in (*rows, (0.9, "Marlin", 117.3, 89.4, 6200)):
+        found, first = _nemotron(utilization), utilization == 0.2
+        where = f"{name}, {utilization}"
+        yield Cell(where, "memory in use", loaded, "GiB", _used(found), set_by=first)
+        yield Cell(where, "KV cache", gib, "GiB", found.pool_bytes / GIB, set_by=first)
+        yield Cell(where, "tokens", thousand, "thousand", found.tokens / 1000)
+        own = found.layout.tokens(int(gib * GIB)) / 1000
+        yield Cell(f"{where}, from its own {gib} GiB", "tokens", thousand, "thousand", own)
+    yield Cell("Marlin, 0.9", "requests of 8,192 tokens", 1247, "x", _nemotron(0.9).concurrency)
+    found = _nemotron(0.2)
+    why = "FlashInfer's kernels fail on this GPU and fall back; what that takes is in no config"
+    yield Cell("FlashInfer, 0.2", "memory in use", 39.0, "GiB", _used(found), missed=why)
+    yield Cell("FlashInfer, 0.2", "KV cache", 3.3, "GiB", found.pool_bytes / GIB, missed=why)
+    yield Cell("FlashInfer, 0.2", "tokens", 225, "thousand", found.tokens / 1000, missed=why)
+    own = found.layout.tokens(int(3.3 * GIB)) / 1000
+    yield Cell("FlashInfer, 0.2, from its own 3.3 GiB", "tokens", 225, "thousand", own)
+    yield Cell("NVIDIA's defaults, 0.9", "memory in use", 120, "GiB", _used(_nemotron(0.9)), about=True)
+    yield Cell("NVIDIA's defaults, 0.9", "KV cache", 90, "GiB", _nemotron(0.9).pool_bytes / GIB, about=True)
+    for utilization, allowed in (
+        (0.01, 1.2),
+        (0.05, 6.1),
+        (0.15, 18.2),
+        (0.2, 24.3),
+        (0.3, 36.5),
+        (0.5, 60.8),
+        (0.9, 109.4),
+    ):
+        yield Cell(f"at {utilization}", "allowed", allowed, "GiB", _nemotron(utilization).budget_bytes / GIB)
+    for utilization, gib in ((0.05, -14.0), (0.15, -1.8)):
+        yield Cell(f"at {utilization}", "KV cache", gib, "GiB", _nemotron(utilization).pool_bytes / GIB)
+    yield Cell("at 0.5", "KV cache", 40, "GiB", _nemotron(0.5).pool_bytes / GIB, about=True)
+    yield Cell("on disk", "weights, estimated from the config", 19, "GB", _weights(NEMOTRON) * GIB / 1e9)
+
+
+def starts() -> list[tuple[float, bool, bool]]:
+    """Utilization, whether Nemotron started there, and whether ``fit`` says so."""
+    told = ((0.01, False), (0.05, False), (0.15, False), (0.2, True), (0.3, True), (0.5, True), (0.9, True))
+    return [(utilization, started, _nemotron(utilization).fits) for utilization, started in told]
+
+
+def _used(found: Fit) -> float:
+    """What ``/proc/meminfo`` would say is in use, in GiB."""
+    return (SYSTEM_BYTES + HOST_BYTES + found.budget_bytes) / GIB
+
+
+def _weights(document: dict[str, Any], *, drafts: bool = False) -> float:
+    config: ModelConfig = parse(document, "model")
+    return estimated(config, drafts=drafts).rank_bytes / GIB
+
+
+def table(cells: Callable[[], Iterator[Cell]]) -> str:
+    """Cells as Markdown."""
+    lines = ["| where | what | measured | `fit` | off by | |", "|---|---|---|---|---|---|"]
+    for cell in cells():
+        about = "≈ " if cell.about else ""
+        measured, predicted = _number(cell.measured, cell.unit), _number(cell.predicted, cell.unit)
+        lines.append(
+            f"| {cell.where} | {cell.what} | {about}{measured} | {predicted} | {cell.error:+.1%} | {cell.verdict} |"
+        )
+    return "\n".join(lines)
+
+
+def _number(value: float, unit: str) -> str:
+    if unit in {"tokens", "thousand"}:
+        return f"{value:,.0f} {unit}"
+    return f"{value:,.2f}{'' if unit == 'x' else ' '}{unit}"
+
+
+def page() -> str:
+    """The text of docs/fit.md."""
+    began = "\n".join(
+        f"| {utilization} | {'started' if started else 'failed'} | {'fits' if says else 'does not fit'} |"
+        for utilization, started, says in starts()
+    )
+    return page_text.PAGE.format(
+        agreement=page_text.agreement(),
+        guide=GUIDE,
+        nvfp4=NVFP4_GUIDE,
+        qwen=table(qwen_cells),
+        nemotron=table(nemotron_cells),
+        starts=began,
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--write"] and len(sys.argv) == 3:
+        (Path(sys.argv[2]) / "fit.md").write_text(page(), encoding="utf-8")
+    else:
+        sys.stdout.write(page())

@@ -1,0 +1,151 @@
+"""Whether it fits: the measured tables, the two directions of the question, and what is advised."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.models import measured
+from sparkcluster.models.config import parse
+from sparkcluster.models.fit import GIB, fit, largest_context, spark
+from sparkcluster.models.kv import Engine, layout
+from sparkcluster.models.safetensors import Tensor
+from sparkcluster.models.weights import Weights, counted, estimated
+
+DOCS = Path(__file__).parent.parent.parent.parent / "docs"
+
+LLAMA_70B = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "num_hidden_layers": 80,
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}
+CONFIG = parse(LLAMA_70B, "llama")
+SMALL = Weights(10 * GIB, 10 * GIB, measured=True)
+
+CELLS = [*measured.qwen_cells(), *measured.nemotron_cells()]
+JUDGED = [cell for cell in CELLS if not cell.about and not cell.missed]
+
+
+@pytest.mark.parametrize("cell", JUDGED, ids=lambda cell: f"{cell.where}: {cell.what}")
+def test_a_measured_cell_is_within_a_tenth(cell):
+    assert abs(cell.error) <= measured.WITHIN
+
+
+def test_most_cells_are_judged_and_the_missed_ones_are_few():
+    assert len(JUDGED) >= 25
+    assert {cell.where for cell in CELLS if cell.missed} == {"FlashInfer, 0.2"}
+    assert sum(cell.set_by for cell in JUDGED) <= 3
+
+
+def test_it_starts_where_it_started():
+    assert all(started == says for _, started, says in measured.starts())
+
+
+def test_the_page_is_up_to_date():
+    assert (DOCS / "fit.md").read_text() == measured.page(), "run: python -m sparkcluster.models.measured --write docs/"
+
+
+@pytest.mark.parametrize("wanted", [1, 7])
+@pytest.mark.parametrize("context", [4096, 131072])
+def test_the_smallest_utilization_is_the_smallest(wanted, context):
+    def at(utilization):
+        return fit(CONFIG, Engine(context), SMALL, spark(), utilization=utilization, wanted=wanted)
+
+    smallest = at(0.85).smallest
+    assert at(smallest).pool_bytes >= at(smallest).layout.bytes_for(wanted)
+    assert at(smallest - 0.01).problems
+    assert at(None).utilization == smallest
+
+
+def test_the_longest_context_is_the_longest():
+    engine = Engine(131072)
+    longest = largest_context(CONFIG, engine, 20 * GIB, 2)
+    assert 0 < longest < 131072
+
+    def needs(context):
+        return layout(CONFIG, dataclasses.replace(engine, context=context)).bytes_for(2)
+
+    assert needs(longest) <= 20 * GIB < needs(longest + 1)
+
+
+def test_a_model_too_large_for_one_spark_is_sent_to_two():
+    whole = estimated(CONFIG)
+    assert whole.total_bytes == pytest.approx(140e9, rel=0.05)
+    found = fit(CONFIG, Engine(8192), whole, spark(), utilization=0.85)
+    assert not found.fits
+    assert "more than the" in found.problems[0]
+    assert "serve it on 2 Sparks: tensor_parallel 2" in found.advice
+    shared = fit(CONFIG, Engine(8192, ranks=2), estimated(CONFIG, ranks=2), spark(), utilization=0.85)
+    assert shared.fits
+
+
+def test_a_context_too_long_is_told_with_one_that_fits():
+    weights = Weights(100 * GIB, 100 * GIB, measured=True)
+    found = fit(CONFIG, Engine(131072), weights, spark(), utilization=0.85)
+    advised = next(line for line in found.advice if line.startswith("set max-model-len to"))
+    length = int(advised.split()[3].rstrip(","))
+    again = fit(CONFIG, Engine(length), weights, spark(), utilization=float(advised.rsplit(" ", 1)[1]))
+    assert again.fits
+
+
+def test_a_utilization_that_starves_the_system_is_refused_and_one_near_it_warned_of():
+    starved = fit(CONFIG, Engine(8192), SMALL, spark(), utilization=0.97)
+    assert "would be left for the system" in starved.problems[0]
+    assert starved.advice[0].startswith("set gpu-memory-utilization to 0.9")
+    near = fit(CONFIG, Engine(8192), SMALL, spark(), utilization=0.92)
+    assert near.fits
+    assert "above 0.90" in near.advice[0]
+    assert fit(CONFIG, Engine(8192), SMALL, spark(), utilization=0.85).advice == ()
+
+
+def test_the_parts_of_a_spark_add_up():
+    found = fit(CONFIG, Engine(8192), SMALL, spark(), utilization=0.5)
+    assert found.weights.rank_bytes + found.runtime_bytes + found.pool_bytes == found.budget_bytes
+    assert found.machine.visible_bytes == pytest.approx(130.6e9, rel=0.001)
+
+
+def tensors(**shapes):
+    size = 2
+    return [
+        Tensor(name.replace("__", "."), "BF16", shape, size * (shape[0] * shape[1] if len(shape) == 2 else shape[0]))
+        for name, shape in shapes.items()
+    ]
+
+
+def test_ranks_share_matrices_and_each_has_its_norms():
+    config = dataclasses.replace(CONFIG, vocabulary=100, layers=1)
+    held = tensors(
+        model__embed_tokens__weight=(100, 64),
+        lm_head__weight=(100, 64),
+        model__layers__0__self_attn__q_proj__weight=(64, 64),
+        model__layers__0__self_attn__k_proj__weight=(16, 64),
+        model__layers__0__mlp__gate_proj__weight=(128, 64),
+        model__layers__0__mlp__gate__weight=(8, 64),
+        model__layers__0__input_layernorm__weight=(64,),
+    )
+    one = counted(held, config).rank_bytes
+    assert one == sum(tensor.size_bytes for tensor in held)
+    two = counted(held, config, ranks=2).rank_bytes
+    padded = 2 * (128 * 64 * 2) / 2
+    assert two == padded + (64 * 64 + 16 * 64 + 128 * 64) * 2 / 2 + (8 * 64 + 64) * 2
+
+
+def test_key_value_heads_are_replicated_where_there_are_too_few():
+    held = tensors(model__layers__0__self_attn__k_proj__weight=(1024, 64))
+    sixteen = counted(held, CONFIG, ranks=16).rank_bytes
+    assert sixteen == 1024 * 64 * 2 / 8
+
+
+def test_drafts_and_a_tied_output_are_counted_only_where_they_are_loaded():
+    held = tensors(mtp__layers__0__weight=(64, 64), model__layers__99__weight=(64, 64), lm_head__weight=(100, 64))
+    tied = dataclasses.replace(CONFIG, tied=True)
+    assert counted(held, tied).rank_bytes == 0
+    assert counted(held, tied, drafts=True).rank_bytes == 2 * 64 * 64 * 2
