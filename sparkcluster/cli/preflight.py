@@ -13,6 +13,7 @@ from sparkcluster.cli.output import emit_json, in_colour, say
 from sparkcluster.cli.progress import reporter
 
 if TYPE_CHECKING:
+    from sparkcluster.facts.measured import Measured
     from sparkcluster.release.preflight import Preflight
 
 
@@ -21,6 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inventory_argument(parser)
     parser.add_argument(
         "--ignore", metavar="CODE", action="append", default=[], help="count errors of this code as warnings"
+    )
+    parser.add_argument(
+        "--deep", action="store_true", help="measure what the links carry, and an all-gather in the image: minutes"
     )
     parser.add_argument("--junit", metavar="FILE", type=Path, help="write a JUnit report, for CI")
     parser.add_argument("--verbose", "-v", action="store_true", help="say why each finding matters, and show notes")
@@ -42,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         # Only now, for the nodes take longer to answer than this takes.
         from sparkcluster.release.preflight import Options, preflight
 
-        found = preflight(fleet, spec, Options(ignore=ignored), report, asked)
+        found = preflight(fleet, spec, Options(deep=args.deep, ignore=ignored), report, asked)
     if args.junit:
         junit.write(args.junit, found)
     if args.json or args.json_lines:
@@ -68,6 +72,8 @@ def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
     lines = drawing.draw(found.spec, found.facts, found.topology, found.findings, width=findings_view.width())
     for line in lines if _draws() else drawing.plain(lines):
         say(findings_view.marked(line, sys.stdout))
+    if found.measured is not None:
+        show_rates(found.measured)
     nodes = [node.label for node in found.spec.inventory.nodes]
     findings_view.show(found.findings, nodes, inventory=inventory, verbose=verbose)
     waiting: dict[tuple[str, str], list[str]] = {}
@@ -81,6 +87,32 @@ def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
     told = findings_view.verdict(found.findings, len(found.facts), found.checks, found.seconds, verbose=verbose)
     colour = "1;32" if found.ok else "1;31"
     say(f"\x1b[{colour}m{told}\x1b[0m" if in_colour(sys.stdout) else told)
+
+
+def show_rates(measured: Measured) -> None:
+    """What was measured, as a table, and what was not."""
+    from sparkcluster.cli.output import table
+
+    names = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA, both twins", "collective": "all-gather"}
+    rows = [
+        (
+            " → ".join(rate.nodes) if len(rate.nodes) == 2 and rate.kind != "collective" else ", ".join(rate.nodes),
+            names[rate.kind],
+            rate.over,
+            "no result" if rate.gbit_s is None else f"{rate.gbit_s:.1f} Gb/s",
+            "" if rate.latency_ms is None else f"{rate.latency_ms:.2f} ms",
+        )
+        for rate in measured.rates
+    ]
+    if rows:
+        say()
+        table(("measured", "by", "over", "rate", "latency"), rows if _draws() else [_arrows(row) for row in rows])
+    for what, why in measured.skipped.items():
+        say(f"not measured: {names.get(what, what)} ({why})")
+
+
+def _arrows(row: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(cell.replace("→", "->") for cell in row)
 
 
 def _draws() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -11,7 +12,7 @@ from typing import Any
 from sparkcluster.checks import CATALOGUE, Context, check_hosts, run_stage
 from sparkcluster.checks.registry import UNREAD, Stage
 from sparkcluster.diagnose.reach import reach as ask_reach
-from sparkcluster.errors import PlanError, SparkclusterError, UsageError
+from sparkcluster.errors import LeaseHeld, PlanError, SparkclusterError, UsageError
 from sparkcluster.facts.measured import Measured
 from sparkcluster.facts.model import Facts, Image, Unread
 from sparkcluster.facts.reach import Reach
@@ -19,7 +20,8 @@ from sparkcluster.findings import Finding, has_errors
 from sparkcluster.gather import CODES, Gathered, gather, look_inside
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.probing import Answer
-from sparkcluster.release.cluster import assess
+from sparkcluster.release.cluster import assess, operator
+from sparkcluster.release.lease import Lease
 from sparkcluster.report import Report, count
 from sparkcluster.spec import Spec
 from sparkcluster.staging.ray_wheel import cache_directory
@@ -102,6 +104,7 @@ class Preflight:
             },
             "topology": None if self.topology is None else dataclasses.asdict(self.topology),
             "reach": None if self.reach is None else self.reach.as_json(),
+            "measured": None if self.measured is None else self.measured.as_json(),
             "unasked": [dataclasses.asdict(one) for one in self.unasked],
             "checks": self.checks,
             "seconds": round(self.seconds, 3),
@@ -157,14 +160,21 @@ def preflight(
         reach, more = between(fleet, spec, facts, topology, report)
         findings += more
         stages.append("reach")
+    findings = softened(findings, {*ignored, *spec.inventory.ignore})
+    measured: Measured | None = None
+    if options.deep and topology is not None:
+        measured = measure(fleet, spec, facts, topology, report, whole=not has_errors(findings))
+        context = Context(spec, facts, topology, reach=reach, measured=measured)
+        stages.append("deep")
+        findings += softened(run_stage(context, stages[-1:]), {*ignored, *spec.inventory.ignore})
     return Preflight(
         spec=spec,
         facts=facts,
         errors=gathered.errors,
         topology=topology,
         reach=reach,
-        measured=None,
-        findings=ordered(softened(findings, {*ignored, *spec.inventory.ignore})),
+        measured=measured,
+        findings=ordered(findings),
         stages=tuple(stages),
         unasked=tuple(unasked(spec, facts)),
         seconds=time.monotonic() - began,
@@ -216,6 +226,35 @@ def between(
     reach = ask_reach(fleet, spec, facts, topology, report, epoch=epoch)
     only: tuple[Stage, ...] = ("reach",)
     return reach, run_stage(Context(spec, facts, topology, reach=reach), only)
+
+
+def measure(
+    fleet: Fleet, spec: Spec, facts: dict[str, Facts], topology: Topology, report: Report, *, whole: bool
+) -> Measured:
+    """What the links carry, as ``diagnose.deep`` measures it.
+
+    Args:
+        fleet: the nodes.
+        spec: inventory and playbook.
+        facts: of the nodes that answered.
+        topology: who shares which rails.
+        report: told beforehand how long it will take.
+        whole: whether nothing stands against a container on every node, which is started under the lease.
+    """
+    # Here, so that only those who measure pay for it.
+    from sparkcluster.diagnose.deep import deep  # noqa: PLC0415
+    from sparkcluster.diagnose.schedule import Options as Thoroughness  # noqa: PLC0415
+
+    with contextlib.ExitStack() as stack:
+        epoch: int | None = None
+        if whole and any(len(group.members) > 1 for group in topology.groups):
+            inventory = spec.inventory
+            lease = Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operator=operator())
+            try:
+                epoch = stack.enter_context(lease.acquire(list(facts))).epoch
+            except LeaseHeld as error:
+                report.note(f"no all-gather: {error.message}")
+        return deep(fleet, spec, facts, topology, report, epoch=epoch, options=Thoroughness(collective=whole))
 
 
 def unplanned(error: PlanError) -> Finding:

@@ -1,0 +1,189 @@
+"""What bench-preflight measures; run by scripts/bench-preflight."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+from bench_up import PROGRAM, PYTHON, lab, show, ssh, timed
+
+# What the probe reads of a node, as commands: the same tools and files. That the nodes reach one another, which
+# preflight asks as well, is left out on the other side.
+COMMANDS = {
+    "gpu": "nvidia-smi --query-gpu=name,compute_cap,driver_version,memory.total,power.draw,clocks.sm,"
+    "utilization.gpu --format=csv,noheader,nounits",
+    "cuda": "nvidia-smi",
+    "addresses": "ip -j addr",
+    "listeners": "ss -ltnp",
+    "docker": "docker info",
+    "containers": "docker ps -a --no-trunc --filter label=io.sparkcluster.cluster",
+    "image": "docker image inspect IMAGE",
+    "disks": "df -P -B1 / /root",
+    "infiniband": "find /sys/class/infiniband/ -follow -maxdepth 6 -type f "
+    "( -path '*/ports/1/*' -o -name fw_ver ) -readable -exec grep -sH . {} +",
+    "links": "find -L /sys/class/net -maxdepth 2 "
+    "( -name mtu -o -name speed -o -name carrier -o -name operstate ) -exec grep -sH . {} +",
+    "weights": "find MODEL -maxdepth 1 -type f -printf '%f %s\\n'",
+    "records": "find /root/.local -maxdepth 5",
+}
+FILES = (
+    "/etc/os-release",
+    "/etc/dgx-release",
+    "/proc/meminfo",
+    "/proc/driver/nvidia/version",
+    "/etc/systemd/logind.conf",
+)
+
+ANSIBLE, PYINFRA = "ansible-core==2.19.*", "pyinfra==3.*"
+
+
+def installed(requirement: str, name: str) -> Path:
+    """The directory of programs of a virtual environment with ``requirement``, made on the first run."""
+    cache = Path(os.environ.get("SPARKCLUSTER_CACHE") or "~/.cache/sparkcluster").expanduser() / "bench"
+    place = cache / name
+    stamp = place / "requirement"
+    if not stamp.exists() or stamp.read_text() != requirement:
+        print(f"installing {requirement} into {place}", file=sys.stderr)
+        uv = str(Path(PYTHON).with_name("uv"))
+        timed([uv, "venv", "--quiet", "--clear", "--python", PYTHON, str(place)])
+        timed([uv, "pip", "install", "--quiet", "--python", str(place / "bin" / "python"), requirement])
+        stamp.write_text(requirement)
+    return place / "bin"
+
+
+def readings(inventory: Path) -> dict[str, str]:
+    """The commands for this lab's image and model."""
+    playbook = yaml.safe_load(inventory.with_name("playbook.yaml").read_text())
+    model = playbook["model"].get("path") or "/root/.cache/huggingface"
+    return {
+        name: command.replace("IMAGE", playbook["image"]).replace("MODEL", model) for name, command in COMMANDS.items()
+    }
+
+
+def ansible(inventory: Path, directory: Path) -> Callable[[], float]:
+    """The readings as a playbook: setup and one task each; pipelining, a fork per node, connections that persist."""
+    document = yaml.safe_load(inventory.read_text())
+    options = document["ssh"]
+    hosts = directory / "hosts.yaml"
+    variables = {
+        "ansible_user": options["user"],
+        "ansible_ssh_private_key_file": options["identity"],
+        "ansible_ssh_common_args": f"-o UserKnownHostsFile={options['known_hosts']}",
+        "ansible_python_interpreter": "/usr/bin/python3",
+    }
+    named = {node["name"]: {"ansible_host": node["host"]} for node in document["nodes"]}
+    hosts.write_text(yaml.safe_dump({"all": {"hosts": named, "vars": variables}}))
+    tasks: list[dict[str, object]] = [
+        {"name": name, "ansible.builtin.command": command, "changed_when": False, "failed_when": False}
+        for name, command in readings(inventory).items()
+    ]
+    tasks += [{"name": path, "ansible.builtin.slurp": {"src": path}, "failed_when": False} for path in FILES]
+    play = directory / "readings.yaml"
+    play.write_text(yaml.safe_dump([{"hosts": "all", "strategy": "free", "gather_facts": True, "tasks": tasks}]))
+    (directory / "ansible.cfg").write_text(
+        f"[defaults]\nforks = {len(named)}\nretry_files_enabled = False\n"
+        "[ssh_connection]\npipelining = True\nssh_args = -o ControlMaster=auto -o ControlPersist=60s\n"
+    )
+    program = installed(ANSIBLE, "ansible-core") / "ansible-playbook"
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(directory / "ansible.cfg"), "LC_ALL": "C.UTF-8"}
+    return lambda: timed([str(program), "-i", str(hosts), str(play)], env=environment, cwd=directory)
+
+
+def pyinfra(inventory: Path, directory: Path) -> Callable[[], float]:
+    """The readings as facts, all nodes at once."""
+    document = yaml.safe_load(inventory.read_text())
+    options = document["ssh"]
+    data = {
+        "ssh_user": options["user"],
+        "ssh_key": options["identity"],
+        "ssh_known_hosts_file": options["known_hosts"],
+        "ssh_strict_host_key_checking": "yes",
+    }
+    hosts = [(node["host"], data) for node in document["nodes"]]
+    (directory / "hosts.py").write_text(f"nodes = {hosts!r}\n")
+    commands = [*readings(inventory).values(), *(f"cat {path}" for path in FILES)]
+    quoted = [command.replace("( ", "\\( ").replace(" )", " \\)") + " || true" for command in commands]
+    (directory / "readings.py").write_text(
+        "from pyinfra import host\n"
+        "from pyinfra.facts.server import Command, Hostname, Kernel, KernelVersion, LinuxDistribution, Users\n"
+        "for fact in (Hostname, Kernel, KernelVersion, LinuxDistribution, Users):\n"
+        "    host.get_fact(fact)\n"
+        f"for command in {quoted!r}:\n"
+        "    host.get_fact(Command, command=command)\n"
+    )
+    program = installed(PYINFRA, "pyinfra") / "pyinfra"
+    return lambda: timed([str(program), "-y", "hosts.py", "readings.py"], cwd=directory)
+
+
+def preflight(inventory: Path) -> Callable[[], float]:
+    """One preflight, as its user types it."""
+    return lambda: timed([PROGRAM, "preflight", str(inventory), "--json"])
+
+
+def in_turns(times: int, *measures: Callable[[], float]) -> list[float]:
+    """The median of each, taken in turns, so that a slow minute of the machine slows all of them."""
+    taken: list[list[float]] = [[] for _ in measures]
+    for _ in range(times):
+        for kept, measure in zip(taken, measures, strict=True):
+            kept.append(measure())
+    return [statistics.median(kept) for kept in taken]
+
+
+def at_least(what: str, ratio: float, limit: float, detail: str) -> bool:
+    print(
+        f"{what:<58} {ratio:6.2f} {f'(≥ {limit:g})':<8} {'ok' if ratio >= limit else 'UNDER':<5} {detail}", flush=True
+    )
+    return ratio >= limit
+
+
+def whole(inventory: Path) -> None:
+    """End where the lab is not in order: what fails early is measured as fast."""
+    done = subprocess.run([PROGRAM, "preflight", str(inventory), "--json"], capture_output=True, text=True, check=False)
+    document = json.loads(done.stdout)
+    if not document.get("ok") or any("unread" in node for node in document["nodes"].values()):
+        sys.exit(f"the lab is not in order: {document.get('findings') or document}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench-preflight", description="preflight against others, as ratios")
+    parser.add_argument("--quick", action="store_true", help="fewer runs, without ansible-core and pyinfra")
+    quick = parser.parse_args().quick
+    held = []
+    with lab(2, "stub") as made, tempfile.TemporaryDirectory() as directory:
+        inventory, place = made.inventory, Path(directory)
+        ours = preflight(inventory)
+        bare = [*ssh(inventory)[0], "python3", "-c", "pass"]
+        whole(inventory)
+        two, one = in_turns(5 if quick else 11, ours, lambda: timed(bare))
+        held.append(
+            show("preflight of 2 nodes / one ssh node python3 -c pass", two / one, 3, f"{two:.2f} s / {one:.2f} s")
+        )
+        if not quick:
+            theirs = [ansible(inventory, place), pyinfra(inventory, place)]
+            for warm in theirs:
+                warm()
+            own, first, second = in_turns(3, ours, *theirs)
+            held.append(
+                at_least("ansible-core, the same readings / preflight", first / own, 5, f"{first:.2f} s / {own:.2f} s")
+            )
+            held.append(
+                at_least("pyinfra, the same readings / preflight", second / own, 2.5, f"{second:.2f} s / {own:.2f} s")
+            )
+        two = in_turns(5, ours)[0]
+    with lab(8, "stub") as made:
+        whole(made.inventory)
+        eight = in_turns(5, preflight(made.inventory))[0]
+        held.append(show("preflight of 8 nodes / of 2", eight / two, 3.5, f"{eight:.2f} s / {two:.2f} s"))
+    return 0 if all(held) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
