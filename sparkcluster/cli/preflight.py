@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deep", action="store_true", help="measure what the links carry, and an all-gather in the image: minutes"
     )
+    parser.add_argument("--hash", action="store_true", help="compare the weights' SHA-256, which reads all of them")
     parser.add_argument("--junit", metavar="FILE", type=Path, help="write a JUnit report, for CI")
     parser.add_argument("--verbose", "-v", action="store_true", help="say why each finding matters, and show notes")
     parser.add_argument("--json-lines", action="store_true", help="events as JSON lines on stdout, the result last")
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         # Only now, for the nodes take longer to answer than this takes.
         from sparkcluster.release.preflight import Options, preflight
 
-        found = preflight(fleet, spec, Options(deep=args.deep, ignore=ignored), report, asked)
+        found = preflight(fleet, spec, Options(deep=args.deep, hashes=args.hash, ignore=ignored), report, asked)
     if args.junit:
         junit.write(args.junit, found)
     if args.json or args.json_lines:

@@ -11,8 +11,11 @@ from typing import Any
 
 from sparkcluster.checks import CATALOGUE, Context, check_hosts, run_stage
 from sparkcluster.checks.registry import UNREAD, Stage
+from sparkcluster.diagnose.hashes import hashes as ask_hashes
 from sparkcluster.diagnose.reach import reach as ask_reach
 from sparkcluster.errors import LeaseHeld, PlanError, SparkclusterError, UsageError
+from sparkcluster.facts.hashes import Hashes
+from sparkcluster.facts.hashes import Hashes
 from sparkcluster.facts.measured import Measured
 from sparkcluster.facts.model import Facts, Image, Unread
 from sparkcluster.facts.reach import Reach
@@ -75,6 +78,7 @@ class Preflight:
     topology: Topology | None
     reach: Reach | None
     measured: Measured | None
+    hashes: Hashes | None
     findings: tuple[Finding, ...]
     stages: tuple[Stage, ...]
     unasked: tuple[Unasked, ...]
@@ -105,6 +109,7 @@ class Preflight:
             "topology": None if self.topology is None else dataclasses.asdict(self.topology),
             "reach": None if self.reach is None else self.reach.as_json(),
             "measured": None if self.measured is None else self.measured.as_json(),
+            "hashes": None if self.hashes is None else self.hashes.as_json(),
             "unasked": [dataclasses.asdict(one) for one in self.unasked],
             "checks": self.checks,
             "seconds": round(self.seconds, 3),
@@ -162,11 +167,24 @@ def preflight(
         stages.append("reach")
     findings = softened(findings, {*ignored, *spec.inventory.ignore})
     measured: Measured | None = None
-    if options.deep and topology is not None:
-        measured = measure(fleet, spec, facts, topology, report, whole=not has_errors(findings))
-        context = Context(spec, facts, topology, reach=reach, measured=measured)
+    hashed: Hashes | None = None
+    if (options.deep or options.hashes) and topology is not None:
+        if options.deep:
+            measured = measure(fleet, spec, facts, topology, report, whole=not has_errors(findings))
+        if options.hashes:
+            hashed = ask_hashes(fleet, facts, report)
+        context = Context(spec, facts, topology, reach=reach, measured=measured, hashes=hashed)
         stages.append("deep")
         findings += softened(run_stage(context, stages[-1:]), {*ignored, *spec.inventory.ignore})
+    read: Hashes | None = None
+    if options.hashes:
+        from sparkcluster.diagnose.hashes import hashes  # noqa: PLC0415 - only those who hash pay for it
+
+        read = hashes(fleet, facts, report)
+        context = Context(spec, facts, topology or Topology(spec.inventory.cluster, (), ()), hashes=read)
+        stages += [] if "deep" in stages else ["deep"]
+        only: tuple[Stage, ...] = ("deep",)
+        findings += softened(run_stage(context, only), {*ignored, *spec.inventory.ignore})
     return Preflight(
         spec=spec,
         facts=facts,
@@ -174,6 +192,7 @@ def preflight(
         topology=topology,
         reach=reach,
         measured=measured,
+        hashes=hashed,
         findings=ordered(findings),
         stages=tuple(stages),
         unasked=tuple(unasked(spec, facts)),
