@@ -1,0 +1,376 @@
+"""Each check of a running cluster on readings that have the ailment, on lines that owners posted, and on near misses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkcluster import checks, topology
+from sparkcluster.checks.answers import garbage
+from sparkcluster.checks.registry import CATALOGUE, Context
+from sparkcluster.facts import Unread
+from sparkcluster.facts.model import ReleaseFact
+from sparkcluster.facts.running import Counters, GpuSample, Log, Look, RankSeen, Reply, Running, Traffic
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "logs"
+CASES: list[dict[str, Any]] = json.loads((GOLDEN / "running.json").read_text())
+TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
+PORT_0 = ("enp1s0f0np0", "enP2p1s0f0np0")
+MEMBERS = ["192.168.177.11", "192.168.177.12"]
+HEALTHY_LOG = (GOLDEN / "vllm-0.20-cuda.log").read_text().splitlines()
+ENGINE = ["vllm", "serve", "/m", "--host", "0.0.0.0", "--port", "8000"]
+
+
+def rank(node: str, number: int, *lines: str, engine: list[str] | None = None, **changes: Any) -> RankSeen:
+    role = "worker" if number else "head"
+    labels = {
+        "io.sparkcluster.group": "default",
+        "io.sparkcluster.release": "3",
+        "io.sparkcluster.rank": str(number),
+        "io.sparkcluster.node": node,
+    }
+    launcher = {"role": role, "executor": "ray", "group": "default", "members": MEMBERS, "engine": engine or ENGINE}
+    base = RankSeen(name=f"pair-3-{node}", state="running", labels=labels, launcher=launcher)
+    log = Log(first=tuple(lines or (HEALTHY_LOG if number == 0 else ("[sparkcluster] phase=ray-start worker",))))
+    return base.model_copy(update={"log": log, **changes})
+
+
+def look(*ranks: RankSeen, **changes: Any) -> Look:
+    idle = GpuSample(at_s=0, utilization_percent=0, power_w=4.1, sm_clock_mhz=208)
+    return Look(ranks=ranks, gpus=(idle, idle), traffic=()).model_copy(update=changes)
+
+
+def head(*ranks: RankSeen, made: float = 60, **changes: Any) -> Look:
+    counters = (
+        Counters(at_s=0, generated=100, running=1, waiting=0),
+        Counters(at_s=3, generated=100 + made, running=0 if made else 1, waiting=0),
+    )
+    given = {"counters": counters, "health": 200, "ray": dict.fromkeys(MEMBERS, True)} | changes
+    return look(*ranks, **given)
+
+
+def reply(**changes: Any) -> Reply:
+    told = {"ttft_s": 0.2, "tokens_per_s": 30.0, "tokens": 9, "text": "12 * 17 is 204.", "finish": "stop"} | changes
+    return Reply("default", "alpha", limit_s=25, **told)
+
+
+def silence(problem: str = "timeout", message: str = "no whole answer within 25 s") -> Reply:
+    return reply(ttft_s=None, tokens_per_s=None, tokens=None, text="", finish=None, problem=problem, message=message)
+
+
+RECORD = {
+    "number": 3,
+    "playbook": {"name": "test"},
+    "plan": {
+        "model": "m",
+        "nodes": {
+            name: {"group": "default", "role": role, "env": {}, "containers": [{"name": f"pair-3-{name}"}]}
+            for name, role in (("alpha", "head"), ("beta", "worker"))
+        },
+    },
+}
+
+
+@pytest.fixture
+def diagnosed(spark, cluster):
+    """Findings of a pair whose readings are given; without, a healthy one's."""
+
+    def run(
+        alpha: Look | Unread | None = None,
+        beta: Look | Unread | None = None,
+        answer: Reply | None = None,
+        *,
+        facts: dict[str, dict[str, Any]] | None = None,
+        playbook: dict[str, Any] | None = None,
+        record: dict[str, Any] | None = None,
+        **running: Any,
+    ) -> list[Any]:
+        known = {
+            name: spark(
+                {PORT_0[0]: f"192.168.177.{11 + at}/24", PORT_0[1]: f"192.168.178.{11 + at}/24"},
+                management=f"192.168.86.{11 + at}/24",
+            ).model_copy(update=(facts or {}).get(name, {}))
+            for at, name in enumerate(TWO)
+        }
+        spec = cluster(TWO, playbook=playbook)
+        written = {**RECORD, "playbook": {"name": spec.playbook.name}} if record is None else record
+        looks = {"alpha": alpha or head(rank("alpha", 0)), "beta": beta or look(rank("beta", 1))}
+        recorded = ReleaseFact(number=3, plan_hash="x", record=written) if written else None
+        seen = Running(looks, {"default": answer or reply()}, recorded, **running)
+        return checks.run_stage(Context(spec, known, topology.build(spec, known), running=seen), ("running",))
+
+    return run
+
+
+def codes(findings: list[Any], *, infos: bool = False) -> set[tuple[str, str | None]]:
+    return {(one.code, one.node) for one in findings if infos or one.severity != "info"}
+
+
+def test_a_healthy_pair_has_no_finding(diagnosed):
+    assert diagnosed() == []
+
+
+def test_every_finding_says_what_was_seen_and_what_to_type(diagnosed):
+    found = diagnosed(head(rank("alpha", 0), made=0), look(rank("beta", 1, state="exited", exit_code=137)), silence())
+    assert found
+    assert all(one.seen and one.why and one.remedy for one in found)
+    assert all(one.code in CATALOGUE for one in found)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_lines_that_were_posted(case, diagnosed):
+    """Each with its thread: the finding, or that there is none."""
+    engine = [*ENGINE, *case.get("engine", [])]
+    lines = (*HEALTHY_LOG, *case["lines"]) if case.get("after_start", True) else tuple(case["lines"])
+    ended = {"state": "exited", "exit_code": case["exit_code"]} if "exit_code" in case else {}
+    alpha = head(rank("alpha", 0, *lines, engine=engine, **ended), **({"counters": None} if ended else {}))
+    answer = silence(**case["answer"]) if "answer" in case else None
+    kernel = {"alpha": {"kernel_log": tuple(case["kernel"])}} if "kernel" in case else None
+    found = diagnosed(alpha, answer=answer, facts=kernel)
+    assert codes(found) == {tuple(one) for one in case["found"]}, case["source"]
+    for one in found:
+        assert case.get("seen", "") in one.seen
+
+
+HUNG_GPU = GpuSample(at_s=0, utilization_percent=96, power_w=24.3, sm_clock_mhz=2405)
+WEDGED_GPU = GpuSample(at_s=0, utilization_percent=95, power_w=17.2, sm_clock_mhz=799)
+BUSY_GPU = GpuSample(at_s=0, utilization_percent=96, power_w=88.0, sm_clock_mhz=2380)
+
+
+def test_tokens_that_stand_still_while_a_request_runs_are_a_hang(diagnosed):
+    spinning = look(rank("beta", 1), gpus=(HUNG_GPU, HUNG_GPU))
+    found = diagnosed(head(rank("alpha", 0), made=0, gpus=(HUNG_GPU, HUNG_GPU)), spinning, silence())
+    assert codes(found) == {("RUN-003", "alpha")}
+    assert "100 tokens before and after 3 s, 1 running" in found[0].seen
+    assert "96 %, 24 W" in found[0].seen
+
+
+def test_the_one_that_idles_while_the_others_wait_is_the_suspect(diagnosed):
+    found = diagnosed(head(rank("alpha", 0), made=0, gpus=(HUNG_GPU, HUNG_GPU)), None, silence())
+    assert codes(found) == {("RUN-003", "beta")}
+
+
+def test_an_engine_that_works_for_others_is_busy_and_not_hung(diagnosed):
+    found = diagnosed(head(rank("alpha", 0)), None, silence())
+    assert codes(found) == {("RUN-023", "alpha")}
+    assert {one.severity for one in found} == {"warning"}
+
+
+def test_a_long_answer_that_did_not_end_in_time_is_well(diagnosed):
+    assert diagnosed(answer=reply(problem="timeout", finish=None)) == []
+
+
+def test_counters_that_cannot_be_read_leave_a_silence_without_a_name(diagnosed):
+    blind = head(rank("alpha", 0), counters=Unread(unread="no answer within 25 s"))
+    assert codes(diagnosed(blind, None, silence())) == {("RUN-002", "alpha")}
+
+
+@pytest.mark.parametrize("first", [HUNG_GPU, BUSY_GPU, GpuSample(at_s=0, utilization_percent=0, power_w=4.1)])
+def test_power_is_wedged_only_where_both_readings_say_so(first, diagnosed):
+    assert diagnosed(None, look(rank("beta", 1), gpus=(first, WEDGED_GPU))) == []
+    found = diagnosed(None, look(rank("beta", 1), gpus=(WEDGED_GPU, WEDGED_GPU)))
+    assert codes(found) == {("RUN-015", "beta")}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["!" * 40, "!!! !!!!! !!!!!!!!!! !!!", "�" * 30, "mult " * 20, "multmultmultmultmultmultmultmultmultmult",
+     "\n".join(["the"] * 30)],
+)  # fmt: skip
+def test_what_is_no_language(text, diagnosed):
+    assert garbage(text)
+    assert codes(diagnosed(answer=reply(text=text))) == {("RUN-004", "alpha")}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["204", "!", "", "ha ha ha ha ha", "12 * 17 = 204, and 204 = 204.", "北京是中国的首都 也是一座历史悠久的城市",
+     "def f(x):\n    return x + 1\n\n\ndef g(x):\n    return x + 2\n", "0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144"],
+)  # fmt: skip
+def test_what_is_language_or_too_short_to_tell(text):
+    assert garbage(text) is None
+
+
+def test_an_answer_of_nothing(diagnosed):
+    found = diagnosed(answer=reply(ttft_s=None, text=""))
+    assert codes(found) == {("RUN-004", "alpha")}
+    assert found[0].seen == "9 tokens without text"
+
+
+def test_garbage_on_marlin_blames_the_weights_and_else_the_kernel(diagnosed):
+    line = "INFO [nvfp4.py:222] Using '{}' NvFp4 MoE backend out of potential backends: ['VLLM_CUTLASS', 'MARLIN']."
+    for kernel, remedy in (("VLLM_CUTLASS", "moe-backend: marlin"), ("MARLIN", "weights --verify")):
+        found = diagnosed(head(rank("alpha", 0, *HEALTHY_LOG, line.format(kernel))), answer=reply(text="!" * 40))
+        assert codes(found) == {("RUN-004", "alpha")}
+        assert remedy in found[0].remedy[0]
+
+
+def test_a_killed_worker_is_the_root_and_its_heads_end_follows(diagnosed):
+    died = rank("alpha", 0, *HEALTHY_LOG, "ray.exceptions.RayActorError: The actor died unexpectedly", exit_code=0)
+    alpha = look(died.model_copy(update={"state": "exited", "finished_at": "2026-11-21T06:00:02Z"}))
+    killed = rank("beta", 1, state="exited", exit_code=137, finished_at="2026-11-21T06:00:01Z")
+    found = diagnosed(alpha, look(killed), silence("refused", "nothing listens"))
+    assert codes(found) == {("RUN-005", "beta")}
+    assert "SIGKILL" in found[0].summary
+
+
+def test_a_rank_that_the_record_has_and_the_node_has_not(diagnosed):
+    found = diagnosed(None, look(), silence("refused", "nothing listens"))
+    assert codes(found) == {("RUN-005", "beta")}
+    assert "gone" in found[0].summary
+
+
+def test_a_rank_that_the_kernel_killed_for_memory(diagnosed):
+    beta = look(rank("beta", 1, state="exited", exit_code=137, oom_killed=True))
+    assert ("RUN-014", "beta") in codes(diagnosed(None, beta, silence("refused", "")))
+
+
+def test_zero_after_a_dead_engine_is_no_success(diagnosed):
+    line = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."
+    alpha = look(rank("alpha", 0, *HEALTHY_LOG, line, state="exited", exit_code=0))
+    found = diagnosed(alpha, None, silence("refused", "nothing listens"))
+    assert codes(found) == {("RUN-024", "alpha")}
+    assert found[0].seen == line
+
+
+def test_what_rays_head_repeats_of_a_worker_is_the_workers(diagnosed):
+    line = (
+        "\x1b[36m(RayWorkerProc pid=96, ip=192.168.177.12)\x1b[0m beta:96:96 [0] NCCL WARN Call to "
+        "ibv_modify_qp failed with 61 No data available, on dev rocep1s0f1:1, local GID ::"
+    )
+    alpha = look(rank("alpha", 0, *HEALTHY_LOG, line, state="exited", exit_code=0))
+    assert codes(diagnosed(alpha, None, silence("refused", ""))) == {("RUN-010", "beta")}
+
+
+def test_a_node_that_ray_lists_as_dead_or_not_at_all(diagnosed):
+    for listed, word in (({MEMBERS[0]: True, MEMBERS[1]: False}, "dead"), ({MEMBERS[0]: True}, "not there")):
+        found = diagnosed(head(rank("alpha", 0), ray=listed))
+        assert codes(found) == {("RUN-007", "beta")}
+        assert word in found[0].seen
+
+
+def test_ray_that_does_not_answer_is_said(diagnosed):
+    assert codes(diagnosed(head(rank("alpha", 0), ray=Unread(unread="no answer within 5 s")))) == {("RUN-022", "alpha")}
+
+
+def sent(rdma: int, sockets: int) -> dict[str, Any]:
+    at = [
+        Traffic(at_s=0, rdma_bytes={"rocep1s0f0": 10}, socket_bytes={"enp1s0f0np0": 5}),
+        Traffic(at_s=3, rdma_bytes={"rocep1s0f0": 10 + rdma}, socket_bytes={"enp1s0f0np0": 5 + sockets}),
+    ]
+    return {"traffic": tuple(at)}
+
+
+def test_tokens_made_with_sockets_alone_are_tcp_though_no_log_says_so(diagnosed):
+    found = diagnosed(head(rank("alpha", 0), **sent(0, 40_000_000)), look(rank("beta", 1), **sent(9_000_000, 9_000)))
+    assert codes(found) == {("RUN-008", "alpha")}
+    assert "sent 0 bytes" in found[0].seen
+    assert diagnosed(head(rank("alpha", 0), made=0, **sent(0, 40_000_000))) == []
+    assert diagnosed(head(rank("alpha", 0), **sent(0, 90_000))) == []
+
+
+def test_a_pair_that_was_planned_without_rdma_uses_sockets_rightly(diagnosed):
+    plan = json.loads(json.dumps(RECORD["plan"]))
+    plan["nodes"]["alpha"]["env"]["NCCL_IB_DISABLE"] = "1"
+    alpha = head(rank("alpha", 0, *HEALTHY_LOG, "NCCL INFO Using network Socket"))
+    assert diagnosed(alpha, record={**RECORD, "playbook": {}, "plan": plan}) == []
+
+
+def test_the_last_word_on_the_network_counts(diagnosed):
+    lines = ("NCCL INFO NET/IB : No device found.", "NCCL INFO Using network IBext_v8")
+    assert diagnosed(head(rank("alpha", 0, *HEALTHY_LOG, *lines))) == []
+
+
+def test_a_container_without_its_gpu(diagnosed):
+    for said, found in (
+        ("Failed to initialize NVML: Unknown Error", {("RUN-013", "beta")}),
+        ("GPU 0: NVIDIA GB10", set()),
+    ):
+        assert codes(diagnosed(None, look(rank("beta", 1, gpu=said)))) == found
+    assert diagnosed(None, look(rank("beta", 1, gpu=Unread(unread="no nvidia-smi in the container")))) == []
+
+
+def test_a_driver_that_ran_out_of_memory_once_is_a_note_while_the_model_answers(diagnosed):
+    line = "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from _m"
+    facts = {"beta": {"kernel_log": (line,)}}
+    noted = diagnosed(facts=facts)
+    assert codes(noted) == set()
+    assert codes(noted, infos=True) == {("RUN-014", "beta")}
+    stuck = diagnosed(head(rank("alpha", 0), made=0), None, silence(), facts=facts)
+    assert ("RUN-014", "beta") in codes(stuck)
+
+
+def test_memory_that_is_almost_gone_and_pages_that_move(diagnosed, spark):
+    have = spark().memory.model_copy(update={"available_bytes": 10**9, "swap_free_bytes": 10**8})
+    assert codes(diagnosed(facts={"alpha": {"memory": have}})) == {("RUN-014", "alpha")}
+    moving = (Traffic(at_s=0, swapped_pages=5), Traffic(at_s=3, swapped_pages=50_000))
+    assert codes(diagnosed(None, look(rank("beta", 1), traffic=moving))) == {("RUN-014", "beta")}
+
+
+def test_nothing_runs(diagnosed):
+    found = diagnosed(look(), look(), record={})
+    assert ("RUN-001", None) in codes(found)
+    assert next(one for one in found if one.code == "RUN-001").remedy == ("sparkcluster up INVENTORY",)
+    busy = diagnosed(look(), look(), record={}, operator="ann@desk (pid 7)")
+    assert {one.severity for one in busy if one.code == "RUN-001"} == {"warning"}
+
+
+def test_a_cluster_that_is_being_started_is_not_ill(diagnosed):
+    alpha = head(
+        rank("alpha", 0, "Starting to load model /m"), counters=Unread(unread="connection refused"), health=None
+    )
+    found = diagnosed(alpha, None, silence("refused", "nothing listens"), record={}, operator="ann@desk (pid 7)")
+    assert codes(found) == {("RUN-002", "alpha")}
+    assert found[0].severity == "warning"
+
+
+def test_ranks_of_two_releases(diagnosed):
+    other = rank("beta", 1)
+    other = other.model_copy(update={"labels": other.labels | {"io.sparkcluster.release": "2"}})
+    assert ("RUN-020", None) in codes(diagnosed(None, look(other)))
+
+
+def test_a_node_and_a_playbook_that_the_inventory_names_no_more(diagnosed):
+    plan = {**RECORD["plan"], "nodes": {**RECORD["plan"]["nodes"], "gamma": {"group": "default", "containers": []}}}
+    found = diagnosed(record={**RECORD, "plan": plan, "playbook": {"name": "older"}})
+    assert [one.code for one in found] == ["RUN-020", "RUN-020"]
+    assert "gamma" in found[0].summary
+    assert "older" in found[1].summary
+
+
+def test_records_that_cannot_be_read_or_are_not_there(diagnosed):
+    broken = diagnosed(facts={"beta": {"release": Unread(unread="not JSON")}})
+    assert codes(broken) == {("RUN-019", "beta")}
+    assert codes(diagnosed(record={})) == {("RUN-019", None)}
+
+
+def test_a_rank_that_docker_starts_again_and_again(diagnosed):
+    assert codes(diagnosed(None, look(rank("beta", 1, restarts=35)))) == {("RUN-006", "beta")}
+
+
+def test_a_node_that_could_not_be_looked_at(diagnosed):
+    assert codes(diagnosed(None, Unread(unread="beta did not end within 9 s"))) == {("RUN-022", "beta")}
+    unread = rank("beta", 1).model_copy(update={"log": Unread(unread="no such file")})
+    assert codes(diagnosed(None, look(unread))) == {("RUN-022", "beta")}
+
+
+def test_eager_mode_is_a_note_where_the_playbook_asks_for_it(diagnosed):
+    line = "WARNING [vllm.py:848] Enforce eager set, disabling torch.compile and CUDAGraphs."
+    asked = diagnosed(head(rank("alpha", 0, *HEALTHY_LOG, line, engine=[*ENGINE, "--enforce-eager"])))
+    assert codes(asked) == set()
+    assert codes(asked, infos=True) == {("RUN-018", "alpha")}
+
+
+def test_two_ailments_at_once_are_both_told(diagnosed):
+    beta = look(rank("beta", 1, restarts=2), gpus=(WEDGED_GPU, WEDGED_GPU))
+    found = diagnosed(None, beta, reply(text="!" * 30))
+    assert codes(found) == {("RUN-004", "alpha"), ("RUN-006", "beta"), ("RUN-015", "beta")}
+
+
+def test_an_endless_line_is_read_within_reason(diagnosed):
+    """Patterns that backtrack would have doctor hang where it is to find what does."""
+    lines = ["Using 'x" * 500 + " scale nan" * 300] * 300
+    diagnosed(head(rank("alpha", 0, *lines)), None, silence())
