@@ -15,7 +15,6 @@ from sparkcluster.diagnose.hashes import hashes as ask_hashes
 from sparkcluster.diagnose.reach import reach as ask_reach
 from sparkcluster.errors import LeaseHeld, PlanError, SparkclusterError, UsageError
 from sparkcluster.facts.hashes import Hashes
-from sparkcluster.facts.hashes import Hashes
 from sparkcluster.facts.measured import Measured
 from sparkcluster.facts.model import Facts, Image, Unread
 from sparkcluster.facts.reach import Reach
@@ -176,15 +175,6 @@ def preflight(
         context = Context(spec, facts, topology, reach=reach, measured=measured, hashes=hashed)
         stages.append("deep")
         findings += softened(run_stage(context, stages[-1:]), {*ignored, *spec.inventory.ignore})
-    read: Hashes | None = None
-    if options.hashes:
-        from sparkcluster.diagnose.hashes import hashes  # noqa: PLC0415 - only those who hash pay for it
-
-        read = hashes(fleet, facts, report)
-        context = Context(spec, facts, topology or Topology(spec.inventory.cluster, (), ()), hashes=read)
-        stages += [] if "deep" in stages else ["deep"]
-        only: tuple[Stage, ...] = ("deep",)
-        findings += softened(run_stage(context, only), {*ignored, *spec.inventory.ignore})
     return Preflight(
         spec=spec,
         facts=facts,
