@@ -167,12 +167,13 @@ def preflight(
     findings = softened(findings, {*ignored, *spec.inventory.ignore})
     measured: Measured | None = None
     hashed: Hashes | None = None
-    if (options.deep or options.hashes) and topology is not None:
-        if options.deep:
+    if options.deep or options.hashes:
+        if options.deep and topology is not None:
             measured = measure(fleet, spec, facts, topology, report, whole=not has_errors(findings))
         if options.hashes:
             hashed = ask_hashes(fleet, facts, report)
-        context = Context(spec, facts, topology, reach=reach, measured=measured, hashes=hashed)
+        seated = topology or Topology(spec.inventory.cluster, (), ())
+        context = Context(spec, facts, seated, reach=reach, measured=measured, hashes=hashed)
         stages.append("deep")
         findings += softened(run_stage(context, stages[-1:]), {*ignored, *spec.inventory.ignore})
     return Preflight(
