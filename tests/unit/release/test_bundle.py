@@ -1,0 +1,174 @@
+"""A support bundle may be shown to anyone: whatever is planted in what was seen, no byte of it leaves."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from sparkcluster import errors
+from sparkcluster.facts.model import ReleaseFact
+from sparkcluster.facts.running import Log, Look, RankSeen, Reply, Running
+from sparkcluster.findings import Finding
+from sparkcluster.release import bundle
+from sparkcluster.release.doctor import Diagnosis
+
+KEY = "tr0ub4dor-and-3-more"
+SECRETS = [
+    KEY,
+    "hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345",
+    "sk-proj-Q2hhbmdlTWU0Nzgx",
+    "nvapi-8sJd93kdLs02kdjW",
+    "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P",
+    "Zm9vOmJhcg0987",
+    "hunter2hunter2",
+    "correct-horse",
+    "swordfish77",
+    "MIIEpAIBAAKCAQEA1c7",
+    "rayT0kenValue99",
+    "playbookSecretValue",
+]
+HARDWARE = [
+    "1423025012345",
+    "S6XYNJ0T123456",
+    "PF4ABCDE",
+    "6b1a0c55-1234-4b10-b10b-0000deadbeef",
+    "3c:6d:66:cc:b3:b7",
+    "2d:1a:17",
+    "4ebb:47ff:fe2a:6532",
+    "4cbb:4703:002d:1a17",
+]
+LINES = (
+    f"(APIServer pid=1) INFO non-default args: {{'api_key': ['{KEY}'], 'max_model_len': 1024}}",
+    f"HF_TOKEN={SECRETS[1]} and again {SECRETS[1]}.",
+    f"openai.api_key = '{SECRETS[2]}'",
+    f"NGC: {SECRETS[3]} GITHUB {SECRETS[4]} session {SECRETS[5]}",
+    f"curl -H 'Authorization: Bearer {SECRETS[6]}' http://10.0.0.1:8000",
+    f"pulling https://bob:{SECRETS[7]}@registry.example/v2/ failed",
+    f"MY_DB_PASSWORD: {SECRETS[8]}",
+    f"vllm serve /m --api-key {SECRETS[9]} --port 8000",
+    f"-----BEGIN RSA PRIVATE KEY----- {SECRETS[10]}",
+    f"RAY_AUTH_TOKEN={SECRETS[11]}",
+    f'DGX_SERIAL_NUMBER="{HARDWARE[0]}"',
+    f"nvme0: Serial Number: {HARDWARE[1]}",
+    f"Product: GX10, serial {HARDWARE[2]}",
+    f"GPU 0: NVIDIA GB10 (UUID: GPU-{HARDWARE[3]})",
+    f"link/ether {HARDWARE[4]} brd ff:ff:ff:ff:ff:ff; mac 4c:bb:47:{HARDWARE[5]}",
+    f"GID 1 fe80:0000:0000:0000:{HARDWARE[6]} and node_guid: {HARDWARE[7]}",
+)
+KEPT = ["192.168.177.11", "12 * 17", "Using network IB", "RUN-004", "tokens_per_s", "10.0.0.1:8000"]
+
+
+@pytest.fixture
+def diagnosis(spark, cluster, monkeypatch):
+    monkeypatch.setenv("SPARK_API_KEY", KEY)
+    monkeypatch.setenv("MODEL_LICENCE", SECRETS[12])
+    facts = spark({"enp1s0f0np0": "192.168.177.11/24"})
+    facts = facts.model_copy(update={"kernel_log": (*LINES, "NVRM: loading")})
+    spec = cluster(
+        {"alpha": "192.168.86.11"},
+        playbook={
+            "secrets": ["MODEL_LICENCE"],
+            "env": {"WANDB_API_KEY": SECRETS[8], "URL": f"http://x:{SECRETS[7]}@y/"},
+        },
+        api={"key": {"env": "SPARK_API_KEY"}},
+    )
+    argv = ["docker", "run", "--env", f"HF_TOKEN={SECRETS[1]}", "vllm", "serve", "--api-key", SECRETS[9]]
+    record = {
+        "plan": {"nodes": {"alpha": {"env": {"AWS_SECRET_ACCESS_KEY": SECRETS[8]}, "containers": [{"argv": argv}]}}}
+    }
+    rank = RankSeen(
+        name="one-1-alpha",
+        state="running",
+        error=LINES[5],
+        launcher={"engine": argv, "ray": {"token": True}},
+        log=Log(first=(*LINES, "Using network IB"), last=LINES),
+        gpu=LINES[13],
+    )
+    reply = Reply("default", "alpha", 0.1, 30.0, 9, f"12 * 17 {SECRETS[12]} {LINES[1]}", message=LINES[4])
+    seen = Running(
+        {"alpha": Look(ranks=(rank,))}, {"default": reply}, ReleaseFact(number=1, plan_hash="x", record=record)
+    )
+    finding = Finding("RUN-004", "error", "it answers garbage", "alpha", "; ".join(LINES), "why", ("mend it",))
+    return Diagnosis(spec, {"alpha": facts}, {}, seen, (finding,), 1.0)
+
+
+def unpacked(path: Path) -> dict[str, str]:
+    with tarfile.open(path) as archive:
+        members = [one for one in archive.getmembers() if one.isfile()]
+        return {one.name.partition("/")[2]: archive.extractfile(one).read().decode() for one in members}
+
+
+def test_no_byte_of_a_secret_or_a_serial_number_is_in_it(diagnosis, tmp_path):
+    path = tmp_path / "b.tar.gz"
+    bundle.write(path, diagnosis)
+    every = gzip.decompress(path.read_bytes())
+    for planted in [*SECRETS, *HARDWARE]:
+        assert planted.encode() not in every, planted
+    for kept in KEPT:
+        assert kept.encode() in every, kept
+
+
+def test_it_holds_all_that_was_seen_and_says_so(diagnosis, tmp_path):
+    path = tmp_path / "b.tar.gz"
+    bundle.write(path, diagnosis)
+    files = unpacked(path)
+    assert set(files) == {
+        "README.txt", "findings.txt", "doctor.json", "facts/alpha.json", "kernel/alpha.log",
+        "logs/alpha-one-1-alpha.log", "spec/inventory.json", "spec/playbook.json", "release.json", "versions.json",
+    }  # fmt: skip
+    for name in ("facts/", "logs/", "kernel/", "spec/", "release.json", "versions.json", "doctor.json"):
+        assert name in files["README.txt"]
+    assert "error: RUN-004 alpha" in files["findings.txt"]
+    assert '"max-model-len"' in files["spec/playbook.json"] or '"name"' in files["spec/playbook.json"]
+
+
+def test_only_its_owner_may_read_it_and_what_was_there_is_replaced_whole(diagnosis, tmp_path):
+    path = tmp_path / "b.tar.gz"
+    path.write_text("old")
+    path.chmod(0o644)
+    bundle.write(path, diagnosis)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+    with tarfile.open(path) as archive:
+        assert {one.mode for one in archive.getmembers()} == {0o600}
+
+
+def test_a_bundle_that_fails_halfway_leaves_nothing(diagnosis, tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tarfile.TarFile, "addfile", full)
+    with pytest.raises(errors.UsageError, match="No space left on device"):
+        bundle.write(tmp_path / "b.tar.gz", diagnosis)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("path", "why"), [("none/b.tar.gz", "there is no directory"), (".", "is a directory")])
+def test_a_path_that_cannot_be_written_is_refused_before_anything(path, why, tmp_path):
+    with pytest.raises(errors.UsageError, match=why) as refused:
+        bundle.check_path(tmp_path / path)
+    assert refused.value.exit_code == 2
+    assert refused.value.hint
+
+
+def test_settings_that_merely_sound_like_secrets_stay():
+    kept = {
+        "max_tokens": 16,
+        "max-num-batched-tokens": "4096",
+        "tokenizer": "auto",
+        "secrets": ["HF_TOKEN"],
+        "rank": "1",
+    }
+    assert bundle.Scrubber([]).document(kept) == kept
+
+
+def test_the_archive_can_be_read_by_tar(diagnosis, tmp_path):
+    bundle.write(tmp_path / "b.tar.gz", diagnosis)
+    with tarfile.open(fileobj=io.BytesIO((tmp_path / "b.tar.gz").read_bytes()), mode="r:gz") as archive:
+        assert all(one.name.startswith("sparkcluster-") for one in archive.getmembers())
