@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from sparkcluster.errors import HostError, SparkclusterError
 from sparkcluster.facts.model import EngineFacts, Facts, Image, Unread, read
-from sparkcluster.facts.parse import parse
+from sparkcluster.facts.parse import parse, parse_engine
 from sparkcluster.findings import Finding
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Calls, Fleet
@@ -144,7 +144,7 @@ def look_inside(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: Path
             return image.model_copy(update={"inside": known})
         asked = {"state_dir": spec.inventory.state_dir, "image_id": image.id, "reference": image.reference}
         document = call(host, "image", asked | {"keep": kept is None}, timeout_s=IMAGE_S)
-        inside = Unread.model_validate(document) if "unread" in document else EngineFacts.model_validate(document)
+        inside = parse_engine(document)
         if file and isinstance(inside, EngineFacts):
             _keep(file, document)
         return image.model_copy(update={"inside": inside})

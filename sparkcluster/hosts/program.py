@@ -101,7 +101,7 @@ def call(host: Host, module: str, request: dict[str, Any], *, timeout_s: float =
     try:
         lines = result.stdout.strip().splitlines()
         document = json.loads(lines[-1]) if result.ok else None
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, RecursionError):
         document = None
     if not isinstance(document, dict):
         last = (result.stderr.strip().splitlines() or [b"no output"])[-1].decode(errors="replace")

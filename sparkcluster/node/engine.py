@@ -119,7 +119,7 @@ def parse(output: str) -> Dict[str, Any]:
         if mark == "sparkcluster-engine":
             try:
                 document = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 break
             if isinstance(document, dict):
                 return document

@@ -9,7 +9,7 @@ import pytest
 
 from sparkcluster.errors import CommandFailed
 from sparkcluster.facts.model import Unread, read
-from sparkcluster.facts.parse import parse
+from sparkcluster.facts.parse import parse, parse_engine
 
 HEALTHY = json.loads((Path(__file__).parents[2] / "golden/facts/founders-p1/facts.json").read_text())
 
@@ -41,7 +41,7 @@ def test_keys_of_a_newer_probe_are_passed_over() -> None:
 
 @pytest.mark.parametrize(
     ("change", "field"),
-    [({"uid": "many"}, "uid"), ({"hcas": [{"name": 1}]}, "hcas"), ({"probe_s": None}, "probe_s")],
+    [({"uid": "many"}, "uid"), ({"hcas": [{"name": 1}], "groups": 3}, "groups"), ({"probe_s": None}, "probe_s")],
 )
 def test_a_document_of_the_wrong_shape_names_node_and_field(change: dict[str, object], field: str) -> None:
     with pytest.raises(CommandFailed, match=rf"^probe of spark-b answered {field}") as raised:
@@ -54,3 +54,22 @@ def test_a_document_of_the_wrong_shape_names_node_and_field(change: dict[str, ob
 def test_an_empty_document_is_refused() -> None:
     with pytest.raises(CommandFailed, match=r"^probe of a answered hostname wrongly: Field required and \d+ more$"):
         parse("a", {})
+
+
+def test_a_reading_of_an_unexpected_shape_costs_itself_alone() -> None:
+    facts = parse("a", {**HEALTHY, "hcas": [{"name": "rocep1s0f1"}], "memory": {"total_bytes": "many"}})
+    hcas, memory = facts.hcas, facts.memory
+    assert isinstance(hcas, Unread)
+    assert hcas.unread.startswith("hcas.")
+    assert hcas.unread.endswith("netdev wrongly: Field required")
+    assert isinstance(memory, Unread)
+    assert facts.docker == parse("a", HEALTHY).docker
+
+
+def test_an_image_that_answers_oddly_is_unread() -> None:
+    told = {"python": "python3", "python_version": "3.12", "platform": "linux_aarch64"}
+    assert parse_engine(told).python == "python3"  # type: ignore[union-attr]
+    assert parse_engine({"unread": "no python"}) == Unread(unread="no python")
+    assert parse_engine({**told, "flags": 3}) == Unread(
+        unread="the image answered flags wrongly: Input should be a valid tuple"
+    )
