@@ -60,7 +60,9 @@ def odd_ones(values: Mapping[str, str | None]) -> list[Odd]:
 
 
 def order(version: str) -> tuple[tuple[int, ...], str]:
-    """What versions are sorted by: their numbers, then their letters."""
+    """What versions are sorted by: their numbers, then their letters; a VBIOS counts in hexadecimal."""
+    if re.fullmatch(r"[0-9A-Fa-f]{2}(\.[0-9A-Fa-f]{2}){2,}", version):
+        return tuple(int(part, 16) for part in version.split(".")), version
     return tuple(int(number) for number in re.findall(r"\d+", version)), version
 
 

@@ -30,8 +30,8 @@ def docker(context: Context) -> Iterator[Seen]:
                 summary = f"{facts.user} may not use Docker on {name}"
                 remedy = [f"sudo usermod -aG docker {facts.user}", "log out and in again, or reboot the node"]
             elif "no such file" in said or "not found" in said:
-                summary = f"there is no Docker engine on {name}"
-                remedy = ["sudo apt-get install -y docker.io", "sudo systemctl enable --now docker"]
+                summary = f"no Docker engine runs on {name}"
+                remedy = ["sudo systemctl enable --now docker", "sudo apt-get install -y docker.io   if there is none"]
             else:
                 summary = f"the Docker engine of {name} does not answer"
                 remedy = ["sudo systemctl restart docker", "journalctl -u docker -n 50"]

@@ -13,6 +13,7 @@ from sparkcluster.facts.model import Facts, Unread, read
 CAPABILITY = "12.1"
 # Series of drivers that owners of Sparks run; the packages of another are named after it.
 SERIES = "580"
+DEADLOCKS = "590"
 # Tag of the NGC image that was built for driver 590.44.
 WANTS_590 = "25.12.post1"
 BUSY_PERCENT = 90.0
@@ -73,7 +74,7 @@ def series(context: Context) -> Iterator[Seen]:
     wants = (playbook.image or "").rpartition(":")[2].startswith(WANTS_590)
     for name, facts in context.facts.items():
         driver = read(facts.driver)
-        if driver is not None and driver.split(".")[0] == "590":
+        if driver is not None and driver.split(".")[0] == DEADLOCKS:
             yield Seen(
                 "warning" if eager or wants else "error",
                 name,

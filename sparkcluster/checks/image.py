@@ -60,9 +60,8 @@ def same(context: Context) -> Iterator[Seen]:
 def architecture(context: Context) -> Iterator[Seen]:
     """The container ends with `exec format error` before the first log line."""
     for name, image in _images(context):
-        node = context.facts[name].architecture
-        built = image.architecture
-        if built and ARCHITECTURES.get(built, built) != ARCHITECTURES.get(node, node):
+        node, built = context.facts[name].architecture, image.architecture
+        if foreign(context, name, image):
             wanted = ARCHITECTURES.get(node, node)
             yield Seen(
                 "error",
@@ -73,6 +72,12 @@ def architecture(context: Context) -> Iterator[Seen]:
             )
 
 
+def foreign(context: Context, name: str, image: Image) -> bool:
+    """Whether an image says that it is built for another processor than the node's."""
+    node, built = context.facts[name].architecture, image.architecture
+    return bool(built) and ARCHITECTURES.get(built or "", built) != ARCHITECTURES.get(node, node)
+
+
 @check(
     "IMG-003",
     "The image holds the engine",
@@ -80,7 +85,10 @@ def architecture(context: Context) -> Iterator[Seen]:
     remedy="image in the playbook; with runtime process, runtime.python in the inventory",
 )
 def engine(context: Context) -> Iterator[Seen]:
-    """No rank can be made of an image without vLLM, or without a Python that runs."""
+    """No rank can be made of an image without vLLM, or without a Python that runs.
+
+    An image for another processor runs nothing at all: that is IMG-002.
+    """
     if not context.docker:
         for name, facts in context.facts.items():
             if facts.engine is None or isinstance(facts.engine, Unread) or not facts.engine.vllm_version:
@@ -94,6 +102,8 @@ def engine(context: Context) -> Iterator[Seen]:
                 )
         return
     for name, image in _images(context):
+        if foreign(context, name, image):
+            continue
         if isinstance(image.inside, Unread):
             summary, seen = f"the image {image.reference} on {name} runs no Python", image.inside.unread
         elif image.inside is not None and not image.inside.vllm_version:

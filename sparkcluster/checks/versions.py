@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 
-from sparkcluster.checks.compare import odd_ones
-from sparkcluster.checks.gpu import SERIES, modules
+from sparkcluster.checks.compare import Odd, odd_ones, order
+from sparkcluster.checks.gpu import DEADLOCKS, SERIES, modules
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.facts.model import Facts, read
 
@@ -69,17 +70,32 @@ def driver(context: Context) -> Iterator[Seen]:
     for group in context.topology.groups:
         if not context.docker:
             continue
-        for odd in odd_ones({name: read(context.facts[name].driver) for name in group.names}):
-            facts = context.facts[odd.others[0] if odd.newer else odd.node]
-            series = (odd.value if odd.newer else odd.wanted).split(".")[0]
+        for odd in _drivers({name: read(context.facts[name].driver) for name in group.names}):
+            # Nobody is sent to a series that deadlocks, however new it is: that is HOST-010.
+            follow = odd.newer and odd.value.split(".")[0] != DEADLOCKS
+            facts = context.facts[odd.others[0] if follow else odd.node]
+            series = (odd.value if follow else odd.wanted).split(".")[0]
             packages = f"nvidia-driver-{series}-open {modules(facts).replace(SERIES, series, 1)}"
+            commands = (f"sudo apt-get update && sudo apt-get install -y {packages}", "sudo reboot")
             yield Seen(
                 "warning",
                 odd.node,
                 f"{odd.node} has another driver than the others",
                 odd.seen,
-                odd.behind(f"sudo apt-get update && sudo apt-get install -y {packages}", "sudo reboot"),
+                odd.behind(*commands) if follow else commands,
             )
+
+
+def _drivers(values: Mapping[str, str | None]) -> list[Odd]:
+    """As ``odd_ones``, but that a series that deadlocks is never what the others should have."""
+    sane = {name: value for name, value in values.items() if value and value.split(".")[0] != DEADLOCKS}
+    if not sane:
+        return odd_ones(values)
+    counts = Counter(sane.values())
+    right = max(counts, key=lambda value: (counts[value], order(value)))
+    have = tuple(name for name, value in sane.items() if value == right)
+    rest = {name: value for name, value in values.items() if value and name not in sane}
+    return [*odd_ones(sane), *(Odd(name, value, right, have, even=False) for name, value in rest.items())]
 
 
 @check(

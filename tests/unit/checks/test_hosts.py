@@ -1,0 +1,282 @@
+"""Docker, GPU, driver, memory, disks, logind: each fault on one node, and what only looks like it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster import checks
+from sparkcluster.facts import Disk, Gpu, Listener, Unread
+
+from .conftest import rails, told
+
+BOTH = pytest.mark.parametrize("name", ["alpha", "beta"])
+GB = 10**9
+
+
+def gpu(**changes):
+    return (Gpu.model_validate({"name": "NVIDIA GB10", "compute_capability": "12.1", **changes}),)
+
+
+@pytest.fixture
+def docker(spark):
+    def make(**changes):
+        return spark().docker.model_copy(update=changes)
+
+    return make
+
+
+@pytest.fixture
+def memory(spark):
+    def make(**changes):
+        return spark().memory.model_copy(update=changes)
+
+    return make
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("permission denied: /var/run/docker.sock", "sudo usermod -aG docker nvidia"),
+        ("no such file: /var/run/docker.sock", "sudo systemctl enable --now docker"),
+        ("connection refused: /var/run/docker.sock", "sudo systemctl restart docker"),
+    ],
+)
+def test_docker_that_cannot_be_used_is_told_once_though_image_and_ranks_fail_with_it(see, name, said, remedy):
+    unread = Unread(unread=said)
+    (finding,) = see({name: {"docker": unread, "image": unread, "ranks": unread}})
+    assert told([finding]) == [("HOST-001", "error", name)]
+    assert remedy in finding.remedy
+
+
+@BOTH
+def test_docker_of_a_snap(see, docker, name):
+    (finding,) = see({name: {"docker": docker(snap=True, root_dir="/var/snap/docker/common")}})
+    assert told([finding]) == [("HOST-025", "warning", name)]
+
+
+@BOTH
+def test_a_stale_cdi_specification(see, docker, name):
+    stale = docker(cdi_driver="580.82.09", cdi_devices=("nvidia.com/gpu=all",))
+    (finding,) = see({name: {"docker": stale}})
+    assert told([finding]) == [("HOST-026", "warning", name)]
+    assert finding.seen == "written for 580.82.09, 580.95.05 is loaded"
+    assert finding.remedy[0].startswith("sudo nvidia-ctk cdi generate")
+    alone = stale.model_copy(update={"runtimes": ("runc",)})
+    assert told(see({name: {"docker": alone}})) == [("HOST-026", "error", name)]
+
+
+def test_a_cdi_specification_of_this_driver_or_of_none_that_is_named(see, docker):
+    assert see({"alpha": {"docker": docker(cdi_driver="580.95.05")}, "beta": {"docker": docker(cdi_driver=None)}}) == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "wrong"), [("vfs", True), ("overlay2", False), ("overlayfs", False), ("zfs", False)]
+)
+def test_docker_that_copies_layers_whole(see, docker, driver, wrong):
+    findings = see({"beta": {"docker": docker(storage_driver=driver)}})
+    assert told(findings) == ([("HOST-027", "warning", "beta")] if wrong else [])
+
+
+@BOTH
+@pytest.mark.parametrize("gpus", [(), Unread(unread="nvidia-smi exit 6: No devices were found")])
+def test_a_gpu_that_is_lost(see, name, gpus):
+    (finding,) = see({name: {"gpus": gpus}})
+    assert told([finding]) == [("HOST-003", "error", name)]
+    assert finding.remedy[-1] == "sudo reboot"
+
+
+UNLOADED = {"gpus": Unread(unread="nvidia-smi exit 9"), "driver": Unread(unread="no such file"), "cuda": "13.0"}
+
+
+@BOTH
+def test_a_kernel_without_the_module_of_its_driver(see, name):
+    (finding,) = see({name: {**UNLOADED, "driver_module": None}})
+    assert told([finding]) == [("HOST-014", "error", name)]
+    assert finding.remedy[0] == "sudo apt-get install -y linux-modules-nvidia-580-open-6.14.0-1015-nvidia"
+
+
+@pytest.mark.parametrize("module", ["580.95.05", Unread(unread="no modules for this kernel")])
+def test_a_driver_that_is_not_loaded_though_its_module_may_be_there_is_a_gpu_that_does_not_answer(see, module):
+    (finding,) = see({"beta": {**UNLOADED, "driver_module": module}})
+    assert told([finding]) == [("HOST-003", "error", "beta")]
+    assert "linux-modules-nvidia-580-open-6.14.0-1015-nvidia" in finding.remedy[1]
+
+
+@BOTH
+def test_a_driver_that_was_updated_and_not_loaded(see, name):
+    (finding,) = see({name: {"driver_module": "580.126.09"}})
+    assert told([finding]) == [("HOST-015", "warning", name)]
+    assert finding.remedy == ("sudo reboot",)
+
+
+@pytest.mark.parametrize("module", ["580.95.05", "present", None, Unread(unread="no directory of modules")])
+def test_a_driver_that_is_loaded_needs_no_module_that_can_be_read(see, module):
+    assert see({"beta": {"driver_module": module}}) == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "playbook", "severity"),
+    [
+        ("590.48.01", {}, "error"),
+        ("590.48.01", {"args": {"enforce-eager": True}}, "warning"),
+        ("590.48.01", {"args": {"enforce_eager": True}}, "warning"),
+        ("590.44.01", {"image": "nvcr.io/nvidia/vllm:25.12.post1-py3"}, "warning"),
+        ("580.159.03", {}, None),
+        ("610.57.04", {}, None),
+    ],
+)
+def test_a_driver_that_deadlocks(see, driver, playbook, severity):
+    findings = see({name: {"driver": driver} for name in ("alpha", "beta")}, playbook=playbook)
+    wanted = [("HOST-010", severity, name) for name in ("alpha", "beta")] if severity else []
+    assert told(findings) == wanted
+
+
+@pytest.mark.parametrize(("capability", "wrong"), [("12.1", False), (None, False), ("9.0", True), ("12.0", True)])
+def test_a_gpu_that_is_no_gb10(see, capability, wrong):
+    findings = see({"beta": {"gpus": gpu(compute_capability=capability)}})
+    assert told(findings) == ([("HOST-018", "warning", "beta")] if wrong else [])
+
+
+@pytest.mark.parametrize(
+    ("percent", "power", "clock", "codes"),
+    [
+        (96, 14.0, 850.0, {"HOST-020", "HOST-021"}),
+        (90, 20.0, 500.0, {"HOST-020", "HOST-021"}),
+        (96, 24.0, 2400.0, {"HOST-021"}),
+        (97, 92.0, 2405.0, {"HOST-021"}),
+        (0, 14.0, 799.0, set()),
+        (89, 16.0, 700.0, set()),
+        (0, 4.4, 208.0, set()),
+        (None, None, None, set()),
+    ],
+)
+def test_power_and_clocks(see, percent, power, clock, codes):
+    own = gpu(utilization_percent=percent, power_w=power, sm_clock_mhz=clock)
+    findings = see({"beta": {"gpus": own}})
+    assert {(one.code, one.severity, one.node) for one in findings} == {(code, "warning", "beta") for code in codes}
+
+
+def test_a_hung_collective_is_named_as_what_it_looks_like(see):
+    (finding,) = see({"beta": {"gpus": gpu(utilization_percent=96, power_w=24.1, sm_clock_mhz=2400)}})
+    assert finding.seen == "96 % at 24.1 W, as in a collective that hangs"
+
+
+@BOTH
+def test_page_cache_that_leaves_too_little(see, memory, name):
+    (finding,) = see({name: {"memory": memory(free_bytes=40 * GB, cached_bytes=80 * GB)}})
+    assert told([finding]) == [("HOST-022", "warning", name)]
+    assert "37.3 GiB free, 107.7 GiB wanted, about 74.5 GiB would be freed" in finding.seen
+    assert finding.remedy == ("sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'",)
+
+
+def test_a_little_page_cache_is_information(see, memory):
+    little = memory(free_bytes=110 * GB, available_bytes=121 * GB, cached_bytes=11 * GB)
+    assert told(see({"beta": {"memory": little}})) == [("HOST-022", "info", "beta")]
+
+
+def test_what_the_playbook_claims_counts(see, memory):
+    half = memory(free_bytes=70 * GB, available_bytes=122 * GB, cached_bytes=52 * GB)
+    assert see({"beta": {"memory": half}}, playbook={"args": {"gpu-memory-utilization": 0.5}}) == []
+    assert see({"beta": {"memory": half}}, playbook={"args": {"gpu-memory-utilization": "0.5"}}) != []
+
+
+def test_memory_that_is_taken_is_no_page_cache(see, memory):
+    taken = memory(free_bytes=20 * GB, available_bytes=30 * GB, cached_bytes=10 * GB)
+    (finding,) = see({"beta": {"memory": taken}})
+    assert told([finding]) == [("HOST-006", "warning", "beta")]
+    assert finding.remedy[-1] == "set gpu-memory-utilization: 0.23 in the playbook"
+
+
+def test_free_swap_counts_as_memory_that_can_be_had(see, memory):
+    tight = memory(free_bytes=100 * GB, available_bytes=100 * GB, cached_bytes=0)
+    assert told(see({"beta": {"memory": tight}})) == [("HOST-006", "warning", "beta")]
+    eased = tight.model_copy(update={"swap_total_bytes": 17 * GB, "swap_free_bytes": 17 * GB})
+    assert see({"beta": {"memory": eased}}) == []
+
+
+@pytest.mark.parametrize(("free", "wrong"), [(17 * GB, False), (13 * GB, False), (2 * GB, True)])
+def test_swap_that_is_used_much(see, memory, free, wrong):
+    own = memory(swap_total_bytes=17 * GB, swap_free_bytes=free)
+    assert told(see({"beta": {"memory": own}})) == ([("HOST-023", "info", "beta")] if wrong else [])
+
+
+@BOTH
+def test_no_contiguous_memory(see, memory, name):
+    (finding,) = see({name: {"memory": memory(cma_total_bytes=0)}})
+    assert told([finding]) == [("HOST-024", "warning", name)]
+    assert any("kho=off" in one for one in finding.remedy)
+
+
+@pytest.mark.parametrize("size", [131072 * 1024, None])
+def test_contiguous_memory_that_is_there_or_unknown(see, memory, size):
+    assert see({"beta": {"memory": memory(cma_total_bytes=size)}}) == []
+
+
+def test_no_contiguous_memory_without_rdma_matters_to_nobody(see, memory):
+    assert see({"solo": {"memory": memory(cma_total_bytes=0)}}, names=("solo",)) == []
+
+
+def disks(**free):
+    return tuple(
+        Disk(purpose=purpose, path=f"/{purpose}", total_bytes=4000 * GB, free_bytes=free.get(purpose, 3000 * GB))
+        for purpose in ("state", "hf_home", "docker")
+    )
+
+
+@BOTH
+def test_a_disk_that_is_full_is_told_once_for_all_that_lies_on_it(see, name):
+    full = disks(state=10**6, hf_home=10**6, docker=10**6)
+    (finding,) = see({name: {"disks": full}})
+    assert told([finding]) == [("HOST-005", "error", name)]
+    assert see({name: {"disks": disks(state=2 * GB)}}) == []
+
+
+@BOTH
+def test_no_room_for_an_image_that_is_missing(see, name):
+    (error, info) = see({name: {"image": None, "disks": disks(docker=39 * GB)}})
+    assert told([error, info]) == [("HOST-028", "error", name), ("IMG-009", "info", name)]
+    assert "39.0 GB free at /docker, 40.0 GB wanted" in error.seen
+    assert told(see({name: {"image": None, "disks": disks(docker=41 * GB)}})) == [("IMG-009", "info", name)]
+    assert see({name: {"disks": disks(docker=5 * GB)}}) == []
+
+
+def test_an_image_that_nobody_has_is_of_unknown_size(see):
+    nowhere = {name: {"image": None, "disks": disks(docker=20 * GB)} for name in ("alpha", "beta")}
+    codes = told(see(nowhere))
+    assert [one for one in codes if one[0] == "HOST-028"] == [
+        ("HOST-028", "warning", "alpha"),
+        ("HOST-028", "warning", "beta"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "runtime", "severity"),
+    [
+        ({"remove_ipc": True}, "docker", "info"),
+        ({"remove_ipc": True}, "process", "warning"),
+        ({"remove_ipc": False}, "process", None),
+        ({"remove_ipc": None}, "process", None),
+        ({"remove_ipc": True, "uid": 999}, "process", None),
+        ({"remove_ipc": True, "uid": 0}, "docker", None),
+        ({"remove_ipc": True, "lingers": True}, "process", None),
+    ],
+)
+def test_logind_that_removes_ipc(see, spark, changes, runtime, severity):
+    own = {**changes, "engine": spark().image.inside} if runtime == "process" else changes
+    image = {"image": None} if runtime == "process" else {}
+    findings = see({"me": own}, names=("me",), runtime={"kind": runtime}, playbook=image)
+    assert told(findings) == ([("HOST-016", severity, "me")] if severity else [])
+
+
+def test_a_port_that_another_holds(see):
+    held = {"listeners": (Listener(address="::", port=8000, process="nginx"),)}
+    assert told(see({"alpha": held})) == [("HOST-004", "error", "alpha")]
+    # Only the head listens.
+    assert see({"beta": held}) == []
+
+
+def test_nodes_that_answered_are_judged_alone_where_others_did_not(spark, cluster):
+    facts = {"alpha": spark(rails(11), gpus=(), driver="570.1")}
+    found = checks.check_hosts(cluster({"alpha": "h1", "beta": "h2"}), facts)
+    assert told(found) == [("HOST-003", "error", "alpha")]

@@ -1,0 +1,162 @@
+"""Nodes that are unlike the others: the majority is right, of two the newer, and clocks within what was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.checks.compare import odd_ones, order
+from sparkcluster.facts import Unread
+
+from .conftest import told
+
+THREE = ("a", "b", "c")
+
+
+@pytest.fixture
+def unlike(spark):
+    """Facts that differ from the plain ones in one thing."""
+    plain = spark({"enp1s0f0np0": "192.168.177.12/24", "enP2p1s0f0np0": "192.168.178.12/24"})
+
+    def make(code, version):
+        if code == "HOST-007":
+            return {"os": plain.os.model_copy(update={"version": version})}
+        if code == "HOST-008":
+            return {"kernel": version}
+        if code == "HOST-009":
+            return {"driver": version}
+        if code == "HOST-011":
+            return {"dgx": plain.dgx.model_copy(update={"ota_version": version})}
+        return {"gpus": tuple(one.model_copy(update={"vbios": version}) for one in plain.gpus)}
+
+    return make
+
+
+CASES = [
+    ("HOST-007", "24.04", "22.04", "warning"),
+    ("HOST-008", "6.17.0-1014-nvidia", "6.14.0-1015-nvidia", "warning"),
+    ("HOST-009", "580.126.09", "580.95.05", "warning"),
+    ("HOST-011", "7.5.0", "7.3.1", "warning"),
+    ("HOST-013", "9A.0B.2D.00.00", "9A.0B.25.00.00", "info"),
+]
+
+
+@pytest.mark.parametrize(("code", "newer", "older", "severity"), CASES)
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_of_two_the_older_is_named_and_it_says_so(see, unlike, code, newer, older, severity, name):
+    other = {"alpha": "beta", "beta": "alpha"}[name]
+    (finding,) = see({name: unlike(code, older), other: unlike(code, newer)})
+    assert told([finding]) == [(code, severity, name)]
+    assert older in finding.seen
+    assert "none is in the majority" in finding.seen
+    assert finding.remedy[0].startswith("sudo ")
+
+
+@pytest.mark.parametrize(("code", "newer", "older", "severity"), CASES)
+@pytest.mark.parametrize("name", THREE)
+def test_of_three_the_odd_one_is_named_also_where_it_is_ahead(see, unlike, code, newer, older, severity, name):
+    changes = {one: unlike(code, newer if one == name else older) for one in THREE}
+    (finding,) = see(changes, names=THREE)
+    assert told([finding]) == [(code, severity, name)]
+    others = [one for one in THREE if one != name]
+    assert finding.remedy[0].startswith(f"on {others[0]} and {others[1]}: sudo ")
+
+
+@pytest.mark.parametrize(("code", "newer", "older", "severity"), CASES)
+def test_replicas_may_differ_from_one_another(see, unlike, code, newer, older, severity):
+    del severity
+    groups = [{"name": "left", "nodes": ["a", "b"]}, {"name": "right", "nodes": ["c", "d"]}]
+    changes = {name: unlike(code, newer if name in "cd" else older) for name in "abcd"}
+    assert see(changes, names=tuple("abcd"), groups=groups) == []
+
+
+def test_firmware_differs_between_nodes_and_within_one(see, spark):
+    def hcas(*versions):
+        own = spark({"enp1s0f0np0": "192.168.177.12/24", "enP2p1s0f0np0": "192.168.178.12/24"}).hcas
+        return {"hcas": tuple(hca.model_copy(update={"firmware": versions[at % len(versions)]})
+                              for at, hca in enumerate(own))}  # fmt: skip
+
+    assert told(see({"beta": hcas("28.44.1036")})) == [("HOST-012", "warning", "beta")]
+    (finding,) = see({"beta": hcas("28.45.4028", "28.44.1036")})
+    assert finding.node == "beta"
+    assert "28.44.1036 and 28.45.4028" in finding.seen
+    assert see({"beta": hcas(None)}) == []
+
+
+def test_the_driver_that_is_older_gets_the_packages_of_the_newer_series(see):
+    (finding,) = see({"beta": {"driver": "575.57.08"}})
+    assert finding.node == "beta"
+    assert "nvidia-driver-580-open linux-modules-nvidia-580-open-6.14.0-1015-nvidia" in finding.remedy[0]
+
+
+def test_a_version_that_could_not_be_read_is_told_as_unread_and_not_as_unlike(see):
+    findings = see({"beta": {"os": Unread(unread="no such file: /etc/os-release")}})
+    assert told(findings) == [("FACT-001", "warning", "beta")]
+    assert "HOST-007" in findings[0].why
+
+
+@pytest.mark.parametrize(
+    ("values", "odd"),
+    [
+        ({"a": "1", "b": "1"}, {}),
+        ({"a": "1", "b": None}, {}),
+        ({"a": "1", "b": "2"}, {"a": "2"}),
+        ({"a": "1.9", "b": "1.10"}, {"a": "1.10"}),
+        ({"a": "1", "b": "1", "c": "2"}, {"c": "1"}),
+        ({"a": "1", "b": "1", "c": "2", "d": "2"}, {"a": "2", "b": "2"}),
+        ({"a": "1", "b": "2", "c": "3"}, {"a": "3", "b": "3"}),
+        ({}, {}),
+    ],
+)
+def test_who_is_odd(values, odd):
+    assert {one.node: one.wanted for one in odd_ones(values)} == odd
+
+
+def test_versions_are_ordered_by_their_numbers():
+    assert order("6.14.0-1015-nvidia") < order("6.17.0-1004-nvidia")
+    assert order("580.95.05") < order("580.126.09") < order("590.44.01")
+
+
+def clock(offset, error=0.01):
+    return {"clock_offset_s": offset, "clock_error_s": error}
+
+
+@pytest.mark.parametrize(
+    ("offset", "error", "severity"),
+    [
+        (0.4, 0.01, None),
+        (1.5, 0.9, None),
+        (1.5, 0.1, "info"),
+        (-20.0, 0.1, "info"),
+        (300.0, 0.1, "warning"),
+        (-300.0, 0.1, "warning"),
+        (31.0, 2.0, "info"),
+    ],
+)
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_a_clock_that_is_off(see, name, offset, error, severity):
+    other = {"alpha": "beta", "beta": "alpha"}[name]
+    findings = see({name: clock(offset, error), other: clock(0.0)})
+    assert told(findings) == ([("HOST-017", severity, name)] if severity else [])
+    if severity:
+        assert ("ahead" if offset > 0 else "behind") in findings[0].summary
+
+
+def test_this_machines_own_clock_may_be_the_wrong_one(see):
+    assert see({name: clock(600.0) for name in THREE}, names=THREE) == []
+    assert told(see({"solo": clock(600.0)}, names=("solo",))) == [("HOST-017", "warning", "solo")]
+
+
+def test_a_clock_that_was_not_measured_is_no_finding(see):
+    assert see({"alpha": {"clock_offset_s": None}}) == []
+
+
+@pytest.mark.parametrize("nodes", [("alpha", "beta"), THREE])
+def test_nobody_is_sent_to_a_driver_that_deadlocks(see, unlike, nodes):
+    """However new it is, and though it is in the majority: HOST-010 says to leave it."""
+    first, *others = nodes
+    spread = {first: unlike("HOST-009", "580.95.05")} | {name: unlike("HOST-009", "590.48.01") for name in others}
+    found = [one for one in see(spread, names=nodes) if one.code == "HOST-009"]
+    assert told(found) == [("HOST-009", "warning", name) for name in others]
+    for one in found:
+        assert one.remedy[0].startswith("sudo ")
+        assert "nvidia-driver-580-open" in one.remedy[0]
