@@ -54,7 +54,15 @@ _HARMLESS = re.compile(
 )
 
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", re.DOTALL), REMOVED),
+    (
+        # one that is cut off ends with its last line of base64
+        re.compile(
+            r"-----BEGIN [A-Z ]*PRIVATE KEY-----"
+            r"(?:[\s\S]{0,8192}?-----END [A-Z ]*PRIVATE KEY-----|[^\n]*(?:\n[A-Za-z0-9+/=]{16,}$)*)",
+            re.MULTILINE,
+        ),
+        REMOVED,
+    ),
     (re.compile(r"\bhf_[A-Za-z0-9_]{6,}"), REMOVED),
     (re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{8,}"), REMOVED),
     (re.compile(r"\b(?:nvapi-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA)[A-Za-z0-9_-]{8,}"), REMOVED),
