@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from sparkcluster.facts.engine import engine_of, has_ray
@@ -34,19 +35,23 @@ class Pair:
 def pairs(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> tuple[Pair, ...]:
     """Every ordered pair of nodes of a group, on every rail that they share and wherever else its ranks meet.
 
-    What another check condemns is left out: a link that is down, and the large packet where MTUs differ.
+    What another check condemns is left out: a link that is down, an address that two nodes have, and the large packet
+    where MTUs differ.
     """
     return tuple(itertools.chain.from_iterable(_of_group(spec, facts, group) for group in topology.groups))
 
 
 def _of_group(spec: Spec, facts: Mapping[str, Facts], group: Group) -> Iterator[Pair]:
     ports = fixed_ports(spec, facts, group)
+    owners = Counter(link.address for member in group.members for link in member.links)
     for source, target in itertools.permutations(group.members, 2):
         here = ports if target is group.head else ()
         met = False
         for own, theirs in shared(source, target):
             met = met or theirs.address == target.address
             if not (up(facts, source, own) and up(facts, target, theirs)):
+                continue
+            if owners[own.address] > 1 or owners[theirs.address] > 1:
                 continue
             yield Pair(
                 source.name,

@@ -372,6 +372,57 @@ def module_variant(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pa
     return _variants(tmp_path_factory.mktemp("variants"))
 
 
+@dataclasses.dataclass
+class Looked:
+    """What one ``preflight --json`` said.
+
+    Attributes:
+        found: (code, node, severity) of every error and warning.
+        notes: the same of what is told for information.
+        document: all of it.
+    """
+
+    document: dict[str, Any]
+    code: int
+
+    @property
+    def found(self) -> set[tuple[str, str | None, str]]:
+        return {one for one in self._all if one[2] != "info"}
+
+    @property
+    def notes(self) -> set[tuple[str, str | None, str]]:
+        return {one for one in self._all if one[2] == "info"}
+
+    @property
+    def _all(self) -> list[tuple[str, str | None, str]]:
+        return [(one["code"], one["node"], one["severity"]) for one in self.document["findings"]]
+
+    @property
+    def remedies(self) -> list[str]:
+        """Every line that it says to type, notes left out."""
+        return [line for one in self.document["findings"] if one["severity"] != "info" for line in one["remedy"]]
+
+    def __str__(self) -> str:
+        return "\n".join(json.dumps(one) for one in self.document["findings"])
+
+    __repr__ = __str__
+
+
+@pytest.fixture(scope="module")
+def look(module_cli: Cli) -> Callable[..., Looked]:
+    """``look(inventory)``: what ``preflight`` finds. Its exit code is 1 exactly where there is an error."""
+
+    def ask(inventory: Path, *words: str, timeout: float = 60) -> Looked:
+        done = module_cli("preflight", inventory, "--json", *words, timeout=timeout)
+        assert "Traceback" not in done.err, done
+        looked = Looked(done.json, done.code)
+        assert "findings" in looked.document, done
+        assert done.code == any(severity == "error" for _, _, severity in looked.found), done
+        return looked
+
+    return ask
+
+
 @pytest.fixture(scope="session")
 def ranks() -> Callable[[Lab], dict[str, list[tuple[str, str, str]]]]:
     """``ranks(lab)``: (id, name, state) of every container on every Spark, dead ones included."""

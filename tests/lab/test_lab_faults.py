@@ -75,6 +75,7 @@ SHOWN = {
     "page-cache 80": (MEMORY, "39875000 121000000 16777212"),
     "memory-free 4000000": (MEMORY, "4000000 4000000 16777212"),
     "swap 8": (MEMORY, "118000000 121000000 8964712"),
+    "no-cma": ("grep Cma /proc/meminfo | tr -s ' '", "CmaTotal: 0 kB\nCmaFree: 0 kB"),
     "gpu-lost": ("nvidia-smi; echo $?", "No devices were found\n6"),
     "gpu-wedged": (SMI.format("utilization.gpu,power.draw,clocks.sm"), "95 %, 17.20 W, 799 MHz"),
     "gpu-hung": (SMI.format("utilization.gpu,power.draw,clocks.sm"), "96 %, 24.30 W, 2405 MHz"),

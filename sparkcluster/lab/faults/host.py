@@ -25,8 +25,22 @@ while step >= 4096:
         step //= 2
 """
 
-CLOCK = "/usr/lib/python3/dist-packages/gb10-clock.pth"
-"""A line that every python3 of the Spark carries out as it starts, whatever its options but -S."""
+CLOCK = "/usr/local/bin/python3"
+"""Stands before the real python3 on a login's PATH while the clock is off."""
+
+CLOCKED = """#!/usr/bin/python3 -S
+import os, sys, time
+now, now_ns = time.time, time.time_ns
+time.time = lambda: now() + {shift}
+time.time_ns = lambda: now_ns() + int({shift} * 10**9)
+args = sys.argv[1:]
+if "-c" not in args:
+    os.execv("/usr/bin/python3", ["python3", *args])
+at = args.index("-c")
+sys.argv = args[at:at + 1] + args[at + 2:]
+exec(compile(args[at + 1], "<string>", "exec"), {{"__name__": "__main__"}})
+"""
+"""A clock of one process cannot be set, so what a program sees of it is: of one that is given by ``-c``."""
 
 LOGIND = "/etc/systemd/logind.conf"
 DGX_RELEASE = "/etc/dgx-release"
@@ -87,8 +101,9 @@ def _remove_ipc(spark: Spark, args: Sequence[str]) -> Undo:
 def _clock(spark: Spark, args: Sequence[str]) -> Undo:
     if not re.fullmatch(r"[+-]?[0-9]+(\.[0-9]+)?", args[0]):
         raise UsageError(f"a shift of the clock is a number of seconds, not {args[0]!r}", hint="write it as 300 or -5")
-    shift = float(args[0])
-    return put_file(spark, CLOCK, f"import time; time.time = lambda real=time.time: real() + {shift}\n")
+    undo = put_file(spark, CLOCK, CLOCKED.format(shift=float(args[0])))
+    spark.run(["chmod", "755", CLOCK])
+    return undo
 
 
 def _memory(change: Callable[[dict[str, int], int], None], what: str) -> Callable[[Spark, Sequence[str]], Undo]:
@@ -123,6 +138,11 @@ def _kernel_log(spark: Spark, args: Sequence[str]) -> Undo:
     if not line or not line.isprintable():
         raise UsageError("a kernel's line is printable text", hint="kernel-log 'NVRM: Xid (PCI:000f:01:00): 119, …'")
     return hardware(spark, lambda values: values["kernel_log"].append(f"[ 3600.000000] {line}"))
+
+
+def _no_cma(spark: Spark, args: Sequence[str]) -> Undo:
+    del args
+    return hardware(spark, lambda values: values["memory"].update(cma_kb=0))
 
 
 def _disk_full(spark: Spark, args: Sequence[str]) -> Undo:
@@ -164,6 +184,9 @@ FAULTS: dict[str, Fault] = {
         "KB", "programs leave only that much", _memory(_used, "a size in kB"), old_hardware, pretended=True
     ),
     "swap": Fault("GB", "that much is swapped out", _memory(_swapped, "a size in GB"), old_hardware, pretended=True),
+    "no-cma": Fault(
+        None, "the kernel keeps no contiguous memory, as 7.0.0-1019-nvidia", _no_cma, old_hardware, pretended=True
+    ),
     "gpu-lost": Fault(None, "nvidia-smi finds no device", changed(gpu="lost"), old_hardware, pretended=True),
     "gpu-wedged": Fault(
         None, "full load at 799 MHz and 17 W", changed(gpu_state="wedged"), old_hardware, pretended=True

@@ -138,8 +138,8 @@ def meminfo(facts: dict[str, Any]) -> str:
         ("SwapTotal", 16777212),
         ("SwapFree", memory.get("swap_free_kb", 16777212)),
         ("Shmem", 10240),
-        ("CmaTotal", 131072),
-        ("CmaFree", 120000),
+        ("CmaTotal", memory.get("cma_kb", 131072)),
+        ("CmaFree", min(120000, memory.get("cma_kb", 120000))),
     )
     return "".join("%-15s %10d kB\n" % (name + ":", size_kb) for name, size_kb in rows)
 

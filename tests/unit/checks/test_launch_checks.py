@@ -279,6 +279,12 @@ def test_an_image_for_another_processor(found, spark):
     assert only(found(changes=image(spark, architecture="amd64")), "IMG-002").node == "beta"
 
 
+def test_of_an_image_for_another_processor_nobody_says_that_it_runs_no_python(found, spark):
+    silent = Unread(unread="neither python3 nor python starts in the image")
+    findings = found(changes=image(spark, architecture="amd64", inside=silent))
+    assert {one.code for one in findings} == {"IMG-002"}
+
+
 def test_an_image_without_the_engine(found, spark):
     inside = spark().image.inside.model_copy(update={"vllm_version": None})
 

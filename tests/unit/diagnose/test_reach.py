@@ -68,6 +68,19 @@ def test_what_another_check_condemns_is_not_tried(two):
     assert {one.subnet for one in before} - {one.subnet for one in after} == {"127.0.78.0/24"}
 
 
+def test_an_address_that_two_nodes_have_leads_anywhere_and_is_not_tried(loopback, spark):
+    lab = loopback("alpha", "beta", "gamma")
+    from sparkcluster import topology
+
+    taken = {"enp1s0f1np1": "127.0.77.13/24", "enP2p1s0f1np1": "127.0.78.12/24"}
+    lab.facts["beta"] = spark(taken, management="192.168.86.12/24")
+    built = topology.build(lab.spec, lab.facts)
+    tried = {(one.source, one.target) for one in pairs(lab.spec, lab.facts, built) if one.subnet == "127.0.77.0/24"}
+    assert tried == set()
+    other = {(one.source, one.target) for one in pairs(lab.spec, lab.facts, built) if one.subnet == "127.0.78.0/24"}
+    assert len(other) == 6
+
+
 def test_no_large_packet_where_the_two_ends_differ_in_mtu(loopback, spark):
     lab = loopback("alpha", "beta")
     lab.facts["beta"] = spark(
