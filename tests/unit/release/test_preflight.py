@@ -133,7 +133,8 @@ def test_an_image_that_was_never_asked_is_asked_and_nothing_is_kept_on_the_node(
     first = found(fresh())
     assert first.facts["alpha"].image.inside.vllm_version == "0.18.0"
     asked = [request for host in found.hosts.values() for program, request in host.requests if program == "image"]
-    assert [request["keep"] for request in asked] == [False, False]
+    # one, or both where they were asked before either had answered
+    assert {request["keep"] for request in asked} == {False}
     assert list((cache / "images").iterdir())
 
     second = found(fresh())
