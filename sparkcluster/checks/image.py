@@ -11,6 +11,7 @@ from sparkcluster.checks.compare import listed, odd_ones
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.facts.engine import builds, engine_of, has_token
 from sparkcluster.facts.model import EngineFacts, Image, Unread
+from sparkcluster.spec import flags as vllm_flags
 from sparkcluster.topology import parallel
 
 ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}
@@ -238,16 +239,13 @@ def flags(context: Context) -> Iterator[Seen]:
             if value is None or {name, f"no-{name}"} & known or name.removeprefix("no-") in known:
                 continue
             near = get_close_matches(name, known, n=1)
+            other = f"write {near[0]} in place of {written}" if near else f"take {written} out, or use another image"
             yield Seen(
                 "error",
                 nodes,
                 f"the image knows no flag --{name}",
                 f"args.{written} of playbook {playbook.name}",
-                (
-                    f"write {near[0]} in place of {written} in args of the playbook"
-                    if near
-                    else f"take {written} out of args of the playbook, or use an image that knows it",
-                ),
+                (vllm_flags.GONE.get(name, f"{other} in args of the playbook"),),
                 ("args", written),
             )
 

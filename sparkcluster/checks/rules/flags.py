@@ -23,7 +23,10 @@ def unknown(context: Context) -> Iterator[Seen]:
     """
     about = served(context)
     for name, at in _named(about):
-        if flags.find(name) is not None or _asked(context, name) is True:
+        asked = _asked(context, name)
+        # An image that was asked and does not know it is IMG-007, which looks at args.
+        told = asked is False and at[0] == "args" and about.playbook.command is None
+        if flags.find(name) is not None or asked is True or told:
             continue
         near = flags.near(name)
         gone = flags.GONE.get(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sparkcluster import checks, topology
 from sparkcluster.facts import Unread, Weights
 
 from .conftest import told
@@ -250,3 +251,13 @@ def test_no_room_for_weights_that_are_missing(see, spark):
     # Of a directory of the user's own nobody knows on which disk it lies.
     model = {"model": {"path": "/w"}}
     assert told(see({**everywhere(), "beta": absent}, playbook=model)) == [("MDL-001", "info", "beta")]
+
+
+def test_a_flag_that_no_vllm_knows_is_told_once_by_the_image_or_else_by_the_table(spark, cluster, image):
+    spec = cluster({"solo": "h"}, playbook={"args": {"max-modell-len": 4096}})
+    facts = {"solo": spark().model_copy(update=image(inside={"flags": FLAGS}))}
+    unasked = {"solo": spark().model_copy(update={"image": None})}
+    asked = [one for one in checks.run_checks(spec, facts, topology.build(spec, facts)) if one.severity == "error"]
+    assert told(asked) == [("IMG-007", "error", None)]
+    before = [one for one in checks.run_checks(spec, unasked, topology.build(spec, unasked)) if one.severity == "error"]
+    assert told(before) == [("SPEC-003", "error", None)]

@@ -1,0 +1,100 @@
+"""What holds for every check: unread facts are findings, crashes are findings, and pages say what they should."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster import topology
+from sparkcluster.checks.registry import CATALOGUE, Check, Context, Seen, run
+from sparkcluster.facts import Facts, Unread
+
+from .conftest import rails, told
+
+MINE = [one for code, one in CATALOGUE.items() if code.startswith(("NET-0", "HOST-", "IMG-", "MDL-"))]
+OF_FACTS = [one for one in MINE if one.stage == "facts"]
+
+
+@pytest.mark.parametrize("one", OF_FACTS, ids=lambda one: one.code)
+def test_every_check_says_why_what_mends_it_and_who_says_so(one):
+    assert one.title
+    assert not one.title.endswith(".")
+    assert 30 < len(one.why) < 200
+    assert not one.why.endswith(".")
+    assert one.remedy
+    assert one.source
+    assert set(one.needs) <= set(Facts.model_fields)
+
+
+@pytest.mark.parametrize(
+    "field", ["os", "memory", "disks", "listeners", "weights", "hcas", "remove_ipc", "image", "driver"]
+)
+def test_a_reading_that_failed_is_one_finding_that_names_who_needed_it(see, field):
+    findings = see({"beta": {field: Unread(unread="it hung")}})
+    (unread,) = [one for one in findings if one.code == "FACT-001"]
+    assert told([unread]) == [("FACT-001", "warning", "beta")]
+    assert unread.seen == "it hung"
+    needing = [one.code for one in OF_FACTS if field in one.needs]
+    assert needing
+    assert all(code in unread.why for code in needing)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"docker": Unread(unread="connection refused"), "image": Unread(unread="connection refused"),
+          "ranks": Unread(unread="connection refused")}, "HOST-001"),
+        ({"gpus": Unread(unread="exit 6"), "driver": Unread(unread="exit 6"), "cuda": Unread(unread="exit 6")}, "HOST-003"),
+    ],
+)  # fmt: skip
+def test_what_a_check_says_itself_is_not_told_twice(see, changes, code):
+    assert told(see({"beta": changes})) == [(code, "error", "beta")]
+
+
+def test_what_nobody_needs_is_not_told(see, spark):
+    bare = {key: Unread(unread="not here") for key in ("docker", "gpus", "driver", "memory", "image", "ranks")}
+    own = {**bare, "image": None, "engine": spark().image.inside, "memory": spark().memory}
+    assert see({"me": own}, names=("me",), runtime={"kind": "process"}, playbook={"image": None}) == []
+    lone = {key: Unread(unread="not here") for key in ("hcas", "interfaces")}
+    assert see({"solo": lone}, names=("solo",)) == []
+
+
+def test_a_check_that_crashes_stops_no_other_and_takes_what_it_had_said_with_it(spark, cluster):
+    def crashes(_context):
+        yield Seen("error", "a", "half a truth", "x")
+        raise ZeroDivisionError
+
+    spec, facts = cluster({"a": "h"}), {"a": spark(rails(11), gpus=())}
+    context = Context(spec, facts, topology.build(spec, facts))
+    findings = run(context, [Check("NET-999", "it holds", "because", crashes), CATALOGUE["HOST-003"]])
+    assert told(findings) == [("HOST-003", "error", "a"), ("NET-999", "warning", None)]
+    assert "the check itself failed" in findings[1].summary
+
+
+@pytest.mark.parametrize("scope", ["node", "container", "interconnect"])
+def test_a_check_is_about_the_nodes_of_its_scope(spark, cluster, scope):
+    def nothing(_context):
+        return ()
+
+    one = Check("NET-999", "it holds", "because", nothing, needs=("os",), scope=scope)
+    unread = {"os": Unread(unread="gone")}
+    for kind, hosts in (("docker", {"a": "h"}), ("process", {"a": "h"}), ("docker", {"a": "h", "b": "i"})):
+        facts = {name: spark(rails(at), **unread) for at, name in enumerate(hosts, 11)}
+        spec = cluster(hosts, runtime={"kind": kind}, playbook={"image": None if kind == "process" else "i"})
+        findings = run(Context(spec, facts, topology.build(spec, facts)), [one])
+        about = scope == "node" or (scope == "container" and kind == "docker") or len(hosts) > 1
+        assert len(findings) == (len(hosts) if about else 0)
+
+
+def test_findings_are_softened_by_playbook_and_inventory(see):
+    lost = {"beta": {"infiniband_devices": False}}
+    (ignored,) = see(lost, ignore=["NET-010"])
+    assert told([ignored]) == [("NET-010", "warning", "beta")]
+    allow = [{"code": "NET-010", "reason": "runs over TCP here"}]
+    (allowed,) = see(lost, playbook={"allow": allow})
+    assert told([allowed]) == [("NET-010", "warning", "beta")]
+    assert allowed.why.endswith("; the playbook accepts it: runs over TCP here")
+    warned = {"beta": {"driver_module": "580.126.09"}}
+    (softer,) = see(warned, playbook={"allow": [{"code": "HOST-015", "reason": "we reboot tonight"}]})
+    assert softer.severity == "info"
+    assert see(warned, ignore=["HOST-015"])[0].severity == "warning"
+    assert see(lost, ignore=["NET-999"])[0].severity == "error"
