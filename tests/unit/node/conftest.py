@@ -28,7 +28,8 @@ class FakeMachine(Machine):
     def run(self, argv: list[str], limit_s: float = 3.0) -> tuple[int, str]:
         self.ran.append(argv)
         line = " ".join(argv)
-        for start, answer in self.case.get("programs", {}).items():
+        programs = self.case.get("programs", {})
+        for start, answer in sorted(programs.items(), key=lambda each: -len(each[0])):
             if answer is not None and line.startswith(start):
                 if "unread" in answer:
                     raise Unreadable(answer["unread"])

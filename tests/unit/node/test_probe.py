@@ -94,6 +94,24 @@ def test_what_hangs_is_left_behind(make_machine: Any, monkeypatch: pytest.Monkey
     assert facts.probe_s < 5
 
 
+def test_a_resolver_that_hangs_costs_one_name_and_little_time(
+    make_machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_NAME_S", 0.2)
+    monkeypatch.setattr(probe, "_GRACE_S", 0.0)
+    machine = make_machine("founders-p1")
+    release = threading.Event()
+    known = machine.resolve
+    monkeypatch.setattr(
+        machine, "resolve", lambda name: known(name) if name == "spark-1a2b" else release.wait(30) and []
+    )
+    facts = parse("spark", probe.gather(machine.case["request"], machine))
+    release.set()
+    assert facts.names == {"spark-1a2b": ("127.0.1.1",), "spark-3c4d.local": Unread(unread="no answer within 0.2 s")}
+    assert facts.probe_s < 5
+    assert facts.docker.version == "29.1.3"  # type: ignore[union-attr]
+
+
 def test_a_lease_that_is_held_is_told_and_not_taken(make_machine: Any) -> None:
     machine = make_machine("serving")
     state_dir = "/home/nvidia/.local/state/sparkcluster"
