@@ -20,10 +20,10 @@ def garbage(text: str) -> str | None:
     said = text.strip()
     if len(said) < SHORT:
         return None
-    if len(set(said)) <= 2:
-        return f"one character over and over: {said[:24]!r}"
     if said.count("�") >= max(4, len(said) // 10):
         return f"bytes that are no text: {said[:24]!r}"
+    if len(set(said)) <= 2:
+        return f"one character over and over: {said[:24]!r}"
     words = re.findall(r"\w+|[^\w\s]+", said)
     word, times = collections.Counter(words).most_common(1)[0]
     if len(words) >= WORDS and times >= SHARE * len(words):

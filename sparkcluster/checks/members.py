@@ -24,11 +24,11 @@ def ranks(context: Context) -> Iterator[Seen]:
     """
     told = {found.rank.group for found in causes(context)}
     for group, ended in _by_group(context).items():
-        killed = [one for one in ended if one[1].exit_code in KILLED]
-        if (group in told and not killed) or (not killed and _false_success(ended)):
+        # Nobody but a person or the kernel does either: whatever else ended then ended because of it.
+        taken = [one for one in ended if one[1].exit_code in KILLED or one[1].state == "gone"]
+        if not taken and (group in told or _false_success(ended)):
             continue
-        missing = [one for one in ended if one[1].state == "gone"]
-        for name, rank in killed or missing or ended[:1]:
+        for name, rank in taken or ended[:1]:
             others = [f"{other}: {one.state}" for other, one in groups(context).get(group, []) if other != name]
             what = KILLED.get(rank.exit_code or 0) or {"gone": "its container is gone"}.get(rank.state)
             what = what or f"it ended with exit code {rank.exit_code}"
@@ -152,7 +152,7 @@ def false_success(context: Context) -> Iterator[Seen]:
     """The API server of vLLM exits with 0 after its engine died, so whatever restarts on failure does nothing."""
     told = {found.rank.group for found in causes(context)}
     for group, ended in _by_group(context).items():
-        if group in told or any(rank.exit_code in KILLED for _, rank in ended):
+        if group in told or any(rank.exit_code in KILLED or rank.state == "gone" for _, rank in ended):
             continue
         for name, line in _false_success(ended).items():
             remedy = (f"{LOGS} {name}", f"{DOWN}, then {UP}")

@@ -45,7 +45,8 @@ else stands in the engines' logs. Look through it before you show it to others.
 """
 
 # A variable, key or argument whose value nobody else is to see.
-_NAME = r"[A-Za-z0-9_.-]*(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?-?KEY|ACCESS_?KEY|PRIVATE_?KEY)"
+_WORDS = "TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?-?KEY|ACCESS_?KEY|PRIVATE_?KEY"
+_NAME = rf"[A-Za-z0-9_.-]{{0,40}}(?:{_WORDS})"
 _SECRET_NAME = re.compile(rf"(?i)^{_NAME}S?$")
 # Settings that carry such a word and no secret.
 _HARMLESS = re.compile(

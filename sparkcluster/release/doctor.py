@@ -277,7 +277,7 @@ def ask(host: Host, group: str, endpoint: Endpoint, verify: Verify, limit_s: flo
     try:
         with stream(host, "ask", ask_request(endpoint, short)) as running:
             for line in running.lines(limit_s + ROUND_TRIP_S):
-                document = json.loads(line)
+                document = _document(line)
                 if document.get("text") or document.get("reasoning"):
                     first = first or time.monotonic() - began
                     said += document.get("text") or ""
@@ -305,3 +305,10 @@ def ask(host: Host, group: str, endpoint: Endpoint, verify: Verify, limit_s: flo
         return dataclasses.replace(
             reply, ttft_s=first, text=said or thought, problem=kind, message=str(failed).partition("\n")[0]
         )
+
+
+def _document(line: bytes) -> dict[str, Any]:
+    document = json.loads(line)
+    if not isinstance(document, dict):
+        raise ValueError(f"no document: {document!r}")  # noqa: TRY004 - told as every other line that is none
+    return document

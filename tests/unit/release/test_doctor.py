@@ -1,0 +1,164 @@
+"""``doctor``: one look, one real answer, everything within its limit, and whatever fails keeps nobody from the rest."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from sparkcluster.errors import CommandTimeout, HostTimeout
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.release.doctor import Options, ask, doctor
+from sparkcluster.release.serving import recorded_endpoint
+from sparkcluster.report import Silent
+from sparkcluster.spec.playbook import Verify
+
+DONE = {"content": "12 * 17 is 204.", "reasoning": "", "finish_reason": "stop", "usage": {"completion_tokens": 9},
+        "ttft_s": 0.2, "total_s": 0.6, "status": 200}  # fmt: skip
+
+
+def looked(one, name, **changes):
+    """What the look program would say of a node where the ranks of ``one`` run."""
+    ranks = [
+        {"name": rank.name, "state": rank.state, "labels": rank.labels, "log": {"first": ["Application startup complete."]},
+         "launcher": {"role": "head" if name == "alpha" else "worker", "members": ["192.168.177.11", "192.168.177.12"],
+                      "group": "default", "engine": ["vllm", "serve", "m"]}}
+        for rank in one.facts[name].ranks
+    ]  # fmt: skip
+    head = {"health": 200, "ray": {"192.168.177.11": True, "192.168.177.12": True}} if name == "alpha" else {}
+    return {"ranks": ranks, "gpus": [], "traffic": [], **head, **changes}
+
+
+@pytest.fixture
+def told(world):
+    """``told(world, ask=…, programs={node: {program: answer}})``: the diagnosis."""
+
+    def run(one, *, answer=None, programs=None, timeout_s=30.0):
+        hosts = {}
+        for name, facts in one.facts.items():
+            hosts[name] = FakeHost(name)
+            probed = facts.model_dump(mode="json")
+            own = {
+                "probe": lambda _, said=probed: {**said, "clock_s": time.time()},
+                "look": looked(one, name),
+                "ask": answer or [{"text": "12 * 17"}, {"done": DONE}],
+                **(programs or {}).get(name, {}),
+            }
+            for program, said in own.items():
+                hosts[name].program(program, said if callable(said) else lambda _, s=said: s)
+        found = doctor(Fleet(hosts), one.spec, Options(timeout_s), Silent())
+        return found, hosts
+
+    return run
+
+
+def served(one):
+    plan = one.plan(3)
+    return one.run(plan).record(plan, 3)
+
+
+def codes(found):
+    return {(one.code, one.node) for one in found.findings if one.severity != "info"}
+
+
+def test_a_healthy_cluster_is_told_in_one_line(told, world):
+    found, hosts = told(served(world()))
+    assert (found.ok, codes(found)) == (True, set())
+    assert found.verdict().startswith("atlas serves Qwen/Qwen3-8B, first token after 0.20 s, 20.0 tokens/s, 2 nodes, ")
+    document = found.as_json()
+    assert document["ok"] is True
+    assert set(document["nodes"]) == {"alpha", "beta"}
+    assert document["running"]["replies"]["default"]["text"] == DONE["content"]
+    assert document["running"]["nodes"]["alpha"]["ranks"][0]["log_lines"] == 1
+    # What is asked of nodes changes nothing on them.
+    assert {program for host in hosts.values() for program, _ in host.requests} == {"probe", "look", "ask"}
+    assert all(not host.files for host in hosts.values())
+
+
+def test_the_kernels_log_is_asked_for_and_ranks_by_their_state_directory(told, world):
+    _, hosts = told(served(world()))
+    requests = dict(hosts["beta"].requests)
+    assert requests["probe"]["kernel_log"] is True
+    assert requests["look"]["state_dir"] == "/home/nvidia/.local/state/sparkcluster"
+    assert requests["look"]["secrets_file"] == "secrets.env"
+    assert 0 < requests["look"]["interval_s"] <= 3
+
+
+def lost(error):
+    def fail(_request):
+        raise error
+
+    return fail
+
+
+def test_an_unreachable_node_is_one_finding_and_the_others_are_asked(told, world):
+    gone = lost(HostTimeout("beta: no answer within 10 s", node="beta"))
+    found, hosts = told(served(world()), programs={"beta": {"probe": gone}})
+    assert codes(found) == {("SSH-003", "beta")}
+    assert found.running.replies["default"].ttft_s == 0.2
+    assert [program for program, _ in hosts["beta"].requests] == ["probe"]
+    assert "unread" in found.as_json()["nodes"]["beta"]
+
+
+def test_a_node_that_cannot_be_looked_at_is_said(told, world):
+    hung = lost(CommandTimeout("beta did not end within 9 s", node="beta"))
+    found, _ = told(served(world()), programs={"beta": {"look": hung}})
+    assert codes(found) == {("RUN-022", "beta")}
+    assert found.ok
+
+
+def test_a_frozen_engine_keeps_nobody_longer_than_the_limit(told, world):
+    frozen = threading.Event()
+    began = time.monotonic()
+    found, _ = told(served(world()), programs={"alpha": {"ask": lambda _: frozen.wait(30) and {}}}, timeout_s=5)
+    assert time.monotonic() - began < 9
+    assert codes(found) == {("RUN-002", "alpha")}
+    assert found.running.replies["default"].problem == "timeout"
+    assert set(found.running.looks) == {"alpha", "beta"}
+    frozen.set()
+
+
+def test_ranks_without_a_record_are_asked_by_their_launchers(told, world):
+    one = world()
+    found, hosts = told(one.run(one.plan(3)))
+    request = dict(hosts["alpha"].requests)["ask"]
+    assert request["endpoint"] == "http://127.0.0.1:8000/v1"
+    assert codes(found) == {("RUN-019", None)}
+
+
+def test_nothing_runs(told, world):
+    found, hosts = told(world())
+    assert codes(found) == {("RUN-001", None)}
+    assert not found.ok
+    assert "does not serve" in found.verdict()
+    assert "ask" not in {program for host in hosts.values() for program, _ in host.requests}
+
+
+def test_a_look_that_makes_no_sense_is_a_finding(told, world):
+    found, _ = told(served(world()), programs={"beta": {"look": {"ranks": 7}}})
+    assert codes(found) == {("RUN-022", "beta")}
+
+
+@pytest.fixture
+def question(world):
+    one = served(world())
+    return recorded_endpoint(one.facts["alpha"].release.record, "default")
+
+
+@pytest.mark.parametrize(
+    ("lines", "ttft", "problem", "text"),
+    [
+        ([{"reasoning": "hm"}, {"done": {**DONE, "content": "", "reasoning": "hm"}}], True, None, "hm"),
+        ([{"done": {**DONE, "content": "", "tool_calls": [{"name": "f"}]}}], True, None, ""),
+        ([{"done": {**DONE, "content": "", "ttft_s": None}}], False, None, ""),
+        ([{"text": "one "}, {"error": {"kind": "timeout", "message": "late"}}], True, "timeout", "one "),
+        ([{"error": {"kind": "engine-dead", "message": "500"}}], False, "engine-dead", ""),
+        ([{"text": "one "}], True, "lost", "one "),
+    ],
+)
+def test_life_is_the_first_token_of_any_field(lines, ttft, problem, text, question):
+    host = FakeHost("alpha").program("ask", lambda _: lines)
+    reply = ask(host, "default", question, Verify(), 5)
+    assert (reply.ttft_s is not None, reply.problem, reply.text) == (ttft, problem, text)
