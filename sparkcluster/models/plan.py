@@ -9,7 +9,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.models import started, weights
 from sparkcluster.models.config import ModelConfig, parse
 from sparkcluster.models.fit import GIB, HOST_BYTES, Fit, Machine, fit
-from sparkcluster.models.source import Source
+from sparkcluster.models.given import Source
 from sparkcluster.models.weights import Weights
 from sparkcluster.spec.playbook import Playbook
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import http.client
 import json
 import os
@@ -21,6 +20,7 @@ from typing import Any
 
 from sparkcluster.errors import UsageError
 from sparkcluster.models import safetensors
+from sparkcluster.models.given import Source
 from sparkcluster.models.safetensors import Tensor
 
 CONFIG_LIMIT = 16_000_000
@@ -29,21 +29,6 @@ PIECE_BYTES = 1 << 16
 TIMEOUT_S = 30
 AT_ONCE = 8
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Source:
-    """What was read of a model.
-
-    Attributes:
-        name: directory, file or repository.
-        config: its config.json.
-        tensors: of its safetensors files; None where there is nothing but the config.
-    """
-
-    name: str
-    config: Any
-    tensors: tuple[Tensor, ...] | None
 
 
 def local(path: Path) -> Source:

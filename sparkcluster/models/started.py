@@ -19,6 +19,9 @@ BATCHED_TOKENS = 8192
 SEQUENCES = 4
 """Sequences at once that are planned for where --max-num-seqs is not said: a Spark serves 1 to 4 well."""
 
+AUTO = "auto"
+UTILIZATION = "gpu-memory-utilization"
+
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -74,9 +77,8 @@ def utilization(playbook: Playbook, version: Version) -> float:
     Raises:
         UsageError: it is no fraction.
     """
-    for name in ("gpu-memory-utilization", "gpu_memory_utilization"):
-        value = playbook.args.get(name)
-        if value is None or value == AUTO:
+    for name, value in playbook.args.items():
+        if name.replace("_", "-") != UTILIZATION or value is None or value == AUTO:
             continue
         try:
             number = float(value)  # type: ignore[arg-type]
@@ -88,12 +90,9 @@ def utilization(playbook: Playbook, version: Version) -> float:
     return 0.92 if version >= (0, 21) else 0.9
 
 
-AUTO = "auto"
-
-
 def wants_auto(playbook: Playbook) -> bool:
     """Whether the playbook leaves --gpu-memory-utilization to ``fit``."""
-    return any(playbook.args.get(name) == AUTO for name in ("gpu-memory-utilization", "gpu_memory_utilization"))
+    return any(name.replace("_", "-") == UTILIZATION and value == AUTO for name, value in playbook.args.items())
 
 
 def cpu_pool_bytes(playbook: Playbook) -> int | None:

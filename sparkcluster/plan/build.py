@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from sparkcluster.facts.engine import engine_of, family, has_token
 from sparkcluster.facts.model import Facts, Image, Unread, read
-from sparkcluster.plan import docker, environment, image, launcher, process, vllm
+from sparkcluster.plan import docker, environment, image, launcher, memory, process, vllm
 from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan
 from sparkcluster.spec import Spec
 from sparkcluster.topology import parallel
@@ -44,6 +44,7 @@ def build(
     Raises:
         PlanError: nothing that makes sense can be run.
     """
+    spec = memory.settled(spec, facts, topology)
     ids = image.local_ids(spec, facts) if spec.inventory.runtime.kind == "docker" else {}
     maker = _Maker(spec, facts, topology, bring_ray, {**ids, **(images or {})})
     # Containers are named by release and labelled with the hash: the hash is over what they would be without.

@@ -1,0 +1,113 @@
+"""Whether the model fits, of each node's own memory and its own copy of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.errors import SparkclusterError, UsageError
+from sparkcluster.facts.engine import engine_of
+from sparkcluster.facts.model import Facts, Weights, read
+from sparkcluster.models import plan, started
+from sparkcluster.models.fit import GIB, Machine
+from sparkcluster.models.given import Source
+from sparkcluster.models.plan import Planned
+from sparkcluster.topology import parallel
+
+AT = ("args", "gpu-memory-utilization")
+
+
+@check(
+    "FIT-001",
+    "Weights and one request of full context fit the memory",
+    needs=("memory", "weights"),
+    source="vLLM: _check_enough_kv_cache_memory in vllm/v1/core/kv_cache_utils.py",
+    remedy="what `sparkcluster fit PLAYBOOK` advises: gpu-memory-utilization, max-model-len, or more Sparks",
+)
+def fits(context: Context) -> Iterator[Seen]:
+    """The engine loads for minutes and ends with `No available memory for the cache blocks`.
+
+    Computed as vLLM does it: what it may take, less the weights and what a step needs, has to hold one request of
+    max-model-len. Judged on nodes where the model lies, since its config.json says what it needs; on others nothing
+    is said. How it is computed, and how far that was off on real Sparks: docs/fit.md.
+    """
+    for name, facts, planned in _planned(context):
+        fit = planned.fit
+        if fit.layout.least_bytes <= fit.pool_bytes:
+            continue
+        memory = read(facts.memory)
+        yield Seen(
+            "error",
+            name,
+            f"{context.spec.playbook.model.label} does not fit {name}",
+            f"{fit.problems[0]}; {(memory.total_bytes if memory else 0) / GIB:.1f} GiB in all",
+            fit.advice or ("sparkcluster fit PLAYBOOK   says what takes how much",),
+            at=AT if AT[1] in context.spec.playbook.args else None,
+        )
+
+
+@check(
+    "FIT-002",
+    "What fit knows, it knows of this model",
+    severity="info",
+    needs=("weights",),
+    remedy="read `GPU KV cache size` in the engine's log; sparkcluster logs INVENTORY shows it",
+)
+def known(context: Context) -> Iterator[Seen]:
+    """Whether it fits is not known before it starts, as the model's layers remember in a way that is not known here.
+
+    That is no fault of the model: only that nothing is said of its memory.
+    """
+    told = set()
+    for name, facts in context.facts.items():
+        weights = read(facts.weights) if facts.weights is not None else None
+        if not weights or weights.config is None:
+            continue
+        try:
+            _of_node(context, name, facts, weights)
+        except UsageError as error:
+            if error.message not in told:
+                told.add(error.message)
+                yield Seen(
+                    "info", name, f"whether the model fits is not known on {name}", error.message, (error.hint or "",)
+                )
+
+
+def _planned(context: Context) -> Iterator[tuple[str, Facts, Planned]]:
+    """Every node that a GPU's engine will run on, and of whose model enough is known."""
+    if started.cpu_pool_bytes(context.spec.playbook) is not None or started.wants_auto(context.spec.playbook):
+        return
+    for member in context.topology.members.values():
+        facts = context.facts[member.name]
+        weights = read(facts.weights) if facts.weights is not None else None
+        if weights is None or weights.config is None or read(facts.memory) is None:
+            continue
+        try:
+            yield member.name, facts, _of_node(context, member.name, facts, weights)
+        except UsageError:
+            continue  # FIT-002 tells it
+
+
+def _of_node(context: Context, name: str, facts: Facts, weights: Weights) -> Planned:
+    """The answer for one node.
+
+    Raises:
+        UsageError: the model is not known.
+    """
+    playbook = context.spec.playbook
+    nodes = next((one.size for one in context.topology.groups if name in one.names), 1)
+    try:
+        sizes = parallel.sizes(playbook, "", nodes)
+    except SparkclusterError:
+        sizes = parallel.Parallel(nodes, 1)  # the plan refuses it with its own words
+    memory = read(facts.memory)
+    total = memory.total_bytes if memory is not None else 0
+    engine = engine_of(facts)
+    return plan.playbook(
+        playbook,
+        Source(playbook.model.label, weights.config, None),
+        Machine(total, total, 0),
+        nodes=sizes.tensor * sizes.pipeline,
+        version=engine.vllm_version if engine is not None else None,
+        size_bytes=sum(file.size_bytes for file in weights.files if file.name.endswith(".safetensors")),
+    )

@@ -1,0 +1,88 @@
+"""FIT: whether the model that lies on a node fits its memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.facts.model import Memory, Unread, WeightFile, Weights
+
+GIB = 1 << 30
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "num_hidden_layers": 80,
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}
+
+
+def weights(gib, config=LLAMA):
+    file = WeightFile(name="model.safetensors", size_bytes=gib * GIB)
+    return Weights(path="/models/llama", config=config, files=(file,))
+
+
+def memory(gib):
+    size = gib * GIB
+    return Memory(
+        total_bytes=size, free_bytes=size, available_bytes=size, cached_bytes=0, swap_total_bytes=0, swap_free_bytes=0
+    )
+
+
+@pytest.fixture
+def fitted(see):
+    """``fitted(weights, playbook, memory=…, names=…)``: (code, severity, node) and seen of what FIT finds."""
+
+    def do(held, args=None, *, gib=121, names=("alpha",), **playbook):
+        changes = {name: {"weights": held, "memory": memory(gib)} for name in names}
+        written = {"args": {"gpu-memory-utilization": 0.85, **(args or {})}, "env": {}, **playbook}
+        return [one for one in see(changes, names=names, playbook=written) if one.code.startswith("FIT")]
+
+    return do
+
+
+def test_a_model_that_fits_is_not_spoken_of(fitted):
+    assert fitted(weights(60), {"max-model-len": 8192}) == []
+
+
+def test_a_model_too_large_is_an_error_with_what_to_change(fitted):
+    (found,) = fitted(weights(130), {"max-model-len": 8192})
+    assert (found.code, found.severity, found.node) == ("FIT-001", "error", "alpha")
+    assert "139.6 GB" in found.seen
+    assert "121.0 GiB in all" in found.seen
+    assert any("2 Sparks" in line for line in found.remedy)
+
+
+def test_the_same_model_fits_two(fitted):
+    assert fitted(weights(130), {"max-model-len": 8192}, names=("alpha", "beta")) == []
+
+
+def test_a_context_too_long_is_an_error_where_a_shorter_one_is_none(fitted):
+    (found,) = fitted(weights(80), {"max-model-len": 131072})
+    assert "one request of 131,072 tokens needs" in found.seen
+    assert any("set max-model-len to" in line or "set gpu-memory-utilization" in line for line in found.remedy)
+    assert fitted(weights(80), {"max-model-len": 16384}) == []
+
+
+def test_a_smaller_node_is_judged_by_its_own_memory(fitted):
+    assert fitted(weights(60), {"max-model-len": 8192}, gib=64)[0].code == "FIT-001"
+
+
+@pytest.mark.parametrize("held", [None, Unread(unread="no answer"), Weights(path=None)])
+def test_nothing_is_said_where_nothing_is_known(fitted, held):
+    assert fitted(held) == []
+
+
+def test_an_engine_on_a_cpu_takes_what_it_is_told(fitted):
+    assert fitted(weights(130), env={"VLLM_CPU_KVCACHE_SPACE": "1"}) == []
+
+
+@pytest.mark.parametrize(
+    "config", [{"model_type": "kimi_linear", **{k: v for k, v in LLAMA.items() if k != "model_type"}}, {}]
+)
+def test_a_model_that_is_not_known_is_told_for_information(fitted, config):
+    found = fitted(weights(60, config), names=("alpha", "beta"))
+    assert [(one.code, one.severity) for one in found] == [("FIT-002", "info")]

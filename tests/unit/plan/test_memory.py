@@ -1,0 +1,106 @@
+"""gpu-memory-utilization: auto."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster import topology
+from sparkcluster.errors import PlanError
+from sparkcluster.facts.model import WeightFile, Weights
+from sparkcluster.plan.build import build
+
+GIB = 1 << 30
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}
+
+
+@pytest.fixture
+def plan(spark, cluster):
+    """``plan(args, gib=…)``: what it makes of args, with weights of that size on the nodes; None for none."""
+
+    def do(args, *, gib: int | None = 16, names=("alpha",), config=LLAMA, memory=None):
+        files = (WeightFile(name="model.safetensors", size_bytes=(gib or 0) * GIB),)
+        weights = None if gib is None else Weights(path="/models/llama", config=config, files=files)
+        facts = {}
+        for number, name in enumerate(names, 11):
+            rails = {"enp1s0f0np0": f"192.168.177.{number}/24", "enP2p1s0f0np0": f"192.168.178.{number}/24"}
+            one = spark(rails=rails, management=f"192.168.86.{number}/24")
+            changed = one.memory.model_copy(update=memory or {})
+            facts[name] = one.model_copy(update={"weights": weights, "memory": changed})
+        hosts = {name: f"192.168.86.{number}" for number, name in enumerate(names, 11)}
+        spec = cluster(hosts, playbook={"args": args})
+        return build(spec, facts, topology.build(spec, facts), release=1)
+
+    return do
+
+
+def engine(made):
+    """The engine's command line."""
+    return next(iter(made.nodes.values())).containers[0].launcher["engine"]
+
+
+def utilization(made):
+    words = engine(made)
+    return float(words[words.index("--gpu-memory-utilization") + 1])
+
+
+AUTO = {"gpu-memory-utilization": "auto", "max-model-len": 32768, "max-num-seqs": 4}
+
+
+def test_auto_is_a_number_that_holds_the_sequences_asked_for(plan):
+    """16 GiB of weights, 4 x 32,768 tokens of 128 KiB: 16 GiB; and what a step needs, of 121 GiB."""
+    assert 0.27 < utilization(plan(AUTO)) < 0.33
+
+
+@pytest.mark.parametrize(
+    ("changed", "more"),
+    [({"max-num-seqs": 8}, True), ({"max-model-len": 8192}, False), ({"kv-cache-dtype": "fp8"}, False)],
+)
+def test_it_follows_context_sequences_and_dtype(plan, changed, more):
+    assert (utilization(plan({**AUTO, **changed})) > utilization(plan(AUTO))) is more
+
+
+def test_it_does_not_follow_what_is_free(plan):
+    busy = plan(AUTO, memory={"free_bytes": GIB, "available_bytes": GIB, "cached_bytes": 90 * GIB})
+    assert busy.hash == plan(AUTO).hash
+
+
+def test_another_kernel_of_the_same_node_makes_the_same_plan(plan):
+    totals = [127_535_084 * 1024, 127_622_144 * 1024]
+    assert len({plan(AUTO, memory={"total_bytes": total}).hash for total in totals}) == 1
+
+
+def test_a_number_is_left_as_it_is(plan):
+    assert utilization(plan({**AUTO, "gpu-memory-utilization": 0.42})) == 0.42
+    assert utilization(plan({"gpu_memory_utilization": "auto"})) > 0
+
+
+def test_two_nodes_share_it(plan):
+    assert utilization(plan(AUTO, names=("alpha", "beta"))) < utilization(plan(AUTO))
+
+
+def test_before_the_model_is_there_it_is_refused_with_what_to_do(plan):
+    with pytest.raises(PlanError, match=r"auto of playbook qwen needs the model's config\.json") as caught:
+        plan(AUTO, gib=None)
+    assert "sparkcluster stage INVENTORY weights" in caught.value.hint
+    assert "gpu-memory-utilization: 0.85" in caught.value.hint
+
+
+def test_a_model_that_is_not_known_is_refused(plan):
+    with pytest.raises(PlanError, match="not known to fit") as caught:
+        plan(AUTO, config={**LLAMA, "model_type": "kimi_linear"})
+    assert "gpu-memory-utilization: 0.85" in caught.value.hint
+
+
+def test_what_does_not_fit_is_refused_with_advice(plan):
+    with pytest.raises(PlanError, match="does not fit with 64 requests at once"):
+        plan({**AUTO, "max-num-seqs": 64, "max-model-len": 131072})
