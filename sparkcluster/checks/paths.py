@@ -97,7 +97,7 @@ def jumbo(context: Context) -> Iterator[Seen]:
                 f"sudo ip link set {own.name} mtu {size}"
                 if own is not None and first.lost_at == "sent"
                 else f"set an MTU of {size + 216} on the switch port of {node or listed(ends)}: some count headers",
-                f"ping -M do -c 3 -s {size - 28} {first.target_address}   on {first.source}",
+                f"ping -M do -c 3 -W 1 -s {size - 28} {first.target_address}   on {first.source}",
             ),
         )
 

@@ -11,7 +11,7 @@ from sparkcluster.topology.model import Group
 
 TWIN_GBIT_S = 80.0  # below it a twin is slow; the lowest healthy figure seen is 92.6
 HALF_GBIT_S = 46.0
-HOT_PLUG_GBIT_S = (8.0, 20.0)  # about 13.2 a rail was seen
+HOT_PLUG_GBIT_S = (2.0, 20.0)  # about 13.2 a rail was seen; nothing else is known to slow RDMA that far
 BOTH_GBIT_S = 170.0  # 189.9 is the lowest healthy figure seen
 TCP_GBIT_S = 4.0  # NCCL over sockets gets 8 at least on a healthy rail
 SLOW_PING_MS = 0.8  # 0.28 is healthy, 1.0 was seen on a fabric that was reconfigured without a reboot

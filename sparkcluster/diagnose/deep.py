@@ -127,7 +127,7 @@ class _Run:
 
     def _no_collective(self, epoch: int | None) -> str | None:
         if not self.options.collective:
-            return "it was not asked for"
+            return "it was left out: what was found before has to be mended first"
         if self.unasked:
             return f"{next(iter(self.unasked))} cannot take part"
         reason = collective.why_not(self.spec, self.facts, self.topology)

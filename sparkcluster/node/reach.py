@@ -40,6 +40,8 @@ IP_PMTUDISC_PROBE = 3
 
 _HEAD = struct.Struct("!16sIH")
 _HEADERS_BYTES = 28  # IPv4 and UDP, or IPv4 and ICMP
+# What another machine told us, as opposed to what our own would not do.
+_TOLD = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.ECONNRESET}
 _STATES = {"01", "03"}  # established, SYN received: in /proc/net/tcp a connection that came this far
 
 Try = Dict[str, Any]
@@ -334,7 +336,7 @@ class Tries:
                 continue
             except OSError as error:
                 if self.rounds == len(RETRIES_S) or error.errno == errno.EMSGSIZE:
-                    self.settle(number, what, ok=False, seen=why(error), own=True)
+                    self.settle(number, what, ok=False, seen=why(error), own=error.errno not in _TOLD)
 
     def udp_from(self, address: str) -> socket.socket:
         """The socket that sends from ``address``."""
@@ -382,7 +384,8 @@ class Tries:
             pass
         except OSError as error:
             sock.close()
-            self.settle(one["id"], what, ok=False, seen=why(error), own=True)
+            # A refusal may come before connect returns.
+            self.settle(one["id"], what, ok=False, seen=why(error), own=error.errno not in _TOLD)
             return
         self.node.watch(sock, connected, write=True)
 

@@ -156,7 +156,7 @@ def test_what_never_left_its_node_is_that_nodes_own(found):
 def test_a_black_hole_for_large_packets_is_told_with_the_command_that_shows_it(found):
     finding = one(found(closed("beta", kinds=("jumbo",))), "NET-042", "beta")
     assert "packets of 9000 bytes" in finding.summary
-    assert "ping -M do -c 3 -s 8972 192.168.177.12   on alpha" in finding.remedy
+    assert "ping -M do -c 3 -W 1 -s 8972 192.168.177.12   on alpha" in finding.remedy
     symmetric = one(found(lambda *way: "target" if way[3] == "jumbo" else None), "NET-042", None)
     assert "between alpha and beta" in symmetric.summary
     three = found(

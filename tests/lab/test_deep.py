@@ -1,0 +1,289 @@
+"""What nodes reach of one another and what their links carry, on virtual Sparks with the real fault on one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import time
+
+import pytest
+
+from sparkcluster.checks import Context, run_stage
+from sparkcluster.diagnose.conversation import Conversation
+from sparkcluster.diagnose.deep import deep
+from sparkcluster.diagnose.hashes import hashes
+from sparkcluster.diagnose.reach import reach
+from sparkcluster.diagnose.schedule import Options
+from sparkcluster.gather import gather
+from sparkcluster.hosts.connect import connect
+from sparkcluster.release.lease import Lease
+from sparkcluster.report import Silent
+from sparkcluster.spec.load import load
+from sparkcluster.topology.build import build
+
+SHORT = Options(seconds=0.3, messages=50, collective=False)
+
+
+class Looked:
+    """A lab's spec, facts and topology, with an open fleet."""
+
+    def __init__(self, inventory, fleet, spec):
+        self.fleet = fleet
+        self.spec = spec
+        self.facts = gather(fleet, spec).facts
+        self.topology = build(spec, self.facts)
+
+    def reached(self):
+        found = reach(self.fleet, self.spec, self.facts, self.topology, Silent())
+        assert found.unasked == {}
+        return run_stage(Context(self.spec, self.facts, self.topology, reach=found), ("reach",))
+
+    def measured(self, options=SHORT, epoch=None):
+        found = deep(self.fleet, self.spec, self.facts, self.topology, Silent(), options=options, epoch=epoch)
+        context = Context(self.spec, self.facts, self.topology, measured=found)
+        return found, run_stage(context, ("deep",))
+
+    @contextlib.contextmanager
+    def lease(self):
+        inventory = self.spec.inventory
+        taken = Lease(self.fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operator="test")
+        with taken.acquire(list(self.facts)) as lease:
+            yield lease.epoch
+
+
+@contextlib.contextmanager
+def looking(lab):
+    spec = load(lab.inventory)
+    with connect(spec.inventory) as fleet:
+        yield Looked(lab.inventory, fleet, spec)
+
+
+@pytest.fixture
+def looked(lab):
+    with looking(lab) as one:
+        yield one
+
+
+def full(value):
+    return pytest.param(value, marks=pytest.mark.full)
+
+
+def told(findings):
+    return {(finding.code, finding.node) for finding in findings if finding.severity != "info"}
+
+
+def rule(spark, *rules):
+    for words in rules:
+        spark.run(["/usr/sbin/iptables", "-w", *words.split()])
+
+
+def follow(spark, command):
+    """Type a remedy, without sudo, which root needs not."""
+    spark.run(["sh", "-c", command.removeprefix("sudo ")])
+
+
+@pytest.fixture
+def rules(lab):
+    """Puts firewall rules on Sparks and takes all of them away again."""
+    yield rule
+    for spark in lab.sparks:
+        rule(spark, "-F INPUT")
+
+
+RAIL = {"left": "enp1s0f0np0", "right": "fast0"}
+TWIN = {"left": "enP2p1s0f0np0", "right": "fast1"}
+
+
+@pytest.mark.parametrize("node", [full("left"), "right"])
+def test_a_firewall_against_tcp_is_found_on_its_node_and_goes_with_the_remedy(lab, looked, rules, node):
+    assert looked.reached() == []
+    spark = lab.spark(node)
+    rules(spark, f"-A INPUT -i {RAIL[node]} -p tcp -j DROP", f"-A INPUT -i {TWIN[node]} -p tcp -j DROP")
+    findings = looked.reached()
+    assert told(findings) == {("NET-044", node)}
+    assert "port 6379 (Ray)" in findings[0].seen
+    for command in findings[0].remedy:
+        if command.startswith("sudo iptables"):
+            follow(spark, command)
+    assert looked.reached() == []
+
+
+@pytest.mark.parametrize("node", ["left", full("right")])
+def test_a_node_that_drops_all_of_the_other_is_named_and_not_the_other(lab, looked, rules, node):
+    rules(lab.spark(node), f"-A INPUT -i {RAIL[node]} -j DROP")
+    findings = looked.reached()
+    assert told(findings) == {("NET-041", node)}
+    assert "192.168.177.0/24" in findings[0].summary
+    assert "192.168.178.0/24" not in findings[0].summary
+
+
+def test_the_port_of_ray_alone_is_told_by_its_number(lab, looked, rules):
+    rules(lab.spark("left"), "-A INPUT -p tcp --dport 6379 -j REJECT")
+    findings = looked.reached()
+    assert told(findings) == {("NET-043", "left")}
+    assert "port 6379 (Ray)" in findings[0].summary
+
+
+@pytest.mark.parametrize("node", [full("left"), "right"])
+@pytest.mark.parametrize("filtered", [False, True], ids=["udp", "icmp"])
+def test_a_black_hole_for_large_packets_is_told_from_a_firewall(lab, looked, rules, node, filtered):
+    spark = lab.spark(node)
+    if filtered:
+        rules(spark, f"-A INPUT -i {RAIL[node]} -p udp -j DROP")
+        assert looked.reached() == []
+    rules(spark, f"-A INPUT -i {RAIL[node]} -m length --length 2000:65535 -j DROP")
+    findings = looked.reached()
+    # An ICMP echo is as large as what it answers, and two nodes see the same of each other.
+    assert told(findings) == {("NET-042", None if filtered else node)}
+    ping, source = re.match(r"(ping .*) {3}on (\w+)", findings[0].remedy[-1]).groups()
+    assert lab.spark(source).run(ping.split(), check=False, timeout_s=30).returncode != 0
+
+
+@pytest.mark.parametrize("rate", ["13gbit", full("200mbit")])
+def test_healthy_links_carry_what_they_should_and_a_slow_one_is_named(lab, looked, rate):
+    measured, findings = looked.measured()
+    assert told(findings) == set()
+    rates = {}
+    for one in measured.rates:
+        rates.setdefault(one.kind, []).append(one)
+    assert {kind: len(held) for kind, held in rates.items()} == {"tcp": 4, "rdma": 4, "rdma-both": 1}
+    assert all(one.gbit_s > 0.5 for one in measured.rates)
+    assert all(one.latency_ms < 5 for one in rates["tcp"])
+    assert {one.over for one in rates["rdma"]} == {"rocep1s0f0", "roceP2p1s0f0", "rocep1s0f1", "roceP2p1s0f1"}
+
+    lab.fault("right", "slow-link", rate)
+    _, findings = looked.measured()
+    assert told(findings) == {("NET-050", None)}
+    assert "left and right" in findings[0].summary
+    assert ("degraded after a hot-plug" in findings[0].summary) is (rate == "13gbit")
+    assert findings[0].remedy[0].startswith("reboot both nodes with the cable in")
+
+
+@pytest.mark.full
+def test_a_gid_that_moved_gives_no_result_though_the_program_ends_well(lab, looked):
+    lab.fault("right", "gid-shift", "rocep1s0f1")
+    measured, findings = looked.measured()
+    failed = [rate for rate in measured.rates if rate.gbit_s is None and rate.kind == "rdma"]
+    assert {rate.subnet for rate in failed} == {"192.168.177.0/24"}
+    assert all("no result row, exit code 0" in rate.seen for rate in failed)
+    assert ("NET-057", None) in told(findings)
+
+
+def left_over(spark):
+    """Programs of a measurement that still run on a Spark, and its containers."""
+    table = spark.run(["ps", "-eo", "args"]).stdout
+    programs = [line for line in table.splitlines() if line.startswith("ib_write_bw") or "boot=json.loads" in line]
+    return programs, spark.run(["docker", "ps", "-aq"]).stdout.split()
+
+
+def none_left(lab, limit_s=8):
+    until = time.monotonic() + limit_s
+    while any(left_over(spark) != ([], []) for spark in lab.sparks) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert {spark.name: left_over(spark) for spark in lab.sparks} == {spark.name: ([], []) for spark in lab.sparks}
+
+
+@pytest.mark.parametrize("doing", ["TCP to", full("RDMA to")])
+def test_ctrl_c_leaves_no_process_on_any_node(lab, cli, doing):
+    running = cli.start("preflight", lab.inventory, "--deep", "--json-lines")
+    line = running.wait_for('"measure"', timeout=30)
+    assert "about" in line, "the time is told before it begins"
+    running.wait_for(doing, timeout=30)
+    running.kill(signal.SIGINT)
+    done = running.wait(20)
+    assert done.code == 130, done
+    none_left(lab)
+
+
+def test_a_container_is_gone_with_who_started_it_and_the_next_run_removes_a_leftover(lab, looked):
+    host, spark = looked.fleet["left"], lab.spark("left")
+    image = looked.facts["left"].image.id
+    inventory = looked.spec.inventory
+    name = "sparkcluster-measure-test"
+    spark.run(["docker", "run", "--detach", "--name", name, "--entrypoint", "sleep", image, "300"])
+    argv = ["docker", "run", "--rm", "--name", name, "--entrypoint", "sleep", image, "300"]
+    request = {
+        "do": "contain", "state_dir": inventory.state_dir, "cluster": inventory.cluster, "name": name, "argv": argv,
+        "limit_s": 60,
+    }  # fmt: skip
+    with looked.lease() as epoch:
+        refused = Conversation(host, "measure", {**request, "epoch": epoch + 1}, silence_s=20)
+        assert "is over" in refused.answer()["failed"]
+        refused.end()
+        first = spark.run(["docker", "ps", "-q"]).stdout.split()
+        running = Conversation(host, "measure", {**request, "epoch": epoch}, silence_s=20)
+        assert running.answer() == {"alive": True}
+        running.answer()
+        second = spark.run(["docker", "ps", "-q"]).stdout.split()
+        assert len(second) == 1
+        assert second != first
+        running.end()
+    none_left(lab)
+
+
+def test_a_damaged_file_is_found_by_its_name(lab, looked):
+    weights = looked.facts["right"].weights
+    large = max(weights.files, key=lambda one: one.size_bytes)
+    path = f"{weights.path}/{large.name}"
+    spark = lab.spark("right")
+
+    def look():
+        found = hashes(looked.fleet, looked.facts, Silent())
+        assert found.unasked == {}
+        context = Context(looked.spec, looked.facts, looked.topology, hashes=found)
+        return run_stage(context, ("deep",))
+
+    assert look() == []
+    spark.run(["cp", "--remove-destination", "-L", path, "/root/kept"])
+    spark.run(["sh", "-c", f'printf x | dd of="$(readlink -f {path})" bs=1 seek=1000 conv=notrunc status=none'])
+    try:
+        (finding,) = look()
+        assert finding.code in {"MDL-020", "MDL-021"}
+        assert finding.node == ("right" if finding.code == "MDL-020" else None)
+        assert large.name in finding.summary
+    finally:
+        spark.run(["sh", "-c", f'cat /root/kept > "$(readlink -f {path})"'])
+    assert look() == []
+
+
+@pytest.mark.full
+class TestThree:
+    """Of three Sparks on a switch the one at fault is told from the two that are not."""
+
+    @pytest.fixture(scope="class")
+    def trio(self, make_lab):
+        return make_lab(3)
+
+    @pytest.mark.parametrize("node", ["spark-0001", "spark-0003"])
+    def test_the_slow_one_is_named(self, trio, clean, node):
+        clean(trio)
+        with looking(trio) as looked:
+            assert told(looked.measured()[1]) == set()
+            trio.fault(node, "slow-link", "13gbit")
+            _, findings = looked.measured()
+            clean(trio)
+        assert told(findings) == {("NET-050", node)}
+
+    @pytest.mark.parametrize("node", ["spark-0001", "spark-0002"])
+    def test_the_one_behind_a_small_switch_port_is_named(self, trio, clean, node):
+        clean(trio)
+        with looking(trio) as looked:
+            trio.fault(node, "path-mtu", "1500")
+            findings = looked.reached()
+            clean(trio)
+        assert told(findings) == {("NET-042", node)}
+
+
+@pytest.mark.full
+@pytest.mark.engine
+def test_the_real_image_gathers_over_all_ranks_and_leaves_no_container(make_lab, clean):
+    lab = make_lab(2, engine="vllm")
+    clean(lab)
+    with looking(lab) as looked, looked.lease() as epoch:
+        measured, findings = looked.measured(Options(seconds=0.3, messages=50), epoch=epoch)
+    (whole,) = [rate for rate in measured.rates if rate.kind == "collective"]
+    assert whole.gbit_s is not None, whole
+    assert whole.over == "Gloo", "no GPU here"
+    assert [(finding.code, finding.severity) for finding in findings] == [("NET-059", "info")]
+    none_left(lab)
