@@ -6,19 +6,20 @@ import dataclasses
 import re
 from typing import Any
 
-from sparkcluster.checks.registry import CATALOGUE, UNREAD, Stage
+from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, UNREAD, Stage
 from sparkcluster.findings import Severity
 
 STAGES: dict[Stage, str] = {
     "written": "what is written: `lint`, and everybody else",
     "facts": "what every node said of itself: `preflight`, `up`, `plan`, `doctor`",
-    "reach": "what the nodes reached of one another: `preflight`",
+    "reach": "what the nodes reached of one another: `preflight`, `up`",
     "deep": "what was measured between them: `preflight --deep`",
     "running": "a cluster that serves: `doctor`",
 }
 SUBJECTS = {
     "SSH": "Reaching a node",
     "FACT": "Readings",
+    "PLAN": "The plan",
     "NET": "Network",
     "HOST": "Hosts",
     "IMG": "Image",
@@ -136,6 +137,17 @@ ASKING = (
         "A reading that a check tells of by itself, as Docker's or the GPU's, is not told twice.",
         source="general",
         remedy="sparkcluster preflight INVENTORY --json shows what the node answered",
+    ),
+    Page(
+        UNPLANNED,
+        "error",
+        "facts",
+        "A plan can be made of what is there",
+        "Without a plan nothing can be started",
+        "The message says what is missing, as an address on a rail that the inventory names, or an argument that "
+        "this number of nodes cannot take.",
+        source="docs/inventory.md, docs/playbook.md",
+        remedy="what the message says",
     ),
     Page(
         "SPEC-001",

@@ -193,6 +193,7 @@ def run(context: Context, checks: Iterable[Check]) -> list[Finding]:
 
 
 UNREAD = "FACT-001"
+UNPLANNED = "PLAN-001"
 
 # Readings that fail with another one, which has a check of its own to say so.
 _FOLLOWS = {"image": "docker", "ranks": "docker", "driver": "gpus", "cuda": "gpus", "driver_module": "gpus"}

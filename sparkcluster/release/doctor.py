@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkcluster.checks import CATALOGUE, Context, run_stage
-from sparkcluster.checks.registry import Stage
+from sparkcluster.checks.registry import UNPLANNED, Stage
 from sparkcluster.errors import CommandFailed, NotServing, SparkclusterError
 from sparkcluster.facts.model import Facts, Unread, read
 from sparkcluster.facts.running import Look, RankSeen, Reply, Running
@@ -21,7 +21,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import call, stream
 from sparkcluster.launch.verify import Endpoint, answer, ask_request
 from sparkcluster.plan.build import SECRETS_FILE
-from sparkcluster.release.preflight import UNPLANNED, examine, ordered
+from sparkcluster.release.preflight import examine, ordered
 from sparkcluster.release.records import Holding, holding, newest
 from sparkcluster.release.serving import recorded_endpoint, recorded_groups
 from sparkcluster.report import Report, count

@@ -10,7 +10,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from sparkcluster.checks import CATALOGUE, Context, check_hosts, run_stage
-from sparkcluster.checks.registry import UNREAD, Stage
+from sparkcluster.checks.pages import pages
+from sparkcluster.checks.registry import UNPLANNED, Stage
 from sparkcluster.diagnose.hashes import hashes as ask_hashes
 from sparkcluster.diagnose.reach import reach as ask_reach
 from sparkcluster.errors import LeaseHeld, PlanError, SparkclusterError, UsageError
@@ -19,7 +20,7 @@ from sparkcluster.facts.measured import Measured
 from sparkcluster.facts.model import Facts, Image, Unread
 from sparkcluster.facts.reach import Reach
 from sparkcluster.findings import Finding, has_errors
-from sparkcluster.gather import CODES, Gathered, gather, look_inside
+from sparkcluster.gather import Gathered, gather, look_inside
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.probing import Answer
 from sparkcluster.release.cluster import assess, operator
@@ -29,9 +30,6 @@ from sparkcluster.spec import Spec
 from sparkcluster.staging.ray_wheel import cache_directory
 from sparkcluster.topology.build import build as build_topology
 from sparkcluster.topology.model import Topology
-
-UNPLANNED = "PLAN-001"
-"""Code of the finding that no topology or plan can be made of what is there."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,18 +113,13 @@ class Preflight:
         }
 
 
-def known_codes() -> set[str]:
-    """Every code that a preflight can report."""
-    return {*CATALOGUE, *CODES.values(), "SSH-010", UNREAD, UNPLANNED}
-
-
 def check_codes(codes: Iterable[str]) -> tuple[str, ...]:
     """``codes`` as they are written in the catalogue.
 
     Raises:
         UsageError: one is not known.
     """
-    known = known_codes()
+    known = pages()
     wanted = tuple(code.upper() for code in codes)
     for code in wanted:
         if code not in known:
