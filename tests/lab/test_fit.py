@@ -1,0 +1,238 @@
+"""What ``fit`` says of the KV cache, and then what vLLM logs: real configs, real safetensors, random weights.
+
+Every prediction is written to a file before the engine is started. The plain run starts the engine once, on the family
+that is hardest to predict; the full one on all of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import re
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sparkcluster.models import source
+from sparkcluster.models.config import parse
+from sparkcluster.models.kv import Engine, layout
+
+pytestmark = pytest.mark.engine
+
+HERE = Path(__file__).parent
+POOL = 1 << 30
+WITHIN = 0.02
+# No multiple of any block, so that a wrong block size shows.
+CONTEXT, BATCHED, SEQUENCES = 1100, 256, 4
+
+BASE = {
+    "vocab_size": 512,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 32,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": False,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+FAMILIES = {
+    "multi-head": {"model_type": "llama"},
+    "grouped": {"model_type": "qwen3", "num_key_value_heads": 1},
+    "sliding": {
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 14,
+        "sliding_window": 256,
+        "num_key_value_heads": 2,
+    },
+    "sliding and full by turns": {
+        "model_type": "gemma2",
+        "num_hidden_layers": 5,
+        "sliding_window": 128,
+        "num_key_value_heads": 2,
+        "query_pre_attn_scalar": 32,
+        "tie_word_embeddings": True,
+    },
+    "sliding alone": {"model_type": "mistral", "sliding_window": 512, "num_key_value_heads": 2},
+    "latent": {
+        "model_type": "deepseek_v2",
+        "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 128,
+        "v_head_dim": 128,
+        "q_lora_rank": None,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_shared_experts": 1,
+        "moe_intermediate_size": 64,
+        "first_k_dense_replace": 1,
+        "n_group": 1,
+        "topk_group": 1,
+    },
+    "delta net": {
+        "model_type": "qwen3_next",
+        "num_hidden_layers": 8,
+        "num_key_value_heads": 2,
+        "linear_num_key_heads": 4,
+        "linear_num_value_heads": 8,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "shared_expert_intermediate_size": 64,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    },
+    "Mamba 2": {
+        "model_type": "falcon_h1",
+        "mamba_d_ssm": 256,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 32,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 64,
+        "mamba_d_conv": 4,
+        "mamba_chunk_size": 64,
+        "num_key_value_heads": 2,
+    },
+    "Mamba 1": {
+        "model_type": "jamba",
+        "num_hidden_layers": 8,
+        "num_key_value_heads": 2,
+        "attn_layer_period": 4,
+        "attn_layer_offset": 2,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+        "num_experts": 2,
+        "num_experts_per_tok": 1,
+        "mamba_d_state": 16,
+        "mamba_d_conv": 4,
+        "mamba_expand": 2,
+        "mamba_dt_rank": 8,
+        "use_mamba_kernels": False,
+    },
+}
+PLAIN = ("delta net", 1)
+CASES = [(family, 1) for family in FAMILIES] + [("multi-head", 2), ("grouped", 2), ("latent", 2), ("delta net", 2)]
+
+ENV = {
+    "VLLM_CPU_KVCACHE_SPACE": str(POOL >> 30),
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+LOGGED = re.compile(r"KV cache size: ([\d,]+) tokens, Maximum concurrency for 1,100 tokens per request: ([\d.]+)x")
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """Tokens and requests of full context."""
+
+    tokens: int
+    concurrency: float
+
+    def near(self, other):
+        return abs(self.tokens - other.tokens) / other.tokens <= WITHIN
+
+
+@pytest.fixture(scope="module")
+def engine(make_lab):
+    """``engine(what, document)``: run fit_engine.py in a container of the real engine; what it wrote."""
+    lab = make_lab(1, engine="vllm")
+    image = yaml.safe_load(lab.playbook.read_text())["image"]
+    # The Spark's own disk, as its first process sees it.
+    folder = Path(f"/proc/{lab.sparks[0].pid}/root/root/fit")
+    folder.mkdir()
+    shutil.copy(HERE / "fit_engine.py", folder)
+
+    def run(what, document):
+        (folder / f"{what}.json").write_text(json.dumps(document))
+        env = [word for name, value in ENV.items() for word in ("--env", f"{name}={value}")]
+        argv = ["docker", "run", "--rm", "--network", "host", "--shm-size", "1g", "--cap-add", "SYS_NICE", *env]
+        argv += ["--volume", "/root/fit:/made", "--workdir", "/made", "--entrypoint", "nice", image]
+        argv += ["-n", "10", "python3", "fit_engine.py", what, f"{what}.json"]
+        done = lab.sparks[0].run(argv, check=False, timeout_s=400)
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"[-6000:]
+        return done.stdout + done.stderr
+
+    run.folder = folder
+    return run
+
+
+@pytest.fixture(scope="module")
+def made(engine, request):
+    """Directory of each family's checkpoint; only of those that this run starts."""
+    wanted = {item.callspec.params["family"] for item in request.session.items if item.path == request.path}
+    configs = {family: {**BASE, **copy.deepcopy(FAMILIES[family])} for family in sorted(wanted)}
+    engine("make", {f"/made/{family}": config for family, config in configs.items()})
+    return {family: engine.folder / family for family in configs}
+
+
+def predicted(path, ranks, *, block_size=None, **changed):
+    """What ``fit`` says, of the files alone; ``changed`` are keys of config.json that are read wrongly."""
+    read = source.local(path)
+    config = parse({**read.config, **changed}, str(path))
+    started = Engine(
+        CONTEXT,
+        device="cpu",
+        ranks=ranks,
+        sequences=SEQUENCES,
+        batched_tokens=BATCHED,
+        dtype="bfloat16",
+        state_dtype="float32",
+        block_size=block_size,
+    )
+    found = layout(config, started)
+    return Told(found.tokens(POOL), found.concurrency(POOL))
+
+
+@pytest.mark.parametrize(
+    ("family", "ranks"),
+    [pytest.param(*case, marks=[] if case == PLAIN else [pytest.mark.full]) for case in CASES],
+)
+def test_vllm_logs_what_was_predicted(engine, made, family, ranks):
+    path = made[family]
+    said = predicted(path, ranks)
+    note = path / f"predicted-{ranks}.json"
+    note.write_text(json.dumps(dataclasses.asdict(said)))
+    before = time.time()
+
+    log = engine(
+        "start",
+        {
+            "model": f"/made/{family}",
+            "skip_tokenizer_init": True,
+            "enforce_eager": True,
+            "dtype": "bfloat16",
+            "max_model_len": CONTEXT,
+            "max_num_seqs": SEQUENCES,
+            "max_num_batched_tokens": BATCHED,
+            "tensor_parallel_size": ranks,
+            # What it is by default depends on the processor.
+            "mamba_ssm_cache_dtype": "float32",
+        },
+    )
+    found = LOGGED.search(log)
+    assert found, log[-6000:]
+    logged = Told(int(found[1].replace(",", "")), float(found[2]))
+
+    assert note.stat().st_mtime <= before
+    assert said.near(logged), f"{family}, {ranks} ranks: predicted {said}, logged {logged}"
+    assert said.concurrency == pytest.approx(logged.concurrency, rel=WITHIN)
+    print(f"{family}, {ranks} ranks: predicted {said.tokens:,}, logged {logged.tokens:,}")
+    # Had fit read the heads wrongly, or taken another block, this would have shown.
+    if family != "latent":
+        heads = parse(source.local(path).config, family).kv_heads
+        assert not predicted(path, ranks, num_key_value_heads=heads * 4).near(logged)
+    if family not in ("delta net", "latent"):
+        assert not predicted(path, ranks, block_size=512).near(logged)

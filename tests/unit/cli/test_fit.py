@@ -1,0 +1,143 @@
+"""``sparkcluster fit``: what it shows, what it answers, and how it ends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sparkcluster.cli.main import guarded
+from sparkcluster.lab.engine.model import write_tiny_model
+
+LLAMA_8B = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}
+
+
+@pytest.fixture
+def fit(tmp_path, capsys, monkeypatch):
+    """``fit(*flags, config=…, **playbook)``: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def do(*flags, config=LLAMA_8B, **playbook):
+        (tmp_path / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+        written = {
+            "name": "mine",
+            "model": {"path": str(tmp_path)},
+            "image": "vllm/vllm-openai:v0.23.0",
+            "args": {"gpu-memory-utilization": 0.85, "max-model-len": 32768},
+            **playbook,
+        }
+        (tmp_path / "mine.yaml").write_text(json.dumps(written))
+        code = guarded(["fit", "mine.yaml", *flags])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return do
+
+
+def test_what_fits_is_shown_within_80_columns_without_colour(fit):
+    code, out, err = fit()
+    assert code == 0
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in out
+    bar = next(line for line in lines if line.startswith("|"))
+    assert len(bar) == 80
+    assert [sign for sign in "WrKhs.x" if sign in bar] == list("WrKhs.x")
+    assert "weights are estimated" in err
+
+
+def test_json_has_it_all_in_bytes_and_adds_up(fit):
+    code, out, _ = fit("--json")
+    told = json.loads(out)
+    memory = told["memory"]
+    assert (code, told["fits"], told["vllm_version"], told["context"]) == (0, True, "0.23", 32768)
+    parts = memory["weights_bytes"] + memory["runtime_bytes"] + told["kv_cache"]["bytes"]
+    assert parts == memory["budget_bytes"]
+    assert memory["weights_bytes"] == pytest.approx(16e9, rel=0.03)
+    assert told["kv_cache"]["bytes_per_token"] == pytest.approx(128 * 1024, rel=0.001)
+
+
+def test_what_does_not_fit_ends_with_1_and_what_to_change(fit):
+    code, out, err = fit("--memory-gb", "16")
+    assert code == 1
+    assert "error" not in out
+    assert "does not fit: weights of" in err
+    assert "hint: serve it on 2 Sparks" in err
+
+
+def test_the_other_way_round(fit):
+    """The smallest utilization for a context and a concurrency."""
+    _, out, _ = fit("--json", "--context", "131072", "--concurrency", "4")
+    smallest = json.loads(out)["smallest_gpu_memory_utilization"]
+    assert 0.6 < smallest < 0.7  # 16 GB, 4 x 17.2 GB and what a step needs, of 130.6 GB
+    code, out, _ = fit("--json", "--context", "131072", "--concurrency", "4", args={"gpu-memory-utilization": "auto"})
+    told = json.loads(out)
+    assert (code, told["gpu_memory_utilization"], told["gpu_memory_utilization_is_auto"]) == (0, smallest, True)
+
+
+def test_two_nodes_take_half_of_it_each(fit):
+    one, two = (json.loads(fit("--json", *flags)[1])["memory"]["weights_bytes"] for flags in ((), ("--nodes", "2")))
+    assert two == pytest.approx(one / 2, rel=0.01)
+
+
+def test_the_tensors_are_counted_where_they_lie(fit, tmp_path):
+    tiny = write_tiny_model(tmp_path / "tiny")
+    code, out, err = fit("--json", "--config", str(tiny), args={"max-model-len": 1024})
+    told = json.loads(out)
+    assert (code, err) == (0, "")
+    assert told["memory"]["weights_counted"]
+    assert told["memory"]["weights_bytes"] < (tiny / "model.safetensors").stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("flags", "config", "told"),
+    [
+        ((), "{", "holds no JSON"),
+        ((), {**LLAMA_8B, "num_hidden_layers": 10**40}, "num_hidden_layers must be"),
+        (("--nodes", "3"), LLAMA_8B, "32 attention heads"),
+        (("--config", "nowhere"), LLAMA_8B, "no model at nowhere"),
+        (("--memory-gb", "nan"), LLAMA_8B, "memory-gb"),
+        (("--memory-gb", "0"), LLAMA_8B, "must be from 1"),
+        (("--concurrency", "0"), LLAMA_8B, "must be 1 or more"),
+    ],
+)
+def test_what_makes_no_sense_is_told_and_ends_with_2(fit, flags, config, told):
+    code, out, err = fit(*flags, config=config)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert "hint" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"gpu-memory-utilization": 3},
+        {"gpu-memory-utilization": "most"},
+        {"max-model-len": -5},
+        {"max-num-seqs": "many"},
+        {"speculative-config": "{"},
+        {"speculative-config": {"num_speculative_tokens": 10**9}},
+        {"kv-cache-dtype": "int2"},
+        {"dtype": "bits"},
+    ],
+)
+def test_arguments_that_make_no_sense_are_told(fit, args):
+    code, _, err = fit(args=args)
+    assert code == 2
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("length", "expected"), [("32k", 32000), ("32K", 32768), (4096, 4096), ("auto", 131072)])
+def test_lengths_are_read_as_vllm_reads_them(fit, length, expected):
+    assert json.loads(fit("--json", args={"max-model-len": length})[1])["context"] == expected
