@@ -119,8 +119,7 @@ def automatic(
     """
     visible = total_bytes // GIB * GIB
     machine = Machine(visible, visible)
-    config = parse(model.config, model.name)
-    wanted = started.engine(written, config, ranks=1).sequences
+    wanted = started.asked(written)
     planned = playbook(written, model, machine, nodes=nodes, version=version, wanted=wanted, size_bytes=size_bytes)
     taken = math.ceil((planned.fit.smallest + MARGIN) * 100) / 100
     if planned.fit.problems or taken > MOST:

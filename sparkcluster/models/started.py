@@ -16,8 +16,10 @@ from sparkcluster.spec.playbook import ArgumentValue, Playbook
 NGC = {"25.12": (0, 12), "26.01": (0, 13), "26.02": (0, 15), "26.04": (0, 19)}
 BATCHED_TOKENS = 8192
 """vLLM's default of --max-num-batched-tokens for `vllm serve` where the device has 70 GiB or more, and is no A100."""
-SEQUENCES = 4
-"""Sequences at once that are planned for where --max-num-seqs is not said: a Spark serves 1 to 4 well."""
+SEQUENCES = 1024
+"""vLLM's default of --max-num-seqs for the same devices."""
+ASKED = 4
+"""Requests at once that are planned for where --max-num-seqs is not said: a Spark serves 1 to 4 well."""
 
 AUTO = "auto"
 UTILIZATION = "gpu-memory-utilization"
@@ -93,6 +95,16 @@ def utilization(playbook: Playbook, version: Version) -> float:
 def wants_auto(playbook: Playbook) -> bool:
     """Whether the playbook leaves --gpu-memory-utilization to ``fit``."""
     return any(name.replace("_", "-") == UTILIZATION and value == AUTO for name, value in playbook.args.items())
+
+
+def asked(playbook: Playbook) -> int:
+    """Requests of full context at once that ``auto`` makes room for: --max-num-seqs, or ``ASKED``.
+
+    Raises:
+        UsageError: it is no number.
+    """
+    given = {name.replace("_", "-"): value for name, value in playbook.args.items()}
+    return _count(given, "max-num-seqs", ASKED)
 
 
 def cpu_pool_bytes(playbook: Playbook) -> int | None:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.models import measured
+from sparkcluster.models import measured, started
 from sparkcluster.models.config import parse
 from sparkcluster.models.fit import GIB, fit, largest_context, spark
-from sparkcluster.models.kv import Engine, layout
+from sparkcluster.models.kv import NEWEST, Engine, layout
 from sparkcluster.models.safetensors import Tensor
 from sparkcluster.models.weights import Weights, counted, estimated
+from sparkcluster.spec.load import load_playbook
 
 DOCS = Path(__file__).parent.parent.parent.parent / "docs"
 
@@ -110,6 +111,42 @@ def test_the_parts_of_a_spark_add_up():
     found = fit(CONFIG, Engine(8192), SMALL, spark(), utilization=0.5)
     assert found.weights.rank_bytes + found.runtime_bytes + found.pool_bytes == found.budget_bytes
     assert found.machine.visible_bytes == pytest.approx(130.6e9, rel=0.001)
+
+
+BUNDLED = sorted((DOCS.parent / "playbooks").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", BUNDLED, ids=lambda path: path.stem)
+def test_the_arguments_of_every_bundled_playbook_are_understood(path):
+    written = load_playbook(path)
+    made = started.engine(written, CONFIG)
+    assert made.context == written.args.get("max-model-len", CONFIG.context)
+    assert 0 < started.utilization(written, made.version) <= 1
+    assert made.drafted >= 0
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("vllm/vllm-openai:v0.20.0", (0, 20)),
+        ("vllm/vllm-openai:0.23.1-aarch64", (0, 23)),
+        ("vllm/vllm-openai:nightly", NEWEST),
+        ("vllm/vllm-openai:cu130-nightly", NEWEST),
+        ("nvcr.io/nvidia/vllm:25.12.post1-py3", (0, 12)),
+        ("nvcr.io/nvidia/vllm:26.04-py3", (0, 19)),
+        ("localhost:5000/mine@sha256:00", NEWEST),
+        (None, NEWEST),
+    ],
+)
+def test_an_images_tag_tells_its_vllm(image, version):
+    assert started.of_image(image) == version
+
+
+@pytest.mark.parametrize(
+    ("text", "version"), [("0.18.1rc1", (0, 18)), ("v0.32.0+cpu", (0, 32)), ("dev", NEWEST), ("1.2", (1, 2))]
+)
+def test_a_version_is_read(text, version):
+    assert started.of_version(text) == version
 
 
 def tensors(**shapes):
