@@ -28,6 +28,7 @@ COMMANDS = {
     "releases": "what was deployed, and when",
     "playbooks": "list the playbooks that come along",
     "lint": "check inventories and playbooks without touching a node",
+    "import": "make a playbook of another tool's recipe, or of a docker run line",
     "fit": "whether a model fits in memory, before anything is downloaded",
     "lab": "virtual Sparks on this machine, to try things without hardware",
 }

@@ -103,6 +103,11 @@ def check(written: Playbook, document: Document) -> list[Problem]:
     return [problem for one in checks for problem in one(written, document)]
 
 
+def secret(name: str) -> bool:
+    """Whether a variable of that name holds a secret, by what such are called."""
+    return bool(_SECRET.search(name))
+
+
 def system_directory(path: str) -> bool:
     """Whether ``path``, normalised, is one of the system's own directories or lies within."""
     return any(path == one or path.startswith(f"{one}/") for one in _SYSTEM)

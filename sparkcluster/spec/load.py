@@ -111,17 +111,27 @@ def read(path: Path) -> Document:
         SpecError: it is no YAML.
     """
     name = shown(str(path), 300)[1:-1]
+    return parse(text(path), name)
+
+
+def text(path: Path) -> str:
+    """The text in a file, as much as any file that a user writes may hold.
+
+    Raises:
+        UsageError: it cannot be read, or is too large.
+        SpecError: it is no text.
+    """
+    name = shown(str(path), 300)[1:-1]
     content = _bytes(path, name)
     if len(content) > MAX_BYTES:
         raise UsageError(f"{name} is larger than {MAX_BYTES // 1024} KiB", hint="is this the right file?")
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         column = error.start - content.rfind(b"\n", 0, error.start)
         problem = Problem(name, line, column, "", "the file is not UTF-8 text", "save it as UTF-8")
         raise SpecError([problem]) from None
-    return parse(text, name)
 
 
 def _bytes(path: Path, name: str) -> bytes:

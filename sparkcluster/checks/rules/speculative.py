@@ -39,10 +39,19 @@ def dflash_gemm(served: Served) -> Iterator[Seen]:
         yield served.say("warning", ("env",), "DeepGEMM is left on beside DFlash", 'write VLLM_USE_DEEP_GEMM: "0"')
 
 
-@rule("SM121-103", "DFlash's target uses Triton's attention", severity="error", source=reference.GUIDE)
+@rule(
+    "SM121-103",
+    "DFlash's target uses Triton's attention",
+    severity="error",
+    source=f"{reference.GUIDE}; flash_attn: https://github.com/AEON-7/vllm-dflash",
+)
 def dflash_attention(served: Served) -> Iterator[Seen]:
-    """On a GB10 flash_attn and FlashInfer crash under DFlash; the drafter's own backend is best left alone."""
-    if not (served.dflash and served.spark):
+    """On a GB10 flash_attn and FlashInfer crash under DFlash; the drafter's own backend is best left alone.
+
+    Sources disagree: AEON-7's own image runs it with flash_attn on a GB10 and names Triton for when that fails, so it
+    is left alone.
+    """
+    if not (served.dflash and served.spark) or "aeon-7/" in served.image:
         return
     backend, at = served.text("attention-backend"), served.path("attention-backend")
     if backend is None or backend == "auto":

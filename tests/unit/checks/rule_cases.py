@@ -365,6 +365,7 @@ CASES: list[dict[str, Any]] = [
          {"model": QWEN, "image": NGC, "args": draft("ngram", num_speculative_tokens=4)}),
     case("SM121-102", "warning", dflash(env={}), dflash(), {"model": QWEN, "args": draft("mtp")}),
     case("SM121-103", "error", dflash(args=args(attention_backend="flash_attn")), dflash(),
+         dflash(args=args(attention_backend="flash_attn"), image="ghcr.io/aeon-7/vllm-dflash:latest"),
          dflash(args=args(attention_backend=None), softer="warning")),
     case("SM121-104", "warning", dflash(model=QWEN), dflash(),
          dflash(model="AEON-7/Qwen3.6-35B-A3B-heretic-NVFP4", image="ghcr.io/aeon-7/aeon-vllm-ultimate:latest")),

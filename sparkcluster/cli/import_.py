@@ -1,0 +1,62 @@
+"""``sparkcluster import``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from sparkcluster.cli.common import json_argument
+from sparkcluster.cli.output import emit_json, note
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of ``import``."""
+    parser.add_argument(
+        "file", metavar="FILE", help="a recipe in YAML, or a text with docker run or vllm serve in it; - is stdin"
+    )
+    parser.add_argument("--name", metavar="N", help="name of the playbook; default: the container's or the model's")
+    parser.add_argument("-o", "--output", metavar="OUT", type=Path, help="write the playbook there, not to stdout")
+    parser.add_argument("--force", action="store_true", help="write over OUT where it is there already")
+    json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print or write the playbook; what could not be carried over goes to stderr."""
+    from sparkcluster.errors import UsageError
+    from sparkcluster.recipes import convert
+    from sparkcluster.spec.load import text
+
+    source = "the text" if args.file == "-" else Path(args.file).name
+    made = convert(_stdin() if args.file == "-" else text(Path(args.file)), source, name=args.name)
+    if args.output is not None:
+        try:
+            with args.output.open("w" if args.force else "x", encoding="utf-8") as file:
+                file.write(made.text)
+        except FileExistsError:
+            raise UsageError(f"{args.output} is there already", hint="add --force to write over it") from None
+        except OSError as error:
+            raise UsageError(f"{args.output} cannot be written: {error.strerror}", hint="name another file") from None
+    if args.json:
+        emit_json({"playbook": made.document, "text": made.text, "left": list(made.left)})
+        return 0
+    if args.output is None:
+        sys.stdout.write(made.text)
+    for one in made.left:
+        note(f"not carried over, or to be looked at: {one}")
+    if args.output is not None:
+        note(f"wrote {args.output}; next: sparkcluster lint {args.output}")
+    return 0
+
+
+def _stdin() -> str:
+    from sparkcluster.errors import UsageError
+    from sparkcluster.spec.load import MAX_BYTES
+
+    content = sys.stdin.buffer.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise UsageError(f"the text is larger than {MAX_BYTES // 1024} KiB", hint="is this the right one?")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError("the text is not UTF-8", hint="save it as UTF-8") from None

@@ -1,0 +1,210 @@
+"""The words behind ``docker run`` up to and behind the image."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import re
+
+from sparkcluster.errors import UsageError
+from sparkcluster.recipes.shell import plain
+
+# Options of `docker run` with a value (docs.docker.com, CLI reference); all others stand alone.
+VALUED = frozenset(
+    {
+        "add-host", "annotation", "attach", "blkio-weight", "blkio-weight-device", "cap-add", "cap-drop",
+        "cgroup-parent", "cgroupns", "cidfile", "cpu-period", "cpu-quota", "cpu-rt-period", "cpu-rt-runtime",
+        "cpu-shares", "cpus", "cpuset-cpus", "cpuset-mems", "detach-keys", "device", "device-cgroup-rule",
+        "device-read-bps", "device-read-iops", "device-write-bps", "device-write-iops", "dns", "dns-option",
+        "dns-search", "domainname", "entrypoint", "env", "env-file", "expose", "gpus", "group-add", "health-cmd",
+        "health-interval", "health-retries", "health-start-period", "health-timeout", "hostname", "ip", "ip6",
+        "ipc", "isolation", "kernel-memory", "label", "label-file", "link", "link-local-ip", "log-driver",
+        "log-opt", "mac-address", "memory", "memory-reservation", "memory-swap", "memory-swappiness", "mount",
+        "name", "net", "net-alias", "network", "network-alias", "oom-score-adj", "pid", "pids-limit", "platform",
+        "publish", "pull", "restart", "runtime", "security-opt", "shm-size", "stop-signal", "stop-timeout",
+        "storage-opt", "sysctl", "tmpfs", "ulimit", "user", "userns", "uts", "volume", "volume-driver",
+        "volumes-from", "workdir",
+    }
+)  # fmt: skip
+ALONE = frozenset(
+    {
+        "detach", "disable-content-trust", "help", "init", "interactive", "no-healthcheck", "oom-kill-disable",
+        "privileged", "publish-all", "quiet", "read-only", "rm", "sig-proxy", "tty", "use-api-socket",
+    }
+)  # fmt: skip
+SHORT = {
+    "a": "attach", "c": "cpu-shares", "d": "detach", "e": "env", "h": "hostname", "i": "interactive", "l": "label",
+    "m": "memory", "p": "publish", "P": "publish-all", "q": "quiet", "t": "tty", "u": "user", "v": "volume",
+    "w": "workdir",
+}  # fmt: skip
+
+# What the plan gives to every rank anyway, or what makes no difference to one.
+GIVEN = frozenset(
+    {
+        "detach", "interactive", "tty", "rm", "init", "name", "gpus", "runtime", "hostname", "label", "pull", "quiet",
+        "platform", "add-host", "log-driver", "log-opt", "stop-timeout", "attach", "sig-proxy", "net", "network",
+    }
+)  # fmt: skip
+
+# What a playbook cannot ask for, and why.
+REFUSED = {
+    "restart": "no container restarts by itself: all ranks of a group start and stop together",
+    "privileged": "ranks run without --privileged; GPUs and RDMA devices are handed to them as they are",
+    "memory": "a limit on unified memory ends the engine while it loads; gpu-memory-utilization bounds it",
+    "memory-swap": "see memory: gpu-memory-utilization bounds the engine",
+    "env-file": "write its lines under env, and the secret ones' names under secrets",
+    "user": "ranks run as the image's own user",
+    "workdir": "write cd under setup, if the engine needs it",
+    "publish-all": "ranks use the node's own network; api.port in the inventory",
+    "device": "GPUs and RDMA devices are handed to ranks as they are; others are not",
+    "security-opt": "ranks run as Docker confines them",
+    "volumes-from": "name each directory under mounts",
+    "tmpfs": "mount a directory of the node instead",
+    "pid": "ranks have processes of their own",
+    "sysctl": "set it on the nodes",
+    "ipc": "ranks share the node's IPC; container.shm_size sets /dev/shm",
+    "ulimit": "ranks have memlock without limit and a stack of 64 MiB",
+    "shm-size": "container.shm_size wants a size as 16g",
+}
+
+_SIZE = re.compile(r"([0-9]+)(?:\.0+)?\s*([bkmgtBKMGT]?)[iI]?[bB]?")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Volume:
+    """A directory or file of the node in the container."""
+
+    source: str
+    target: str
+    read_only: bool
+
+
+@dataclasses.dataclass(slots=True)
+class Container:
+    """A ``docker run`` command.
+
+    Attributes:
+        image: its reference.
+        words: what stands behind it.
+        entrypoint: in place of the image's own; None where it stays.
+        name: of the container.
+        env: variables with their values; None where the value is the caller's.
+        volumes: what it sees of the node.
+        cap_add: capabilities.
+        shm_size: size of /dev/shm as a playbook has it.
+        left: what was not carried over, and why.
+    """
+
+    image: str = ""
+    words: list[str] = dataclasses.field(default_factory=list)
+    entrypoint: str | None = None
+    name: str | None = None
+    env: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    volumes: list[Volume] = dataclasses.field(default_factory=list)
+    cap_add: list[str] = dataclasses.field(default_factory=list)
+    shm_size: str | None = None
+    left: list[str] = dataclasses.field(default_factory=list)
+
+
+def read(words: list[str]) -> Container:
+    """What the words behind ``docker run`` ask for.
+
+    Raises:
+        UsageError: there is no image among them.
+    """
+    out = Container()
+    index = 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        if word == "--":
+            break
+        if not word.startswith("-") or word == "-":
+            index -= 1
+            break
+        for name, value in _options(word):
+            if name in VALUED and value is None:
+                if index >= len(words):
+                    raise UsageError(f"{plain(word)} has no value", hint="copy the whole command")
+                given, index = words[index], index + 1
+                _put(out, name, given)
+            elif name in VALUED or name in ALONE:
+                _put(out, name, value or "")
+            else:
+                out.left.append(f"{plain(word)}: docker run has no such option that is known here")
+    if index >= len(words):
+        raise UsageError("docker run names no image", hint="copy the whole command")
+    out.image, out.words = words[index], words[index + 1 :]
+    return out
+
+
+def _options(word: str) -> list[tuple[str, str | None]]:
+    """Options of one word, full names: ``-it`` are two, ``-p8000:8000`` and ``--ipc=host`` have their value."""
+    if word.startswith("--"):
+        name, equals, value = word[2:].partition("=")
+        return [(name, value if equals else None)]
+    out: list[tuple[str, str | None]] = []
+    for at, letter in enumerate(word[1:], start=1):
+        name = SHORT.get(letter, letter)
+        if name in VALUED:
+            rest = word[at + 1 :].removeprefix("=")
+            return [*out, (name, rest or None)]
+        out.append((name, None))
+    return out
+
+
+def _put(out: Container, name: str, value: str) -> None:
+    if name == "env":
+        variable, equals, text = value.partition("=")
+        out.env[variable] = text if equals else None
+    elif name in {"volume", "mount"}:
+        _volume(out, name, value)
+    elif name == "entrypoint":
+        out.entrypoint = value
+    elif name == "name":
+        out.name = plain(value)
+    elif name == "cap-add":
+        out.cap_add.append(value.upper().removeprefix("CAP_"))
+    elif name == "publish":
+        _publish(out, value)
+    elif name not in GIVEN and not _harmless(out, name, value):
+        why = REFUSED.get(name, "a playbook has no such key")
+        out.left.append(f"{f'--{name} {plain(value)}'.strip()}: {why}")
+
+
+def _harmless(out: Container, name: str, value: str) -> bool:
+    """Whether every rank has what the option asks for anyway, or will by the playbook."""
+    if name == "shm-size":
+        found = _SIZE.fullmatch(value)
+        out.shm_size = found[1] + found[2].lower() if found else None
+        return found is not None
+    return (
+        (name == "ipc" and value in {"host", ""})
+        or (name == "ulimit" and value.startswith(("memlock=-1", "stack=67108864")))
+        or (name == "device" and value.startswith("/dev/infiniband"))
+    )
+
+
+def _publish(out: Container, value: str) -> None:
+    parts = value.partition("/")[0].split(":")
+    if len(parts) > 1 and parts[-2:] != ["8000", "8000"]:
+        out.left.append(f"--publish {plain(value)}: write api.port: {plain(parts[-2])} in the inventory")
+
+
+def _volume(out: Container, name: str, value: str) -> None:
+    if name == "mount":
+        parts = next(csv.reader([value]), [])
+        fields = {part.partition("=")[0]: part.partition("=")[2] or "true" for part in parts}
+        source = fields.get("source", fields.get("src", ""))
+        target = fields.get("target", fields.get("destination", fields.get("dst", "")))
+        read_only = fields.get("readonly", fields.get("ro", "false")) != "false"
+        if fields.get("type", "volume") != "bind":
+            source = ""
+    else:
+        parts = value.split(":")
+        source, target = (parts[0], parts[1]) if len(parts) > 1 else ("", parts[0])
+        read_only = "ro" in ",".join(parts[2:]).split(",")
+    if source.startswith(("/", "~")) and target.startswith("/"):
+        out.volumes.append(Volume(source, target, read_only))
+    else:
+        out.left.append(f"--{name} {plain(value)}: a playbook mounts directories by their full path, as ~/data")

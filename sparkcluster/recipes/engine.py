@@ -1,0 +1,195 @@
+"""The words behind ``vllm serve`` as keys of a playbook."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import Any
+
+from sparkcluster.recipes.shell import plain, unknown
+from sparkcluster.spec import flags
+
+_DASHED = re.compile(r"--?[A-Za-z].*", re.DOTALL)
+_LEVEL = re.compile(r"-O(\d)")
+_TRUTH = {"true": True, "false": False}
+
+# Flags that are no argument of a playbook, and what is said of them.
+_ELSEWHERE = {
+    "host": "api.host: {} in the inventory",
+    "port": "api.port: {} in the inventory",
+    "uds": "api.host and api.port in the inventory",
+    "nnodes": "groups in the inventory",
+    "node-rank": "groups in the inventory",
+    "master-addr": "groups in the inventory",
+    "master-port": "groups in the inventory",
+    "headless": "groups in the inventory",
+    "config": "the arguments of that file under args",
+}
+
+
+@dataclasses.dataclass(slots=True)
+class Engine:
+    """A ``vllm serve`` command.
+
+    Attributes:
+        model: repository or path, as it was written.
+        keys: keys of the playbook that follow.
+        args: engine arguments under vLLM's names.
+        secrets: variables in which secrets have to be given.
+        left: what was not carried over, and where it belongs.
+    """
+
+    model: str | None = None
+    keys: dict[str, Any] = dataclasses.field(default_factory=dict)
+    args: dict[str, Any] = dataclasses.field(default_factory=dict)
+    secrets: list[str] = dataclasses.field(default_factory=list)
+    left: list[str] = dataclasses.field(default_factory=list)
+
+
+def read(words: list[str]) -> Engine:
+    """What the words behind ``vllm serve`` mean, flag by flag."""
+    engine = Engine()
+    index = 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        if not _DASHED.fullmatch(word):
+            if engine.model is None:
+                engine.model = word
+            elif word.strip():
+                engine.left.append(f"the word {plain(word)!r}, which stands alone")
+            continue
+        name, inline = _name(word)
+        flag = flags.find(name)
+        values = [inline] if inline is not None else []
+        if inline is None:
+            while index < len(words) and _takes(flag, values) and not _is_flag(words[index]):
+                values.append(words[index])
+                index += 1
+        _put(engine, name, flag, values)
+    return engine
+
+
+def _name(word: str) -> tuple[str, str | None]:
+    """Name of a flag in full, and the value that stands with it."""
+    level = _LEVEL.fullmatch(word)
+    if level:
+        return "optimization-level", level[1]
+    head, equals, inline = word.partition("=")
+    base, dot, rest = head.partition(".")
+    known = flags.aliases()
+    # The table knows -tp; argparse takes -tp=2 and -cc.mode=3 too.
+    base = known.get(base, base.lstrip("-").replace("_", "-").lower() if base.startswith("--") else base.lstrip("-"))
+    return base + dot + rest, inline if equals else None
+
+
+def _is_flag(word: str) -> bool:
+    return bool(_DASHED.fullmatch(word))
+
+
+def _takes(flag: flags.Flag | None, values: list[str]) -> bool:
+    if flag is None:
+        return not values  # nobody knows; a word behind it is most likely its value
+    if flag.kind in {"bool", "flag"}:
+        return False
+    return flag.kind == "list" or not values
+
+
+def _put(engine: Engine, name: str, flag: flags.Flag | None, values: list[str]) -> None:
+    written = " ".join([f"--{name}", *map(plain, values)])
+    if name in {"api-key", "hf-token"}:
+        _secret(engine, name)
+        return
+    lost = sorted({one for value in values for one in unknown(value)})
+    if lost:
+        engine.left.append(f"{written}: the text does not say what {', '.join(lost)} is")
+        return
+    if flag is None:
+        near = flags.near(name.partition(".")[0])
+        gone = flags.GONE.get(name)
+        said = gone or (f"did you mean {near}?" if near else "kept under args as it is")
+        engine.left.append(f"{written}: vLLM has no flag --{name} that is known here; {said}")
+    if _own(engine, name, values):
+        return
+    value = _value(flag, name, values)
+    bare = name.removeprefix("no-")
+    if flag is not None and flag.kind == "bool" and name != flag.name:
+        engine.args.pop(bare, None)
+        engine.args[bare] = False
+    else:
+        engine.args.pop(name, None)
+        engine.args[name] = value
+
+
+def _secret(engine: Engine, name: str) -> None:
+    if name == "api-key":
+        engine.left.append("--api-key: write api.key in the inventory, which keeps it out of every command line")
+    else:
+        engine.secrets.append("HF_TOKEN")
+        engine.left.append("--hf-token: HF_TOKEN stands under secrets; set it where you start sparkcluster")
+
+
+def _own(engine: Engine, name: str, values: list[str]) -> bool:
+    """Whether the flag is a key of its own, or belongs into the inventory."""
+    value = values[-1] if values else ""
+    if name == "model":
+        engine.model = value
+    elif name == "served-model-name" and values:
+        engine.keys["served_name"] = values[0]
+        if values[1:]:
+            engine.left.append(f"further names of the model: {', '.join(values[1:])}; a playbook has one")
+    elif name == "revision" and value:
+        engine.keys["revision"] = value
+    elif name in {"tensor-parallel-size", "pipeline-parallel-size"} and value.isdigit():
+        engine.keys[name.removesuffix("-size").replace("-", "_")] = int(value)
+    elif name == "distributed-executor-backend":
+        if value in {"ray", "mp"}:
+            engine.keys["executor"] = "ray" if value == "ray" else "native"
+        else:
+            engine.left.append(f"--{name} {value}: executor in a playbook is ray or native")
+    elif name in _ELSEWHERE:
+        if (name, value) not in {("port", "8000"), ("host", "127.0.0.1"), ("host", "localhost")}:
+            engine.left.append(f"--{name} {plain(value)}".rstrip() + f": write {_ELSEWHERE[name].format(value)}")
+    else:
+        return False
+    return True
+
+
+def _value(flag: flags.Flag | None, name: str, values: list[str]) -> Any:
+    if not values:
+        return True
+    if flag is not None and flag.kind == "list":
+        return [_scalar(flag.type, one) for one in values] if len(values) > 1 else _scalar(flag.type, values[0])
+    text = values[-1]
+    typ = flag.type if flag is not None and "." not in name else "any"
+    if typ == "json" or (text[:1] == "{" and text[-1:] == "}"):
+        try:
+            document = json.loads(text)
+        except ValueError:
+            return text
+        # A mapping is written as one; what JSON repeats or cannot be told apart again stays text.
+        return document if isinstance(document, dict) and _same(document, text) else text
+    return _scalar(typ, text)
+
+
+def _scalar(typ: str, text: str) -> Any:
+    if typ in {"int", "size"} and re.fullmatch(r"-?(0|[1-9]\d{0,17})", text):
+        return int(text)
+    if typ == "float" and re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
+        return float(text) if "." in text else int(text)
+    return text
+
+
+def _same(document: dict[str, Any], text: str) -> bool:
+    try:
+        return bool(document == json.loads(text, object_pairs_hook=_unique))
+    except ValueError:
+        return False
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        raise ValueError("a key stands twice")
+    return out

@@ -1,0 +1,129 @@
+"""Recipes of eugr/spark-vllm-docker: YAML with a command whose ``{names}`` stand for defaults.
+
+Format: recipes/README.md and run-recipe.py of https://github.com/eugr/spark-vllm-docker
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sparkcluster.errors import UsageError
+from sparkcluster.recipes.container import Container
+from sparkcluster.recipes.serve import Command, name_of, playbook
+from sparkcluster.recipes.shell import parse
+from sparkcluster.spec.document import parse as parse_yaml
+
+_LOOKS = re.compile(r"^(recipe_version|container|command|defaults):", re.MULTILINE)
+_PLACE = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_KNOWN = frozenset(
+    {
+        "name", "recipe_version", "description", "model", "container", "command", "defaults", "env", "mods",
+        "build_args", "cluster_only", "solo_only",
+    }
+)  # fmt: skip
+
+
+def is_recipe(text: str) -> bool:
+    """Whether ``text`` is a recipe rather than a script: it has two of its keys at the beginning of lines."""
+    return len(set(_LOOKS.findall(text))) >= 2
+
+
+def read(text: str, source: str) -> tuple[dict[str, Any], list[str]]:
+    """The playbook of a recipe, and what was left out.
+
+    Raises:
+        UsageError: a key is missing, or of another kind than the format has.
+        SpecError: it is no YAML.
+    """
+    data = parse_yaml(text, source).data
+    command, image = _text(data, "command", source), _text(data, "container", source)
+    defaults, env = _mapping(data, "defaults", source), _mapping(data, "env", source)
+    script = parse(_filled(command, defaults, source))
+    setup: list[str] = []
+    left = [f"{key}: a playbook has no such key" for key in data if key not in _KNOWN]
+    for words in script.commands:
+        nested = Command.of(Container(image=image, words=words), script)
+        if nested is None or not _starts(words):
+            setup.append(" ".join(words))
+            continue
+        nested.setup = [*setup, *nested.setup]
+        nested.left += script.left
+        written: dict[str, str | None] = {name: _scalar(value) for name, value in env.items() if value is not None}
+        nested.env = {**written, **nested.env}
+        document, more = playbook(Container(image=image, words=nested.words), nested, {})
+        _named(document, data)
+        _sized(document, data)
+        return document, [*_left(data, image), *more, *left]
+    raise UsageError(f"{source}: its command starts no vLLM", hint="sparkcluster serves with vLLM alone")
+
+
+def _starts(words: list[str]) -> bool:
+    return any(word.rpartition("/")[2] == "vllm" or "vllm serve" in word or "api_server" in word for word in words)
+
+
+def _text(data: dict[str, Any], key: str, source: str) -> str:
+    value = data.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError(f"{source}: a recipe has a text under {key}", hint=f"write {key}: …")
+    return value
+
+
+def _mapping(data: dict[str, Any], key: str, source: str) -> dict[str, Any]:
+    value = data.get(key) or {}
+    if not isinstance(value, dict):
+        raise UsageError(f"{source}: {key} is a list of names and values", hint=f"write {key}: with lines below it")
+    return value
+
+
+def _filled(command: str, defaults: dict[str, Any], source: str) -> str:
+    """The command with its names filled in, as the runner's ``str.format`` does, and nothing else that format can."""
+
+    def fill(found: re.Match[str]) -> str:
+        name = found[1]
+        if name is None:
+            return found[0][0]
+        if name not in defaults or isinstance(defaults[name], dict | list):
+            raise UsageError(
+                f"{source}: the command wants {{{name}}}, and defaults has none", hint=f"write {name}: … under defaults"
+            )
+        return _scalar(defaults[name])
+
+    return _PLACE.sub(fill, command)
+
+
+def _scalar(value: Any) -> str:
+    return ("True" if value else "False") if isinstance(value, bool) else str(value)
+
+
+def _named(document: dict[str, Any], data: dict[str, Any]) -> None:
+    if isinstance(data.get("name"), str):
+        document["name"] = name_of(data["name"])
+    if isinstance(data.get("description"), str) and data["description"].strip():
+        document["description"] = " ".join(data["description"].split())
+
+
+def _sized(document: dict[str, Any], data: dict[str, Any]) -> None:
+    """How many ranks: the runner takes one in solo mode whatever the recipe says, and drops the executor."""
+    if data.get("solo_only") is True:
+        document["tensor_parallel"] = 1
+        document.pop("executor", None)
+    elif data.get("cluster_only") is not True:
+        document.pop("tensor_parallel", None)
+        document.pop("executor", None)
+
+
+def _left(data: dict[str, Any], image: str) -> list[str]:
+    out: list[str] = []
+    if "/" not in image:
+        out.append(f"container {image}: build it with build-and-copy.sh of spark-vllm-docker on the first node")
+    for key in ("mods", "build_args"):
+        listed = data.get(key) or []
+        for one in listed if isinstance(listed, list) else [listed]:
+            what = "changes the image before it starts" if key == "mods" else "is for the image's build"
+            out.append(f"{key}: {one}, which {what}; build an image that has it")
+    if data.get("cluster_only") is True:
+        out.append("cluster_only: the model needs several Sparks; tensor_parallel says how many")
+    elif "tensor_parallel" in (data.get("defaults") or {}) and data.get("solo_only") is not True:
+        out.append("tensor_parallel: left to the inventory, as the recipe's runner does on one Spark")
+    return out

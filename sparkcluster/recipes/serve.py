@@ -1,0 +1,266 @@
+"""A command that serves, with its container or without, as a playbook."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from typing import Any
+
+from sparkcluster.errors import UsageError
+from sparkcluster.facts.engine import Family
+from sparkcluster.recipes import engine
+from sparkcluster.recipes.container import Container, Volume
+from sparkcluster.recipes.shell import Script, assignment, parse, plain, unknown
+from sparkcluster.spec.check_playbook import PER_NODE, secret
+
+_SHELLS = frozenset({"bash", "sh", "dash", "zsh"})
+_UPSTREAM = re.compile(r"(docker\.io/)?vllm/vllm-openai(-[a-z0-9]+)?([:@].*)?")
+_REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_CACHE_HOMES = ("/root/.cache/huggingface", "/.cache/huggingface", "/root/.cache/huggingface/hub")
+_OWN_CACHES = ("/root/.cache/vllm", "/root/.triton", "/root/.cache/flashinfer")
+_HF = frozenset({"HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"})
+# Variables that the plan sets by itself, and where their value belongs.
+_PLANNED = {
+    "VLLM_API_KEY": "api.key in the inventory",
+    "VLLM_HOST_IP": "nothing: it follows from the inventory",
+    "RAY_ADDRESS": "nothing: it follows from the inventory",
+    "MASTER_ADDR": "nothing: it follows from the inventory",
+    "MASTER_PORT": "nothing: it follows from the inventory",
+    "RANK": "nothing: it follows from the inventory",
+    "LOCAL_RANK": "nothing: it follows from the inventory",
+    "WORLD_SIZE": "nothing: it follows from the inventory",
+}
+
+
+@dataclasses.dataclass(slots=True)
+class Command:
+    """What is run.
+
+    Attributes:
+        words: behind ``vllm serve``.
+        env: variables set for it.
+        setup: lines run before it.
+        left: what was not carried over.
+    """
+
+    words: list[str]
+    env: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    setup: list[str] = dataclasses.field(default_factory=list)
+    left: list[str] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def of(cls, container: Container, script: Script) -> Command | None:
+        """What a container runs; None where that is no vLLM."""
+        words = list(container.words)
+        if container.entrypoint:
+            words = [container.entrypoint, *words]
+        elif _family(container.image) == "upstream":
+            # Its entrypoint is `vllm serve`; guides that write it again mean it once.
+            given = _served(words)
+            if given is None:
+                return cls(words, dict(container.env))
+            command = cls(given, dict(container.env))
+            command.left.append("`vllm serve` behind an image whose entrypoint it is: it stands once in the playbook")
+            return command
+        found = cls.plain(words, {}, script)
+        if found is not None:
+            found.env = {**container.env, **found.env}
+        return found
+
+    @classmethod
+    def plain(cls, words: list[str], env: dict[str, str], script: Script) -> Command | None:
+        """What a command line runs; None where that is no vLLM."""
+        words = list(words)
+        env = dict(env)
+        while words and (words[0] == "env" or assignment(words[0])):
+            one = assignment(words[0])
+            if one:
+                env[one[0]] = one[1]
+            words = words[1:]
+        given = _served(words)
+        if given is not None:
+            exported = {name: script.variables[name] for name in script.exported if name in script.variables}
+            return cls(given, {**exported, **env})
+        if words and words[0].rpartition("/")[2] in _SHELLS:
+            flag = next((at for at, word in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)), None)
+            if flag is not None and flag + 1 < len(words):
+                return cls._nested(words[flag + 1], env, script)
+        return None
+
+    @classmethod
+    def _nested(cls, text: str, env: dict[str, str], outer: Script) -> Command | None:
+        """The shell line of ``bash -c``: what stands before the engine is setup."""
+        script = parse(text, {**outer.variables, **env})
+        setup: list[str] = []
+        for words in script.commands:
+            command = cls.plain(words, {}, script)
+            if command is not None:
+                exported = {name: script.variables[name] for name in script.exported if name in script.variables}
+                command.env = {**env, **exported, **command.env}
+                command.setup = [*setup, *command.setup]
+                command.left += script.left
+                return command
+            if words[0] not in {"set", "echo"}:
+                setup.append(_joined(words))
+        return None
+
+
+def _family(image: str) -> Family:
+    return "upstream" if _UPSTREAM.fullmatch(image) else "other"
+
+
+def _served(words: list[str]) -> list[str] | None:
+    """The words behind ``vllm serve``, once or more often, or behind the older way to call the same."""
+    rest, found = words, False
+    while rest:
+        if rest[0] in {"exec", "nohup"}:
+            rest = rest[1:]
+        elif len(rest) > 1 and rest[0].rpartition("/")[2] == "vllm" and rest[1] == "serve":
+            rest, found = rest[2:], True
+        elif re.fullmatch(r"(.*/)?python[0-9.]*", rest[0]) and rest[1:3] == [
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+        ]:
+            return rest[3:]
+        else:
+            break
+    return rest if found else None
+
+
+def playbook(
+    container: Container | None, command: Command, downloads: dict[str, str]
+) -> tuple[dict[str, Any], list[str]]:
+    """The playbook of a command, and what it could not take along.
+
+    Args:
+        container: what it runs in; None for a command without one.
+        command: what is run.
+        downloads: repository by the directory that the text downloads it to.
+
+    Raises:
+        UsageError: it names no model.
+    """
+    served = engine.read(command.words)
+    left = [*(container.left if container else []), *command.left, *served.left]
+    if not served.model:
+        raise UsageError("the command names no model", hint="write the model behind `vllm serve`, or --model")
+    if unknown(served.model):
+        raise UsageError(
+            f"the model is {plain(served.model)}, which the text does not set", hint="put its name into the text"
+        )
+    volumes = list(container.volumes) if container else []
+    env, secrets, more = _environment(command.env, volumes)
+    left += more
+    document: dict[str, Any] = {"name": "", "model": {}}
+    revision = served.keys.pop("revision", None)
+    document["model"] = _model(served.model, volumes, downloads, left)
+    if revision is not None:
+        if "id" in document["model"]:
+            document["model"]["revision"] = revision
+        else:
+            left.append(f"--revision {revision}: a directory has no revisions")
+    if container is not None:
+        document["image"] = _image(container.image)
+    document |= {"tensor_parallel": 1, **served.keys}
+    document["args"] = served.args
+    document["env"] = env
+    document["secrets"] = list(dict.fromkeys([*secrets, *served.secrets]))
+    document["setup"] = command.setup
+    document["mounts"] = _mounts(volumes, document, command, left)
+    if container is not None and (container.cap_add or container.shm_size):
+        own = {"cap_add": container.cap_add, "shm_size": container.shm_size}
+        document["container"] = {key: value for key, value in own.items() if value}
+    document["name"] = name_of((container.name if container else None) or str(served.model))
+    return {key: value for key, value in document.items() if value not in ([], {}, None)} | (
+        {"model": document["model"]}
+    ), left
+
+
+def name_of(written: str) -> str:
+    """A playbook's name out of a container's or a model's."""
+    last = written.rstrip("/").rsplit("/", 1)[-1]
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", last).strip("-_.").lower()[:63] or "imported"
+
+
+def _image(image: str) -> str:
+    if unknown(image):
+        raise UsageError(f"the image is {plain(image)}, which the text does not set", hint="put its name into the text")
+    return image
+
+
+def _model(written: str, volumes: list[Volume], downloads: dict[str, str], left: list[str]) -> dict[str, Any]:
+    if _REPOSITORY.fullmatch(written):
+        return {"id": written}
+    if not written.startswith(("/", "~")):
+        raise UsageError(
+            f"the model {written} is neither a repository nor a full path", hint="write ORGANISATION/NAME, or /path"
+        )
+    source = written
+    for volume in volumes:
+        if written == volume.target or written.startswith(volume.target.rstrip("/") + "/"):
+            source = volume.source.rstrip("/") + written[len(volume.target.rstrip("/")) :]
+    if unknown(source):
+        raise UsageError(
+            f"the model lies at {plain(source)}, which the text does not set", hint="put its path into the text"
+        )
+    repository = downloads.get(source.rstrip("/"))
+    if repository:
+        left.append(f"the download of {repository} to {source}: put it there on every node, or write model.id")
+    return {"path": source}
+
+
+def _environment(written: dict[str, str | None], volumes: list[Volume]) -> tuple[dict[str, str], list[str], list[str]]:
+    env: dict[str, str] = {}
+    secrets: list[str] = []
+    left: list[str] = []
+    for name, value in written.items():
+        if name in _HF:
+            source = next((one.source for one in volumes if value == one.target), None)
+            where = f"hf_home: {source}" if source else "hf_home"
+            left.append(f"{name}: write {where} in the inventory, if it is not ~/.cache/huggingface")
+        elif name in _PLANNED:
+            left.append(f"{name}: write {_PLANNED[name]}".replace("write nothing:", "left out:"))
+        elif name in PER_NODE:
+            left.append(f"{name}: left out, since it differs from node to node and sparkcluster sets it for each")
+        elif secret(name):
+            secrets.append(name)
+            left.append(f"{name}: stands under secrets; set it where you start sparkcluster")
+        elif value is None:
+            left.append(f"{name}: write its value under env, which the text takes from the caller")
+        elif unknown(value):
+            left.append(f"{name}={plain(value)}: write its value under env, which the text does not tell")
+        else:
+            env[name] = value
+    return env, secrets, left
+
+
+def _mounts(volumes: list[Volume], document: dict[str, Any], command: Command, left: list[str]) -> list[dict[str, Any]]:
+    """What the container has to see beside weights and caches, which the plan mounts by itself."""
+    used = " ".join([*command.words[1:], *command.setup, *document["env"].values()])
+    homes = {value for name, value in command.env.items() if name in _HF and value}
+    out: list[dict[str, Any]] = []
+    for one in volumes:
+        if unknown(one.source + one.target):
+            left.append(f"--volume {plain(one.source)}:{plain(one.target)}: the text does not say what that is")
+            continue
+        is_home = one.target in homes or one.target.endswith(_CACHE_HOMES)
+        model = document["model"].get("path")
+        is_model = model is not None and (model == one.source or model.startswith(one.source.rstrip("/") + "/"))
+        named = f"{one.target.rstrip('/')}/" in used
+        if one.target in _OWN_CACHES:
+            continue  # kept by every playbook's caches
+        if is_home and not homes:
+            left.append(
+                f"--volume {one.source}:{one.target}: write hf_home: {one.source} in the inventory, if it differs"
+            )
+        if (is_home or is_model) and not named:
+            continue
+        # Weights are read; only what is neither may have to be written.
+        read_only = one.read_only or is_home or is_model
+        out.append({"source": one.source, "target": one.target, **({} if read_only else {"read_only": False})})
+    return out
+
+
+def _joined(words: list[str]) -> str:
+    return " ".join(shlex.quote(plain(word)) if not unknown(word) else plain(word) for word in words)

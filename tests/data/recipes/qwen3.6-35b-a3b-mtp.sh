@@ -1,0 +1,11 @@
+# Command line as printed at https://vlaicu.io/posts/dgx-vllm-playbook/
+docker run -d --name mtp --ipc=host --restart unless-stopped \
+--gpus all -p 8000:8000 \
+-e HF_HOME=/models -v ~/vllm:/models -e HF_TOKEN="$HF_TOKEN" \
+-e FLASHINFER_DISABLE_VERSION_CHECK=1 -e CUTE_DSL_ARCH=sm_121a \
+vllm/vllm-openai:nightly \
+nvidia/Qwen3.6-35B-A3B-NVFP4 --port 8000 --trust-remote-code \
+--quantization modelopt --kv-cache-dtype fp8 --moe-backend marlin \
+--gpu-memory-utilization 0.85 --max-model-len 65536 --max-num-seqs 4 \
+--reasoning-parser qwen3 \
+--speculative-config '{"method":"mtp","num_speculative_tokens":3,"moe_backend":"triton"}'
