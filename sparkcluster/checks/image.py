@@ -29,9 +29,9 @@ STAGE = "sparkcluster stage INVENTORY image"
 def same(context: Context) -> Iterator[Seen]:
     """Ranks of different builds end in `Version mismatch`, or in answers that are wrong.
 
-    Builds are told apart by the hash of their configuration, which holds environment, entry point and layers; on
-    containerd's image store, which calls one image by several names, by those three. `up` and `stage` replace what
-    differs by what the head of the group has.
+    Builds are told apart by the hash of their configuration, which holds layers, environment and entry point; on
+    containerd's image store, which calls one build by several IDs, by these themselves. `up` and `stage` replace
+    what differs by what the head of the group has.
     """
     found = dict(_images(context))
     marks = builds({name: context.facts[name] for name in found})

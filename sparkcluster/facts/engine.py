@@ -51,7 +51,7 @@ def builds(facts: Mapping[str, Facts]) -> dict[str, str]:
 
     An image ID is the hash of the image's configuration, environment included, where every engine keeps images in
     its own store. containerd's store calls the same image by the hash of what it was pulled or loaded as, so that
-    one ID has two names: as soon as one node uses it, layers, entry point and names of variables are compared.
+    one build has several IDs: as soon as one node uses it, layers and what a container starts with are compared.
     """
     there = {name: one.image for name, one in facts.items() if isinstance(one.image, Image)}
     engines = [read(facts[name].docker) for name in there]
@@ -61,6 +61,8 @@ def builds(facts: Mapping[str, Facts]) -> dict[str, str]:
     if len(set(ids)) == 1:
         return dict(zip(there, ids, strict=True))
     return {
-        name: " ".join([*image.layers, *image.entrypoint, *image.env_names]) if image.layers else image.id
+        name: " ".join([*image.layers, *image.entrypoint, *image.env_names, image.config_sum or ""])
+        if image.layers
+        else image.id
         for name, image in there.items()
     }

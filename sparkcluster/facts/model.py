@@ -183,7 +183,11 @@ class Listener(Fact):
 
 
 class Image(Fact):
-    """The playbook's image on this node. ``inside`` is None until the image itself has been asked."""
+    """The playbook's image on this node. ``inside`` is None until the image itself has been asked.
+
+    ``config_sum`` is a checksum of what a container of it starts with: environment, entry point, command, directory
+    and user. It is the same in every image store, which the ID is not.
+    """
 
     reference: str
     id: str
@@ -191,6 +195,7 @@ class Image(Fact):
     layers: tuple[str, ...] = ()
     entrypoint: tuple[str, ...] = ()
     env_names: tuple[str, ...] = ()
+    config_sum: str | None = None
     architecture: str | None = None
     size_bytes: int = 0
     inside: EngineFacts | Unread | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import zlib
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 from sparkcluster.node.machine import Machine, Unreadable, quoted
@@ -14,6 +15,7 @@ LABEL = "io.sparkcluster.cluster"
 _CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 _CONTAINERD_ROOT = "/var/lib/containerd"  # containerd's own default
 ASKED = 2  # of an image: 1 without flags and parsers; an answer to older questions is asked for anew
+_STARTS_WITH = ("Entrypoint", "Cmd", "WorkingDir", "User")
 _STATES = {"created": "created", "running": "running", "exited": "exited", "dead": "dead"}
 
 
@@ -113,10 +115,17 @@ def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str
         "layers": (found.get("RootFS") or {}).get("Layers") or [],
         "entrypoint": [entrypoint] if isinstance(entrypoint, str) else entrypoint,
         "env_names": sorted({each.partition("=")[0] for each in config.get("Env") or []}),
+        "config_sum": config_sum(config),
         "architecture": found.get("Architecture") or None,
         "size_bytes": int(found.get("Size") or 0),
         "inside": inside(machine, state_dir, _text(found, "Id")),
     }
+
+
+def config_sum(config: Dict[str, Any]) -> str:
+    """A checksum of what a container of the image starts with, values of variables included, which stay here."""
+    parts = [sorted(config.get("Env") or [])] + [config.get(key) or "" for key in _STARTS_WITH]
+    return "%08x" % zlib.crc32(json.dumps(parts).encode())
 
 
 def staged_as(reference: str) -> str:

@@ -49,8 +49,9 @@ def test_containerds_store_calls_one_image_by_several_names(see, spark, image):
     store = {"docker": spark().docker.model_copy(update={"containerd_store": True})}
     other = image(id="sha256:" + "77" * 32)
     assert see({"beta": {**other, **store}}) == []
-    changed = image(id="sha256:" + "77" * 32, env_names=("PATH", "NCCL_SOCKET_IFNAME"))
-    assert told(see({"beta": {**changed, **store}})) == [("IMG-001", "error", "beta")]
+    for changes in ({"env_names": ("PATH", "NCCL_SOCKET_IFNAME")}, {"config_sum": "0badcafe"}):
+        changed = image(id="sha256:" + "77" * 32, **changes)
+        assert told(see({"beta": {**changed, **store}})) == [("IMG-001", "error", "beta")]
     assert told(see({"alpha": store, "beta": {**image(layers=("sha256:88",), id="x"), **store}})) == [
         ("IMG-001", "error", "beta")
     ]

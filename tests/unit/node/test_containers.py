@@ -1,0 +1,36 @@
+"""What tells two builds of an image apart where their IDs cannot."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.node.containers import config_sum
+
+CONFIG = {"Env": ["PATH=/bin", "NCCL_DEBUG=INFO"], "Entrypoint": ["vllm", "serve"], "Cmd": None, "WorkingDir": "/w"}
+
+
+def test_the_same_configuration_has_one_sum_however_an_engine_writes_it():
+    other = {
+        "WorkingDir": "/w",
+        "Env": CONFIG["Env"][::-1],
+        "Entrypoint": ["vllm", "serve"],
+        "User": "",
+        "Labels": {"a": "b"},
+    }
+    assert config_sum(CONFIG) == config_sum(other)
+    assert config_sum({}) == config_sum({"Env": None, "Entrypoint": None})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"Env": ["PATH=/bin", "NCCL_DEBUG=WARN"]},
+        {"Env": ["PATH=/bin"]},
+        {"Entrypoint": ["python3"]},
+        {"Cmd": ["serve"]},
+        {"User": "1000"},
+        {"WorkingDir": "/"},
+    ],
+)
+def test_whatever_a_container_starts_with_changes_it(change):
+    assert config_sum({**CONFIG, **change}) != config_sum(CONFIG)
