@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparkcluster.checks.docker import runs_ours
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.errors import SparkclusterError, UsageError
 from sparkcluster.facts.engine import engine_of
@@ -71,6 +72,37 @@ def known(context: Context) -> Iterator[Seen]:
                 yield Seen(
                     "info", name, f"whether the model fits is not known on {name}", error.message, (error.hint or "",)
                 )
+
+
+@check(
+    "FIT-003",
+    "What the model needs at least is free",
+    needs=("memory", "weights"),
+    scope="container",
+    source="NVIDIA DGX Spark known issues: what can be allocated is MemAvailable and free swap",
+    remedy="end what else takes memory, or serve the model on more Sparks",
+)
+def free(context: Context) -> Iterator[Seen]:
+    """The node freezes while the weights load, or the kernel kills the engine: no gpu-memory-utilization helps.
+
+    Weights, what a step needs, one request of full context and the engine's own processes have to find room beside
+    what runs there already. That the engine wants more than is free, which a smaller utilization mends, is HOST-006.
+    """
+    for name, facts, planned in _planned(context):
+        memory = read(facts.memory)
+        fit = planned.fit
+        if memory is None or runs_ours(context, facts):
+            continue
+        needed = fit.weights.rank_bytes + fit.runtime_bytes + fit.layout.least_bytes + planned.host_bytes
+        have = memory.available_bytes + memory.swap_free_bytes
+        if have < needed <= memory.total_bytes:
+            yield Seen(
+                "error",
+                name,
+                f"{name} has less memory free than {context.spec.playbook.model.label} needs at least",
+                f"{have / GIB:.1f} of {memory.total_bytes / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed",
+                ("ps aux --sort=-rss | head", "docker ps"),
+            )
 
 
 def _planned(context: Context) -> Iterator[tuple[str, Facts, Planned]]:

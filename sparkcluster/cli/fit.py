@@ -100,6 +100,7 @@ def document(planned: Planned) -> dict[str, Any]:
         "fits": fit.fits,
         "problems": list(fit.problems),
         "advice": list(fit.advice),
+        "not_counted": list(planned.left_out),
         "nodes": fit.engine.ranks * fit.engine.stages,
         "tensor_parallel": fit.engine.ranks,
         "pipeline_parallel": fit.engine.stages,
@@ -152,8 +153,8 @@ def show(planned: Planned) -> None:
     say(f"one request  {_gb(fit.layout.request_bytes)} of {context:,} tokens")
     needed = f"gpu-memory-utilization {fit.smallest:.2f}" if fit.smallest <= 1 else "more than the node has"
     say(f"needs        {needed} for {_requests(fit.wanted)} at once")
-    if not fit.weights.measured:
-        note("weights are estimated from config.json alone: --config DIR with the tensors counts them")
+    for line in planned.left_out:
+        note(line)
     for problem in fit.problems:
         note(f"does not fit: {problem}")
     for advice in fit.advice:

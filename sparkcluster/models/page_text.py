@@ -27,8 +27,9 @@ requests of `max-model-len`, with 0.02 for what a step needs, and nothing above 
 arguments and the memory that is built in, never from what is free, so that a plan stays the same plan. Until every node has
 the model's config, `plan` cannot know it and says so: `sparkcluster stage` brings it.
 
-Before a launch, check FIT-001 asks the same with the model that lies on each node, and FIT-002 whether the memory that the
-engine wants is free there.
+Before a launch, check FIT-001 asks the same with the model that lies on each node and that node's memory, and FIT-003 whether
+what it needs at least is free there. Where the model is not on a node yet, nothing is said; FIT-002 tells where it is, and is
+not known.
 
 ## What is counted, and what is estimated
 

@@ -21,6 +21,7 @@ class Planned:
     Attributes:
         playbook: its name.
         auto: whether the utilization was left to us.
+        left_out: what is not counted, and should be thought of.
         host_bytes: what the engine's processes take beside their budget.
     """
 
@@ -28,6 +29,7 @@ class Planned:
     config: ModelConfig
     fit: Fit
     auto: bool
+    left_out: tuple[str, ...] = ()
     host_bytes: int = HOST_BYTES
 
     def parts(self) -> list[tuple[str, str, int]]:
@@ -95,7 +97,13 @@ def playbook(
         held = weights.estimated(config, ranks=engine.ranks, stages=stages, drafts=drafts)
     auto = started.wants_auto(written)
     taken = None if auto else started.utilization(written, engine.version)
-    return Planned(written.name, config, fit(config, engine, held, machine, utilization=taken, wanted=wanted), auto)
+    left_out = []
+    if not held.measured:
+        left_out.append("weights are estimated from config.json alone: --config DIR with the tensors counts them")
+    if started.draft_model(written):
+        left_out.append(f"weights and cache of the draft model {started.draft_model(written)} are not counted")
+    found = fit(config, engine, held, machine, utilization=taken, wanted=wanted)
+    return Planned(written.name, config, found, auto, tuple(left_out))
 
 
 def automatic(

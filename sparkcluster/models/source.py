@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sparkcluster.errors import UsageError
+from sparkcluster.errors import SparkclusterError, UsageError
 from sparkcluster.models import safetensors
 from sparkcluster.models.given import Source
 from sparkcluster.models.safetensors import Tensor
@@ -71,7 +71,8 @@ def hub(repository: str, revision: str = "main") -> Source:
         revision: branch, tag or commit.
 
     Raises:
-        UsageError: the hub does not answer, or has no such model, or wants a token.
+        UsageError: there is no such model, or what there is of it makes no sense.
+        SparkclusterError: the hub does not answer, or wants a token.
     """
     remote = _Remote(repository, revision)
     text = remote.read("config.json", CONFIG_LIMIT)
@@ -168,7 +169,7 @@ class _Remote:
             more = self._range(name, len(text), end - len(text))
             text += more[0] if more is not None else b""
             if len(text) < end:
-                raise UsageError(f"{shown} came incomplete", hint="run the same command again")
+                raise SparkclusterError(f"{shown} came incomplete", hint="run the same command again")
         return safetensors.header(text[safetensors.LENGTH_BYTES : end], size, shown)
 
     def read(self, name: str, limit: int) -> bytes | None:
@@ -205,7 +206,7 @@ class _Remote:
                 count -= len(piece)
             return b"".join(pieces)
         except (OSError, http.client.HTTPException) as error:
-            raise UsageError(
+            raise SparkclusterError(
                 f"{self.endpoint} broke off in {name} of {self.repository}: {type(error).__name__}",
                 hint="run the same command again",
             ) from None
@@ -223,7 +224,7 @@ class _Remote:
                 return self._refused(error.code)
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", None) or error
-            raise UsageError(
+            raise SparkclusterError(
                 f"{self.endpoint} cannot be asked for {self.repository}: {reason}",
                 hint="check the network and HF_ENDPOINT, or give --config with a local directory or config.json",
             ) from None
@@ -232,11 +233,11 @@ class _Remote:
         if code == http.HTTPStatus.NOT_FOUND:
             return
         if code in {http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN}:
-            raise UsageError(
+            raise SparkclusterError(
                 f"{self.endpoint} does not show {self.repository} {_to_whom(self.token)}",
                 hint="check model.id, accept the model's terms on its page, then export HF_TOKEN=hf_…",
             )
-        raise UsageError(
+        raise SparkclusterError(
             f"{self.endpoint} answered {code} for {self.repository}",
             hint="try again later, or give --config with a local directory or config.json",
         )

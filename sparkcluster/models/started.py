@@ -129,15 +129,30 @@ def of_image(image: str | None) -> Version:
     return of_version(found[1]) if found else NEWEST
 
 
-def _speculation(value: ArgumentValue) -> tuple[int, bool]:
-    """Tokens drafted at once, and whether by the model's own layers."""
+def draft_model(playbook: Playbook) -> str:
+    """The model of its own that drafts; empty where none does.
+
+    Raises:
+        UsageError: speculative-config is no JSON.
+    """
+    given = {name.replace("_", "-"): value for name, value in playbook.args.items()}
+    return str(_document(given.get("speculative-config")).get("model") or "")
+
+
+def _document(value: ArgumentValue) -> Mapping[str, Any]:
     document: Any = value
     if isinstance(value, str):
         try:
             document = json.loads(value)
         except (ValueError, RecursionError):
             raise UsageError("speculative-config is no JSON", hint="write it as a mapping in the playbook") from None
-    if not isinstance(document, Mapping):
+    return document if isinstance(document, Mapping) else {}
+
+
+def _speculation(value: ArgumentValue) -> tuple[int, bool]:
+    """Tokens drafted at once, and whether by the model's own layers."""
+    document = _document(value)
+    if not document:
         return 0, False
     tokens = document.get("num_speculative_tokens", 1)
     if type(tokens) is not int or not 0 <= tokens <= 4096:

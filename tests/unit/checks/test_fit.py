@@ -25,10 +25,10 @@ def weights(gib, config=LLAMA):
     return Weights(path="/models/llama", config=config, files=(file,))
 
 
-def memory(gib):
-    size = gib * GIB
+def memory(gib, free=None):
+    size, left = gib * GIB, (gib if free is None else free) * GIB
     return Memory(
-        total_bytes=size, free_bytes=size, available_bytes=size, cached_bytes=0, swap_total_bytes=0, swap_free_bytes=0
+        total_bytes=size, free_bytes=left, available_bytes=left, cached_bytes=0, swap_total_bytes=0, swap_free_bytes=0
     )
 
 
@@ -36,8 +36,8 @@ def memory(gib):
 def fitted(see):
     """``fitted(weights, playbook, memory=…, names=…)``: (code, severity, node) and seen of what FIT finds."""
 
-    def do(held, args=None, *, gib=121, names=("alpha",), **playbook):
-        changes = {name: {"weights": held, "memory": memory(gib)} for name in names}
+    def do(held, args=None, *, gib=121, free=None, names=("alpha",), **playbook):
+        changes = {name: {"weights": held, "memory": memory(gib, free)} for name in names}
         written = {"args": {"gpu-memory-utilization": 0.85, **(args or {})}, "env": {}, **playbook}
         return [one for one in see(changes, names=names, playbook=written) if one.code.startswith("FIT")]
 
@@ -69,6 +69,13 @@ def test_a_context_too_long_is_an_error_where_a_shorter_one_is_none(fitted):
 
 def test_a_smaller_node_is_judged_by_its_own_memory(fitted):
     assert fitted(weights(60), {"max-model-len": 8192}, gib=64)[0].code == "FIT-001"
+
+
+def test_a_node_whose_memory_others_hold_is_an_error_that_no_flag_mends(fitted):
+    (found,) = fitted(weights(60), {"max-model-len": 8192}, free=50)
+    assert (found.code, found.severity, found.node) == ("FIT-003", "error", "alpha")
+    assert found.seen.startswith("50.0 of 121.0 GiB free, 6")
+    assert fitted(weights(60), {"max-model-len": 8192}, free=70) == []
 
 
 @pytest.mark.parametrize("held", [None, Unread(unread="no answer"), Weights(path=None)])

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkcluster.errors import UsageError
+from sparkcluster.errors import SparkclusterError, UsageError
 from sparkcluster.lab.engine.model import write_tiny_model
 from sparkcluster.models import safetensors, source
 from sparkcluster.models.safetensors import Tensor
@@ -243,7 +243,7 @@ def test_a_hub_without_ranges_serves_as_well(hub, monkeypatch, piece):
 def test_the_token_opens_a_gated_model_and_goes_nowhere_else(hub, monkeypatch):
     storage = hub(SHARDED)
     made = hub(SHARDED, token="hf-secret", storage=storage.address.replace("127.0.0.1", "localhost"))
-    with pytest.raises(UsageError, match="without a token") as caught:
+    with pytest.raises(SparkclusterError, match="without a token") as caught:
         source.hub("some/model")
     assert "HF_TOKEN" in caught.value.hint
     monkeypatch.setenv("HF_TOKEN", "hf-secret")
@@ -273,9 +273,10 @@ def test_a_token_that_was_logged_in_with_is_found(hub, tmp_path):
 )
 def test_what_is_wrong_with_a_hub_is_one_clear_error(hub, files, behaviour, told):
     hub(files, **behaviour)
-    with pytest.raises(UsageError, match=told) as caught:
+    with pytest.raises(SparkclusterError, match=told) as caught:
         source.hub("some/model")
     assert caught.value.hint
+    assert caught.value.exit_code == (1 if "status" in behaviour else 2)
 
 
 def test_a_model_without_safetensors_has_its_config(hub):
@@ -286,7 +287,7 @@ def test_a_model_without_safetensors_has_its_config(hub):
 @pytest.mark.parametrize("endpoint", ["file:///etc", "http://127.0.0.1:1", "http://[broken"])
 def test_a_hub_that_cannot_be_asked_is_said_so(monkeypatch, endpoint):
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
-    with pytest.raises(UsageError):
+    with pytest.raises(SparkclusterError, match=r"is no http address|cannot be asked"):
         source.hub("some/model")
 
 
