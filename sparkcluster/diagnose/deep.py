@@ -200,7 +200,7 @@ class _Run:
     def _keep(self, kind: str, ends: tuple[Member, Member], link: Link, measure: Callable[[], Rate]) -> None:
         """Take one measurement; one that fails is kept as such, and the next one goes on."""
         source, target = ends
-        if {source.name, target.name} & set(self.unasked):
+        if self._stopped or {source.name, target.name} & set(self.unasked):
             return
         what = {"tcp": link.interface, "rdma": link.hca, "rdma-both": "both twins"}[kind]
         self.report.progress(source.name, f"{kind[:4].rstrip('-').upper()} to {target.name}, {what}")

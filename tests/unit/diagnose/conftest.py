@@ -26,10 +26,10 @@ class Loopback:
 
 @pytest.fixture
 def loopback(spark, cluster, tmp_path):
-    def make(*names, playbook=None, **described):
+    def make(*names, playbook=None, rails=2, **described):
         facts = {
             name: spark(
-                {port: f"127.0.{77 + rail}.{11 + place}/24" for rail, port in enumerate(PORTS)},
+                {port: f"127.0.{77 + rail}.{11 + place}/24" for rail, port in enumerate(PORTS[:rails])},
                 management=f"192.168.86.{11 + place}/24",
                 **described,
             )

@@ -1,0 +1,225 @@
+"""Real measuring programs on this machine's loopback, with a perftest made of a script."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.diagnose.conversation import Conversation
+from sparkcluster.diagnose.deep import deep
+from sparkcluster.diagnose.schedule import Options
+from sparkcluster.errors import HostLost
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.local import LocalHost
+from sparkcluster.report import Silent
+
+SHORT = Options(seconds=0.1, streams=2, messages=20)
+
+# Listens and connects as the real one does, and prints a row unless it is told not to.
+PERFTEST = """#!{python} -IS
+import os, socket, sys
+words = sys.argv[1:]
+port = int(words[words.index("-p") + 1])
+mode = open({mode!r}).read()
+if words[-2] == "-p":
+    with socket.create_server(("0.0.0.0", port)) as listener:
+        listener.settimeout(10)
+        listener.accept()[0].recv(1)
+else:
+    socket.create_connection((words[-1], port), 10).close()
+    if mode == "hang":
+        import time
+        time.sleep(600)
+print(" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]")
+if mode == "row":
+    print(" 1048576    65000            0.00               108.50               0.012935")
+"""
+
+
+class Told(Silent):
+    def __init__(self):
+        self.steps = []
+
+    def step(self, name, text=""):
+        self.steps.append((name, text))
+
+
+@pytest.fixture
+def two(loopback):
+    return loopback("alpha", "beta")
+
+
+@pytest.fixture
+def perftest(tmp_path, monkeypatch):
+    """Puts an ``ib_write_bw`` on PATH; call it with ``row``, ``none`` or ``hang``."""
+    mode = tmp_path / "mode"
+    tool = tmp_path / "bin" / "ib_write_bw"
+    tool.parent.mkdir()
+    tool.write_text(PERFTEST.format(python=sys.executable, mode=str(mode)))
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    return mode.write_text
+
+
+def measure(lab, report=None, **options):
+    return deep(lab.fleet, lab.spec, lab.facts, lab.topology, report or Silent(), options=SHORT, **options)
+
+
+def by_kind(found):
+    kinds = {}
+    for rate in found.rates:
+        kinds.setdefault(rate.kind, []).append(rate)
+    return kinds
+
+
+def test_tcp_is_measured_in_both_directions_on_every_rail(two, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    told = Told()
+    found = measure(two, told)
+    rates = by_kind(found)["tcp"]
+    assert {(rate.nodes, rate.subnet) for rate in rates} == {
+        (nodes, subnet)
+        for nodes in (("alpha", "beta"), ("beta", "alpha"))
+        for subnet in ("127.0.77.0/24", "127.0.78.0/24")
+    }
+    assert all(rate.gbit_s > 0.1 for rate in rates)
+    assert all(0 < rate.latency_ms < 50 for rate in rates)
+    assert found.without_perftest == ("alpha", "beta")
+    assert told.steps[0][0] == "measure"
+    assert told.steps[0][1].startswith("1 pair, about ")
+    assert json.loads(json.dumps(found.as_json()))["rates"]
+
+
+def test_rdma_is_measured_per_twin_and_for_both_at_once(two, perftest):
+    perftest("row")
+    kinds = by_kind(measure(two))
+    assert [rate.gbit_s for rate in kinds["rdma"]] == [108.5] * 4
+    assert [(rate.gbit_s, rate.over) for rate in kinds["rdma-both"]] == [(217.0, "rocep1s0f1 and roceP2p1s0f1")]
+
+
+def test_no_result_row_is_a_failure_whatever_the_exit_code(loopback, perftest):
+    perftest("none")
+    rates = by_kind(measure(loopback("alpha", "beta", rails=1)))["rdma"]
+    assert {rate.gbit_s for rate in rates} == {None}
+    assert "alpha rocep1s0f1 to beta rocep1s0f1" in rates[0].seen
+    assert "no result row, exit code 0" in rates[0].seen
+
+
+def test_hcas_without_a_gid_are_left_to_their_own_check(loopback, perftest):
+    perftest("row")
+    kinds = by_kind(measure(loopback("alpha", "beta", rails=1, gid=None)))
+    assert set(kinds) == {"tcp"}
+
+
+def test_a_node_that_is_lost_is_named_and_the_others_are_measured(loopback, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    lab = loopback("alpha", "beta", "gamma")
+    lab.fleet.hosts["beta"] = FakeHost("beta").on("python3", answer=HostLost("connection to beta broke", node="beta"))
+    lab.fleet.hosts["beta"].run = lost
+    found = measure(lab)
+    assert found.unasked == {"beta": "connection to beta broke"}
+    assert {frozenset(rate.nodes) for rate in found.rates} == {frozenset({"alpha", "gamma"})}
+    assert found.skipped["collective"] == "beta cannot take part"
+
+
+def lost(*words, **options):
+    raise HostLost("connection to beta broke", node="beta")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({}, "under the cluster's lease alone"), ({"image": None}, "alpha has no image")],
+)
+def test_no_container_without_a_lease_or_an_image(two, change, words, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    two.change("alpha", **change)
+    assert words in measure(two).skipped["collective"]
+
+
+def test_an_interruption_ends_what_runs_on_the_nodes(two, perftest, tmp_path):
+    perftest("hang")
+
+    class Impatient(Silent):
+        def __init__(self):
+            self.begun = []
+
+        def progress(self, node, text):
+            self.begun.append(text)
+            if text.startswith("RDMA"):
+                threading.Timer(0.5, _thread.interrupt_main).start()
+
+    impatient = Impatient()
+    with pytest.raises(KeyboardInterrupt):
+        measure(two, impatient)
+    assert [text[:4] for text in impatient.begun].count("RDMA") == 1, "nothing else is begun"
+    assert not running(str(tmp_path / "bin" / "ib_write_bw"))
+
+
+def running(path, limit_s=5):
+    """Processes whose command line names ``path``, once they had time to end."""
+    until = time.monotonic() + limit_s
+    while True:
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if path.encode() in (entry / "cmdline").read_bytes():
+                        found.append(entry.name)
+        if not found or time.monotonic() > until:
+            return found
+        time.sleep(0.05)
+
+
+def program(request):
+    return Conversation(LocalHost("alpha"), "measure", request, silence_s=20)
+
+
+def test_a_program_that_does_not_end_is_ended_at_its_limit():
+    one = program({"do": "run", "argv": ["sleep", "60"], "limit_s": 0.3})
+    said = one.answer()
+    assert said["done"]["exit"] is None
+    one.end()
+
+
+def test_a_program_that_is_not_there_is_told():
+    one = program({"do": "run", "argv": ["no-such-program"], "limit_s": 1})
+    assert one.answer() == {"failed": "no-such-program: no such file or directory"}
+    one.end()
+
+
+def test_who_does_not_know_the_token_is_not_served():
+    import socket
+
+    one = program({"do": "receive", "address": "127.0.0.1", "token": "right", "streams": 1})
+    port = one.answer()["port"]
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.sendall(b"wrong")
+        assert stranger.recv(1) == b""
+    sender = program(
+        {
+            "do": "send", "address": "127.0.0.1", "port": port, "source": "127.0.0.1", "token": "right", "streams": 1,
+            "seconds": 0.1, "messages": 3,
+        }
+    )  # fmt: skip
+    assert sender.answer()["done"]["latency_ms"] > 0
+    assert one.answer()["done"]["bytes"] > 0
+    for each in (one, sender):
+        each.end()
+
+
+def test_no_container_for_who_has_no_lease(tmp_path):
+    request = {
+        "do": "contain", "state_dir": str(tmp_path), "cluster": "atlas", "epoch": 3, "name": "x", "argv": ["false"],
+        "limit_s": 5,
+    }  # fmt: skip
+    one = program(request)
+    assert "is over" in one.answer()["failed"]
+    one.end()
