@@ -21,6 +21,7 @@ TOOLS = {
     "uname": "net",
     "ib_write_bw": "bandwidth",
     "systemctl": "services",
+    "loginctl": "services",
     "nvidia-ctk": "services",
     "ufw": "services",
     "netplan": "services",

@@ -25,6 +25,7 @@ NVIDIA_RUNTIME = {"args": [], "path": "/usr/local/lib/gb10/toolkit/nvidia-contai
 CDI_SPEC = "/run/cdi/nvidia.yaml"
 UFW_CONF = "/etc/ufw/ufw.conf"
 CHAIN = "ufw-user-input"
+LINGER = "/var/lib/systemd/linger"
 NETPLAN = "/etc/netplan/40-cx7.yaml"
 
 
@@ -100,6 +101,21 @@ def _runs(service: str) -> bool:
             except OSError:
                 continue
     return False
+
+
+def loginctl(args: list[str]) -> int:
+    """``enable-linger USER`` and ``disable-linger USER`` leave what logind leaves."""
+    if len(args) != 2 or args[0] not in ("enable-linger", "disable-linger"):
+        sys.stderr.write("Failed to connect to bus: no logind runs on a virtual Spark\n")
+        return 1
+    path = os.path.join(LINGER, args[1])
+    os.makedirs(LINGER, exist_ok=True)
+    if args[0] == "enable-linger":
+        with open(path, "w"):
+            pass
+    elif os.path.exists(path):
+        os.unlink(path)
+    return 0
 
 
 def nvidia_ctk(args: list[str]) -> int:

@@ -1,0 +1,303 @@
+"""Preflight where the inventory, the user or the waiting matters: names, WiFi, plain users, hanging nodes, no traces."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import yaml
+
+ERROR, WARNING, INFO = "error", "warning", "info"
+
+
+@pytest.fixture(scope="module")
+def shared_lab(make_lab):
+    return make_lab(3)
+
+
+def of(looked, code):
+    return [one for one in looked.document["findings"] if one["code"] == code]
+
+
+def typed(spark, lines):
+    """Carry lines out that a finding says to type on ``spark``, by one who is root there."""
+    for line in lines:
+        spark.run(["sh", "-c", f'sudo() {{ "$@"; }}; {line}'])
+
+
+# several at once, and nodes that do not answer
+
+
+def test_two_faults_at_once_are_both_found(lab, look):
+    assert look(lab.inventory).found == set()
+    lab.fault("spark-0001", "mtu", "1500")
+    lab.fault("spark-0003", "driver", "580.82.09")
+    assert look(lab.inventory).found == {("NET-006", "spark-0001", ERROR), ("HOST-009", "spark-0003", WARNING)}
+
+
+@pytest.mark.full
+def test_two_faults_of_one_node_are_both_found(lab, look):
+    lab.fault("spark-0002", "no-runtime")
+    lab.fault("spark-0002", "gid-missing")
+    assert look(lab.inventory).found == {("HOST-002", "spark-0002", ERROR), ("NET-003", "spark-0002", ERROR)}
+
+
+def test_a_node_that_cannot_be_reached_is_one_finding_and_the_others_are_examined(lab, look):
+    lab.fault("spark-0002", "ssh-stopped")
+    lab.fault("spark-0003", "driver", "none")
+    lab.fault("spark-0003", "mtu", "1500")
+    looked = look(lab.inventory)
+    assert {one for one in looked.found if one[1] == "spark-0002"} == {("SSH-002", "spark-0002", ERROR)}
+    assert ("HOST-003", "spark-0003", ERROR) in looked.found
+    # Of two that differ nobody can say which is right: one of them is named.
+    assert [code for code, _, _ in looked.found if code == "NET-006"]
+    assert set(looked.document["nodes"]["spark-0002"]) == {"unread"}
+
+
+def test_a_powered_off_node_is_one_finding(lab, look):
+    lab.sparks[1].kill()
+    looked = look(lab.inventory)
+    [only] = looked.found
+    assert only[1:] == ("spark-0002", ERROR)
+    assert only[0].startswith("SSH-")
+
+
+def test_nodes_that_hang_cost_their_time_out_once(lab, look, variant):
+    """Two sshds take the connection and say nothing; the limit is the inventory's, and counts once for both."""
+    inventory = variant(lab, ssh={"connect_timeout_s": 4})
+    lab.fault("spark-0002", "ssh-hang")
+    lab.fault("spark-0003", "ssh-hang")
+    began = time.monotonic()
+    looked = look(inventory)
+    took = time.monotonic() - began
+    assert looked.found == {("SSH-003", "spark-0002", ERROR), ("SSH-003", "spark-0003", ERROR)}
+    assert looked.document["seconds"] < 4 + 3
+    assert took < 4 + 6
+
+
+def test_programs_that_hang_on_a_node_cost_their_own_reading_alone(lab, look):
+    """Docker is stopped in its tracks on one node, nvidia-smi sleeps on another."""
+    second, third = lab.sparks[1:]
+    pid = second.run(["cat", "/run/docker.pid"]).stdout.strip()
+    second.run(["kill", "-STOP", pid])
+    third.run(
+        ["sh", "-c", "cd /usr/local/bin && mv nvidia-smi kept && printf '#!/bin/sh\nexec sleep 60\n' > nvidia-smi"]
+    )
+    third.run(["chmod", "755", "/usr/local/bin/nvidia-smi"])
+    try:
+        looked = look(lab.inventory)
+    finally:
+        second.run(["kill", "-CONT", pid])
+        third.run(["sh", "-c", "cd /usr/local/bin && mv kept nvidia-smi"])
+    assert looked.found == {("HOST-001", "spark-0002", ERROR), ("HOST-003", "spark-0003", ERROR)}
+    assert "no answer within" in of(looked, "HOST-001")[0]["seen"]
+    assert looked.document["seconds"] < 15
+
+
+# who asks, and by which name
+
+
+@pytest.fixture
+def plain(lab, variant):
+    """The inventory of the user ``spark``, who may use Docker."""
+    for spark in lab.sparks:
+        spark.run(["sh", "-c", "mkdir -p /home/spark/models && cp -r /root/models/tiny /home/spark/models/"])
+        spark.run(["chown", "-R", "spark:spark", "/home/spark/models"])
+    return variant(lab, ssh={"user": "spark"}, playbook={"model": {"path": "/home/spark/models/tiny"}})
+
+
+def test_a_user_who_may_not_use_docker_is_told_the_group(lab, look, plain):
+    assert look(plain).found == set()
+    for spark in lab.sparks[1:]:
+        lab.fault(spark.name, "no-docker-group")
+        looked = look(plain)
+        assert looked.found == {("HOST-001", spark.name, ERROR)}
+        [finding] = of(looked, "HOST-001")
+        assert "sudo usermod -aG docker spark" in finding["remedy"]
+        typed(spark, [line for line in finding["remedy"] if line.startswith("sudo usermod")])
+        assert look(plain).found == set()
+        lab.heal()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["spark-0002", "spark-0003"])
+def test_ipc_that_goes_with_the_login_is_told(name, lab, look, plain):
+    """Containers keep theirs: it is told for information there."""
+    assert look(plain).notes == look(lab.inventory).notes
+    lab.fault(name, "remove-ipc")
+    looked = look(plain)
+    assert looked.found == set()
+    assert ("HOST-016", name, INFO) in looked.notes
+    [finding] = of(looked, "HOST-016")
+    typed(lab.spark(name), finding["remedy"][:1])
+    assert of(look(plain), "HOST-016") == []
+    lab.spark(name).run(["loginctl", "disable-linger", "spark"])
+    typed(lab.spark(name), [line.removeprefix("or, for everybody: ") for line in finding["remedy"][1:]])
+    assert of(look(plain), "HOST-016") == []
+    lab.spark(name).run(["rm", "-r", "/etc/systemd/logind.conf.d"])
+
+
+@pytest.fixture
+def named(lab, module_cli, variant, tmp_path):
+    """``named(*words, **hosts)``: preflight by host names, which this machine finds in a file of the test's own."""
+    nodes = [{"name": f"node-{number}", "host": spark.name} for number, spark in enumerate(lab.sparks)]
+    inventory = variant(lab, nodes=nodes)
+
+    def ask(**hosts):
+        file = tmp_path / "hosts"
+        rows = [f"{hosts.get(spark.name.replace('-', '_'), spark.host)} {spark.name}" for spark in lab.sparks]
+        file.write_text("\n".join(["127.0.0.1 localhost", *rows]) + "\n")
+        script = f'mount --bind {file} /etc/hosts && exec "$@"'
+        prefix = ("unshare", "--mount", "sh", "-c", script, "sh")
+        done = module_cli.start("preflight", inventory, "--json", prefix=prefix).wait(60)
+        findings = done.json["findings"]
+        return {(one["code"], one["node"], one["severity"]) for one in findings if one["severity"] != INFO}, findings
+
+    return ask
+
+
+def test_a_name_that_means_wifi_is_told_where_it_does(lab, named):
+    """As mDNS names do. The remedy is a line in the hosts file of the node that was misled."""
+    assert named()[0] == set()
+    lab.fault("spark-0002", "name-by-wifi")
+    found, findings = named()
+    assert found == {("NET-018", "node-0", WARNING), ("NET-018", "node-2", WARNING)}
+    for one in findings:
+        if one["code"] == "NET-018":
+            spark = lab.sparks[int(one["node"][-1])]
+            typed(spark, [line for line in one["remedy"] if line.startswith("sudo")])
+    assert named()[0] == set()
+
+
+def test_a_node_that_is_reached_over_wifi_is_told(lab, named):
+    lab.fault("spark-0003", "name-by-wifi")
+    wifi = lab.sparks[2].run(["sh", "-c", "ip -br addr show wlP9s9 | grep -o '10[0-9.]*'"]).stdout.strip()
+    found, findings = named(spark_0003=wifi)
+    assert ("NET-016", "node-2", WARNING) in found
+    assert {code for code, _, _ in found} == {"NET-016", "NET-018"}
+    [reached] = [one for one in findings if one["code"] == "NET-016"]
+    assert any(lab.sparks[2].host in line for line in reached["remedy"])
+
+
+@pytest.mark.full
+def test_a_host_key_that_is_known_by_the_name_alone_is_refused_by_the_address(lab, look, variant, tmp_path):
+    """SSH is tried by the very address that will be used."""
+    assert look(lab.inventory).found == set()
+    kept = tmp_path / "known_hosts"
+    rows = (lab.directory / "known_hosts").read_text().splitlines()
+    kept.write_text("\n".join(row for row in rows if not row.startswith(f"{lab.sparks[1].host} ")) + "\n")
+    looked = look(variant(lab, ssh={"known_hosts": str(kept)}))
+    assert looked.found == {("SSH-004", "spark-0002", ERROR)}
+    assert any("ssh-keyscan" in line or "host_keys: accept-new" in line for line in looked.remedies)
+
+
+def test_rails_that_are_wifi_are_told(lab, look, variant):
+    """One node's interconnect is named after its WiFi."""
+    lab.fault("spark-0002", "name-by-wifi")
+    nodes = yaml.safe_load(lab.inventory.read_text())["nodes"]
+    for node in nodes:
+        wifi = node["name"] == "spark-0002"
+        node["interconnect"] = {"interfaces": ["wlP9s9" if wifi else "enP7s7"]}
+    looked = look(variant(lab, nodes=nodes))
+    assert ("NET-022", "spark-0002", WARNING) in looked.found
+    assert {node for code, node, _ in looked.found if code == "NET-022"} == {"spark-0002"}
+
+
+# what is open
+
+
+@pytest.mark.full
+def test_an_api_open_to_all_and_a_dashboard_that_runs_anything_are_told(lab, look, variant):
+    inventory = variant(lab, api={"host": "0.0.0.0"})
+    looked = look(inventory)
+    assert {(code, severity) for code, _, severity in looked.found} == {("NET-020", WARNING)}
+    lab.fault("spark-0003", "port-busy", "8265")
+    assert look(lab.inventory).found == {("NET-021", "spark-0003", WARNING)}
+    keyed = variant(lab, api={"host": "0.0.0.0", "key": {"file": str(lab.directory / "id_ed25519.pub")}})
+    assert look(keyed).found == {("NET-021", "spark-0003", WARNING)}
+
+
+# GIDs are followed wherever they stand
+
+
+def test_gids_that_moved_on_one_hca_are_followed(lab, look, module_cli):
+    """No fixed index can be right: the plan leaves it out there, and gives each other node its own."""
+    lab.fault("spark-0001", "gid-shift")
+    lab.fault("spark-0002", "gid-shift", "rocep1s0f1")
+    looked = look(lab.inventory)
+    assert looked.found == set()
+    assert ("NET-013", "spark-0002", INFO) in looked.notes
+    nodes = module_cli("plan", lab.inventory, "--json").ok().json["nodes"]
+    indexes = {name: node["env"].get("NCCL_IB_GID_INDEX") for name, node in nodes.items()}
+    assert indexes == {"spark-0001": "6", "spark-0002": None, "spark-0003": "3"}
+
+
+# no traces
+
+OTHERS = " ".join(
+    f"-not -path '{path}*'"
+    for path in (
+        "/var/log/",
+        "/var/lib/docker/",
+        "/run/docker",
+        "/run/containerd",
+        "/usr/local/lib/gb10/",
+        "/run/gb10/",
+    )
+)
+"""Leaves out logs of logins, Docker's own bookkeeping, and what makes the lab's false tools faster."""
+
+SEEN = {
+    "files": "find /etc /root /home /srv /opt /tmp /var /usr/local /run /dev/shm -xdev -type f "
+    f"{OTHERS} -printf '%p %s %T@ %m %U\\n' | sort",
+    "content": "find /etc /root /home -xdev -type f -print0 | sort -z | xargs -0 sha256sum",
+    "touched": f"find / /run /dev/shm -xdev -cnewer /run/marker {OTHERS} -not -path /run -not -path /run/marker; true",
+    "network": "ip -d -o addr; ip route; ip rule; iptables -S; tc qdisc show; cat /proc/sys/net/ipv4/conf/*/*",
+    "sockets": "ss -H -ltnu | awk '{print $1, $5}' | sort",
+    "containers": "docker ps -aq --no-trunc; docker images -a --no-trunc --digests; docker volume ls; docker network ls",
+    "processes": "ps -eo comm= | grep -vE '^(ps|sh|grep|sort|sshd.*)$' | sort",
+    "mounts": "cut -d' ' -f2- /proc/self/mountinfo | sort",
+}
+
+DOCKERS = "find /var/lib/docker /run/docker -xdev -printf '%p %s %T@ %m\\n' | sort"
+
+
+def state(spark):
+    return {what: spark.run(["sh", "-c", script], timeout_s=120).stdout for what, script in SEEN.items()}
+
+
+def settled(spark):
+    """The state once no session of a client is left on the node."""
+    for _ in range(100):
+        if "sshd:" not in spark.run(["ps", "-eo", "args="]).stdout.replace("sshd: /usr/sbin/sshd", ""):
+            break
+        time.sleep(0.05)
+    return state(spark)
+
+
+def unlike(later, earlier):
+    """Lines that one of two states has and the other has not, by what was looked at."""
+    return {
+        what: sorted(set(later[what].splitlines()) ^ set(earlier[what].splitlines()))
+        for what in earlier
+        if later[what] != earlier[what]
+    }
+
+
+def test_nothing_on_any_node_is_changed(lab, make_cli):
+    """Not where it is full of findings either. The first look at an image runs it: Docker keeps its books of that."""
+    lab.fault("spark-0003", "no-address")
+    fresh = make_cli()
+    for spark in lab.sparks:
+        # Being listed for the first time changes a directory of an overlay by itself.
+        state(spark)
+        spark.run(["touch", "/run/marker"])
+    time.sleep(0.05)
+    before = [settled(spark) for spark in lab.sparks]
+    assert [one["touched"] for one in before] == ["", "", ""]
+    assert fresh("preflight", lab.inventory, "--json").json["findings"]
+    assert [unlike(settled(spark), one) for spark, one in zip(lab.sparks, before, strict=True)] == [{}, {}, {}]
+    books = [spark.run(["sh", "-c", DOCKERS]).stdout for spark in lab.sparks]
+    assert fresh("preflight", lab.inventory, "--json").json["findings"]
+    assert [unlike(settled(spark), one) for spark, one in zip(lab.sparks, before, strict=True)] == [{}, {}, {}]
+    assert [spark.run(["sh", "-c", DOCKERS]).stdout for spark in lab.sparks] == books
