@@ -16,7 +16,13 @@ DOWN = "sparkcluster down INVENTORY"
 LOGS = "sparkcluster logs INVENTORY"
 
 
-@check("RUN-005", "Every rank runs", stage="running", source="eugr/spark-vllm-docker#257")
+@check(
+    "RUN-005",
+    "Every rank runs",
+    stage="running",
+    source="eugr/spark-vllm-docker#257",
+    remedy="read that rank's log and its kernel's, then `sparkcluster down` and `up`: all ranks or none",
+)
 def ranks(context: Context) -> Iterator[Seen]:
     """A group is all its ranks or nothing: where one is dead, the others wait for it, some for ever.
 
@@ -48,7 +54,13 @@ def _last_line(rank: RankSeen) -> str:
     return next((line.strip() for line in reversed(plain(rank.lines)) if line.strip()), "")
 
 
-@check("RUN-006", "No rank starts over and over", stage="running", source="eugr/spark-vllm-docker#257")
+@check(
+    "RUN-006",
+    "No rank starts over and over",
+    stage="running",
+    source="eugr/spark-vllm-docker#257",
+    remedy="take the restart policy away, then `sparkcluster down` and `up`",
+)
 def restarting(context: Context) -> Iterator[Seen]:
     """A rank that comes back alone finds no group: it fails again, and leaves memory behind each time."""
     for name, rank in of(context).ranks():
@@ -58,7 +70,13 @@ def restarting(context: Context) -> Iterator[Seen]:
             yield Seen("error", name, f"the rank on {name} starts over and over", seen, remedy)
 
 
-@check("RUN-007", "Ray has every node, by its address", stage="running", source="eugr/spark-vllm-docker#227")
+@check(
+    "RUN-007",
+    "Ray has every node, by its address",
+    stage="running",
+    source="eugr/spark-vllm-docker#227",
+    remedy="read that node's log, then `sparkcluster down` and `up`",
+)
 def ray(context: Context) -> Iterator[Seen]:
     """A node that Ray does not count gets no rank: the placement group waits for ever."""
     lost = {name for name, _ in dead(context)}
@@ -91,7 +109,14 @@ def ray(context: Context) -> Iterator[Seen]:
             yield Seen("error", head, "Ray counts every node and still has no place for all ranks", line, remedy)
 
 
-@check("RUN-019", "Every record can be read", stage="running")
+@check(
+    "RUN-019",
+    "Every record can be read",
+    stage="running",
+    severity="warning",
+    source="sparkcluster's own records: docs/architecture.md",
+    remedy="`sparkcluster up` again, which goes on from what runs and records it",
+)
 def records(context: Context) -> Iterator[Seen]:
     """`down`, `status` and every later change find what runs, and the way back, by the record on each node."""
     for name, facts in context.facts.items():
@@ -109,7 +134,13 @@ def records(context: Context) -> Iterator[Seen]:
             )
 
 
-@check("RUN-020", "What runs is what the inventory names", stage="running")
+@check(
+    "RUN-020",
+    "What runs is what the inventory names",
+    stage="running",
+    source="sparkcluster's own records: docs/architecture.md",
+    remedy="`sparkcluster down`, then `up`",
+)
 def same(context: Context) -> Iterator[Seen]:
     """Ranks of two releases never meet; and a node or playbook that was changed since is served by nobody."""
     running = of(context)
@@ -136,7 +167,13 @@ def same(context: Context) -> Iterator[Seen]:
         yield Seen("warning", None, f"{served} is served and the inventory names {named}", seen, compare)
 
 
-@check("RUN-021", "No rank ended for a reason that its log names", stage="running")
+@check(
+    "RUN-021",
+    "No rank ended for a reason that its log names",
+    stage="running",
+    source="every signature names its thread in sparkcluster/checks/signatures.py",
+    remedy="the finding says it for each",
+)
 def explained(context: Context) -> Iterator[Seen]:
     """The reasons why engines end that have no check of their own: ports, files, versions, arguments."""
     for found in causes(context):
@@ -147,7 +184,13 @@ def explained(context: Context) -> Iterator[Seen]:
             yield Seen("error", found.node, summary, clipped(found.cause.line), remedy)
 
 
-@check("RUN-024", "An engine that ended did not call that a success", stage="running", source="sparkrun PR #121")
+@check(
+    "RUN-024",
+    "An engine that ended did not call that a success",
+    stage="running",
+    source="sparkrun PR #121",
+    remedy="`sparkcluster down` and `up`; judge by an answer, never by an exit code",
+)
 def false_success(context: Context) -> Iterator[Seen]:
     """The API server of vLLM exits with 0 after its engine died, so whatever restarts on failure does nothing."""
     told = {found.rank.group for found in causes(context)}

@@ -37,7 +37,13 @@ LOGS = "sparkcluster logs INVENTORY"
 SPIN_PERCENT, SPIN_LEAST_W, SPIN_MOST_W = 90.0, 20.0, 30.0
 
 
-@check("RUN-001", "A cluster runs", stage="running")
+@check(
+    "RUN-001",
+    "A cluster runs",
+    stage="running",
+    source="eugr/spark-vllm-docker#173: gone after a reboot",
+    remedy="sparkcluster up INVENTORY",
+)
 def runs(context: Context) -> Iterator[Seen]:
     """Where no rank is there, nothing can serve, and nothing else can be said of it."""
     running = of(context)
@@ -62,6 +68,7 @@ def runs(context: Context) -> Iterator[Seen]:
     "The model answers",
     stage="running",
     source="vllm-project/vllm#53157: /health and /v1/models say yes while generation is dead",
+    remedy="read the engine's log, then `sparkcluster down` and `up`",
 )
 def answers(context: Context) -> Iterator[Seen]:
     """A cluster that gives no first token serves nobody, whatever its health endpoint says.
@@ -105,6 +112,7 @@ def _partial(reply: Reply) -> bool:
     "Tokens move while requests run",
     stage="running",
     source="MiaAI-Lab/DeepSeek-v4-Flash-DSpark#10, vllm-project/vllm#48720",
+    remedy="`sparkcluster preflight --deep` for the rails, then `sparkcluster down` and `up`",
 )
 def hung(context: Context) -> Iterator[Seen]:
     """A collective that one rank does not take part in hangs all of them: no token, no error, and a GPU that spins.
@@ -150,6 +158,7 @@ def _drawn(context: Context, node: str) -> str:
     "The answer is language",
     stage="running",
     source="vllm-project/vllm#54150, vllm-project/vllm#54189, and the DGX Spark page of the vLLM blog",
+    remedy="`moe-backend: marlin` in the playbook; where it is that already, verify the weights and clear the caches",
 )
 def language(context: Context) -> Iterator[Seen]:
     """Kernels that are wrong for sm_121 answer `!!!!!` with status 200, and only who reads the answer can tell."""
@@ -169,7 +178,13 @@ def language(context: Context) -> Iterator[Seen]:
         yield Seen("error", reply.head, summary, wrong or tokens, tuple(remedy))
 
 
-@check("RUN-016", "The engine behind the API lives", stage="running", source="vllm-project/vllm#53157")
+@check(
+    "RUN-016",
+    "The engine behind the API lives",
+    stage="running",
+    source="vllm-project/vllm#53157",
+    remedy="`sparkcluster down` and `up`; the reason stands further up in the log",
+)
 def engine(context: Context) -> Iterator[Seen]:
     """The API server outlives its engine: it says 200 to who asks for its health and 500 to who asks for words."""
     told = {found.rank.group for found in causes(context)}
@@ -186,7 +201,13 @@ def engine(context: Context) -> Iterator[Seen]:
         yield Seen("error", reply.head, f"the engine of {group} is dead behind its API", seen, remedy)
 
 
-@check("RUN-017", "No rank waits for another in compilation", stage="running", source="eugr/spark-vllm-docker#367")
+@check(
+    "RUN-017",
+    "No rank waits for another in compilation",
+    stage="running",
+    source="eugr/spark-vllm-docker#367",
+    remedy="`sparkcluster up --clear-caches`",
+)
 def stalled(context: Context) -> Iterator[Seen]:
     """A compile or autotune cache that is stale on one node makes it skip what the others do together: all wait.
 
@@ -213,7 +234,14 @@ def _stalled(rank: RankSeen) -> str | None:
     return last[-1].strip() if last and compiling and rank.running and not ready(rank) else None
 
 
-@check("RUN-022", "Every node could be looked at", stage="running", severity="warning")
+@check(
+    "RUN-022",
+    "Every node could be looked at",
+    stage="running",
+    severity="warning",
+    source="sparkcluster: what is not known is not called well",
+    remedy="ask the node itself: docker logs, ray status",
+)
 def looked(context: Context) -> Iterator[Seen]:
     """What could not be read is not known to be well."""
     for name, look in of(context).looks.items():
@@ -234,7 +262,14 @@ def looked(context: Context) -> Iterator[Seen]:
                 yield Seen("warning", name, f"the log of {rank.name} could not be read", rank.log.unread, remedy)
 
 
-@check("RUN-023", "The engine is not overloaded", stage="running", severity="warning")
+@check(
+    "RUN-023",
+    "The engine is not overloaded",
+    stage="running",
+    severity="warning",
+    source="docs.vllm.ai/en/latest/usage/metrics.html",
+    remedy="raise max-num-seqs, or send less at once",
+)
 def busy(context: Context) -> Iterator[Seen]:
     """An engine that has more requests than it takes at once lets new ones wait, and looks dead to them."""
     for group, reply in of(context).replies.items():

@@ -47,7 +47,13 @@ def _explained(context: Context, code: str) -> Iterator[Seen]:
             yield Seen("error", found.node, found.cause.summary, clipped(found.cause.line), remedy)
 
 
-@check("RUN-008", "NCCL uses RDMA", stage="running", source="NVIDIA/nccl#941, NVIDIA/nccl#952")
+@check(
+    "RUN-008",
+    "NCCL uses RDMA",
+    stage="running",
+    source="NVIDIA/nccl#941, NVIDIA/nccl#952",
+    remedy="see that the container has /dev/infiniband, and the HCA list is right: `sparkcluster preflight`",
+)
 def rdma(context: Context) -> Iterator[Seen]:
     """Over sockets the answers are right and the interconnect gives 1 to 3 GB/s in place of 22.
 
@@ -96,19 +102,37 @@ def _by_sockets(context: Context, node: str) -> str | None:
     )
 
 
-@check("RUN-009", "RDMA memory can be pinned", stage="running", source="NVIDIA/nccl-tests#206")
+@check(
+    "RUN-009",
+    "RDMA memory can be pinned",
+    stage="running",
+    source="NVIDIA/nccl-tests#206",
+    remedy="`--ulimit memlock=-1`, which every rank of sparkcluster has; else free the page cache",
+)
 def memlock(context: Context) -> Iterator[Seen]:
     """NCCL registers its buffers with the HCA; a memlock limit, or memory that is not truly free, forbids it."""
     yield from _explained(context, "RUN-009")
 
 
-@check("RUN-010", "The GIDs that NCCL uses are there", stage="running", source="NVIDIA/nccl#1657")
+@check(
+    "RUN-010",
+    "The GIDs that NCCL uses are there",
+    stage="running",
+    source="NVIDIA/nccl#1657",
+    remedy="`sparkcluster preflight`, which resolves every GID anew, then `sparkcluster down` and `up`",
+)
 def gid(context: Context) -> Iterator[Seen]:
     """The GID table of a port moves with its addresses; a queue pair on an empty entry is never connected."""
     yield from _explained(context, "RUN-010")
 
 
-@check("RUN-011", "The experts run on the kernel that was asked for", stage="running", source="vllm-project/vllm#31085")
+@check(
+    "RUN-011",
+    "The experts run on the kernel that was asked for",
+    stage="running",
+    source="vllm-project/vllm#31085",
+    remedy="an image whose vLLM knows --moe-backend (0.19 and newer)",
+)
 def expert_kernel(context: Context) -> Iterator[Seen]:
     """On sm_121 only Marlin computes FP4 experts rightly; vLLM may choose another one in silence.
 
@@ -142,7 +166,13 @@ def _asked(engine: list[str]) -> str | None:
     return None
 
 
-@check("RUN-012", "Scales of quantised weights are numbers", stage="running", source="vllm-project/vllm#45212")
+@check(
+    "RUN-012",
+    "Scales of quantised weights are numbers",
+    stage="running",
+    source="vllm-project/vllm#45212",
+    remedy="a checkpoint that was calibrated in full, or `moe-backend: marlin`",
+)
 def scales(context: Context) -> Iterator[Seen]:
     """An expert whose scale is not a number turns every token that reaches it into garbage: some prompts, not all."""
     for number, signature in enumerate(SCALES):
@@ -152,7 +182,13 @@ def scales(context: Context) -> Iterator[Seen]:
             break
 
 
-@check("RUN-013", "Every rank keeps its GPU", stage="running", source="NVIDIA/nvidia-container-toolkit#48")
+@check(
+    "RUN-013",
+    "Every rank keeps its GPU",
+    stage="running",
+    source="NVIDIA/nvidia-container-toolkit#48",
+    remedy="`sudo systemctl restart nvidia-cdi-refresh`, or a reboot where the kernel tells of it; then `up`",
+)
 def gpu_lost(context: Context) -> Iterator[Seen]:
     """A container loses its GPU by `systemctl daemon-reload` or a stale CDI specification, and a host by a fault of it.
 
@@ -184,7 +220,11 @@ def _kernel(context: Context, node: str) -> tuple[str, ...]:
 
 
 @check(
-    "RUN-014", "There is memory left", stage="running", source="NVIDIA/dgx-spark-playbooks#97, vllm-project/vllm#56824"
+    "RUN-014",
+    "There is memory left",
+    stage="running",
+    source="NVIDIA/dgx-spark-playbooks#97, vllm-project/vllm#56824",
+    remedy="a lower gpu-memory-utilization or max-model-len, and the page cache freed",
 )
 def memory(context: Context) -> Iterator[Seen]:
     """GPU and CPU share one memory; where it ends the node freezes, and only ICMP still answers.
@@ -231,6 +271,7 @@ def _swaps(context: Context, node: str) -> int:
     "The GPU gets its power",
     stage="running",
     source="Blackwellboy/model-serving-minefield PR #55: BF16 36.5 TFLOP/s, and 91.6 after AC was taken away",
+    remedy="shut down, take the power supply off for a minute, start again",
 )
 def power(context: Context) -> Iterator[Seen]:
     """A GB10 whose power delivery is wedged works at a third of its speed, with no throttle flag and no error.
@@ -254,7 +295,14 @@ def power(context: Context) -> Iterator[Seen]:
             yield Seen("error", name, f"the power delivery of {name} is wedged", seen, remedy)
 
 
-@check("RUN-018", "CUDA graphs are on", stage="running", severity="warning", source="vllm-project/vllm#34523")
+@check(
+    "RUN-018",
+    "CUDA graphs are on",
+    stage="running",
+    severity="warning",
+    source="vllm-project/vllm#34523",
+    remedy="remove enforce-eager in the playbook",
+)
 def eager(context: Context) -> Iterator[Seen]:
     """With --enforce-eager a Spark gave 26 tokens a second in place of 59.
 
