@@ -12,7 +12,7 @@ import dataclasses
 import math
 
 from sparkcluster.models.config import ModelConfig
-from sparkcluster.models.kv import Engine, Layout, layout, model_dtype
+from sparkcluster.models.kv import Engine, Layout, layout
 from sparkcluster.models.layers import State
 from sparkcluster.models.weights import Weights
 
@@ -133,6 +133,7 @@ def fit(
     *,
     utilization: float | None,
     wanted: int = 1,
+    pool_bytes: int | None = None,
 ) -> Fit:
     """Whether a model fits one node.
 
@@ -143,22 +144,28 @@ def fit(
         machine: the node's memory.
         utilization: --gpu-memory-utilization; None for the smallest that holds ``wanted``.
         wanted: requests of full context at once.
+        pool_bytes: KV cache that was asked for by its size, which sets the utilization aside.
 
     Raises:
         UsageError: the engine cannot be started so with this model.
     """
-    model_dtype(config, engine)
     cache = layout(config, engine)
     fixed = weights.rank_bytes + runtime(config, engine)
     smallest = math.ceil((fixed + cache.bytes_for(wanted)) / machine.visible_bytes * 100) / 100
     taken = utilization if utilization is not None else max(smallest, 0.01)
-    budget = math.ceil(machine.visible_bytes * taken)
+    if pool_bytes is not None:
+        taken = (fixed + pool_bytes) / machine.visible_bytes
+    budget = math.ceil(machine.visible_bytes * taken) if pool_bytes is None else fixed + pool_bytes
     pool = budget - fixed
     left = machine.visible_bytes - budget - HOST_BYTES
     problems, advice = [], []
     if pool < cache.bytes_for(wanted):
         problems.append(_too_small(cache, pool, weights, budget, wanted))
-        advice += _smaller(config, cache, engine, machine, fixed=fixed, wanted=wanted, smallest=smallest)
+        if pool_bytes is None:
+            advice += _smaller(config, cache, engine, machine, fixed=fixed, wanted=wanted, smallest=smallest)
+        else:
+            size = "VLLM_CPU_KVCACHE_SPACE" if engine.device == "cpu" else "kv-cache-memory-bytes"
+            advice.append(f"set {size} to {math.ceil(cache.bytes_for(wanted) / GIB)} GiB")
     if left < machine.system_bytes:
         problems.append(
             f"{left / GB:.1f} GB would be left for the system, which takes {machine.system_bytes / GB:.1f} GB"

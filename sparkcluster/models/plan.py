@@ -102,7 +102,8 @@ def playbook(
         left_out.append("weights are estimated from config.json alone: --config DIR with the tensors counts them")
     if started.draft_model(written):
         left_out.append(f"weights and cache of the draft model {started.draft_model(written)} are not counted")
-    found = fit(config, engine, held, machine, utilization=taken, wanted=wanted)
+    pool = started.pool_bytes(written)
+    found = fit(config, engine, held, machine, utilization=taken, wanted=wanted, pool_bytes=pool)
     return Planned(written.name, config, found, auto, tuple(left_out))
 
 

@@ -55,7 +55,7 @@ def engine(
     return Engine(
         context=length if length > 0 else config.context,
         version=of_version(version) if version else of_image(playbook.image),
-        device="cpu" if "VLLM_CPU_KVCACHE_SPACE" in playbook.env else "gpu",
+        device="cpu" if on_cpu(playbook) else "gpu",
         ranks=ranks,
         stages=stages,
         sequences=_count(given, "max-num-seqs", SEQUENCES),
@@ -107,10 +107,26 @@ def asked(playbook: Playbook) -> int:
     return _count(given, "max-num-seqs", ASKED)
 
 
-def cpu_pool_bytes(playbook: Playbook) -> int | None:
-    """The pool of a CPU engine, which VLLM_CPU_KVCACHE_SPACE sets for each rank in GiB; None without it."""
-    text = playbook.env.get("VLLM_CPU_KVCACHE_SPACE", "")
-    return int(text) << 30 if text.isdecimal() and len(text) < 6 else None
+def pool_bytes(playbook: Playbook) -> int | None:
+    """The KV cache of a rank where it is asked for by its size; None where a utilization sets it.
+
+    On a CPU by VLLM_CPU_KVCACHE_SPACE, in GiB; else by --kv-cache-memory-bytes.
+
+    Raises:
+        UsageError: it is no size.
+    """
+    if on_cpu(playbook):
+        text = playbook.env["VLLM_CPU_KVCACHE_SPACE"]
+        if not text.isdecimal() or len(text) > 5:
+            raise UsageError("VLLM_CPU_KVCACHE_SPACE must be whole GiB", hint='set VLLM_CPU_KVCACHE_SPACE: "4" in env')
+        return int(text) << 30
+    given = {name.replace("_", "-"): value for name, value in playbook.args.items()}
+    return _count(given, "kv-cache-memory-bytes", 0) or None
+
+
+def on_cpu(playbook: Playbook) -> bool:
+    """Whether it is for vLLM's CPU build."""
+    return bool(playbook.env.get("VLLM_CPU_KVCACHE_SPACE"))
 
 
 def of_version(text: str) -> Version:

@@ -100,6 +100,30 @@ def test_the_tensors_are_counted_where_they_lie(fit, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "asked",
+    [{"env": {"VLLM_CPU_KVCACHE_SPACE": "2"}}, {"args": {"kv-cache-memory-bytes": 2 << 30, "max-model-len": 8192}}],
+)
+def test_a_cache_that_is_asked_for_by_its_size_has_that_size(fit, asked):
+    code, out, _ = fit("--json", **{"args": {"max-model-len": 8192}, **asked})
+    told = json.loads(out)
+    assert (code, told["kv_cache"]["bytes"]) == (0, 2 << 30)
+    code, _, err = fit(**{**asked, "args": {**asked.get("args", {}), "max-model-len": 131072}})
+    assert code == 1
+    assert "to 16 GiB" in err
+
+
+def test_an_inventory_tells_the_number_of_nodes(fit, tmp_path):
+    nodes = [{"name": name, "host": f"10.0.0.{at}"} for at, name in enumerate(("a", "b"), 1)]
+    (tmp_path / "two.yaml").write_text(json.dumps({"cluster": "two", "nodes": nodes, "playbook": "mine.yaml"}))
+    told = json.loads(fit("--json", "--inventory", "two.yaml")[1])
+    assert (told["nodes"], told["tensor_parallel"]) == (2, 2)
+    groups = [{"name": name, "nodes": [name]} for name in ("a", "b")]
+    both = {"cluster": "two", "nodes": nodes, "playbook": "mine.yaml", "groups": groups}
+    (tmp_path / "two.yaml").write_text(json.dumps(both))
+    assert json.loads(fit("--json", "--inventory", "two.yaml")[1])["nodes"] == 1
+
+
+@pytest.mark.parametrize(
     ("flags", "config", "told"),
     [
         ((), "{", "holds no JSON"),
