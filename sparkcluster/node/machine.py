@@ -22,7 +22,12 @@ LIMIT_S = 3.0  # of one program or one answer of the Docker engine
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/:@")
 _RTM_NEWADDR, _RTM_GETADDR = 20, 22  # linux/rtnetlink.h
 _NLMSG_ERROR, _NLMSG_DONE, _NLM_DUMP_REQUEST = 2, 3, 0x301  # linux/netlink.h
+_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20  # linux/netlink.h, linux/sock_diag.h
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2  # linux/if_addr.h
+
+
+# Packed address, port, user and inode of one listening socket.
+Socket = Tuple[bytes, int, int, str]
 
 
 class Unreadable(Exception):
@@ -60,7 +65,7 @@ class Machine:
 
     def at(self, path: str) -> str:
         """Where absolute ``path`` lies."""
-        return os.path.join(self.root, path.lstrip("/"))
+        return path if self.root == "/" else os.path.join(self.root, path.lstrip("/"))
 
     def bytes(self, path: str) -> bytes:
         """Content of a file.
@@ -68,12 +73,21 @@ class Machine:
         Raises:
             Unreadable: with the reason and ``path``.
         """
+        found = []
         try:
-            with open(self.at(path), "rb") as file:
-                return file.read()
+            # not open(): a GID table is a thousand files, and each costs a third this way
+            handle = os.open(self.at(path), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                part = os.read(handle, 4096)
+                while part:
+                    found.append(part)
+                    part = os.read(handle, 4096 if len(part) < 4096 else 1 << 20)
+            finally:
+                os.close(handle)
         except OSError as error:
             error.filename = path
             raise Unreadable(because(error)) from None
+        return b"".join(found)
 
     def text(self, path: str) -> str:
         """The same as text; what is no UTF-8 is replaced."""
@@ -198,23 +212,35 @@ class Machine:
         found: Dict[str, List[str]] = {}
         names = dict(socket.if_nameindex())
         request = struct.pack("=LHHLLB7x", 24, _RTM_GETADDR, _NLM_DUMP_REQUEST, 1, 0, socket.AF_INET)
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
-            netlink.settimeout(LIMIT_S)
-            netlink.sendto(request, (0, 0))
-            while True:
-                for kind, payload in _messages(netlink.recv(1 << 17)):
-                    if kind == _NLMSG_DONE:
-                        return found
-                    if kind == _NLMSG_ERROR:
-                        raise Unreadable("netlink lists no addresses")
-                    if kind == _RTM_NEWADDR:
-                        prefix, index = payload[1], struct.unpack_from("=L", payload, 4)[0]
-                        values = dict(_attributes(payload[8:]))
-                        # IFA_ADDRESS is the far end of a point-to-point link, IFA_LOCAL this one
-                        packed = values.get(_IFA_LOCAL) or values.get(_IFA_ADDRESS)
-                        if packed and index in names:
-                            text = "%s/%d" % (socket.inet_ntoa(packed), prefix)
-                            found.setdefault(names[index], []).append(text)
+        for payload in _dump(0, request, _RTM_NEWADDR, "addresses"):
+            prefix, index = payload[1], struct.unpack_from("=L", payload, 4)[0]
+            values = dict(_attributes(payload[8:]))
+            # IFA_ADDRESS is the far end of a point-to-point link, IFA_LOCAL this one
+            packed = values.get(_IFA_LOCAL) or values.get(_IFA_ADDRESS)
+            if packed and index in names:
+                text = "%s/%d" % (socket.inet_ntoa(packed), prefix)
+                found.setdefault(names[index], []).append(text)
+        return found
+
+    def listening(self) -> List[Socket]:
+        """Packed address, port, user and inode of every listening TCP socket, as the kernel's netlink lists them.
+
+        ``/proc/net/tcp`` says the same, after a walk through every bucket for connections there could be: 5 ms
+        each for IPv4 and IPv6 on a machine of 24 GB, and their number grows with memory.
+
+        Raises:
+            Unreadable: this kernel came without sock_diag.
+        """
+        found = []
+        for family, length in ((socket.AF_INET, 4), (socket.AF_INET6, 16)):
+            request = struct.pack(
+                "=LHHLLBBBBL48x", 72, _SOCK_DIAG_BY_FAMILY, _NLM_DUMP_REQUEST, 1, 0, family, 6, 0, 0, 1 << 10
+            )
+            for payload in _dump(_NETLINK_SOCK_DIAG, request, _SOCK_DIAG_BY_FAMILY, "sockets"):
+                if len(payload) >= 72:
+                    port, uid, inode = struct.unpack_from(">H", payload, 4) + struct.unpack_from("=LL", payload, 64)
+                    found.append((payload[8 : 8 + length], port, uid, str(inode)))
+        return found
 
     def resolve(self, name: str) -> List[str]:
         """IPv4 addresses of ``name``, none where the resolver knows no such name.
@@ -270,6 +296,29 @@ def quoted(text: str) -> str:
     By hand, since ``urllib.parse`` costs 2 ms to import.
     """
     return "".join(chr(each) if each in _PLAIN else "%%%02X" % each for each in text.encode("utf-8", "replace"))
+
+
+def _dump(protocol: int, request: bytes, kind: int, what: str) -> List[bytes]:
+    """Payloads of one kind that a netlink dump answers.
+
+    Raises:
+        Unreadable: the kernel answers with an error, or not at all.
+    """
+    found: List[bytes] = []
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as netlink:
+            netlink.settimeout(LIMIT_S)
+            netlink.sendto(request, (0, 0))
+            while True:
+                for each, payload in _messages(netlink.recv(1 << 17)):
+                    if each == _NLMSG_DONE:
+                        return found
+                    if each == _NLMSG_ERROR:
+                        raise Unreadable("netlink lists no %s" % what)
+                    if each == kind:
+                        found.append(payload)
+    except OSError as error:
+        raise Unreadable("%s: netlink" % because(error)) from None
 
 
 def _messages(data: bytes) -> List[Tuple[int, bytes]]:

@@ -9,7 +9,7 @@ import struct
 import time
 from typing import Any, Dict, List, Optional, Set
 
-from sparkcluster.node.machine import Machine, Unreadable
+from sparkcluster.node.machine import Machine, Socket, Unreadable
 
 _NET = "/sys/class/net"
 _INFINIBAND = "/sys/class/infiniband"
@@ -98,42 +98,46 @@ def has_infiniband_devices(machine: Machine) -> bool:
 
 def listeners(machine: Machine) -> List[Dict[str, Any]]:
     """Listening TCP sockets, with the process where this user may know it."""
-    sockets: Dict[str, Dict[str, Any]] = {}
-    searched: Set[str] = set()
-    uid = os.geteuid()
-    lines = machine.text("/proc/net/tcp").splitlines()[1:]
-    if machine.exists("/proc/net/tcp6"):
-        lines += machine.text("/proc/net/tcp6").splitlines()[1:]
-    for line in lines:
-        parsed = listener(line)
-        if parsed is not None:
-            inode, owner = parsed.pop("inode"), parsed.pop("uid")
-            sockets[inode] = parsed
-            # whose sockets they are not, that user's processes are closed to us; root may look into all
-            if uid in (0, owner):
-                searched.add(inode)
+    try:
+        told = machine.listening()
+    except Unreadable:
+        told = _listening(machine)
+    sockets = {inode: {"address": _address(packed), "port": port, "process": None} for packed, port, _, inode in told}
+    # whose sockets they are not, that user's processes are closed to us; root may look into all
+    searched = {inode for _, _, uid, inode in told if os.geteuid() in (0, uid)}
     for inode, process in _processes(machine, searched).items():
         sockets[inode]["process"] = process
     return sorted(sockets.values(), key=lambda each: (each["port"], each["address"]))
 
 
-def listener(line: str) -> Optional[Dict[str, Any]]:
-    """One line of /proc/net/tcp or tcp6 as address, port, inode and owner; None where it is no listener."""
+def _listening(machine: Machine) -> List[Socket]:
+    """The same as ``Machine.listening``, of /proc/net/tcp and tcp6."""
+    lines = machine.text("/proc/net/tcp").splitlines()[1:]
+    if machine.exists("/proc/net/tcp6"):
+        lines += machine.text("/proc/net/tcp6").splitlines()[1:]
+    return [each for each in map(listener, lines) if each is not None]
+
+
+def listener(line: str) -> Optional[Socket]:
+    """One line of /proc/net/tcp or tcp6 as packed address, port, user and inode; None where it is no listener."""
     fields = line.split()
     if len(fields) < 10 or fields[3] != _LISTEN:
         return None
     address, _, port = fields[1].partition(":")
     try:
         words = struct.unpack(">%dL" % (len(address) // 8), bytes.fromhex(address))
-        packed = struct.pack("=%dL" % len(words), *words)
-        number, uid = int(port, 16), int(fields[7])
-        if len(packed) == 16 and packed.startswith(b"\0" * 10 + b"\xff\xff"):
-            packed = packed[12:]
-        family = {4: socket.AF_INET, 16: socket.AF_INET6}[len(packed)]
-        text = socket.inet_ntop(family, packed)
-    except (KeyError, ValueError, struct.error):
+        if len(words) not in (1, 4):
+            return None
+        return struct.pack("=%dL" % len(words), *words), int(port, 16), int(fields[7]), fields[9]
+    except (ValueError, struct.error):
         return None
-    return {"address": text, "port": number, "process": None, "inode": fields[9], "uid": uid}
+
+
+def _address(packed: bytes) -> str:
+    """Four or sixteen bytes as text; an IPv4 address that IPv6 maps as itself."""
+    if packed.startswith(b"\0" * 10 + b"\xff\xff"):
+        packed = packed[12:]
+    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
 def _processes(machine: Machine, inodes: Set[str]) -> Dict[str, str]:
@@ -146,14 +150,14 @@ def _processes(machine: Machine, inodes: Set[str]) -> Dict[str, str]:
             break
         if not pid.isdigit():
             continue
-        folder = machine.at("/proc/%s/fd" % pid)
+        folder = machine.at("/proc/%s/fd" % pid) + "/"
         try:
             descriptors = os.listdir(folder)
         except OSError:
             continue
         for descriptor in descriptors:
             try:
-                inode = wanted.get(os.readlink(os.path.join(folder, descriptor)))
+                inode = wanted.get(os.readlink(folder + descriptor))
             except OSError:
                 continue
             if inode is not None and inode not in found:

@@ -45,6 +45,9 @@ class FakeMachine(Machine):
     def addresses(self) -> dict[str, list[str]]:
         return {name: each.get("addresses", []) for name, each in self.case.get("interfaces", {}).items()}
 
+    def listening(self) -> list[tuple[bytes, int, int, str]]:
+        raise Unreadable("netlink lists no sockets")
+
     def resolve(self, name: str) -> list[str]:
         answer = self.case.get("names", {}).get(name, [])
         if "unread" in answer:

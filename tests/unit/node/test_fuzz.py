@@ -66,7 +66,7 @@ class Spoilt(Machine):
         super().__init__(whole.root)
         self.whole = whole
         self.seed = seed
-        for name in ("addresses", "space", "identity", "resolve", "reached_at"):
+        for name in ("addresses", "listening", "space", "identity", "resolve", "reached_at"):
             setattr(self, name, getattr(whole, name))
 
     def chance(self, what: str) -> random.Random:

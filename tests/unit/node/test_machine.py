@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from sparkcluster.node import machine as module
+from sparkcluster.node import network
 from sparkcluster.node.machine import Machine, Unreadable, because
 
 
@@ -134,6 +135,24 @@ def test_addresses_agree_with_ip() -> None:
         if each.get("addr_info")
     }
     assert Machine().addresses() == expected
+
+
+def test_listening_sockets_agree_with_proc_net() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("::1", 0), family=socket.AF_INET6) as two:
+        ports = {one.getsockname()[1], two.getsockname()[1]}
+        told = {each for each in Machine().listening() if each[1] in ports}
+        read = {each for each in network._listening(Machine()) if each[1] in ports}
+        assert told == read
+        assert {each[1] for each in told} == ports
+        found = {each["port"]: each for each in network.listeners(Machine()) if each["port"] in ports}
+    assert {each["address"] for each in found.values()} == {"127.0.0.1", "::1"}
+    assert all(each["process"] for each in found.values())
+
+
+def test_a_kernel_without_sock_diag_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_NETLINK_SOCK_DIAG", 63)
+    with pytest.raises(Unreadable, match=r": netlink$"):
+        Machine().listening()
 
 
 def test_identity_names_the_groups_of_this_process() -> None:

@@ -53,6 +53,7 @@ def test_what_travels_is_python_3_8() -> None:
     """DGX OS brings 3.12, but a Spark may be reached by whatever python3 its user put first."""
     for name in ("machine", "network", "containers", "engine", "gpu", "storage", "system", "probe", "image"):
         ast.parse(source(name), feature_version=(3, 8))
+    ast.parse(engine.SNIPPET, feature_version=(3, 8))
 
 
 def test_a_reader_that_crashes_costs_its_own_reading_alone(make_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,11 +176,8 @@ def test_loopback_listeners_of_both_families() -> None:
     v4 = "   0: 0100007F:1F90 00000000:0000 0A 0:0 00:0 0 0 0 99 1"
     v6 = "   0: 00000000000000000000000001000000:1F90 0:0 0A 0:0 00:0 0 0 0 98 1"
     mapped = "   0: 0000000000000000FFFF00000100007F:1F90 0:0 0A 0:0 00:0 0 0 0 97 1"
-    assert [network.listener(line)["address"] for line in (v4, v6, mapped)] == [  # type: ignore[index]
-        "127.0.0.1",
-        "::1",
-        "127.0.0.1",
-    ]
+    told = [network._address(network.listener(line)[0]) for line in (v4, v6, mapped)]  # type: ignore[index]
+    assert told == ["127.0.0.1", "::1", "127.0.0.1"]
     assert network.listener(v4.replace(" 0A ", " 01 ")) is None
 
 
