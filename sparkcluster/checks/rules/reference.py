@@ -217,7 +217,8 @@ def image(reference: str) -> Image:
         found = _VERSION.match(tag)
         exact = tuple(int(part or 0) for part in found.groups()) if found else None
         return Image("upstream", exact, exact, tag, moves)
-    return Image("other", tag=tag, moves=moves)
+    # An image that was built here has no registry that gives its tag to another.
+    return Image("other", tag=tag, moves=moves and "/" in head)
 
 
 def _ngc(tag: str) -> tuple[Version | None, Version | None]:

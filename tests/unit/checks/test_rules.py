@@ -116,7 +116,7 @@ def test_what_could_not_be_read_is_not_known(cluster, spark):
         ("vllm/vllm-openai:nightly@sha256:00", "upstream", (0, 23), None, False),
         ("docker.io/vllm/vllm-openai:latest", "upstream", (0, 23), None, True),
         ("localhost:5000/engine", "other", None, None, True),
-        ("vllm-node:latest", "other", None, None, True),
+        ("vllm-node:latest", "other", None, None, False),
         ("ghcr.io/z-lab/vllm-openai:gemma4-dflash-cu130", "other", None, None, False),
     ],
 )

@@ -303,8 +303,7 @@ def test_a_variable_of_several_words():
 
 def test_secrets_are_named_and_never_copied():
     text = (
-        "export HF_TOKEN=hf_abcdefghijklmnop\n"
-         "docker run -e HF_TOKEN=$HF_TOKEN -e MY_API_KEY=v1 a/b:1 vllm serve org/m"
+        "export HF_TOKEN=hf_abcdefghijklmnop\ndocker run -e HF_TOKEN=$HF_TOKEN -e MY_API_KEY=v1 a/b:1 vllm serve org/m"
     )
     made = convert(text, "x.sh")
     assert made.document["secrets"] == ["HF_TOKEN", "MY_API_KEY"]
