@@ -18,9 +18,7 @@ FindingCode = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9]*-[0-9]{3}$")]
 class Section(BaseModel):
     """One mapping of a file that a user writes: unknown keys are refused, nothing is coerced silently."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
