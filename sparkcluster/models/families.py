@@ -83,7 +83,12 @@ def caches(text: Document, shape: Shape) -> list[Cache]:
         return [one for _ in range(shape.layers) for one in (_mamba2(text, shape), _attention(text, shape))]
     kinds = _kinds(text, shape)
     shared = text.number("num_kv_shared_layers", default=0, least=0, most=shape.layers)
-    return [one for kind in kinds[: shape.layers - shared] for one in _of(kind, text, shape)]
+    own = text.below("per_layer_config")
+    found: list[Cache] = []
+    for at, kind in enumerate(kinds[: shape.layers - shared]):
+        # transformers 5 writes what differs from layer to layer under the layer's number.
+        found += _of(kind, text.over(own.below(str(at))) if own is not None else text, shape)
+    return found
 
 
 def _of(kind: str, text: Document, shape: Shape) -> list[Cache]:
@@ -160,7 +165,9 @@ def _attention(
 ) -> Attention:
     heads = text.number("num_key_value_heads", "num_kv_heads", "n_head_kv", default=shape.heads, most=4096)
     head_dim = shape.head_dim
-    if shape.model_type.startswith("gemma4") and everywhere:
+    if text.layered:
+        head_dim = text.number("head_dim", default=head_dim, most=1 << 14)
+    elif shape.model_type.startswith("gemma4") and everywhere:
         # Full attention of Gemma 4 has heads of its own size and number (vllm/model_executor/models/gemma4.py).
         head_dim = text.number("global_head_dim", default=head_dim, most=1 << 14)
         if text.flag("attention_k_eq_v", default=False):

@@ -19,12 +19,14 @@ class Document:
         values: the mapping.
         name: path or repository, as the user knows it.
         path: where in the file this mapping stands, empty for the file itself.
+        layered: whether something of one layer was laid over it.
     """
 
-    def __init__(self, values: Mapping[str, Any], name: str, path: str = "") -> None:
+    def __init__(self, values: Mapping[str, Any], name: str, path: str = "", *, layered: bool = False) -> None:
         self.values = values
         self.name = name
         self.path = path
+        self.layered = layered
 
     def refused(self, key: str, what: str) -> UsageError:
         """An error about ``key`` of this document."""
@@ -131,6 +133,12 @@ class Document:
         if not isinstance(value, Mapping):
             raise self.refused(key, f"must be a mapping, is {_short(value)}")
         return Document(value, self.name, f"{self.path}.{key}" if self.path else key)
+
+    def over(self, other: Document | None) -> Document:
+        """This mapping with the keys of ``other`` laid over it."""
+        if other is None:
+            return self
+        return Document({**self.values, **other.values}, self.name, other.path, layered=True)
 
 
 def _short(value: object) -> str:

@@ -119,6 +119,19 @@ def test_full_attention_of_gemma_4_has_heads_of_its_own():
     assert caches[:2] == (Attention(8, 256, 256, window=64), Attention(2, 512, 512))
 
 
+def test_what_differs_by_layer_is_read_where_transformers_5_writes_it():
+    changed = {
+        "model_type": "gemma4_text",
+        "num_key_value_heads": 2,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "sliding_window": 64,
+        "per_layer_config": {"1": {"head_dim": 64, "num_key_value_heads": 1}, "3": {"num_key_value_heads": 4}},
+    }
+    caches = parse({**BASE, **changed}, "x").caches
+    assert caches[0] == caches[2] == Attention(2, 32, 32, window=64)
+    assert (caches[1], caches[3]) == (Attention(1, 64, 64), Attention(4, 32, 32))
+
+
 def test_the_language_part_of_a_model_that_sees_is_what_counts():
     config = parse({"model_type": "both", "vision_config": {"depth": 2}, "text_config": BASE}, "x")
     assert (config.multimodal, config.hidden) == (True, 256)
@@ -246,6 +259,9 @@ KEYS = sorted(
         "mamba_d_conv",
         "mamba_d_state",
         "attention_chunk_size",
+        "per_layer_config",
+        "0",
+        "1",
     }
 )
 VALUES = st.recursive(
