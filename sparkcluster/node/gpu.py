@@ -10,6 +10,8 @@ from sparkcluster.node.machine import Machine, Unreadable
 # Every driver of a GB10 knows the first seven; what an older or newer one refuses may cost the others nothing.
 _FIELDS = ("name", "compute_cap", "driver_version", "memory.total", "power.draw", "clocks.sm", "utilization.gpu")
 _MORE = ("temperature.gpu", "vbios_version")
+# What nvidia-smi of a branch says, by NVIDIA's release notes of CUDA 13.0 and 13.1.
+_CUDA = {"580": "13.0", "590": "13.1"}
 _REFUSED = "not a valid field"  # nvidia-smi: Field "x" is not a valid field to query.
 _MIB = 1024 * 1024
 # Below /lib/modules/KERNEL: what DKMS builds, what linux-modules-nvidia-* of Ubuntu brings, what others use.
@@ -61,13 +63,23 @@ def driver(module: Any, answer: Any) -> Any:
     return version if re.match(r"^\d+\.\d", version) else module
 
 
-def cuda(machine: Machine, header: Any) -> str:
-    """CUDA version that the driver offers, else that of the toolkit on the host."""
-    if isinstance(header, tuple):
+def cuda(machine: Machine, known: Any) -> str:
+    """CUDA version that the driver offers, else that of the toolkit on the host.
+
+    Args:
+        machine: the node.
+        known: version of the loaded driver; of a branch in ``_CUDA`` it answers the question without a process.
+    """
+    branch = known.partition(".")[0] if isinstance(known, str) else ""
+    if branch in _CUDA:
+        return _CUDA[branch]
+    try:
         # "CUDA UMD Version" is what newer drivers call it
-        found = re.search(r"CUDA(?: \w+)? Version\s*:\s*(\d+\.\d+)", header[1])
-        if found:
-            return found.group(1)
+        found = re.search(r"CUDA(?: \w+)? Version\s*:\s*(\d+\.\d+)", machine.run(["nvidia-smi"])[1], re.ASCII)
+    except Unreadable:
+        found = None
+    if found:
+        return found.group(1)
     try:
         version = machine.document("/usr/local/cuda/version.json")["cuda"]["version"]
         return ".".join(str(version).split(".")[:2])

@@ -82,8 +82,9 @@ def gather(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
     start = readings.start
     for name in names:
         start("name " + name, functools.partial(machine.resolve, name))
+    start("loaded", lambda: gpu.loaded(machine.text("/proc/driver/nvidia/version")))
     start("smi", lambda: gpu.smi(machine))
-    start("header", lambda: machine.run(["nvidia-smi"]))
+    start("cuda", lambda: gpu.cuda(machine, readings.value("loaded")))
     start("docker", lambda: containers.docker(machine))
     start("image", lambda: containers.image(machine, reference, state_dir) if in_docker and reference else None)
     start("engine", lambda: None if in_docker else _engine(machine, request.get("python")))
@@ -103,7 +104,6 @@ def gather(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
     start("release", lambda: storage.release(machine, state_dir, cluster))
     start("lease", lambda: storage.lease(machine, state_dir, cluster))
     start("rays", lambda: storage.rays(machine, state_dir))
-    start("loaded", lambda: gpu.loaded(machine.text("/proc/driver/nvidia/version")))
     start("driver_module", lambda: gpu.module(machine, facts["kernel"]))
     start("remove_ipc", lambda: system.remove_ipc(machine))
     start("lingers", lambda: system.lingers(machine, facts["user"]))
@@ -114,7 +114,7 @@ def gather(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
     facts["docker"] = docker
     for key in ("image", "engine", "ranks", "weights", "interfaces", "hcas", "listeners", "os", "dgx", "memory"):
         facts[key] = readings.value(key)
-    for key in ("release", "lease", "driver_module", "remove_ipc", "kernel_log"):
+    for key in ("release", "lease", "cuda", "driver_module", "remove_ipc", "kernel_log"):
         facts[key] = readings.value(key)
     facts["infiniband_devices"] = readings.value("infiniband_devices") is True
     facts["lingers"] = readings.value("lingers") is True
@@ -129,7 +129,6 @@ def gather(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
     smi = readings.value("smi")
     facts["gpus"] = _or_unread(lambda: gpu.gpus(smi))
     facts["driver"] = gpu.driver(readings.value("loaded"), smi)
-    facts["cuda"] = _or_unread(lambda: gpu.cuda(machine, readings.value("header")))
     facts["names"] = {name: readings.value("name " + name, _NAME_S) for name in names}
     facts["state_dir"], facts["hf_home"] = state_dir, hf_home
     facts["probe_s"] = round(time.monotonic() - began, 4)

@@ -95,6 +95,12 @@ def test_what_hangs_is_left_behind(make_machine: Any, monkeypatch: pytest.Monkey
     assert facts.probe_s < 5
 
 
+def test_a_known_branch_of_the_driver_spares_a_process(make_machine: Any) -> None:
+    machine = make_machine("founders-p1")
+    probe.gather(machine.case["request"], machine)
+    assert [argv[0] for argv in machine.ran].count("nvidia-smi") == 1
+
+
 def test_a_resolver_that_hangs_costs_one_name_and_little_time(
     make_machine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,9 +202,12 @@ def test_parsers_of_files_refuse_with_a_reason_or_answer(text: str) -> None:
 
 @given(st.integers(0, 255), TEXT)
 def test_parsers_of_programs_refuse_with_a_reason_or_answer(exit_code: int, text: str) -> None:
-    for reader in (gpu.gpus, lambda smi: gpu.cuda(Machine("/nowhere"), smi)):
-        with contextlib.suppress(Unreadable):
-            reader((exit_code, text))
+    machine = Machine("/nowhere")
+    machine.run = lambda *_: (exit_code, text)  # type: ignore[method-assign,assignment]
+    with contextlib.suppress(Unreadable):
+        gpu.gpus((exit_code, text))
+    with contextlib.suppress(Unreadable):
+        gpu.cuda(machine, {"unread": "no module"})
     answer = gpu.driver({"unread": "no module"}, (exit_code, text))
     assert isinstance(answer, (str, dict))
 
