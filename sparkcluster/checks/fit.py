@@ -13,6 +13,7 @@ from sparkcluster.models import plan, started
 from sparkcluster.models.fit import GIB, Machine
 from sparkcluster.models.given import Source
 from sparkcluster.models.plan import Planned
+from sparkcluster.models.weights import size_of
 from sparkcluster.topology import parallel
 
 AT = ("args", "gpu-memory-utilization")
@@ -141,5 +142,5 @@ def _of_node(context: Context, name: str, facts: Facts, weights: Weights) -> Pla
         Machine(total, total, 0),
         nodes=sizes.tensor * sizes.pipeline,
         version=engine.vllm_version if engine is not None else None,
-        size_bytes=sum(file.size_bytes for file in weights.files if file.name.endswith(".safetensors")),
+        size_bytes=size_of(weights.files),
     )

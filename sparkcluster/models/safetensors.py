@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sparkcluster.errors import UsageError
@@ -53,6 +53,15 @@ class Tensor:
     dtype: str
     shape: tuple[int, ...]
     size_bytes: int
+
+
+def of_checkpoint(names: Iterable[str]) -> list[str]:
+    """The files among ``names`` that an engine reads, sorted.
+
+    Repositories may hold the same weights twice: in folders of their own, or as Mistral's ``consolidated`` files.
+    """
+    found = sorted(name for name in names if name.endswith(".safetensors") and "/" not in name)
+    return [name for name in found if not name.startswith("consolidated")] or found
 
 
 def header_length(first: bytes, size_bytes: int | None, name: str) -> int:

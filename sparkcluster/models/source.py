@@ -58,7 +58,7 @@ def local(path: Path) -> Source:
                 hint="let the download finish, or give --config with the config.json alone",
             )
     else:
-        names = sorted(one.name for one in path.glob("*.safetensors"))[: safetensors.FILES_LIMIT]
+        names = safetensors.of_checkpoint(one.name for one in path.iterdir())[: safetensors.FILES_LIMIT]
     tensors = [tensor for name in names for tensor in _local_header(path / name)]
     return Source(str(path), config, tuple(tensors) if names else None)
 

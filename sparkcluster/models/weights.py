@@ -10,9 +10,10 @@ import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 
+from sparkcluster.facts.model import WeightFile
 from sparkcluster.models.config import DTYPE_BYTES, Experts, ModelConfig
 from sparkcluster.models.layers import Attention, Latent, State
-from sparkcluster.models.safetensors import Tensor
+from sparkcluster.models.safetensors import Tensor, of_checkpoint
 
 VOCABULARY_UNIT = 64
 
@@ -68,6 +69,12 @@ def counted(
             beside += share
     rank = layers / stages + (beside if stages == 1 else beside / 2)
     return Weights(round(rank), total, measured=True)
+
+
+def size_of(files: Iterable[WeightFile]) -> int:
+    """Bytes of the checkpoint among a model's files."""
+    sizes = {file.name: file.size_bytes for file in files}
+    return sum(sizes[name] for name in of_checkpoint(sizes))
 
 
 def of_size(total_bytes: int, *, ranks: int = 1, stages: int = 1) -> Weights:

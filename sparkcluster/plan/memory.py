@@ -10,6 +10,7 @@ from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts, Weights, read
 from sparkcluster.models import plan, started
 from sparkcluster.models.given import Source
+from sparkcluster.models.weights import size_of
 from sparkcluster.spec import Spec
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Topology
@@ -39,7 +40,6 @@ def settled(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
             hint=f"sparkcluster stage INVENTORY weights brings it; or {NUMBER}",
         )
     model = Source(playbook.model.label, weights.config, None)
-    size = sum(file.size_bytes for file in weights.files if file.name.endswith(".safetensors"))
     found = []
     for group in topology.groups:
         shared = parallel.sizes(playbook, group.name, group.size)
@@ -53,7 +53,7 @@ def settled(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
                     min(memories),
                     nodes=shared.tensor * shared.pipeline,
                     version=version,
-                    size_bytes=size,
+                    size_bytes=size_of(weights.files),
                 )
             )
         except UsageError as error:

@@ -63,6 +63,17 @@ def test_a_config_alone_has_no_tensors(tmp_path):
     assert source.local(path.parent).tensors is None
 
 
+def test_weights_that_lie_there_twice_count_once(tmp_path):
+    twice = {name: SHARDED[name] for name in ("config.json", "one.safetensors")}
+    twice["consolidated.safetensors"] = SHARDED["one.safetensors"]
+    path = write(tmp_path / "m", twice)
+    write(path / "original", {"two.safetensors": SHARDED["two.safetensors"]})
+    assert source.local(path).tensors == TENSORS[:1]
+    named = ["original/a.safetensors", "a.safetensors", "consolidated.safetensors", "a.bin"]
+    assert safetensors.of_checkpoint(named) == ["a.safetensors"]
+    assert safetensors.of_checkpoint(["consolidated.safetensors"]) == ["consolidated.safetensors"]
+
+
 def test_the_labs_model_is_as_large_as_its_header_says(tmp_path):
     path = write_tiny_model(tmp_path / "tiny")
     tensors = source.local(path).tensors
