@@ -48,7 +48,7 @@ SHOWN = {
         "docker info -f '{{.DockerRootDir}}'; docker images -q | wc -l",
         "/var/snap/docker/common/var-lib-docker\n1",
     ),
-    "twin-subnet": ("ip -br addr show fast1 | grep -o '192[0-9./]*'", "192.168.177.112/24"),
+    "twin-subnet": ("ip -br addr show fast1 | grep -o '192[0-9./]*'", "192.168.177.253/24"),
     "no-address": ("ip -br addr show fast1 | grep -c 192; show_gids roceP2p1s0f1 | grep -c c0a8", "0\n0"),
     "duplicate-address": ("ip -br addr show fast0 | grep -o '192[0-9./]*'", "192.168.177.11/24"),
     "driver none": ("cat /proc/driver/nvidia/version; nvidia-smi > /dev/null; echo $?", "No such file or directory\n9"),

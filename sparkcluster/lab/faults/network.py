@@ -141,8 +141,14 @@ def _old_address(spark: Spark, undo: Undo) -> None:
 def _twin_subnet(spark: Spark, args: Sequence[str]) -> Undo:
     del args
     first, second = _cabled(spark)[:2]
-    own = _address(spark, first)
-    return _readdress(spark, second, f"{own.ip + 100}/{own.network.prefixlen}")
+    network = _address(spark, first).network
+    spec = spark.state.spec
+    taken = {spec.address(index, function) for index in range(len(spec.sparks)) for function in FUNCTIONS}
+    # From the top down, so that Sparks with this fault do not meet.
+    fresh = [
+        f"{network.broadcast_address - 1 - step}/{network.prefixlen}" for step in range(len(taken) + spark.index + 1)
+    ]
+    return _readdress(spark, second, [one for one in fresh if one not in taken][spark.index])
 
 
 def _twin_down(spark: Spark, args: Sequence[str]) -> Undo:
