@@ -6,6 +6,7 @@ Format: recipes/README.md and run-recipe.py of https://github.com/eugr/spark-vll
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Any
 
 from sparkcluster.errors import UsageError
@@ -56,6 +57,24 @@ def read(text: str, source: str) -> tuple[dict[str, Any], list[str]]:
         _sized(document, data)
         return document, [*_left(data, image), *more, *left]
     raise UsageError(f"{source}: its command starts no vLLM", hint="sparkcluster serves with vLLM alone")
+
+
+def launched(words: list[str]) -> Container:
+    """The container of ``launch-cluster.sh [options] exec COMMAND``, which is how a recipe's command is run by hand."""
+    at = words.index("exec")
+    container = Container(image="vllm-node", words=words[at + 1 :])
+    before = words[1:at]
+    for option, value in pairwise(before):
+        if option in {"-t", "--container"}:
+            container.image = value
+        elif option in {"-e", "--env"}:
+            name, equals, text = value.partition("=")
+            container.env[name] = text if equals else None
+        elif option in {"-n", "--nodes"}:
+            container.left.append(f"--nodes {value}: the inventory names the Sparks")
+        elif option == "--apply-mod":
+            container.left.append(f"{option} {value}: it changes the image before it starts; build one that has it")
+    return container
 
 
 def _starts(words: list[str]) -> bool:

@@ -75,7 +75,7 @@ def _script(text: str, source: str) -> tuple[dict[str, Any], list[str]]:
     downloads: dict[str, str] = {}
     for words in script.commands:
         env, rest = _bare(words)
-        found = _started(rest, env, script, text)
+        found = _started(rest, env, script)
         if found is None:
             _downloaded(rest, downloads)
             if rest and rest[0] not in _QUIET and not _downloads(rest):
@@ -107,9 +107,7 @@ def _bare(words: list[str]) -> tuple[dict[str, str], list[str]]:
     return env, rest
 
 
-def _started(
-    rest: list[str], env: dict[str, str], script: Script, text: str
-) -> tuple[Container | None, Command] | None:
+def _started(rest: list[str], env: dict[str, str], script: Script) -> tuple[Container | None, Command] | None:
     """The engine that a command starts, in a container or not."""
     if rest and rest[0].rpartition("/")[2] in _DOCKER:
         words = rest[1:]
@@ -120,8 +118,12 @@ def _started(
         container = read_container(words[1:])
         command = variables.command(container) or Command.of(container, script)
         return (container, command) if command is not None else None
+    if rest and rest[0].rpartition("/")[2] == "launch-cluster.sh" and "exec" in rest:
+        container = eugr.launched(rest)
+        command = Command.of(container, script)
+        return (container, command) if command is not None else None
     command = Command.plain(rest, env, script)
-    return (None, command) if command is not None and text else None
+    return (None, command) if command is not None else None
 
 
 def _other(words: list[str]) -> bool:

@@ -16,6 +16,10 @@ _ASSIGNED = re.compile(r"\b(" + "|".join(sorted(PER_NODE)) + r")=")
 _OPEN_RAY = re.compile(r"--dashboard-host[= ]+(0\.0\.0\.0|::)")
 _RAY = re.compile(r"\bray\s+start\b")
 
+POWERS = frozenset(
+    {"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "SYS_BOOT", "SYS_TIME", "MAC_ADMIN", "DAC_READ_SEARCH", "BPF"}
+)
+
 # What the plan sets on every rank, and what happens to those who set it otherwise.
 PLANNED = {
     "RAY_memory_monitor_refresh_ms": ("0", "Ray kills ranks that merely fill the one memory"),
@@ -103,6 +107,18 @@ def open_ray(served: Served) -> Iterator[Seen]:
             yield served.say("error", at, "Ray's dashboard is opened to every network", "take the line out")
         elif _RAY.search(line):
             yield served.say("warning", at, "Ray is started a second time", "take the line out, sparkcluster starts it")
+
+
+@rule("SM121-131", "A container has no power over its node", severity="error", source="capabilities(7)")
+def powers(served: Served) -> Iterator[Seen]:
+    """Some capabilities give a container the node itself, or its network: what `--privileged` does in one word.
+
+    No rank needs one. SYS_NICE, IPC_LOCK and SYS_PTRACE are harmless beside them.
+    """
+    for index, capability in enumerate(served.playbook.container.cap_add):
+        if capability in POWERS:
+            summary = f"{capability} gives the container power over the node"
+            yield served.say("error", ("container", "cap_add", index), summary, f"take {capability} out of cap_add")
 
 
 @rule("SM121-128", "The repository's own code is pinned", severity="info", source="docs.vllm.ai, Security")

@@ -84,7 +84,8 @@ def fastsafetensors(served: Served) -> Iterator[Seen]:
 def fastsafetensors_room(served: Served) -> Iterator[Seen]:
     """It reads through buffers of its own; with more than 0.76 for the engine, a Spark froze briefly."""
     share = served.number("gpu-memory-utilization")
-    if served.spark and served.text("load-format") == "fastsafetensors" and (share is None or share > 0.76):
+    greedy = share > 0.76 if share is not None else "gpu-memory-utilization" not in served.flags
+    if served.spark and served.text("load-format") == "fastsafetensors" and greedy:
         summary = "fastsafetensors with this much memory for the engine has frozen a Spark"
         remedy = "write gpu-memory-utilization: 0.76 or less, or take load-format out"
         yield served.say("warning", served.path("load-format"), summary, remedy)

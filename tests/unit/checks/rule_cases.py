@@ -257,6 +257,7 @@ CASES: list[dict[str, Any]] = [
         {"image": NIGHTLY, "args": args(load_format="fastsafetensors", gpu_memory_utilization=0.85)},
         {"image": NIGHTLY, "args": args(load_format="fastsafetensors", gpu_memory_utilization=0.7)},
         {"image": NIGHTLY, "args": args(gpu_memory_utilization=0.85)},
+        {"image": NIGHTLY, "args": args(load_format="fastsafetensors", gpu_memory_utilization="auto")},
     ),
     case(
         "SM121-045", "warning",
@@ -419,6 +420,8 @@ CASES: list[dict[str, Any]] = [
          {"env": {"RAY_memory_monitor_refresh_ms": "0"}}, {"env": {"NCCL_DEBUG": "INFO"}}),
     case("SM121-126", "error", {"setup": ["ray start --head --dashboard-host=0.0.0.0"]},
          {"setup": ["ray start --head --dashboard-host=127.0.0.1"], "softer": "warning"}, {"setup": ["ray --version"]}),
+    case("SM121-131", "error", {"container": {"cap_add": ["SYS_NICE", "SYS_ADMIN"]}},
+         {"container": {"cap_add": ["SYS_NICE", "IPC_LOCK"]}}),
     case("SM121-128", "info", {"args": args(trust_remote_code=True)},
          {"model": {"id": "org/model", "revision": "a" * 40}, "args": args(trust_remote_code=True)},
          {"model": "/weights/model", "args": args(trust_remote_code=True)}, {}),

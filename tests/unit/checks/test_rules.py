@@ -24,7 +24,7 @@ def found(cluster, spark, case):
     """Findings of a playbook as a case describes it, with facts only where it has some."""
     hosts = {f"n{number}": f"192.168.86.1{number}" for number in range(case.get("nodes", 1))}
     keys = ("model", "image", "args", "env", "setup", "mounts", "command", "executor", "goal", "tensor_parallel",
-            "verify", "secrets")  # fmt: skip
+            "verify", "secrets", "container")  # fmt: skip
     written = {key: case[key] for key in keys if key in case}
     if isinstance(written.get("model"), str):
         label = written["model"]

@@ -285,6 +285,8 @@ def test_ways_to_write_a_flag(words, args):
         ("docker run \\ \n  a/b:1 \\\n  vllm serve org/m \\\n", "a/b:1", {"id": "org/m"}),
         ("docker run a/b:1 python3 -m vllm.entrypoints.openai.api_server --model org/m", "a/b:1", {"id": "org/m"}),
         ("docker run vllm/vllm-openai:nightly vllm serve org/m", "vllm/vllm-openai:nightly", {"id": "org/m"}),
+        ("./launch-cluster.sh -t own:1 -n 10.0.0.1,10.0.0.2 exec vllm serve org/m -tp 2", "own:1", {"id": "org/m"}),
+        ("./launch-cluster.sh --solo exec vllm serve org/m", "vllm-node", {"id": "org/m"}),
         ("docker run --rm a/b:1 nvidia-smi\ndocker run a/b:2 vllm serve org/m", "a/b:2", {"id": "org/m"}),
     ],
 )

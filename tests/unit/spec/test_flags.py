@@ -127,6 +127,13 @@ def test_what_the_image_takes_counts_and_not_the_table(cluster, spark):
     assert findings(cluster, facts={"a": fact}, image="nvcr.io/nvidia/vllm:26.04-py3", args=args) == []
 
 
+def test_what_the_image_refuses_is_told_once(cluster, spark):
+    """By IMG-007, which asked the image; the table has nothing to add."""
+    inside = spark().image.inside.model_copy(update={"flags": ("max-model-len",)})
+    fact = spark().model_copy(update={"image": spark().image.model_copy(update={"inside": inside})})
+    assert findings(cluster, facts={"a": fact}, image="vllm/vllm-openai:nightly", args={"max-modl-len": 1}) == []
+
+
 def test_a_value_of_the_wrong_kind(cluster):
     (one,) = findings(cluster, image="vllm/vllm-openai:nightly", args={"enable-prefix-caching": "yes"})
     assert (one.code, one.severity) == ("SPEC-005", "error")
