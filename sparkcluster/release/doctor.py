@@ -66,8 +66,14 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing ails but what a warning tells."""
-        return not has_errors(self.findings)
+        """Whether every group gave a word, and nothing ails but what a warning tells."""
+        return self.serving and not has_errors(self.findings)
+
+    @property
+    def serving(self) -> bool:
+        """Whether every group that was asked gave a first token."""
+        replies = self.running.replies.values()
+        return bool(replies) and all(reply.ttft_s is not None for reply in replies)
 
     @property
     def model(self) -> str:
@@ -79,9 +85,8 @@ class Diagnosis:
         """One line for people."""
         cluster = self.spec.inventory.cluster
         replies = [reply for reply in self.running.replies.values() if reply.ttft_s is not None]
-        serving = bool(replies) and len(replies) == len(self.running.replies)
-        parts = [f"{cluster} serves {self.model}" if serving else f"{cluster} does not serve"]
-        if serving:
+        parts = [f"{cluster} serves {self.model}" if self.serving else f"{cluster} does not serve"]
+        if self.serving:
             slowest = max(replies, key=lambda reply: reply.ttft_s or 0)
             parts.append(f"first token after {slowest.ttft_s:.2f} s")
             speeds = [reply.tokens_per_s for reply in replies if reply.tokens_per_s]

@@ -136,6 +136,16 @@ def test_nothing_runs(told, world):
     assert "ask" not in {program for host in hosts.values() for program, _ in host.requests}
 
 
+def test_a_cluster_that_somebody_is_starting_is_not_ill_and_not_well(told, world):
+    one = world()
+    for name in one.facts:
+        one.change(name, lease={"epoch": 4, "held": True, "operator": "ann@desk (pid 7)"})
+    found, _ = told(one)
+    assert codes(found) == {("RUN-001", None)}
+    assert {finding.severity for finding in found.findings if finding.code == "RUN-001"} == {"warning"}
+    assert not found.ok
+
+
 def test_a_look_that_makes_no_sense_is_a_finding(told, world):
     found, _ = told(served(world()), programs={"beta": {"look": {"ranks": 7}}})
     assert codes(found) == {("RUN-022", "beta")}
