@@ -19,7 +19,8 @@ from sparkcluster.topology.model import Group, Member, Topology
 SIZE_BYTES = 256 << 20  # of what is gathered: a buffer of 16 GB has frozen a node, whose GPU shares its memory
 LIMIT_S = 90
 _MARK = "sparkcluster-all-gather "
-_NETWORK = re.compile(r"Using network (\w+)|NET/(IB|Socket) ?: Using")
+# The first is said by every NCCL that owners use; the second by those that end before it.
+_NETWORK = (re.compile(r"Using network (\w+)"), re.compile(r"NET/(IB|Socket) ?: Using"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,8 +108,7 @@ def program() -> str:
 
 def read(output: str, exit_code: int | None) -> Gathered:
     """What a rank's output says."""
-    found = _NETWORK.search(output)
-    network = (found[1] or found[2]) if found else None
+    network = next((found[1] for one in _NETWORK if (found := one.search(output)) is not None), None)
     said = next((line for line in output.splitlines() if line.startswith(_MARK)), None)
     try:
         document = json.loads(said.removeprefix(_MARK)) if said else None
