@@ -108,7 +108,7 @@ def free(context: Context) -> Iterator[Seen]:
 
 def _planned(context: Context) -> Iterator[tuple[str, Facts, Planned]]:
     """Every node that a GPU's engine will run on, and of whose model enough is known."""
-    if started.on_cpu(context.spec.playbook) or started.wants_auto(context.spec.playbook):
+    if started.on_cpu(context.spec.playbook):
         return
     for member in context.topology.members.values():
         facts = context.facts[member.name]

@@ -78,6 +78,13 @@ def test_a_node_whose_memory_others_hold_is_an_error_that_no_flag_mends(fitted):
     assert fitted(weights(60), {"max-model-len": 8192}, free=70) == []
 
 
+def test_auto_is_the_plans_matter_but_what_is_free_is_asked(fitted):
+    auto = {"gpu-memory-utilization": "auto", "max-model-len": 8192}
+    assert fitted(weights(130), auto) == []
+    assert fitted(weights(60), auto) == []
+    assert [one.code for one in fitted(weights(60), auto, free=50)] == ["FIT-003"]
+
+
 @pytest.mark.parametrize("held", [None, Unread(unread="no answer"), Weights(path=None)])
 def test_nothing_is_said_where_nothing_is_known(fitted, held):
     assert fitted(held) == []
