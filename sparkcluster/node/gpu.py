@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from typing import Any, Dict, List, Optional
 
 from sparkcluster.node.machine import Machine, Unreadable
@@ -16,6 +17,7 @@ _REFUSED = "not a valid field"  # nvidia-smi: Field "x" is not a valid field to 
 _MIB = 1024 * 1024
 # Below /lib/modules/KERNEL: what DKMS builds, what linux-modules-nvidia-* of Ubuntu brings, what others use.
 _MODULE_DIRS = ("updates/dkms", "updates", "extra", "kernel/drivers/video", "kernel/drivers/video/nvidia")
+_SECTION_BYTES = 1 << 22  # nvidia.ko has some 50 sections, its .modinfo a few KB
 _MODULE_FILES = ("nvidia.ko", "nvidia.ko.zst", "nvidia.ko.xz", "nvidia.ko.gz")
 
 
@@ -119,12 +121,42 @@ def figure(text: str) -> Optional[float]:
 
 
 def _version(machine: Machine, path: str) -> str:
+    """What the module's own .modinfo says; modinfo is asked where the file is compressed."""
+    version = _own_version(machine, path)
+    if version is None:
+        try:
+            exit_code, output = machine.run(["modinfo", "-F", "version", machine.at(path)])
+        except Unreadable:
+            return "present"
+        version = "" if exit_code else output.strip()
+    return version if re.match(r"^\d{3,}\.[\d.]+$", version, re.ASCII) else "present"
+
+
+def _own_version(machine: Machine, path: str) -> Optional[str]:
+    """``version`` in section .modinfo of an ELF file (elf(5), 64 bit, little endian), None where it is none."""
     try:
-        exit_code, output = machine.run(["modinfo", "-F", "version", machine.at(path)])
-    except Unreadable:
-        return "present"
-    found = re.match(r"^\d{3,}\.[\d.]+$", output.strip())
-    return found.group(0) if found and not exit_code else "present"
+        with open(machine.at(path), "rb") as file:
+
+            def part(offset: int, size: int) -> bytes:
+                file.seek(offset)
+                return file.read(min(size, _SECTION_BYTES))
+
+            head = part(0, 64)
+            if head[:6] != b"\x7fELF\2\1":
+                return None
+            table = struct.unpack_from("<Q", head, 40)[0]
+            count, names_at = struct.unpack_from("<HH", head, 60)
+            headers = part(table, 64 * count)
+            # name, type, flags, address, offset, size
+            sections = [struct.unpack_from("<IIQQQQ", headers, 64 * number) for number in range(count)]
+            names = part(*sections[names_at][4:])
+            for name, _, _, _, offset, size in sections:
+                if names[name:].startswith(b".modinfo\0"):
+                    found = re.search(rb"(?:^|\0)version=([^\0]*)", part(offset, size))
+                    return found.group(1).decode("ascii", "replace") if found else None
+    except (OSError, OverflowError, ValueError, IndexError, struct.error):
+        pass
+    return None
 
 
 def _query(fields: Any) -> List[str]:

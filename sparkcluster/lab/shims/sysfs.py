@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from typing import Any
 
 from . import hardware
@@ -116,12 +117,24 @@ def _module(facts: dict[str, Any]) -> None:
         # After a driver that is not loaded, the file of the last one lies there still.
         if version != "none" or not os.path.exists(file):
             fields = ("version=" + version, "supported=external", "license=Dual MIT/GPL", "name=nvidia")
-            # As in the .modinfo section of a module: fields that end with a zero byte.
-            _write(file, "\x7fELF\0" + "\0".join(fields) + "\0")
+            _write(file, _elf("\0".join(fields) + "\0"))
         _write(os.path.join(root, "modules.dep"), "kernel/nvidia-580-open/nvidia.ko:\n")
     else:
         _unlink(file)
         _write(os.path.join(root, "modules.dep"), "")
+
+
+def _elf(modinfo: str) -> str:
+    """A module with nothing in it but the section that says what it is: fields that end with a zero byte."""
+    names = "\0.modinfo\0.shstrtab\0"
+    # No machine is named, and everything stands where no byte of its offset is above 127: so this stays text.
+    head = struct.pack("<6s10xHHIQQQIHHHHHH", b"\x7fELF\2\1", 1, 0, 1, 0, 0, 256, 0, 64, 0, 0, 64, 3, 2)
+    sections = (
+        struct.pack("<64x")
+        + struct.pack("<IIQQQQIIQQ", 1, 1, 2, 0, 64 + len(names), len(modinfo), 0, 0, 1, 0)
+        + struct.pack("<IIQQQQIIQQ", 10, 3, 0, 0, 64, len(names), 0, 0, 1, 0)
+    )
+    return (head.decode() + names + modinfo).ljust(256, "\0") + sections.decode()
 
 
 def meminfo(facts: dict[str, Any]) -> str:

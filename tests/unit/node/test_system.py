@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sparkcluster.lab.shims import sysfs
 from sparkcluster.node import gpu, storage, system
 from sparkcluster.node.machine import Machine, Unreadable
 
@@ -124,3 +126,16 @@ def test_a_kept_answer_that_is_nested_without_end_is_no_answer(make_machine: Any
     assert machine.document("/y.json") == {"a": 1}
     with pytest.raises(Unreadable, match=r"^not JSON: /x\.json$"):
         machine.document("/x.json")
+
+
+def test_a_modules_version_is_read_out_of_its_own_sections(make_machine: Any) -> None:
+    """As the lab writes one; a file that is cut short anywhere makes no traceback, and modinfo is asked."""
+    whole = sysfs._elf("license=Dual MIT/GPL\0version=580.95.05\0srcversion=ABC\0")
+    path = "lib/modules/6.17/updates/nvidia.ko"
+    machine = make_machine({"files": {path: whole}})
+    assert gpu.module(machine, "6.17") == "580.95.05"
+    assert machine.ran == []
+    machine.case["programs"] = {"modinfo": {"output": "590.48.01\n"}}
+    for length in (0, 5, 40, 64, 100, 200, 300, 400, len(whole) - 30):
+        Path(machine.at("/" + path)).write_text(whole[:length])
+        assert gpu.module(machine, "6.17") == "590.48.01"
