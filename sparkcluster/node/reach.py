@@ -183,14 +183,14 @@ class Node:
     def serve(self, lines: BinaryIO) -> None:
         """Answer others and the controller until the latter has gone."""
         awake, waker = socket.socketpair()
-        waker.setblocking(False)
 
         def read() -> None:
-            for line in iter(lines.readline, b""):
-                self.lines.put(line)
+            with waker:
+                for line in iter(lines.readline, b""):
+                    self.lines.put(line)
+                    waker.send(b".")
+                self.lines.put(None)
                 waker.send(b".")
-            self.lines.put(None)
-            waker.send(b".")
 
         def wake(sock: socket.socket) -> None:
             sock.recv(64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import socket
 import struct
 import time
@@ -24,25 +23,32 @@ REQUEST = {
 }
 
 
+@pytest.fixture
+def node():
+    one = reach.Node(REQUEST)
+    yield one
+    for key in tuple(one.selector.get_map().values()):
+        key.fileobj.close()
+    one.selector.close()
+
+
 @pytest.mark.parametrize("name", ["reach", "measure", "hashes", "gather"])
 def test_it_is_written_in_what_an_old_python_understands(name):
     ast.parse(source(name), feature_version=(3, 8))
 
 
-def test_it_ends_by_itself_when_nobody_asks_it_any_more(monkeypatch):
+def test_it_ends_by_itself_when_nobody_asks_it_any_more(node, monkeypatch):
     monkeypatch.setattr(reach, "LIFE_S", 0.05)
-    readable, writable = os.pipe()
-    node = reach.Node(REQUEST)
     node.listen()
     begin = time.monotonic()
-    with open(readable, "rb") as lines:
+    silent, never = socket.socketpair()
+    with silent, never, silent.makefile("rb") as lines:
         node.serve(lines)
         assert time.monotonic() - begin < 3
-        os.close(writable)
+        never.shutdown(socket.SHUT_RDWR)
 
 
-def test_the_echo_answers_who_knows_the_token_with_the_size_alone():
-    node = reach.Node(REQUEST)
+def test_the_echo_answers_who_knows_the_token_with_the_size_alone(node):
     port = node.listen()["udp"]["127.0.0.1"]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.settimeout(1)
