@@ -43,6 +43,9 @@ def why_not(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> str |
     names = [member.name for group in topology.groups if len(group.members) > 1 for member in group.members]
     if spec.inventory.runtime.kind != "docker":
         return "ranks are processes here, and there is no image to ask"
+    absent = [name for group in topology.groups for name in group.missing]
+    if absent:
+        return f"{absent[0]} did not answer"
     for name in names:
         ranks = facts[name].ranks
         if not isinstance(ranks, tuple):

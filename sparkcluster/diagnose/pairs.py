@@ -45,7 +45,7 @@ def _of_group(spec: Spec, facts: Mapping[str, Facts], group: Group) -> Iterator[
     ports = fixed_ports(spec, facts, group)
     owners = Counter(link.address for member in group.members for link in member.links)
     for source, target in itertools.permutations(group.members, 2):
-        here = ports if target is group.head else ()
+        here = ports if target.rank == 0 else ()
         met = False
         for own, theirs in shared(source, target):
             met = met or theirs.address == target.address

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkcluster import topology
 from sparkcluster.diagnose import collective
 from sparkcluster.facts import Unread
 from sparkcluster.facts.model import Rank
@@ -70,6 +71,12 @@ def test_no_container_beside_a_rank_or_without_an_image(two, change, words):
     assert collective.why_not(two.spec, two.facts, two.topology) is None
     two.change("beta", **change)
     assert words in collective.why_not(two.spec, two.facts, two.topology)
+
+
+def test_no_container_for_a_group_that_is_not_whole(loopback):
+    lab = loopback("alpha", "beta", "gamma")
+    left = topology.build(lab.spec, lab.facts, missing={"gamma"})
+    assert collective.why_not(lab.spec, lab.facts, left) == "gamma did not answer"
 
 
 SAID = 'sparkcluster-all-gather {"bus_gb_s": 22.125, "backend": "nccl"}\n'

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from sparkcluster import topology
 from sparkcluster.diagnose import reach as reaching
 from sparkcluster.diagnose.pairs import pairs
 from sparkcluster.diagnose.reach import reach
@@ -70,8 +71,6 @@ def test_what_another_check_condemns_is_not_tried(two):
 
 def test_an_address_that_two_nodes_have_leads_anywhere_and_is_not_tried(loopback, spark):
     lab = loopback("alpha", "beta", "gamma")
-    from sparkcluster import topology
-
     taken = {"enp1s0f1np1": "127.0.77.13/24", "enP2p1s0f1np1": "127.0.78.12/24"}
     lab.facts["beta"] = spark(taken, management="192.168.86.12/24")
     built = topology.build(lab.spec, lab.facts)
@@ -96,13 +95,19 @@ def test_no_large_packet_where_the_two_ends_differ_in_mtu(loopback, spark):
 def test_nodes_without_a_common_rail_meet_on_the_management_network(spark, cluster):
     facts = {"alpha": spark(), "beta": spark(management="192.168.86.12/24")}
     spec = cluster({"alpha": "192.168.86.11", "beta": "192.168.86.12"})
-    from sparkcluster import topology
-
     wanted = pairs(spec, facts, topology.build(spec, facts))
     assert [(one.source_address, one.target_address, one.subnet, one.size_bytes) for one in wanted] == [
         ("192.168.86.11", "192.168.86.12", None, None),
         ("192.168.86.12", "192.168.86.11", None, None),
     ]
+
+
+def test_no_other_node_is_tried_in_place_of_a_head_that_did_not_answer(loopback):
+    lab = loopback("alpha", "beta", "gamma")
+    left = topology.build(lab.spec, {name: lab.facts[name] for name in ("beta", "gamma")}, missing={"alpha"})
+    wanted = pairs(lab.spec, lab.facts, left)
+    assert {one.target for one in wanted} == {"beta", "gamma"}
+    assert all(one.ports == () for one in wanted)
 
 
 def test_a_node_alone_is_asked_nothing(loopback):
