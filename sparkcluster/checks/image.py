@@ -88,7 +88,8 @@ def foreign(context: Context, name: str, image: Image) -> bool:
 def engine(context: Context) -> Iterator[Seen]:
     """No rank can be made of an image without vLLM, or without a Python that runs.
 
-    An image for another processor runs nothing at all: that is IMG-002.
+    An image for another processor runs nothing at all: that is IMG-002. One that could not be asked in time is
+    IMG-009.
     """
     if not context.docker:
         for name, facts in context.facts.items():
@@ -106,6 +107,8 @@ def engine(context: Context) -> Iterator[Seen]:
         if foreign(context, name, image):
             continue
         if isinstance(image.inside, Unread):
+            if not answered(image.inside):
+                continue
             summary, seen = f"the image {image.reference} on {name} runs no Python", image.inside.unread
         elif image.inside is not None and not image.inside.vllm_version:
             summary, seen = f"the image {image.reference} on {name} holds no vLLM", image.inside.python
@@ -285,7 +288,7 @@ def parsers(context: Context) -> Iterator[Seen]:
 @check(
     "IMG-009",
     "The image was asked what it holds",
-    severity="info",
+    severity="warning",
     scope="container",
     source="general",
     remedy="sparkcluster stage INVENTORY image",
@@ -293,10 +296,20 @@ def parsers(context: Context) -> Iterator[Seen]:
 def asked(context: Context) -> Iterator[Seen]:
     """Whether it holds vLLM and Ray, and knows flags and parsers of the playbook, shows when it is staged.
 
-    Nothing is pulled to find out. `up` brings the image, asks it, and stops where it does not fit.
+    Nothing is pulled to find out. `up` brings the image, asks it, and stops where it does not fit. A warning where
+    it was asked and did not answer in time: its Docker engine or its disk is very slow.
     """
     for name, facts in context.facts.items():
-        if isinstance(facts.image, Image) and facts.image.inside is None:
+        inside = facts.image.inside if isinstance(facts.image, Image) else None
+        if isinstance(inside, Unread) and not answered(inside):
+            yield Seen(
+                "warning",
+                name,
+                f"the image on {name} did not say what it holds",
+                inside.unread,
+                ("sparkcluster preflight INVENTORY   asks it again", "docker ps", "uptime"),
+            )
+        elif isinstance(facts.image, Image) and facts.image.inside is None:
             yield Seen(
                 "info",
                 name,
@@ -312,6 +325,11 @@ def asked(context: Context) -> Iterator[Seen]:
                 f"{context.spec.playbook.image}; engine, flags and parsers could not be asked for",
                 (f"{STAGE}   brings it now",),
             )
+
+
+def answered(unread: Unread) -> bool:
+    """Whether an image that could not be read has run at all: an engine that did not answer in time says nothing."""
+    return re.search(r"no answer within|timed? ?out|outlived|lost|refused", unread.unread.lower()) is None
 
 
 def _images(context: Context) -> Iterator[tuple[str, Image]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkcluster import checks, topology
-from sparkcluster.checks.registry import Context
+from sparkcluster.checks.registry import CATALOGUE, Context
 from sparkcluster.findings import Finding
 
 PORT_0 = ("enp1s0f0np0", "enP2p1s0f0np0")
@@ -48,6 +48,14 @@ def see(spark: Callable[..., Any], cluster: Callable[..., Any]) -> Callable[...,
             facts[name] = spark(**own).model_copy(update=dict((changes or {}).get(name, {})))
         hosts = {name: f"192.168.86.{number}" for number, name in enumerate(names, 11)}
         spec = cluster(hosts, playbook=playbook, **inventory)
-        return checks.run_stage(Context(spec, facts, topology.build(spec, facts)), ("facts",))
+        findings = checks.run_stage(Context(spec, facts, topology.build(spec, facts)), ("facts",))
+        order = ("info", "warning", "error")
+        for one in findings:
+            if one.code in CATALOGUE:
+                assert order.index(one.severity) <= order.index(CATALOGUE[one.code].severity), one
+            assert one.remedy, one
+            assert one.seen, one
+            assert not one.summary.endswith("."), one
+        return findings
 
     return look

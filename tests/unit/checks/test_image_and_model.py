@@ -65,6 +65,20 @@ def test_an_image_that_is_not_there_or_was_not_asked_is_information(see, image):
     assert told([unasked]) == [("IMG-009", "info", "beta")]
 
 
+@pytest.mark.parametrize(
+    ("said", "told_as"),
+    [
+        ("no answer within 60 s: docker", ("IMG-009", "warning", "beta")),
+        ("beta: docker run outlived its limit of 120 s", ("IMG-009", "warning", "beta")),
+        ("neither python3 nor python starts in the image", ("IMG-003", "error", "beta")),
+        ("python3 in the image exit 1: Segmentation fault", ("IMG-003", "error", "beta")),
+    ],
+)
+def test_an_image_that_did_not_answer_in_time_is_not_one_without_python(see, image, said, told_as):
+    silent = image()["image"].model_copy(update={"inside": Unread(unread=said)})
+    assert told(see({"beta": {"image": silent}})) == [told_as]
+
+
 @pytest.mark.parametrize("key", ["max-model-len", "max_model_len", "enable-prefix-caching", "compilation-config.mode"])
 def test_flags_that_the_image_knows(see, image, key):
     assert see(knowing(image), playbook={"args": {key: 1}}) == []
