@@ -17,6 +17,7 @@ from sparkcluster.node.machine import LIMIT_S, Machine, Unreadable, because
 
 _GRACE_S = 0.3  # so that a program's own limit is told rather than ours
 _NAME_S = 1.5  # of all look-ups; a resolver that is away keeps one waiting for 5 s and more
+_ENGINE_S = 10.0  # without containers; 0.3 s, and without an answer nothing can be started
 _DEPTH = 60  # of nesting; whoever reads the document has a limit too
 
 
@@ -112,7 +113,8 @@ def gather(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
 
     docker = readings.value("docker")
     facts["docker"] = docker
-    for key in ("image", "engine", "ranks", "weights", "interfaces", "hcas", "listeners", "os", "dgx", "memory"):
+    facts["engine"] = readings.value("engine", _ENGINE_S)
+    for key in ("image", "ranks", "weights", "interfaces", "hcas", "listeners", "os", "dgx", "memory"):
         facts[key] = readings.value(key)
     for key in ("release", "lease", "cuda", "driver_module", "remove_ipc", "kernel_log"):
         facts[key] = readings.value(key)
@@ -145,7 +147,7 @@ def absolute(path: str, home: str) -> str:
 
 def _engine(machine: Machine, python: Optional[str]) -> Dict[str, Any]:
     """What the engine's own Python holds."""
-    exit_code, output = machine.run([python or "python3", "-I", "-c", engine.SNIPPET])
+    exit_code, output = machine.run([python or "python3", "-I", "-c", engine.SNIPPET], _ENGINE_S)
     if exit_code:
         last = (output.strip().splitlines() or ["no output"])[-1]
         raise Unreadable("%s exit %d: %s" % (python or "python3", exit_code, last))
