@@ -166,7 +166,7 @@ def _value(flag: flags.Flag | None, name: str, values: list[str]) -> Any:
     if typ == "json" or (text[:1] == "{" and text[-1:] == "}"):
         try:
             document = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return text
         # A mapping is written as one; what JSON repeats or cannot be told apart again stays text.
         return document if isinstance(document, dict) and _same(document, text) else text

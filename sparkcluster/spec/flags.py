@@ -182,7 +182,7 @@ def _fits(flag: Flag, value: Any) -> bool:
             float(text)
         elif flag.type == "json" and isinstance(value, str):
             json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return flag.type != "size" or bool(_SIZE.fullmatch(text))
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from sparkcluster import plan, topology
 from sparkcluster.cli.main import main
 from sparkcluster.errors import SpecError, UsageError
+from sparkcluster.linting import lint
 from sparkcluster.recipes import convert
 from sparkcluster.spec import Playbook, flags
 from sparkcluster.spec.document import parse
@@ -347,6 +348,16 @@ def test_what_makes_no_playbook_is_refused(text, said):
         convert(text, "x.sh")
     assert said in str(caught.value)
     assert caught.value.hint
+
+
+def test_json_without_end_stays_text(tmp_path):
+    deep = "[" * 20_000
+    made = convert(f"vllm serve org/m --speculative-config '{{\"a\": {deep}}}'", "x.sh")
+    file = tmp_path / "x.yaml"
+    file.write_text(made.text)
+    codes = {one.code: one.summary for one in lint([file]).findings}
+    assert "takes a mapping" in codes["SPEC-005"]
+    assert not any("the check itself failed" in one for one in codes.values())
 
 
 def test_a_bomb_of_yaml_is_refused():
