@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 KINDS = (
     "cable-out mtu path-mtu gid-shift gid-missing slow-link speed twin-down twin-subnet no-address "
     "duplicate-address firewall name-by-wifi driver module-missing kernel ota firmware cdi-stale remove-ipc clock "
-    "page-cache memory-free swap no-cma gpu-lost gpu-wedged gpu-hung disk-full cut-weights missing-weights "
-    "corrupt-weights image-other image-arch port-busy ssh-hang ssh-stopped host-key-changed no-docker-group "
-    "no-runtime snap-docker docker-stopped kill-worker kill-engine reboot"
+    "page-cache memory-free swap no-cma gpu-lost gpu-wedged gpu-hung kernel-log disk-full cut-weights "
+    "missing-weights corrupt-weights image-other image-arch port-busy ssh-hang ssh-stopped host-key-changed "
+    "no-docker-group no-runtime snap-docker docker-stopped kill-worker kill-engine reboot"
 )
 
 
