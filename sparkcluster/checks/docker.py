@@ -138,6 +138,31 @@ def storage(context: Context) -> Iterator[Seen]:
             )
 
 
+@check(
+    "HOST-030",
+    "Containers keep their GPU when systemd reloads",
+    severity="info",
+    scope="container",
+    source="NVIDIA Container Toolkit, troubleshooting: NVML Unknown Error; NVIDIA/nvidia-container-toolkit#48",
+    remedy=CDI_REFRESH,
+)
+def reload(context: Context) -> Iterator[Seen]:
+    """A `systemctl daemon-reload`, as every package update does one, takes the GPU from containers that run.
+
+    The engine then ends with `NVML: Unknown Error`. It happens where systemd manages the containers' cgroups and the
+    toolkit is too old to describe its devices by CDI: one that does keeps them.
+    """
+    for name, engine in _engines(context):
+        if engine.cgroup_driver == "systemd" and "nvidia" in engine.runtimes and not _has_cdi(engine):
+            yield Seen(
+                "info",
+                name,
+                f"containers of {name} lose their GPU when systemd reloads",
+                "cgroup driver systemd, no CDI device nvidia.com/gpu",
+                ("sudo apt-get install -y nvidia-container-toolkit", CDI_REFRESH, "sudo systemctl restart docker"),
+            )
+
+
 def _engines(context: Context) -> Iterator[tuple[str, Docker]]:
     for name, facts in context.facts.items():
         engine = read(facts.docker)

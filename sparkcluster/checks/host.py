@@ -8,11 +8,18 @@ from sparkcluster.checks.docker import runs_ours
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.engine import engine_of
-from sparkcluster.facts.model import read
+from sparkcluster.facts.model import Facts, Listener, read
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group, Member
 
 ANYWHERE = {"0.0.0.0", "::", "*"}  # noqa: S104 - what listeners are compared with
+API, RAY, RENDEZVOUS = "the API", "Ray", "vLLM's rendezvous"
+# What else can be set where the port cannot be had.
+INSTEAD = {
+    API: "another api.port in the inventory",
+    RAY: "executor: native in the playbook",
+    RENDEZVOUS: "executor: ray in the playbook",
+}
 # logind leaves users alone whose number is below (SYS_UID_MAX of login.defs is 999 on Ubuntu).
 FIRST_PERSON = 1000
 
@@ -39,8 +46,8 @@ def ports(context: Context) -> Iterator[Seen]:
                             "error",
                             member.name,
                             f"port {port} of {member.name} is taken, and {use} needs it",
-                            f"{held.process or 'a process of another user'} listens on {held.address}:{port}",
-                            (f"sudo ss -ltnp 'sport = :{port}'", "stop it, or choose another api.port"),
+                            f"{_holder(context, facts, held)} listens on {held.address}:{port}",
+                            (f"sudo ss -ltnp 'sport = :{port}'", f"stop it, or set {INSTEAD[use]}"),
                         )
                         break
 
@@ -76,11 +83,23 @@ def remove_ipc(context: Context) -> Iterator[Seen]:
             )
 
 
+def _holder(context: Context, facts: Facts, held: Listener) -> str:
+    """Who listens: a process that this user may know, or else what else of ours may be behind it."""
+    if held.process:
+        return held.process
+    own = context.spec.inventory.cluster
+    for rank in read(facts.ranks) or ():
+        cluster = rank.labels.get("io.sparkcluster.cluster")
+        if rank.state == "running" and cluster and cluster != own:
+            return f"a process of another user, perhaps {rank.name} of cluster {cluster},"
+    return "a process of another user"
+
+
 def _wanted(context: Context, group: Group, member: Member) -> Iterator[tuple[int, str, str]]:
     """Ports that a rank will listen on, at which address, and what for."""
     if member.rank > 0:
         return
-    yield group.api_port, group.api_host, "the API"
+    yield group.api_port, group.api_host, API
     engine = engine_of(context.facts[member.name])
     try:
         executor = parallel.executor(context.spec.playbook, engine, nodes=group.size, bring_ray=context.docker)
@@ -88,6 +107,6 @@ def _wanted(context: Context, group: Group, member: Member) -> Iterator[tuple[in
         return
     # Both listen on every address unless the launcher can keep them from it, so any listener is in the way.
     if executor == "ray":
-        yield group.ray_port, "0.0.0.0", "Ray"  # noqa: S104
+        yield group.ray_port, "0.0.0.0", RAY  # noqa: S104
     elif executor == "native":
-        yield group.master_port, "0.0.0.0", "vLLM's rendezvous"  # noqa: S104
+        yield group.master_port, "0.0.0.0", RENDEZVOUS  # noqa: S104

@@ -276,6 +276,24 @@ def test_a_port_that_another_holds(see):
     assert see({"beta": held}) == []
 
 
+@pytest.mark.parametrize(
+    ("port", "playbook", "instead"),
+    [(8000, {}, "api.port"), (6379, {}, "executor: native"), (29501, {"executor": "native"}, "executor: ray")],
+)
+def test_what_to_set_instead_depends_on_whose_port_it_is(see, port, playbook, instead):
+    held = {"listeners": (Listener(address="0.0.0.0", port=port),)}
+    (finding,) = see({"alpha": held}, playbook=playbook)
+    assert instead in finding.remedy[1]
+    assert finding.seen.startswith("a process of another user listens on")
+
+
+def test_a_port_that_another_cluster_may_hold_names_its_rank(see, spark):
+    ranks = [{"name": "sparkcluster-nova-0", "state": "running", "labels": {"io.sparkcluster.cluster": "nova"}}]
+    own = {"listeners": (Listener(address="0.0.0.0", port=8000),), "ranks": spark(ranks=ranks).ranks}
+    (finding,) = see({"alpha": own})
+    assert "perhaps sparkcluster-nova-0 of cluster nova" in finding.seen
+
+
 def test_nodes_that_answered_are_judged_alone_where_others_did_not(spark, cluster):
     facts = {"alpha": spark(rails(11), gpus=(), driver="570.1")}
     found = checks.check_hosts(cluster({"alpha": "h1", "beta": "h2"}), facts)
