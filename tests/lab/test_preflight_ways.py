@@ -205,6 +205,29 @@ def test_rails_that_are_wifi_are_told(lab, look, variant):
     assert {node for code, node, _ in looked.found if code == "NET-022"} == {"spark-0002"}
 
 
+@pytest.mark.full
+def test_rails_that_lead_to_containers_alone_are_an_error(lab, look, variant):
+    """docker0 has one address on every node, and no other Spark behind it."""
+    up = (
+        "ip link add docker0 type bridge && ip link add veth0a type veth peer name veth0b && "
+        "ip link set veth0a master docker0 up && ip link set veth0b up && "
+        "ip addr add 172.17.0.1/16 dev docker0 && ip link set docker0 up"
+    )
+    for spark in lab.sparks:
+        spark.run(["sh", "-c", up])
+    try:
+        assert look(lab.inventory).found == set()
+        nodes = yaml.safe_load(lab.inventory.read_text())["nodes"]
+        for node in nodes:
+            node["interconnect"] = {"interfaces": ["docker0"]}
+        found = look(variant(lab, nodes=nodes)).found
+    finally:
+        for spark in lab.sparks:
+            spark.run(["sh", "-c", "ip link del docker0; ip link del veth0a"])
+    assert {one for one in found if one[0] == "NET-022"} == {("NET-022", spark.name, ERROR) for spark in lab.sparks}
+    assert ("NET-011", None, ERROR) in found
+
+
 # what is open
 
 
