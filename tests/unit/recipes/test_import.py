@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sparkcluster import plan, topology
-from sparkcluster.cli.main import main
-from sparkcluster.errors import SpecError, UsageError
-from sparkcluster.linting import lint
 from sparkcluster.recipes import convert
-from sparkcluster.spec import Playbook, flags
+from sparkcluster.spec import Playbook
 from sparkcluster.spec.document import parse
 
 DATA = Path(__file__).parents[2] / "data/recipes"
@@ -312,158 +305,3 @@ def test_secrets_are_named_and_never_copied():
     assert made.document["secrets"] == ["HF_TOKEN", "MY_API_KEY"]
     assert "hf_abc" not in made.text
     assert "v1" not in made.text
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "starts no vLLM"),
-        ("echo hello", "starts no vLLM"),
-        ("trtllm-serve org/m", "starts no vLLM"),
-        ("docker run a/b:1 sglang serve", "starts no vLLM"),
-        ("docker run -d --name x", "names no image"),
-        ("docker run -e", "has no value"),
-        ("vllm serve", "names no model"),
-        ("vllm serve $MODEL", "does not set"),
-        ("vllm serve gpt2", "neither a repository nor a full path"),
-        ("vllm serve 'org/m", "never closed"),
-        ('vllm serve "org/m', "never closed"),
-        ("vllm serve ${M", "never closed"),
-        ("docker run -v /:/host a/b:1 vllm serve org/m", "power over the node"),
-        ("docker run -v /var/run/docker.sock:/s a/b:1 vllm serve org/m", "power over the node"),
-        ("docker run -v ~/.ssh:/s a/b:1 vllm serve org/m", "your keys"),
-        ("docker run -v /data:/dev/x a/b:1 vllm serve org/m", "nothing may be mounted"),
-        ("vllm serve org/m --hf-token-file ../..\x00", "\\x00"),
-        ("vllm serve org/m --seed \ue000x\ue001", "no text"),
-        ("A=xxxxxxxxxxxxxxxx\n" + "A=$A$A$A$A$A$A$A$A\n" * 30 + "vllm serve org/m", "more than 65536 characters"),
-        ("vllm serve org/m " + "x " * 30_000, "more than 20000 words"),
-        ("recipe_version: '1'\ncontainer: x\ncommand: vllm serve {model}\n", "defaults has none"),
-        ("recipe_version: '1'\ncontainer: x\ncommand: vllm serve {a.__class__}\n", "neither a repository"),
-        ("recipe_version: '1'\ncontainer: x\ncommand: [vllm]\n", "a text under command"),
-        ("recipe_version: '1'\ncontainer: x\ncommand: vllm serve a/b\ndefaults: [1]\n", "a list of names"),
-    ],
-)
-def test_what_makes_no_playbook_is_refused(text, said):
-    with pytest.raises(UsageError) as caught:
-        convert(text, "x.sh")
-    assert said in str(caught.value)
-    assert caught.value.hint
-
-
-def test_json_without_end_stays_text(tmp_path):
-    deep = "[" * 20_000
-    made = convert(f"vllm serve org/m --speculative-config '{{\"a\": {deep}}}'", "x.sh")
-    file = tmp_path / "x.yaml"
-    file.write_text(made.text)
-    codes = {one.code: one.summary for one in lint([file]).findings}
-    assert "takes a mapping" in codes["SPEC-005"]
-    assert not any("the check itself failed" in one for one in codes.values())
-
-
-def test_a_bomb_of_yaml_is_refused():
-    anchors = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 20)}]\n" for n in range(1, 9))
-    with pytest.raises(SpecError) as caught:
-        convert("a0: &a0 x\n" + anchors + "command: vllm serve a/b\ncontainer: x\nrecipe_version: '1'\n", "x.yaml")
-    assert "more than" in str(caught.value)
-
-
-def test_the_command(tmp_path, capsys, monkeypatch):
-    source, out = tmp_path / "x.sh", tmp_path / "own.yaml"
-    source.write_text(line("Qwen/Qwen3-8B", "--made-up", "1", options=["--restart", "always"]))
-    assert main(["import", str(source), "--name", "own"]) == 0
-    shown = capsys.readouterr()
-    assert parse(shown.out, "x").data["name"] == "own"
-    assert "--made-up" in shown.err
-    assert "--restart" in shown.err
-    assert main(["import", str(source), "-o", str(out)]) == 0
-    assert capsys.readouterr().out == ""
-    assert main(["lint", str(out)]) == 1  # --made-up is no flag of vLLM
-    before = out.read_text()
-    with pytest.raises(UsageError, match="is there already"):
-        main(["import", str(source), "-o", str(out)])
-    assert out.read_text() == before
-    capsys.readouterr()
-    assert main(["import", str(source), "-o", str(out), "--force", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["playbook"]["name"], told["text"]) == ("qwen3-8b", out.read_text())
-    assert len(told["left"]) == 2
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"vllm serve org/m"), encoding="utf-8"))
-    assert main(["import", "-"]) == 0
-
-
-@pytest.mark.parametrize("content", [b"\x7fELF\x02\x01\x01\x00" * 100, b"\xff\xfe\x00v\x00l", b"x" * (1 << 20) + b"xx"])
-def test_binary_and_huge_files_are_refused(tmp_path, content):
-    path = tmp_path / "x.sh"
-    path.write_bytes(content)
-    with pytest.raises(UsageError):
-        main(["import", str(path)])
-
-
-def test_a_script_of_100_mb_is_refused_without_reading_it(tmp_path):
-    path = tmp_path / "x.sh"
-    with path.open("wb") as file:
-        file.truncate(100 << 20)
-    with pytest.raises(UsageError, match="larger than 1024 KiB"):
-        main(["import", str(path)])
-
-
-WORD = st.text("abcxyzABC019._/:@ '\"$`\\{}[]=,~#;&|<>*?!äß-", min_size=1, max_size=12).filter(
-    lambda text: not text.startswith("-") and text.strip() == text
-)
-NUMBER = st.integers(0, 10**6).map(str)
-FRACTION = st.floats(0.01, 1, allow_nan=False).map(lambda number: f"{number:.4g}" if number >= 0.0001 else "0.5")
-MAPPING = st.dictionaries(
-    st.text("abc_", min_size=1, max_size=5), st.integers(0, 99) | st.booleans() | WORD, max_size=3
-)
-RESERVED = {"config", "model", "revision", "api-key", "served-model-name", "uds", "hf-token", "headless"}
-
-
-def values(flag):
-    if flag.kind in {"bool", "flag"}:
-        return st.just([])
-    by_type = {"int": NUMBER, "size": NUMBER, "float": FRACTION, "json": MAPPING.map(json.dumps)}
-    one = by_type.get(flag.type, WORD)
-    return st.lists(one, min_size=1, max_size=3) if flag.kind == "list" else one.map(lambda value: [value])
-
-
-@st.composite
-def recipes(draw):
-    from sparkcluster.spec.check_playbook import ELSEWHERE, secret
-
-    known = [
-        flag
-        for flag in flags.table().values()
-        if flag.name not in RESERVED and flag.name not in ELSEWHERE and not secret(flag.name.replace("-", "_"))
-    ]
-    chosen = draw(st.lists(st.sampled_from(known), max_size=8, unique_by=lambda flag: flag.name))
-    out = []
-    for flag in chosen:
-        given_ = draw(values(flag))
-        negated = flag.kind == "bool" and draw(st.booleans())
-        name = f"--no-{flag.name}" if negated else f"--{flag.name}"
-        single = len(given_) == 1 and draw(st.booleans())
-        out.append([f"{name}={given_[0]}"] if single else [name, *given_])
-    unseen = draw(st.lists(st.from_regex(r"--zz[a-z]{1,6}-[a-z]{1,6}", fullmatch=True), max_size=2, unique=True))
-    return out, unseen
-
-
-@settings(max_examples=60, deadline=None)
-@given(recipes(), st.booleans())
-def test_a_recipe_that_nobody_has_seen(made, continued):
-    """Any flags with any values: the playbook's arguments render to the same words, and unknown ones are told."""
-    from sparkcluster.plan import vllm
-
-    known, unseen = made
-    groups = [*known, *([one, "1"] for one in unseen)]
-    separator = " \\\n    " if continued else " "
-    words = [shlex.join(group) for group in groups]
-    text = separator.join(["docker run --gpus all vllm/vllm-openai:nightly Qwen/Qwen3-8B", *words])
-
-    imported = convert(text, "x.sh")
-
-    playbook = Playbook.model_validate(parse(imported.text, "x").data)
-    wanted = flags_of([word for group in groups for word in group])
-    got = flags_of(vllm.arguments(playbook))
-    assert got == wanted
-    for one in unseen:
-        assert any(one in told for told in imported.left)
