@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sparkcluster.models import source
+from sparkcluster.models import page_text, source
 from sparkcluster.models.config import parse
 from sparkcluster.models.kv import Engine, layout
 
@@ -58,6 +58,17 @@ FAMILIES = {
         "sliding_window": 128,
         "num_key_value_heads": 2,
         "query_pre_attn_scalar": 32,
+        "tie_word_embeddings": True,
+    },
+    "heads that differ by layer": {
+        "model_type": "gemma4_text",
+        "num_hidden_layers": 6,
+        "global_head_dim": 64,
+        "num_global_key_value_heads": 1,
+        "attention_k_eq_v": True,
+        "sliding_window": 256,
+        "vocab_size_per_layer_input": 512,
+        "hidden_size_per_layer_input": 32,
         "tie_word_embeddings": True,
     },
     "sliding alone": {"model_type": "mistral", "sliding_window": 512, "num_key_value_heads": 2},
@@ -230,6 +241,7 @@ def test_vllm_logs_what_was_predicted(engine, made, family, ranks):
     assert said.near(logged), f"{family}, {ranks} ranks: predicted {said}, logged {logged}"
     assert said.concurrency == pytest.approx(logged.concurrency, rel=WITHIN)
     print(f"{family}, {ranks} ranks: predicted {said.tokens:,}, logged {logged.tokens:,}")
+    assert page_text.AGREEMENT[family, ranks][1] == logged.tokens, "docs/fit.md says otherwise"
     # Had fit read the heads wrongly, or taken another block, this would have shown.
     if family != "latent":
         heads = parse(source.local(path).config, family).kv_heads
