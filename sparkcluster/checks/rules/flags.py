@@ -12,9 +12,10 @@ from sparkcluster.findings import Severity
 from sparkcluster.spec import KeyPath, flags
 
 SOURCE = "vLLM's own parser (make_arg_parser) in the releases 0.15.1 to 0.32.0"
+REMEDY = "write the argument as vLLM has it, or take another image"
 
 
-@check("SPEC-003", "Engine arguments are vLLM's", stage="written", severity="error", source=SOURCE)
+@check("SPEC-003", "Engine arguments are vLLM's", stage="written", severity="error", source=SOURCE, remedy=REMEDY)
 def unknown(context: Context) -> Iterator[Seen]:
     """An argument that vLLM does not know ends the engine as it starts: `unrecognized arguments`.
 
@@ -35,7 +36,9 @@ def unknown(context: Context) -> Iterator[Seen]:
         yield about.say("warning" if about.family == "other" else "error", at, summary, remedy)
 
 
-@check("SPEC-004", "The image's vLLM has the argument", stage="written", severity="warning", source=SOURCE)
+@check(
+    "SPEC-004", "The image's vLLM has the argument", stage="written", severity="warning", source=SOURCE, remedy=REMEDY
+)
 def not_yet(context: Context) -> Iterator[Seen]:
     """An argument that came later, or went, ends the engine as it starts: `unrecognized arguments`.
 
@@ -51,7 +54,14 @@ def not_yet(context: Context) -> Iterator[Seen]:
         yield about.say("warning", at, f"{name} is no argument of this image: it {since}", remedy)
 
 
-@check("SPEC-005", "Engine arguments have values of their kind", stage="written", severity="error", source=SOURCE)
+@check(
+    "SPEC-005",
+    "Engine arguments have values of their kind",
+    stage="written",
+    severity="error",
+    source=SOURCE,
+    remedy=REMEDY,
+)
 def value(context: Context) -> Iterator[Seen]:
     """A value of the wrong kind ends the engine as it starts: `invalid value`, or `expected one argument`."""
     about = served(context)

@@ -158,7 +158,8 @@ def rule(code: str, title: str, *, severity: Severity = "warning", source: str) 
         def judge(context: Context) -> Iterable[Seen]:
             return body(served(context))
 
-        check(code, title, stage="written", severity=severity, source=source)(judge)
+        remedy = f"change the key that the finding names, or accept it by allow: [{{code: {code}, reason: …}}]"
+        check(code, title, stage="written", severity=severity, source=source, remedy=remedy)(judge)
         return body
 
     return register
