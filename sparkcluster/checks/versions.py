@@ -59,7 +59,6 @@ def kernel(context: Context) -> Iterator[Seen]:
 @check(
     "HOST-009",
     "The driver is the same on every node",
-    needs=("driver",),
     severity="warning",
     scope="interconnect",
     source="NVIDIA DGX Spark forum; practitioners' reports on two-node clusters",

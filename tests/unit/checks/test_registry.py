@@ -54,6 +54,8 @@ def test_what_nobody_needs_is_not_told(see, spark):
     bare = {key: Unread(unread="not here") for key in ("docker", "gpus", "driver", "memory", "image", "ranks")}
     own = {**bare, "image": None, "engine": spark().image.inside, "memory": spark().memory}
     assert see({"me": own}, names=("me",), runtime={"kind": "process"}, playbook={"image": None}) == []
+    two = {name: {**own, "driver": Unread(unread="no nvidia-smi")} for name in ("alpha", "beta")}
+    assert see(two, runtime={"kind": "process"}, playbook={"image": None}) == []
     lone = {key: Unread(unread="not here") for key in ("hcas", "interfaces")}
     assert see({"solo": lone}, names=("solo",)) == []
 
