@@ -12,7 +12,8 @@ from sparkcluster.release import secrets
 from sparkcluster.release.cluster import View, look, operator
 from sparkcluster.release.lease import Lease
 from sparkcluster.release.settled import OtherPlan, settled
-from sparkcluster.release.walk import Options, Walk
+from sparkcluster.release.states import TABLE, Action
+from sparkcluster.release.walk import Options, Walk, stop_before_staging
 from sparkcluster.report import Report, count
 from sparkcluster.spec import Spec
 
@@ -53,6 +54,9 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
         number = view.held.release() or 0
         return Up(view, changed=False, release=number, answers=answers, seconds=time.monotonic() - began)
     secrets.check(spec)
+    if TABLE[view.state][0] is Action.START:
+        # Not even a lease is taken for what would stop anyway.
+        stop_before_staging(view)
     with Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operator=operator()).acquire(
         list(view.facts)
     ) as lease:

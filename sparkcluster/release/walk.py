@@ -25,6 +25,7 @@ from sparkcluster.runtime import Changer, start_steps
 from sparkcluster.runtime.ranks import KILL_GRACE_S
 from sparkcluster.spec import Spec
 from sparkcluster.staging import stage
+from sparkcluster.topology.model import Topology
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,6 +49,21 @@ def elsewhere(view: View) -> tuple[str, ...]:
     recorded = view.newest.record.get("plan", {}).get("nodes", {})
     present = {node.label for node in view.spec.inventory.nodes}
     return tuple(name for name in recorded if name not in present)
+
+
+def stop_before_staging(view: View) -> Topology:
+    """The topology, where nothing is wrong but what staging mends.
+
+    Raises:
+        FoundErrors: with every finding.
+        PlanError: nobody can be seated.
+    """
+    before = [finding for finding in view.findings if not finding.code.startswith(("IMG-", "MDL-"))]
+    if has_errors(before):
+        raise FoundErrors(view.findings)
+    if view.topology is None:
+        raise view.unplanned or LaunchError("no topology", step="plan")
+    return view.topology
 
 
 class Walk:
@@ -182,12 +198,8 @@ class Walk:
         Returns:
             Findings about what the nodes reach of one another, which the view does not have.
         """
-        before = [finding for finding in self.view.findings if not finding.code.startswith(("IMG-", "MDL-"))]
-        if has_errors(before):
-            raise FoundErrors(self.view.findings)
-        if self.view.topology is None:
-            raise self.view.unplanned or LaunchError("no topology", step="plan")
-        _, reached = between(self.fleet, self.spec, self.view.facts, self.view.topology, self.report, epoch=self.epoch)
+        topology = stop_before_staging(self.view)
+        _, reached = between(self.fleet, self.spec, self.view.facts, topology, self.report, epoch=self.epoch)
         if has_errors(reached):
             raise FoundErrors([*self.view.findings, *reached])
         return reached

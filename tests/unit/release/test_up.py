@@ -7,6 +7,8 @@ import contextlib
 import pytest
 
 from sparkcluster.errors import FoundErrors, HostTimeout, Interrupted, LaunchError, NotServing, UsageError
+from sparkcluster.facts.reach import Reach
+from sparkcluster.findings import Finding
 from sparkcluster.gather import Gathered
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
@@ -159,6 +161,28 @@ def test_a_missing_secret_ends_it_before_the_lease(up, world, monkeypatch):
     with pytest.raises(UsageError):
         up(world(playbook={"secrets": ["HF_TOKEN"]}))
     assert up.done == []
+
+
+def test_an_error_ends_it_before_the_lease(up, world):
+    with pytest.raises(FoundErrors) as caught:
+        up(world().change("beta", infiniband_devices=False))
+    assert ("NET-010", "beta") in {(one.code, one.node) for one in caught.value.findings}
+    assert up.done == []
+
+
+def test_nodes_that_do_not_reach_each_other_end_it_before_anything_is_staged(up, world, monkeypatch):
+    blocked = Finding("NET-041", "error", "beta drops it", "beta")
+    monkeypatch.setattr(walk, "between", lambda *_, **__: (Reach(()), [blocked]))
+    up.stage = lambda *_, **__: pytest.fail("staged")
+    with pytest.raises(FoundErrors) as caught:
+        up(world())
+    assert blocked in caught.value.findings
+    assert up.done == ["lease"]
+
+
+def test_what_serves_is_not_made_to_reach_each_other(up, world, monkeypatch):
+    monkeypatch.setattr(walk, "between", lambda *_, **__: pytest.fail("a healthy cluster pays for nothing"))
+    assert up(served(world())).changed is False
 
 
 def test_ctrl_c_while_staging_says_that_nothing_was_started(up, world):
