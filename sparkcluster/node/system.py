@@ -21,8 +21,8 @@ _SERIALS = (
 def remove_ipc(machine: Machine) -> Optional[bool]:
     """Whether logind removes a user's IPC objects at the last logout, None where no logind is configured.
 
-    Where nothing is written it does: that is systemd's default, and Debian and Ubuntu ship logind.conf with the
-    comment ``#RemoveIPC=yes``. Users below SYS_UID_MAX, root among them, are exempt (logind.conf(5)).
+    Where nothing is written it does: that is systemd's own default (logind.conf(5); Debian 12 ships it as the comment
+    ``#RemoveIPC=yes``). Users below SYS_UID_MAX, root among them, are exempt.
     """
     main = next((folder + "/logind.conf" for folder in _CONFIG_DIRS if machine.exists(folder + "/logind.conf")), None)
     dropped: Dict[str, str] = {}
