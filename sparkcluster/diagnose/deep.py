@@ -15,7 +15,7 @@ from sparkcluster.diagnose.pairs import shared, up
 from sparkcluster.diagnose.schedule import Options, Two, estimate, in_words, perftest_seconds, schedule
 from sparkcluster.errors import HostError, SparkclusterError
 from sparkcluster.facts.measured import Measured, Rate
-from sparkcluster.facts.model import Facts
+from sparkcluster.facts.model import Facts, read
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.report import Report, count
@@ -104,6 +104,11 @@ class _Run:
         )  # fmt: skip
         pairs = sum(len(pairs) for pairs in rounds)
         self.report.step("measure", f"{count(pairs, 'pair')}, {in_words(seconds)}")
+        busy = [name for name in names if any(one.state == "running" for one in read(self.facts[name].ranks) or ())]
+        if busy:
+            self.report.note(
+                f"a rank runs on {', '.join(busy)}: what it sends is missing from the figures, and it waits"
+            )
         for together in rounds:
             self._at_once([self._of_pair(one, other) for one, other in together])
         if refused is None:

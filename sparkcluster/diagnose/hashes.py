@@ -32,7 +32,7 @@ def hashes(fleet: Fleet, facts: Mapping[str, Facts], report: Report) -> Hashes:
     if not places:
         return Hashes({})
     size = max(one.size_bytes for one in places.values())
-    report.step("hash", f"{size / 1e9:.1f} GB on {count(len(places), 'node')}")
+    report.step("hash", f"{_sized(size)} on {count(len(places), 'node')}")
     running: list[Conversation] = []
 
     def ask(host: Host) -> tuple[HashedFile, ...]:
@@ -48,6 +48,10 @@ def hashes(fleet: Fleet, facts: Mapping[str, Facts], report: Report) -> Hashes:
     return Hashes(values(outcomes), {name: error.message for name, error in failures(outcomes).items()})
 
 
+def _sized(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.1f} MB"
+
+
 def _limit_s(size_bytes: int) -> float:
     return _START_S + size_bytes / _LEAST_BYTES_S
 
@@ -60,7 +64,7 @@ def _files(one: Conversation, report: Report, *, limit_s: float) -> tuple[Hashed
             return tuple(_file(each) for each in said["done"])
         if "failed" in said:
             raise CommandFailed(f"the weights on {name} could not be read: {said['failed']}", node=name, step="hash")
-        report.progress(name, f"{said.get('bytes', 0) / 1e9:.1f} of {said.get('total', 0) / 1e9:.1f} GB hashed")
+        report.progress(name, f"{_sized(said.get('bytes', 0))} of {_sized(said.get('total', 0))} hashed")
         if time.monotonic() > limit:
             raise CommandTimeout(
                 f"the weights on {name} were not hashed within {limit_s:.0f} s", node=name, step="hash"

@@ -275,14 +275,44 @@ def test_of_three_the_one_behind_a_small_switch_port_is_named(trio, clean, node)
 
 
 @pytest.mark.full
+def test_a_node_that_hangs_is_named_and_not_waited_for_twice(lab, looked):
+    lab.fault("right", "ssh-hang")
+    begin = time.monotonic()
+    measured, findings = looked.measured()
+    assert time.monotonic() - begin < 40
+    assert list(measured.unasked) == ["right"]
+    assert told(findings) == {("NET-060", "right")}
+
+
+@pytest.fixture(scope="module")
+def real(make_lab):
+    return make_lab(2, engine="vllm")
+
+
+@pytest.mark.full
 @pytest.mark.engine
-def test_the_real_image_gathers_over_all_ranks_and_leaves_no_container(make_lab, clean):
-    lab = make_lab(2, engine="vllm")
-    clean(lab)
-    with looking(lab) as looked, looked.lease() as epoch:
+def test_the_real_image_gathers_over_all_ranks_and_leaves_no_container(real, clean):
+    clean(real)
+    with looking(real) as looked, looked.lease() as epoch:
         measured, findings = looked.measured(Options(seconds=0.3, messages=50), epoch=epoch)
     (whole,) = [rate for rate in measured.rates if rate.kind == "collective"]
     assert whole.gbit_s is not None, whole
     assert whole.over == "Gloo", "no GPU here"
     assert [(finding.code, finding.severity) for finding in findings] == [("NET-059", "info")]
-    none_left(lab)
+    none_left(real)
+
+
+@pytest.mark.full
+@pytest.mark.engine
+def test_ctrl_c_leaves_no_container_on_any_node(real, clean, make_cli):
+    clean(real)
+    running = make_cli().start("preflight", real.inventory, "--deep", "--json-lines")
+    running.wait_for('"all-gather"', timeout=90)
+    until = time.monotonic() + 20
+    while not (both := all(left_over(spark)[1] for spark in real.sparks)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert both, "no container was started"
+    running.kill(signal.SIGINT)
+    done = running.wait(30)
+    assert done.code == 130, done
+    none_left(real)
