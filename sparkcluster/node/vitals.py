@@ -26,7 +26,8 @@ _COUNTERS = {
 }
 
 # Runs inside the head's container, as a process of its own that its alarm ends: takes over the environment of the
-# rank (token, path of a Ray that was brought along), then asks Ray in the engine's own Python.
+# rank (token, path of a Ray that was brought along), then asks Ray in the engine's own Python, whatever lies in the
+# working directory. Ray 2.60 answers within two seconds.
 _ASK_RAY = r"""
 import json, os, shutil, signal, sys
 signal.alarm(int(sys.argv[3]))
@@ -48,6 +49,7 @@ if path:
         python = shutil.which(name, path=env.get("PATH")) or python
 ask = '''
 import json, os, sys
+sys.path = [one for one in sys.path if one]
 try:
     import ray
     ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
