@@ -53,7 +53,7 @@ _NEEDS = {
     "watch": ("common",),
     "look": ("common", "machine", "watch", "vitals"),
     "relay": ("common", "wire", "docker_copy"),
-    "reach": ("common",),
+    "reach": ("common", "tries"),
     "measure": ("common",),
     "fetch": ("common", "wire"),
 }

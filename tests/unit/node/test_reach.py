@@ -10,7 +10,7 @@ import time
 import pytest
 
 from sparkcluster.hosts.program import source
-from sparkcluster.node import reach
+from sparkcluster.node import reach, tries
 
 REQUEST = {
     "addresses": ["127.0.0.1"],
@@ -32,7 +32,7 @@ def node():
     one.selector.close()
 
 
-@pytest.mark.parametrize("name", ["reach", "measure", "hashes", "gather"])
+@pytest.mark.parametrize("name", ["reach", "tries", "measure", "hashes", "gather"])
 def test_it_is_written_in_what_an_old_python_understands(name):
     ast.parse(source(name), feature_version=(3, 8))
 
@@ -54,10 +54,10 @@ def test_the_echo_answers_who_knows_the_token_with_the_size_alone(node):
         asking.settimeout(1)
         asking.sendto(b"who is there", ("127.0.0.1", port))
         node.turn(0.5)
-        asking.sendto(reach._HEAD.pack(bytes.fromhex("5a" * 16), 7, 0).ljust(4000, b"\0"), ("127.0.0.1", port))
+        asking.sendto(tries.HEAD.pack(bytes.fromhex("5a" * 16), 7, 0).ljust(4000, b"\0"), ("127.0.0.1", port))
         node.turn(0.5)
         data, _ = asking.recvfrom(1 << 16)
-    assert reach._HEAD.unpack(data) == (bytes.fromhex("5a" * 16), 7, 4000)
+    assert tries.HEAD.unpack(data) == (bytes.fromhex("5a" * 16), 7, 4000)
     assert node.heard_udp == {7}
 
 
@@ -69,8 +69,8 @@ def test_an_address_in_the_kernels_table():
 @pytest.mark.parametrize("data", [b"", b"\0", b"abc", bytes(range(256)), b"\xff" * 1473])
 def test_the_checksum_of_a_packet_with_its_checksum_is_zero(data):
     head = struct.pack("!BBHHH", 8, 0, 0, 1, 2)
-    whole = struct.pack("!BBHHH", 8, 0, reach.checksum(head + data), 1, 2) + data
-    assert reach.checksum(whole) == 0
+    whole = struct.pack("!BBHHH", 8, 0, tries.checksum(head + data), 1, 2) + data
+    assert tries.checksum(whole) == 0
 
 
 def test_a_port_whose_connection_was_tried_can_be_listened_on_at_once():
@@ -78,7 +78,7 @@ def test_a_port_whose_connection_was_tried_can_be_listened_on_at_once():
         port = listener.getsockname()[1]
         tried = socket.create_connection(("127.0.0.1", port))
         taken, _ = listener.accept()
-        reach.drop(tried)
+        tries.drop(tried)
         taken.close()
     again = socket.socket()
     with again:

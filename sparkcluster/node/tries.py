@@ -1,0 +1,308 @@
+"""What one node tries of others, all at once. Python 3.8, standard library only.
+
+Two kinds of small packet tell a firewall from a dead cable: UDP to a socket of ours, and, where that stays silent, the
+kernel's ICMP echo. The echo of a large UDP packet is small, so that each direction is judged by itself; ICMP answers
+with as much as it was sent, and counts only where UDP is filtered.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import socket
+import struct
+import subprocess
+import threading
+import time
+from typing import Any, Callable, Dict, List, Set, Tuple
+
+RETRIES_S = (0.0, 0.25, 0.7)  # within one time-out; a single packet may be lost on a network that works
+ICMP_AFTER_S = 0.2
+
+# Values of linux/in.h, which the socket module has no name for. PROBE: never fragment, and do not believe a
+# smaller path MTU that was learned earlier.
+IP_MTU_DISCOVER = 10
+IP_PMTUDISC_PROBE = 3
+
+HEAD = struct.Struct("!16sIH")
+_HEADERS_BYTES = 28  # IPv4 and UDP, or IPv4 and ICMP
+# What another machine told us, as opposed to what our own would not do.
+_TOLD = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.ECONNRESET}
+
+Try = Dict[str, Any]
+Key = Tuple[int, str]
+
+
+def why(error: OSError) -> str:
+    """An error in the system's words."""
+    return (error.strerror or str(error)).lower()
+
+
+def drop(sock: socket.socket) -> None:
+    """Close without leaving the port in TIME_WAIT, where the launch will want it."""
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    except OSError:
+        pass
+    sock.close()
+
+
+def checksum(data: bytes) -> int:
+    """The internet checksum (RFC 1071)."""
+    if len(data) % 2:
+        data += b"\0"
+    total = int(sum(struct.unpack("!%dH" % (len(data) // 2), data)))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+class Sockets:
+    """What every attempt stands on: the token of this run, the limit of a silent target, and one loop for all."""
+
+    def __init__(self, token: bytes, limit_s: float) -> None:
+        self.token = token
+        self.limit_s = limit_s
+        self.selector = selectors.DefaultSelector()
+
+    def watch(self, sock: socket.socket, call: Callable[[socket.socket], None], write: bool = False) -> None:
+        """Have ``call`` called when something comes on ``sock``, or when it was connected."""
+        sock.setblocking(False)
+        self.selector.register(sock, selectors.EVENT_WRITE if write else selectors.EVENT_READ, call)
+
+
+class Tries:
+    """Everything that this node tries, all at once.
+
+    A try has ``id`` (UDP is ``id`` and its large packet ``id`` + 1), ``source``, ``target``, ``udp`` (port),
+    ``size_bytes`` of a packet that fills the MTU or None, and ``tcp``: ports.
+    """
+
+    def __init__(self, node: Sockets, tries: List[Try]) -> None:
+        self.node = node
+        self.began = time.monotonic()
+        self.results: Dict[str, Dict[str, Any]] = {}
+        self.pending: Set[Key] = set()
+        self.sent: Dict[Key, float] = {}
+        self.rounds = 0
+        self.tries = {one["id"]: one for one in tries}
+        self.udp: Dict[str, socket.socket] = {}
+        self.icmp: Icmp | None = None
+        for one in tries:
+            self.results[str(one["id"])] = {"tcp": {}}
+            for port in one["tcp"]:
+                self.connect(one, port)
+            self.pending.add((one["id"], "udp"))
+            if one["size_bytes"]:
+                self.pending.add((one["id"], "udp_full"))
+
+    def wait_s(self) -> float:
+        """How long nothing has to be done unless something comes."""
+        past = time.monotonic() - self.began
+        due = [at for at in (*RETRIES_S[self.rounds :], ICMP_AFTER_S, self.node.limit_s) if at > past]
+        return max(0.001, min(due) - past) if due and self.rounds else 0.0
+
+    def over(self) -> bool:
+        """Whether all is known; sends what is due."""
+        past = time.monotonic() - self.began
+        if self.rounds < len(RETRIES_S) and past >= RETRIES_S[self.rounds]:
+            self.rounds += 1
+            self.send_udp()
+            if self.icmp is not None:
+                self.icmp.send()
+        if self.icmp is None and past >= ICMP_AFTER_S and any(what.startswith("udp") for _, what in self.pending):
+            self.icmp = Icmp(self)
+            self.icmp.send()
+        if self.pending and past < self.node.limit_s:
+            return False
+        for number, what in list(self.pending):
+            self.settle(number, what, ok=False, seen="no answer within %.1f s" % self.node.limit_s)
+        if self.icmp is not None:
+            self.icmp.close()
+        return True
+
+    def tell(self, number: int, what: str, *, ok: bool, seen: str = "", own: bool = False) -> None:
+        """Note how one attempt ended; ``own``: it never left this node."""
+        result: Dict[str, Any] = {"ok": ok}
+        if ok and (number, what) in self.sent:
+            result["rtt_ms"] = round((time.monotonic() - self.sent[number, what]) * 1000, 3)
+        if seen:
+            result["seen"] = seen
+        if own:
+            result["own"] = True
+        held = self.results[str(number)]
+        if what.startswith("tcp:"):
+            held["tcp"][what[4:]] = result
+        else:
+            held[what] = result
+
+    def settle(self, number: int, what: str, *, ok: bool, seen: str = "", own: bool = False) -> None:
+        """The same for one that was awaited; later news of it are passed over."""
+        if (number, what) in self.pending:
+            self.pending.discard((number, what))
+            self.tell(number, what, ok=ok, seen=seen, own=own)
+            if ok and what.startswith("udp"):
+                self.pending.discard((number, what.replace("udp", "icmp")))
+
+    # UDP
+
+    def send_udp(self) -> None:
+        """Send every packet that was not answered yet."""
+        for number, what in sorted(self.pending):
+            if not what.startswith("udp"):
+                continue
+            one, full = self.tries[number], what == "udp_full"
+            size = one["size_bytes"] - _HEADERS_BYTES if full else 64
+            data = HEAD.pack(self.node.token, number + full, size & 0xFFFF).ljust(size, b"\0")
+            self.sent[number, what] = time.monotonic()
+            try:
+                self.udp_from(one["source"]).sendto(data, (one["target"], one["udp"]))
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                if self.rounds == len(RETRIES_S) or error.errno == errno.EMSGSIZE:
+                    self.settle(number, what, ok=False, seen=why(error), own=error.errno not in _TOLD)
+
+    def udp_from(self, address: str) -> socket.socket:
+        """The socket that sends from ``address``."""
+        sock = self.udp.get(address)
+        if sock is None:
+            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
+            sock.bind((address, 0))
+            self.udp[address] = sock
+            self.node.watch(sock, self.answered)
+        return sock
+
+    def answered(self, sock: socket.socket) -> None:
+        """An echo came back."""
+        data, _ = sock.recvfrom(1 << 16)
+        if len(data) < HEAD.size or data[:16] != self.node.token:
+            return
+        _, number, size = HEAD.unpack(data[: HEAD.size])
+        if number in self.tries:
+            self.settle(number, "udp", ok=True)
+        elif number - 1 in self.tries:
+            self.settle(number - 1, "udp_full", ok=size + _HEADERS_BYTES == self.tries[number - 1]["size_bytes"])
+
+    # TCP
+
+    def connect(self, one: Try, port: int) -> None:
+        """Begin a connection."""
+        what = "tcp:%d" % port
+        key = (one["id"], what)
+        self.pending.add(key)
+        self.sent[key] = time.monotonic()
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        sock.setblocking(False)
+
+        def connected(sock: socket.socket) -> None:
+            number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            self.node.selector.unregister(sock)
+            drop(sock)
+            self.settle(one["id"], what, ok=number == 0, seen=os.strerror(number).lower() if number else "")
+
+        try:
+            sock.bind((one["source"], 0))
+            sock.connect((one["target"], port))
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            sock.close()
+            # A refusal may come before connect returns.
+            self.settle(one["id"], what, ok=False, seen=why(error), own=error.errno not in _TOLD)
+            return
+        self.node.watch(sock, connected, write=True)
+
+
+class Icmp:
+    """The kernel's own echo, for targets whose UDP stays silent: by socket where that is allowed, else by ``ping``."""
+
+    def __init__(self, tries: Tries) -> None:
+        self.tries = tries
+        self.mark = os.getpid() & 0xFFFF
+        self.raw = False
+        self.keys: List[Key] = []
+        self.sockets: Dict[str, socket.socket] = {}
+        self.programs: List[subprocess.Popen[bytes]] = []
+        waiting = sorted(key for key in tries.pending if key[1].startswith("udp"))
+        self.keys = [(number, what.replace("udp", "icmp")) for number, what in waiting]
+        # The small packet is asked for too where only the large one was lost: alone, either says nothing.
+        self.keys = sorted(set(self.keys) | {(number, "icmp") for number, _ in self.keys})
+        tries.pending.update(self.keys)
+        try:
+            for address in {tries.tries[number]["source"] for number, _ in self.keys}:
+                self.sockets[address] = self.open(address)
+        except OSError:
+            self.sockets = {}
+            self.spawn()
+
+    def open(self, address: str) -> socket.socket:
+        """A socket for echoes: net.ipv4.ping_group_range allows it to all on Ubuntu, else root alone has one."""
+        try:
+            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
+        except PermissionError:
+            sock = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+            self.raw = True
+        sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
+        sock.bind((address, 0))
+        self.tries.node.watch(sock, self.answered)
+        return sock
+
+    def send(self) -> None:
+        """Send every echo that was not answered yet."""
+        for place, (number, what) in enumerate(self.keys):
+            if (number, what) not in self.tries.pending or not self.sockets:
+                continue
+            one = self.tries.tries[number]
+            size = one["size_bytes"] - _HEADERS_BYTES if what == "icmp_full" else 56
+            head = struct.pack("!BBHHH", 8, 0, 0, self.mark, place)
+            data = b"\0" * size
+            head = struct.pack("!BBHHH", 8, 0, checksum(head + data), self.mark, place)
+            self.tries.sent[number, what] = time.monotonic()
+            try:
+                self.sockets[one["source"]].sendto(head + data, (one["target"], 0))
+            except OSError as error:
+                if error.errno == errno.EMSGSIZE:
+                    self.tries.settle(number, what, ok=False, seen=why(error), own=True)
+
+    def answered(self, sock: socket.socket) -> None:
+        """An echo came back, with the IP header in front of it on a raw socket."""
+        data = sock.recv(1 << 16)
+        if self.raw:
+            data = data[(data[0] & 0xF) * 4 :]
+        kind, _, _, mark, place = struct.unpack("!BBHHH", data[:8])
+        if kind == 0 and (not self.raw or mark == self.mark) and place < len(self.keys):
+            self.tries.settle(*self.keys[place], ok=True)
+
+    def spawn(self) -> None:
+        """One ``ping`` for each echo; without it, nothing is known by this way."""
+        for number, what in self.keys:
+            one = self.tries.tries[number]
+            size = one["size_bytes"] - _HEADERS_BYTES if what == "icmp_full" else 56
+            argv = ["ping", "-n", "-q", "-c", "1", "-W", "1", "-M", "do", "-s", str(size)]
+            argv += ["-I", one["source"], one["target"]]
+            try:
+                program = subprocess.Popen(
+                    argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                )
+            except OSError:
+                self.tries.pending.difference_update(self.keys)
+                return
+            self.programs.append(program)
+            threading.Thread(target=self.follow, args=(program, number, what), daemon=True).start()
+
+    def follow(self, program: subprocess.Popen[bytes], number: int, what: str) -> None:
+        """Note how a ``ping`` ended; 0 is an answer, 1 none, 2 that it could not ask."""
+        code = program.wait()
+        if code == 2:
+            self.tries.pending.discard((number, what))
+        elif code == 0:
+            self.tries.settle(number, what, ok=True)
+
+    def close(self) -> None:
+        """End what still runs."""
+        for program in self.programs:
+            if program.poll() is None:
+                program.kill()
