@@ -13,7 +13,7 @@ from sparkcluster.recipes import eugr, variables, write
 from sparkcluster.recipes.container import Container
 from sparkcluster.recipes.container import read as read_container
 from sparkcluster.recipes.serve import Command, playbook
-from sparkcluster.recipes.shell import Script, assignment, parse, plain
+from sparkcluster.recipes.shell import MARKS, Script, assignment, parse, plain
 from sparkcluster.spec import Playbook, check, messages
 from sparkcluster.spec.document import parse as parse_yaml
 
@@ -53,7 +53,7 @@ def convert(text: str, source: str, *, name: str | None = None) -> Imported:
         UsageError: nothing in it starts vLLM, or what it asks for no playbook may.
         SpecError: it is YAML, and broken.
     """
-    if "\ue000" in text or "\ue001" in text:
+    if MARKS & set(text):
         raise UsageError(f"{source} holds characters that are no text", hint="is this the right file?")
     odd = re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", text)
     if odd:

@@ -13,11 +13,16 @@ from sparkcluster.errors import UsageError
 
 # Variables that the text does not set are put between these two, which no text has.
 OPEN, CLOSE = "\ue000", "\ue001"
+# Between the words of an array, and in place of one that is empty.
+_NEXT, _NOTHING = "\ue002", "\ue003"
+MARKS = frozenset({OPEN, CLOSE, _NEXT, _NOTHING})
 MAX_WORD = 1 << 16
 MAX_WORDS = 20_000
+MAX_DEPTH = 8
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_ARRAY = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _UNKNOWN = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
 _KEYWORDS = frozenset({"if", "then", "else", "elif", "fi", "do", "done", "while", "until", "for", "case", "esac", "{"})
 _SPACE = " \t\r"
@@ -30,12 +35,14 @@ class Script:
     Attributes:
         commands: words of each command, in order; assignments in front of it included.
         variables: what the text sets.
+        arrays: lists that it sets.
         exported: names among them that programs see.
         left: what was not read, in words.
     """
 
     commands: list[list[str]] = dataclasses.field(default_factory=list)
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
+    arrays: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     exported: set[str] = dataclasses.field(default_factory=set)
     left: list[str] = dataclasses.field(default_factory=list)
 
@@ -57,12 +64,12 @@ def parse(text: str, variables: dict[str, str] | None = None) -> Script:
 
 def unknown(word: str) -> list[str]:
     """Names of the variables in ``word`` whose value the text does not tell."""
-    return _UNKNOWN.findall(word)
+    return [one.strip("()") for one in _UNKNOWN.findall(word)]
 
 
 def plain(word: str) -> str:
     """``word`` as it would be typed, with unknown variables as ``$NAME``."""
-    return _UNKNOWN.sub(lambda found: f"${found[1]}" if _NAME.fullmatch(found[1]) else f"$({found[1]})", word)
+    return _UNKNOWN.sub(lambda found: f"${found[1]}", word)
 
 
 def assignment(word: str) -> tuple[str, str] | None:
@@ -72,8 +79,10 @@ def assignment(word: str) -> tuple[str, str] | None:
 
 
 class _Lexer:
-    def __init__(self, text: str, script: Script) -> None:
+    def __init__(self, text: str, script: Script, depth: int = 0) -> None:
         self.text = text
+        self.depth = depth
+        self.in_list = False
         self.script = script
         self.at = 0
         self.word: str | None = None
@@ -117,12 +126,29 @@ class _Lexer:
             self._add_split(self._variable())
         elif one in "<>":
             self._redirect()
+        elif one == "(" and self.word is not None and _ARRAY.fullmatch(self.word):
+            self._array(self.word)
         elif one in ";|&()":
             self._end_command()
             self.at += 1
         else:
             return False
         return True
+
+    def _array(self, word: str) -> None:
+        """``NAME=( … )`` and ``NAME+=( … )``, over as many lines as it takes."""
+        found = _ARRAY.fullmatch(word)
+        end = _bracketed(self.text, self.at)
+        if found is None or self.depth >= MAX_DEPTH:
+            raise UsageError("a list in brackets that makes no sense", hint="copy the whole command")
+        inner = Script(variables=self.script.variables, arrays=self.script.arrays)
+        listed = _Lexer(self.text[self.at + 1 : end], inner, self.depth + 1)
+        listed.in_list = True
+        listed.read()
+        words = [one for command in inner.commands for one in command]
+        held = self.script.arrays.get(found[1], []) if found[2] else []
+        self.script.arrays[found[1]] = [*held, *words]
+        self.word, self.at = None, end + 1
 
     def _backslash(self) -> None:
         # A blank behind the backslash is a slip of copying; a shell would take it for a word.
@@ -160,12 +186,12 @@ class _Lexer:
         if text[start] == "`":
             end = _until(text, "`", start + 1)
             self.at = end + 1
-            return f"{OPEN}{text[start + 1 : end].strip()}{CLOSE}"
+            return f"{OPEN}({text[start + 1 : end].strip()}){CLOSE}"
         following = text[start + 1 : start + 2]
         if following == "(":
             end = _closing(text, start + 1, "(", ")")
             self.at = end + 1
-            return f"{OPEN}{text[start + 2 : end].strip()}{CLOSE}"
+            return f"{OPEN}({text[start + 2 : end].strip()}){CLOSE}"
         if following == "{":
             end = _closing(text, start + 1, "{", "}")
             self.at = end + 1
@@ -176,7 +202,8 @@ class _Lexer:
             return self._value(found[0])
         if following and following in "0123456789@*#?$!":
             self.at += 2
-            return f"{OPEN}{following}{CLOSE}"
+            # What the script is called with is nothing, as long as nobody calls it.
+            return _NOTHING if following in "@*" else f"{OPEN}{following}{CLOSE}"
         self.at += 1
         return "$"
 
@@ -185,13 +212,30 @@ class _Lexer:
         if not found:
             return f"{OPEN}{inside}{CLOSE}"
         name, rest = found[0], inside[found.end() :]
+        if rest in {"[@]", "[*]"}:
+            words = self.script.arrays.get(name)
+            return f"{OPEN}{name}{CLOSE}" if words is None else _NEXT.join(words) or _NOTHING
         set_ = self.script.variables.get(name)
         if rest[:2] == ":-" or rest[:1] == "-":
             default = rest[2:] if rest[:1] == ":" else rest[1:]
-            return set_ or _unquoted(default)
+            return set_ or self._expanded(_unquoted(default))
         if not rest or rest[:2] == ":?" or rest[:1] == "?":
             return self._value(name)
         return f"{OPEN}{name}{CLOSE}"
+
+    def _expanded(self, default: str) -> str:
+        """A default with the variables in it put in."""
+        if self.depth >= MAX_DEPTH:
+            raise UsageError(f"variables nested deeper than {MAX_DEPTH} levels", hint="is this the right file?")
+        inner = _Lexer(default, self.script, self.depth + 1)
+        out = ""
+        while inner.at < len(default):
+            if default[inner.at] in "$`":
+                out += inner._variable()
+            else:
+                out += default[inner.at]
+                inner.at += 1
+        return out
 
     def _value(self, name: str) -> str:
         value = self.script.variables.get(name)
@@ -236,15 +280,19 @@ class _Lexer:
     def _end_word(self) -> None:
         if self.word is None:
             return
-        self.words.append(self.word)
-        self.word = None
-        self.count += 1
+        word, self.word = self.word, None
+        if word.strip(_NOTHING) or not word:
+            self.words += word.replace(_NOTHING, "").split(_NEXT)
+        self.count += 1 + word.count(_NEXT)
         if self.count > MAX_WORDS:
             raise UsageError(f"more than {MAX_WORDS} words", hint="is this the right file?")
 
     def _end_command(self) -> None:
         self._end_word()
         words, self.words = self.words, []
+        if self.in_list:
+            self.script.commands.append(words)
+            return
         while words and words[0] in _KEYWORDS:
             words = words[1:]
         if not words:
@@ -285,6 +333,14 @@ def _closing(text: str, start: int, opening: str, closing: str) -> int:
         if depth == 0:
             return index
     raise UsageError(f"a bracket ({opening}) is never closed", hint="copy the whole command")
+
+
+def _bracketed(text: str, start: int) -> int:
+    """Where the bracket of a list is closed; brackets in quotes and comments do not count."""
+    for found in re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|(?<=\s)#[^\n]*|\\.|\)", re.DOTALL).finditer(text, start):
+        if found[0] == ")":
+            return found.start()
+    raise UsageError("a bracket (() is never closed", hint="copy the whole command")
 
 
 def _unquoted(text: str) -> str:
