@@ -43,8 +43,15 @@ def clipped(line: str) -> str:
 
 
 def node_at(context: Context, address: str) -> str | None:
-    """The node that has IPv4 ``address``."""
-    return next((name for name, facts in context.facts.items() if facts.interface_of(address)), None)
+    """The node that has IPv4 ``address``; of one that did not answer, as the recorded plan has it."""
+    found = next((name for name, facts in context.facts.items() if facts.interface_of(address)), None)
+    recorded = of(context).recorded
+    if found or recorded is None:
+        return found
+    for name, node in recorded.record.get("plan", {}).get("nodes", {}).items():
+        if any((one.get("launcher") or {}).get("address") == address for one in node.get("containers", ())):
+            return str(name)
+    return None
 
 
 def teller(context: Context, node: str, line: str) -> str:

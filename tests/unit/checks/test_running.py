@@ -245,6 +245,16 @@ def test_what_rays_head_repeats_of_a_worker_is_the_workers(diagnosed):
     assert codes(diagnosed(alpha, None, silence("refused", ""))) == {("RUN-010", "beta")}
 
 
+def test_a_node_that_did_not_answer_is_known_by_the_address_that_was_planned(diagnosed):
+    plan = json.loads(json.dumps(RECORD["plan"]))
+    plan["nodes"]["gamma"] = {"containers": [{"name": "x", "launcher": {"address": "192.168.177.13"}}]}
+    lines = ("(RayWorkerProc pid=9, ip=192.168.177.13) w1_weight_scale_2 must match w3_weight_scale_2",)
+    three = head(rank("alpha", 0, *HEALTHY_LOG, *lines))
+    found = diagnosed(three, record={**RECORD, "plan": plan, "playbook": {}})
+    assert ("RUN-012", "gamma") in codes(found)
+    assert ("RUN-012", "alpha") not in codes(found)
+
+
 def test_a_node_that_ray_lists_as_dead_or_not_at_all(diagnosed):
     for listed, word in (({MEMBERS[0]: True, MEMBERS[1]: False}, "dead"), ({MEMBERS[0]: True}, "not there")):
         found = diagnosed(head(rank("alpha", 0), ray=listed))
