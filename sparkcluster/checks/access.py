@@ -67,7 +67,7 @@ def jobs(context: Context) -> Iterator[Seen]:
         for held in read(facts.listeners) or ():
             # An own process has a name that this user may know; Ray's are called ray or python.
             ours = held.process is None or held.process.startswith(("ray", "python"))
-            if held.port == RAY_DASHBOARD_PORT and ours and not ipaddress.ip_address(held.address).is_loopback:
+            if held.port == RAY_DASHBOARD_PORT and ours and not held.address.startswith(("127.", "::1")):
                 yield Seen(
                     "warning",
                     name,
