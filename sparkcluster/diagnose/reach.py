@@ -212,7 +212,8 @@ def _paths(one: _Asked, result: Mapping[str, Any], heard: Mapping[str, Any] | No
         part = result["tcp"].get(str(port))
         if part is None:
             continue
-        came = None if heard is None else [pair.target_address, port, pair.source_address] in heard["tcp"]
+        began = [pair.target_address, port, pair.source_address, part.get("from")]
+        came = None if heard is None else began in heard["tcp"]
         kind: PathKind = "ephemeral" if use is _OPENED else "port"
         yield path(kind, part, came, port=port, use="" if kind == "ephemeral" else use)
 

@@ -41,7 +41,7 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
 
     Says ``{"udp": {address: port}, "tcp": {address: port}, "fixed": [[address, port]], "failed": {address: why},
     "held": bool}``. A line ``{"try": [...]}`` is answered by ``{"results": {id: {...}}}``, ``{"heard": true}`` by
-    ``{"udp": [ids], "tcp": [[address, port, source]]}``.
+    ``{"udp": [ids], "tcp": [[address, port, source, source port]]}``.
     """
     node = Node(request)
     say(node.listen())
@@ -173,7 +173,10 @@ class Node(Sockets):
             say({"udp": sorted(self.heard_udp), "tcp": self.heard_tcp()})
 
     def heard_tcp(self) -> List[List[Any]]:
-        """Connections to our listeners that began, [address, port, source]: also those that never came about."""
+        """Connections to our listeners that began, also those that never came about.
+
+        Each as [address, port, source, source port]: one that an earlier run left half open has another port.
+        """
         found = []
         try:
             with open("/proc/net/tcp") as table:
@@ -182,9 +185,9 @@ class Node(Sockets):
             rows = []
         for row in rows:
             if row[3] in _STATES:
-                (address, port), (source, _) = (endpoint(text) for text in row[1:3])
+                (address, port), (source, source_port) = (endpoint(text) for text in row[1:3])
                 if (address, port) in self.listeners:
-                    found.append([address, port, source])
+                    found.append([address, port, source, source_port])
         return found
 
 

@@ -85,6 +85,7 @@ class Tries:
         self.results: Dict[str, Dict[str, Any]] = {}
         self.pending: Set[Key] = set()
         self.sent: Dict[Key, float] = {}
+        self.ports: Dict[Key, int] = {}
         self.rounds = 0
         self.tries = {one["id"]: one for one in tries}
         self.udp: Dict[str, socket.socket] = {}
@@ -131,6 +132,8 @@ class Tries:
             result["seen"] = seen
         if own:
             result["own"] = True
+        if not ok and (number, what) in self.ports:
+            result["from"] = self.ports[number, what]
         held = self.results[str(number)]
         if what.startswith("tcp:"):
             held["tcp"][what[4:]] = result
@@ -205,6 +208,7 @@ class Tries:
 
         try:
             sock.bind((one["source"], 0))
+            self.ports[key] = sock.getsockname()[1]
             sock.connect((one["target"], port))
         except BlockingIOError:
             pass

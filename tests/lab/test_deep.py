@@ -28,7 +28,7 @@ SHORT = Options(seconds=0.3, messages=50, collective=False)
 class Looked:
     """A lab's spec, facts and topology, with an open fleet."""
 
-    def __init__(self, inventory, fleet, spec):
+    def __init__(self, fleet, spec):
         self.fleet = fleet
         self.spec = spec
         self.facts = gather(fleet, spec).facts
@@ -53,10 +53,10 @@ class Looked:
 
 
 @contextlib.contextmanager
-def looking(lab):
-    spec = load(lab.inventory)
+def looking(lab, inventory=None):
+    spec = load(inventory or lab.inventory)
     with connect(spec.inventory) as fleet:
-        yield Looked(lab.inventory, fleet, spec)
+        yield Looked(fleet, spec)
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_node_that_drops_all_of_the_other_is_named_and_not_the_other(lab, look
 def test_the_port_of_ray_alone_is_told_by_its_number(lab, looked, rules):
     rules(lab.spark("left"), "-A INPUT -p tcp --dport 6379 -j REJECT")
     findings = looked.reached()
-    assert told(findings) == {("NET-043", "left")}
+    assert told(findings) == {("NET-043", "left")}, findings
     assert "port 6379 (Ray)" in findings[0].summary
 
 
@@ -138,6 +138,16 @@ def test_a_black_hole_for_large_packets_is_told_from_a_firewall(lab, looked, rul
     assert told(findings) == {("NET-042", None if filtered else node)}
     ping, source = re.match(r"(ping .*) {3}on (\w+)", findings[0].remedy[-1]).groups()
     assert lab.spark(source).run(ping.split(), check=False, timeout_s=30).returncode != 0
+
+
+@pytest.mark.full
+def test_who_may_open_no_socket_for_icmp_asks_by_ping(lab, variant, rules):
+    with looking(lab, variant(lab, ssh={"user": "spark"})) as looked:
+        assert looked.reached() == []
+        rules(lab.spark("right"), f"-A INPUT -i {RAIL['right']} -p udp -j DROP")
+        assert looked.reached() == []
+        rules(lab.spark("right"), f"-A INPUT -i {RAIL['right']} -m length --length 2000:65535 -j DROP")
+        assert told(looked.reached()) == {("NET-042", None)}
 
 
 @pytest.mark.parametrize("rate", ["13gbit", full("200mbit")])

@@ -220,12 +220,16 @@ def test_a_large_packet_is_judged_beside_a_small_one_of_its_kind_alone(loopback)
 
 
 def test_what_arrived_without_an_answer_was_lost_on_the_way_back(loopback):
-    silent = {"udp": SILENT, "tcp": {"5000": SILENT, "6379": SILENT}}
+    silent = {"udp": SILENT, "tcp": {"5000": {**SILENT, "from": 40000}, "6379": {**SILENT, "from": 40001}}}
     lost, pair = mean(loopback, silent, {"udp": [], "tcp": []})
     assert {path.lost_at for path in lost.values()} == {"target"}
-    came = {"udp": [0], "tcp": [[lost["ping"].target_address, port, pair.source_address] for port in (5000, 6379)]}
+    target, source = lost["ping"].target_address, pair.source_address
+    came = {"udp": [0], "tcp": [[target, 5000, source, 40000], [target, 6379, source, 40001]]}
     answered, _ = mean(loopback, silent, came)
     assert {path.lost_at for path in answered.values()} == {"source"}
+    before = {"udp": [], "tcp": [[target, port, source, 39999] for port in (5000, 6379)]}
+    earlier, _ = mean(loopback, silent, before)
+    assert {path.lost_at for path in earlier.values()} == {"target"}, "half open since an earlier run"
     unknown, _ = mean(loopback, silent, None)
     assert {path.lost_at for path in unknown.values()} == {None}
     own, _ = mean(loopback, {"udp": {"ok": False, "own": True, "seen": "operation not permitted"}, "tcp": {}}, came)
