@@ -43,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
     with connect_fleet(spec) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
         from sparkcluster.probing import begin
 
+        # The threads that connect are to get their turn in the middle of the imports below.
+        sys.setswitchinterval(0.0005)
         asked = begin(fleet, spec)
         # Only now, for the nodes take longer to answer than this takes.
         from sparkcluster.release.preflight import Options, preflight
