@@ -20,6 +20,7 @@ playbook: gpt-oss-120b
 COMMANDS = {
     "up": [],
     "plan": [],
+    "preflight": [],
     "status": [],
     "down": [],
     "releases": [],
@@ -47,7 +48,7 @@ def test_it_ends_with_1_and_names_what_is_wrong(command, inventory, capsys):
     assert f"sparkcluster up {inventory}" not in said
 
 
-@pytest.mark.parametrize("command", ["up", "plan", "stage"])
+@pytest.mark.parametrize("command", ["up", "plan", "preflight", "stage"])
 def test_all_nodes_are_examined(command, inventory, capsys):
     assert guarded([command, inventory, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)

@@ -45,6 +45,20 @@ def test_a_defect_propagates_once_all_have_ended():
     assert sorted(ended) == ["b", "c"]
 
 
+def test_what_was_begun_goes_on_while_its_beginner_does_something_else():
+    others, ours = threading.Event(), threading.Event()
+
+    def ask(host: Host) -> str:
+        others.set()
+        assert ours.wait(10)
+        return host.name
+
+    calls = fleet("a").start(ask)
+    assert others.wait(10)  # under way, and we were not made to wait for it
+    ours.set()
+    assert calls.wait(10) == {"a": "a"}
+
+
 def test_a_host_that_never_ends_is_a_time_out_and_the_others_are_told():
     release = threading.Event()
 
