@@ -149,15 +149,21 @@ def gpus(context: Context, node: str) -> tuple[GpuSample, ...]:
     return look.gpus if isinstance(look, Look) and isinstance(look.gpus, tuple) else ()
 
 
-def still(context: Context, node: str) -> str | None:
-    """That the engine holds requests and makes no token, in its own figures; None where it does or cannot be read."""
-    read = counters(context, node)
-    if len(read) < 2 or read[-1].generated is None or not read[-1].running:
+def hangs(context: Context, reply: Reply) -> str | None:
+    """That the engine took a request and makes no token, in figures; None where it does or cannot be read.
+
+    Its own count of running requests stands still as well, so it may be 0: vLLM sets it after each step (0.32).
+    """
+    read = counters(context, reply.head)
+    if reply.problem != "timeout" or len(read) < 2 or read[-1].generated is None:
         return None
     first, last = read[0], read[-1]
     if last.generated != first.generated:
         return None
-    return f"{last.generated:.0f} tokens before and after {last.at_s - first.at_s:.0f} s, {last.running:.0f} running"
+    figures = f"{last.generated:.0f} tokens before and after {last.at_s - first.at_s:.0f} s"
+    if last.running:
+        figures += f", {last.running:.0f} running"
+    return f"{figures}; a request of doctor's own had no {'end' if reply.ttft_s else 'token'} in {reply.limit_s:.0f} s"
 
 
 def ready(rank: RankSeen) -> bool:

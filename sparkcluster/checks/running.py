@@ -16,10 +16,10 @@ from sparkcluster.checks.diagnosis import (
     gpus,
     group_nodes,
     groups,
+    hangs,
     of,
     ready,
     silent,
-    still,
     unplaced,
 )
 from sparkcluster.checks.registry import Context, Seen, check
@@ -95,7 +95,7 @@ def _unexplained(context: Context) -> Iterator[tuple[str, Reply]]:
     for group, reply in of(context).replies.items():
         if not broken(reply) or group in lost | told or group not in groups(context):
             continue
-        if reply.problem == "engine-dead" or still(context, reply.head) or _busy(context, reply) or _partial(reply):
+        if reply.problem == "engine-dead" or hangs(context, reply) or _busy(context, reply) or _partial(reply):
             continue
         if any(_stalled(rank) for _, rank in groups(context)[group]) or unplaced(context, group):
             continue
@@ -117,22 +117,22 @@ def _partial(reply: Reply) -> bool:
 def hung(context: Context) -> Iterator[Seen]:
     """A collective that one rank does not take part in hangs all of them: no token, no error, and a GPU that spins.
 
-    Seen by the engine's own token counters, read twice, while it holds a request that gets no token. The ranks that
+    Seen by the engine's own token counters, read twice, while a request of doctor's own gets no token. The ranks that
     wait spin at 90 % and more at 22 to 26 W; one that idles beside them is the suspect.
     """
     for found in causes(context):
         if found.cause.code == "RUN-003":
             yield Seen("error", found.node, found.cause.summary, clipped(found.cause.line), (found.cause.hint or LOGS,))
     for group, reply in of(context).replies.items():
-        figures = still(context, reply.head)
-        if reply.problem != "timeout" or figures is None or any(rank.group == group for _, rank in dead(context)):
+        figures = hangs(context, reply)
+        if figures is None or any(rank.group == group for _, rank in dead(context)):
             continue
         nodes = group_nodes(context, group)
         spinning = [name for name in nodes if _spins(context, name)]
         idle = [name for name in nodes if gpus(context, name) and name not in spinning]
         suspect = idle[0] if spinning and len(idle) == 1 else None
         drawn = [_drawn(context, name) for name in nodes if gpus(context, name)]
-        summary = f"{group} hangs: its engine holds requests and makes no token"
+        summary = f"{group} hangs: its engine takes requests and makes no token"
         if suspect:
             summary += f", and {suspect} idles while the others wait"
         remedy = ("sparkcluster preflight INVENTORY --deep", f"{DOWN}, then {UP}")

@@ -144,8 +144,19 @@ def test_tokens_that_stand_still_while_a_request_runs_are_a_hang(diagnosed):
     spinning = look(rank("beta", 1), gpus=(HUNG_GPU, HUNG_GPU))
     found = diagnosed(head(rank("alpha", 0), made=0, gpus=(HUNG_GPU, HUNG_GPU)), spinning, silence())
     assert codes(found) == {("RUN-003", "alpha")}
-    assert "100 tokens before and after 3 s, 1 running" in found[0].seen
+    assert "100 tokens before and after 3 s, 1 running; a request of doctor's own had no token in 25 s" in found[0].seen
     assert "96 %, 24 W" in found[0].seen
+
+
+def test_a_frozen_core_counts_no_request_and_hangs_all_the_same(diagnosed):
+    """As a real vLLM 0.32 showed whose engine core was stopped: its gauges are set after each step."""
+    frozen = tuple(Counters(at_s=at, generated=64, prompted=64, running=0, waiting=0) for at in (0, 3))
+    assert codes(diagnosed(head(rank("alpha", 0), counters=frozen), None, silence())) == {("RUN-003", "alpha")}
+
+
+def test_an_idle_engine_that_refuses_the_key_does_not_hang(diagnosed):
+    refused = silence("unauthorized", "the endpoint wants another API key: Unauthorized")
+    assert codes(diagnosed(head(rank("alpha", 0), made=0), None, refused)) == {("RUN-002", "alpha")}
 
 
 def test_the_one_that_idles_while_the_others_wait_is_the_suspect(diagnosed):
