@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 
 import pytest
 
-from sparkcluster.errors import HostTimeout, UsageError
+from sparkcluster.errors import HostTimeout, LeaseHeld, UsageError
+from sparkcluster.facts.measured import Measured
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.release import preflight as module
@@ -205,3 +207,58 @@ def test_all_nodes_are_asked_at_once(found, world, monkeypatch):
 
     monkeypatch.setattr(FakeHost, "run", run)
     assert found(world_).errors == {}
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """What ``deep`` was called with: the lease's epoch, and whether containers are started; ``held`` refuses the lease."""
+    seen = {"leases": 0}
+
+    class Held:
+        epoch = 7
+
+        def __init__(self, *_, **__):
+            seen["leases"] += 1
+
+        def acquire(self, names):
+            if seen.get("held"):
+                raise LeaseHeld("bob@desk holds the lease of atlas")
+            return contextlib.nullcontext(self)
+
+    def deep(fleet, spec, facts, topology, report, *, epoch, options):
+        seen.update(epoch=epoch, collective=options.collective)
+        return Measured(())
+
+    monkeypatch.setattr(module, "Lease", Held)
+    monkeypatch.setattr("sparkcluster.diagnose.deep.deep", deep)
+    return seen
+
+
+def test_measuring_takes_the_lease(found, world, measured):
+    one = found(world(), options=module.Options(deep=True))
+    assert (measured["epoch"], measured["collective"]) == (7, True)
+    assert "deep" in one.stages
+    assert one.as_json()["measured"]["rates"] == []
+
+
+def test_without_the_lease_links_are_measured_all_the_same(found, world, measured):
+    measured["held"] = True
+    found(world(), options=module.Options(deep=True))
+    assert measured["epoch"] is None
+
+
+def test_where_something_is_wrong_no_container_is_started_to_measure(found, world, measured):
+    found(world().change("beta", infiniband_devices=False), options=module.Options(deep=True))
+    assert (measured["leases"], measured["epoch"], measured["collective"]) == (0, None, False)
+
+
+def test_one_node_needs_no_lease_to_be_measured(found, world, measured):
+    found(world("alpha"), options=module.Options(deep=True))
+    assert measured["leases"] == 0
+
+
+def test_nothing_is_measured_or_hashed_unless_it_is_asked_for(found, world, measured):
+    one = found(world())
+    assert "epoch" not in measured
+    assert (one.measured, one.hashes) == (None, None)
+    assert "deep" not in one.stages
