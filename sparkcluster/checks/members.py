@@ -38,7 +38,8 @@ def ranks(context: Context) -> Iterator[Seen]:
             others = [f"{other}: {one.state}" for other, one in groups(context).get(group, []) if other != name]
             what = KILLED.get(rank.exit_code or 0) or {"gone": "its container is gone"}.get(rank.state)
             what = what or f"it ended with exit code {rank.exit_code}"
-            seen = "; ".join([*(part for part in (rank.error, _last_line(rank)) if part), *others])
+            ended_as = f"{rank.name}: {rank.state}" + (f" ({rank.exit_code})" if rank.exit_code is not None else "")
+            seen = "; ".join([ended_as, *others, *(part for part in (rank.error, _last_line(rank)) if part)])
             remedy = (f"{LOGS} {name}", f"{DOWN}, then {UP}")
             yield Seen("error", name, f"the rank of {group} on {name} does not run: {what}", clipped(seen), remedy)
 

@@ -1,0 +1,44 @@
+"""`doctor` on virtual Sparks with the real engine: what a real vLLM and a real Ray say of themselves, well and ill."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+pytestmark = [pytest.mark.engine, pytest.mark.full]
+
+
+@pytest.fixture(scope="module")
+def shared_lab(make_lab):
+    return make_lab(2, engine="vllm")
+
+
+def told(document):
+    return {(one["code"], one["node"]) for one in document["findings"] if one["severity"] != "info"}
+
+
+def test_a_real_engine_well_frozen_and_without_its_worker(lab, cli):
+    head, worker = lab.sparks
+    cli("up", lab.inventory, timeout=300).ok()
+    well = cli("doctor", lab.inventory, "--json", timeout=60).ok().json
+    assert told(well) == set()
+    look = well["running"]["nodes"][head.name]
+    assert look["ray"] == {"192.168.177.11": True, "192.168.177.12": True}
+    before, after = look["counters"]
+    assert after["generated"] > before["generated"]
+    assert well["running"]["replies"]["default"]["text"]
+
+    # Its API server goes on and says that all is well, and its gauges stand where they stood.
+    lab.fault(head.name, "kill-engine")
+    frozen = cli("doctor", lab.inventory, "--json", "--timeout", "14", timeout=60)
+    assert frozen.code == 1
+    assert told(frozen.json) == {("RUN-003", head.name)}
+    assert frozen.json["running"]["nodes"][head.name]["health"] == 200
+    assert frozen.seconds < 20
+
+    lab.fault(worker.name, "kill-worker")
+    time.sleep(1)
+    killed = cli("doctor", lab.inventory, "--json", "--timeout", "14", timeout=60)
+    assert told(killed.json) == {("RUN-005", worker.name)}
+    assert "exited (137)" in next(one["seen"] for one in killed.json["findings"] if one["code"] == "RUN-005")
