@@ -47,9 +47,13 @@ DOCKERD = [
 
 
 def dockerd_command(facts: dict[str, Any]) -> list[Any]:
-    """Docker as apt installs it, or as if it were a snap; its runtimes stand in daemon.json, as on a real Spark."""
+    """Docker as apt installs it, or as if it were a snap; its runtimes stand in daemon.json, as on a real Spark.
+
+    It has mounts of its own: as it ends it unmounts everything below its directory, and the layers that the lab
+    mounted there would be gone for the next one.
+    """
     root = "/var/snap/docker/common/var-lib-docker" if facts.get("docker_snap") else "/var/lib/docker"
-    return ["dockerd", "--data-root=" + root, *DOCKERD]
+    return ["unshare", "--mount", "dockerd", "--data-root=" + root, *DOCKERD]
 
 
 def dockerd_environment(facts: dict[str, Any]) -> dict[str, Any]:
