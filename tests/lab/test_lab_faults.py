@@ -76,7 +76,7 @@ SHOWN = {
     "memory-free 4000000": (MEMORY, "4000000 4000000 16777212"),
     "swap 8": (MEMORY, "118000000 121000000 8964712"),
     "no-cma": ("grep Cma /proc/meminfo | tr -s ' '", "CmaTotal: 0 kB\nCmaFree: 0 kB"),
-    "gpu-lost": ("nvidia-smi; echo $?", "No devices were found\n6"),
+    "gpu-lost": ("nvidia-smi -L; echo $?", "No devices were found\n6"),
     "gpu-wedged": (SMI.format("utilization.gpu,power.draw,clocks.sm"), "95 %, 17.20 W, 799 MHz"),
     "gpu-hung": (SMI.format("utilization.gpu,power.draw,clocks.sm"), "96 %, 24.30 W, 2405 MHz"),
     "missing-weights config.json": (WEIGHTS, "ls: cannot access 'config.json': No such file or directory"),
@@ -165,6 +165,8 @@ def test_services_can_be_stopped_and_started_by_hand(lab):
     assert said(right, "systemctl is-active docker") == "active"
     assert right.ssh_answers()
     assert "stub" in said(right, "docker images")
+    # Its layers are mounted from the lab's cache, and have to be there again.
+    assert "Python 3" in said(right, "docker run --rm --entrypoint python3 $(docker images -q) --version")
 
 
 def test_netplan_puts_addresses_and_mtu_back(lab):
