@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkcluster.errors import UsageError
+from sparkcluster.cli import report_file
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -23,13 +21,7 @@ def check_path(path: Path) -> None:
     Raises:
         UsageError: it cannot.
     """
-    directory = path.parent
-    if path.is_dir():
-        raise UsageError(f"{path} is a directory", hint=f"--junit {path / 'preflight.xml'}")
-    if not directory.is_dir():
-        raise UsageError(f"{path} cannot be written: there is no directory {directory}", hint=f"mkdir -p {directory}")
-    if not os.access(directory, os.W_OK):
-        raise UsageError(f"{path} cannot be written: permission denied", hint="name a file that you may write")
+    report_file.check_path(path, "--junit {}/preflight.xml")
 
 
 def write(path: Path, found: Preflight) -> None:
@@ -38,20 +30,7 @@ def write(path: Path, found: Preflight) -> None:
     Raises:
         UsageError: it cannot be written, though it seemed so before.
     """
-    text = document(found)
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(path)
-    except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="name another file") from None
+    report_file.write(path, document(found))
 
 
 def document(found: Preflight) -> bytes:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from sparkcluster.errors import UsageError
+from sparkcluster.cli import report_file
 
 if TYPE_CHECKING:
     from sparkcluster.findings import Finding
@@ -31,10 +29,7 @@ def check_path(path: Path) -> None:
     Raises:
         UsageError: it cannot.
     """
-    if path.is_dir():
-        raise UsageError(f"{path} is a directory", hint=f"--sarif {path / 'lint.sarif'}")
-    if not path.parent.is_dir():
-        raise UsageError(f"{path} cannot be written: there is no {path.parent}", hint=f"mkdir -p {path.parent}")
+    report_file.check_path(path, "--sarif {}/lint.sarif")
 
 
 def write(path: Path, linted: Linted) -> None:
@@ -44,21 +39,7 @@ def write(path: Path, linted: Linted) -> None:
         UsageError: it cannot be written.
     """
     text = json.dumps(document(linted), indent=2, ensure_ascii=False) + "\n"
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-        ) as file:
-            temporary = Path(file.name)
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(path)
-    except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="name another file") from None
+    report_file.write(path, text.encode("utf-8", "backslashreplace"))
 
 
 def document(linted: Linted) -> dict[str, Any]:

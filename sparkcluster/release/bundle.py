@@ -136,6 +136,8 @@ def check_path(path: Path) -> None:
     folder = path.expanduser().parent
     if path.expanduser().is_dir():
         raise UsageError(f"{path} is a directory", hint=f"--bundle {path / 'bundle.tar.gz'}")
+    if path.expanduser().exists() and not path.expanduser().is_file():
+        raise UsageError(f"{path} is no regular file", hint="--bundle ~/bundle.tar.gz")
     if not folder.is_dir():
         raise UsageError(f"there is no directory {folder}", hint=f"mkdir -p {folder}")
     if not os.access(folder, os.W_OK | os.X_OK):

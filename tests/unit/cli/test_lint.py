@@ -198,3 +198,24 @@ def test_sarif_that_cannot_be_written_is_told_first(written, tmp_path, where):
     with pytest.raises(UsageError) as caught:
         main(["lint", str(path), "--sarif", str(tmp_path / where)])
     assert caught.value.hint
+
+
+def test_a_report_takes_no_devices_place(written, tmp_path):
+    """Root may rename a file over /dev/stdout, after which nothing on the machine has one."""
+    import os
+    import stat
+
+    from sparkcluster.errors import UsageError
+
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="no regular file"):
+        main(["lint", str(written(GOOD)), "--sarif", str(pipe)])
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_report_goes_through_a_link(written, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "real.sarif")
+    main(["lint", str(written(GOOD)), "--sarif", str(tmp_path / "link")])
+    assert (tmp_path / "link").is_symlink()
+    assert json.loads((tmp_path / "real.sarif").read_text())["version"] == "2.1.0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -121,8 +122,9 @@ def test_a_node_that_does_not_answer_has_one_finding_and_the_drawing_says_so(ask
     assert out.splitlines()[-1].startswith("not ready: 1 error on beta")
 
 
-@pytest.mark.parametrize("place", ["missing/report.xml", "."])
+@pytest.mark.parametrize("place", ["missing/report.xml", ".", "pipe"])
 def test_a_report_that_cannot_be_written_is_told_before_anybody_is_asked(place, asked, tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
     assert asked("--junit", tmp_path / place) == 2
     err = capsys.readouterr().err
     assert "error: " in err
