@@ -210,9 +210,9 @@ def largest_context(config: ModelConfig, engine: Engine, pool_bytes: int, wanted
 
 
 def _most(machine: Machine) -> float:
-    """The largest utilization, in hundredths, that leaves the system what it needs."""
+    """The largest utilization, in hundredths, that leaves the system what it needs and is not known to crash."""
     left = machine.visible_bytes - HOST_BYTES - machine.system_bytes
-    return max(0.0, math.floor(left / machine.visible_bytes * 100) / 100)
+    return max(0.0, min(CEILING, math.floor(left / machine.visible_bytes * 100) / 100))
 
 
 def _too_small(cache: Layout, pool: int, weights: Weights, budget: int, wanted: int) -> str:

@@ -75,6 +75,12 @@ def test_what_does_not_fit_ends_with_1_and_what_to_change(fit):
     assert "hint: serve it on 2 Sparks" in err
 
 
+def test_no_advice_takes_more_memory_than_sparks_survive(fit):
+    """SM121-060 and `auto` end at 0.90, so a hint that says more would be refused by the next command."""
+    _, _, err = fit("--context", "9000000")
+    assert "with gpu-memory-utilization 0.90" in err
+
+
 def test_the_other_way_round(fit):
     """The smallest utilization for a context and a concurrency."""
     _, out, _ = fit("--json", "--context", "131072", "--concurrency", "4")
