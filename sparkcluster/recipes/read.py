@@ -101,10 +101,32 @@ def _bare(words: list[str]) -> tuple[dict[str, str], list[str]]:
         one = assignment(rest[0])
         if one is not None:
             env[one[0]] = one[1]
+        elif rest[:2] == ["uv", "run"] or rest[0] == "uvx":
+            return env, _launched(rest[1:])
         elif rest[0] not in _BEFORE:
             break
+        elif rest[0] == "sudo":
+            rest = _after_flags(rest)
+            continue
         rest = rest[1:]
     return env, rest
+
+
+def _after_flags(words: list[str]) -> list[str]:
+    """What stands behind sudo and its flags, of which -u and -g take a word."""
+    at = 1
+    while at < len(words) and words[at].startswith("-"):
+        at += 2 if words[at] in {"-u", "-g"} else 1
+    return words[at:]
+
+
+def _launched(words: list[str]) -> list[str]:
+    """What uv runs: from the first word on that is followed as vLLM's own command is."""
+    for at in range(len(words) - 1):
+        module = at + 2 < len(words) and words[at + 1 : at + 3] == ["-m", "vllm.entrypoints.openai.api_server"]
+        if words[at : at + 2] == ["vllm", "serve"] or module:
+            return words[at:]
+    return words
 
 
 def _started(rest: list[str], env: dict[str, str], script: Script) -> tuple[Container | None, Command] | None:

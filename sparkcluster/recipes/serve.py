@@ -65,6 +65,8 @@ class Command:
             return command
         found = cls.plain(words, {}, script)
         if found is not None:
+            if _twice(words):
+                found.left.append("`vllm serve` stands twice, which ends with `unrecognized arguments`; kept once")
             found.env = {**container.env, **found.env}
         return found
 
@@ -108,6 +110,11 @@ class Command:
 
 def _family(image: str) -> Family:
     return "upstream" if _UPSTREAM.fullmatch(image) else "other"
+
+
+def _twice(words: list[str]) -> bool:
+    """Whether what ``vllm serve`` is given begins with the same once more."""
+    return words[:1] == ["vllm"] and words[1:4] == ["serve", "vllm", "serve"]
 
 
 def _served(words: list[str]) -> list[str] | None:

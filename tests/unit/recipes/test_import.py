@@ -222,6 +222,7 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
         ("cat <<EOF > x\nvllm serve no\nEOF\nvllm serve org/m", "here-document EOF"),
         ("curl -H 'Authorization: Bearer sk-abcdefghij' x\nvllm serve org/m", "the command curl"),
         (line("org/m") + "\n" + line("org/other"), "only the first engine"),
+        (line("vllm", "serve", "vllm", "serve", "org/m", image="nvcr.io/nvidia/vllm:26.04-py3"), "stands twice"),
     ],
 )
 def test_what_cannot_be_carried_over_is_said(text, said):
@@ -265,6 +266,9 @@ def test_ways_to_write_a_flag(words, args):
             {"id": "org/m"},
         ),
         ("sudo docker container run -p8000:8000 x/y:1 vllm serve org/m", "x/y:1", {"id": "org/m"}),
+        ("sudo -E -u me docker run x/y:1 vllm serve org/m", "x/y:1", {"id": "org/m"}),
+        ("uv run --with 'vllm>=0.23' --python 3.12 vllm serve org/m --seed 1", None, {"id": "org/m"}),
+        ("A=1 uvx vllm serve org/m", None, {"id": "org/m"}),
         ("IMG=a/b:1\nM='org/m'\ndocker run \"$IMG\" vllm serve ${M}", "a/b:1", {"id": "org/m"}),
         ("docker run ${IMG:-a/b:2} vllm serve ${M:-org/m}", "a/b:2", {"id": "org/m"}),
         ("docker run --entrypoint vllm a/b:1 serve org/m", "a/b:1", {"id": "org/m"}),
