@@ -22,10 +22,12 @@ REPLACED = {
     "VLLM_NVFP4_GEMM_BACKEND": "linear-backend",
 }
 
-# Variables that guides name and vLLM's envs.py has not, in none of 0.15.1 to 0.32.0.
+# Variables that guides name and vLLM's envs.py has not, in none of 0.15.1 to 0.32.0; older ones had some of them.
 NEVER = {
     "VLLM_FP8_MOE_BACKEND": "moe-backend",
     "VLLM_MXFP4_BACKEND": "moe-backend",
+}
+OUTLIVED = {
     "VLLM_ATTENTION_BACKEND": "attention-backend",
     "VLLM_USE_V1": "nothing, V1 is all there is",
 }
@@ -129,9 +131,11 @@ def replaced(served: Served) -> Iterator[Seen]:
 def never(served: Served) -> Iterator[Seen]:
     """No vLLM of the last releases reads them, though guides name them.
 
-    `VLLM_MXFP4_BACKEND` belongs to a community fork, so images of other families may have it.
+    `VLLM_MXFP4_BACKEND` belongs to a community fork, so images of other families may have it. `VLLM_ATTENTION_BACKEND`
+    and `VLLM_USE_V1` were read by the vLLM of 2025, as in NGC 25.12, and are left alone there.
     """
-    for name, flag in NEVER.items():
+    names = NEVER | (OUTLIVED if served.since(0, 15, 1) else {})
+    for name, flag in names.items():
         if name in served.playbook.env and served.family in {"upstream", "ngc"}:
             yield served.say("warning", ("env", name), f"vLLM has no variable {name}", f"take it out; use {flag}")
 
@@ -176,12 +180,14 @@ def hybrid(served: Served) -> Iterator[Seen]:
 
     Sources disagree: NVIDIA's card of Qwen3.6-35B-A3B now lists `flashinfer`, which crashed on nightlies of 0.23, and a
     community's recipes set Triton or FlashInfer for Nemotron 3, where it is a hint. Qwen3-Coder-Next is known to run
-    with FlashInfer, and DFlash wants Triton for its target; neither is reported.
+    with FlashInfer, DFlash wants Triton for its target, and AEON-7's image for DFlash was made with another; none of
+    them is reported.
     """
     backend = served.text("attention-backend")
     if not (served.spark and served.hybrid) or backend in {None, "auto"}:
         return
-    if (served.named("Qwen3-Coder-Next") and backend == "flashinfer") or (served.dflash and backend == "triton_attn"):
+    drafted = served.dflash and (backend == "triton_attn" or "aeon-7/" in served.image)
+    if drafted or (served.named("Qwen3-Coder-Next") and backend == "flashinfer"):
         return
     mamba = served.model is not None and served.model.mamba
     summary = f"attention-backend {backend} is forced on a hybrid model"

@@ -99,9 +99,17 @@ def context(served: Served) -> Iterator[Seen]:
         yield served.say("info", at, summary, "take both out where prompts are short")
 
 
-@rule("SM121-064", "Coding agents find their prompt again", source=reference.GUIDE)
+@rule(
+    "SM121-064",
+    "Coding agents find their prompt again",
+    source=f"{reference.GUIDE}; on by default: vllm/config/model.py of 0.26.0",
+)
 def prefix_cache(served: Served) -> Iterator[Seen]:
-    """Left alone, vLLM does not cache prefixes of Qwen3-Coder-Next: an agent's prompt is read anew each turn."""
-    if served.named("Qwen3-Coder-Next") and not served.on("enable-prefix-caching"):
+    """Left alone, vLLM does not cache prefixes of Qwen3-Coder-Next: an agent's prompt is read anew each turn.
+
+    From 0.26 on it does so by itself, for hybrid models too.
+    """
+    told = served.flags.get("enable-prefix-caching")
+    if served.named("Qwen3-Coder-Next") and (told is False or (told is None and not served.since(0, 26))):
         at = served.path("enable-prefix-caching")
         yield served.say("warning", at, "prefix caching is off for this model", "write enable-prefix-caching: true")

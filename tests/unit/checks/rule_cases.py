@@ -92,6 +92,16 @@ CASES: list[dict[str, Any]] = [
         {"model": QWEN, "image": NIGHTLY, "env": {"VLLM_USE_DEEP_GEMM": "0"}},
     ),
     case(
+        "SM121-005", "warning",
+        {"model": QWEN, "image": NGC, "env": {"VLLM_ATTENTION_BACKEND": "FLASHINFER"}},
+        {"model": NANO, "image": "nvcr.io/nvidia/vllm:25.12-py3", "env": {"VLLM_ATTENTION_BACKEND": "FLASHINFER"}},
+    ),
+    case(
+        "SM121-064", "warning",
+        {"model": CODER, "image": "vllm/vllm-openai:v0.26.0", "args": args(enable_prefix_caching=False)},
+        {"model": CODER, "image": "vllm/vllm-openai:v0.26.0"},
+    ),
+    case(
         "SM121-006", "error",
         {"model": QWEN, "image": NGC, "env": {"VLLM_USE_FLASHINFER_MOE_FP4": "1"}},
         {"model": NANO, "image": NGC_OLD, "env": {"VLLM_USE_FLASHINFER_MOE_FP4": "1"}},
@@ -112,6 +122,7 @@ CASES: list[dict[str, Any]] = [
         {"model": CODER, "image": NIGHTLY, "args": args(attention_backend="flashinfer")},
         {"model": "openai/gpt-oss-120b", "image": NGC, "args": args(attention_backend="TRITON_ATTN")},
         dflash(),
+        dflash(image="ghcr.io/aeon-7/vllm-dflash:latest", args=args(attention_backend="flash_attn")),
     ),
     case(
         "SM121-009", "warning",
@@ -309,6 +320,7 @@ CASES: list[dict[str, Any]] = [
         "SM121-064", "warning",
         {"model": CODER},
         {"model": CODER, "args": args(enable_prefix_caching=True)},
+        {"model": CODER, "image": "vllm/vllm-openai:v0.26.0"},
         {"model": QWEN},
     ),
     case(
