@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import lists, text
 
 from sparkcluster import checks, topology
 from sparkcluster.checks.answers import garbage
@@ -395,3 +397,13 @@ def test_an_endless_line_is_read_within_reason(diagnosed):
     """Patterns that backtrack would have doctor hang where it is to find what does."""
     lines = ["Using 'x" * 500 + " scale nan" * 300] * 300
     diagnosed(head(rank("alpha", 0, *lines)), None, silence())
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lists(text(max_size=80), max_size=5), text(max_size=60))
+def test_no_line_of_a_log_and_no_answer_makes_a_check_fail(diagnosed, lines, said):
+    """A check that crashes blames itself, and none does."""
+    ended = rank("alpha", 0, *HEALTHY_LOG, *lines, state="exited", exit_code=1)
+    found = diagnosed(look(ended, gpu=said), None, silence("refused", said))
+    found += diagnosed(head(rank("alpha", 0, *lines, gpu=said), made=0), None, reply(text=said))
+    assert not [one for one in found if "the check itself failed" in one.summary]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -9,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import text
 
 from sparkcluster.facts.model import Unread
 from sparkcluster.facts.running import Look
@@ -237,3 +240,13 @@ def test_a_container_without_nvidia_smi_says_nothing_of_its_gpu(monkeypatch):
         vitals.gpu_inside("c")
     monkeypatch.setattr(vitals, "_docker", lambda *_: (0, "GPU 0: NVIDIA GB10 (UUID: GPU-6b1a0c55)\n"))
     assert vitals.gpu_inside("c") == "GPU 0: NVIDIA GB10"
+
+
+@settings(max_examples=200, deadline=None)
+@given(text())
+def test_no_text_of_an_engine_makes_a_traceback(said):
+    assert set(vitals.metrics(said)) == {"generated", "prompted", "running", "waiting", "kv_cache"}
+    assert vitals.metrics(f"vllm:generation_tokens_total{{{said}}} 3") is not None
+    assert vitals.api(["vllm", "serve", "m", "--host", said])[1] == 8000
+    with contextlib.suppress(Unreadable):
+        vitals.gpu(Node(smi=(0, said)))
