@@ -143,6 +143,40 @@ def load(served: Served) -> Iterator[Seen]:
         yield served.say("info", served.path(CONFIG), summary, "take speculative-config out, or write max-num-seqs: 4")
 
 
+@rule(
+    "SM121-111",
+    "Scheduling goes with the drafting",
+    severity="error",
+    source="vllm/config/vllm.py of 0.32.0; https://github.com/vllm-project/vllm/pull/31998",
+)
+def scheduling(served: Served) -> Iterator[Seen]:
+    """Asked for by `--async-scheduling`, it ends an engine that drafts by n-gram or suffix as that starts.
+
+    `Currently, async scheduling is only supported with EAGLE/MTP/...`. Left out, vLLM does without it by itself.
+    """
+    method = served.draft.get("method")
+    if method in {"ngram", "suffix"} and served.on("async-scheduling"):
+        at = served.path("async-scheduling")
+        yield served.say("error", at, f"async-scheduling does not go with {method}", "take async-scheduling out")
+
+
+@rule(
+    "SM121-112",
+    "Suffix drafting has its package",
+    source="vllm/config/speculative.py of 0.32.0; https://github.com/vllm-project/vllm/pull/25784",
+)
+def suffix(served: Served) -> Iterator[Seen]:
+    """Suffix decoding is Arctic Inference's; without it the engine ends as it starts.
+
+    `Arctic Inference is required for suffix decoding`. vLLM does not depend on it, so an image has it only where its
+    builder put it in.
+    """
+    brought = any("arctic-inference" in line for line in [*served.playbook.setup, *(served.playbook.command or ())])
+    if served.draft.get("method") == "suffix" and not brought:
+        remedy = "write pip install arctic-inference==0.1.1 under setup, unless the image has it; or method: ngram"
+        yield served.say("warning", served.path(CONFIG), "suffix drafting needs a package of its own", remedy)
+
+
 def _bare(name: str) -> str:
     """A model's name without organisation and variant, to compare drafter and target by."""
     last = name.rstrip("/").rsplit("/", 1)[-1].lower()

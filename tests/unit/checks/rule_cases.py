@@ -402,6 +402,20 @@ CASES: list[dict[str, Any]] = [
     case("SM121-110", "info", {"args": {**draft("ngram"), "max-num-seqs": 64}},
          {"args": {**draft("ngram"), "max-num-seqs": 4}}, {"args": args(max_num_seqs=64)}),
     case(
+        "SM121-111", "error",
+        {"model": QWEN, "image": NIGHTLY, "args": {**draft("ngram"), "async-scheduling": True}},
+        {"model": QWEN, "image": NIGHTLY, "args": {**draft("mtp"), "async-scheduling": True}},
+        {"model": QWEN, "image": NIGHTLY, "args": {**draft("ngram"), "async-scheduling": False}},
+        {"model": QWEN, "image": NIGHTLY, "args": draft("suffix")},
+        {"model": QWEN, "image": NIGHTLY, "args": args(async_scheduling=True)},
+    ),
+    case(
+        "SM121-112", "warning",
+        {"model": QWEN, "image": NIGHTLY, "args": draft("suffix")},
+        {"model": QWEN, "image": NIGHTLY, "args": draft("suffix"), "setup": ["pip install arctic-inference==0.1.1"]},
+        {"model": QWEN, "image": NIGHTLY, "args": draft("ngram")},
+    ),
+    case(
         "SM121-120", "error",
         {"command": ["vllm", "serve", "vllm", "serve", "org/model"]},
         {"command": ["vllm", "serve", "org/model"]},
