@@ -94,7 +94,7 @@ def free(context: Context) -> Iterator[Seen]:
         fit = planned.fit
         if memory is None or runs_ours(context, facts):
             continue
-        needed = fit.weights.rank_bytes + fit.runtime_bytes + fit.layout.least_bytes + planned.host_bytes
+        needed = fit.weights.rank_bytes + fit.runtime_bytes + fit.layout.least_bytes + fit.host_bytes
         have = memory.available_bytes + memory.swap_free_bytes
         if have < needed <= memory.total_bytes:
             yield Seen(

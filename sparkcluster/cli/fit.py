@@ -130,7 +130,7 @@ def document(planned: Planned) -> dict[str, Any]:
             "weights_counted": fit.weights.measured,
             "checkpoint_bytes": fit.weights.total_bytes,
             "runtime_bytes": fit.runtime_bytes,
-            "engine_host_bytes": planned.host_bytes,
+            "engine_host_bytes": planned.fit.host_bytes,
             "left_for_system_bytes": fit.left_bytes,
             "system_needs_bytes": fit.machine.system_bytes,
         },

@@ -33,6 +33,11 @@ DRIVER_BYTES = int(1.4 * GIB)
 GRAPHS_BYTES = int(0.5 * GIB)
 ENCODER_BYTES = int(2.0 * GIB)
 NETWORK_BYTES = int(0.5 * GIB)
+FALLBACK_STEP_BYTES = int(0.9 * GIB)
+"""What a step takes more where experts of four bits try FlashInfer's kernels first: 4.2 less 3.3 GiB of KV cache
+with the same budget (github.com/Sggin1/DGX-SPARK, nvfp4-guide)."""
+FALLBACK_HOST_BYTES = 7 * GB
+"""What that takes beside the budget: the same guide's "+7 GB overhead"."""
 CEILING = 0.90
 """Above it, Sparks were seen to lose the GPU's channel (Xid 43) or to be killed for memory."""
 
@@ -65,6 +70,7 @@ class Fit:
     Attributes:
         runtime_bytes: what a step and the driver need beside weights and KV cache; estimated.
         budget_bytes: what the engine may take in all.
+        host_bytes: what its processes take beside that; estimated.
         pool_bytes: KV cache; negative where not even the weights fit.
         tokens: GPU KV cache size, as vLLM logs it.
         concurrency: Maximum concurrency, as vLLM logs it.
@@ -82,6 +88,7 @@ class Fit:
     runtime_bytes: int
     utilization: float
     budget_bytes: int
+    host_bytes: int
     pool_bytes: int
     tokens: int
     concurrency: float
@@ -122,6 +129,8 @@ def runtime(config: ModelConfig, engine: Engine) -> int:
         total += ENCODER_BYTES
     if engine.ranks * engine.stages > 1:
         total += NETWORK_BYTES
+    if engine.falls_back:
+        total += FALLBACK_STEP_BYTES
     return int(total)
 
 
@@ -157,20 +166,23 @@ def fit(
         taken = (fixed + pool_bytes) / machine.visible_bytes
     budget = math.ceil(machine.visible_bytes * taken) if pool_bytes is None else fixed + pool_bytes
     pool = budget - fixed
-    left = machine.visible_bytes - budget - HOST_BYTES
+    host = HOST_BYTES + (FALLBACK_HOST_BYTES if engine.falls_back else 0)
+    left = machine.visible_bytes - budget - host
     problems, advice = [], []
     if pool < cache.bytes_for(wanted):
         problems.append(_too_small(cache, pool, weights, budget, wanted))
         if pool_bytes is None:
-            advice += _smaller(config, cache, engine, machine, fixed=fixed, wanted=wanted, smallest=smallest)
+            advice += _smaller(config, cache, engine, machine, host=host, fixed=fixed, wanted=wanted, smallest=smallest)
         else:
             size = "VLLM_CPU_KVCACHE_SPACE" if engine.device == "cpu" else "kv-cache-memory-bytes"
             advice.append(f"set {size} to {math.ceil(cache.bytes_for(wanted) / GIB)} GiB")
+    if engine.falls_back:
+        advice.append("set moe-backend to marlin: FlashInfer's FP4 kernels fail on this GPU and take 7 GB more")
     if left < machine.system_bytes:
         problems.append(
             f"{left / GB:.1f} GB would be left for the system, which takes {machine.system_bytes / GB:.1f} GB"
         )
-        most = _most(machine)
+        most = _most(machine, host)
         if most >= smallest and taken > most:
             advice.append(f"set gpu-memory-utilization to {most:.2f} or less")
     elif taken > CEILING:
@@ -185,6 +197,7 @@ def fit(
         runtime_bytes=fixed - weights.rank_bytes,
         utilization=taken,
         budget_bytes=budget,
+        host_bytes=host,
         pool_bytes=pool,
         tokens=cache.tokens(max(0, pool)),
         concurrency=cache.concurrency(max(0, pool)),
@@ -209,9 +222,9 @@ def largest_context(config: ModelConfig, engine: Engine, pool_bytes: int, wanted
     return low
 
 
-def _most(machine: Machine) -> float:
+def _most(machine: Machine, host: int) -> float:
     """The largest utilization, in hundredths, that leaves the system what it needs and is not known to crash."""
-    left = machine.visible_bytes - HOST_BYTES - machine.system_bytes
+    left = machine.visible_bytes - host - machine.system_bytes
     return max(0.0, min(CEILING, math.floor(left / machine.visible_bytes * 100) / 100))
 
 
@@ -234,13 +247,14 @@ def _smaller(
     engine: Engine,
     machine: Machine,
     *,
+    host: int,
     fixed: int,
     wanted: int,
     smallest: float,
 ) -> list[str]:
     """What to change so that it fits, the least painful first."""
     advice = []
-    most = _most(machine)
+    most = _most(machine, host)
     if smallest <= most:
         return [f"set gpu-memory-utilization to {smallest:.2f}"]
     room = math.floor(machine.visible_bytes * most) - fixed

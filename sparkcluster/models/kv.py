@@ -57,6 +57,7 @@ class Engine:
         prefix_caching: None for vLLM's default.
         drafted: tokens that speculative decoding proposes at once; 0 without it.
         own_drafts: whether the model's own multi-token-prediction layers draft.
+        falls_back: whether experts of four bits run on kernels that fail on SM121 and fall back.
     """
 
     context: int
@@ -76,6 +77,7 @@ class Engine:
     drafted: int = 0
     own_drafts: bool = False
     eager: bool = False
+    falls_back: bool = False
 
     def has(self, change: str) -> bool:
         """Whether this version has what ``SINCE`` calls ``change``."""

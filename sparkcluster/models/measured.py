@@ -15,7 +15,7 @@ from typing import Any
 
 from sparkcluster.models import page_text
 from sparkcluster.models.config import ModelConfig, parse
-from sparkcluster.models.fit import GIB, HOST_BYTES, SYSTEM_BYTES, Fit, fit, spark
+from sparkcluster.models.fit import GIB, SYSTEM_BYTES, Fit, fit, spark
 from sparkcluster.models.kv import Engine
 from sparkcluster.models.weights import Weights, estimated
 
@@ -100,7 +100,6 @@ class Cell:
         measured: the figure, in ``unit``.
         about: whether the source calls it approximate.
         set_by: whether a constant of ``fit`` was chosen so that this cell comes out.
-        missed: why ``fit`` does not come near it; empty where it should.
     """
 
     where: str
@@ -110,7 +109,6 @@ class Cell:
     predicted: float
     about: bool = False
     set_by: bool = False
-    missed: str = ""
 
     @property
     def error(self) -> float:
@@ -122,8 +120,6 @@ class Cell:
         """What the table says of it."""
         if self.about:
             return "about, not judged"
-        if self.missed:
-            return f"missed: {self.missed}"
         return ("within" if abs(self.error) <= WITHIN else "OUT") + (
             ", a constant was set by it" if self.set_by else ""
         )
@@ -134,9 +130,10 @@ def _qwen(utilization: float) -> Fit:
     return fit(config, QWEN_ENGINE, QWEN_WEIGHTS, spark(), utilization=utilization)
 
 
-def _nemotron(utilization: float) -> Fit:
+def _nemotron(utilization: float, *, falls_back: bool = False) -> Fit:
     config = parse(NEMOTRON, "Nemotron-3-Nano-30B-A3B")
-    return fit(config, NEMOTRON_ENGINE, NEMOTRON_WEIGHTS, spark(), utilization=utilization)
+    engine = dataclasses.replace(NEMOTRON_ENGINE, falls_back=falls_back)
+    return fit(config, engine, NEMOTRON_WEIGHTS, spark(), utilization=utilization)
 
 
 def qwen_cells() -> Iterator[Cell]:
@@ -174,11 +171,10 @@ def nemotron_cells() -> Iterator[Cell]:
         own = found.layout.tokens(int(gib * GIB)) / 1000
         yield Cell(f"{where}, from its own {gib} GiB", "tokens", thousand, "thousand", own)
     yield Cell("Marlin, 0.9", "requests of 8,192 tokens", 1247, "x", _nemotron(0.9).concurrency)
-    found = _nemotron(0.2)
-    why = "FlashInfer's kernels fail on this GPU and fall back; what that takes is in no config"
-    yield Cell("FlashInfer, 0.2", "memory in use", 39.0, "GiB", _used(found), missed=why)
-    yield Cell("FlashInfer, 0.2", "KV cache", 3.3, "GiB", found.pool_bytes / GIB, missed=why)
-    yield Cell("FlashInfer, 0.2", "tokens", 225, "thousand", found.tokens / 1000, missed=why)
+    found = _nemotron(0.2, falls_back=True)
+    yield Cell("FlashInfer, 0.2", "memory in use", 39.0, "GiB", _used(found), set_by=True)
+    yield Cell("FlashInfer, 0.2", "KV cache", 3.3, "GiB", found.pool_bytes / GIB, set_by=True)
+    yield Cell("FlashInfer, 0.2", "tokens", 225, "thousand", found.tokens / 1000)
     own = found.layout.tokens(int(3.3 * GIB)) / 1000
     yield Cell("FlashInfer, 0.2, from its own 3.3 GiB", "tokens", 225, "thousand", own)
     yield Cell("NVIDIA's defaults, 0.9", "memory in use", 120, "GiB", _used(_nemotron(0.9)), about=True)
@@ -207,7 +203,7 @@ def starts() -> list[tuple[float, bool, bool]]:
 
 def _used(found: Fit) -> float:
     """What ``/proc/meminfo`` would say is in use, in GiB."""
-    return (SYSTEM_BYTES + HOST_BYTES + found.budget_bytes) / GIB
+    return (SYSTEM_BYTES + found.host_bytes + found.budget_bytes) / GIB
 
 
 def _weights(document: dict[str, Any], *, drafts: bool = False) -> float:

@@ -8,7 +8,7 @@ import math
 from sparkcluster.errors import UsageError
 from sparkcluster.models import started, weights
 from sparkcluster.models.config import ModelConfig, parse
-from sparkcluster.models.fit import GIB, HOST_BYTES, Fit, Machine, fit
+from sparkcluster.models.fit import GIB, Fit, Machine, fit
 from sparkcluster.models.given import Source
 from sparkcluster.models.weights import Weights
 from sparkcluster.spec.playbook import Playbook
@@ -22,7 +22,6 @@ class Planned:
         playbook: its name.
         auto: whether the utilization was left to us.
         left_out: what is not counted, and should be thought of.
-        host_bytes: what the engine's processes take beside their budget.
     """
 
     playbook: str
@@ -30,7 +29,6 @@ class Planned:
     fit: Fit
     auto: bool
     left_out: tuple[str, ...] = ()
-    host_bytes: int = HOST_BYTES
 
     def parts(self) -> list[tuple[str, str, int]]:
         """A node's memory as sign, name and bytes of each part, in order; they add up to what is installed."""
@@ -41,7 +39,7 @@ class Planned:
         if one.pool_bytes < 0:
             return [kept, runs]
         pool = ("K", "KV cache", one.pool_bytes)
-        host = ("h", "the engine's processes (estimate)", self.host_bytes)
+        host = ("h", "the engine's processes (estimate)", one.host_bytes)
         rest = max(0, one.left_bytes)
         system = ("s", "system", min(rest, one.machine.system_bytes))
         free = (".", "free", rest - system[2])

@@ -70,7 +70,16 @@ def engine(
         drafted=drafted,
         own_drafts=own,
         eager=_flag(given, "enforce-eager") is True,
+        falls_back=_falls_back(playbook, config, of_version(version) if version else of_image(playbook.image)),
     )
+
+
+def _falls_back(playbook: Playbook, config: ModelConfig, version: Version) -> bool:
+    """Whether experts of four bits try FlashInfer's kernels, which SM121 has not; measured with vLLM 0.18."""
+    if config.experts is None or config.quantization.kind != "modelopt-nvfp4" or version >= (0, 19):
+        return False
+    chosen = playbook.env.get("VLLM_NVFP4_GEMM_BACKEND") or playbook.args.get("moe-backend")
+    return chosen != "marlin" and playbook.env.get("VLLM_USE_FLASHINFER_MOE_FP4") != "0"
 
 
 def utilization(playbook: Playbook, version: Version) -> float:
