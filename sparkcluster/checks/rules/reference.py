@@ -109,6 +109,11 @@ MODELS: tuple[Model, ...] = (
         None, True, False, "always", ("qwen3_xml", "qwen3_coder"), ("qwen3",), 262144,
     ),
     Model(
+        "Qwen3 Thinking", r"qwen3-.*-thinking-2507", (), None, False, False,
+        "always", ("hermes",), ("qwen3", "deepseek_r1"), 262144,
+    ),
+    Model("Qwen3 Instruct", r"qwen3-.*-instruct-2507", (), None, False, False, "never", ("hermes",), (), 262144),
+    Model(
         "Qwen3", r"qwen3-(\d+(\.\d+)?b)(-a\d+b)?(?!.*(instruct|embedding|reranker))",
         ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM"), None, False, False,
         None, ("hermes",), ("qwen3", "deepseek_r1"), 40960,
@@ -234,10 +239,14 @@ def _ngc(tag: str) -> tuple[Version | None, Version | None]:
 
 
 def model(name: str, architecture: str | None) -> Model | None:
-    """The family of ``name``, a repository or a directory; else the one that has ``architecture``."""
+    """The family of ``name``, a repository or a directory; else the one that has ``architecture``.
+
+    One class serves models that were trained for contexts of different lengths, so by class alone none is told.
+    """
     last = name.rstrip("/").rsplit("/", 1)[-1].lower()
     named = (one for one in MODELS if re.search(one.ids, last))
-    return next(named, None) or next((one for one in MODELS if architecture in one.architectures), None)
+    alike = (dataclasses.replace(one, context=None) for one in MODELS if architecture in one.architectures)
+    return next(named, None) or next(alike, None)
 
 
 def kind(name: str) -> Kind | None:

@@ -317,6 +317,13 @@ CASES: list[dict[str, Any]] = [
         {"model": NANO, "args": args(max_model_len=1048576), "env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}},
     ),
     case(
+        "SM121-063", "error",
+        {"model": "Qwen/Qwen3-30B-A3B", "args": args(max_model_len=262144)},
+        {"model": "Qwen/Qwen3-30B-A3B-Thinking-2507", "args": args(max_model_len=262144)},
+        {"model": {"id": "someone/own-2507", "architecture": "Qwen3MoeForCausalLM"},
+         "args": args(max_model_len=262144)},
+    ),
+    case(
         "SM121-064", "warning",
         {"model": CODER},
         {"model": CODER, "args": args(enable_prefix_caching=True)},

@@ -143,6 +143,8 @@ def test_image(reference_, family, low, high, moves):
         ("openai/gpt-oss-120b", "mxfp4", "gpt-oss"),
         ("Qwen/Qwen3-8B", "bf16", "Qwen3"),
         ("Qwen/Qwen3-32B-AWQ", "awq", "Qwen3"),
+        ("Qwen/Qwen3-235B-A22B-Thinking-2507", "bf16", "Qwen3 Thinking"),
+        ("Qwen/Qwen3-4B-Instruct-2507-FP8", "fp8", "Qwen3 Instruct"),
         ("someone/Qwen3-8B-mix", None, "Qwen3"),
         ("someone/else", None, None),
     ],
