@@ -162,6 +162,11 @@ def playbook(
     document: dict[str, Any] = {"name": "", "model": {}}
     revision = served.keys.pop("revision", None)
     document["model"] = _model(served.model, volumes, downloads, left)
+    mounted = any(f"{served.model}/".startswith(f"{one.target.rstrip('/')}/") for one in volumes)
+    if container is not None and "path" in document["model"] and not mounted:
+        left.append(
+            f"the model {served.model} lies in nothing that is mounted: write model.id, or its path on the nodes"
+        )
     if revision is not None:
         if "id" in document["model"]:
             document["model"]["revision"] = revision

@@ -222,6 +222,7 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
         ("cat <<EOF > x\nvllm serve no\nEOF\nvllm serve org/m", "here-document EOF"),
         ("curl -H 'Authorization: Bearer sk-abcdefghij' x\nvllm serve org/m", "the command curl"),
         (line("org/m") + "\n" + line("org/other"), "only the first engine"),
+        (line("/cache/hub/m", options=["-v", "hf:/cache"]), "lies in nothing that is mounted"),
         (line("vllm", "serve", "vllm", "serve", "org/m", image="nvcr.io/nvidia/vllm:26.04-py3"), "stands twice"),
     ],
 )
@@ -309,3 +310,7 @@ def test_secrets_are_named_and_never_copied():
     assert made.document["secrets"] == ["HF_TOKEN", "MY_API_KEY"]
     assert "hf_abc" not in made.text
     assert "v1" not in made.text
+
+
+def test_a_model_that_is_mounted_under_its_own_path_is_no_question():
+    assert not convert(line("/data/m", options=["-v", "/data/m:/data/m"]), "x.sh").left
