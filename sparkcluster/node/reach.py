@@ -10,6 +10,7 @@ arrived while its answer did not is lost on the way back.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -133,7 +134,8 @@ class Node(Sockets):
         awake, waker = socket.socketpair()
 
         def read() -> None:
-            with waker:
+            # whoever is woken may have ended by its own limit
+            with waker, contextlib.suppress(OSError):
                 for line in iter(lines.readline, b""):
                     self.lines.put(line)
                     waker.send(b".")
