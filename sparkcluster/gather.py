@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,18 @@ class Gathered:
     def findings(self) -> list[Finding]:
         """One finding for each node that could not be asked."""
         return [unreachable(name, error) for name, error in self.errors.items()]
+
+
+def node_documents(
+    spec: Spec, facts: Mapping[str, Facts], errors: Mapping[str, SparkclusterError]
+) -> dict[str, dict[str, Any]]:
+    """What every node of the inventory said, in the shape that other programs may rely on; else why it said nothing."""
+    return {
+        node.label: facts[node.label].model_dump(mode="json")
+        if node.label in facts
+        else {"unread": str(errors.get(node.label, "was not asked"))}
+        for node in spec.inventory.nodes
+    }
 
 
 # Stable codes of what keeps us from asking a node.

@@ -15,7 +15,7 @@ from sparkcluster.errors import CommandFailed, NotServing, SparkclusterError
 from sparkcluster.facts.model import Facts, Unread, read
 from sparkcluster.facts.running import Look, RankSeen, Reply, Running
 from sparkcluster.findings import Finding, has_errors
-from sparkcluster.gather import gather
+from sparkcluster.gather import gather, node_documents
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import call, stream
@@ -102,12 +102,7 @@ class Diagnosis:
             "ok": self.ok,
             "cluster": self.spec.inventory.cluster,
             "findings": [finding.as_json() for finding in self.findings],
-            "nodes": {
-                node.label: self.facts[node.label].model_dump(mode="json")
-                if node.label in self.facts
-                else {"unread": str(self.errors.get(node.label, "was not asked"))}
-                for node in self.spec.inventory.nodes
-            },
+            "nodes": node_documents(self.spec, self.facts, self.errors),
             "running": self.running.as_json(),
             "seconds": round(self.seconds, 3),
         }

@@ -20,7 +20,7 @@ from sparkcluster.facts.measured import Measured
 from sparkcluster.facts.model import Facts, Image, Unread
 from sparkcluster.facts.reach import Reach
 from sparkcluster.findings import Finding, has_errors
-from sparkcluster.gather import Gathered, gather, look_inside
+from sparkcluster.gather import Gathered, gather, look_inside, node_documents
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.probing import Answer
 from sparkcluster.release.cluster import assess, operator
@@ -97,12 +97,7 @@ class Preflight:
             "ok": self.ok,
             "cluster": self.spec.inventory.cluster,
             "findings": [finding.as_json() for finding in self.findings],
-            "nodes": {
-                node.label: self.facts[node.label].model_dump(mode="json")
-                if node.label in self.facts
-                else {"unread": str(self.errors.get(node.label, "was not asked"))}
-                for node in self.spec.inventory.nodes
-            },
+            "nodes": node_documents(self.spec, self.facts, self.errors),
             "topology": None if self.topology is None else dataclasses.asdict(self.topology),
             "reach": None if self.reach is None else self.reach.as_json(),
             "measured": None if self.measured is None else self.measured.as_json(),
