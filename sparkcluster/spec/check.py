@@ -220,4 +220,7 @@ def _parallel(written: Inventory, served: Playbook, document: Document) -> Itera
         elif tensor * rest != nodes:
             ranks = f"tensor_parallel {tensor} by {rest} makes {tensor * rest}"
             message = f"{ranks} ranks, but group {name} has {nodes} node{'' if nodes == 1 else 's'}"
-            yield document.problem(("tensor_parallel",), message, "write tensor_parallel: auto, or change the group")
+            hint = f"list groups of {tensor * rest} in the inventory, each with its own replica"
+            if nodes % (tensor * rest):
+                hint = f"name {tensor * rest} nodes in the inventory, or take a playbook with tensor_parallel: auto"
+            yield document.problem(("tensor_parallel",), message, hint)

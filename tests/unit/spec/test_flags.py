@@ -157,3 +157,14 @@ def test_every_gone_flag_is_really_gone_or_leaving():
     for name in flags.GONE:
         flag = flags.table().get(name)
         assert flag is None or flag.last is not None, name
+
+
+def test_a_code_that_no_check_has_is_told(cluster):
+    allow = [{"code": "HOST-999", "reason": "we know"}, {"code": "HOST-010", "reason": "we know"}]
+    spec = cluster({"a": "192.168.86.11"}, playbook={"allow": allow}, ignore=["NET-996", "NET-006"])
+    found = checks.run_stage(Context(spec, {}, checks._nothing(spec)), ("written",))
+    told = [(one.code, one.severity, one.summary) for one in found if one.code == "SPEC-007"]
+    assert told == [
+        ("SPEC-007", "warning", "there is no check NET-996"),
+        ("SPEC-007", "warning", "there is no check HOST-999"),
+    ]
