@@ -91,7 +91,7 @@ def _handshake(name: str, target: SshTarget, sock: Any, login: _Login, deadline:
                 f"nothing for {target.connect_timeout_s:g} s",
                 node=name,
                 step="connect",
-                hint=f"ssh -v {target.login} true",
+                hint=f"ssh -v {target.login} true   shows where it stops; on the node: sudo systemctl restart ssh",
             ) from error
         reason = str(error).strip() or type(error).__name__
         raise HostLost(

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from sparkcluster.checks.rules import flags, images, kernels, launch, memory, parsers, quantisation, speculative
+from sparkcluster.checks.rules import codes, flags, images, kernels, launch, memory, parsers, quantisation, speculative
 
-__all__ = ["flags", "images", "kernels", "launch", "memory", "parsers", "quantisation", "speculative"]
+__all__ = ["codes", "flags", "images", "kernels", "launch", "memory", "parsers", "quantisation", "speculative"]

@@ -160,11 +160,11 @@ def test_every_gone_flag_is_really_gone_or_leaving():
 
 
 def test_a_code_that_no_check_has_is_told(cluster):
-    allow = [{"code": "HOST-999", "reason": "we know"}, {"code": "HOST-010", "reason": "we know"}]
+    allow = [{"code": "HOST-999", "reason": "we know it well"}, {"code": "HOST-010", "reason": "we know it well"}]
     spec = cluster({"a": "192.168.86.11"}, playbook={"allow": allow}, ignore=["NET-996", "NET-006"])
     found = checks.run_stage(Context(spec, {}, checks._nothing(spec)), ("written",))
     told = [(one.code, one.severity, one.summary) for one in found if one.code == "SPEC-007"]
     assert told == [
-        ("SPEC-007", "warning", "there is no check NET-996"),
-        ("SPEC-007", "warning", "there is no check HOST-999"),
+        ("SPEC-007", "warning", "ignore in the inventory names NET-996, which no check has"),
+        ("SPEC-007", "warning", "allow in the playbook names HOST-999, which no check has"),
     ]
