@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sparkcluster.checks.docker import runs_ours
 from sparkcluster.checks.registry import Context, Seen, check
-from sparkcluster.facts.model import Facts, Unread, read
+from sparkcluster.facts.model import Facts, Gpu, Unread, read
 
 # What nvidia-smi says of a GB10, in every report.
 CAPABILITY = "12.1"
@@ -175,7 +175,7 @@ def wedged(context: Context) -> Iterator[Seen]:
     """
     for name, facts in context.facts.items():
         for one in read(facts.gpus) or ():
-            if _busy(one.utilization_percent) and _in(WEDGED_W, one.power_w) and _in(WEDGED_MHZ, one.sm_clock_mhz):
+            if _wedged(one):
                 yield Seen(
                     "warning",
                     name,
@@ -203,7 +203,7 @@ def idle(context: Context) -> Iterator[Seen]:
         if runs_ours(context, facts):
             continue
         for one in read(facts.gpus) or ():
-            if _busy(one.utilization_percent):
+            if _busy(one.utilization_percent) and not _wedged(one):
                 hung = _in(HUNG_W, one.power_w) and not _in(WEDGED_MHZ, one.sm_clock_mhz)
                 power = "" if one.power_w is None else f" at {one.power_w:.1f} W"
                 yield Seen(
@@ -224,6 +224,11 @@ def module_missing(facts: Facts) -> bool:
 def modules(facts: Facts) -> str:
     """Name of the package with the driver's modules for the kernel that runs."""
     return f"linux-modules-nvidia-{SERIES}-open-{facts.kernel}"
+
+
+def _wedged(one: Gpu) -> bool:
+    """Whether its own lack of power is what makes it look busy."""
+    return _busy(one.utilization_percent) and _in(WEDGED_W, one.power_w) and _in(WEDGED_MHZ, one.sm_clock_mhz)
 
 
 def _busy(percent: float | None) -> bool:

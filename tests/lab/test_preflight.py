@@ -77,7 +77,7 @@ ROWS = [
     Row("clock off", "clock 300", {("HOST-017", WARNING)}, "timedatectl set-ntp true"),
     Row("clock off the other way", "clock -300", {("HOST-017", WARNING)}, "timedatectl set-ntp true"),
     Row("GPU lost", "gpu-lost", {("HOST-003", ERROR)}, "sudo reboot"),
-    Row("GPU wedged", "gpu-wedged", {("HOST-020", WARNING), ("HOST-021", WARNING)}, "unplug the power supply"),
+    Row("GPU wedged", "gpu-wedged", {("HOST-020", WARNING)}, "unplug the power supply"),
     Row("GPU busy with a hung collective", "gpu-hung", {("HOST-021", WARNING)}, "docker ps"),
     # what the playbook needs
     Row("weights cut short", "cut-weights", {("MDL-001", ERROR)}, "sparkcluster stage", "^sparkcluster", quick=True),

@@ -141,8 +141,8 @@ def test_a_gpu_that_is_no_gb10(see, capability, wrong):
 @pytest.mark.parametrize(
     ("percent", "power", "clock", "codes"),
     [
-        (96, 14.0, 850.0, {"HOST-020", "HOST-021"}),
-        (90, 20.0, 500.0, {"HOST-020", "HOST-021"}),
+        (96, 14.0, 850.0, {"HOST-020"}),
+        (90, 20.0, 500.0, {"HOST-020"}),
         (96, 24.0, 2400.0, {"HOST-021"}),
         (97, 92.0, 2405.0, {"HOST-021"}),
         (0, 14.0, 799.0, set()),

@@ -13,7 +13,9 @@ from sparkcluster.errors import Problem, SpecError, UsageError
 from sparkcluster.spec import load
 
 ROOT = Path(__file__).resolve().parents[3]
-TEXTS = [path.read_text("utf-8") for path in sorted([*ROOT.glob("inventory/*.yaml"), *ROOT.glob("playbooks/**/*.yaml")])]
+TEXTS = [
+    path.read_text("utf-8") for path in sorted([*ROOT.glob("inventory/*.yaml"), *ROOT.glob("playbooks/**/*.yaml")])
+]
 DATA = [yaml.safe_load(text) for text in TEXTS]
 FUZZ = settings(
     max_examples=150,
