@@ -76,7 +76,7 @@ def _file(path: Path) -> list[Finding]:
     if is_playbook(document):
         return _playbook(path)
     spec = load(path)
-    return _placed(checks.check_written(spec), str(spec.playbook_path))
+    return _placed(checks.check_written(spec), str(path))
 
 
 def _playbook(path: Path) -> list[Finding]:

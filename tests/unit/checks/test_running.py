@@ -211,6 +211,7 @@ def test_an_answer_of_nothing(diagnosed):
     found = diagnosed(answer=reply(ttft_s=None, text=""))
     assert codes(found) == {("RUN-004", "alpha")}
     assert found[0].seen == "9 tokens without text"
+    assert "marlin" not in " ".join(found[0].remedy), "nothing was said, so nothing was said wrongly"
 
 
 def test_garbage_on_marlin_blames_the_weights_and_else_the_kernel(diagnosed):
@@ -219,6 +220,13 @@ def test_garbage_on_marlin_blames_the_weights_and_else_the_kernel(diagnosed):
         found = diagnosed(head(rank("alpha", 0, *HEALTHY_LOG, line.format(kernel))), answer=reply(text="!" * 40))
         assert codes(found) == {("RUN-004", "alpha")}
         assert remedy in found[0].remedy[0]
+
+
+def test_garbage_of_whole_numbers_blames_no_kernel_for_four_bits(diagnosed):
+    for checkpoint, marlin in (("bf16", False), ("modelopt", True)):
+        playbook = {"model": {"id": "owner/model", "checkpoint": checkpoint}}
+        found = diagnosed(answer=reply(text="!" * 40), playbook=playbook)
+        assert ("moe-backend: marlin" in found[0].remedy[0]) is marlin
 
 
 def test_a_killed_worker_is_the_root_and_its_heads_end_follows(diagnosed):
