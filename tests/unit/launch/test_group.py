@@ -336,6 +336,7 @@ def test_stop_goes_on_where_one_node_fails(sparks, two):
 def test_a_node_that_hangs_is_not_waited_for_long(up, sparks, two):
     hung = CommandTimeout("beta has said nothing for 7 s", node="beta")
     sparks["beta"].says = [hung]
+    sparks["alpha"].stream = lambda argv, stdin=b"": Mute(Result(0, b"", b""))
     with pytest.raises(LaunchError, match="beta has said nothing"):
         up(two)
     assert running(sparks) == {}
