@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import shlex
 from pathlib import Path
@@ -14,37 +13,11 @@ from sparkcluster import plan, topology
 from sparkcluster.recipes import convert
 from sparkcluster.spec import Playbook
 from sparkcluster.spec.document import parse
+from tests.unit.recipes.words import flags_of
 
 DATA = Path(__file__).parents[2] / "data/recipes"
 SCRIPTS = sorted(DATA.glob("*.sh"))
 IMAGE = re.compile(r"(vllm/|nvcr\.io/|ghcr\.io/|vllm-node).*")
-
-
-def flags_of(words):
-    """Flags of an argv, read as argparse would, without the code under test."""
-    out = {}
-    name = None
-    for word in words:
-        if re.fullmatch(r"--?[A-Za-z].*", word, re.DOTALL):
-            name, equals, value = word.partition("=")
-            short = {"-tp": "--tensor-parallel-size", "-q": "--quantization", "-pp": "--pipeline-parallel-size"}
-            name = short.get(name, name)
-            out[name] = [meaning(value)] if equals else []
-        elif name is None:
-            out["model"] = [word]
-        else:
-            out[name].append(meaning(word))
-    if "--model" in out:
-        out["model"] = out.pop("--model")
-    return out
-
-
-def meaning(text):
-    """What a value says, however it is written: JSON and numbers as such."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def printed(text):

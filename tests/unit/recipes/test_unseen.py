@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 
 from hypothesis import given, settings
@@ -12,34 +11,7 @@ from hypothesis import strategies as st
 from sparkcluster.recipes import convert
 from sparkcluster.spec import Playbook, flags
 from sparkcluster.spec.document import parse
-
-
-def flags_of(words):
-    """Flags of an argv, read as argparse would, without the code under test."""
-    out = {}
-    name = None
-    for word in words:
-        if re.fullmatch(r"--?[A-Za-z].*", word, re.DOTALL):
-            name, equals, value = word.partition("=")
-            short = {"-tp": "--tensor-parallel-size", "-q": "--quantization", "-pp": "--pipeline-parallel-size"}
-            name = short.get(name, name)
-            out[name] = [meaning(value)] if equals else []
-        elif name is None:
-            out["model"] = [word]
-        else:
-            out[name].append(meaning(word))
-    if "--model" in out:
-        out["model"] = out.pop("--model")
-    return out
-
-
-def meaning(text):
-    """What a value says, however it is written: JSON and numbers as such."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
+from tests.unit.recipes.words import flags_of
 
 WORD = st.text("abcxyzABC019._/:@ '\"$`\\{}[]=,~#;&|<>*?!äß-", min_size=1, max_size=12).filter(
     lambda text: not text.startswith("-") and text.strip() == text
