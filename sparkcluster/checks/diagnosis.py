@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Context
-from sparkcluster.checks.signature import Cause, plain
-from sparkcluster.checks.signatures import MEMORY_HINT, SIGNATURES
+from sparkcluster.engines.signature import Cause, plain
+from sparkcluster.engines.vllm.signatures import MEMORY_HINT, SIGNATURES
 from sparkcluster.facts.model import Unread
 from sparkcluster.facts.running import Counters, GpuSample, Look, RankSeen, Reply, Running
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sparkcluster.checks.diagnosis import DEAD, KILLED, causes, clipped, dead, groups, node_at, of, unplaced
 from sparkcluster.checks.registry import Context, Seen, check
-from sparkcluster.checks.signature import EXPLAINED, plain
+from sparkcluster.engines.signature import EXPLAINED, plain
 from sparkcluster.facts.model import Unread
 from sparkcluster.facts.running import RankSeen
 
@@ -172,7 +172,7 @@ def same(context: Context) -> Iterator[Seen]:
     "RUN-021",
     "No rank ended for a reason that its log names",
     stage="running",
-    source="every signature names its thread in sparkcluster/checks/signatures.py",
+    source="every signature names its thread in sparkcluster/engines/vllm/signatures.py",
     remedy="the finding says it for each",
 )
 def explained(context: Context) -> Iterator[Seen]:

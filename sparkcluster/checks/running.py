@@ -23,8 +23,8 @@ from sparkcluster.checks.diagnosis import (
     unplaced,
 )
 from sparkcluster.checks.registry import Context, Seen, check
-from sparkcluster.checks.signature import plain
-from sparkcluster.checks.signatures import STALLED
+from sparkcluster.engines.signature import plain
+from sparkcluster.engines.vllm.signatures import STALLED
 from sparkcluster.facts.model import Unread
 from sparkcluster.facts.running import RankSeen, Reply
 

@@ -15,7 +15,7 @@ from sparkcluster.checks.diagnosis import (
     of,
 )
 from sparkcluster.checks.registry import Context, Seen, check
-from sparkcluster.checks.signatures import EAGER, EXPERTS, MEMORY_HINT, SCALES, TCP
+from sparkcluster.engines.vllm.signatures import EAGER, EXPERTS, MEMORY_HINT, SCALES, TCP
 from sparkcluster.facts.model import read
 
 UP = "sparkcluster up INVENTORY"

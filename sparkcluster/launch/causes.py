@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from sparkcluster.checks.signature import plain
-from sparkcluster.checks.signatures import MEMORY_HINT, SIGNATURES, TCP, Cause
+from sparkcluster.engines.signature import plain
+from sparkcluster.engines.vllm.signatures import MEMORY_HINT, SIGNATURES, TCP, Cause
 
 __all__ = ["Cause", "cause"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import collections
 import dataclasses
 
+from sparkcluster.engines.vllm.phases import Progress
 from sparkcluster.errors import LaunchError
 from sparkcluster.launch.blame import blamed
 from sparkcluster.launch.causes import cause
-from sparkcluster.launch.phases import Progress
 from sparkcluster.launch.watching import Event, Gone, Lines, Tick
 from sparkcluster.plan.model import Plan
 from sparkcluster.topology.model import Topology

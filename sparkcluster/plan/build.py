@@ -8,9 +8,10 @@ import json
 import re
 from collections.abc import Mapping
 
+from sparkcluster.engines.vllm import serve
 from sparkcluster.facts.engine import engine_of, family, has_token
 from sparkcluster.facts.model import Facts, Image, Unread, read
-from sparkcluster.plan import docker, environment, image, launcher, memory, process, vllm
+from sparkcluster.plan import docker, environment, image, launcher, memory, process
 from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan
 from sparkcluster.spec import Spec
 from sparkcluster.topology import parallel
@@ -179,7 +180,7 @@ class _Maker:
         ray_dir = None
         if self.bring_ray and executor == "ray":
             ray_dir = image.ray_directory(facts.state_dir, engine_of(facts))
-        engine = vllm.serve(
+        engine = serve.serve(
             playbook,
             group,
             member,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkcluster.checks.signatures import SIGNATURES
+from sparkcluster.engines.vllm.signatures import SIGNATURES
 from sparkcluster.launch.causes import cause
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "golden" / "logs" / "causes.json").read_text())

@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sparkcluster import plan, topology
+from sparkcluster.engines.vllm import serve
 from sparkcluster.errors import PlanError
 from sparkcluster.facts import Facts, Unread
-from sparkcluster.plan import docker, environment, process, vllm
+from sparkcluster.plan import docker, environment, process
 from sparkcluster.plan.build import container_name
 
 PORT_0 = ("enp1s0f0np0", "enP2p1s0f0np0")
@@ -193,7 +194,7 @@ def test_without_secrets_there_is_no_file_of_them(spark, cluster):
     ],
 )
 def test_arguments_become_vllm_flags(value, argv):
-    assert vllm.flag("x", value) == argv
+    assert serve.flag("x", value) == argv
 
 
 @pytest.mark.parametrize("name", ["host", "api-key", "tensor_parallel_size", "master-port"])

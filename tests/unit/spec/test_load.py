@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from sparkcluster.engines.vllm import serve
 from sparkcluster.errors import SpecError, UsageError
-from sparkcluster.plan import environment, vllm
+from sparkcluster.plan import environment
 from sparkcluster.spec import check_playbook, library, load, messages, schema
 from sparkcluster.spec.document import parse
 from sparkcluster.spec.inventory import Inventory, Node
@@ -73,7 +74,7 @@ def test_every_key_is_described_and_every_pattern_has_words() -> None:
 
 
 def test_what_the_plan_sets_is_refused_in_playbooks() -> None:
-    assert set(vllm.OURS) <= set(check_playbook.ELSEWHERE)
+    assert set(serve.OURS) <= set(check_playbook.ELSEWHERE)
     assert environment.PER_NODE <= check_playbook.PER_NODE
 
 

@@ -6,7 +6,7 @@ asks them why a rank ended, and ``checks.running`` what ails a cluster that runs
 
 from __future__ import annotations
 
-from sparkcluster.checks.signature import Cause, Signature, actor, argument, port_taken, versions
+from sparkcluster.engines.signature import Cause, Signature, actor, argument, port_taken, versions
 
 __all__ = [
     "DEGRADED",

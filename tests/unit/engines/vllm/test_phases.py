@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.launch.phases import Phase, Progress, phase
+from sparkcluster.engines.vllm.phases import Phase, Progress, phase
 
-LOGS = Path(__file__).parents[2] / "golden" / "logs"
+LOGS = Path(__file__).parents[3] / "golden" / "logs"
 
 
 def told(name: str) -> tuple[list[str], Progress]:

@@ -1,0 +1,1 @@
+"""Inference engines, one directory each: all that is known of an engine stands in its directory."""

@@ -1,0 +1,1 @@
+"""vLLM: its command line, its log, its numbers."""
