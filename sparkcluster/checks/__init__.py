@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from sparkcluster.checks import (
     access,
+    codes,
     disks,
     docker,
     fit,
@@ -19,12 +20,12 @@ from sparkcluster.checks import (
     names,
     network,
     paths,
-    rules,
     running,
     twins,
     versions,
 )
 from sparkcluster.checks.registry import CATALOGUE, Check, Context, Stage, run
+from sparkcluster.engines.vllm import rules
 from sparkcluster.facts.model import Facts
 from sparkcluster.findings import Finding
 from sparkcluster.spec import Spec
@@ -37,6 +38,7 @@ __all__ = [
     "access",
     "check_hosts",
     "check_written",
+    "codes",
     "disks",
     "docker",
     "fit",

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from sparkcluster.checks.docker import runs_ours
 from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.engines.vllm import arguments
+from sparkcluster.engines.vllm.fit import GIB, Machine
+from sparkcluster.engines.vllm.memory import Planned, of_playbook
 from sparkcluster.errors import SparkclusterError, UsageError
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts, Weights, read
-from sparkcluster.models import plan, started
-from sparkcluster.models.fit import GIB, Machine
 from sparkcluster.models.given import Source
-from sparkcluster.models.plan import Planned
 from sparkcluster.models.weights import size_of
 from sparkcluster.topology import parallel
 
@@ -108,7 +108,7 @@ def free(context: Context) -> Iterator[Seen]:
 
 def _planned(context: Context) -> Iterator[tuple[str, Facts, Planned]]:
     """Every node that a GPU's engine will run on, and of whose model enough is known."""
-    if started.on_cpu(context.spec.playbook):
+    if arguments.on_cpu(context.spec.playbook):
         return
     for member in context.topology.members.values():
         facts = context.facts[member.name]
@@ -136,7 +136,7 @@ def _of_node(context: Context, name: str, facts: Facts, weights: Weights) -> Pla
     memory = read(facts.memory)
     total = memory.total_bytes if memory is not None else 0
     engine = engine_of(facts)
-    return plan.playbook(
+    return of_playbook(
         playbook,
         Source(playbook.model.label, weights.config, None),
         Machine(total, total, 0),

@@ -9,9 +9,9 @@ from difflib import get_close_matches
 
 from sparkcluster.checks.compare import listed, odd_ones
 from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.engines.vllm import flags as vllm_flags
 from sparkcluster.facts.engine import builds, engine_of, has_token
 from sparkcluster.facts.model import EngineFacts, Image, Unread
-from sparkcluster.spec import flags as vllm_flags
 from sparkcluster.topology import parallel
 
 ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}

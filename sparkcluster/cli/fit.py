@@ -10,7 +10,7 @@ from sparkcluster.cli.common import at_least, json_argument
 from sparkcluster.cli.output import emit_json, note, say
 
 if TYPE_CHECKING:
-    from sparkcluster.models.plan import Planned
+    from sparkcluster.engines.vllm.memory import Planned
     from sparkcluster.spec.playbook import Playbook
 
 WIDTH = 78
@@ -49,8 +49,9 @@ def _memory(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     """Show how much memory a playbook needs; exit 1 where it does not fit."""
     from sparkcluster.cli.progress import Waiting
-    from sparkcluster.models import plan, source
-    from sparkcluster.models.fit import spark
+    from sparkcluster.engines.vllm.fit import spark
+    from sparkcluster.engines.vllm.memory import of_playbook
+    from sparkcluster.models import source
 
     playbook, nodes = _what(args)
     if args.config is not None:
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
             model = source.hub(playbook.model.id, playbook.model.revision)
     else:
         model = source.local(Path(str(playbook.model.path)).expanduser())
-    planned = plan.playbook(
+    planned = of_playbook(
         playbook,
         model,
         spark(args.memory_gb),
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _what(args: argparse.Namespace) -> tuple[Playbook, int]:
     """The playbook, and how many nodes share it."""
-    from sparkcluster.models.plan import nodes_of
+    from sparkcluster.engines.vllm.memory import nodes_of
     from sparkcluster.spec.load import load, load_named
 
     if args.inventory is None:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from sparkcluster.engines.vllm.fit import GIB, SYSTEM_BYTES, Fit, fit, spark
+from sparkcluster.engines.vllm.kv import Engine
 from sparkcluster.models import page_text
 from sparkcluster.models.config import ModelConfig, parse
-from sparkcluster.models.fit import GIB, SYSTEM_BYTES, Fit, fit, spark
-from sparkcluster.models.kv import Engine
 from sparkcluster.models.weights import Weights, estimated
 
 WITHIN = 0.10

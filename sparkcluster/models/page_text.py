@@ -36,7 +36,7 @@ not known.
 | part | how |
 |---|---|
 | weights of a rank | counted from the tensors: what vLLM shards is shared by the ranks, norms, routers and latent projections are on each; KV heads are replicated where there are fewer than ranks; the vocabulary is padded to 64 |
-| KV cache | vLLM's own bookkeeping, exactly: pages, groups of layers, state blocks of each request, the block that is held back (`models/kv.py`) |
+| KV cache | vLLM's own bookkeeping, exactly: pages, groups of layers, state blocks of each request, the block that is held back (`engines/vllm/kv.py`) |
 | a step, driver, CUDA graphs | estimated from the largest batch and the model's widths; constants set by two measured starts, marked below |
 | the engine's processes, the system | 3 GiB and 5 GiB, of measurements below |
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from sparkcluster.engines.vllm import arguments
+from sparkcluster.engines.vllm.memory import automatic_utilization
 from sparkcluster.errors import PlanError, UsageError
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts, Weights, read
-from sparkcluster.models import plan, started
 from sparkcluster.models.given import Source
 from sparkcluster.models.weights import size_of
 from sparkcluster.spec import Spec
@@ -28,7 +29,7 @@ def settled(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
         PlanError: the model is on no node yet, is not known, or does not fit.
     """
     playbook = spec.playbook
-    if not started.wants_auto(playbook):
+    if not arguments.wants_auto(playbook):
         return spec
     weights = _weights(facts)
     memories = [memory.total_bytes for memory in (read(one.memory) for one in facts.values()) if memory is not None]
@@ -47,7 +48,7 @@ def settled(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
         version = engine.vllm_version if engine is not None else None
         try:
             found.append(
-                plan.automatic(
+                automatic_utilization(
                     playbook,
                     model,
                     min(memories),
@@ -59,7 +60,7 @@ def settled(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
         except UsageError as error:
             raise PlanError(error.message, step="plan", hint=f"{error.hint}; or {NUMBER}") from None
     args = {
-        name: max(found) if name.replace("_", "-") == started.UTILIZATION else value
+        name: max(found) if name.replace("_", "-") == arguments.UTILIZATION else value
         for name, value in playbook.args.items()
     }
     return dataclasses.replace(spec, playbook=playbook.model_copy(update={"args": args}))

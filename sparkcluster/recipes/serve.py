@@ -7,9 +7,9 @@ import re
 import shlex
 from typing import Any
 
+from sparkcluster.engines.vllm import command_line as engine
 from sparkcluster.errors import UsageError
 from sparkcluster.facts.engine import Family
-from sparkcluster.recipes import engine
 from sparkcluster.recipes.container import Container, Volume
 from sparkcluster.recipes.shell import Script, assignment, parse, plain, unknown
 from sparkcluster.spec.check_playbook import PER_NODE, secret

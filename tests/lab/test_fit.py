@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sparkcluster.engines.vllm.kv import Engine, layout
 from sparkcluster.models import page_text, source
 from sparkcluster.models.config import parse
-from sparkcluster.models.kv import Engine, layout
 
 pytestmark = pytest.mark.engine
 

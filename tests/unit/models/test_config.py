@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparkcluster.engines.vllm.kv import Engine, layout
 from sparkcluster.errors import UsageError
 from sparkcluster.models.config import parse
-from sparkcluster.models.kv import Engine, layout
 from sparkcluster.models.layers import Attention, Latent, State
 
 BASE = {

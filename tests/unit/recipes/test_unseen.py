@@ -8,8 +8,9 @@ import shlex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparkcluster.engines.vllm import flags
 from sparkcluster.recipes import convert
-from sparkcluster.spec import Playbook, flags
+from sparkcluster.spec import Playbook
 from sparkcluster.spec.document import parse
 from tests.unit.recipes.words import flags_of
 

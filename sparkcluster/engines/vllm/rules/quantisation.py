@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
-from sparkcluster.checks.rules import reference
-from sparkcluster.checks.rules.known import Served, rule
+from sparkcluster.engines.vllm.rules import reference
+from sparkcluster.engines.vllm.rules.served import Served, rule
 
 # What --quantization does to plain weights while they are loaded.
 ONLINE = frozenset({"fp8", "bitsandbytes", "torchao", "experts_int8", "fp8_per_tensor", "fp8_per_block", "int8"})

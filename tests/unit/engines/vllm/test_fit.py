@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.models import measured, started
+from sparkcluster.engines.vllm import arguments
+from sparkcluster.engines.vllm.fit import GIB, fit, largest_context, spark
+from sparkcluster.engines.vllm.kv import NEWEST, Engine, layout
+from sparkcluster.models import measured
 from sparkcluster.models.config import parse
-from sparkcluster.models.fit import GIB, fit, largest_context, spark
-from sparkcluster.models.kv import NEWEST, Engine, layout
 from sparkcluster.models.safetensors import Tensor
 from sparkcluster.models.weights import Weights, counted, estimated
 from sparkcluster.spec.load import load_playbook
 from sparkcluster.spec.playbook import Playbook
 
-DOCS = Path(__file__).parent.parent.parent.parent / "docs"
+DOCS = Path(__file__).parents[4] / "docs"
 
 LLAMA_70B = {
     "architectures": ["LlamaForCausalLM"],
@@ -119,9 +120,9 @@ BUNDLED = sorted((DOCS.parent / "playbooks").glob("*.yaml"))
 @pytest.mark.parametrize("path", BUNDLED, ids=lambda path: path.stem)
 def test_the_arguments_of_every_bundled_playbook_are_understood(path):
     written = load_playbook(path)
-    made = started.engine(written, CONFIG)
+    made = arguments.engine(written, CONFIG)
     assert made.context == written.args.get("max-model-len", CONFIG.context)
-    assert 0 < started.utilization(written, made.version) <= 1
+    assert 0 < arguments.utilization(written, made.version) <= 1
     assert made.drafted >= 0
 
 
@@ -139,14 +140,14 @@ def test_the_arguments_of_every_bundled_playbook_are_understood(path):
     ],
 )
 def test_an_images_tag_tells_its_vllm(image, version):
-    assert started.of_image(image) == version
+    assert arguments.of_image(image) == version
 
 
 @pytest.mark.parametrize(
     ("text", "version"), [("0.18.1rc1", (0, 18)), ("v0.32.0+cpu", (0, 32)), ("dev", NEWEST), ("1.2", (1, 2))]
 )
 def test_a_version_is_read(text, version):
-    assert started.of_version(text) == version
+    assert arguments.of_version(text) == version
 
 
 def tensors(**shapes):
@@ -201,7 +202,7 @@ def test_drafts_and_a_tied_output_are_counted_only_where_they_are_loaded():
 def test_flashinfer_s_detour_is_counted_where_it_is_taken(image, args, env, falls_back):
     playbook = Playbook.model_validate({"name": "x", "model": {"id": "a/b"}, "image": image, "args": args, "env": env})
     config = parse(measured.NEMOTRON, "nemotron")
-    engine = started.engine(playbook, config)
+    engine = arguments.engine(playbook, config)
     assert engine.falls_back is falls_back
     plain = fit(config, dataclasses.replace(engine, falls_back=False), SMALL, spark(), utilization=0.3)
     found = fit(config, engine, SMALL, spark(), utilization=0.3)

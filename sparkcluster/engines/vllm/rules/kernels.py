@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
-from sparkcluster.checks.rules import reference
-from sparkcluster.checks.rules.known import Served, rule
+from sparkcluster.engines.vllm.rules import reference
+from sparkcluster.engines.vllm.rules.served import Served, rule
 
 # Variables of vLLM's envs.py that --moe-backend and --linear-backend replaced: announced to go in 0.23, still read
 # by the release 0.23.0 and gone from 0.24.0; nightlies that called themselves 0.23 had dropped them already.

@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from sparkcluster.engines.vllm.kv import Engine, Layout, layout
 from sparkcluster.models.config import ModelConfig
-from sparkcluster.models.kv import Engine, Layout, layout
 from sparkcluster.models.layers import State
 from sparkcluster.models.weights import Weights
 

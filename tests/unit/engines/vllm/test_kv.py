@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
+from sparkcluster.engines.vllm.kv import Engine, layout
 from sparkcluster.errors import UsageError
 from sparkcluster.models.config import parse
-from sparkcluster.models.kv import Engine, layout
 
 GIB = 1 << 30
 

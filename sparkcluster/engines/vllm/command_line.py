@@ -7,8 +7,8 @@ import json
 import re
 from typing import Any
 
+from sparkcluster.engines.vllm import flags
 from sparkcluster.recipes.shell import plain, unknown
-from sparkcluster.spec import flags
 
 _DASHED = re.compile(r"--?[A-Za-z].*", re.DOTALL)
 _LEVEL = re.compile(r"-O(\d)")

@@ -6,10 +6,11 @@ import shlex
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Context, Seen, check
-from sparkcluster.checks.rules.known import Served, arguments, served
+from sparkcluster.engines.vllm import flags
+from sparkcluster.engines.vllm.rules.served import Served, arguments, served
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.findings import Severity
-from sparkcluster.spec import KeyPath, flags
+from sparkcluster.spec import KeyPath
 
 SOURCE = "vLLM's own parser (make_arg_parser) in the releases 0.15.1 to 0.32.0"
 REMEDY = "write the argument as vLLM has it, or take another image"

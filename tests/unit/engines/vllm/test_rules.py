@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from sparkcluster import checks, topology
-from sparkcluster.checks import rules
 from sparkcluster.checks.registry import CATALOGUE, Context
-from sparkcluster.checks.rules import known, reference
+from sparkcluster.engines.vllm import rules
+from sparkcluster.engines.vllm.rules import reference
+from sparkcluster.engines.vllm.rules import served as known
 from sparkcluster.facts import Unread
 from sparkcluster.spec import load
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 # Tests are imported by file and not as a package, so what stands beside one is read by path.
 CASES = runpy.run_path(str(Path(__file__).with_name("rule_cases.py")))["CASES"]
 

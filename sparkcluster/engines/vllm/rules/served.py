@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sparkcluster.checks.registry import Context, Seen, check
-from sparkcluster.checks.rules import reference
-from sparkcluster.checks.rules.reference import Model, Version
+from sparkcluster.engines.vllm.rules import reference
+from sparkcluster.engines.vllm.rules.reference import Model, Version
 from sparkcluster.facts.engine import Family, engine_of, family
 from sparkcluster.facts.model import Facts, Image, Unread, Weights, read
 from sparkcluster.findings import Severity

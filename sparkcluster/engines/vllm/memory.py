@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from sparkcluster.engines.vllm import arguments
+from sparkcluster.engines.vllm.fit import GIB, Fit, Machine, fit
 from sparkcluster.errors import UsageError
-from sparkcluster.models import started, weights
+from sparkcluster.models import weights
 from sparkcluster.models.config import ModelConfig, parse
-from sparkcluster.models.fit import GIB, Fit, Machine, fit
 from sparkcluster.models.given import Source
 from sparkcluster.models.weights import Weights
 from sparkcluster.spec.playbook import Playbook
@@ -52,7 +53,7 @@ def nodes_of(playbook: Playbook) -> int:
     return tensor * playbook.pipeline_parallel
 
 
-def playbook(
+def of_playbook(
     written: Playbook,
     model: Source,
     machine: Machine,
@@ -84,7 +85,7 @@ def playbook(
         raise UsageError(
             f"pipeline_parallel {stages} does not divide {nodes} nodes", hint="set --nodes to a multiple of it"
         )
-    engine = started.engine(written, config, ranks=nodes // stages, stages=stages, version=version, context=context)
+    engine = arguments.engine(written, config, ranks=nodes // stages, stages=stages, version=version, context=context)
     drafts = engine.own_drafts
     held: Weights
     if model.tensors is not None:
@@ -93,19 +94,19 @@ def playbook(
         held = weights.of_size(size_bytes, ranks=engine.ranks, stages=stages)
     else:
         held = weights.estimated(config, ranks=engine.ranks, stages=stages, drafts=drafts)
-    auto = started.wants_auto(written)
-    taken = None if auto else started.utilization(written, engine.version)
+    auto = arguments.wants_auto(written)
+    taken = None if auto else arguments.utilization(written, engine.version)
     left_out = []
     if not held.measured:
         left_out.append("weights are estimated from config.json alone: --config DIR with the tensors counts them")
-    if started.draft_model(written):
-        left_out.append(f"weights and cache of the draft model {started.draft_model(written)} are not counted")
-    pool = started.pool_bytes(written)
+    if arguments.draft_model(written):
+        left_out.append(f"weights and cache of the draft model {arguments.draft_model(written)} are not counted")
+    pool = arguments.pool_bytes(written)
     found = fit(config, engine, held, machine, utilization=taken, wanted=wanted, pool_bytes=pool)
     return Planned(written.name, config, found, auto, tuple(left_out))
 
 
-def automatic(
+def automatic_utilization(
     written: Playbook, model: Source, total_bytes: int, *, nodes: int, version: str | None, size_bytes: int | None
 ) -> float:
     """--gpu-memory-utilization in place of ``auto``: the smallest that holds --max-num-seqs requests of full context.
@@ -115,19 +116,19 @@ def automatic(
 
     Args:
         written: the playbook.
-        model: as :func:`playbook`.
+        model: as :func:`of_playbook`.
         total_bytes: MemTotal of the smallest node.
         nodes: that share the model.
         version: of vLLM, where it is known.
-        size_bytes: of the checkpoint's files, as :func:`playbook`.
+        size_bytes: of the checkpoint's files, as :func:`of_playbook`.
 
     Raises:
         UsageError: it does not fit, or the model is not known.
     """
     visible = total_bytes // GIB * GIB
     machine = Machine(visible, visible)
-    wanted = started.asked(written)
-    planned = playbook(written, model, machine, nodes=nodes, version=version, wanted=wanted, size_bytes=size_bytes)
+    wanted = arguments.asked(written)
+    planned = of_playbook(written, model, machine, nodes=nodes, version=version, wanted=wanted, size_bytes=size_bytes)
     taken = math.ceil((planned.fit.smallest + MARGIN) * 100) / 100
     if planned.fit.problems or taken > MOST:
         told = planned.fit.problems or (f"it takes gpu-memory-utilization {taken:.2f}, and {MOST:.2f} is safe",)

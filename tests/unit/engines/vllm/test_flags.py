@@ -8,9 +8,9 @@ import pytest
 
 from sparkcluster import checks
 from sparkcluster.checks.registry import Context
-from sparkcluster.spec import flags
+from sparkcluster.engines.vllm import flags
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 LAB = ROOT / "sparkcluster/lab/engine/stub/site/stubengine/vllm-0.32-flags.tsv"
 
 

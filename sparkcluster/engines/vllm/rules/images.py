@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
-from sparkcluster.checks.rules import reference
-from sparkcluster.checks.rules.known import Served, rule, version
+from sparkcluster.engines.vllm.rules import reference
+from sparkcluster.engines.vllm.rules.served import Served, rule, version
 
 LOADER = "/vllm/model_executor/models/gemma4.py"
 

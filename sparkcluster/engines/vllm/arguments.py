@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from sparkcluster.engines.vllm.kv import NEWEST, Engine, Version
 from sparkcluster.errors import UsageError
 from sparkcluster.models.config import ModelConfig
-from sparkcluster.models.kv import NEWEST, Engine, Version
 from sparkcluster.spec.playbook import ArgumentValue, Playbook
 
 # Containers of NVIDIA's catalogue that are named by month: the vLLM in them, from their release notes.

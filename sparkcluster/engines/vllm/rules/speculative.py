@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
-from sparkcluster.checks.rules import reference
-from sparkcluster.checks.rules.known import Served, rule
+from sparkcluster.engines.vllm.rules import reference
+from sparkcluster.engines.vllm.rules.served import Served, rule
 
 CONFIG = "speculative-config"
 # Builds that are made for DFlash on a GB10.

@@ -1,0 +1,7 @@
+"""What is known to go wrong on SM121, as rules over image, driver, checkpoint and flags."""
+
+from __future__ import annotations
+
+from sparkcluster.engines.vllm.rules import flags, images, kernels, launch, memory, parsers, quantisation, speculative
+
+__all__ = ["flags", "images", "kernels", "launch", "memory", "parsers", "quantisation", "speculative"]
