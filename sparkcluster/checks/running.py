@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 
 from sparkcluster.checks import members, symptoms
-from sparkcluster.checks.answers import garbage
 from sparkcluster.checks.diagnosis import (
     broken,
     causes,
@@ -23,6 +22,7 @@ from sparkcluster.checks.diagnosis import (
     unplaced,
 )
 from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.endpoint.judge import garbage
 from sparkcluster.engines.signature import plain
 from sparkcluster.engines.vllm.signatures import STALLED
 from sparkcluster.facts.model import Unread

@@ -124,6 +124,7 @@ class Reply:
         problem: kind of the error as the ask program names it, or ``timeout``; None where it ended well.
         message: that error in words.
         limit_s: how long it was waited for.
+        done: the final document of the ask program; empty where the answer did not end.
     """
 
     group: str
@@ -136,10 +137,13 @@ class Reply:
     problem: str | None = None
     message: str = ""
     limit_s: float = 0.0
+    done: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The reply as ``doctor --json`` shows it."""
-        return dataclasses.asdict(self)
+        document = dataclasses.asdict(self)
+        del document["done"]
+        return document
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,13 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sparkcluster.endpoint.find import endpoints
 from sparkcluster.errors import CommandTimeout, Interrupted, LaunchError, LeaseLost, SparkclusterError
 from sparkcluster.facts.model import Rank
+from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch.causes import cause
 from sparkcluster.launch.last_words import keep, pointed
 from sparkcluster.launch.readiness import Readiness, warnings
-from sparkcluster.launch.verify import Answer, Endpoint, verify_group
+from sparkcluster.launch.verify import verify_group
 from sparkcluster.launch.watching import INTERVAL_S, Watching
 from sparkcluster.plan.model import Plan
 from sparkcluster.report import Report, count
@@ -158,7 +160,7 @@ class Asking:
     """
 
     def __init__(self, fleet: Fleet, launch: Launch) -> None:
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[str, Reply] = {}
         self.failures: list[SparkclusterError] = []
         self._fleet = fleet
         self._launch = launch
@@ -173,10 +175,10 @@ class Asking:
             threading.Thread(target=self._ask, args=(name,), daemon=True).start()
 
     def _ask(self, name: str) -> None:
-        place = next(group for group in self._launch.topology.groups if group.name == name)
+        endpoint = endpoints(self._launch.plan.as_json())[name]
         try:
-            host = self._fleet.hosts[place.head.name]
-            self.answers[name] = verify_group(host, endpoint_of(self._launch, name), self._launch.verify)
+            host = self._fleet.hosts[endpoint.head]
+            self.answers[name] = verify_group(host, endpoint, self._launch.verify)
         except SparkclusterError as error:
             self.failures.append(error)
         except Exception as error:  # noqa: BLE001 - raised in the thread that waits
@@ -191,7 +193,7 @@ class Asking:
 
 def await_answers(
     fleet: Fleet, launch: Launch, report: Report, *, clock: Callable[[], float] = time.monotonic
-) -> dict[str, Answer]:
+) -> dict[str, Reply]:
     """Watch until every group has answered twice; answers by group.
 
     Raises:
@@ -266,31 +268,13 @@ def unanswered(error: SparkclusterError, readiness: Readiness, plan: Plan) -> La
     )
 
 
-def endpoint_of(launch: Launch, group: str) -> Endpoint:
-    """Where ``group`` is asked, from its own head."""
-    return endpoint(launch.plan, launch.topology, group)
-
-
-def endpoint(plan: Plan, topology: Topology, group: str) -> Endpoint:
-    """Where the head of ``group`` reaches its own API."""
-    place = next(one for one in topology.groups if one.name == group)
-    local = "127.0.0.1" if place.api_host in {"0.0.0.0", "::"} else place.api_host  # noqa: S104 - compared, not bound
-    node = plan.nodes[place.head.name]
-    keyed = "VLLM_API_KEY" in node.secrets
-    return Endpoint(
-        url=f"http://{local}:{place.api_port}/v1",
-        model=plan.model,
-        key_file=node.containers[0].env_file if keyed else None,
-    )
-
-
 def run(
     fleet: Fleet,
     changer: Changer,
     launch: Launch,
     steps: Mapping[str, Sequence[dict[str, Any]]] | None,
     report: Report,
-) -> dict[str, Answer]:
+) -> dict[str, Reply]:
     """Start (unless ``steps`` is None: they run already), watch, verify; on any failure stop every rank.
 
     Ranks that another operator has taken over meanwhile are not touched: their nodes refuse it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -11,19 +10,19 @@ from typing import Any
 
 from sparkcluster.checks import CATALOGUE, Context, run_stage
 from sparkcluster.checks.registry import UNPLANNED, Stage
-from sparkcluster.errors import CommandFailed, NotServing, SparkclusterError
+from sparkcluster.endpoint.ask import ask
+from sparkcluster.endpoint.find import Endpoint, endpoints, of_launcher
+from sparkcluster.errors import CommandFailed, SparkclusterError
 from sparkcluster.facts.model import Facts, Unread, read
-from sparkcluster.facts.running import Look, RankSeen, Reply, Running
+from sparkcluster.facts.running import Look, Reply, Running
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.gather import gather, node_documents
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.hosts.program import call, stream
-from sparkcluster.launch.verify import Endpoint, answer, ask_request
+from sparkcluster.hosts.program import call
 from sparkcluster.plan.build import SECRETS_FILE
 from sparkcluster.release.preflight import examine, ordered
-from sparkcluster.release.records import Holding, holding, newest
-from sparkcluster.release.serving import recorded_endpoint, recorded_groups
+from sparkcluster.release.records import Holding, holding, newest, recorded_verify
 from sparkcluster.report import Report, count
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Verify
@@ -193,16 +192,14 @@ def look(fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float) -
     }
 
 
-Question = tuple[str, Endpoint, Verify]
-"""The head, where it serves, and how it is asked."""
+Question = tuple[Endpoint, Verify]
+"""Where a group is asked, and how."""
 
 
 def _recorded(recorded: dict[str, Any]) -> dict[str, Question]:
     """What to ask of every group of a recorded release."""
-    verify = Verify.model_validate(recorded.get("playbook", {}).get("verify", {}))
-    return {
-        group: (head, recorded_endpoint(recorded, group), verify) for group, head in recorded_groups(recorded).items()
-    }
+    verify = recorded_verify(recorded)
+    return {group: (endpoint, verify) for group, endpoint in endpoints(recorded["plan"]).items()}
 
 
 def _launched(spec: Spec, looks: Mapping[str, Look | Unread]) -> dict[str, Question]:
@@ -213,22 +210,13 @@ def _launched(spec: Spec, looks: Mapping[str, Look | Unread]) -> dict[str, Quest
             continue
         for rank in one.ranks:
             if rank.running and rank.launcher.get("role") == "head":
-                found[rank.group] = (name, _endpoint(rank, spec), spec.playbook.verify)
+                folder = rank.labels.get("io.sparkcluster.rank_dir", "")
+                key_file = f"{folder}/{SECRETS_FILE}" if spec.inventory.api.key is not None and folder else None
+                endpoint = of_launcher(
+                    rank.launcher, group=rank.group, head=name, model=spec.playbook.model_name, key_file=key_file
+                )
+                found[rank.group] = (endpoint, spec.playbook.verify)
     return found
-
-
-def _endpoint(rank: RankSeen, spec: Spec) -> Endpoint:
-    words = [str(word) for word in rank.launcher.get("engine") or ()]
-
-    def flag(name: str, default: str) -> str:
-        return words[words.index(name) + 1] if name in words[:-1] else default
-
-    host = flag("--host", "127.0.0.1")
-    local = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared, not bound
-    folder = rank.labels.get("io.sparkcluster.rank_dir", "")
-    keyed = f"{folder}/{SECRETS_FILE}" if spec.inventory.api.key is not None and folder else None
-    model = flag("--served-model-name", spec.playbook.model_name)
-    return Endpoint(f"http://{local}:{flag('--port', '8000')}/v1", model, keyed)
 
 
 class _Asking:
@@ -245,16 +233,16 @@ class _Asking:
 
     def start(self, questions: Mapping[str, Question]) -> None:
         """Ask, of the groups whose head is there to be asked."""
-        for group, (head, endpoint, verify) in questions.items():
-            if head in self._fleet.hosts:
-                self._heads[group] = head
-                host = self._fleet.hosts[head]
-                thread = threading.Thread(target=self._ask, args=(group, host, endpoint, verify), daemon=True)
+        for group, (endpoint, verify) in questions.items():
+            if endpoint.head in self._fleet.hosts:
+                self._heads[group] = endpoint.head
+                thread = threading.Thread(target=self._ask, args=(group, endpoint, verify), daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
-    def _ask(self, group: str, host: Host, endpoint: Endpoint, verify: Verify) -> None:
-        self._replies[group] = ask(host, group, endpoint, verify, self.limit_s)
+    def _ask(self, group: str, endpoint: Endpoint, verify: Verify) -> None:
+        host, tokens = self._fleet.hosts[endpoint.head], min(TOKENS, verify.max_tokens)
+        self._replies[group] = ask(host, endpoint, verify, limit_s=self.limit_s, max_tokens=tokens)
         self._report.progress(host.name, "answered" if self._replies[group].ttft_s is not None else "no answer")
 
     def replies(self, limit_s: float) -> dict[str, Reply]:
@@ -267,48 +255,3 @@ class _Asking:
             group: self._replies.get(group) or Reply(group, head, problem="timeout", message=late, limit_s=self.limit_s)
             for group, head in self._heads.items()
         }
-
-
-def ask(host: Host, group: str, endpoint: Endpoint, verify: Verify, limit_s: float) -> Reply:
-    """One streamed completion from the head itself; every failure is a reply that names it."""
-    short = verify.model_copy(update={"timeout_s": limit_s, "max_tokens": min(TOKENS, verify.max_tokens)})
-    reply = Reply(group, host.name, limit_s=limit_s)
-    began, first, said, thought = time.monotonic(), None, "", ""
-    try:
-        with stream(host, "ask", ask_request(endpoint, short)) as running:
-            for line in running.lines(limit_s + ROUND_TRIP_S):
-                document = _document(line)
-                if document.get("text") or document.get("reasoning"):
-                    first = first or time.monotonic() - began
-                    said += document.get("text") or ""
-                    thought += document.get("reasoning") or ""
-                if "error" in document:
-                    error = document["error"]
-                    problem, message = str(error.get("kind")), str(error.get("message"))
-                    text = said or thought
-                    return dataclasses.replace(reply, ttft_s=first, text=text, problem=problem, message=message)
-                if "done" in document:
-                    done, told = document["done"], answer(document["done"])
-                    ttft_s = told.ttft_s if told.ttft_s is not None else first
-                    finish = done.get("finish_reason")
-                    return dataclasses.replace(
-                        reply,
-                        ttft_s=ttft_s,
-                        tokens_per_s=told.tokens_per_s,
-                        tokens=told.tokens,
-                        text=told.text,
-                        finish=finish,
-                    )
-        raise NotServing("the answer broke off", node=host.name)
-    except (SparkclusterError, ValueError) as failed:
-        kind = "timeout" if getattr(failed, "kind", "") == "CommandTimeout" else "lost"
-        return dataclasses.replace(
-            reply, ttft_s=first, text=said or thought, problem=kind, message=str(failed).partition("\n")[0]
-        )
-
-
-def _document(line: bytes) -> dict[str, Any]:
-    document = json.loads(line)
-    if not isinstance(document, dict):
-        raise ValueError(f"no document: {document!r}")  # noqa: TRY004 - told as every other line that is none
-    return document

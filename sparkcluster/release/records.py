@@ -13,6 +13,7 @@ from typing import Any
 from sparkcluster.facts.model import Facts, Rank, ReleaseFact, Unread, read
 from sparkcluster.plan.model import Plan
 from sparkcluster.spec import Spec
+from sparkcluster.spec.playbook import Verify
 
 KEEP = 20
 
@@ -65,6 +66,11 @@ def record(spec: Spec, plan: Plan, *, number: int, operator: str, verified_at: f
         },
         "plan": plan.as_json(),
     }
+
+
+def recorded_verify(recorded: Mapping[str, Any]) -> Verify:
+    """How the model of a recorded release shows that it answers."""
+    return Verify.model_validate(recorded.get("playbook", {}).get("verify", {}))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -5,36 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from sparkcluster.errors import NotServing, SparkclusterError
+from sparkcluster.endpoint.ask import ask
+from sparkcluster.endpoint.find import endpoints
+from sparkcluster.errors import NotServing
 from sparkcluster.facts.model import read
+from sparkcluster.facts.running import Reply
 from sparkcluster.gather import Gathered, gather
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.launch.verify import Answer, Endpoint, complete
-from sparkcluster.release.records import Holding, holding, newest, unreadable
+from sparkcluster.release.records import Holding, holding, newest, recorded_verify, unreadable
 from sparkcluster.spec import Spec
-from sparkcluster.spec.playbook import Verify
 
 # A busy engine gives one token within seconds, since it serves short requests between long ones.
 STATUS_LIMIT_S = 30.0
-
-
-def recorded_groups(recorded: dict[str, Any]) -> dict[str, str]:
-    """Head of every group of a recorded release, by the group's name."""
-    return {node["group"]: name for name, node in recorded["plan"]["nodes"].items() if node.get("role") == "head"}
-
-
-def recorded_endpoint(recorded: dict[str, Any], group: str) -> Endpoint:
-    """Where the head of ``group`` reaches the API that a recorded release started."""
-    plan = recorded["plan"]
-    head = plan["nodes"][recorded_groups(recorded)[group]]
-    engine = head["containers"][0]["launcher"]["engine"]
-    host = engine[engine.index("--host") + 1] if "--host" in engine else "127.0.0.1"
-    port = engine[engine.index("--port") + 1] if "--port" in engine else "8000"
-    local = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared, not bound
-    keyed = "VLLM_API_KEY" in head["secrets"]
-    return Endpoint(
-        f"http://{local}:{port}/v1", plan["model"], head["containers"][0].get("env_file") if keyed else None
-    )
 
 
 def ask_recorded(
@@ -44,36 +26,32 @@ def ask_recorded(
     group: str | None = None,
     max_tokens: int = 1,
     limit_s: float | None = None,
-) -> dict[str, Answer]:
-    """A short completion of every group (or ``group``) of a recorded release; answers by group.
+) -> dict[str, Reply]:
+    """A short completion of every group (or ``group``) of a recorded release; replies by group.
 
     Args:
         fleet: the nodes.
         recorded: the release.
         group: name of the only one to ask.
-        max_tokens: how much it shall say.
+        max_tokens: the most tokens of an answer.
         limit_s: the most seconds that an answer may take; default: what its playbook allows.
 
     Raises:
-        NotServing: one does not answer.
+        NotServing: a group does not answer.
     """
-    verify = Verify.model_validate(recorded.get("playbook", {}).get("verify", {}))
-    if limit_s is not None:
-        verify = verify.model_copy(update={"timeout_s": min(limit_s, verify.timeout_s)})
-    answers = {}
-    for name, head in recorded_groups(recorded).items():
-        if group in {None, name}:
-            if head not in fleet.hosts:
-                raise NotServing(f"the head of {name}, {head}, is not in the inventory any more", node=head)
-            try:
-                answers[name] = complete(
-                    fleet.hosts[head], recorded_endpoint(recorded, name), verify, max_tokens=max_tokens
-                )
-            except NotServing:
-                raise
-            except SparkclusterError as error:
-                raise NotServing(error.message, node=head, step="verify", hint=error.hint) from error
-    return answers
+    verify = recorded_verify(recorded)
+    limit_s = min(limit_s or verify.timeout_s, verify.timeout_s)
+    replies = {}
+    for name, endpoint in endpoints(recorded["plan"]).items():
+        if group not in {None, name}:
+            continue
+        head = endpoint.head
+        if head not in fleet.hosts:
+            raise NotServing(f"the head of {name}, {head}, is no longer in the inventory", node=head)
+        replies[name] = ask(fleet.hosts[head], endpoint, verify, limit_s=limit_s, max_tokens=max_tokens)
+        if replies[name].problem:
+            raise NotServing(f"the model does not answer: {replies[name].message}", node=head, step="verify")
+    return replies
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,7 +101,7 @@ def group_documents(fleet: Fleet, recorded: dict[str, Any], held: Holding) -> li
         return []
     documents = []
     plan = recorded["plan"]
-    for name in recorded_groups(recorded):
+    for name in endpoints(plan):
         nodes = [node for node, one in plan["nodes"].items() if one["group"] == name]
         running = [any(rank.state == "running" for rank in held.own.get(node, ())) for node in nodes]
         ready, why = False, None

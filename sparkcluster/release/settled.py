@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparkcluster.endpoint.ask import ask
+from sparkcluster.endpoint.find import endpoints
+from sparkcluster.endpoint.judge import brief, judge
 from sparkcluster.errors import NotServing, SparkclusterError
+from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.launch import group as launching
-from sparkcluster.launch.verify import Answer, brief, complete, judge
 from sparkcluster.plan.diff import difference
 from sparkcluster.plan.model import Plan
 from sparkcluster.release.cluster import View
-from sparkcluster.release.serving import ask_recorded, recorded_groups
+from sparkcluster.release.serving import ask_recorded
 from sparkcluster.release.states import TABLE, Action, State
 from sparkcluster.report import Report
 from sparkcluster.spec import Spec
-from sparkcluster.topology.model import Topology
 
 
 class OtherPlan(SparkclusterError):
@@ -36,7 +37,7 @@ class OtherPlan(SparkclusterError):
         return document
 
 
-def settled(fleet: Fleet, view: View, report: Report) -> dict[str, Answer] | None:
+def settled(fleet: Fleet, view: View, report: Report) -> dict[str, Reply] | None:
     """Answers where the cluster already serves this plan; None where there is something to do.
 
     Raises:
@@ -45,13 +46,13 @@ def settled(fleet: Fleet, view: View, report: Report) -> dict[str, Answer] | Non
     """
     action, _ = TABLE[view.state]
     if action is Action.ASK:
-        topology, plan = view.ready()
+        _, plan = view.ready()
         report.step("verify", "asking whether it still answers")
-        return healthy(fleet, view.spec, topology, plan, report)
+        return healthy(fleet, view.spec, plan, report)
     if view.state is State.OTHER and view.newest is not None:
         recorded = view.newest.record
         # A head that the inventory has lost cannot be asked, and nothing says that it does not serve.
-        asked = all(head in fleet.hosts for head in recorded_groups(recorded).values())
+        asked = all(endpoint.head in fleet.hosts for endpoint in endpoints(recorded["plan"]).values())
         if not asked or answering(fleet, recorded):
             if view.plan is None:
                 view.stop_on_errors()
@@ -60,22 +61,17 @@ def settled(fleet: Fleet, view: View, report: Report) -> dict[str, Answer] | Non
     return None
 
 
-def healthy(fleet: Fleet, spec: Spec, topology: Topology, plan: Plan, report: Report) -> dict[str, Answer] | None:
+def healthy(fleet: Fleet, spec: Spec, plan: Plan, report: Report) -> dict[str, Reply] | None:
     """One completion of every group, or None as soon as one does not answer as the playbook expects."""
-    answers: dict[str, Answer] = {}
-    for group in plan.groups:
-        host = fleet.hosts[group.nodes[0]]
-        try:
-            place = launching.endpoint(plan, topology, group.name)
-            answer = complete(host, place, spec.playbook.verify, max_tokens=brief(spec.playbook.verify))
-        except SparkclusterError as error:
-            report.note(f"{group.name}: {error.message}")
-            return None
-        wrong = judge(answer.text, spec.playbook.verify)
+    answers: dict[str, Reply] = {}
+    verify = spec.playbook.verify
+    for group, endpoint in endpoints(plan.as_json()).items():
+        reply = ask(fleet.hosts[endpoint.head], endpoint, verify, max_tokens=brief(verify))
+        wrong = reply.message if reply.problem else judge(reply.text, verify)
         if wrong:
-            report.note(f"{group.name}: {wrong}")
+            report.note(f"{group}: {wrong}")
             return None
-        answers[group.name] = answer
+        answers[group] = reply
     return answers
 
 

@@ -6,8 +6,8 @@ import dataclasses
 import time
 
 from sparkcluster.errors import FoundErrors
+from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.launch.verify import Answer
 from sparkcluster.release import secrets
 from sparkcluster.release.cluster import View, look, operator
 from sparkcluster.release.lease import Lease
@@ -30,7 +30,7 @@ class Up:
     view: View
     changed: bool
     release: int
-    answers: dict[str, Answer]
+    answers: dict[str, Reply]
     seconds: float
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import sparkcluster
 from sparkcluster.errors import FoundErrors, Interrupted, LaunchError, SparkclusterError, StageError
+from sparkcluster.facts.running import Reply
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import standalone
 from sparkcluster.launch import group as launching
 from sparkcluster.launch import last_words
-from sparkcluster.launch.verify import Answer
 from sparkcluster.release import ray, secrets
 from sparkcluster.release.cluster import View, look, operator
 from sparkcluster.release.preflight import between
@@ -103,14 +103,14 @@ class Walk:
         }
         return Interrupted(f"interrupted; {left.get(self.doing, 'no rank was started')}", step=self.doing)
 
-    def to_serving(self) -> dict[str, Answer]:
+    def to_serving(self) -> dict[str, Reply]:
         """Walk until the state is SERVING; answers by group."""
         cleaned = False
         while True:
             found = self.view.state
             action, _ = TABLE[found]
             if action is Action.ASK:
-                answers = healthy(self.fleet, self.spec, *self.view.ready(), self.report)
+                answers = healthy(self.fleet, self.spec, self.view.ready()[1], self.report)
                 if answers is not None:
                     self.number = self.view.held.release() or 0
                     return answers
@@ -170,7 +170,7 @@ class Walk:
             name, error = next(iter(left.items()))
             raise LaunchError(f"old ranks stay on {name}: {error.message}", node=name, step="clean", hint=error.hint)
 
-    def start(self) -> dict[str, Answer]:
+    def start(self) -> dict[str, Reply]:
         """Check, stage, start, watch, verify, record."""
         self.step("check")
         reached = self.check()
@@ -249,7 +249,7 @@ class Walk:
             if path.startswith(caches)
         ]
 
-    def watch(self, steps: dict[str, list[dict[str, Any]]] | None) -> dict[str, Answer]:
+    def watch(self, steps: dict[str, list[dict[str, Any]]] | None) -> dict[str, Reply]:
         """Start ``steps`` (or nothing), watch until every group has answered, and record the release."""
         topology, plan = self.view.ready()
         launch = launching.Launch(

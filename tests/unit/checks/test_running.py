@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import lists, text
 
 from sparkcluster import checks, topology
-from sparkcluster.checks.answers import garbage
 from sparkcluster.checks.registry import CATALOGUE, Context
+from sparkcluster.endpoint.judge import garbage
 from sparkcluster.facts import Unread
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.running import Counters, GpuSample, Log, Look, RankSeen, Reply, Running, Traffic

@@ -57,8 +57,8 @@ class Spark(FakeHost):
         return {"done": {"content": answer, "usage": usage, "ttft_s": 0.1, "total_s": 0.3}}
 
     def stream(self, argv, *, stdin=b""):
-        request = json.loads(stdin.split(b"\n", 1)[0])["request"]
-        return Watched(self, request)
+        boot = json.loads(stdin.split(b"\n", 1)[0])
+        return Watched(self, boot["request"]) if boot["program"] == "watch" else super().stream(argv, stdin=stdin)
 
 
 class Watched(FakeStream):
@@ -179,6 +179,8 @@ def test_a_dead_rank_takes_the_others_along_heads_first(up, sparks, two, log, mo
         (["42"], "does not match '204'"),
         ([""], "the answer is empty"),
         (["!!!!!!!!!!!!!!!!!!!!"], "garbage"),
+        (["the " * 20], "garbage"),
+        (["204", "204204204204204204204204204"], "garbage"),
         (["204", "42"], "does not match '204'"),
         ([{"status": 500, "kind": "engine-dead", "message": "EngineDeadError"}], "EngineDeadError"),
         (["204", {"status": 500, "kind": "engine-dead", "message": "EngineDeadError"}], "again after a pause"),
@@ -342,8 +344,3 @@ def test_a_node_that_hangs_is_not_waited_for_long(up, sparks, two):
     assert running(sparks) == {}
     assert sparks["beta"].waits["stop-containers"] <= group.SILENT_S
     assert sparks["alpha"].waits["stop-containers"] > group.SILENT_S
-
-
-def test_the_head_asks_itself_where_it_listens(two):
-    endpoint = group.endpoint(two.plan, two.topology, "g0")
-    assert (endpoint.url, endpoint.model, endpoint.key_file) == ("http://127.0.0.1:8000/v1", "Qwen/Qwen3-8B", None)

@@ -10,10 +10,8 @@ import pytest
 from sparkcluster.errors import CommandTimeout, HostTimeout
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.release.doctor import Options, ask, doctor
-from sparkcluster.release.serving import recorded_endpoint
+from sparkcluster.release.doctor import Options, doctor
 from sparkcluster.report import Silent
-from sparkcluster.spec.playbook import Verify
 
 DONE = {"content": "12 * 17 is 204.", "reasoning": "", "finish_reason": "stop", "usage": {"completion_tokens": 9},
         "ttft_s": 0.2, "total_s": 0.6, "status": 200}  # fmt: skip
@@ -149,26 +147,3 @@ def test_a_cluster_that_somebody_is_starting_is_not_ill_and_not_well(told, world
 def test_a_look_that_makes_no_sense_is_a_finding(told, world):
     found, _ = told(served(world()), programs={"beta": {"look": {"ranks": 7}}})
     assert codes(found) == {("RUN-022", "beta")}
-
-
-@pytest.fixture
-def question(world):
-    one = served(world())
-    return recorded_endpoint(one.facts["alpha"].release.record, "default")
-
-
-@pytest.mark.parametrize(
-    ("lines", "ttft", "problem", "text"),
-    [
-        ([{"reasoning": "hm"}, {"done": {**DONE, "content": "", "reasoning": "hm"}}], True, None, "hm"),
-        ([{"done": {**DONE, "content": "", "tool_calls": [{"name": "f"}]}}], True, None, ""),
-        ([{"done": {**DONE, "content": "", "ttft_s": None}}], False, None, ""),
-        ([{"text": "one "}, {"error": {"kind": "timeout", "message": "late"}}], True, "timeout", "one "),
-        ([{"error": {"kind": "engine-dead", "message": "500"}}], False, "engine-dead", ""),
-        ([{"text": "one "}], True, "lost", "one "),
-    ],
-)
-def test_life_is_the_first_token_of_any_field(lines, ttft, problem, text, question):
-    host = FakeHost("alpha").program("ask", lambda _: lines)
-    reply = ask(host, "default", question, Verify(), 5)
-    assert (reply.ttft_s is not None, reply.problem, reply.text) == (ttft, problem, text)

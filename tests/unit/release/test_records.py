@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from sparkcluster.endpoint.find import endpoints
 from sparkcluster.release.records import holding, newest, record
-from sparkcluster.release.serving import recorded_endpoint, recorded_groups
 from sparkcluster.spec.playbook import Playbook
 
 
@@ -22,8 +22,8 @@ def test_a_record_is_json_and_names_how_every_node_is_reached(world):
 def test_a_record_says_where_to_ask(world):
     one = world(api={"host": "interconnect", "port": 9000, "key": {"env": "KEY"}})
     document = record(one.spec, one.plan(5), number=5, operator="", verified_at=1.5, version="0.1")
-    assert recorded_groups(document) == {"atlas": "alpha"} or list(recorded_groups(document).values()) == ["alpha"]
-    endpoint = recorded_endpoint(document, next(iter(recorded_groups(document))))
+    (endpoint,) = endpoints(document["plan"]).values()
+    assert (endpoint.group, endpoint.head) == ("default", "alpha")
     assert endpoint.url == "http://192.168.177.11:9000/v1"
     assert endpoint.key_file is not None
     assert endpoint.key_file.endswith("secrets.env")

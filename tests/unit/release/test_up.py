@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 
 import pytest
 
-from sparkcluster.errors import FoundErrors, HostTimeout, Interrupted, LaunchError, NotServing, UsageError
+from sparkcluster.errors import FoundErrors, HostTimeout, Interrupted, LaunchError, UsageError
 from sparkcluster.facts.reach import Reach
+from sparkcluster.facts.running import Reply
 from sparkcluster.findings import Finding
 from sparkcluster.gather import Gathered
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.launch.verify import Answer
 from sparkcluster.release import up as module
 from sparkcluster.release import walk
 from sparkcluster.release.cluster import assess
 from sparkcluster.report import Silent
 from sparkcluster.staging import StageReport
 
-ANSWER = Answer("204", 0.1, 10.0, 3)
+ANSWER = Reply("default", "alpha", ttft_s=0.1, tokens_per_s=10.0, tokens=3, text="204")
 
 
 @pytest.fixture
@@ -34,11 +35,9 @@ def up(monkeypatch):
             facts = {name: one for name, one in world.facts.items() if name not in (errors or {})}
             return assess(world.spec, Gathered(facts, errors or {}), facts)
 
-        def complete(host, endpoint, verify, **_):
+        def ask(host, endpoint, verify, **_):
             done.append(f"ask {host.name}")
-            if not answers:
-                raise NotServing("the model does not answer")
-            return ANSWER
+            return ANSWER if answers else dataclasses.replace(ANSWER, problem="refused", message="nothing listens")
 
         def stop(changer, ranks, **_):
             done.append("stop")
@@ -60,8 +59,8 @@ def up(monkeypatch):
 
         monkeypatch.setattr(module, "look", look)
         monkeypatch.setattr(walk, "look", look)
-        monkeypatch.setattr("sparkcluster.release.settled.complete", complete)
-        monkeypatch.setattr("sparkcluster.release.serving.complete", complete)
+        monkeypatch.setattr("sparkcluster.release.settled.ask", ask)
+        monkeypatch.setattr("sparkcluster.release.serving.ask", ask)
         monkeypatch.setattr(walk.launching, "stop", stop)
         monkeypatch.setattr(walk.launching, "run", launch)
         monkeypatch.setattr(walk, "stage", getattr(run, "stage", lambda *_, **__: StageReport(())))

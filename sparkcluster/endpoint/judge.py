@@ -1,18 +1,21 @@
-"""Whether what a model said is language at all. Pure."""
+"""Whether an answer is what was asked for: text at all, and the text that the playbook expects. Pure."""
 
 from __future__ import annotations
 
 import collections
 import re
 
-# Below this nothing can be told: a right answer may be one word, or `!`.
+from sparkcluster.spec.playbook import Verify
+
+# A shorter answer may be right: one word, or `!`.
 SHORT = 16
 # Greedy decoding of a healthy model repeats itself too, but not from its first words on.
 WORDS, SHARE = 12, 0.8
+BRIEF_TOKENS = 32
 
 
 def garbage(text: str) -> str | None:
-    """What makes ``text`` garbage in few words, or None.
+    """Why ``text`` is garbage, in a few words, or None.
 
     Broken FP4 kernels of sm_121 answer ``!!!!!``: fluent HTTP, no language. A checkpoint that was scaled wrongly
     repeats one token (vllm-project/vllm#54189) or emits bytes that are no text (vllm-project/vllm#54150).
@@ -30,3 +33,19 @@ def garbage(text: str) -> str | None:
         return f"one token over and over: {word[:24]!r}"
     unit = re.fullmatch(r"(\S{1,24}?)\1{7,}\S{0,24}", said)
     return f"one token over and over: {unit[1]!r}" if unit else None
+
+
+def judge(text: str, verify: Verify) -> str | None:
+    """What is wrong with an answer, or None."""
+    if not text.strip():
+        return f"the answer is empty; a reasoning model may need more than {verify.max_tokens} tokens"
+    if wrong := garbage(text):
+        return f"the answer is garbage: {wrong}"
+    if verify.expect and not re.search(verify.expect, text):
+        return f"the answer does not match {verify.expect!r}: {text.strip()[:120]!r}"
+    return None
+
+
+def brief(verify: Verify) -> int | None:
+    """Tokens that are enough to judge an answer by; None where the playbook expects a text, and all are needed."""
+    return None if verify.expect else min(BRIEF_TOKENS, verify.max_tokens)

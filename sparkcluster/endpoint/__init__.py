@@ -1,0 +1,1 @@
+"""Where a group's API is, asking it, and judging the answer."""

@@ -1,0 +1,69 @@
+"""Where each group's API is, from a plan document, a recorded release or a launcher document. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+API_KEY = "VLLM_API_KEY"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A group's API as its head reaches it, so that neither the user's network nor an open port is needed.
+
+    Attributes:
+        head: the node that is asked.
+        url: ends in ``/v1``.
+        model: name that requests carry.
+        key_file: file on the head that holds the API key; None without a key.
+    """
+
+    group: str
+    head: str
+    url: str
+    model: str
+    key_file: str | None
+
+
+def endpoints(plan: Mapping[str, Any]) -> dict[str, Endpoint]:
+    """The endpoint of every group of a plan document, as ``plan.as_json()`` or a record has it; by group."""
+    found = {}
+    for name, node in plan["nodes"].items():
+        if node.get("role") == "head":
+            rank = node["containers"][0]
+            keyed = API_KEY in node.get("secrets", ())
+            found[node["group"]] = Endpoint(
+                group=node["group"],
+                head=name,
+                url=_url(rank["launcher"]),
+                model=plan["model"],
+                key_file=rank.get("env_file") if keyed else None,
+            )
+    return found
+
+
+def of_launcher(launcher: Mapping[str, Any], *, group: str, head: str, model: str, key_file: str | None) -> Endpoint:
+    """The endpoint of a group without a record, from the launcher document of its head.
+
+    Args:
+        launcher: the document.
+        group: its name.
+        head: the node that has it.
+        model: its name where the command line does not say it.
+        key_file: file on the head that holds the API key.
+    """
+    served = _flag(launcher, "--served-model-name", model)
+    return Endpoint(group, head, _url(launcher), served, key_file)
+
+
+def _url(launcher: Mapping[str, Any]) -> str:
+    host = _flag(launcher, "--host", "127.0.0.1")
+    local = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared, not bound
+    return f"http://{local}:{_flag(launcher, '--port', '8000')}/v1"
+
+
+def _flag(launcher: Mapping[str, Any], name: str, default: str) -> str:
+    words = [str(word) for word in launcher.get("engine") or ()]
+    return words[words.index(name) + 1] if name in words[:-1] else default

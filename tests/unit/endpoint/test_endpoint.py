@@ -1,0 +1,101 @@
+"""A group's API: where it is, one streamed completion of it, and whether the answer is one."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.endpoint.ask import ask
+from sparkcluster.endpoint.find import Endpoint, endpoints, of_launcher
+from sparkcluster.endpoint.judge import brief, judge
+from sparkcluster.errors import CommandTimeout, HostLost
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.spec.playbook import Verify
+
+DONE = {"content": "12 * 17 is 204.", "reasoning": "", "finish_reason": "stop", "usage": {"completion_tokens": 9},
+        "ttft_s": 0.2, "total_s": 0.6, "status": 200}  # fmt: skip
+AT = Endpoint("default", "alpha", "http://127.0.0.1:8000/v1", "m", None)
+
+
+def plan(*engine, secrets=(), env_file=None):
+    containers = [{"launcher": {"engine": list(engine)}, "env_file": env_file}]
+    head = {"group": "g0", "role": "head", "secrets": list(secrets), "containers": containers}
+    return {"model": "m", "nodes": {"alpha": head, "beta": {**head, "role": "worker"}}}
+
+
+@pytest.mark.parametrize(
+    ("engine", "url"),
+    [
+        (("vllm", "serve", "m"), "http://127.0.0.1:8000/v1"),
+        (("vllm", "serve", "m", "--host", "0.0.0.0", "--port", "9000"), "http://127.0.0.1:9000/v1"),
+        (("vllm", "serve", "m", "--host", "192.168.177.11"), "http://192.168.177.11:8000/v1"),
+    ],
+)
+def test_the_head_reaches_its_api_where_it_listens(engine, url):
+    assert endpoints(plan(*engine)) == {"g0": Endpoint("g0", "alpha", url, "m", None)}
+    launched = of_launcher({"engine": list(engine)}, group="g0", head="alpha", model="m", key_file=None)
+    assert launched == Endpoint("g0", "alpha", url, "m", None)
+
+
+def test_the_key_file_is_that_of_the_head_where_the_api_has_a_key():
+    assert endpoints(plan("vllm", env_file="/r/secrets.env"))["g0"].key_file is None
+    keyed = plan("vllm", env_file="/r/secrets.env", secrets=["VLLM_API_KEY"])
+    assert endpoints(keyed)["g0"].key_file == "/r/secrets.env"
+
+
+@pytest.mark.parametrize(
+    ("lines", "ttft", "problem", "text"),
+    [
+        ([{"reasoning": "hm"}, {"done": {**DONE, "content": "", "reasoning": "hm"}}], True, None, "hm"),
+        ([{"done": {**DONE, "content": "", "tool_calls": [{"name": "f"}]}}], True, None, ""),
+        ([{"done": {**DONE, "content": "", "ttft_s": None}}], False, None, ""),
+        ([{"text": "one "}, {"error": {"kind": "timeout", "message": "late"}}], True, "timeout", "one "),
+        ([{"error": {"kind": "engine-dead", "message": "500"}}], False, "engine-dead", ""),
+        ([{"text": "one "}], True, "lost", "one "),
+        ([7], False, "malformed", ""),
+    ],
+)
+def test_life_is_the_first_token_of_any_field(lines, ttft, problem, text):
+    host = FakeHost("alpha").program("ask", lambda _: lines)
+    reply = ask(host, AT, Verify(), limit_s=5)
+    assert (reply.ttft_s is not None, reply.problem, reply.text) == (ttft, problem, text)
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"), [(CommandTimeout("no output for 20 s"), "timeout"), (HostLost("gone"), "unreachable")]
+)
+def test_a_node_that_cannot_be_asked_is_a_reply_too(error, problem):
+    def fail(_request):
+        raise error
+
+    reply = ask(FakeHost("alpha").program("ask", fail), AT, Verify(), limit_s=5)
+    assert (reply.problem, reply.message) == (problem, error.message)
+
+
+def test_speed_is_that_of_decoding_and_unknown_where_the_answer_came_in_one_piece():
+    at_once = {**DONE, "total_s": 0.2}
+    for done, speed in ((DONE, 20.0), (at_once, None)):
+        reply = ask(FakeHost("alpha").program("ask", {"done": done}), AT, Verify())
+        assert reply.tokens_per_s == (pytest.approx(speed) if speed else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("204", None),
+        ("It is 204.", None),
+        ("", "empty"),
+        ("42", "does not match '204'"),
+        ("!" * 32, "garbage"),
+        ("the " * 20, "garbage"),
+        ("204" * 16, "garbage"),
+    ],
+)
+def test_an_answer_is_judged_by_what_it_says(text, wrong):
+    found = judge(text, Verify(expect="204"))
+    assert found is None if wrong is None else wrong in found
+
+
+def test_a_brief_check_reads_as_much_as_shows_language_or_all_where_a_text_is_expected():
+    assert brief(Verify()) == 32
+    assert brief(Verify(max_tokens=8)) == 8
+    assert brief(Verify(expect="204")) is None
