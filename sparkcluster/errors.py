@@ -46,6 +46,9 @@ class SparkclusterError(Exception):
         node: name of the node it is about.
         step: what was under way, as ``stage image``.
         hint: what to type or do.
+
+    Attributes:
+        others: failures of other nodes in the same step.
     """
 
     exit_code = 1
@@ -58,6 +61,7 @@ class SparkclusterError(Exception):
         self.node = node
         self.step = step
         self.hint = hint
+        self.others: tuple[SparkclusterError, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -66,15 +70,16 @@ class SparkclusterError(Exception):
 
     def as_json(self) -> dict[str, Any]:
         """The error in the shape that other programs may rely on."""
-        return {
-            "error": {
-                "kind": self.kind,
-                "message": self.message,
-                "node": self.node,
-                "step": self.step,
-                "hint": self.hint,
-            }
+        error: dict[str, Any] = {
+            "kind": self.kind,
+            "message": self.message,
+            "node": self.node,
+            "step": self.step,
+            "hint": self.hint,
         }
+        if self.others:
+            error["others"] = [other.as_json()["error"] for other in self.others]
+        return {"error": error}
 
 
 class UsageError(SparkclusterError):

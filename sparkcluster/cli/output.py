@@ -143,6 +143,8 @@ def render_error(error: SparkclusterError) -> None:
     told = [remedy for finding in getattr(error, "findings", ()) for remedy in finding.remedy]
     if error.hint and error.hint not in told:
         note_labelled(label("hint", sys.stderr), typed(error.hint))
+    for other in error.others:
+        render_error(other)
 
 
 def render_finding(finding: Any) -> None:

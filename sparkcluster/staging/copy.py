@@ -13,6 +13,7 @@ from typing import Any
 from sparkcluster.errors import CommandTimeout, HostError, LeaseLost, StageError
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import stream
+from sparkcluster.staging.retries import RESUME
 
 # The relays speak every second and give each other up after 15 s without progress.
 _SILENT_S = 60
@@ -134,7 +135,7 @@ def ends(errand: Errand, node: str) -> Iterator[None]:
             f"{errand.step} on {error.node or node}: {error.message}",
             node=error.node or node,
             step=errand.step,
-            hint=error.hint or "run this again: it goes on where it stopped",
+            hint=error.hint or RESUME,
         ) from error
 
 
@@ -157,13 +158,12 @@ def _other_side(node: str, heard: Iterator[dict[str, Any]]) -> Failure | None:
 
 def explain(errand: Errand, failure: Failure, *, source: str = "", target: str = "", address: str = "") -> StageError:
     """A StageError that says what to type."""
-    again = "run this again: it goes on where it stopped"
     path = failure.text.rpartition(": ")[2]
     hints = {
         "disk": f"df -h   on {failure.node}",
         "permission": f"sudo chown -R $USER {path}   on {failure.node}",
         "docker": f"docker info   on {failure.node}",
-        "link": f"ping {address}   on {target}, and sudo ufw status   on both" if address else again,
+        "link": f"ping {address}   on {target}, and sudo ufw status   on both" if address else RESUME,
         "hash": f"check the disks of {source} and {target}",
         "source": f"sparkcluster stage INVENTORY weights --verify, after mending {failure.node}",
     }
@@ -173,5 +173,5 @@ def explain(errand: Errand, failure: Failure, *, source: str = "", target: str =
         f"{errand.step} on {failure.node}{between}: {words}{failure.text}",
         node=failure.node,
         step=errand.step,
-        hint=hints.get(failure.kind, again),
+        hint=hints.get(failure.kind, RESUME),
     )

@@ -16,6 +16,7 @@ from sparkcluster.staging import ray_wheel
 from sparkcluster.staging.copy import Errand, copy, ends
 from sparkcluster.staging.plan import Staging, address
 from sparkcluster.staging.ray_wheel import ARCHIVE, Parcel
+from sparkcluster.staging.retries import fan_out
 from sparkcluster.staging.run import Copied
 from sparkcluster.topology.model import Topology
 
@@ -89,7 +90,7 @@ class _Delivery:
     engine: EngineFacts
 
     def run(self, have: Sequence[str], targets: Sequence[str], obtain: Obtain) -> list[Copied]:
-        copied = []
+        copied: list[Copied] = []
         digest = None
         rest = list(targets)
         if not have:
@@ -98,7 +99,11 @@ class _Delivery:
             digest = parcel.sha256
             copied.append(self._send(parcel, first))
             have = [first]
-        copied += [self._relay(have[0], target) for target in rest]
+        relayed: dict[str, Copied] = {}
+        fan_out(
+            have[:1], rest, lambda source, target: relayed.update({target: self._relay(source, target)}), relay=False
+        )
+        copied += [relayed[target] for target in rest]
         for target in targets:
             self.progress(target, f"unpacking Ray {RAY_VERSION}")
         steps = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,11 +18,10 @@ from sparkcluster.node.containers import staged_as
 from sparkcluster.spec import Spec
 from sparkcluster.staging.copy import Errand, Failure, copy, ends, explain, follow
 from sparkcluster.staging.plan import Staging, What, address, missing, nowhere, room
+from sparkcluster.staging.retries import DOWNLOAD_NODES, RESUME, combined, fan_out
 from sparkcluster.topology.model import Topology
 
 Progress = Callable[[str, str], None]
-
-_TRIES = 2  # nodes that may try to download: where two cannot, a third rarely can
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -155,32 +153,37 @@ class _Run:
     # one download
 
     def _download(self, staging: Staging) -> Staging:
-        errors: list[StageError] = []
-        for node in staging.download[:_TRIES]:
+        errors: list[Exception] = []
+        for node in staging.download[:DOWNLOAD_NODES]:
             begin = time.monotonic()
             try:
                 moved = self._fetch(staging, node)
-            except RegistryAuth:
-                raise
-            except StageError as error:
+            except SparkclusterError as error:
                 errors.append(error)
+                if isinstance(error, RegistryAuth) or not isinstance(error, StageError):
+                    break
+                self.progress(node, error.message)
                 continue
             self.copied.append(Copied(staging.what, node, "download", moved, time.monotonic() - begin))
-            gathered = gather(self.fleet, self.spec, [node])
-            if node in gathered.errors:
-                raise gathered.errors[node]
-            self.facts.update(gathered.facts)
-            fresh = missing(self.facts, self.topology, self.spec, staging.what)
-            if not fresh.sources:
-                raise StageError(
-                    f"{staging.what} {staging.name} came to {node} and are not whole there",
-                    node=node,
-                    step=f"stage {staging.what}",
-                    hint="run this again: it goes on where it stopped",
-                )
-            room(self.facts, fresh, self.spec)
-            return fresh
-        raise errors[0]
+            return self._downloaded(staging, node)
+        raise combined(errors)
+
+    def _downloaded(self, staging: Staging, node: str) -> Staging:
+        """The staging that is left once ``node`` has it."""
+        gathered = gather(self.fleet, self.spec, [node])
+        if node in gathered.errors:
+            raise gathered.errors[node]
+        self.facts.update(gathered.facts)
+        fresh = missing(self.facts, self.topology, self.spec, staging.what)
+        if not fresh.sources:
+            raise StageError(
+                f"{staging.what} {staging.name} came to {node} and are not whole there",
+                node=node,
+                step=f"stage {staging.what}",
+                hint=RESUME,
+            )
+        room(self.facts, fresh, self.spec)
+        return fresh
 
     def _fetch(self, staging: Staging, node: str) -> int:
         model, own = self.spec.playbook.model, self.facts[node].image
@@ -227,42 +230,10 @@ class _Run:
     # from node to node
 
     def _fan_out(self, staging: Staging, sources: list[str], targets: list[str]) -> None:
-        """Every target copies from a source that is free; whoever is complete serves the next."""
-        free: queue.SimpleQueue[str] = queue.SimpleQueue()
-        for source in sources:
-            free.put(source)
+        """Copy to every target, and from there on."""
         if staging.what == "image":
-            self._images = {name: one for name in sources if isinstance(one := self.facts[name].image, Image)}
-        errors: dict[str, Exception] = {}
-        threads = [
-            threading.Thread(target=self._bring_one, args=(staging, target, free, errors), daemon=True)
-            for target in targets
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            for thread in threads:
-                while thread.is_alive():
-                    thread.join(1)
-        except BaseException:
-            self._stopped.set()
-            raise
-        ordered = [errors[target] for target in targets if target in errors]
-        if ordered:
-            raise next((error for error in ordered if not isinstance(error, SparkclusterError)), ordered[0])
-
-    def _bring_one(
-        self, staging: Staging, target: str, free: queue.SimpleQueue[str], errors: dict[str, Exception]
-    ) -> None:
-        source = free.get()  # one comes back from every copy, and each copy ends
-        try:
-            if not self._stopped.is_set():
-                self._copy(staging, source, target)
-                free.put(target)
-        except Exception as error:  # noqa: BLE001 - raised in the thread of the caller
-            errors[target] = error
-        finally:
-            free.put(source)
+            self._images = {name: image for name in sources if isinstance(image := self.facts[name].image, Image)}
+        fan_out(sources, targets, lambda source, target: self._copy(staging, source, target), self._stopped)
 
     def _copy(self, staging: Staging, source: str, target: str) -> None:
         begin = time.monotonic()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
 
+from sparkcluster.cli.output import render_error
 from sparkcluster.errors import LeaseLost, RegistryAuth, StageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.staging import run, stage
+from sparkcluster.staging import retries, run, stage
 from sparkcluster.topology.build import build
 
 IMAGE = {"reference": "vllm/vllm-openai:v0.18.0", "layers": ["sha256:layer"], "size_bytes": 2_500_000}
@@ -99,6 +101,62 @@ def test_every_node_is_tried_and_the_first_failure_is_told(world, model):
         world.stage(what=["weights"])
     assert (caught.value.node, caught.value.step) == ("b", "stage weights")
     assert tree(world.nodes["c"].hf_home) == tree(world.nodes["a"].hf_home)
+
+
+def test_each_node_that_fails_is_reported(world, model, capsys):
+    """Both nodes and both causes, with a hint each, for people and for programs."""
+    write, _, revision = model
+    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
+    for name in "bc":
+        blocked = world.nodes[name].hf_home
+        blocked.parent.mkdir()
+        blocked.write_text("a file where a directory should be")
+    with pytest.raises(StageError) as caught:
+        world.stage(what=["weights"])
+    error = caught.value
+    assert [each.node for each in (error, *error.others)] == ["b", "c"]
+    assert [each["node"] for each in error.as_json()["error"]["others"]] == ["c"]
+    render_error(error)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line[:26] for line in lines if line.startswith("error:")] == [
+        "error: stage weights on b:", "error: stage weights on c:",
+    ]  # fmt: skip
+
+
+def test_a_lost_lease_among_other_failures_is_what_is_raised(world, model, monkeypatch):
+    """Callers treat a lost lease apart; the other node's failure is reported with it."""
+    write, _, revision = model
+    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
+    failures = {
+        "b": StageError("stage weights on b: the disk is full", node="b"),
+        "c": LeaseLost("c refuses", node="c"),
+    }
+
+    def copy(self, staging, source, target):
+        raise failures[target]
+
+    monkeypatch.setattr(run._Run, "_copy", copy)
+    with pytest.raises(LeaseLost) as caught:
+        world.stage(what=["weights"])
+    assert caught.value.others == (failures["b"],)
+
+
+def test_each_failed_download_is_reported(world):
+    """The second node's cause differs from the first one's, and may be the one that can be mended."""
+    (world.nodes["a"].docker / "registry").write_text("manifest unknown")
+    (world.nodes["b"].docker / "registry").write_text("write /layer.tar: no space left on device")
+    with pytest.raises(StageError, match="manifest unknown") as caught:
+        world.stage(what=["image"])
+    assert [each.node for each in caught.value.others] == ["b"]
+    assert "the disk is full" in caught.value.others[0].message
+
+
+def test_a_login_that_the_second_node_lacks_does_not_hide_the_first_failure(world):
+    (world.nodes["a"].docker / "registry").write_text("manifest unknown")
+    (world.nodes["b"].docker / "registry").write_text("401 Unauthorized")
+    with pytest.raises(RegistryAuth) as caught:
+        world.stage(what=["image"])
+    assert [each.node for each in (caught.value, *caught.value.others)] == ["b", "a"]
 
 
 def test_verify_looks_at_nodes_that_seem_whole(world, model):
@@ -198,3 +256,19 @@ def test_a_node_without_python_says_so(world, model):
     world.nodes["b"].hf_home = "/nowhere"
     with pytest.raises(StageError, match=r"stage weights on b: "):
         world.stage(what=["weights"])
+
+
+@pytest.mark.parametrize(("attempts", "copied"), [(1, []), (2, ["b"])])
+def test_copies_are_attempted_as_often_as_the_limit_says(monkeypatch, attempts, copied):
+    monkeypatch.setattr(retries, "COPY_ATTEMPTS", attempts)
+    failures = [StageError("the connection broke", node="b")]
+    done = []
+
+    def copy(source, target):
+        if failures:
+            raise failures.pop()
+        done.append(target)
+
+    with pytest.raises(StageError) if attempts == 1 else contextlib.nullcontext():
+        retries.fan_out(["a"], ["b"], copy)
+    assert done == copied
