@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sparkcluster.hosts.fleet import Fleet
     from sparkcluster.spec import Spec
+    from sparkcluster.spec.inventory import Inventory
 
 
 def inventory_argument(parser: argparse.ArgumentParser, *, playbook: bool = True) -> None:
@@ -45,7 +46,18 @@ def load_spec(args: argparse.Namespace) -> Spec:
 
 
 def connect_fleet(spec: Spec) -> Fleet:
-    """All nodes of the inventory; nothing is connected before its first use."""
-    from sparkcluster.hosts.connect import connect
+    """All nodes of the inventory; each connects at its first use."""
+    return inventory_fleet(spec.inventory)
 
-    return connect(spec.inventory)
+
+def inventory_fleet(inventory: Inventory) -> Fleet:
+    """The same without a spec."""
+    from sparkcluster.hosts.connect import Address, connect
+    from sparkcluster.hosts.resolve import SshSettings
+
+    return connect(
+        {
+            node.label: Address(node.host, node.connection, SshSettings(**inventory.node_ssh(node).model_dump()))
+            for node in inventory.nodes
+        }
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.common import connect_fleet, inventory_argument, inventory_fleet, load_spec
 from sparkcluster.cli.output import emit_json
 from sparkcluster.cli.progress import reporter
 
@@ -17,7 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Stop and remove what ``up`` made."""
-    from sparkcluster.hosts.connect import connect
     from sparkcluster.release.down import down
 
     spec = load_spec(args)
@@ -26,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
             fleet,
             spec,
             report,
-            reach=lambda nodes: connect(spec.inventory.model_copy(update={"nodes": nodes})),
+            reach=lambda nodes: inventory_fleet(spec.inventory.model_copy(update={"nodes": nodes})),
         )
     if args.json or args.json_lines:
         emit_json(

@@ -1,60 +1,68 @@
-"""From the inventory to hosts: by SSH, or this machine itself."""
+"""From addresses to hosts: over SSH, or this machine itself."""
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import ipaddress
 import socket
-from collections.abc import Iterable
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from sparkcluster.errors import UsageError
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.local import LocalHost
-from sparkcluster.hosts.resolve import SshTarget, resolve
-from sparkcluster.spec.inventory import Inventory, Node
+from sparkcluster.hosts.resolve import SshSettings, SshTarget, resolve
 
 if TYPE_CHECKING:
     from sparkcluster.hosts.ssh import SshHost
 
 
-def connect(inventory: Inventory, names: Iterable[str] | None = None) -> Fleet:
-    """Hosts of all nodes, or of those called ``names``. Nothing is connected before its first use.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Address:
+    """How a node is reached.
+
+    Attributes:
+        host: name or address.
+        connection: ``ssh``, ``local`` (no SSH), or ``auto``: local if the address is this machine's.
+        ssh: settings for SSH.
+    """
+
+    host: str
+    connection: Literal["auto", "ssh", "local"] = "auto"
+    ssh: SshSettings = dataclasses.field(default_factory=SshSettings)
+
+
+def connect(nodes: Mapping[str, Address]) -> Fleet:
+    """A host for each of ``nodes``, by name. Each connects at its first use.
 
     Raises:
-        UsageError: a name is not in the inventory, or ssh_config makes no sense.
+        UsageError: ssh_config cannot be used.
     """
-    nodes = {node.label: node for node in inventory.nodes}
-    chosen = list(nodes) if names is None else list(names)
-    unknown = [name for name in chosen if name not in nodes]
-    if unknown:
-        raise UsageError(f"there is no node {unknown[0]} in the inventory", hint=f"it has {', '.join(nodes)}")
-    # ssh -G is a process per node: side by side
+    # ssh -G is a process per node: run them in parallel
     with ThreadPoolExecutor(max_workers=8) as pool:
-        found = pool.map(lambda name: _target(inventory, nodes[name]), chosen)
-        if any(_far(nodes[name]) for name in chosen):
+        found = pool.map(_target, nodes.values())
+        if any(_far(node) for node in nodes.values()):
             import sparkcluster.hosts.ssh  # noqa: F401 - which takes as long as those processes
-        targets = dict(zip(chosen, found, strict=True))
+        targets = dict(zip(nodes, found, strict=True))
     jumps: dict[SshTarget, SshHost] = {}
-    return Fleet({name: _host(name, targets[name], jumps) for name in chosen}, others=jumps.values())
+    return Fleet({name: _host(name, target, jumps) for name, target in targets.items()}, others=jumps.values())
 
 
-def _far(node: Node) -> bool:
+def _far(node: Address) -> bool:
     """Whether ``node`` is likely to be reached by SSH."""
     return node.connection != "local" and node.host not in {"localhost", "127.0.0.1", "::1"}
 
 
-def _target(inventory: Inventory, node: Node) -> SshTarget | None:
-    """How to get to ``node`` by SSH, or None where it is this machine."""
+def _target(node: Address) -> SshTarget | None:
+    """How to reach ``node`` by SSH, or None if it is this machine."""
     if node.connection == "local":
         return None
-    ssh = inventory.node_ssh(node)
-    target = resolve(node.host, ssh)
+    target = resolve(node.host, node.ssh)
     if node.connection == "ssh":
         return target
-    return None if is_here(target, explicit_port=ssh.port is not None) else target
+    return None if is_here(target, explicit_port=node.ssh.port is not None) else target
 
 
 def _host(name: str, target: SshTarget | None, jumps: dict[SshTarget, SshHost]) -> Host:

@@ -7,14 +7,29 @@ import getpass
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from sparkcluster.errors import UsageError
-from sparkcluster.spec.inventory import HostKeys, Ssh
 
 _JUMP = re.compile(
     r"^(?:(?P<user>[^@:\s]+)@)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[^-@:\s\[\]][^@:\s\[\]]*)(?::(?P<port>\d{1,5}))?$"
 )
+
+
+HostKeys = Literal["reject", "accept-new"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SshSettings:
+    """What the user sets for a node; None leaves it to ssh_config. The inventory's ``ssh`` documents the keys."""
+
+    user: str | None = None
+    port: int | None = None
+    identity: str | None = None
+    jump: str | None = None
+    known_hosts: str | None = None
+    host_keys: HostKeys = "reject"
+    connect_timeout_s: float = 10
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,7 +74,7 @@ class SshTarget:
         return f"{port}{self.user}@{self.host}"
 
 
-def resolve(host: str, ssh: Ssh) -> SshTarget:
+def resolve(host: str, ssh: SshSettings) -> SshTarget:
     """How ``host`` is reached: keys that ``ssh`` sets win over what ssh_config says.
 
     Raises:
@@ -68,7 +83,7 @@ def resolve(host: str, ssh: Ssh) -> SshTarget:
     return _resolve(host, ssh, hops=())
 
 
-def _resolve(host: str, ssh: Ssh, hops: tuple[str, ...]) -> SshTarget:
+def _resolve(host: str, ssh: SshSettings, hops: tuple[str, ...]) -> SshTarget:
     if len(hops) > 8:
         raise UsageError(f"ProxyJump goes in a circle: {' -> '.join(hops)}", hint="look at ~/.ssh/config")
     config = _ssh_config(host, ssh)
@@ -96,25 +111,19 @@ def _resolve(host: str, ssh: Ssh, hops: tuple[str, ...]) -> SshTarget:
     )
 
 
-def _jump(text: str, ssh: Ssh, hops: tuple[str, ...]) -> SshTarget:
+def _jump(text: str, ssh: SshSettings, hops: tuple[str, ...]) -> SshTarget:
     """The last hop of ``a,b,c``, reached through those before it."""
     *before, last = text.removeprefix("ssh://").split(",")
     match = _JUMP.match(last)
     if match is None:
         raise UsageError(f"a jump reads user@host:port, not {last!r}", hint="see jump in the inventory's ssh section")
-    own: dict[str, Any] = {
-        "user": match["user"],
-        "port": int(match["port"]) if match["port"] else None,
-        "identity": ssh.identity,
-        "known_hosts": ssh.known_hosts,
-        "host_keys": ssh.host_keys,
-        "connect_timeout_s": ssh.connect_timeout_s,
-        "jump": ",".join(before) or None,
-    }
-    return _resolve(match["host"].strip("[]"), Ssh.model_construct(**own), hops)
+    settings = dataclasses.replace(
+        ssh, user=match["user"], port=int(match["port"]) if match["port"] else None, jump=",".join(before) or None
+    )
+    return _resolve(match["host"].strip("[]"), settings, hops)
 
 
-def _ssh_config(host: str, ssh: Ssh) -> dict[str, list[str]]:
+def _ssh_config(host: str, ssh: SshSettings) -> dict[str, list[str]]:
     """What ssh_config says of ``host``, keys in lower case, one value per line of it."""
     argv = ["ssh", "-G"]
     argv += ["-p", str(ssh.port)] if ssh.port else []

@@ -159,3 +159,16 @@ def start_ticks(pid: int) -> int | None:
     except (OSError, ValueError):
         return None
     return None if fields[0] == "Z" else int(fields[19])
+
+
+def staged_as(reference: str) -> str:
+    """Name that a copy of an image gets: Docker tags nothing with a digest, so that becomes a tag of its own.
+
+    ``docker load`` loses the digests of a repository (moby#22011), so the reference itself would not be found.
+    """
+    name, at, digest = reference.partition("@")
+    if not at:
+        return reference
+    repository, colon, tag = name.rpartition(":")
+    repository = repository if colon and "/" not in tag else name
+    return "%s:%s" % (repository, digest.replace(":", "-"))

@@ -8,6 +8,7 @@ import re
 import zlib
 from typing import Any, Dict, List, Optional, Set, Tuple
 
+from sparkcluster.node.common import staged_as
 from sparkcluster.node.machine import Machine, Unreadable, quoted
 
 LABEL = "io.sparkcluster.cluster"
@@ -126,19 +127,6 @@ def config_sum(config: Dict[str, Any]) -> str:
     """A checksum of what a container of the image starts with, values of variables included, which stay here."""
     parts = [sorted(config.get("Env") or [])] + [config.get(key) or "" for key in _STARTS_WITH]
     return "%08x" % zlib.crc32(json.dumps(parts).encode())
-
-
-def staged_as(reference: str) -> str:
-    """Name that a copy of an image gets: Docker tags nothing with a digest, so that becomes a tag of its own.
-
-    ``docker load`` loses the digests of a repository (moby#22011), so the reference itself would not be found.
-    """
-    name, at, digest = reference.partition("@")
-    if not at:
-        return reference
-    repository, colon, tag = name.rpartition(":")
-    repository = repository if colon and "/" not in tag else name
-    return "%s:%s" % (repository, digest.replace(":", "-"))
 
 
 def inside_path(state_dir: str, image_id: str) -> str:

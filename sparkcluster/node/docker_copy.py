@@ -10,6 +10,7 @@ import time
 from typing import Any, BinaryIO, Callable, Dict, List, Tuple
 
 from sparkcluster.node import wire
+from sparkcluster.node.common import staged_as
 from sparkcluster.node.wire import Failed, Pace, Wire
 
 Request = Dict[str, Any]
@@ -54,7 +55,7 @@ def send(request: Request, line: Wire, check: Callable[[], None]) -> dict[str, A
 
 def receive(request: Request, line: Wire, check: Callable[[], None]) -> dict[str, Any]:
     """Load what comes, name it, and make sure that it is the image that was asked for."""
-    image_id, reference = request["image_id"], request["reference"]
+    image_id = request["image_id"]
     pace = Pace(int(request.get("size") or 0), check)
     there = inspect(image_id)
     line.send_line({"has": there is not None})
@@ -67,7 +68,7 @@ def receive(request: Request, line: Wire, check: Callable[[], None]) -> dict[str
     if there[0] != request["image_id"] and there[1] != request.get("layers"):
         raise Failed("docker", "%s arrived in place of %s" % (there[0], request["image_id"]))
     check()
-    code, output = _run(["docker", "tag", there[0], reference])
+    code, output = _run(["docker", "tag", there[0], staged_as(request["reference"])])
     if code:
         raise Failed("docker", "docker tag: %s" % output)
     return {"bytes": pace.done, "image_id": there[0]}

@@ -14,7 +14,6 @@ from sparkcluster.facts.model import Facts, Image, Weights
 from sparkcluster.gather import gather
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import stream
-from sparkcluster.node.containers import staged_as
 from sparkcluster.spec import Spec
 from sparkcluster.staging.copy import Errand, Failure, copy, ends, explain, follow
 from sparkcluster.staging.plan import Staging, What, address, missing, nowhere, room
@@ -270,7 +269,7 @@ class _Run:
         request: dict[str, Any] = {
             "what": "image",
             "image_id": image.id,
-            "reference": staged_as(self.spec.playbook.image or ""),
+            "reference": self.spec.playbook.image or "",
             "layers": list(image.layers),
             "size": image.size_bytes,
         }

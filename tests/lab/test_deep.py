@@ -10,13 +10,13 @@ import time
 import pytest
 
 from sparkcluster.checks import Context, run_stage
+from sparkcluster.cli.common import connect_fleet
 from sparkcluster.diagnose.conversation import Conversation
 from sparkcluster.diagnose.deep import deep
 from sparkcluster.diagnose.hashes import hashes
 from sparkcluster.diagnose.reach import reach
 from sparkcluster.diagnose.schedule import Options
 from sparkcluster.gather import gather
-from sparkcluster.hosts.connect import connect
 from sparkcluster.release.lease import Lease
 from sparkcluster.report import Silent
 from sparkcluster.spec.load import load
@@ -55,7 +55,7 @@ class Looked:
 @contextlib.contextmanager
 def looking(lab, inventory=None):
     spec = load(inventory or lab.inventory)
-    with connect(spec.inventory) as fleet:
+    with connect_fleet(spec) as fleet:
         yield Looked(fleet, spec)
 
 

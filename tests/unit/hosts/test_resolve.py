@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from sparkcluster.cli.common import inventory_fleet
 from sparkcluster.errors import UsageError
 from sparkcluster.hosts import connect as connecting
-from sparkcluster.hosts.connect import connect, is_here
+from sparkcluster.hosts.connect import is_here
 from sparkcluster.hosts.local import LocalHost
-from sparkcluster.hosts.resolve import SshTarget, resolve
+from sparkcluster.hosts.resolve import SshSettings, SshTarget, resolve
 from sparkcluster.hosts.ssh import SshHost
-from sparkcluster.spec.inventory import Inventory, Ssh
+from sparkcluster.spec.inventory import Inventory
 
 ME = getpass.getuser()
 
@@ -41,13 +42,13 @@ def test_ssh_config_says_how_and_the_inventory_wins(monkeypatch, tmp_path):
         spark="hostname 10.0.0.7\nuser nvidia\nport 2222\nidentityfile ~/.ssh/a\nidentityfile %d/b\nidentitiesonly yes\n"
         "userknownhostsfile ~/.ssh/kh ~/.ssh/kh2\nglobalknownhostsfile /etc/ssh/ssh_known_hosts\nhostkeyalias lab",
     )
-    target = resolve("spark", Ssh())
+    target = resolve("spark", SshSettings())
     home = Path.home()
     assert (target.host, target.user, target.port, target.key_name) == ("10.0.0.7", "nvidia", 2222, "[lab]:2222")
     assert target.identities == (home / ".ssh/a", home / "b")
     assert target.identities_only
     assert target.known_hosts == (home / ".ssh/kh", home / ".ssh/kh2", Path("/etc/ssh/ssh_known_hosts"))
-    own = resolve("spark", Ssh(user="me", port=22, identity="~/k", known_hosts="/kh", host_keys="accept-new"))
+    own = resolve("spark", SshSettings(user="me", port=22, identity="~/k", known_hosts="/kh", host_keys="accept-new"))
     assert (own.user, own.port, own.key_name, own.identity, own.host_keys) == (
         "me",
         22,
@@ -61,34 +62,34 @@ def test_ssh_config_says_how_and_the_inventory_wins(monkeypatch, tmp_path):
 
 def test_jumps_come_from_ssh_config_or_the_inventory_in_their_order(monkeypatch, tmp_path):
     answers(monkeypatch, tmp_path, spark="hostname 10.0.0.7\nproxyjump admin@gate:2200,inner", gate="hostname 1.2.3.4")
-    inner = resolve("spark", Ssh(identity="/k", host_keys="accept-new")).jump
+    inner = resolve("spark", SshSettings(identity="/k", host_keys="accept-new")).jump
     assert (inner.host, inner.host_keys, inner.identity) == ("inner", "accept-new", Path("/k"))
     assert (inner.jump.host, inner.jump.user, inner.jump.port, inner.jump.jump) == ("1.2.3.4", "admin", 2200, None)
-    assert resolve("spark", Ssh(jump="other")).jump.host == "other"
+    assert resolve("spark", SshSettings(jump="other")).jump.host == "other"
 
 
 @pytest.mark.parametrize("jump", ["-oProxyCommand=x", "u@h:p", "@h", "h:"])
 def test_a_jump_that_makes_no_sense_is_the_users_mistake(monkeypatch, tmp_path, jump):
     answers(monkeypatch, tmp_path, spark=f"hostname spark\nproxyjump {jump}")
     with pytest.raises(UsageError, match="a jump reads user@host:port"):
-        resolve("spark", Ssh())
+        resolve("spark", SshSettings())
 
 
 def test_a_jump_in_a_circle_ends(monkeypatch, tmp_path):
     answers(monkeypatch, tmp_path, a="hostname a\nproxyjump b", b="hostname b\nproxyjump a")
     with pytest.raises(UsageError, match="in a circle: a -> b"):
-        resolve("a", Ssh())
+        resolve("a", SshSettings())
 
 
 def test_an_ssh_config_that_ssh_refuses_is_told_in_its_words(monkeypatch, tmp_path):
     answers(monkeypatch, tmp_path)
     with pytest.raises(UsageError, match="cannot be used for bad: config: line 3: Bad option"):
-        resolve("bad", Ssh())
+        resolve("bad", SshSettings())
 
 
 def test_a_proxy_command_has_its_words_filled_in(monkeypatch, tmp_path):
     answers(monkeypatch, tmp_path, spark="hostname h\nuser u\nport 5\nproxycommand nc %h %p %r %n 100%%")
-    assert resolve("spark", Ssh()).proxy_command == "nc h 5 u spark 100%"
+    assert resolve("spark", SshSettings()).proxy_command == "nc h 5 u spark 100%"
 
 
 def test_without_ssh_its_config_is_read_all_the_same(monkeypatch, tmp_path):
@@ -96,14 +97,14 @@ def test_without_ssh_its_config_is_read_all_the_same(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "config").write_text("Host spark\n  HostName 10.0.0.9\n  Port 2022\n  ProxyJump gate\n")
-    target = resolve("spark", Ssh())
+    target = resolve("spark", SshSettings())
     assert (target.host, target.port, target.jump.host, target.user) == ("10.0.0.9", 2022, "gate", ME)
     assert target.known_hosts[0] == tmp_path / ".ssh" / "known_hosts"
 
 
 @pytest.mark.skipif(not shutil.which("ssh"), reason="no ssh: sudo apt-get install openssh-client")
 def test_the_real_ssh_is_understood():
-    target = resolve("spark-that-is-nowhere", Ssh(user="me", port=2022))
+    target = resolve("spark-that-is-nowhere", SshSettings(user="me", port=2022))
     assert (target.host, target.user, target.port) == ("spark-that-is-nowhere", "me", 2022)
     assert target.known_hosts
 
@@ -143,7 +144,7 @@ def inventory(*nodes, **more) -> Inventory:
 
 
 def test_connecting_makes_hosts_in_the_inventorys_order_and_shares_a_jump():
-    fleet = connect(
+    fleet = inventory_fleet(
         inventory(
             {"host": "192.0.2.9", "name": "b", "connection": "ssh"},
             {"host": "192.0.2.8", "name": "a", "connection": "ssh"},
@@ -160,11 +161,5 @@ def test_connecting_makes_hosts_in_the_inventorys_order_and_shares_a_jump():
 
 def test_local_asks_no_ssh_at_all(monkeypatch, tmp_path):
     answers(monkeypatch, tmp_path)
-    assert isinstance(connect(inventory({"host": "spark", "connection": "local"}))["spark"], LocalHost)
+    assert isinstance(inventory_fleet(inventory({"host": "spark", "connection": "local"}))["spark"], LocalHost)
     assert not (tmp_path / "asked").exists()
-
-
-def test_a_name_that_is_not_in_the_inventory_is_the_users_mistake():
-    with pytest.raises(UsageError, match="no node x") as caught:
-        connect(inventory({"host": "spark", "connection": "local"}), ["x"])
-    assert caught.value.hint == "it has spark"

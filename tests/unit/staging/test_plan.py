@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.errors import StageError
-from sparkcluster.node.containers import staged_as
+from sparkcluster.node.common import staged_as
 from sparkcluster.staging.plan import address, missing, room
 from sparkcluster.staging.run import registry_of
 from sparkcluster.topology.build import build
