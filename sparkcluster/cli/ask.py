@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Stream one completion to stdout and its speed to stderr."""
-    from sparkcluster.release.asking import ask
+    from sparkcluster.inspect.ask import ask
 
     if not args.prompt.strip():
         from sparkcluster.errors import UsageError

@@ -13,7 +13,7 @@ from sparkcluster.cli.output import emit_json, in_colour, note, say
 from sparkcluster.cli.progress import reporter
 
 if TYPE_CHECKING:
-    from sparkcluster.release.doctor import Diagnosis
+    from sparkcluster.inspect.doctor import Diagnosis
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +37,8 @@ def seconds(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Say what ails the cluster; exit 1 where something does."""
-    from sparkcluster.release import bundle
-    from sparkcluster.release.doctor import Options, doctor
+    from sparkcluster.inspect import bundle
+    from sparkcluster.inspect.doctor import Options, doctor
 
     spec = load_spec(args)
     if args.bundle:

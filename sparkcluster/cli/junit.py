@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
     from sparkcluster.findings import Finding
-    from sparkcluster.release.preflight import Preflight
+    from sparkcluster.inspect.preflight import Preflight
 
 
 def check_path(path: Path) -> None:

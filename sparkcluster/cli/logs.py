@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the log of one or all nodes, each line after its node's name."""
     from sparkcluster.errors import UsageError
-    from sparkcluster.release.logs import follow
+    from sparkcluster.inspect.logs import follow
     from sparkcluster.report import count
 
     if args.json and args.follow:

@@ -20,7 +20,8 @@ def run(args: argparse.Namespace) -> int:
     """Show what ``up`` would do; exit 1 where a finding would stop it."""
     from sparkcluster.errors import FoundErrors
     from sparkcluster.findings import has_errors
-    from sparkcluster.release.cluster import look
+    from sparkcluster.inspect.cluster import look
+    from sparkcluster.release.states import state_of
     from sparkcluster.report import count
     from sparkcluster.spec import Spec
 
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
             note(f"{finding.severity}: {finding.code} {finding.node or ''}: {finding.summary}")
         if view.plan is None:
             note(f"provisional: what {plan.image} needs is known once every node has it (sparkcluster stage)")
-        note(f"state now: {view.state.value}")
+        note(f"state now: {state_of(view).value}")
     return 1 if has_errors(view.findings) else 0
 
 

@@ -14,7 +14,7 @@ from sparkcluster.cli.progress import reporter
 
 if TYPE_CHECKING:
     from sparkcluster.facts.measured import Measured
-    from sparkcluster.release.preflight import Preflight
+    from sparkcluster.inspect.preflight import Preflight
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,13 +41,13 @@ def run(args: argparse.Namespace) -> int:
         junit.check_path(args.junit)
     ignored = _codes(args.ignore)
     with connect_fleet(spec) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
-        from sparkcluster.probing import begin
+        from sparkcluster.probing.start import begin
 
         # The threads that connect are to get their turn in the middle of the imports below.
         sys.setswitchinterval(0.0005)
         asked = begin(fleet, spec)
         # Only now, for the nodes take longer to answer than this takes.
-        from sparkcluster.release.preflight import Options, preflight
+        from sparkcluster.inspect.preflight import Options, preflight
 
         found = preflight(fleet, spec, Options(deep=args.deep, hashes=args.hash, ignore=ignored), report, asked)
     if args.junit:
@@ -63,7 +63,7 @@ def _codes(written: list[str]) -> tuple[str, ...]:
     """The codes to ignore, checked before anybody is asked anything."""
     if not written:
         return ()
-    from sparkcluster.release.preflight import check_codes
+    from sparkcluster.inspect.preflight import check_codes
 
     return check_codes(written)
 

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List what was deployed and verified, newest first."""
-    from sparkcluster.release.history import history
+    from sparkcluster.inspect.history import history
     from sparkcluster.report import count
 
     spec = load_spec(args)

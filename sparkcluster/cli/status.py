@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Tell what runs where; exit 0 only when every group answers."""
-    from sparkcluster.release.serving import status
+    from sparkcluster.inspect.status import status
     from sparkcluster.report import count
 
     spec = load_spec(args)

@@ -24,7 +24,7 @@ _NETWORK = (re.compile(r"Using network (\w+)"), re.compile(r"NET/(IB|Socket) ?: 
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Gathered:
+class AllGather:
     """What one rank came to: bus bandwidth in 10^9 bytes per second, or why there is none.
 
     Attributes:
@@ -106,10 +106,10 @@ def command(spec: Spec, facts: Facts, group: Group, member: Member, *, size_byte
 
 def program() -> str:
     """Source of what runs inside."""
-    return (importlib.resources.files("sparkcluster.node") / "gather.py").read_text()
+    return (importlib.resources.files("sparkcluster.node") / "all_gather.py").read_text()
 
 
-def read(output: str, exit_code: int | None) -> Gathered:
+def read(output: str, exit_code: int | None) -> AllGather:
     """What a rank's output says."""
     network = next((found[1] for one in _NETWORK if (found := one.search(output)) is not None), None)
     said = next((line for line in output.splitlines() if line.startswith(_MARK)), None)
@@ -120,13 +120,13 @@ def read(output: str, exit_code: int | None) -> Gathered:
     if isinstance(document, dict) and isinstance(document.get("bus_gb_s"), int | float):
         backend = str(document.get("backend"))
         over = "Gloo" if backend == "gloo" else f"NCCL over {network or 'an unknown network'}"
-        return Gathered(float(document["bus_gb_s"]), over)
+        return AllGather(float(document["bus_gb_s"]), over)
     over = f"NCCL over {network}" if network else "NCCL"
     if isinstance(document, dict) and "no_torch" in document:
-        return Gathered(None, over, str(document["no_torch"]), torch=False)
+        return AllGather(None, over, str(document["no_torch"]), torch=False)
     if isinstance(document, dict) and "failed" in document:
-        return Gathered(None, over, str(document["failed"]))
+        return AllGather(None, over, str(document["failed"]))
     if exit_code is None:
-        return Gathered(None, over, f"it did not end within {LIMIT_S} s and was stopped")
+        return AllGather(None, over, f"it did not end within {LIMIT_S} s and was stopped")
     last = [line.strip() for line in output.splitlines() if line.strip()]
-    return Gathered(None, over, f"exit code {exit_code}: {last[-1] if last else 'no output'}")
+    return AllGather(None, over, f"exit code {exit_code}: {last[-1] if last else 'no output'}")

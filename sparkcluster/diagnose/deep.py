@@ -289,7 +289,7 @@ class _Run:
     def _measure_group(self, group: Group, epoch: int) -> None:
         names = tuple(member.name for member in group.members)
         inventory = self.spec.inventory
-        found: dict[str, collective.Gathered] = {}
+        found: dict[str, collective.AllGather] = {}
 
         def rank(member: Member) -> Callable[[], None]:
             request = {
@@ -308,7 +308,7 @@ class _Run:
                     done = self._single(self.fleet[member.name], request, collective.LIMIT_S + _SPARE_S)
                     found[member.name] = collective.read(done["output"], done["exit"])
                 except (_NoResult, SparkclusterError) as error:
-                    found[member.name] = collective.Gathered(None, "NCCL", str(error))
+                    found[member.name] = collective.AllGather(None, "NCCL", str(error))
 
             return measure
 

@@ -7,14 +7,13 @@ from collections.abc import Callable
 
 from sparkcluster.errors import CommandFailed, SparkclusterError
 from sparkcluster.facts.model import Rank
-from sparkcluster.gather import gather
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch import group as launching
-from sparkcluster.release.cluster import operator
-from sparkcluster.release.lease import Lease
-from sparkcluster.release.records import holding, newest, unreadable
+from sparkcluster.plan.records import holding, newest, unreadable
+from sparkcluster.probing.collect import collect_facts
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer
+from sparkcluster.runtime.lease import Lease, operator
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import Node, Ssh
 
@@ -65,14 +64,14 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
         LeaseHeld: another operator is at it.
     """
     report.step("probe", count(len(fleet.hosts), "node"))
-    gathered = gather(fleet, spec)
-    known = newest(gathered.facts.values())
+    collected = collect_facts(fleet, spec)
+    known = newest(collected.facts.values())
     former = former_nodes(spec, known.record if known else {})
-    facts, errors = dict(gathered.facts), dict(gathered.errors)
+    facts, errors = dict(collected.facts), dict(collected.errors)
     if former:
         report.note(f"also on {', '.join(node.label for node in former)}, which the last release used")
         fleet = fleet.joined(reach(former))
-        more = gather(fleet, spec, [node.label for node in former])
+        more = collect_facts(fleet, spec, [node.label for node in former])
         facts |= more.facts
         errors |= more.errors
     ranks: dict[str, tuple[Rank, ...]] = {}
@@ -84,7 +83,7 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
             fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operator=operator()
         ).acquire(list(facts)) as lease:
             # What was seen before the lease was ours may have changed since.
-            now = gather(fleet, spec, list(facts))
+            now = collect_facts(fleet, spec, list(facts))
             left |= now.errors
             left |= {
                 name: CommandFailed(why, node=name, hint=f"on {name}: systemctl status docker")

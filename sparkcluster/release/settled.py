@@ -10,11 +10,11 @@ from sparkcluster.endpoint.judge import brief, judge
 from sparkcluster.errors import NotServing, SparkclusterError
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect.cluster import View
+from sparkcluster.inspect.status import ask_recorded
 from sparkcluster.plan.diff import difference
 from sparkcluster.plan.model import Plan
-from sparkcluster.release.cluster import View
-from sparkcluster.release.serving import ask_recorded
-from sparkcluster.release.states import TABLE, Action, State
+from sparkcluster.release.states import TABLE, Action, State, state_of
 from sparkcluster.report import Report
 from sparkcluster.spec import Spec
 
@@ -44,12 +44,12 @@ def settled(fleet: Fleet, view: View, report: Report) -> dict[str, Reply] | None
         OtherPlan: it serves, and answers, another one.
         FoundErrors, PlanError: it serves, and what ``up`` would deploy cannot even be planned.
     """
-    action, _ = TABLE[view.state]
+    action, _ = TABLE[state_of(view)]
     if action is Action.ASK:
         _, plan = view.ready()
         report.step("verify", "asking whether it still answers")
         return healthy(fleet, view.spec, plan, report)
-    if view.state is State.OTHER and view.newest is not None:
+    if state_of(view) is State.OTHER and view.newest is not None:
         recorded = view.newest.record
         # A head that the inventory has lost cannot be asked, and nothing says that it does not serve.
         asked = all(endpoint.head in fleet.hosts for endpoint in endpoints(recorded["plan"]).values())

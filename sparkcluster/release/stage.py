@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from sparkcluster.errors import FoundErrors, PlanError, StageError
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect.cluster import View, look
 from sparkcluster.release import ray
-from sparkcluster.release.cluster import View, look, operator
-from sparkcluster.release.lease import Lease
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer
+from sparkcluster.runtime.lease import Lease, operator
 from sparkcluster.spec import Spec
 from sparkcluster.staging import StageReport
 from sparkcluster.staging import ray as ray_staging
@@ -56,8 +56,8 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
 
 def _look(fleet: Fleet, spec: Spec) -> View:
     view = look(fleet, spec)
-    if view.gathered.errors:
-        raise FoundErrors(view.gathered.findings())
+    if view.collected.errors:
+        raise FoundErrors(view.collected.findings())
     return view
 
 

@@ -19,8 +19,9 @@ from __future__ import annotations
 import enum
 
 from sparkcluster.facts.model import ReleaseFact
+from sparkcluster.inspect.cluster import View
 from sparkcluster.plan.model import Plan
-from sparkcluster.release.records import Holding
+from sparkcluster.plan.records import Holding
 
 
 class State(enum.Enum):
@@ -73,6 +74,11 @@ def state(plan: Plan | None, held: Holding, newest: ReleaseFact | None) -> State
     if newest is not None and not same and held.hashes() == {newest.plan_hash} and complete(newest, held):
         return State.OTHER
     return State.REMAINS
+
+
+def state_of(view: View) -> State:
+    """The state of the cluster that ``view`` shows."""
+    return state(view.plan, view.held, view.newest)
 
 
 def complete(release: ReleaseFact, held: Holding) -> bool:

@@ -8,13 +8,13 @@ import time
 from sparkcluster.errors import FoundErrors
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.release import secrets
-from sparkcluster.release.cluster import View, look, operator
-from sparkcluster.release.lease import Lease
+from sparkcluster.inspect.cluster import View, look
 from sparkcluster.release.settled import OtherPlan, settled
-from sparkcluster.release.states import TABLE, Action
+from sparkcluster.release.states import TABLE, Action, state_of
 from sparkcluster.release.walk import Options, Walk, stop_before_staging
 from sparkcluster.report import Report, count
+from sparkcluster.runtime import secrets
+from sparkcluster.runtime.lease import Lease, operator
 from sparkcluster.spec import Spec
 
 
@@ -46,7 +46,7 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
     began = time.monotonic()
     report.step("probe", count(len(fleet.hosts), "node"))
     view = look(fleet, spec)
-    if view.gathered.errors:
+    if view.collected.errors:
         # Not asked first: an engine that has lost a node may keep whoever asks it waiting.
         raise FoundErrors(view.findings)
     answers = settled(fleet, view, report)
@@ -54,7 +54,7 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
         number = view.held.release() or 0
         return Up(view, changed=False, release=number, answers=answers, seconds=time.monotonic() - began)
     secrets.check(spec)
-    if TABLE[view.state][0] is Action.START:
+    if TABLE[state_of(view)][0] is Action.START:
         # Not even a lease is taken for what would stop anyway.
         stop_before_staging(view)
     with Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operator=operator()).acquire(

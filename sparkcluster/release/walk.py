@@ -12,16 +12,17 @@ from sparkcluster.facts.running import Reply
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import standalone
+from sparkcluster.inspect.cluster import View, look
+from sparkcluster.inspect.preflight import between
 from sparkcluster.launch import group as launching
 from sparkcluster.launch import last_words
-from sparkcluster.release import ray, secrets
-from sparkcluster.release.cluster import View, look, operator
-from sparkcluster.release.preflight import between
-from sparkcluster.release.records import KEEP, Holding, record
+from sparkcluster.plan.records import KEEP, Holding, record
+from sparkcluster.release import ray
 from sparkcluster.release.settled import healthy, settled
-from sparkcluster.release.states import TABLE, Action, State
+from sparkcluster.release.states import TABLE, Action, State, state_of
 from sparkcluster.report import Report
-from sparkcluster.runtime import Changer, start_steps
+from sparkcluster.runtime import Changer, secrets, start_steps
+from sparkcluster.runtime.lease import operator
 from sparkcluster.runtime.ranks import KILL_GRACE_S
 from sparkcluster.spec import Spec
 from sparkcluster.staging import stage
@@ -107,7 +108,7 @@ class Walk:
         """Walk until the state is SERVING; answers by group."""
         cleaned = False
         while True:
-            found = self.view.state
+            found = state_of(self.view)
             action, _ = TABLE[found]
             if action is Action.ASK:
                 answers = healthy(self.fleet, self.spec, self.view.ready()[1], self.report)

@@ -11,9 +11,9 @@ from typing import Any
 
 from sparkcluster.errors import RegistryAuth, SparkclusterError, StageError
 from sparkcluster.facts.model import Facts, Image, Weights
-from sparkcluster.gather import gather
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import stream
+from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
 from sparkcluster.staging.copy import Errand, Failure, copy, ends, explain, follow
 from sparkcluster.staging.plan import Staging, What, address, missing, nowhere, room
@@ -169,10 +169,10 @@ class _Run:
 
     def _downloaded(self, staging: Staging, node: str) -> Staging:
         """The staging that is left once ``node`` has it."""
-        gathered = gather(self.fleet, self.spec, [node])
-        if node in gathered.errors:
-            raise gathered.errors[node]
-        self.facts.update(gathered.facts)
+        collected = collect_facts(self.fleet, self.spec, [node])
+        if node in collected.errors:
+            raise collected.errors[node]
+        self.facts.update(collected.facts)
         fresh = missing(self.facts, self.topology, self.spec, staging.what)
         if not fresh.sources:
             raise StageError(

@@ -16,9 +16,9 @@ from sparkcluster.diagnose.deep import deep
 from sparkcluster.diagnose.hashes import hashes
 from sparkcluster.diagnose.reach import reach
 from sparkcluster.diagnose.schedule import Options
-from sparkcluster.gather import gather
-from sparkcluster.release.lease import Lease
+from sparkcluster.probing.collect import collect_facts
 from sparkcluster.report import Silent
+from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec.load import load
 from sparkcluster.topology.build import build
 
@@ -31,7 +31,7 @@ class Looked:
     def __init__(self, fleet, spec):
         self.fleet = fleet
         self.spec = spec
-        self.facts = gather(fleet, spec).facts
+        self.facts = collect_facts(fleet, spec).facts
         self.topology = build(spec, self.facts)
 
     def reached(self):

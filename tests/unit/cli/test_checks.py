@@ -13,7 +13,7 @@ from sparkcluster.cli import checks
 from sparkcluster.cli.main import guarded
 from sparkcluster.cli.parser import Parser
 from sparkcluster.errors import UsageError
-from sparkcluster.gather import CODES
+from sparkcluster.probing.collect import CODES
 
 
 def run(*words):

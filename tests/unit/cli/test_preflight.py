@@ -195,7 +195,7 @@ def test_an_encoding_without_lines_gets_ascii(asked, capsys, monkeypatch):
 
 
 def test_an_interrupt_is_one_line_and_130(asked, capsys, monkeypatch):
-    from sparkcluster.release import preflight as engine
+    from sparkcluster.inspect import preflight as engine
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt

@@ -12,7 +12,7 @@ from sparkcluster import topology
 from sparkcluster.diagnose import collective
 from sparkcluster.facts import Unread
 from sparkcluster.facts.model import Rank
-from sparkcluster.node import gather
+from sparkcluster.node import all_gather
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_the_container_is_like_the_rank_that_would_run_there(two):
     assert "io.sparkcluster.measure=atlas" in line
     assert "io.sparkcluster.cluster" not in line, "it must not count as a rank"
     assert argv[-5:-2] == ["/usr/bin/python3", two.facts["beta"].image.id, "-c"]
-    assert compile(argv[-2], "gather.py", "exec")
+    assert compile(argv[-2], "all_gather.py", "exec")
     request = json.loads(argv[-1])
     assert request["bytes"] == 256 << 20
     assert (request["rank"], request["world"], request["address"]) == (1, 2, "127.0.77.11")
@@ -112,5 +112,5 @@ def test_no_output_makes_a_traceback(text, code):
 
 
 def test_bus_bandwidth_is_what_every_rank_receives():
-    assert gather.bus_gb_s(16 * 10**9, 2, 0.4) == pytest.approx(20.0)
-    assert gather.bus_gb_s(16 * 10**9, 4, 0.4) == pytest.approx(30.0)
+    assert all_gather.bus_gb_s(16 * 10**9, 2, 0.4) == pytest.approx(20.0)
+    assert all_gather.bus_gb_s(16 * 10**9, 4, 0.4) == pytest.approx(30.0)

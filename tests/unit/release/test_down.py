@@ -7,8 +7,8 @@ import pytest
 from sparkcluster.errors import HostTimeout, LeaseHeld
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.plan.records import record
 from sparkcluster.release.down import Left, down, former_nodes
-from sparkcluster.release.records import record
 from sparkcluster.report import Silent
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.errors import StageError
-from sparkcluster.gather import Gathered
+from sparkcluster.inspect.cluster import assess
 from sparkcluster.plan.image import ray_name
+from sparkcluster.probing.collect import Collected
 from sparkcluster.release import ray
-from sparkcluster.release.cluster import assess
 
 TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
 INSIDE = {"python": "/usr/bin/python3", "python_version": "3.12.3", "platform": "manylinux_2_39_aarch64",
@@ -26,7 +26,7 @@ def view(spark, cluster):
             for place, name in enumerate(TWO, 11)
         }
         spec = cluster(TWO, playbook={"executor": executor})
-        return assess(spec, Gathered(facts, {}), facts, bring_ray=bring_ray)
+        return assess(spec, Collected(facts, {}), facts, bring_ray=bring_ray)
 
     return make
 

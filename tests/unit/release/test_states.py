@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.release.records import holding, newest, next_number
+from sparkcluster.plan.records import holding, newest, next_number
 from sparkcluster.release.states import TABLE, Action, State, state
 
 

@@ -11,12 +11,12 @@ from sparkcluster.errors import FoundErrors, HostTimeout, Interrupted, LaunchErr
 from sparkcluster.facts.reach import Reach
 from sparkcluster.facts.running import Reply
 from sparkcluster.findings import Finding
-from sparkcluster.gather import Gathered
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect.cluster import assess
+from sparkcluster.probing.collect import Collected
 from sparkcluster.release import up as module
 from sparkcluster.release import walk
-from sparkcluster.release.cluster import assess
 from sparkcluster.report import Silent
 from sparkcluster.staging import StageReport
 
@@ -33,7 +33,7 @@ def up(monkeypatch):
 
         def look(*_, **__):
             facts = {name: one for name, one in world.facts.items() if name not in (errors or {})}
-            return assess(world.spec, Gathered(facts, errors or {}), facts)
+            return assess(world.spec, Collected(facts, errors or {}), facts)
 
         def ask(host, endpoint, verify, **_):
             done.append(f"ask {host.name}")
@@ -60,7 +60,7 @@ def up(monkeypatch):
         monkeypatch.setattr(module, "look", look)
         monkeypatch.setattr(walk, "look", look)
         monkeypatch.setattr("sparkcluster.release.settled.ask", ask)
-        monkeypatch.setattr("sparkcluster.release.serving.ask", ask)
+        monkeypatch.setattr("sparkcluster.inspect.status.ask", ask)
         monkeypatch.setattr(walk.launching, "stop", stop)
         monkeypatch.setattr(walk.launching, "run", launch)
         monkeypatch.setattr(walk, "stage", getattr(run, "stage", lambda *_, **__: StageReport(())))

@@ -204,14 +204,14 @@ def test_a_pulled_image_is_pulled_once_and_then_goes_from_node_to_node(world, mo
         world.has_image("a", first.add_image(b"layer" * 500_000, IMAGE["reference"]))
         return 0
 
-    def gathered(fleet, spec, names):
+    def collected(fleet, spec, names):
         assert names == ["a"]
-        from sparkcluster.gather import Gathered
+        from sparkcluster.probing.collect import Collected
 
-        return Gathered({"a": world._spark({"enp1s0f0np0": "10.1.0.11/24"}, **world.changes["a"])}, {})
+        return Collected({"a": world._spark({"enp1s0f0np0": "10.1.0.11/24"}, **world.changes["a"])}, {})
 
     monkeypatch.setattr(run._Run, "_fetch", fetch)
-    monkeypatch.setattr(run, "gather", gathered)
+    monkeypatch.setattr(run, "collect_facts", collected)
     report = world.stage(what=["image"])
     assert next((one.node, one.source) for one in report.copied) == ("a", "download")
     assert {one.node for one in report.copied} == {"a", "b", "c"}

@@ -20,12 +20,12 @@ from sparkcluster.facts.measured import Measured
 from sparkcluster.facts.model import Facts, Image, Unread
 from sparkcluster.facts.reach import Reach
 from sparkcluster.findings import Finding, has_errors
-from sparkcluster.gather import Gathered, gather, look_inside, node_documents
 from sparkcluster.hosts.fleet import Calls, Fleet
-from sparkcluster.probing import Answer
-from sparkcluster.release.cluster import assess, operator
-from sparkcluster.release.lease import Lease
+from sparkcluster.inspect.cluster import assess
+from sparkcluster.probing.collect import Collected, collect_facts, inspect_images, node_documents
+from sparkcluster.probing.start import Answer
 from sparkcluster.report import Report, count
+from sparkcluster.runtime.lease import Lease, operator
 from sparkcluster.spec import Spec
 from sparkcluster.staging.ray_wheel import cache_directory
 from sparkcluster.topology.build import build as build_topology
@@ -142,10 +142,10 @@ def preflight(
     began = time.monotonic()
     ignored = check_codes(options.ignore)
     report.step("probe", count(len(fleet.hosts), "node"))
-    gathered = gather(fleet, spec, asked=asked)
-    facts = look_inside(fleet, spec, gathered.facts, kept=cache_directory() / "images")
+    collected = collect_facts(fleet, spec, asked=asked)
+    facts = inspect_images(fleet, spec, collected.facts, kept=cache_directory() / "images")
     report.step("check", count(len(facts), "node"))
-    findings, topology = examine(spec, gathered, facts)
+    findings, topology = examine(spec, collected, facts)
     stages: list[Stage] = ["written", "facts"]
     reach: Reach | None = None
     if topology is not None:
@@ -167,7 +167,7 @@ def preflight(
     return Preflight(
         spec=spec,
         facts=facts,
-        errors=gathered.errors,
+        errors=collected.errors,
         topology=topology,
         reach=reach,
         measured=measured,
@@ -179,14 +179,14 @@ def preflight(
     )
 
 
-def examine(spec: Spec, gathered: Gathered, facts: dict[str, Facts]) -> tuple[list[Finding], Topology | None]:
+def examine(spec: Spec, collected: Collected, facts: dict[str, Facts]) -> tuple[list[Finding], Topology | None]:
     """Findings of one look at the nodes, and the topology of those that can be seated. Pure."""
-    if not gathered.errors:
-        view = assess(spec, gathered, facts)
+    if not collected.errors:
+        view = assess(spec, collected, facts)
         findings = list(view.findings)
         if view.unplanned is None or view.topology is not None:
             return [*findings, *([] if view.unplanned is None else [unplanned(view.unplanned)])], view.topology
-    findings = gathered.findings()
+    findings = collected.findings()
     missing = {node.label for node in spec.inventory.nodes if node.label not in facts}
     while len(missing) < len(spec.inventory.nodes):
         try:

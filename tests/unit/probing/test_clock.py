@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkcluster.gather import clock
+from sparkcluster.probing.collect import clock
 
 
 def test_a_clock_that_agrees_is_off_by_less_than_its_error() -> None:

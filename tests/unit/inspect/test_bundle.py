@@ -14,8 +14,8 @@ from sparkcluster import errors
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.running import Log, Look, RankSeen, Reply, Running
 from sparkcluster.findings import Finding
-from sparkcluster.release import bundle
-from sparkcluster.release.doctor import Diagnosis
+from sparkcluster.inspect import bundle
+from sparkcluster.inspect.doctor import Diagnosis
 
 KEY = "tr0ub4dor-and-3-more"
 SECRETS = [

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from sparkcluster.errors import SparkclusterError
-from sparkcluster.gather import gather
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import call
-from sparkcluster.release.records import holding
+from sparkcluster.plan.records import holding
+from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
 
 
@@ -33,7 +33,7 @@ def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
     known = {name: one for name, one in outcomes.items() if not isinstance(one, SparkclusterError)}
     if not known:
         raise next(one for one in outcomes.values() if isinstance(one, SparkclusterError))
-    running = holding(cluster, gather(fleet, spec, list(known)).facts).release()
+    running = holding(cluster, collect_facts(fleet, spec, list(known)).facts).release()
     releases: dict[int, dict[str, Any]] = {}
     for name, records in known.items():
         for record in filter(whole, records):

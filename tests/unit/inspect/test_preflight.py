@@ -12,7 +12,7 @@ from sparkcluster.errors import HostTimeout, LeaseHeld, UsageError
 from sparkcluster.facts.measured import Measured
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.release import preflight as module
+from sparkcluster.inspect import preflight as module
 from sparkcluster.report import Silent
 
 

@@ -10,9 +10,9 @@ from sparkcluster.endpoint.find import endpoints
 from sparkcluster.errors import NotServing
 from sparkcluster.facts.model import read
 from sparkcluster.facts.running import Reply
-from sparkcluster.gather import Gathered, gather
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.release.records import Holding, holding, newest, recorded_verify, unreadable
+from sparkcluster.plan.records import Holding, holding, newest, recorded_verify, unreadable
+from sparkcluster.probing.collect import Collected, collect_facts
 from sparkcluster.spec import Spec
 
 # A busy engine gives one token within seconds, since it serves short requests between long ones.
@@ -68,18 +68,18 @@ class Status:
 
 def status(fleet: Fleet, spec: Spec) -> Status:
     """Look at every node, and ask every group that should serve for a real token."""
-    gathered = gather(fleet, spec)
-    held = holding(spec.inventory.cluster, gathered.facts)
-    known = newest(gathered.facts.values())
+    collected = collect_facts(fleet, spec)
+    held = holding(spec.inventory.cluster, collected.facts)
+    known = newest(collected.facts.values())
     running = held.release()
     recorded = known.record if known and known.number == running else {}
     groups = group_documents(fleet, recorded, held)
     lease = next(
-        (one for facts in gathered.facts.values() if (one := read(facts.lease)) is not None and one.held),
+        (one for facts in collected.facts.values() if (one := read(facts.lease)) is not None and one.held),
         None,
     )
-    blind = unreadable(gathered.facts)
-    state = overall(groups, held, blind=bool(gathered.errors or blind), leased=lease is not None)
+    blind = unreadable(collected.facts)
+    state = overall(groups, held, blind=bool(collected.errors or blind), leased=lease is not None)
     first = groups[0] if groups else None
     return Status(
         {
@@ -90,7 +90,7 @@ def status(fleet: Fleet, spec: Spec) -> Status:
             "release": running if recorded else None,
             "lease": {"operator": lease.operator, "epoch": lease.epoch} if lease else None,
             "groups": groups,
-            "nodes": node_documents(spec, gathered, held, recorded, groups),
+            "nodes": node_documents(spec, collected, held, recorded, groups),
         }
     )
 
@@ -136,17 +136,17 @@ def overall(groups: list[dict[str, Any]], held: Holding, *, blind: bool, leased:
 
 
 def node_documents(
-    spec: Spec, gathered: Gathered, held: Holding, recorded: dict[str, Any], groups: list[dict[str, Any]]
+    spec: Spec, collected: Collected, held: Holding, recorded: dict[str, Any], groups: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """One document for each node of the inventory."""
     ready = {name for group in groups if group["ready"] for name in group["nodes"]}
     planned = recorded.get("plan", {}).get("nodes", {})
-    blind = unreadable(gathered.facts)
+    blind = unreadable(collected.facts)
     documents: list[dict[str, Any]] = []
     for node in spec.inventory.nodes:
         name = node.label
         rank = next(iter(held.own.get(name, ())), None)
-        error = gathered.errors.get(name)
+        error = collected.errors.get(name)
         number = rank.labels.get("io.sparkcluster.rank") if rank else None
         containers = planned.get(name, {}).get("containers", [])
         uses_ray = bool(containers) and containers[0]["launcher"].get("executor") == "ray"

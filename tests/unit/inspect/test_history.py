@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.release.history import whole
+from sparkcluster.inspect.history import whole
 
 RECORD = {
     "number": 3,

@@ -7,7 +7,10 @@ killed loses the lease by itself. Every change carries the epoch, and a node ref
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +25,11 @@ from sparkcluster.hosts.program import stream
 TTL_S = 15
 HEARTBEAT_S = 3
 _ANSWER_S = 20
+
+
+def operator() -> str:
+    """Who is changing the cluster, as user@host (pid), for those who wait."""
+    return f"{getpass.getuser()}@{socket.gethostname()} (pid {os.getpid()})"
 
 
 class _Holder:

@@ -18,9 +18,9 @@ from sparkcluster.hosts.fake import FakeHost, FakeStream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.node import common
-from sparkcluster.release import lease as module
-from sparkcluster.release.lease import Lease
 from sparkcluster.runtime import Changer
+from sparkcluster.runtime import lease as module
+from sparkcluster.runtime.lease import Lease
 
 NODES = ("alpha", "beta")
 
@@ -131,7 +131,7 @@ def operator(fleet, tmp_path, ttl_s):
 import sys
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.local import LocalHost
-from sparkcluster.release import lease as module
+from sparkcluster.runtime import lease as module
 from sparkcluster.runtime import Changer
 
 class Elsewhere(LocalHost):

@@ -19,7 +19,7 @@ from sparkcluster.findings import Finding
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.hosts.program import call, source
-from sparkcluster.probing import Answer, begin
+from sparkcluster.probing.start import Answer, begin
 from sparkcluster.spec import Spec
 
 GATHER_S = 900.0
@@ -27,7 +27,7 @@ IMAGE_S = 120
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Gathered:
+class Collected:
     """Facts by node, and for those that could not be asked what stood in the way."""
 
     facts: dict[str, Facts]
@@ -94,7 +94,7 @@ def clock(sent_s: float, received_s: float, told_s: float, probe_s: float) -> tu
     return told_s - (sent_s + error_s), error_s
 
 
-def gather(
+def collect_facts(
     fleet: Fleet,
     spec: Spec,
     names: Sequence[str] | None = None,
@@ -102,7 +102,7 @@ def gather(
     kernel_log: bool = False,
     limit_s: float = GATHER_S,
     asked: Calls[Answer] | None = None,
-) -> Gathered:
+) -> Collected:
     """Ask every node (or ``names``) for its facts, at once.
 
     Args:
@@ -129,10 +129,10 @@ def gather(
         facts[name] = found.model_copy(
             update={"clock_offset_s": round(offset_s, 4), "clock_error_s": round(error_s, 4)}
         )
-    return Gathered(facts, errors)
+    return Collected(facts, errors)
 
 
-def look_inside(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: Path | None = None) -> dict[str, Facts]:
+def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: Path | None = None) -> dict[str, Facts]:
     """Have the image asked what it holds where that is not known yet: seconds, and once per image.
 
     Args:

@@ -10,7 +10,7 @@ import pytest
 from sparkcluster.errors import CommandTimeout, HostTimeout
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.release.doctor import Options, doctor
+from sparkcluster.inspect.doctor import Options, doctor
 from sparkcluster.report import Silent
 
 DONE = {"content": "12 * 17 is 204.", "reasoning": "", "finish_reason": "stop", "usage": {"completion_tokens": 9},

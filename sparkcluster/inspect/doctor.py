@@ -16,13 +16,13 @@ from sparkcluster.errors import CommandFailed, SparkclusterError
 from sparkcluster.facts.model import Facts, Unread, read
 from sparkcluster.facts.running import Look, Reply, Running
 from sparkcluster.findings import Finding, has_errors
-from sparkcluster.gather import gather, node_documents
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import call
+from sparkcluster.inspect.preflight import examine, ordered
 from sparkcluster.plan.build import SECRETS_FILE
-from sparkcluster.release.preflight import examine, ordered
-from sparkcluster.release.records import Holding, holding, newest, recorded_verify
+from sparkcluster.plan.records import Holding, holding, newest, recorded_verify
+from sparkcluster.probing.collect import collect_facts, node_documents
 from sparkcluster.report import Report, count
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Verify
@@ -128,8 +128,8 @@ def doctor(
     until = began + options.timeout_s
     report.step("probe", count(len(fleet.hosts), "node"))
     # A node whose sshd hangs leaves the others most of the time.
-    gathered = gather(fleet, spec, kernel_log=True, limit_s=max(4.0, options.timeout_s * 0.4))
-    facts = gathered.facts
+    collected = collect_facts(fleet, spec, kernel_log=True, limit_s=max(4.0, options.timeout_s * 0.4))
+    facts = collected.facts
     held, known = holding(spec.inventory.cluster, facts), newest(facts.values())
     report.step("look", "ranks, logs and counters, and one real answer")
     reach_s = max(3.0, until - clock() - ROUND_TRIP_S)
@@ -145,12 +145,12 @@ def doctor(
     lease = next((one for each in facts.values() if (one := read(each.lease)) is not None and one.held), None)
     running = Running(looks, replies, known, (lease.operator or "somebody") if lease else None)
     report.step("check", count(len(facts), "node"))
-    findings, topology = examine(spec, gathered, facts)
+    findings, topology = examine(spec, collected, facts)
     only: tuple[Stage, ...] = ("running",)
     nothing = Topology(cluster=spec.inventory.cluster, groups=(), rails=())
     findings += run_stage(Context(spec, facts, topology or nothing, running=running), only)
     found = ordered(of_what_runs(findings, held))
-    return Diagnosis(spec, facts, gathered.errors, running, found, clock() - began)
+    return Diagnosis(spec, facts, collected.errors, running, found, clock() - began)
 
 
 # Of a GPU that works both of its readings are judged, by RUN-003 and RUN-015; one alone says less.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sparkcluster.errors import NotServing, UsageError
-from sparkcluster.gather import gather
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch.watching import Gone, Lines, Tick, Watching
-from sparkcluster.release.records import holding
+from sparkcluster.plan.records import holding
+from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
 
 # How long after its first sign of life a node may still be sending the lines it already had.
@@ -41,17 +41,17 @@ def follow(
     known = [one.label for one in spec.inventory.nodes]
     if node is not None and node not in known:
         raise UsageError(f"{node} is not in the inventory", hint=f"its nodes: {', '.join(known)}")
-    gathered = gather(fleet, spec, [node] if node else None)
-    ranks = {name: own for name, own in holding(spec.inventory.cluster, gathered.facts).own.items() if own}
+    collected = collect_facts(fleet, spec, [node] if node else None)
+    ranks = {name: own for name, own in holding(spec.inventory.cluster, collected.facts).own.items() if own}
     if not ranks:
-        for error in gathered.errors.values():  # what runs may be where nobody could ask
+        for error in collected.errors.values():  # what runs may be where nobody could ask
             raise error
         raise NotServing(
             f"no rank of {spec.inventory.cluster} on {node or 'any node'}",
             node=node,
             hint=f"sparkcluster up {spec.inventory_path}",
         )
-    for name, error in gathered.errors.items():
+    for name, error in collected.errors.items():
         show(name, (f"[sparkcluster] {error.message.removeprefix(f'{name}: ')}",))
     requests = {
         name: {
@@ -83,4 +83,4 @@ def follow(
                 waiting[event.node] -= 1 if not go_on or ended else 0
                 if waiting[event.node] <= 0:
                     del waiting[event.node]
-    return 1 if gathered.errors else 0
+    return 1 if collected.errors else 0

@@ -1,31 +1,23 @@
-"""One look at a cluster: facts, topology, findings, plan, what runs there, and the state that makes."""
+"""One look at a cluster: facts, topology, findings, plan and what runs there."""
 
 from __future__ import annotations
 
 import dataclasses
-import getpass
-import os
-import socket
+from collections.abc import Mapping
 
 from sparkcluster.checks import check_hosts, run_checks
 from sparkcluster.errors import FoundErrors, PlanError
 from sparkcluster.facts.model import Facts, Image, ReleaseFact, read
 from sparkcluster.findings import Finding, has_errors
-from sparkcluster.gather import Gathered, gather, look_inside
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.plan.build import build as build_plan
+from sparkcluster.plan.image import has_brought_ray, without_ray
 from sparkcluster.plan.model import Plan
-from sparkcluster.release import ray
-from sparkcluster.release.records import Holding, holding, newest, next_number
-from sparkcluster.release.states import State, state
+from sparkcluster.plan.records import Holding, holding, newest, next_number
+from sparkcluster.probing.collect import Collected, collect_facts, inspect_images
 from sparkcluster.spec import Spec
 from sparkcluster.topology.build import build as build_topology
 from sparkcluster.topology.model import Topology
-
-
-def operator() -> str:
-    """Who is changing the cluster, as user@host (pid), for those who wait."""
-    return f"{getpass.getuser()}@{socket.gethostname()} (pid {os.getpid()})"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,7 +32,7 @@ class View:
     """
 
     spec: Spec
-    gathered: Gathered
+    collected: Collected
     facts: dict[str, Facts]
     held: Holding
     newest: ReleaseFact | None
@@ -48,7 +40,6 @@ class View:
     plan: Plan | None
     unplanned: PlanError | None
     findings: tuple[Finding, ...]
-    state: State
     bring_ray: bool = False
     draft: Plan | None = None
 
@@ -83,12 +74,12 @@ def look(fleet: Fleet, spec: Spec, *, inside: bool = True, bring_ray: bool | Non
         inside: whether an image that was never asked what it holds is asked now (seconds).
         bring_ray: whether an image without Ray gets one; None leaves it to what is found.
     """
-    gathered = gather(fleet, spec)
-    facts = look_inside(fleet, spec, gathered.facts) if inside else gathered.facts
-    return assess(spec, gathered, facts, bring_ray=bring_ray)
+    collected = collect_facts(fleet, spec)
+    facts = inspect_images(fleet, spec, collected.facts) if inside else collected.facts
+    return assess(spec, collected, facts, bring_ray=bring_ray)
 
 
-def assess(spec: Spec, gathered: Gathered, facts: dict[str, Facts], *, bring_ray: bool | None = None) -> View:
+def assess(spec: Spec, collected: Collected, facts: dict[str, Facts], *, bring_ray: bool | None = None) -> View:
     """Everything that follows from the facts. Pure."""
     cluster = spec.inventory.cluster
     held = holding(cluster, facts)
@@ -97,16 +88,16 @@ def assess(spec: Spec, gathered: Gathered, facts: dict[str, Facts], *, bring_ray
     plan: Plan | None = None
     draft: Plan | None = None
     unplanned: PlanError | None = None
-    findings = gathered.findings()
+    findings = collected.findings()
     brought = False
-    if gathered.errors:
+    if collected.errors:
         findings += check_hosts(spec, facts)
     else:
         try:
             topology = build_topology(spec, facts)
             findings += run_checks(spec, facts, topology)
             if images_present(spec, facts):
-                brought = ray.decided(spec, facts, topology, held, known) if bring_ray is None else bring_ray
+                brought = brings_ray(spec, facts, topology, held, known) if bring_ray is None else bring_ray
                 plan = build_plan(spec, facts, topology, release=next_number(facts.values()), bring_ray=brought)
                 running = held.release()
                 if running is not None and held.runs(plan):
@@ -118,7 +109,7 @@ def assess(spec: Spec, gathered: Gathered, facts: dict[str, Facts], *, bring_ray
             unplanned = error
     return View(
         spec=spec,
-        gathered=gathered,
+        collected=collected,
         facts=facts,
         held=held,
         newest=known,
@@ -126,7 +117,6 @@ def assess(spec: Spec, gathered: Gathered, facts: dict[str, Facts], *, bring_ray
         plan=plan,
         unplanned=unplanned,
         findings=tuple(findings),
-        state=state(plan, held, known),
         bring_ray=brought,
         draft=draft,
     )
@@ -137,3 +127,29 @@ def images_present(spec: Spec, facts: dict[str, Facts]) -> bool:
     if spec.inventory.runtime.kind == "process":
         return True
     return all(isinstance(read(one.image), Image) for one in facts.values())
+
+
+def brings_ray(
+    spec: Spec, facts: Mapping[str, Facts], topology: Topology, held: Holding, newest: ReleaseFact | None
+) -> bool:
+    """Whether the ranks will meet in a Ray that is brought to them. Pure.
+
+    With executor ``ray`` there is no other way. With ``auto`` what runs and is recorded was decided when it was
+    started, and is not decided anew: nobody wants another plan because a package index answers today. Otherwise
+    Ray is brought if a node has it, since the others can copy it; and as long as nothing runs, it is
+    expected to be had.
+    """
+    wanting = without_ray(spec, facts, topology)
+    if not wanting:
+        return False
+    if spec.playbook.executor == "ray":
+        return True
+    if newest is not None and held.hashes() == {newest.plan_hash}:
+        return has_recorded_ray(newest)
+    return any(has_brought_ray(facts[name]) for name in wanting) or not held.anything
+
+
+def has_recorded_ray(release: ReleaseFact) -> bool:
+    """Whether the ranks of ``release`` got a Ray that was brought to them."""
+    nodes = release.record.get("plan", {}).get("nodes", {})
+    return any(one["launcher"].get("ray_path") for node in nodes.values() for one in node["containers"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.errors import UsageError
-from sparkcluster.release import secrets
+from sparkcluster.runtime import secrets
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from sparkcluster.endpoint.ask import ask as ask_endpoint
 from sparkcluster.endpoint.find import endpoints
 from sparkcluster.errors import NotServing, UsageError
 from sparkcluster.facts.running import Reply
-from sparkcluster.gather import gather
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.release.records import holding, newest, recorded_verify
+from sparkcluster.plan.records import holding, newest, recorded_verify
+from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
 
 
@@ -51,10 +51,10 @@ def ask(
         NotServing: nothing is recorded, or it does not answer.
         UsageError: there is no such group.
     """
-    gathered = gather(fleet, spec)
-    known = newest(gathered.facts.values())
-    if known is None or not holding(spec.inventory.cluster, gathered.facts).hashes():
-        for error in gathered.errors.values():
+    collected = collect_facts(fleet, spec)
+    known = newest(collected.facts.values())
+    if known is None or not holding(spec.inventory.cluster, collected.facts).hashes():
+        for error in collected.errors.values():
             raise error
         raise NotServing(f"{spec.inventory.cluster} is down", hint=f"sparkcluster up {spec.inventory_path}")
     found = endpoints(known.record["plan"])

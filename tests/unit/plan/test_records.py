@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from sparkcluster.endpoint.find import endpoints
-from sparkcluster.release.records import holding, newest, record
+from sparkcluster.plan.records import holding, newest, record
 from sparkcluster.spec.playbook import Playbook
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import sparkcluster
 from sparkcluster.errors import SparkclusterError, UsageError
 from sparkcluster.facts.model import read
-from sparkcluster.release import secrets
-from sparkcluster.release.doctor import Diagnosis
+from sparkcluster.inspect.doctor import Diagnosis
+from sparkcluster.runtime import secrets
 from sparkcluster.spec import Spec
 
 REMOVED = "(removed)"

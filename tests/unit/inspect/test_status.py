@@ -7,7 +7,7 @@ import pytest
 from sparkcluster.errors import HostTimeout
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.release.serving import status
+from sparkcluster.inspect.status import status
 
 
 @pytest.fixture
