@@ -82,8 +82,7 @@ class Command:
             words = words[1:]
         given = _served(words)
         if given is not None:
-            exported = {name: script.variables[name] for name in script.exported if name in script.variables}
-            return cls(given, {**exported, **env})
+            return cls(given, {**script.environment, **env})
         if words and words[0].rpartition("/")[2] in _SHELLS:
             flag = next((at for at, word in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)), None)
             if flag is not None and flag + 1 < len(words):
@@ -98,8 +97,7 @@ class Command:
         for words in script.commands:
             command = cls.plain(words, {}, script)
             if command is not None:
-                exported = {name: script.variables[name] for name in script.exported if name in script.variables}
-                command.env = {**env, **exported, **command.env}
+                command.env = {**env, **script.environment, **command.env}
                 command.setup = [*setup, *command.setup]
                 command.left += script.left
                 return command

@@ -43,8 +43,13 @@ class Script:
     commands: list[list[str]] = dataclasses.field(default_factory=list)
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
     arrays: dict[str, list[str]] = dataclasses.field(default_factory=dict)
-    exported: set[str] = dataclasses.field(default_factory=set)
+    exported: list[str] = dataclasses.field(default_factory=list)
     left: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Exported variables with their values, in the order of the text."""
+        return {name: self.variables[name] for name in self.exported if name in self.variables}
 
 
 def parse(text: str, variables: dict[str, str] | None = None) -> Script:
@@ -317,7 +322,7 @@ class _Lexer:
             else:
                 self.script.variables[name] = known
         if export:
-            self.script.exported.add(name)
+            self.script.exported.append(name)
 
 
 def _until(text: str, mark: str, start: int) -> int:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -287,3 +290,17 @@ def test_secrets_are_named_and_never_copied():
 
 def test_a_model_that_is_mounted_under_its_own_path_is_no_question():
     assert not convert(line("/data/m", options=["-v", "/data/m:/data/m"]), "x.sh").left
+
+
+@pytest.mark.parametrize("seed", ["1", "2", "3"])
+def test_the_same_text_gives_the_same_file_in_every_process(seed):
+    """The order is that of the script: no set of this process's hashes decides it."""
+    names = [f"NAME_{letter}" for letter in "ABCDEFGHIJKL"]
+    exports = "".join(f"export {name}={name.lower()}\n" for name in names)
+    script = f"{exports}vllm serve Qwen/Qwen3-8B --port 8000\n"
+    code = "import sys; from sparkcluster.recipes import convert; print(convert(sys.stdin.read(), 'x', name='x').text)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=script, env={**os.environ, "PYTHONHASHSEED": seed},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert re.findall(r"NAME_[A-Z]", done.stdout) == names
