@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from docgen import fit_text
 
 from sparkcluster.engines.vllm.kv import Engine, layout
-from sparkcluster.models import page_text, source
+from sparkcluster.models import source
 from sparkcluster.models.config import parse
 
 pytestmark = pytest.mark.engine
@@ -241,7 +242,7 @@ def test_vllm_logs_what_was_predicted(engine, made, family, ranks):
     assert said.near(logged), f"{family}, {ranks} ranks: predicted {said}, logged {logged}"
     assert said.concurrency == pytest.approx(logged.concurrency, rel=WITHIN)
     print(f"{family}, {ranks} ranks: predicted {said.tokens:,}, logged {logged.tokens:,}")
-    assert page_text.AGREEMENT[family, ranks][1] == logged.tokens, "docs/fit.md says otherwise"
+    assert fit_text.AGREEMENT[family, ranks][1] == logged.tokens, "docs/fit.md says otherwise"
     # Had fit read the heads wrongly, or taken another block, this would have shown.
     if family != "latent":
         heads = parse(source.local(path).config, family).kv_heads

@@ -7,11 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
+from docgen import spec_pages
 
 from sparkcluster.engines.vllm import serve
 from sparkcluster.errors import SpecError, UsageError
 from sparkcluster.plan import environment
-from sparkcluster.spec import check_playbook, library, load, messages, schema
+from sparkcluster.spec import check_playbook, library, load, messages
 from sparkcluster.spec.document import parse
 from sparkcluster.spec.inventory import Inventory, Node
 from sparkcluster.spec.playbook import Playbook
@@ -47,17 +48,12 @@ def test_examples_name_their_schema(path: Path) -> None:
 @pytest.mark.parametrize("path", [*INVENTORIES, *PLAYBOOKS], ids=lambda path: path.stem)
 def test_examples_use_keys_of_the_schema(path: Path) -> None:
     kind = "playbook" if path in PLAYBOOKS else "inventory"
-    properties = schema.schema(kind)["properties"]
+    properties = spec_pages.schema(kind)["properties"]
     assert set(parse(path.read_text(encoding="utf-8"), path.name).data) <= set(properties)
 
 
-def test_derived_files_are_up_to_date() -> None:
-    """``python -m sparkcluster.spec.schema --write docs/`` mends it."""
-    assert schema.main(["--check", str(ROOT / "docs")]) == 0
-
-
 def test_schema_refuses_unknown_keys_and_lists_choices() -> None:
-    inventory = schema.schema("inventory")
+    inventory = spec_pages.schema("inventory")
     assert inventory["additionalProperties"] is False
     assert inventory["$defs"]["Runtime"]["properties"]["kind"]["enum"] == ["docker", "process"]
     assert json.loads(json.dumps(inventory)) == inventory
@@ -65,7 +61,7 @@ def test_schema_refuses_unknown_keys_and_lists_choices() -> None:
 
 def test_every_key_is_described_and_every_pattern_has_words() -> None:
     for kind in ("inventory", "playbook"):
-        generated = schema.schema(kind)
+        generated = spec_pages.schema(kind)
         for section in [generated, *generated["$defs"].values()]:
             for name, field in section["properties"].items():
                 assert field.get("description") or "$ref" in field, f"{section['title']}.{name}"

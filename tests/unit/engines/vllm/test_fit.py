@@ -6,18 +6,16 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from docgen import fit_page
 
 from sparkcluster.engines.vllm import arguments
 from sparkcluster.engines.vllm.fit import GIB, fit, largest_context, spark
 from sparkcluster.engines.vllm.kv import NEWEST, Engine, layout
-from sparkcluster.models import measured
 from sparkcluster.models.config import parse
 from sparkcluster.models.safetensors import Tensor
 from sparkcluster.models.weights import Weights, counted, estimated
 from sparkcluster.spec.load import load_playbook
 from sparkcluster.spec.playbook import Playbook
-
-DOCS = Path(__file__).parents[4] / "docs"
 
 LLAMA_70B = {
     "architectures": ["LlamaForCausalLM"],
@@ -33,13 +31,13 @@ LLAMA_70B = {
 CONFIG = parse(LLAMA_70B, "llama")
 SMALL = Weights(10 * GIB, 10 * GIB, measured=True)
 
-CELLS = [*measured.qwen_cells(), *measured.nemotron_cells()]
+CELLS = [*fit_page.qwen_cells(), *fit_page.nemotron_cells()]
 JUDGED = [cell for cell in CELLS if not cell.about]
 
 
 @pytest.mark.parametrize("cell", JUDGED, ids=lambda cell: f"{cell.where}: {cell.what}")
 def test_a_measured_cell_is_within_a_tenth(cell):
-    assert abs(cell.error) <= measured.WITHIN
+    assert abs(cell.error) <= fit_page.WITHIN
 
 
 def test_most_cells_are_judged_and_few_set_a_constant():
@@ -48,11 +46,7 @@ def test_most_cells_are_judged_and_few_set_a_constant():
 
 
 def test_it_starts_where_it_started():
-    assert all(started == says for _, started, says in measured.starts())
-
-
-def test_the_page_is_up_to_date():
-    assert (DOCS / "fit.md").read_text() == measured.page(), "run: python -m sparkcluster.models.measured --write docs/"
+    assert all(started == says for _, started, says in fit_page.starts())
 
 
 @pytest.mark.parametrize("wanted", [1, 7])
@@ -114,7 +108,7 @@ def test_the_parts_of_a_spark_add_up():
     assert found.machine.visible_bytes == pytest.approx(130.6e9, rel=0.001)
 
 
-BUNDLED = sorted((DOCS.parent / "playbooks").glob("*.yaml"))
+BUNDLED = sorted((Path(__file__).parents[4] / "playbooks").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", BUNDLED, ids=lambda path: path.stem)
@@ -201,7 +195,7 @@ def test_drafts_and_a_tied_output_are_counted_only_where_they_are_loaded():
 )
 def test_flashinfer_s_detour_is_counted_where_it_is_taken(image, args, env, falls_back):
     playbook = Playbook.model_validate({"name": "x", "model": {"id": "a/b"}, "image": image, "args": args, "env": env})
-    config = parse(measured.NEMOTRON, "nemotron")
+    config = parse(fit_page.NEMOTRON, "nemotron")
     engine = arguments.engine(playbook, config)
     assert engine.falls_back is falls_back
     plain = fit(config, dataclasses.replace(engine, falls_back=False), SMALL, spark(), utilization=0.3)

@@ -1,4 +1,4 @@
-"""The words of docs/fit.md; its tables come from ``measured``."""
+"""The words of docs/fit.md; its tables come from ``fit_page``."""
 
 # ruff: noqa: E501 - a row of a Markdown table is one line
 

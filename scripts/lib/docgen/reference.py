@@ -1,15 +1,9 @@
-"""What is derived from the commands and checks: the pages of docs that list them.
-
-``python -m sparkcluster.cli.reference --write docs/`` brings them up to date; a test fails when they are not.
-"""
+"""The pages of docs/ that list the commands and the checks."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 
 from sparkcluster.cli.main import COMMANDS, module
 from sparkcluster.cli.parser import Parser
@@ -99,17 +93,3 @@ def checks() -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    """Write the pages."""
-    parser = argparse.ArgumentParser(prog="sparkcluster.cli.reference")
-    parser.add_argument("--write", type=Path, required=True, metavar="DIR")
-    directory: Path = parser.parse_args(words).write
-    for name, text in (("commands.md", commands()), ("checks.md", checks())):
-        (directory / name).write_text(text)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,16 +1,8 @@
-"""What is derived from the models: JSON Schemas for editors, and the reference of every key.
-
-``python -m sparkcluster.spec.schema --write docs/`` brings the files up to date; a test fails when they
-are not.
-"""
+"""JSON Schemas of inventory and playbook for editors, and the reference of every key."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -202,27 +194,3 @@ def files() -> dict[str, str]:
         out[f"{kind}.schema.json"] = json.dumps(schema(kind), indent=2, ensure_ascii=False) + "\n"
         out[f"{kind}.md"] = reference(kind)
     return out
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the files, or with ``--check`` say which are stale (exit 1)."""
-    parser = argparse.ArgumentParser(prog="python -m sparkcluster.spec.schema", description=__doc__)
-    wanted = parser.add_mutually_exclusive_group(required=True)
-    wanted.add_argument("--write", type=Path, metavar="DIRECTORY")
-    wanted.add_argument("--check", type=Path, metavar="DIRECTORY")
-    given = parser.parse_args(argv)
-    stale = []
-    for name, content in files().items():
-        path = (given.write or given.check) / name
-        if path.is_file() and path.read_text(encoding="utf-8") == content:
-            continue
-        stale.append(name)
-        if given.write:
-            path.write_text(content, encoding="utf-8")
-    if stale:
-        sys.stderr.write(f"{'written' if given.write else 'stale'}: {', '.join(stale)}\n")
-    return 1 if stale and given.check else 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

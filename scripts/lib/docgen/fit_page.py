@@ -1,21 +1,17 @@
 """What people measured on Sparks, beside what ``fit`` says of the same: docs/fit.md is written from here.
 
-    python -m sparkcluster.models.measured --write docs/
-
 Figures that their source itself calls about (≈, +) are told, and not judged.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
+from docgen import fit_text
 from sparkcluster.engines.vllm.fit import GIB, SYSTEM_BYTES, Fit, fit, spark
 from sparkcluster.engines.vllm.kv import Engine
-from sparkcluster.models import page_text
 from sparkcluster.models.config import ModelConfig, parse
 from sparkcluster.models.weights import Weights, estimated
 
@@ -235,18 +231,11 @@ def page() -> str:
         f"| {utilization} | {'started' if started else 'failed'} | {'fits' if says else 'does not fit'} |"
         for utilization, started, says in starts()
     )
-    return page_text.PAGE.format(
-        agreement=page_text.agreement(),
+    return fit_text.PAGE.format(
+        agreement=fit_text.agreement(),
         guide=GUIDE,
         nvfp4=NVFP4_GUIDE,
         qwen=table(qwen_cells),
         nemotron=table(nemotron_cells),
         starts=began,
     )
-
-
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["--write"] and len(sys.argv) == 3:
-        (Path(sys.argv[2]) / "fit.md").write_text(page(), encoding="utf-8")
-    else:
-        sys.stdout.write(page())

@@ -1,0 +1,15 @@
+"""Pages of docs/ that are generated from the code; ``scripts/make-docs`` writes them, and a test compares."""
+
+from __future__ import annotations
+
+from docgen import fit_page, reference, spec_pages
+
+
+def files() -> dict[str, str]:
+    """Every generated file, by its name below ``docs/``."""
+    return {
+        "commands.md": reference.commands(),
+        "checks.md": reference.checks(),
+        "fit.md": fit_page.page(),
+        **spec_pages.files(),
+    }
