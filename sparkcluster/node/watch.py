@@ -13,6 +13,7 @@ A state is ``created``, ``running``, ``restarting``, ``exited``, ``dead``, ``gon
 from __future__ import annotations
 
 import calendar
+import fcntl
 import http.client
 import json
 import os
@@ -29,6 +30,7 @@ from typing import Any, BinaryIO, Callable, Iterator
 from sparkcluster.node import common
 
 LINE_BYTES = 4096
+_SIOCGIFFLAGS, _IFF_RUNNING = 0x8913, 0x40  # linux/sockios.h, linux/if.h
 _OVER = ("exited", "dead", "gone")
 _ENDS = re.compile(rb"[\r\n]+")
 
@@ -298,12 +300,16 @@ def connectable(host: str | None) -> str:
 
 
 def carrier(interface: str) -> bool:
-    """Whether a cable with somebody at its other end is in; an interface that is down or gone has none."""
-    try:
-        with open("/sys/class/net/%s/carrier" % interface) as file:
-            return file.read().strip() == "1"
-    except OSError:
-        return False
+    """Whether a cable with a live far end is plugged in; False for an interface that is down or gone.
+
+    Asked of the kernel and not of /sys, which is not mounted everywhere: an unreadable file is not a cable that is out.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            answer = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, struct.pack("16s24x", interface.encode()[:15]))
+        except OSError:
+            return False
+    return bool(struct.unpack_from("H", answer, 16)[0] & _IFF_RUNNING)
 
 
 def accepts(host: str, port: int) -> bool:

@@ -99,9 +99,13 @@ class Sshd:
         return SshHost("spark-1", self.target(**own))
 
     def children(self) -> list[int]:
-        """Processes that serve its connections."""
-        found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, check=False)
-        return [int(word) for word in found.stdout.split()]
+        """Processes that serve its connections: ``sshd``, from OpenSSH 9.8 on ``sshd-session``, and what those fork."""
+        found = subprocess.run(["ps", "-eo", "pid=,ppid=,comm="], capture_output=True, text=True, check=True)
+        rows = [line.split(maxsplit=2) for line in found.stdout.splitlines()]
+        pids = [self.process.pid]
+        for parent in pids:
+            pids += [int(pid) for pid, ppid, comm in rows if int(ppid) == parent and comm.startswith("sshd")]
+        return pids[1:]
 
     def stop(self) -> None:
         for pid in [*self.children(), self.process.pid]:
