@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,16 +10,16 @@ from sparkcluster import checks, topology
 from sparkcluster.checks.registry import CATALOGUE, Context
 from sparkcluster.facts import Unread
 from sparkcluster.facts.parse import parse
+from tests.unit import golden
 
 from .conftest import PORT_0, rails, told
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "facts"
 PORT_1 = ("enp1s0f1np1", "enP2p1s0f1np1")
 FOUR = ("a", "b", "c", "d")
 
 
-def golden(name):
-    return parse(name, json.loads((GOLDEN / name / "facts.json").read_text()))
+def recorded(name):
+    return parse(name, golden.read(golden.ROOT / "facts" / name / "facts.yaml"))
 
 
 def grave(findings):
@@ -110,9 +109,9 @@ def test_a_rank_of_ours_that_runs_takes_memory_and_ports_rightfully(see, spark):
     assert see({"alpha": {key: getattr(serving, key) for key in keys}}) == []
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.iterdir()))
+@pytest.mark.parametrize("name", golden.cases("facts", "facts.yaml"))
 def test_no_check_crashes_on_what_a_probe_has_answered(name, cluster):
-    facts = {"spark": golden(name)}
+    facts = {"spark": recorded(name)}
     spec = cluster({"spark": "192.0.2.11"})
     findings = checks.run_checks(spec, facts, topology.build(spec, facts))
     findings += checks.check_hosts(spec, facts)
@@ -143,14 +142,14 @@ def test_no_check_crashes_on_what_a_probe_has_answered(name, cluster):
     ],
 )
 def test_what_a_probe_answered_is_told_once_and_nothing_else_is(name, codes, cluster):
-    facts = {"spark": golden(name)}
+    facts = {"spark": recorded(name)}
     spec = cluster({"spark": "192.0.2.11"}, playbook={"model": {"id": "org/tiny"}})
     context = Context(spec, facts, topology.build(spec, facts))
     assert {one.code for one in grave(checks.run_stage(context, ("facts",)))} == codes
 
 
 def test_a_golden_pair_in_unlike_ports(cluster):
-    left, right = golden("founders-p0"), golden("founders-p1")
+    left, right = recorded("founders-p0"), recorded("founders-p1")
     text = (
         right.model_dump_json().replace("192.168.177.12", "192.168.177.13").replace("192.168.178.12", "192.168.178.13")
     )

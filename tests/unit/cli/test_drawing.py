@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from sparkcluster import topology as topologies
 from sparkcluster.cli import drawing
 from sparkcluster.errors import PlanError
 from sparkcluster.findings import Finding
+from tests.unit import golden
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "drawing"
 P0 = ("enp1s0f0np0", "enP2p1s0f0np0")
 P1 = ("enp1s0f1np1", "enP2p1s0f1np1")
 
@@ -83,12 +80,8 @@ def drawn(kind, spark, cluster, width):
 @pytest.mark.parametrize("width", [80, 40])
 @pytest.mark.parametrize("kind", SHAPES)
 def test_every_shape_is_drawn_as_its_file_says(kind, width, spark, cluster):
-    """SPARKCLUSTER_GOLDEN=write brings the files up to date, to be read before they are committed."""
     text = "\n".join(drawn(kind, spark, cluster, width)) + "\n"
-    path = GOLDEN / f"{kind}-{width}.txt"
-    if os.environ.get("SPARKCLUSTER_GOLDEN") == "write":
-        path.write_text(text)
-    assert text == path.read_text()
+    golden.check_text(golden.ROOT / "drawing" / f"{kind}-{width}.txt", text)
     assert max(map(len, text.splitlines())) <= width
 
 

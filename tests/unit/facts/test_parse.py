@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from sparkcluster.errors import CommandFailed
 from sparkcluster.facts.model import Unread, read
 from sparkcluster.facts.parse import parse, parse_engine
+from tests.unit import golden
 
-HEALTHY = json.loads((Path(__file__).parents[2] / "golden/facts/founders-p1/facts.json").read_text())
+HEALTHY = golden.read(golden.ROOT / "facts" / "founders-p1" / "facts.yaml")
 
 
 def test_a_healthy_spark() -> None:

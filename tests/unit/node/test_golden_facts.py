@@ -1,13 +1,12 @@
 """Each directory of tests/golden/facts is one Spark and the facts that the probe makes of it.
 
-``SPARKCLUSTER_UPDATE_GOLDEN=1`` writes ``facts.json`` anew; what a case is about stands in its ``expect``,
-which no update touches.
+``UPDATE_GOLDEN=1`` updates ``facts.yaml``; what a case is about is in the ``expect`` of its ``machine.yaml``, which no
+update touches.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ import yaml
 
 from sparkcluster.facts.parse import parse
 from sparkcluster.node import probe
+from tests.unit import golden
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "facts"
-CASES = sorted(path.parent.name for path in GOLDEN.glob("*/machine.yaml"))
+CASES = golden.cases("facts", "facts.yaml")
 
 
 def at(document: Any, path: str) -> Any:
@@ -48,14 +47,11 @@ def test_a_spark_gives_these_facts(case: str, make_machine: Any) -> None:
     started = {Path(argv[0]).name for argv in machine.ran}
     assert started <= {"nvidia-smi", "modinfo", "dmesg", "journalctl", "python"}
 
-    own = yaml.safe_load((GOLDEN / case / "machine.yaml").read_text())
+    own = yaml.safe_load((golden.ROOT / "facts" / case / "machine.yaml").read_text())
     for path, value in own["expect"].items():
         assert at(document, path) == value, f"{path}: {own['about']}"
 
-    kept = GOLDEN / case / "facts.json"
-    if os.environ.get("SPARKCLUSTER_UPDATE_GOLDEN"):
-        kept.write_text(json.dumps(document, indent=1) + "\n")
-    assert document == json.loads(kept.read_text())
+    golden.check(golden.ROOT / "facts" / case / "facts.yaml", document, base="founders-p1")
 
 
 def test_there_is_a_case_for_each_known_state() -> None:

@@ -1,13 +1,11 @@
-"""Whole plans as files: ``tests/golden/plan/<case>/{inventory.yaml,playbook.yaml,facts.json} → plan.json``.
+"""Whole plans as files: ``tests/golden/plan/<case>/{inventory.yaml,playbook.yaml,facts.yaml} → plan.yaml``.
 
-``UPDATE_GOLDEN=1`` writes ``plan.json`` anew; read what it changed before committing it. ``options.json`` holds
-arguments of ``plan.build`` that differ from a first ``up``.
+``options.json`` holds arguments of ``plan.build`` that differ from a first ``up``.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -18,8 +16,9 @@ from sparkcluster.facts import Facts
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook
+from tests.unit import golden
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "plan"
+GOLDEN = golden.ROOT / "plan"
 
 
 def planned(case: Path) -> dict:
@@ -29,17 +28,12 @@ def planned(case: Path) -> dict:
         inventory_path=case / "inventory.yaml",
         playbook_path=case / "playbook.yaml",
     )
-    facts = {name: Facts.model_validate(own) for name, own in json.loads((case / "facts.json").read_text()).items()}
+    facts = {name: Facts.model_validate(own) for name, own in golden.read(case / "facts.yaml").items()}
     options = case / "options.json"
     arguments = json.loads(options.read_text()) if options.exists() else {}
     return plan.build(spec, facts, topology.build(spec, facts), **{"release": 1, **arguments}).as_json()
 
 
-@pytest.mark.parametrize("case", sorted(GOLDEN.iterdir()), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", golden.cases("plan", "plan.yaml"))
 def test_the_plan_is_the_one_that_was_read_by_eye(case):
-    made = planned(case)
-    golden = case / "plan.json"
-    if os.environ.get("UPDATE_GOLDEN"):
-        golden.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
-
-    assert made == json.loads(golden.read_text())
+    golden.check(GOLDEN / case / "plan.yaml", planned(GOLDEN / case), base="two-sparks")

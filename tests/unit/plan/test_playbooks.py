@@ -1,14 +1,12 @@
-"""Every playbook that comes along, as the commands it becomes: ``tests/golden/playbooks/<name>.txt``.
+"""Every playbook that comes along, as the commands it becomes: ``tests/golden/playbooks/<name>/commands.yaml``.
 
-On one Spark, on two where it allows two, and with each of its overlays. The files were compared by eye with the
-guides they came from; ``UPDATE_GOLDEN=1`` writes them anew.
+On one Spark, on two where it allows two, and what each of its overlays changes. The files were compared by eye with
+the guides they came from.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
-import os
 import re
 from pathlib import Path
 
@@ -18,20 +16,21 @@ from sparkcluster import plan, topology
 from sparkcluster.facts import Facts
 from sparkcluster.spec import Spec, library, load
 from sparkcluster.spec.inventory import Inventory
+from tests.unit import golden
 
 PLAYBOOKS = Path(__file__).parents[3] / "playbooks"
-GOLDEN = Path(__file__).parents[2] / "golden" / "playbooks"
-CASES = Path(__file__).parents[2] / "golden" / "plan"
+GOLDEN = golden.ROOT / "playbooks"
 
+BASE = "qwen3.5-122b-a10b-nvfp4"  # has most: one Spark and two, and overlays
 NAMES = [name for name in library.names() if name != "tiny-llama-cpu"]
 
 
 def nodes(count, playbook):
     """Facts of one or two healthy Sparks that have the playbook's image."""
-    case = CASES / ("one-spark" if count == 1 else "two-sparks")
+    case = golden.ROOT / "plan" / ("one-spark" if count == 1 else "two-sparks")
     ngc = (playbook.image or "").startswith("nvcr.io/")
     out = {}
-    for name, own in json.loads((case / "facts.json").read_text()).items():
+    for name, own in golden.read(case / "facts.yaml").items():
         image = own["image"]
         image |= {"reference": playbook.image, "entrypoint": ["/opt/nvidia/nvidia_entrypoint.sh"] if ngc else ["vllm"]}
         image["inside"] |= {"family": "ngc" if ngc else "upstream", "ray_version": None if ngc else "2.53.0"}
@@ -39,32 +38,31 @@ def nodes(count, playbook):
     return out
 
 
-def rendered(count, playbook, path):
-    """The commands of every node, a flag a line."""
+def commands(count, playbook, path):
+    """The commands of every node, and of the engine in its container."""
     facts = nodes(count, playbook)
     inventory = Inventory.model_validate(
         {"cluster": "desk", "nodes": [{"host": name, "name": name} for name in facts], "playbook": playbook.name}
     )
     spec = Spec(inventory, playbook, Path("inventory.yaml"), path)
     made = plan.build(spec, facts, topology.build(spec, facts), release=1, bring_ray=count > 1).as_json()
-    lines = []
+    out = {}
     for name, node in made["nodes"].items():
         container = node["containers"][0]
-        lines += [f"# {name}, rank {node['rank']}", *broken(container["argv"])]
+        argv = [re.sub(r"^io\.sparkcluster\.plan=\w+", "io.sparkcluster.plan=HASH", word) for word in container["argv"]]
         launcher = container["launcher"]
-        lines += [f"inside: {line}" for line in launcher["setup"]]
-        lines += ["inside:", *broken(launcher["engine"]), ""]
-    return [re.sub(r"io\.sparkcluster\.plan=\w+", "io.sparkcluster.plan=HASH", line) for line in lines]
+        out[name] = {"rank": node["rank"], "argv": argv, "setup": launcher["setup"], "engine": launcher["engine"]}
+    return out
 
 
-def broken(argv):
-    """A command with every flag on a line of its own."""
-    lines = [[]]
-    for word in argv:
-        if word.startswith("--") and lines[-1]:
-            lines.append([])
-        lines[-1].append(word)
-    return ["  " * bool(at) + " ".join(words) for at, words in enumerate(lines)]
+def lines(page):
+    """What a page holds of each node, a flag a line."""
+    return [
+        f"{node} {part}: {line}"
+        for node, parts in golden.packed(page).items()
+        for part in ("argv", "setup", "engine")
+        for line in parts[part]
+    ]
 
 
 def page(name):
@@ -72,29 +70,18 @@ def page(name):
     playbook = load.load_playbook(path)
     most = 2 if playbook.tensor_parallel in {"auto", 2} else 1
     least = 2 if playbook.tensor_parallel == 2 else 1
-    out = []
-    for count in range(least, most + 1):
-        out += [f"===== {'one Spark' if count == 1 else 'two Sparks'}", "", *rendered(count, playbook, path)]
-    plain = rendered(least, playbook, path)
+    words = {1: "one Spark", 2: "two Sparks"}
+    out = {words[count]: commands(count, playbook, path) for count in range(least, most + 1)}
+    plain = lines(out[words[least]])
     for overlay in playbook.overlays:
-        with_it = rendered(least, load.load_playbook(path, [overlay]), path)
-        changed = [
-            line
-            for line in difflib.unified_diff(plain, with_it, lineterm="", n=0)
-            if line[:2] not in {"--", "++", "@@"}
-        ]
-        out += [f"===== +{overlay}", "", *changed, ""]
-    return "\n".join(out)
+        with_it = lines(commands(least, load.load_playbook(path, [overlay]), path))
+        out[f"+{overlay}"] = [line for line in difflib.ndiff(plain, with_it) if line[0] in "+-"]
+    return out
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(NAMES, key=lambda name: (name != BASE, name)))
 def test_the_commands_are_those_that_were_read_by_eye(name):
-    made = page(name)
-    golden = GOLDEN / f"{name}.txt"
-    if os.environ.get("UPDATE_GOLDEN"):
-        golden.parent.mkdir(exist_ok=True)
-        golden.write_text(made)
-    assert made == golden.read_text()
+    golden.check(GOLDEN / name / "commands.yaml", page(name), base=None if name == BASE else BASE)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -115,4 +102,4 @@ def test_every_overlay_is_taken_by_some_playbook():
 
 
 def test_no_golden_page_is_left_of_a_playbook_that_is_gone():
-    assert {path.stem for path in GOLDEN.iterdir()} == set(NAMES)
+    assert {path.name for path in GOLDEN.iterdir()} == set(NAMES)

@@ -1,0 +1,383 @@
+"""Golden files: what a test's output was when it was last read by eye.
+
+``UPDATE_GOLDEN=1`` updates every golden file whose content changed (without ``-n``: a base comes before its cases); read
+the diff before committing it.
+
+A document is stored whole or, where its file begins with ``base: CASE``, as its differences from another case:
+
+``replace``
+    word → word, in every string of the base, before anything else.
+``set``
+    path → value. A path is the keys on the way, joined by ``/``; an element of a list is named by its ``name`` or
+    ``purpose``, or by its index.
+``remove``
+    paths that the base has and this case lacks.
+``lines``
+    path of a list of strings → its changes in order: ``-`` removes a line, ``+`` adds one, and ``=`` is the line
+    after which the next one is added.
+``like``
+    path of a new member → the member beside it (in this case or in the base) that it is like, and its differences
+    from that one.
+
+The words of a command (``argv``, ``engine``, ``start``) are stored as one line for each flag, quoted as in a shell.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[1] / "golden"
+COMMANDS = {"argv", "engine", "start"}
+NAMES = ("name", "purpose")
+_GONE = object()
+WORD = re.compile(r"[0-9A-Za-z]+(?:\.[0-9A-Za-z]+)*")
+
+
+def update() -> bool:
+    """Whether golden files are to be written."""
+    return bool(os.environ.get("UPDATE_GOLDEN"))
+
+
+def check_text(path: Path, text: str) -> None:
+    """``text`` is what ``path`` holds."""
+    if update():
+        _write(path, text)
+    expected = path.read_text()
+    if text != expected:
+        raise AssertionError(_failure(path, expected, text))
+
+
+def check(path: Path, document: Any, *, base: str | None = None) -> None:
+    """``document`` is what ``path`` (``KIND/CASE/FILE.yaml``) holds; a new file is written on top of case ``base``."""
+    made = packed(document)
+    if update():
+        base = _stored(path).get("base") if path.exists() else base
+        text = _text(made if base is None else {"base": base, **difference(_read(_sibling(path, base)), made)})
+        _write(path, text)
+    expected = _read(path)
+    if made != expected:
+        raise AssertionError(_failure(path, _text(expected), _text(made)))
+
+
+def read(path: Path) -> Any:
+    """The whole document that ``path`` holds."""
+    return _unpacked(_read(path))
+
+
+def cases(kind: str, file: str) -> list[str]:
+    """The cases below ``tests/golden/KIND``, bases first: an update has to write them first."""
+    files = {path.name: path / file for path in (ROOT / kind).iterdir()}
+
+    def depth(name: str) -> int:
+        base = _stored(files[name]).get("base") if files[name].exists() else None
+        return 0 if base is None else 1 + depth(base)
+
+    return sorted(files, key=lambda name: (depth(name), name))
+
+
+# ------------------------------------------------------------------------------------------------ differences
+
+
+def difference(base: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The sections that make ``new`` of ``base``."""
+    plain = _sections(base, new)
+    words = _replaced_words(base, new)
+    shorter = {"replace": words, **_sections(_with_words(base, words), new)}
+    return min(plain, shorter, key=lambda patch: len(_text(patch)))
+
+
+def _sections(base: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    patch: dict[str, Any] = {"set": _Section(), "remove": [], "lines": _Section(), "like": _Section()}
+    _compare(base, new, "", patch)
+    return {section: entries for section, entries in patch.items() if entries}
+
+
+def _replaced_words(base: dict[str, Any], new: dict[str, Any]) -> dict[str, str]:
+    """Words for which the same other word stands everywhere in ``new``, twice at least."""
+    pairs: list[tuple[str, str]] = []
+    _pair(base, new, pairs)
+    found: dict[str, list[str]] = {}
+    for old, other in pairs:
+        old_words, other_words = WORD.findall(old), WORD.findall(other)
+        if len(old_words) == len(other_words):
+            for word, instead in zip(old_words, other_words, strict=True):
+                found.setdefault(word, []).append(instead)
+    return {
+        word: instead[0]
+        for word, instead in found.items()
+        if len(instead) > 1 and set(instead) == {instead[0]} and instead[0] != word and not word.isdigit()
+    }
+
+
+def _pair(base: Any, new: Any, pairs: list[tuple[str, str]]) -> None:
+    """Collect the strings that stand at the same place in two documents."""
+    if isinstance(base, str) and isinstance(new, str):
+        pairs.append((base, new))
+    elif isinstance(base, dict) and isinstance(new, dict):
+        for key in sorted(base.keys() & new.keys()):
+            _pair(base[key], new[key], pairs)
+    elif isinstance(base, list) and isinstance(new, list):
+        for kind, start, end, first, last in _opcodes([str(each) for each in base], [str(each) for each in new]):
+            if kind in {"equal", "replace"} and end - start == last - first:
+                for old, other in zip(base[start:end], new[first:last], strict=True):
+                    _pair(old, other, pairs)
+
+
+def _opcodes(base: list[str], new: list[str]) -> list[tuple[str, int, int, int, int]]:
+    return difflib.SequenceMatcher(None, base, new, autojunk=False).get_opcodes()
+
+
+def _compare(base: Any, new: Any, path: str, patch: dict[str, Any]) -> None:
+    if type(base) is type(new) and base == new:
+        return
+    pairs: dict[str, tuple[Any, Any]] | None = None
+    if isinstance(base, dict) and isinstance(new, dict) and not any("/" in key for key in [*base, *new]):
+        pairs = _members(base, new, path, patch)
+    elif isinstance(base, list) and isinstance(new, list):
+        changes = _changed_lines(base, new)
+        if changes is not None:
+            patch["lines"][path] = _Lines(changes)
+            return
+        pairs = _aligned(base, new)
+    if pairs is None:
+        patch["set"][path] = new
+        return
+    for name, (before, after) in pairs.items():
+        if after is _GONE:
+            patch["remove"].append(_joined(path, name))
+        else:
+            _compare(before, after, _joined(path, name), patch)
+
+
+def _members(base: dict[str, Any], new: dict[str, Any], path: str, patch: dict[str, Any]) -> dict[str, Any]:
+    """Enter what only one of two mappings has; what both have, by key."""
+    patch["remove"] += [_joined(path, key) for key in base if key not in new]
+    beside = {key: new.get(key, value) for key, value in base.items() if isinstance(value, dict)}
+    for key in [key for key in new if key not in base]:
+        value = new[key]
+        others = beside.items() if isinstance(value, dict) else ()
+        likes = [{"member": name, **difference(other, value)} for name, other in others]
+        best = min(likes, key=lambda like: len(_text(like)), default=None)
+        if best is not None and len(_text(best)) < len(_text(value)):
+            patch["like"][_joined(path, key)] = best
+            beside[key] = value
+        else:
+            patch["set"][_joined(path, key)] = value
+    return {key: (base[key], new[key]) for key in base if key in new}
+
+
+def _changed_lines(base: list[Any], new: list[Any]) -> str | None:
+    """The changes of a list of strings; None where they are no shorter than the list, or would be ambiguous."""
+    if not all(isinstance(line, str) and "\n" not in line for line in [*base, *new]):
+        return None
+    changes: list[str] = []
+    for kind, start, end, first, last in _opcodes(base, new):
+        if kind == "insert" and start > 0:
+            changes.append(f"= {base[start - 1]}")
+        if kind != "equal":
+            changes += [f"- {line}" for line in base[start:end]] + [f"+ {line}" for line in new[first:last]]
+    text = "\n".join(changes)
+    try:
+        unambiguous = _with_changes(base, text) == new
+    except ValueError:
+        return None
+    return text if unambiguous and len(text) < len(_text(new)) else None
+
+
+def _aligned(base: list[Any], new: list[Any]) -> dict[str, tuple[Any, Any]] | None:
+    """Elements of two lists by name or index; None where they are not the same ones in the same order."""
+    if not base or not all(isinstance(element, dict) for element in [*base, *new]):
+        return None
+    names, wanted = _element_names(base), _element_names(new)
+    if len(base) == len(new):
+        return dict(zip(names, zip(base, new, strict=True), strict=True))
+    kept = [name for name in names if name in wanted]
+    if kept != wanted or names[0].isdigit():
+        return None
+    after = dict(zip(wanted, new, strict=True))
+    return {name: (element, after.get(name, _GONE)) for name, element in zip(names, base, strict=True)}
+
+
+# --------------------------------------------------------------------------------------------------- applying
+
+
+def apply(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """The document that the sections of ``patch`` make of ``base``."""
+    base = _with_words(base, patch.get("replace", {}))
+    document = copy.deepcopy(base)
+    places = {path: _place(document, path) for section in ("set", "lines", "remove") for path in patch.get(section, [])}
+    for path, value in patch.get("set", {}).items():
+        holder, key = places[path]
+        holder[key] = value
+    for path, changes in patch.get("lines", {}).items():
+        holder, key = places[path]
+        holder[key] = _with_changes(holder[key], changes)
+    for path in reversed(patch.get("remove", [])):
+        holder, key = places[path]
+        del holder[key]
+    for path, like in patch.get("like", {}).items():
+        *way, name = path.split("/")
+        beside = _at(document, way)
+        member = like["member"]
+        beside[name] = apply(beside[member] if member in beside else _at(base, way)[member], like)
+    return document
+
+
+def _with_words(document: Any, words: dict[str, str]) -> Any:
+    if isinstance(document, dict):
+        return {key: _with_words(value, words) for key, value in document.items()}
+    if isinstance(document, list):
+        return [_with_words(element, words) for element in document]
+    if isinstance(document, str):
+        return WORD.sub(lambda match: words.get(match[0], match[0]), document)
+    return document
+
+
+def _with_changes(lines: list[str], changes: str) -> list[str]:
+    out: list[str] = []
+    rest = list(lines)
+    for change in changes.split("\n"):
+        sign, line = change[:2], change[2:]
+        if sign == "+ ":
+            out.append(line)
+            continue
+        at = rest.index(line)
+        out += rest[:at] if sign == "- " else rest[: at + 1]
+        rest = rest[at + 1 :]
+    return out + rest
+
+
+def _place(document: Any, path: str) -> tuple[Any, Any]:
+    """The mapping or list that holds what ``path`` names, and its key or index there."""
+    *way, last = path.split("/")
+    holder = _at(document, way)
+    return holder, _element_names(holder).index(last) if isinstance(holder, list) else last
+
+
+def _at(document: Any, way: list[str]) -> Any:
+    for part in way:
+        document = document[_element_names(document).index(part) if isinstance(document, list) else part]
+    return document
+
+
+def _element_names(elements: list[Any]) -> list[str]:
+    for key in NAMES:
+        names = [element.get(key) for element in elements if isinstance(element, dict)]
+        if None not in names and len(set(names)) == len(elements):
+            return [str(name) for name in names]
+    return [str(at) for at in range(len(elements))]
+
+
+# ------------------------------------------------------------------------------------------------------ files
+
+
+def _write(path: Path, text: str) -> None:
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def _sibling(path: Path, case: str) -> Path:
+    return path.parent.parent / case / path.name
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
+
+
+def _stored(path: Path) -> dict[str, Any]:
+    stored: dict[str, Any] = yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return stored
+
+
+def _read(path: Path) -> Any:
+    stored = _stored(path)
+    base = stored.pop("base", None)
+    return stored if base is None else apply(_read(_sibling(path, base)), stored)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Short collections of plain values on one line, anything else in block style; no line is folded."""
+
+    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
+        node = super().represent_sequence(tag, sequence, flow_style)
+        node.flow_style = self._short(node.value)
+        return node
+
+    def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> yaml.MappingNode:
+        node = super().represent_mapping(tag, mapping, flow_style)
+        node.flow_style = self._short([part for pair in node.value for part in pair])
+        return node
+
+    @staticmethod
+    def _short(nodes: list[Any]) -> bool:
+        plain = all(isinstance(node, yaml.ScalarNode) and " -" not in f" {node.value}" for node in nodes)
+        return plain and sum(len(node.value) + 2 for node in nodes) < 100
+
+
+class _Lines(str):
+    """Changes of lines: as they are, in a block of their own."""
+
+    __slots__ = ()
+
+
+class _Section(dict[str, Any]):
+    """A section of differences: one line for each entry."""
+
+
+_Dumper.add_representer(
+    _Lines, lambda dumper, lines: dumper.represent_scalar("tag:yaml.org,2002:str", str(lines), style="|")
+)
+_Dumper.add_representer(
+    _Section,
+    lambda dumper, section: yaml.SafeDumper.represent_mapping(
+        dumper, "tag:yaml.org,2002:map", section, flow_style=False
+    ),
+)
+
+
+def _text(document: Any) -> str:
+    if isinstance(document, dict):
+        document = _Section(document)
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6)
+
+
+def packed(document: Any, key: str = "") -> Any:
+    """``document`` with sorted keys, and each command as one line for each flag."""
+    if isinstance(document, dict):
+        return {name: packed(document[name], name) for name in sorted(document)}
+    if not isinstance(document, list):
+        return document
+    if key not in COMMANDS:
+        return [packed(element) for element in document]
+    flags: list[list[str]] = []
+    for word in document:
+        if word.startswith("--") or not flags:
+            flags.append([])
+        flags[-1].append(word)
+    return [shlex.join(words) for words in flags]
+
+
+def _unpacked(document: Any, key: str = "") -> Any:
+    if isinstance(document, dict):
+        return {name: _unpacked(value, name) for name, value in document.items()}
+    if not isinstance(document, list):
+        return document
+    if key not in COMMANDS:
+        return [_unpacked(element) for element in document]
+    return [word for line in document for word in shlex.split(line)]
+
+
+def _failure(path: Path, expected: str, made: str) -> str:
+    changed = difflib.unified_diff(expected.splitlines(), made.splitlines(), "expected", "made", lineterm="")
+    return "\n".join(
+        [f"{path} expects:", expected, "differences:", *changed, "", "hint: UPDATE_GOLDEN=1 writes what was made"]
+    )
