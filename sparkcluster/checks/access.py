@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.facts.model import read
+from sparkcluster.node.shared import CONTAINER_INTERFACES, TUNNEL_INTERFACES
 
 # Where Ray's dashboard and job API listen unless told otherwise (docs.ray.io, "Configuring Ray: ports").
 RAY_DASHBOARD_PORT = 8265
 # Interfaces behind which there are containers and machines of this node alone.
-INWARD = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "podman", "lxc")
 
 
 @check(
@@ -92,18 +92,19 @@ def jobs(context: Context) -> Iterator[Seen]:
 def wires(context: Context) -> Iterator[Seen]:
     """Ranks wait for one another until Gloo or NCCL gives up: `DistStoreError 1/2 clients joined`.
 
-    A bridge of containers has the same address on every node and no other Spark behind it. WiFi connects them, at
-    a hundredth of the speed: a warning.
+    A bridge of containers has the same address on every node and no other Spark behind it. WiFi and tunnels connect
+    them, at a hundredth of the speed: a warning.
     """
     for member, link in context.links():
         found = context.facts[member.name].interfaces
         interface = next((one for one in read(found) or () if one.name == link.interface), None)
-        wireless = interface is not None and interface.wireless
-        if wireless or link.interface.startswith(INWARD):
+        slow = "WiFi" if interface is not None and interface.wireless else ""
+        slow = slow or ("a tunnel" if link.interface.startswith(TUNNEL_INTERFACES) else "")
+        if slow or link.interface.startswith(CONTAINER_INTERFACES):
             yield Seen(
-                "warning" if wireless else "error",
+                "warning" if slow else "error",
                 member.name,
-                f"{link.interface} of {member.name} is {'WiFi' if wireless else 'no way to another node'}",
+                f"{link.interface} of {member.name} is {slow or 'no way to another node'}",
                 f"{link.address} in {link.subnet}, as interconnect in the inventory has it",
                 ("set interconnect: auto in the inventory", "ip -br addr"),
             )

@@ -11,6 +11,7 @@ from sparkcluster.engines.signature import Cause, plain
 from sparkcluster.engines.vllm.signatures import MEMORY_HINT, SIGNATURES
 from sparkcluster.facts.model import Unread
 from sparkcluster.facts.running import Counters, GpuSample, Look, RankSeen, Reply, Running
+from sparkcluster.node.shared import LABEL_GROUP, LABEL_NODE, LABEL_RELEASE
 
 LINES = 400
 """As many of a log's last lines as a launch keeps, too."""
@@ -67,7 +68,7 @@ def gone(context: Context) -> Iterator[tuple[str, RankSeen]]:
         return
     number = str(running.recorded.number)
     present = {rank.name for _, rank in running.ranks()}
-    if not any(rank.labels.get("io.sparkcluster.release") == number for _, rank in running.ranks()):
+    if not any(rank.labels.get(LABEL_RELEASE) == number for _, rank in running.ranks()):
         return
     for name, node in running.recorded.record.get("plan", {}).get("nodes", {}).items():
         look = running.looks.get(name)
@@ -75,7 +76,7 @@ def gone(context: Context) -> Iterator[tuple[str, RankSeen]]:
             continue
         for one in node.get("containers", ()):
             if one["name"] not in present:
-                labels = {"io.sparkcluster.group": str(node.get("group")), "io.sparkcluster.node": name}
+                labels = {LABEL_GROUP: str(node.get("group")), LABEL_NODE: name}
                 yield name, RankSeen(name=one["name"], state="gone", labels=labels)
 
 

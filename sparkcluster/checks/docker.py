@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.facts.model import Docker, Facts, Unread, read
+from sparkcluster.node.shared import LABEL_CLUSTER
 
 CDI_REFRESH = "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
 
@@ -177,6 +178,6 @@ def _has_cdi(engine: Docker) -> bool:
 def runs_ours(context: Context, facts: Facts) -> bool:
     """Whether a rank of this cluster runs there, which then holds ports and memory rightfully."""
     return any(
-        rank.state == "running" and rank.labels.get("io.sparkcluster.cluster") == context.spec.inventory.cluster
+        rank.state == "running" and rank.labels.get(LABEL_CLUSTER) == context.spec.inventory.cluster
         for rank in read(facts.ranks) or ()
     )

@@ -9,6 +9,7 @@ from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts, Listener, read
+from sparkcluster.node.shared import LABEL_CLUSTER
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group, Member
 
@@ -89,7 +90,7 @@ def _holder(context: Context, facts: Facts, held: Listener) -> str:
         return held.process
     own = context.spec.inventory.cluster
     for rank in read(facts.ranks) or ():
-        cluster = rank.labels.get("io.sparkcluster.cluster")
+        cluster = rank.labels.get(LABEL_CLUSTER)
         if rank.state == "running" and cluster and cluster != own:
             return f"a process of another user, perhaps {rank.name} of cluster {cluster},"
     return "a process of another user"

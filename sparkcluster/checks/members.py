@@ -10,6 +10,7 @@ from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.engines.signature import EXPLAINED, plain
 from sparkcluster.facts.model import Unread
 from sparkcluster.facts.running import RankSeen
+from sparkcluster.node.shared import LABEL_RELEASE
 
 UP = "sparkcluster up INVENTORY"
 DOWN = "sparkcluster down INVENTORY"
@@ -148,7 +149,7 @@ def same(context: Context) -> Iterator[Seen]:
     releases: dict[str, list[str]] = {}
     for name, rank in running.ranks():
         if rank.running:
-            releases.setdefault(rank.labels.get("io.sparkcluster.release", "?"), []).append(name)
+            releases.setdefault(rank.labels.get(LABEL_RELEASE, "?"), []).append(name)
     if len(releases) > 1:
         seen = "; ".join(f"release {number} on {', '.join(names)}" for number, names in sorted(releases.items()))
         yield Seen("error", None, "ranks of several releases run", seen, (DOWN, UP))

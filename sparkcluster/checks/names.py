@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from sparkcluster.checks.compare import listed
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.facts.model import Facts, Interface, read
+from sparkcluster.node.shared import VIRTUAL_INTERFACES
 from sparkcluster.spec.inventory import Node
-from sparkcluster.topology.candidates import VIRTUAL, is_up
+from sparkcluster.topology.candidates import is_up
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def named(context: Context) -> Iterator[Seen]:
         networks = [
             address.network
             for interface in read(facts.interfaces) or ()
-            if not interface.name.startswith(VIRTUAL)
+            if not interface.name.startswith(VIRTUAL_INTERFACES)
             for address in interface.ipv4()
             if not address.ip.is_loopback
         ]
@@ -194,7 +195,7 @@ def _wired(facts: Facts) -> str | None:
 
 
 def _is_wire(interface: Interface) -> bool:
-    return is_up(interface) and not interface.wireless and not interface.name.startswith(VIRTUAL)
+    return is_up(interface) and not interface.wireless and not interface.name.startswith(VIRTUAL_INTERFACES)
 
 
 def _hosts(one: Naming, facts: Facts) -> tuple[str, ...]:

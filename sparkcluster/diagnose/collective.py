@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from sparkcluster.facts.engine import engine_of, family
 from sparkcluster.facts.model import Facts, Image
+from sparkcluster.node.shared import LABEL_MEASURE
 from sparkcluster.plan import docker, environment
 from sparkcluster.plan.build import NAME_LIMIT
 from sparkcluster.spec import Spec
@@ -93,7 +94,7 @@ def command(spec: Spec, facts: Facts, group: Group, member: Member, *, size_byte
         python=engine.python if engine is not None else "python3",
         env={**env, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"},
         env_file=None,
-        labels={"io.sparkcluster.measure": spec.inventory.cluster},
+        labels={LABEL_MEASURE: spec.inventory.cluster},
         mounts=(),
         infiniband=facts.infiniband_devices,
         cap_add=playbook.container.cap_add,

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from sparkcluster.facts.model import Fact, ReleaseFact, Unread
+from sparkcluster.node.shared import LABEL_GROUP
 
 
 class Log(Fact):
@@ -56,7 +57,7 @@ class RankSeen(Fact):
     @property
     def group(self) -> str:
         """Its group's name."""
-        return str(self.labels.get("io.sparkcluster.group") or self.launcher.get("group") or "")
+        return str(self.labels.get(LABEL_GROUP) or self.launcher.get("group") or "")
 
     @property
     def lines(self) -> tuple[str, ...]:

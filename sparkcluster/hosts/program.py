@@ -10,6 +10,7 @@ import base64
 import functools
 import importlib.resources
 import json
+import re
 import zlib
 from typing import Any
 
@@ -42,21 +43,7 @@ if answer is not None:
     sys.stdout.flush()
 """
 
-# What each program imports from its siblings, sent before it.
-_NEEDS = {
-    "probe": ("common", "machine", "network", "containers", "engine", "gpu", "storage", "system"),
-    "image": ("common", "machine", "containers", "engine"),
-    "agent": ("common", "unpack"),
-    "entry": ("bind", "prepare"),
-    "lease": ("common",),
-    "records": ("common",),
-    "watch": ("common",),
-    "look": ("common", "machine", "watch", "vitals"),
-    "relay": ("common", "wire", "docker_copy"),
-    "reach": ("common", "tries"),
-    "measure": ("common",),
-    "fetch": ("common", "wire"),
-}
+_IMPORT = re.compile(r"^ *from sparkcluster\.node(?:\.(\w+) import| import (.+))", re.MULTILINE)
 
 
 @functools.cache
@@ -65,10 +52,19 @@ def source(module: str) -> str:
     return (importlib.resources.files("sparkcluster.node") / f"{module}.py").read_text()
 
 
+def _modules(module: str) -> dict[str, str]:
+    """Sources of ``sparkcluster.node.<module>`` and of what it imports by name, imported ones first."""
+    found: dict[str, str] = {}
+    for single, several in _IMPORT.findall(source(module)):
+        for name in [single] if single else several.split(", "):
+            found |= _modules(name)
+    return {**found, module: source(module)}
+
+
 @functools.cache
 def _packed(module: str) -> str:
-    """Names and sources of ``sparkcluster.node.<module>`` and of what it imports, as one printable word."""
-    modules = [(name, source(name)) for name in (*_NEEDS.get(module, ()), module)]
+    """``_modules`` as one printable word."""
+    modules = list(_modules(module).items())
     return base64.b64encode(zlib.compress(json.dumps(modules).encode())).decode()
 
 
@@ -77,7 +73,7 @@ def standalone(module: str) -> str:
 
     It calls ``main`` with its command line and exits with what that returns.
     """
-    modules = [(name, source(name)) for name in (*_NEEDS.get(module, ()), module)]
+    modules = list(_modules(module).items())
     start = _LOADER.rsplit("answer = ", 1)[0]
     return f"import sys\nboot = {{'modules': {modules!r}}}\n{start}sys.exit(module.main(sys.argv))\n"
 

@@ -20,6 +20,7 @@ from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import call
 from sparkcluster.inspect.preflight import examine, ordered
+from sparkcluster.node.shared import LABEL_RANK_DIR
 from sparkcluster.plan.build import SECRETS_FILE
 from sparkcluster.plan.records import Holding, holding, newest, recorded_verify
 from sparkcluster.probing.collect import collect_facts, node_documents
@@ -210,7 +211,7 @@ def _launched(spec: Spec, looks: Mapping[str, Look | Unread]) -> dict[str, Quest
             continue
         for rank in one.ranks:
             if rank.running and rank.launcher.get("role") == "head":
-                folder = rank.labels.get("io.sparkcluster.rank_dir", "")
+                folder = rank.labels.get(LABEL_RANK_DIR, "")
                 key_file = f"{folder}/{SECRETS_FILE}" if spec.inventory.api.key is not None and folder else None
                 endpoint = of_launcher(
                     rank.launcher, group=rank.group, head=name, model=spec.playbook.model_name, key_file=key_file

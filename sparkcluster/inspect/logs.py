@@ -7,6 +7,7 @@ from collections.abc import Callable
 from sparkcluster.errors import NotServing, UsageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch.watching import Gone, Lines, Tick, Watching
+from sparkcluster.node.shared import LABEL_RANK_DIR, LABEL_RUNTIME
 from sparkcluster.plan.records import holding
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
@@ -58,8 +59,8 @@ def follow(
             "ranks": [
                 {
                     "name": rank.name,
-                    "runtime": rank.labels.get("io.sparkcluster.runtime", "docker"),
-                    "rank_dir": rank.labels.get("io.sparkcluster.rank_dir", ""),
+                    "runtime": rank.labels.get(LABEL_RUNTIME, "docker"),
+                    "rank_dir": rank.labels.get(LABEL_RANK_DIR, ""),
                 }
                 for rank in own
             ],

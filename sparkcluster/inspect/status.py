@@ -11,6 +11,7 @@ from sparkcluster.errors import NotServing
 from sparkcluster.facts.model import read
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.node.shared import LABEL_RANK
 from sparkcluster.plan.records import Holding, holding, newest, recorded_verify, unreadable
 from sparkcluster.probing.collect import Collected, collect_facts
 from sparkcluster.spec import Spec
@@ -147,7 +148,7 @@ def node_documents(
         name = node.label
         rank = next(iter(held.own.get(name, ())), None)
         error = collected.errors.get(name)
-        number = rank.labels.get("io.sparkcluster.rank") if rank else None
+        number = rank.labels.get(LABEL_RANK) if rank else None
         containers = planned.get(name, {}).get("containers", [])
         uses_ray = bool(containers) and containers[0]["launcher"].get("executor") == "ray"
         documents.append(

@@ -23,6 +23,7 @@ from sparkcluster.launch.last_words import keep, pointed
 from sparkcluster.launch.readiness import Readiness, warnings
 from sparkcluster.launch.verify import verify_group
 from sparkcluster.launch.watching import INTERVAL_S, Watching
+from sparkcluster.node.shared import LABEL_RANK
 from sparkcluster.plan.model import Plan
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer, stop_steps
@@ -110,7 +111,7 @@ def stop(
 
 def is_head(rank: Rank) -> bool:
     """Whether a rank drives its group; the driver is stopped first, so that it can drain."""
-    return rank.labels.get("io.sparkcluster.rank", "0") == "0"
+    return rank.labels.get(LABEL_RANK, "0") == "0"
 
 
 def left_text(left: Mapping[str, SparkclusterError]) -> str:

@@ -15,6 +15,7 @@ import time
 from typing import Any, BinaryIO, Callable, Dict
 
 from sparkcluster.node import common
+from sparkcluster.node.shared import LABEL_PLAN, RANK_FILE
 from sparkcluster.node.unpack import unpack
 
 Request = Dict[str, Any]
@@ -113,7 +114,7 @@ def start_container(request: Request, step: Step) -> dict[str, Any]:
     """``docker run`` a rank; one that runs already under this name and plan is left alone."""
     found = inspect(step["name"])
     if found:
-        if found["State"]["Running"] and found["Config"]["Labels"].get("io.sparkcluster.plan") == step["plan"]:
+        if found["State"]["Running"] and found["Config"]["Labels"].get(LABEL_PLAN) == step["plan"]:
             return {"id": found["Id"], "already": True}
         run(["docker", "rm", "--force", step["name"]])
     return {"id": run(step["argv"]).strip(), "already": False}
@@ -171,10 +172,10 @@ def start_process(request: Request, step: Step) -> dict[str, Any]:
     """Start a rank as a process of its own session; one that runs already under this plan is left alone."""
     directory = common.expand(step["rank_dir"])
     os.makedirs(directory, mode=0o700, exist_ok=True)
-    record = os.path.join(directory, "rank.json")
+    record = os.path.join(directory, RANK_FILE)
     rank = common.read_json(record)
     if alive(rank):
-        if rank["labels"].get("io.sparkcluster.plan") == step["labels"]["io.sparkcluster.plan"]:
+        if rank["labels"].get(LABEL_PLAN) == step["labels"][LABEL_PLAN]:
             return {"pid": rank["pid"], "already": True}
         end_process(directory, 10)
     exit_file = os.path.join(directory, "exit")
@@ -230,7 +231,7 @@ def session_members(leader: int) -> list[int]:
 
 def end_process(directory: str, grace_s: float) -> None:
     """End a rank's whole session, by force after ``grace_s`` seconds, and remove its record."""
-    record = os.path.join(directory, "rank.json")
+    record = os.path.join(directory, RANK_FILE)
     rank = common.read_json(record)
     if rank and common.start_ticks(rank["pid"]) in (None, rank["start_ticks"]):
         for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10)):

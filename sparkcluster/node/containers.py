@@ -10,8 +10,8 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 from sparkcluster.node.common import staged_as
 from sparkcluster.node.machine import Machine, Unreadable, quoted
+from sparkcluster.node.shared import LABEL_CLUSTER, RANK_FILE
 
-LABEL = "io.sparkcluster.cluster"
 # Where the CDI specification puts its files (cncf-tags/container-device-interface, SPEC.md).
 _CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 _CONTAINERD_ROOT = "/var/lib/containerd"  # containerd's own default
@@ -151,7 +151,7 @@ def containers(machine: Machine) -> List[Dict[str, Any]]:
     Raises:
         Unreadable: the Docker engine cannot be asked.
     """
-    filters = quoted(json.dumps({"label": [LABEL]}))
+    filters = quoted(json.dumps({"label": [LABEL_CLUSTER]}))
     status, listed = machine.docker("/containers/json?all=1&filters=" + filters)
     if status != 200 or not isinstance(listed, list):
         raise Unreadable("the Docker engine answers %d to the list of containers" % status)
@@ -188,10 +188,10 @@ def processes(machine: Machine, state_dir: str) -> List[Dict[str, Any]]:
     for folder in folders:
         for name in machine.names(folder):
             here = "%s/%s/" % (folder, name)
-            if not machine.exists(here + "rank.json"):
+            if not machine.exists(here + RANK_FILE):
                 continue
             try:
-                record = machine.document(here + "rank.json")
+                record = machine.document(here + RANK_FILE)
                 pid, ticks = int(record["pid"]), int(record["start_ticks"])
             except (Unreadable, KeyError, TypeError, ValueError):
                 found.append(_rank({"name": name}, "unknown", None, None))

@@ -17,6 +17,7 @@ import time
 from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple
 
 from sparkcluster.node import common, wire
+from sparkcluster.node.shared import hub_folder
 from sparkcluster.node.wire import Failed
 
 Request = Dict[str, Any]
@@ -74,7 +75,7 @@ def download(request: Request, check: Callable[[], None]) -> dict[str, Any]:
         raise Failed("no downloader", "neither hf nor an image that holds it is here")
     reach_hub(environment)
     os.makedirs(hf_home, exist_ok=True)
-    folder = os.path.join(hf_home, "hub", "models--" + request["id"].replace("/", "--"), "blobs")
+    folder = os.path.join(hf_home, hub_folder(request["id"]), "blobs")
     pace = wire.Pace(0, check)
     code, text = follow(argv, environment, pace, lambda: _size(folder))
     if code:

@@ -17,8 +17,8 @@ from typing import Any, Callable
 
 from sparkcluster.node import common, vitals, watch
 from sparkcluster.node.machine import Machine, Unreadable, because
+from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_RANK_DIR, LABEL_STATE_DIR, LAUNCHER_FILE, RANK_FILE
 
-CLUSTER = "io.sparkcluster.cluster"
 LOG_BYTES = 4 << 20
 
 
@@ -115,14 +115,14 @@ def ranks(request: dict[str, Any], machine: Machine) -> list[dict[str, Any]]:
     """
     if request.get("runtime") == "process":
         return [process(path) for path in process_dirs(request)]
-    chosen = json.dumps({"label": ["%s=%s" % (CLUSTER, request["cluster"])]})
+    chosen = json.dumps({"label": ["%s=%s" % (LABEL_CLUSTER, request["cluster"])]})
     status, listed = machine.docker("/containers/json?all=1&filters=" + urllib.parse.quote(chosen))
     if status != 200 or not isinstance(listed, list):
         raise Unreadable("the Docker engine answers %d to the list of containers" % status)
     found = []
     for each in listed:
         labels = each.get("Labels") or {}
-        if labels.get("io.sparkcluster.state_dir") != request["state_dir"]:
+        if labels.get(LABEL_STATE_DIR) != request["state_dir"]:
             continue
         status, document = machine.docker("/containers/%s/json" % each["Id"])
         document = document if status == 200 and isinstance(document, dict) else {}
@@ -139,7 +139,7 @@ def ranks(request: dict[str, Any], machine: Machine) -> list[dict[str, Any]]:
                 "finished_at": None if state.get("Running") else state.get("FinishedAt"),
                 "error": str(state.get("Error") or "")[:300],
                 "labels": labels,
-                "launcher": launcher(labels.get("io.sparkcluster.rank_dir", "")),
+                "launcher": launcher(labels.get(LABEL_RANK_DIR, "")),
                 "python": next((w for w in [document.get("Path"), *(document.get("Args") or [])] if _python(w)), None),
                 "gpu": None,
             }
@@ -158,12 +158,12 @@ def process_dirs(request: dict[str, Any]) -> list[str]:
         names = sorted(os.listdir(base))
     except OSError:
         return []
-    return [os.path.join(base, name) for name in names if os.path.exists(os.path.join(base, name, "rank.json"))]
+    return [os.path.join(base, name) for name in names if os.path.exists(os.path.join(base, name, RANK_FILE))]
 
 
 def process(rank_dir: str) -> dict[str, Any]:
     """A rank of runtime ``process``."""
-    record = common.read_json(os.path.join(rank_dir, "rank.json"))
+    record = common.read_json(os.path.join(rank_dir, RANK_FILE))
     record = record if isinstance(record, dict) else {}
     state = watch.process_state(rank_dir)
     labels = record.get("labels")
@@ -187,7 +187,7 @@ def process(rank_dir: str) -> dict[str, Any]:
 
 def launcher(rank_dir: str) -> dict[str, Any]:
     """What matters of the launcher document: who the ranks are, and the engine's command."""
-    document = common.read_json(os.path.join(common.expand(rank_dir), "launcher.json")) if rank_dir else None
+    document = common.read_json(os.path.join(common.expand(rank_dir), LAUNCHER_FILE)) if rank_dir else None
     if not isinstance(document, dict):
         return {}
     keys = ("group", "node", "rank", "role", "executor", "address", "members", "engine", "ray")
@@ -198,7 +198,7 @@ def hidden(machine: Machine, known: list[dict[str, Any]], secrets_file: str) -> 
     """What no log may carry away: the values of the ranks' secrets, and this machine's serial numbers."""
     found: set[str] = set()
     for rank in known:
-        folder = rank.get("rank_dir") or rank["labels"].get("io.sparkcluster.rank_dir")
+        folder = rank.get("rank_dir") or rank["labels"].get(LABEL_RANK_DIR)
         try:
             with open(os.path.join(common.expand(folder or "/"), secrets_file), errors="replace") as file:
                 found.update(line.rstrip("\n").partition("=")[2] for line in file)

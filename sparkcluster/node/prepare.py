@@ -17,6 +17,7 @@ import tempfile
 from typing import Any, Iterable
 
 from sparkcluster.node.bind import ADDRESS, OPEN_PORTS, confine
+from sparkcluster.node.shared import hub_folder
 
 PREFIX = "[sparkcluster] "
 MARK = "SPARKCLUSTER_RANK"
@@ -257,7 +258,7 @@ def link_model(model: dict[str, str], env: dict[str, str], link: str = MODEL_LIN
     """Make ``link`` lead to the model's files, so that a playbook can name one of them. Returns what was done."""
     path = model.get("path")
     if not path:
-        folder = os.path.join(env.get("HF_HOME", ""), "hub", "models--" + model["id"].replace("/", "--"))
+        folder = os.path.join(env.get("HF_HOME", ""), hub_folder(model["id"]))
         revision = model.get("revision") or "main"
         try:
             with open(os.path.join(folder, "refs", *revision.split("/"))) as file:

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from sparkcluster.node import common
 from sparkcluster.node.machine import Machine, Unreadable, because
+from sparkcluster.node.shared import hub_folder
 
 # safetensors refuses longer headers itself (MAX_HEADER_SIZE in its tensor.rs)
 _HEADER_LIMIT_BYTES = 100_000_000
@@ -53,7 +54,7 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
     if model.get("path"):
         folder, revision, cache = str(model["path"]), model.get("revision"), ""
     else:
-        cache = "%s/hub/models--%s" % (hf_home, str(model["id"]).replace("/", "--"))
+        cache = "%s/%s" % (hf_home, hub_folder(str(model["id"])))
         wanted = str(model.get("revision") or "main")
         revision = (machine.line("%s/refs/%s" % (cache, wanted)) or wanted).strip()
         folder = "%s/snapshots/%s" % (cache, revision)

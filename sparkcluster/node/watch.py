@@ -28,6 +28,7 @@ import urllib.parse
 from typing import Any, BinaryIO, Callable, Iterator
 
 from sparkcluster.node import common
+from sparkcluster.node.shared import RANK_FILE
 
 LINE_BYTES = 4096
 _SIOCGIFFLAGS, _IFF_RUNNING = 0x8913, 0x40  # linux/sockios.h, linux/if.h
@@ -88,7 +89,7 @@ def container_state(name: str) -> dict[str, Any]:
 
 def process_state(rank_dir: str) -> dict[str, Any]:
     """State of a rank that runs as a process, by its record; a pid alone could be a stranger's."""
-    rank = common.read_json(os.path.join(rank_dir, "rank.json"))
+    rank = common.read_json(os.path.join(rank_dir, RANK_FILE))
     if rank and common.start_ticks(rank["pid"]) == rank["start_ticks"]:
         return {"state": "running", "since": rank.get("started_at")}
     try:

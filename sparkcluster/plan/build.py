@@ -11,6 +11,19 @@ from collections.abc import Mapping
 from sparkcluster.engines.vllm import serve
 from sparkcluster.facts.engine import engine_of, family, has_token
 from sparkcluster.facts.model import Facts, Image, Unread, read
+from sparkcluster.node.shared import (
+    ENTRY_FILE,
+    LABEL_CLUSTER,
+    LABEL_GROUP,
+    LABEL_NODE,
+    LABEL_PLAN,
+    LABEL_RANK,
+    LABEL_RANK_DIR,
+    LABEL_RELEASE,
+    LABEL_RUNTIME,
+    LABEL_STATE_DIR,
+    LAUNCHER_FILE,
+)
 from sparkcluster.plan import docker, environment, image, launcher, memory, process
 from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan
 from sparkcluster.spec import Spec
@@ -153,15 +166,15 @@ class _Maker:
         facts, cluster = self.facts[member.name], self.topology.cluster
         name = container_name(cluster, release, member.name)
         return {
-            "io.sparkcluster.cluster": cluster,
-            "io.sparkcluster.group": group.name,
-            "io.sparkcluster.node": member.name,
-            "io.sparkcluster.rank": str(member.rank),
-            "io.sparkcluster.release": str(release),
-            "io.sparkcluster.plan": plan_hash,
-            "io.sparkcluster.state_dir": facts.state_dir,
-            "io.sparkcluster.rank_dir": f"{facts.state_dir}/clusters/{cluster}/ranks/{name}",
-            "io.sparkcluster.runtime": self.runtime,
+            LABEL_CLUSTER: cluster,
+            LABEL_GROUP: group.name,
+            LABEL_NODE: member.name,
+            LABEL_RANK: str(member.rank),
+            LABEL_RELEASE: str(release),
+            LABEL_PLAN: plan_hash,
+            LABEL_STATE_DIR: facts.state_dir,
+            LABEL_RANK_DIR: f"{facts.state_dir}/clusters/{cluster}/ranks/{name}",
+            LABEL_RUNTIME: self.runtime,
         }
 
     def container(
@@ -173,7 +186,7 @@ class _Maker:
         carry_over: list[str],
     ) -> ContainerPlan:
         facts, playbook = self.facts[member.name], self.spec.playbook
-        rank_dir = labels["io.sparkcluster.rank_dir"]
+        rank_dir = labels[LABEL_RANK_DIR]
         name = rank_dir.rsplit("/", 1)[-1]
         env_file = f"{rank_dir}/{SECRETS_FILE}" if self.secrets(group, member) else None
         executor, python = self.executor(group), self.python(member)
@@ -258,8 +271,8 @@ class _Maker:
         """What the container sees of the node, and the directories among it that have to be made first."""
         facts, playbook = self.facts[member.name], self.spec.playbook
         mounts = [
-            docker.bind(f"{rank_dir}/launcher.json", docker.LAUNCHER, read_only=True),
-            docker.bind(f"{rank_dir}/entry.py", docker.ENTRY, read_only=True),
+            docker.bind(f"{rank_dir}/{LAUNCHER_FILE}", docker.LAUNCHER, read_only=True),
+            docker.bind(f"{rank_dir}/{ENTRY_FILE}", docker.ENTRY, read_only=True),
             docker.bind(facts.hf_home, docker.HF_HOME),
         ]
         directories = [rank_dir, facts.hf_home]

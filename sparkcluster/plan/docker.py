@@ -7,9 +7,10 @@ import io
 from collections.abc import Mapping, Sequence
 
 from sparkcluster.facts.engine import Family
+from sparkcluster.node.shared import ENTRY_FILE, LAUNCHER_FILE
 
-ENTRY = "/sparkcluster/entry.py"
-LAUNCHER = "/sparkcluster/launcher.json"
+ENTRY = f"/sparkcluster/{ENTRY_FILE}"
+LAUNCHER = f"/sparkcluster/{LAUNCHER_FILE}"
 RAY_PATH = "/sparkcluster/ray"
 HF_HOME = "/root/.cache/huggingface"
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
+from sparkcluster.node.shared import ENTRY_FILE, LAUNCHER_FILE
+
 
 def run(*, python: str, rank_dir: str) -> list[str]:
     """Command that starts one rank with the Python that has the engine."""
-    return [python, f"{rank_dir}/entry.py", f"{rank_dir}/launcher.json"]
+    return [python, f"{rank_dir}/{ENTRY_FILE}", f"{rank_dir}/{LAUNCHER_FILE}"]
 
 
 def vllm(python: str) -> list[str]:

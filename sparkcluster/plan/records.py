@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sparkcluster.facts.model import Facts, Rank, ReleaseFact, Unread, read
+from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_PLAN, LABEL_RELEASE, LABEL_STATE_DIR
 from sparkcluster.plan.model import Plan
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Verify
@@ -31,7 +32,7 @@ def next_number(facts: Iterable[Facts]) -> int:
         if release := read(one.release):
             taken.append(release.number)
         for rank in read(one.ranks) or ():
-            label = rank.labels.get("io.sparkcluster.release", "")
+            label = rank.labels.get(LABEL_RELEASE, "")
             taken += [int(label)] if label.isdigit() else []
     return max(taken) + 1
 
@@ -95,10 +96,7 @@ class Holding:
     def hashes(self) -> set[str]:
         """Plan hashes of our running ranks."""
         return {
-            rank.labels.get("io.sparkcluster.plan", "")
-            for ranks in self.own.values()
-            for rank in ranks
-            if rank.state == "running"
+            rank.labels.get(LABEL_PLAN, "") for ranks in self.own.values() for rank in ranks if rank.state == "running"
         }
 
     def runs(self, plan: Plan) -> bool:
@@ -110,14 +108,14 @@ class Holding:
             running = [rank for rank in ranks if rank.state == "running"]
             if len(ranks) != len(running) or len(running) != len(node.containers):
                 return False
-            if any(rank.labels.get("io.sparkcluster.plan") != plan.hash for rank in running):
+            if any(rank.labels.get(LABEL_PLAN) != plan.hash for rank in running):
                 return False
         return all(not ranks for name, ranks in self.own.items() if name not in plan.nodes)
 
     def release(self) -> int | None:
         """Release number that the running ranks carry, or None where they disagree."""
         numbers = {
-            rank.labels.get("io.sparkcluster.release", "")
+            rank.labels.get(LABEL_RELEASE, "")
             for ranks in self.own.values()
             for rank in ranks
             if rank.state == "running"
@@ -138,8 +136,8 @@ def holding(cluster: str, facts: Mapping[str, Facts]) -> Holding:
     stray: dict[str, tuple[Rank, ...]] = {}
     for name, one in facts.items():
         ranks = read(one.ranks) or ()
-        mine = [rank for rank in ranks if rank.labels.get("io.sparkcluster.cluster") == cluster]
-        own[name] = tuple(r for r in mine if r.labels.get("io.sparkcluster.state_dir") == one.state_dir)
+        mine = [rank for rank in ranks if rank.labels.get(LABEL_CLUSTER) == cluster]
+        own[name] = tuple(r for r in mine if r.labels.get(LABEL_STATE_DIR) == one.state_dir)
         stray[name] = tuple(rank for rank in mine if rank not in own[name])
         foreign[name] = tuple(rank for rank in ranks if rank not in mine)
     return Holding(own, foreign, stray)

@@ -16,6 +16,7 @@ from sparkcluster.inspect.cluster import View, look
 from sparkcluster.inspect.preflight import between
 from sparkcluster.launch import group as launching
 from sparkcluster.launch import last_words
+from sparkcluster.node.shared import LABEL_PLAN, LABEL_RELEASE, LABEL_STATE_DIR
 from sparkcluster.plan.records import KEEP, Holding, record
 from sparkcluster.release import ray
 from sparkcluster.release.settled import healthy, settled
@@ -44,7 +45,7 @@ def elsewhere(view: View) -> tuple[str, ...]:
     """
     if view.newest is None:
         return ()
-    here = {rank.labels.get("io.sparkcluster.plan") for ranks in view.held.own.values() for rank in ranks}
+    here = {rank.labels.get(LABEL_PLAN) for ranks in view.held.own.values() for rank in ranks}
     if view.newest.plan_hash not in here:
         return ()
     recorded = view.newest.record.get("plan", {}).get("nodes", {})
@@ -141,7 +142,7 @@ class Walk:
             next(((name, ranks) for name, ranks in self.view.held.own.items() if ranks), ("", ())),
         )
         rank = ranks[0] if ranks else None
-        where = rank.labels.get("io.sparkcluster.state_dir", "?") if rank else "?"
+        where = rank.labels.get(LABEL_STATE_DIR, "?") if rank else "?"
         if rank and not any(self.view.held.stray.values()):
             return LaunchError(
                 f"{rank.name} on {node} was removed and is there again, {rank.state}",
@@ -182,7 +183,7 @@ class Walk:
             if finding.severity == "warning":
                 self.report.note(f"warning: {finding.code} {finding.node or ''}: {finding.summary}")
         values = secrets.values(self.spec, plan)
-        self.number = int(next(iter(plan.nodes.values())).containers[0].labels["io.sparkcluster.release"])
+        self.number = int(next(iter(plan.nodes.values())).containers[0].labels[LABEL_RELEASE])
         entry = standalone("entry")
         steps = {
             name: [

@@ -1,6 +1,6 @@
 """One rank: how it is started, stopped and recorded, as a container or as a process."""
 
 from sparkcluster.runtime.change import Changer
-from sparkcluster.runtime.ranks import ENTRY, start_steps, stop_steps
+from sparkcluster.runtime.ranks import start_steps, stop_steps
 
-__all__ = ["ENTRY", "Changer", "start_steps", "stop_steps"]
+__all__ = ["Changer", "start_steps", "stop_steps"]

@@ -6,10 +6,9 @@ import json
 from collections.abc import Iterable, Mapping
 
 from sparkcluster.facts.model import Rank
+from sparkcluster.node.shared import ENTRY_FILE, LABEL_PLAN, LABEL_RANK_DIR, LABEL_RUNTIME, LAUNCHER_FILE
 from sparkcluster.plan.model import NodePlan
 from sparkcluster.runtime.change import Step
-
-ENTRY = "entry.py"
 
 # vLLM drains for some seconds on SIGTERM; a container that is killed in the middle of it leaves
 # shared memory behind, so the grace is generous. A launch that failed is not worth waiting for.
@@ -31,7 +30,7 @@ def start_steps(
     steps: list[Step] = []
     for one in node.containers:
         steps += [{"do": "mkdir", "path": path} for path in one.directories]
-        contents = {"launcher.json": json.dumps(one.launcher, sort_keys=True), ENTRY: entry, **(files or {})}
+        contents = {LAUNCHER_FILE: json.dumps(one.launcher, sort_keys=True), ENTRY_FILE: entry, **(files or {})}
         # Read by the container's own user, which need not be the one who writes them.
         steps += [
             {"do": "put", "path": f"{one.rank_dir}/{name}", "content": text, "mode": 0o644}
@@ -41,7 +40,7 @@ def start_steps(
             lines = "".join(f"{name}={secrets[name]}\n" for name in node.secrets)
             steps.append({"do": "put", "path": one.env_file, "content": lines, "mode": 0o600})
         if one.image is not None:
-            plan = one.labels["io.sparkcluster.plan"]
+            plan = one.labels[LABEL_PLAN]
             steps.append({"do": "start-container", "name": one.name, "argv": list(one.argv), "plan": plan})
         else:
             steps.append(
@@ -63,8 +62,8 @@ def stop_steps(ranks: Iterable[Rank], *, grace_s: int = STOP_GRACE_S) -> list[St
     containers: list[str] = []
     directories: list[str] = []
     for rank in ranks:
-        directory = rank.labels.get("io.sparkcluster.rank_dir", "")
-        if rank.labels.get("io.sparkcluster.runtime") == "process":
+        directory = rank.labels.get(LABEL_RANK_DIR, "")
+        if rank.labels.get(LABEL_RUNTIME) == "process":
             directories.append(directory)
         else:
             containers.append(rank.name)

@@ -11,13 +11,11 @@ from typing import Any, Literal
 from sparkcluster.errors import StageError
 from sparkcluster.facts.engine import builds
 from sparkcluster.facts.model import Facts, Image, Weights, read
+from sparkcluster.node.shared import CONTAINER_INTERFACES, TUNNEL_INTERFACES
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Topology
 
 What = Literal["weights", "image", "ray"]
-
-# Networks of containers and virtual machines look alike on every node and connect none.
-_NOT_BETWEEN_NODES = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "tailscale", "podman")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -140,15 +138,15 @@ def address(facts: Mapping[str, Facts], topology: Topology, source: str, target:
     """
     members = topology.members
     rails = {link.address: link for name in (source, target) for link in members[name].links}
-    best: tuple[tuple[bool, bool, int], str] | None = None
-    for own, speed, wireless in _addresses(facts[source]):
-        for other, other_speed, other_wireless in _addresses(facts[target]):
-            if own.network != other.network or own.ip == other.ip:
+    best: tuple[tuple[bool, int, int], str] | None = None
+    for near, medium, speed in _addresses(facts[source]):
+        for far, far_medium, far_speed in _addresses(facts[target]):
+            if near.network != far.network or near.ip == far.ip:
                 continue
-            on_rail = str(own.ip) in rails and str(other.ip) in rails
-            rank = (on_rail, not (wireless or other_wireless), min(speed, other_speed))
-            if best is None or rank > best[0]:
-                best = (rank, str(own.ip))
+            on_rail = str(near.ip) in rails and str(far.ip) in rails
+            quality = (on_rail, min(medium, far_medium), min(speed, far_speed))
+            if best is None or quality > best[0]:
+                best = (quality, str(near.ip))
     if best is not None:
         return best[1]
     raise StageError(
@@ -159,13 +157,18 @@ def address(facts: Mapping[str, Facts], topology: Topology, source: str, target:
     )
 
 
-def _addresses(facts: Facts) -> list[tuple[ipaddress.IPv4Interface, int, bool]]:
+def _addresses(facts: Facts) -> list[tuple[ipaddress.IPv4Interface, int, int]]:
+    """Addresses by which other nodes reach this one, each with its medium (2 wire, 1 WiFi, 0 tunnel) and speed."""
     return [
-        (one, interface.speed_mbps or 0, interface.wireless)
+        (
+            address,
+            0 if interface.name.startswith(TUNNEL_INTERFACES) else 1 if interface.wireless else 2,
+            interface.speed_mbps or 0,
+        )
         for interface in read(facts.interfaces) or ()
-        if interface.carrier and not interface.name.startswith(_NOT_BETWEEN_NODES)
-        for one in interface.ipv4()
-        if not one.ip.is_loopback
+        if interface.carrier and not interface.name.startswith(CONTAINER_INTERFACES)
+        for address in interface.ipv4()
+        if not address.ip.is_loopback
     ]
 
 

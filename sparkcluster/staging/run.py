@@ -13,6 +13,7 @@ from sparkcluster.errors import RegistryAuth, SparkclusterError, StageError
 from sparkcluster.facts.model import Facts, Image, Weights
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import stream
+from sparkcluster.node.shared import hub_folder
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
 from sparkcluster.staging.copy import Errand, Failure, copy, ends, explain, follow
@@ -257,7 +258,7 @@ class _Run:
         shared: dict[str, Any] = {"what": "files", "verify": self.verify}
         if model.id is None:
             return {**shared, "root": model.path}, {**shared, "root": model.path}
-        folder = f"hub/models--{model.id.replace('/', '--')}"
+        folder = hub_folder(model.id)
         first = self.facts[staging.sources[0]].weights
         shared |= {"ref": model.revision, "revision": first.revision if isinstance(first, Weights) else None}
         return (

@@ -7,30 +7,12 @@ import ipaddress
 
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.model import Facts, Interface, Unread, read
+from sparkcluster.node.shared import VIRTUAL_INTERFACES
 from sparkcluster.spec.inventory import Node, NodeInterconnect
 
 Network = ipaddress.IPv4Network
 
 LINK_LOCAL = Network("169.254.0.0/16")
-
-# Bridges, tunnels and container ends: they have addresses, but no other Spark lies behind them.
-VIRTUAL = (
-    "lo",
-    "docker",
-    "br-",
-    "veth",
-    "virbr",
-    "cni",
-    "flannel",
-    "cali",
-    "podman",
-    "lxc",
-    "tun",
-    "tap",
-    "wg",
-    "tailscale",
-    "zt",
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -166,7 +148,7 @@ def management(node: Node, facts: Facts, taken: set[str]) -> list[Candidate]:
         candidate
         for interface, candidate in everything
         if is_up(interface)
-        and not interface.name.startswith(VIRTUAL)
+        and not interface.name.startswith(VIRTUAL_INTERFACES)
         and interface.name not in taken
         and candidate.hca is None
         and candidate not in reached
@@ -196,6 +178,6 @@ def _seen(facts: Facts) -> str:
     described = [
         f"{interface.name} ({', '.join(interface.addresses) or 'no address'})"
         for interface in sorted(read(facts.interfaces) or (), key=lambda one: one.name)
-        if not interface.name.startswith(VIRTUAL)
+        if not interface.name.startswith(VIRTUAL_INTERFACES)
     ]
     return ", ".join(described) or "no interface"

@@ -166,6 +166,18 @@ def test_a_bridge_of_containers_is_no_rail(see):
     assert {("NET-022", "error", "alpha"), ("NET-022", "error", "beta")} <= set(told(findings))
 
 
+@pytest.mark.parametrize("name", ["wg0", "tailscale0", "ztabc", "tun0", "tap0"])
+def test_a_tunnel_as_a_rail_is_a_warning(see, spark, name):
+    nodes = {node: {"interconnect": {"interfaces": [name]}} for node in ("alpha", "beta")}
+    changes = {}
+    for number, node in ((11, "alpha"), (12, "beta")):
+        wires = spark(management=f"192.168.86.{number}/24").interfaces
+        tunnel = wires[0].model_copy(update={"name": name, "addresses": (f"10.9.0.{number}/24",)})
+        changes[node] = {"interfaces": (*wires, tunnel)}
+    findings = [finding for finding in see(changes, nodes=nodes) if finding.code == "NET-022"]
+    assert told(findings) == [("NET-022", "warning", "alpha"), ("NET-022", "warning", "beta")]
+
+
 def test_wifi_as_a_rail_is_a_warning(see, spark):
     nodes = {name: {"interconnect": {"interfaces": ["wlP9s9"]}} for name in ("alpha", "beta")}
     changes = {"beta": {"interfaces": wifi_of(spark(), "192.168.50.8")}}

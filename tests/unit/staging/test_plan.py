@@ -118,6 +118,22 @@ def test_without_a_rail_the_management_network_will_do_and_docker0_never(spark, 
         address(only, topology, "a", "b")
 
 
+@pytest.mark.parametrize("name", ["tap0", "wg0", "tailscale0", "zt5u4y"])
+def test_a_tunnel_serves_where_nothing_else_joins_two_nodes(spark, cluster, name):
+    def tunnel(place):
+        return {"name": name, "mac": "", "operstate": "up", "carrier": True, "mtu": 1420, "speed_mbps": 100_000,
+                "addresses": [f"10.9.0.{place}/24"]}  # fmt: skip
+
+    both = {node: spark(management=f"192.168.86.{place}/24") for place, node in enumerate("ab", 11)}
+    topology = build(cluster({"a": "a", "b": "b"}), both)
+    alone = {node: spark(interfaces=[tunnel(place)]) for place, node in enumerate("ab", 11)}
+    for node in "ab":
+        wired = both[node].interfaces
+        both[node] = both[node].model_copy(update={"interfaces": (*wired, *alone[node].interfaces)})
+    assert address(both, topology, "a", "b") == "192.168.86.11"
+    assert address(alone, topology, "a", "b") == "10.9.0.11"
+
+
 def test_two_replicas_of_one_node_each_still_copy_over_the_cable(spark, cluster):
     facts = {name: spark({"enp1s0f0np0": f"10.1.0.{place}/24"}) for place, name in enumerate("ab", 11)}
     spec = cluster({"a": "a", "b": "b"}, groups=[{"name": "one", "nodes": ["a"]}, {"name": "two", "nodes": ["b"]}])

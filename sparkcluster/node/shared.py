@@ -1,0 +1,34 @@
+"""Names that programs on a node and the controller must agree on. Python 3.8, standard library only.
+
+The one module of this room that other rooms import: what both sides say is written here once.
+"""
+
+from __future__ import annotations
+
+# Labels of a container; with runtime process, keys of ``labels`` in its rank.json.
+LABEL_CLUSTER = "io.sparkcluster.cluster"
+LABEL_GROUP = "io.sparkcluster.group"
+LABEL_NODE = "io.sparkcluster.node"
+LABEL_RANK = "io.sparkcluster.rank"
+LABEL_RELEASE = "io.sparkcluster.release"
+LABEL_PLAN = "io.sparkcluster.plan"
+LABEL_STATE_DIR = "io.sparkcluster.state_dir"
+LABEL_RANK_DIR = "io.sparkcluster.rank_dir"
+LABEL_RUNTIME = "io.sparkcluster.runtime"
+LABEL_MEASURE = "io.sparkcluster.measure"
+
+# Files in the directory of a rank.
+LAUNCHER_FILE = "launcher.json"
+ENTRY_FILE = "entry.py"
+RANK_FILE = "rank.json"
+
+# Prefixes of interfaces behind which no other node is: container networks have the same addresses on every node.
+CONTAINER_INTERFACES = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "podman", "lxc")
+# Prefixes of interfaces that reach other nodes through a tunnel, at a fraction of the wire's speed.
+TUNNEL_INTERFACES = ("tun", "tap", "wg", "tailscale", "zt")
+VIRTUAL_INTERFACES = CONTAINER_INTERFACES + TUNNEL_INTERFACES
+
+
+def hub_folder(model_id: str) -> str:
+    """Directory of a model in the cache of the Hugging Face hub, below HF_HOME."""
+    return "hub/models--" + model_id.replace("/", "--")
