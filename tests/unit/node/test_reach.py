@@ -6,6 +6,7 @@ import ast
 import socket
 import struct
 import time
+from pathlib import Path
 
 import pytest
 
@@ -32,7 +33,7 @@ def node():
     one.selector.close()
 
 
-@pytest.mark.parametrize("name", ["reach", "tries", "measure", "hashes", "gather"])
+@pytest.mark.parametrize("name", sorted(path.stem for path in Path(reach.__file__).parent.glob("*.py")))
 def test_it_is_written_in_what_an_old_python_understands(name):
     ast.parse(source(name), feature_version=(3, 8))
 
