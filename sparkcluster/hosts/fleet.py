@@ -86,7 +86,7 @@ class Calls(Generic[T]):
     def wait(self, limit_s: float) -> dict[str, T | SparkclusterError]:
         """Per node what the function returned or why it failed, once all have ended.
 
-        An error that is not ours is raised here. A node that has not ended after ``limit_s`` seconds from now
+        Any other exception, SystemExit included, is raised here. A node that has not ended after ``limit_s`` seconds from now
         counts as CommandTimeout.
         """
         deadline = time.monotonic() + limit_s
@@ -102,7 +102,7 @@ class _Call(Generic[T]):
     def __init__(self, function: Callable[[Host], T], host: Host) -> None:
         self.host = host
         self.ended = threading.Event()
-        self.defect: Exception | None = None
+        self.defect: BaseException | None = None
         self._function = function
         self._outcome: list[T | SparkclusterError] = []
 
@@ -111,7 +111,7 @@ class _Call(Generic[T]):
             self._outcome.append(self._function(self.host))
         except SparkclusterError as error:
             self._outcome.append(error)
-        except Exception as error:  # noqa: BLE001 - raised again by each()
+        except BaseException as error:  # noqa: BLE001 - raised again by wait()
             self.defect = error
         finally:
             self.ended.set()

@@ -45,6 +45,20 @@ def test_a_defect_propagates_once_all_have_ended():
     assert sorted(ended) == ["b", "c"]
 
 
+class Abandoned(BaseException):
+    """Not an Exception, as SystemExit and asyncio.CancelledError are not."""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("kind", [Abandoned, SystemExit, KeyboardInterrupt, MemoryError])
+def test_whatever_ends_a_thread_is_the_error_that_is_raised(kind):
+    def fail(host: Host) -> None:
+        raise kind("the reason")
+
+    with pytest.raises(kind, match="the reason"):
+        fleet("a", "b").each(fail, limit_s=5)
+
+
 def test_what_was_begun_goes_on_while_its_beginner_does_something_else():
     others, ours = threading.Event(), threading.Event()
 
