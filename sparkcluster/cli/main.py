@@ -128,6 +128,17 @@ def console() -> NoReturn:
 
 def guarded(argv: Sequence[str]) -> int:
     """Run one command and turn whatever it raises into lines for the user and an exit code."""
+    from sparkcluster.cli.interrupt import Interrupts
+
+    try:
+        with Interrupts() as interrupts:
+            code = _guarded(argv)
+    except KeyboardInterrupt:
+        return 130
+    return 130 if interrupts.seen else code
+
+
+def _guarded(argv: Sequence[str]) -> int:
     try:
         try:
             code = main(argv)
@@ -140,8 +151,6 @@ def guarded(argv: Sequence[str]) -> int:
             return _tell(error, argv)
     except OSError:  # telling it failed as well: nobody is there to be told
         return _quiet()
-    except KeyboardInterrupt:
-        return 130
     return code
 
 

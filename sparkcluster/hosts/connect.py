@@ -7,11 +7,11 @@ import getpass
 import ipaddress
 import socket
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Literal
 
+from sparkcluster.errors import SparkclusterError
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.resolve import SshSettings, SshTarget, resolve
 
@@ -41,11 +41,14 @@ def connect(nodes: Mapping[str, Address]) -> Fleet:
         UsageError: ssh_config cannot be used.
     """
     # ssh -G is a process per node: run them in parallel
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        found = pool.map(_target, nodes.values())
-        if any(_far(node) for node in nodes.values()):
-            import sparkcluster.hosts.ssh  # noqa: F401 - which takes as long as those processes
-        targets = dict(zip(nodes, found, strict=True))
+    resolving = Calls(_target, nodes)
+    if any(_far(node) for node in nodes.values()):
+        import sparkcluster.hosts.ssh  # noqa: F401 - which takes as long as those processes
+    targets: dict[str, SshTarget | None] = {}
+    for name, target in resolving.wait(30).items():
+        if isinstance(target, SparkclusterError):
+            raise target
+        targets[name] = target
     jumps: dict[SshTarget, SshHost] = {}
     return Fleet({name: _host(name, target, jumps) for name, target in targets.items()}, others=jumps.values())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +13,7 @@ from sparkcluster.errors import CommandTimeout, SparkclusterError
 from sparkcluster.hosts.base import Host
 
 T = TypeVar("T")
+Argument = TypeVar("Argument")
 
 
 class Fleet:
@@ -54,7 +56,7 @@ class Fleet:
     def start(self, function: Callable[[Host], T], names: Iterable[str] | None = None) -> Calls[T]:
         """Begin what ``each`` does, and go on; ``wait`` of what this returns is its end."""
         chosen = self.names if names is None else list(names)
-        return Calls({name: _Call(function, self.hosts[name]) for name in chosen})
+        return Calls(function, {name: self.hosts[name] for name in chosen})
 
     def close(self) -> None:
         """Close all hosts at once. Never raises."""
@@ -76,18 +78,18 @@ class Fleet:
 
 
 class Calls(Generic[T]):
-    """One function under way on many hosts, each in a thread of its own."""
+    """One function running for many nodes, each in a thread of its own."""
 
-    def __init__(self, calls: Mapping[str, _Call[T]]) -> None:
-        self._calls = calls
-        for call in calls.values():
-            threading.Thread(target=call.run, daemon=True, name=f"each {call.host.name}").start()
+    def __init__(self, function: Callable[[Argument], T], arguments: Mapping[str, Argument]) -> None:
+        self._calls = {name: _Call(name, function, argument) for name, argument in arguments.items()}
+        for name, call in self._calls.items():
+            threading.Thread(target=call.run, daemon=True, name=f"each {name}").start()
 
     def wait(self, limit_s: float) -> dict[str, T | SparkclusterError]:
         """Per node what the function returned or why it failed, once all have ended.
 
-        Any other exception, SystemExit included, is raised here. A node that has not ended after ``limit_s`` seconds from now
-        counts as CommandTimeout.
+        Any other exception, SystemExit included, is raised here. A node that has not ended ``limit_s`` seconds
+        from now counts as CommandTimeout.
         """
         deadline = time.monotonic() + limit_s
         for call in self._calls.values():
@@ -99,16 +101,16 @@ class Calls(Generic[T]):
 
 
 class _Call(Generic[T]):
-    def __init__(self, function: Callable[[Host], T], host: Host) -> None:
-        self.host = host
+    def __init__(self, name: str, function: Callable[[Argument], T], argument: Argument) -> None:
+        self.name = name
         self.ended = threading.Event()
         self.defect: BaseException | None = None
-        self._function = function
+        self._function = functools.partial(function, argument)
         self._outcome: list[T | SparkclusterError] = []
 
     def run(self) -> None:
         try:
-            self._outcome.append(self._function(self.host))
+            self._outcome.append(self._function())
         except SparkclusterError as error:
             self._outcome.append(error)
         except BaseException as error:  # noqa: BLE001 - raised again by wait()
@@ -119,7 +121,7 @@ class _Call(Generic[T]):
     def outcome(self, limit_s: float) -> T | SparkclusterError:
         if self._outcome:
             return self._outcome[0]
-        return CommandTimeout(f"{self.host.name} did not end within {limit_s:g} s", node=self.host.name)
+        return CommandTimeout(f"{self.name} did not end within {limit_s:g} s", node=self.name)
 
 
 def values(outcomes: Mapping[str, T | SparkclusterError]) -> dict[str, T]:

@@ -130,7 +130,12 @@ def _ssh_config(host: str, ssh: SshSettings) -> dict[str, list[str]]:
     argv += ["-l", ssh.user] if ssh.user else []
     try:
         done = subprocess.run(
-            [*argv, "--", host], capture_output=True, stdin=subprocess.DEVNULL, timeout=10, check=False
+            [*argv, "--", host],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=10,
+            check=False,
+            start_new_session=True,  # Ctrl-C in a terminal is for us alone: it would look like a broken ssh_config
         )
     except FileNotFoundError:
         return _without_ssh(host)

@@ -1,0 +1,58 @@
+"""Ctrl-C decides how a command ends, even where Python or a library drops the exception."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+_AGAIN_S = 0.02
+
+
+class Interrupts:
+    """Remembers SIGINT while open, and raises KeyboardInterrupt again if it was dropped.
+
+    Exceptions in finalizers, weakref callbacks and generators that are being collected go to ``sys.unraisablehook``
+    and no further; imports run many of these. Native code may drop an exception without a trace: ``seen`` is then
+    all that is left of it.
+    """
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._again: threading.Timer | None = None
+        self._before: Any = None
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self.seen = True
+        raise KeyboardInterrupt
+
+    def _on_unraisable(self, dropped: sys.UnraisableHookArgs) -> None:
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+            self._hook(dropped)
+            return
+        self.seen = True
+        # not now: this runs inside what dropped it
+        main = threading.main_thread().ident or 0
+        self._again = threading.Timer(_AGAIN_S, signal.pthread_kill, (main, signal.SIGINT))
+        self._again.daemon = True
+        self._again.start()
+
+    def __enter__(self) -> Self:
+        self._hook = sys.unraisablehook
+        sys.unraisablehook = self._on_unraisable
+        # ignored, as in a shell's background jobs, stays ignored
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self._before = signal.signal(signal.SIGINT, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+        if self._again is not None:
+            self._again.cancel()
+        sys.unraisablehook = self._hook

@@ -1,0 +1,129 @@
+"""Ctrl-C ends a command with exit code 130, whatever it hits."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.cli import main as frame
+
+ROOT = Path(__file__).resolve().parents[3]
+INVENTORY = ROOT / "inventory" / "two-spark.yaml"
+
+
+def ends_with(monkeypatch: pytest.MonkeyPatch, run: Callable[[object], int]) -> int:
+    """Exit code of a command that is the function ``run``."""
+    module = types.ModuleType("sparkcluster.cli.status")
+    module.add_arguments = lambda parser: None  # type: ignore[attr-defined]
+    module.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sparkcluster.cli.status", module)
+    return frame.guarded(["status"])
+
+
+def interrupted_at(event: int, argv: list[str]) -> tuple[int, int]:
+    """Exit code of a command that gets SIGINT at its ``event``-th line, call or return, and how many it had."""
+    count = 0
+
+    def trace(_frame: types.FrameType, _event: str, _arg: object) -> object:
+        nonlocal count
+        count += 1
+        if count == event:
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGINT)
+        return trace
+
+    before = sys.gettrace()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        sys.settrace(trace)
+        try:
+            return frame.guarded(argv), count
+        finally:
+            sys.settrace(before)
+
+
+def test_validation_is_interrupted_wherever_it_is() -> None:
+    argv = ["lint", str(INVENTORY)]
+    interrupted_at(0, argv)  # imports what there is to import
+    code, events = interrupted_at(0, argv)
+    assert code == 0
+    assert events > 5_000
+    codes = {event: interrupted_at(event, argv)[0] for event in range(20, events - 20, events // 250)}
+    assert {event: code for event, code in codes.items() if code != 130} == {}
+
+
+@pytest.mark.parametrize("share", [0.02, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9])
+def test_imports_are_interrupted_wherever_they_are(share: float) -> None:
+    """In a process of its own, since what is imported once is not imported again."""
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import test_interrupt
+sys.exit(test_interrupt.interrupted_at(int(sys.argv[1]), ["lint", {str(INVENTORY)!r}])[0])
+"""
+    at = int(share * 1_000_000)
+    done = subprocess.run([sys.executable, "-c", code, str(at)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_an_interrupt_that_a_finalizer_drops_is_raised_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Finalized:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def run(_: object) -> int:
+        Finalized()
+        time.sleep(10)
+        return 0
+
+    began = time.monotonic()
+    assert ends_with(monkeypatch, run) == 130
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("outcome", [0, 2, ValueError("not a number")])
+def test_an_interrupt_that_is_dropped_without_a_trace_still_decides_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, outcome: int | Exception
+) -> None:
+    def run(_: object) -> int:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    assert ends_with(monkeypatch, run) == 130
+
+
+@pytest.mark.parametrize("whole_group", [True, False], ids=["terminal", "kill"])
+def test_reading_ssh_config_is_interrupted_at_once(tmp_path: Path, *, whole_group: bool) -> None:
+    """A terminal's Ctrl-C reaches ``ssh -G`` as well, whose end looked like a broken ssh_config: exit code 2."""
+    slow = tmp_path / "ssh"
+    slow.write_text(f"#!/bin/sh\ntouch {tmp_path}/begun\nexec sleep 8\n")
+    slow.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = [sys.executable, "-m", "sparkcluster", "status", str(INVENTORY)]
+    running = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        limit = time.monotonic() + 30
+        while not (tmp_path / "begun").exists():
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+        began = time.monotonic()
+        (os.killpg if whole_group else os.kill)(running.pid, signal.SIGINT)
+        _, said = running.communicate(timeout=30)
+    finally:
+        running.kill()
+    assert (running.returncode, said) == (130, "error: interrupted\n")
+    assert time.monotonic() - began < 4
