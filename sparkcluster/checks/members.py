@@ -127,7 +127,7 @@ def records(context: Context) -> Iterator[Seen]:
             yield Seen("warning", name, f"the newest record on {name} cannot be read", facts.release.unread, look)
     running = of(context)
     unreadable = any(isinstance(facts.release, Unread) for facts in context.facts.values())
-    if running.recorded is None and not unreadable and not running.operator:
+    if running.recorded is None and not unreadable and not running.lease:
         alive = [name for name, rank in running.ranks() if rank.running]
         if alive:
             seen = f"ranks run on {', '.join(alive)}"

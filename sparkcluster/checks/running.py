@@ -57,10 +57,8 @@ def runs(context: Context) -> Iterator[Seen]:
     cluster = context.spec.inventory.cluster
     recorded = f"release {running.recorded.number} is recorded" if running.recorded else "no release is recorded"
     seen = f"no rank of it on {'any node' if not blind else 'any node that could be asked'}; {recorded}"
-    if running.operator:
-        yield Seen(
-            "warning", None, f"{cluster} is being changed by {running.operator}", seen, ("wait for that to end",)
-        )
+    if running.lease:
+        yield Seen("warning", None, running.lease.describe(cluster), seen, ("wait for it to end",))
         return
     yield Seen("error", None, f"nothing of {cluster} runs", seen, (UP,))
 
@@ -80,8 +78,9 @@ def answers(context: Context) -> Iterator[Seen]:
     """
     for group, reply in _unexplained(context):
         starting = not any(ready(rank) for _, rank in groups(context)[group])
-        if reply.problem == "refused" and starting and of(context).operator:
-            summary = f"{group} does not answer yet: {of(context).operator} is starting it"
+        lease = of(context).lease
+        if reply.problem == "refused" and starting and lease is not None:
+            summary = f"{group} does not answer yet: {lease.describe(context.spec.inventory.cluster)}"
             yield Seen("warning", reply.head, summary, reply.message, (LOGS,))
             continue
         remedy: tuple[str, ...] = (LOGS, DOWN, UP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from typing import Any
 
 from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
@@ -32,13 +33,15 @@ def run(args: argparse.Namespace) -> int:
 
 def show(document: dict[str, Any]) -> None:
     """The status for people, on stdout."""
+    from sparkcluster.facts.model import LeaseFact
+
     nodes: list[dict[str, Any]] = document["nodes"]
     release = f", release {document['release']}" if document["release"] else ""
     unasked = all(node["why"] for node in nodes)
     state = "not known, no node could be asked" if unasked else document["state"]
     say(f"{document['cluster']}: {state}{release}")
     if document["lease"]:
-        say(f"being changed by {document['lease']['operator']}")
+        say(clean(LeaseFact(held=True, **document["lease"]).describe(document["cluster"], time.time())))
     for group in document["groups"]:
         why = f" ({clean(group['why'])})" if group["why"] else ""
         say(f"  {group['name']}: {group['state']}  {group['endpoint']}{why}")

@@ -276,11 +276,25 @@ class ReleaseFact(Fact):
 
 
 class LeaseFact(Fact):
-    """Who may change the cluster, as this node knows it."""
+    """Who may change the cluster, as this node knows it.
+
+    Attributes:
+        operation: the command that took the lease (``up``, ``down``, ``stage``, ``measure``); None where it is not
+            recorded.
+        since: when it was taken, in seconds since 1970 by the node's clock.
+    """
 
     epoch: int
     held: bool
     operator: str | None = None
+    operation: str | None = None
+    since: float | None = None
+
+    def describe(self, cluster: str, now_s: float | None = None) -> str:
+        """Who is doing what to ``cluster``, and with ``now_s`` (seconds since 1970) since when."""
+        doing = f"is running {self.operation} on" if self.operation else "is changing"
+        ago = "" if self.since is None or now_s is None else f", started {max(0, round(now_s - self.since))} s ago"
+        return f"{self.operator or 'another operator'} {doing} {cluster}{ago}"
 
 
 class Facts(Fact):

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from sparkcluster.facts.model import Fact, ReleaseFact, Unread
+from sparkcluster.facts.model import Fact, LeaseFact, ReleaseFact, Unread
 from sparkcluster.node.shared import LABEL_GROUP
 
 
@@ -155,13 +155,13 @@ class Running:
         looks: by node; why there is none, of the nodes that answered the probe and not this.
         replies: by group.
         recorded: the newest release that any node knows; None where no record can be read.
-        operator: who holds the lease, None where nobody does.
+        lease: that is held right now, or None.
     """
 
     looks: Mapping[str, Look | Unread]
     replies: Mapping[str, Reply] = dataclasses.field(default_factory=dict)
     recorded: ReleaseFact | None = None
-    operator: str | None = None
+    lease: LeaseFact | None = None
 
     def seen(self) -> Iterator[tuple[str, Look]]:
         """Every node that could be looked at."""
@@ -189,5 +189,6 @@ class Running:
             "nodes": nodes,
             "replies": {name: reply.as_json() for name, reply in self.replies.items()},
             "release": self.recorded.number if self.recorded else None,
-            "operator": self.operator,
+            "operator": (self.lease.operator or "another operator") if self.lease else None,
+            "operation": self.lease.operation if self.lease else None,
         }

@@ -13,7 +13,7 @@ from sparkcluster.checks.registry import UNPLANNED, Stage
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.find import Endpoint, endpoints, of_launcher
 from sparkcluster.errors import CommandFailed, SparkclusterError
-from sparkcluster.facts.model import Facts, Unread, read
+from sparkcluster.facts.model import Facts, Unread
 from sparkcluster.facts.running import Look, Reply, Running
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.base import Host
@@ -22,7 +22,7 @@ from sparkcluster.hosts.program import call
 from sparkcluster.inspect.preflight import examine, ordered
 from sparkcluster.node.shared import LABEL_RANK_DIR
 from sparkcluster.plan.build import SECRETS_FILE
-from sparkcluster.plan.records import Holding, holding, newest, recorded_verify
+from sparkcluster.plan.records import Holding, current_lease, holding, newest, recorded_verify
 from sparkcluster.probing.collect import collect_facts, node_documents
 from sparkcluster.report import Report, count
 from sparkcluster.spec import Spec
@@ -143,8 +143,7 @@ def doctor(
         asking.limit_s = max(2.0, until - clock() - ROUND_TRIP_S)
         asking.start(_launched(spec, looks))
     replies = asking.replies(until - clock() + 1)
-    lease = next((one for each in facts.values() if (one := read(each.lease)) is not None and one.held), None)
-    running = Running(looks, replies, known, (lease.operator or "somebody") if lease else None)
+    running = Running(looks, replies, known, current_lease(facts))
     report.step("check", count(len(facts), "node"))
     findings, topology = examine(spec, collected, facts)
     only: tuple[Stage, ...] = ("running",)

@@ -25,7 +25,7 @@ from sparkcluster.inspect.cluster import assess
 from sparkcluster.probing.collect import Collected, collect_facts, inspect_images, node_documents
 from sparkcluster.probing.start import Answer
 from sparkcluster.report import Report, count
-from sparkcluster.runtime.lease import Lease, operator
+from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
 from sparkcluster.staging.ray_wheel import cache_directory
 from sparkcluster.topology.build import build as build_topology
@@ -247,7 +247,7 @@ def measure(
         epoch: int | None = None
         if whole and any(len(group.members) > 1 for group in topology.groups):
             inventory = spec.inventory
-            lease = Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operator=operator())
+            lease = Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="measure")
             try:
                 epoch = stack.enter_context(lease.acquire(list(facts))).epoch
             except LeaseHeld as error:

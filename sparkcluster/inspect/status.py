@@ -8,11 +8,10 @@ from typing import Any
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.find import endpoints
 from sparkcluster.errors import NotServing
-from sparkcluster.facts.model import read
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.node.shared import LABEL_RANK
-from sparkcluster.plan.records import Holding, holding, newest, recorded_verify, unreadable
+from sparkcluster.plan.records import Holding, current_lease, holding, newest, recorded_verify, unreadable
 from sparkcluster.probing.collect import Collected, collect_facts
 from sparkcluster.spec import Spec
 
@@ -74,13 +73,11 @@ def status(fleet: Fleet, spec: Spec) -> Status:
     known = newest(collected.facts.values())
     running = held.release()
     recorded = known.record if known and known.number == running else {}
-    groups = group_documents(fleet, recorded, held)
-    lease = next(
-        (one for facts in collected.facts.values() if (one := read(facts.lease)) is not None and one.held),
-        None,
-    )
-    blind = unreadable(collected.facts)
-    state = overall(groups, held, blind=bool(collected.errors or blind), leased=lease is not None)
+    lease = current_lease(collected.facts)
+    starting = lease is not None and lease.operation == "up"
+    groups = group_documents(fleet, recorded, held, starting=starting)
+    blind = bool(collected.errors or unreadable(collected.facts))
+    state = overall(groups, held, blind=blind, starting=starting)
     first = groups[0] if groups else None
     return Status(
         {
@@ -89,14 +86,14 @@ def status(fleet: Fleet, spec: Spec) -> Status:
             "endpoint": first["endpoint"] if first and state == "serving" else None,
             "model": recorded.get("plan", {}).get("model"),
             "release": running if recorded else None,
-            "lease": {"operator": lease.operator, "epoch": lease.epoch} if lease else None,
+            "lease": lease.model_dump(include={"operator", "operation", "since", "epoch"}) if lease else None,
             "groups": groups,
             "nodes": node_documents(spec, collected, held, recorded, groups),
         }
     )
 
 
-def group_documents(fleet: Fleet, recorded: dict[str, Any], held: Holding) -> list[dict[str, Any]]:
+def group_documents(fleet: Fleet, recorded: dict[str, Any], held: Holding, *, starting: bool) -> list[dict[str, Any]]:
     """The groups of a recorded release as they are now."""
     if not recorded:
         return []
@@ -112,7 +109,7 @@ def group_documents(fleet: Fleet, recorded: dict[str, Any], held: Holding) -> li
                 ready = True
             except NotServing as error:
                 why = error.message
-        state = "serving" if ready else "degraded" if any(running) else "down"
+        state = "serving" if ready else "down" if not any(running) else "starting" if starting else "degraded"
         documents.append(
             {
                 "name": name,
@@ -127,13 +124,20 @@ def group_documents(fleet: Fleet, recorded: dict[str, Any], held: Holding) -> li
     return documents
 
 
-def overall(groups: list[dict[str, Any]], held: Holding, *, blind: bool, leased: bool) -> str:
-    """One word for the cluster: serving, starting, degraded or down; ``blind`` where a node could not be looked at."""
+def overall(groups: list[dict[str, Any]], held: Holding, *, blind: bool, starting: bool) -> str:
+    """The state of the cluster in one word.
+
+    Args:
+        groups: documents of the recorded release's groups.
+        held: the ranks on all nodes.
+        blind: whether the ranks of some node are not known.
+        starting: whether an ``up`` is under way; any other operation leaves the state that is seen.
+    """
     if groups and all(group["ready"] for group in groups) and not blind:
         return "serving"
-    if not held.anything:
-        return "starting" if leased else "degraded" if blind else "down"
-    return "starting" if leased else "degraded"
+    if starting and not any(group["ready"] for group in groups):
+        return "starting"
+    return "degraded" if held.anything or blind else "down"
 
 
 def node_documents(

@@ -3,8 +3,8 @@
 Below ``state_dir`` each cluster has a directory of its own::
 
     clusters/NAME/lease.lock       flock held by the process that holds the lease
-    clusters/NAME/lease.json       {"epoch", "operator", "since", "granted"}: the last epoch granted here; while
-                                   somebody has the lock and not yet the next epoch, "granted" is false
+    clusters/NAME/lease.json       {"epoch", "operator", "operation", "since", "granted"}: the last epoch granted
+                                   here; "granted" is false while the next holder has the lock and no epoch yet
     clusters/NAME/change.lock      flock held while one change runs
     clusters/NAME/releases/N.json  every verified release, numbered
     clusters/NAME/ranks/RANK/      launcher document, entry program, log and process of one rank

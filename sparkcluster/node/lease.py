@@ -28,7 +28,7 @@ def say(document: dict[str, Any]) -> None:
 
 
 def main(request: dict[str, Any], lines: BinaryIO) -> None:
-    """Hold the lease; ``request`` has state_dir, cluster, operator and ttl_s (seconds).
+    """Hold the lease; ``request`` has state_dir, cluster, operator, operation and ttl_s (seconds).
 
     Says ``{"held": {...}}`` and ends where somebody else holds it, else ``{"epoch": last}``. Then every line
     read is a heartbeat; ``{"grant": N}`` writes epoch N, answered by ``{"granted": N}``, or by
@@ -42,8 +42,7 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
         say(
             {
                 "held": {
-                    "operator": last.get("operator"),
-                    "since": last.get("since"),
+                    **{key: last.get(key) for key in ("operator", "operation", "since")},
                     "epoch": last.get("epoch", 0),
                 }
             }
@@ -54,6 +53,7 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
         document = {
             "epoch": epoch,
             "operator": request["operator"],
+            "operation": request["operation"],
             "since": time.time(),
             "granted": granted,
         }

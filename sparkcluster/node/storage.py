@@ -183,12 +183,18 @@ def lease(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, 
     folder = "%s/clusters/%s" % (state_dir, cluster)
     held = common.is_locked(machine.at(folder + "/lease.lock"))
     if not machine.exists(folder + "/lease.json"):
-        return {"epoch": 0, "held": True, "operator": None} if held else None
+        return {"epoch": 0, "held": True} if held else None
     document = machine.document(folder + "/lease.json")
-    epoch, operator = document.get("epoch"), document.get("operator")
+    epoch, since = document.get("epoch"), document.get("since")
     if not isinstance(epoch, int):
         raise Unreadable("no epoch: %s/lease.json" % folder)
-    return {"epoch": epoch, "held": held, "operator": None if operator is None else str(operator)}
+    found: Dict[str, Any] = {"epoch": epoch, "held": held}
+    for key in ("operator", "operation"):
+        if document.get(key) is not None:
+            found[key] = str(document[key])
+    if isinstance(since, (int, float)):
+        found["since"] = since
+    return found
 
 
 def rays(machine: Machine, state_dir: str) -> List[str]:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sparkcluster.facts.model import Facts, Rank, ReleaseFact, Unread, read
+from sparkcluster.facts.model import Facts, LeaseFact, Rank, ReleaseFact, Unread, read
 from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_PLAN, LABEL_RELEASE, LABEL_STATE_DIR
 from sparkcluster.plan.model import Plan
 from sparkcluster.spec import Spec
@@ -122,6 +122,11 @@ class Holding:
         }
         only = numbers.pop() if len(numbers) == 1 else ""
         return int(only) if only.isdigit() else None
+
+
+def current_lease(facts: Mapping[str, Facts]) -> LeaseFact | None:
+    """The lease that is held right now on any node, or None."""
+    return next((lease for one in facts.values() if (lease := read(one.lease)) is not None and lease.held), None)
 
 
 def unreadable(facts: Mapping[str, Facts]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from sparkcluster.plan.records import holding, newest, unreadable
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer
-from sparkcluster.runtime.lease import Lease, operator
+from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import Node, Ssh
 
@@ -79,9 +79,9 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
     if facts:
         # Also where no rank is seen: an up may be at work that has none yet, or one that was killed may have
         # left a start under way.
-        with Lease(
-            fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operator=operator()
-        ).acquire(list(facts)) as lease:
+        with Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operation="down").acquire(
+            list(facts)
+        ) as lease:
             # What was seen before the lease was ours may have changed since.
             now = collect_facts(fleet, spec, list(facts))
             left |= now.errors

@@ -11,7 +11,7 @@ from sparkcluster.inspect.cluster import View, look
 from sparkcluster.release import ray
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer
-from sparkcluster.runtime.lease import Lease, operator
+from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
 from sparkcluster.staging import StageReport
 from sparkcluster.staging import ray as ray_staging
@@ -47,7 +47,7 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
     if options.dry_run:
         return _stage(fleet, view, options, report, epoch=0)
     cluster, state_dir = spec.inventory.cluster, spec.inventory.state_dir
-    lease = Lease(fleet, cluster=cluster, state_dir=state_dir, operator=operator())
+    lease = Lease(fleet, cluster=cluster, state_dir=state_dir, operation="stage")
     with lease.acquire(list(view.facts)):
         report.step("lease", f"epoch {lease.epoch}")
         # What was seen before the lease was ours may have changed since.

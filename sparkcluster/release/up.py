@@ -14,7 +14,7 @@ from sparkcluster.release.states import TABLE, Action, state_of
 from sparkcluster.release.walk import Options, Walk, stop_before_staging
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import secrets
-from sparkcluster.runtime.lease import Lease, operator
+from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
 
 
@@ -57,7 +57,7 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
     if TABLE[state_of(view)][0] is Action.START:
         # Not even a lease is taken for what would stop anyway.
         stop_before_staging(view)
-    with Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operator=operator()).acquire(
+    with Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operation="up").acquire(
         list(view.facts)
     ) as lease:
         report.step("lease", f"epoch {lease.epoch}")

@@ -23,7 +23,7 @@ from sparkcluster.release.settled import healthy, settled
 from sparkcluster.release.states import TABLE, Action, State, state_of
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, secrets, start_steps
-from sparkcluster.runtime.lease import operator
+from sparkcluster.runtime.lease import this_operator
 from sparkcluster.runtime.ranks import KILL_GRACE_S
 from sparkcluster.spec import Spec
 from sparkcluster.staging import stage
@@ -268,7 +268,7 @@ class Walk:
             self.spec,
             plan,
             number=self.number,
-            operator=operator(),
+            operator=this_operator(),
             verified_at=time.time(),
             version=sparkcluster.__version__,
         )

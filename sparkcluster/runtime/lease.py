@@ -15,19 +15,22 @@ import threading
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from sparkcluster.errors import CommandFailed, HostError, LeaseHeld, SparkclusterError
+from sparkcluster.facts.model import LeaseFact
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import stream
+
+Operation = Literal["up", "down", "stage", "measure"]
 
 TTL_S = 15
 HEARTBEAT_S = 3
 _ANSWER_S = 20
 
 
-def operator() -> str:
+def this_operator() -> str:
     """Who is changing the cluster, as user@host (pid), for those who wait."""
     return f"{getpass.getuser()}@{socket.gethostname()} (pid {os.getpid()})"
 
@@ -80,13 +83,22 @@ class Lease:
     Args:
         fleet: the nodes.
         cluster, state_dir: where its lock lies on each node.
-        operator: who takes it, for those who have to wait.
+        operation: the command that takes it, and
+        operator: who does, for those who have to wait; default: this user, host and process.
     """
 
-    def __init__(self, fleet: Fleet, *, cluster: str, state_dir: str, operator: str) -> None:
+    def __init__(
+        self, fleet: Fleet, *, cluster: str, state_dir: str, operation: Operation, operator: str | None = None
+    ) -> None:
         self.epoch = 0
         self._cluster = cluster
-        self._request = {"state_dir": state_dir, "cluster": cluster, "operator": operator, "ttl_s": TTL_S}
+        self._request = {
+            "state_dir": state_dir,
+            "cluster": cluster,
+            "operator": operator or this_operator(),
+            "operation": operation,
+            "ttl_s": TTL_S,
+        }
         self._fleet = fleet
         self._holders: list[_Holder] = []
         self._lock = threading.Lock()
@@ -128,9 +140,8 @@ class Lease:
             holder.close()
         document = holder.answer()
         if "held" in document:
-            held = document["held"]
             raise LeaseHeld(
-                f"{held.get('operator') or 'another operator'} is changing {self._cluster}" + _ago(held.get("since")),
+                _holder(document["held"]).describe(self._cluster, time.time()),
                 node=host.name,
                 step="lease",
                 hint=f"wait for it to end; a lease whose operator is gone lapses after {TTL_S} s",
@@ -171,7 +182,9 @@ class Lease:
         self.close()
 
 
-def _ago(since: float | None) -> str:
-    if since is None:
-        return ""
-    return f" since {max(0, round(time.time() - since))} s"
+def _holder(document: Any) -> LeaseFact:
+    """The lease that a node says is held, as far as what it says makes sense."""
+    try:
+        return LeaseFact.model_validate({**document, "held": True})
+    except (TypeError, ValueError):
+        return LeaseFact(epoch=0, held=True)

@@ -47,7 +47,7 @@ class Looked:
     @contextlib.contextmanager
     def lease(self):
         inventory = self.spec.inventory
-        taken = Lease(self.fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operator="test")
+        taken = Lease(self.fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="measure")
         with taken.acquire(list(self.facts)) as lease:
             yield lease.epoch
 

@@ -25,7 +25,7 @@ def test_of_two_ups_at_once_one_serves_and_one_exits_3(lab, cli, ranks, seed):
     served, refused = sorted(done, key=lambda one: one.code)
     assert served.json["state"] == "serving"
     assert refused.error["kind"] == "LeaseHeld"
-    assert re.search(r"^\w+@\S+ \(pid \d+\) is changing ", refused.error["message"])
+    assert re.search(r"^\w+@\S+ \(pid \d+\) is running up on ", refused.error["message"])
     assert refused.error["hint"]
     pids = {one.pid for one in (first, second)}
     assert int(re.search(r"pid (\d+)", refused.error["message"])[1]) in pids
@@ -43,6 +43,7 @@ def test_down_waits_for_nobody_and_breaks_nothing_while_an_up_is_at_work(lab, cl
     status = cli("status", lab.inventory, "--json")
     assert (status.code, status.json["state"]) == (1, "starting")
     assert f"(pid {up.pid})" in status.json["lease"]["operator"]
+    assert status.json["lease"]["operation"] == "up"
 
 
 def lapsed(lab):

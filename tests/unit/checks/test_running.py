@@ -14,7 +14,7 @@ from sparkcluster import checks, topology
 from sparkcluster.checks.registry import CATALOGUE, Context
 from sparkcluster.endpoint.judge import garbage
 from sparkcluster.facts import Unread
-from sparkcluster.facts.model import ReleaseFact
+from sparkcluster.facts.model import LeaseFact, ReleaseFact
 from sparkcluster.facts.running import Counters, GpuSample, Log, Look, RankSeen, Reply, Running, Traffic
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "logs"
@@ -63,6 +63,7 @@ def silence(problem: str = "timeout", message: str = "no whole answer within 25 
     return reply(ttft_s=None, tokens_per_s=None, tokens=None, text="", finish=None, problem=problem, message=message)
 
 
+UP = LeaseFact(epoch=4, held=True, operator="ann@desk (pid 7)", operation="up")
 RECORD = {
     "number": 3,
     "playbook": {"name": "test"},
@@ -345,7 +346,7 @@ def test_nothing_runs(diagnosed):
     found = diagnosed(look(), look(), record={})
     assert ("RUN-001", None) in codes(found)
     assert next(one for one in found if one.code == "RUN-001").remedy == ("sparkcluster up INVENTORY",)
-    busy = diagnosed(look(), look(), record={}, operator="ann@desk (pid 7)")
+    busy = diagnosed(look(), look(), record={}, lease=UP)
     assert {one.severity for one in busy if one.code == "RUN-001"} == {"warning"}
 
 
@@ -353,7 +354,7 @@ def test_a_cluster_that_is_being_started_is_not_ill(diagnosed):
     alpha = head(
         rank("alpha", 0, "Starting to load model /m"), counters=Unread(unread="connection refused"), health=None
     )
-    found = diagnosed(alpha, None, silence("refused", "nothing listens"), record={}, operator="ann@desk (pid 7)")
+    found = diagnosed(alpha, None, silence("refused", "nothing listens"), record={}, lease=UP)
     assert codes(found) == {("RUN-002", "alpha")}
     assert found[0].severity == "warning"
 

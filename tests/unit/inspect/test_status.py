@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sparkcluster.cli import status as cli_status
 from sparkcluster.errors import HostTimeout
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
@@ -28,6 +29,10 @@ def told(world):
         return status(Fleet(hosts), one.spec).document
 
     return run
+
+
+def lease(operation):
+    return {"epoch": 4, "held": True, "operator": "ann@desk", "operation": operation, "since": 1763690000.0}
 
 
 def served(one):
@@ -87,7 +92,31 @@ def test_a_node_that_cannot_tell_its_ranks_is_not_called_empty(told, world):
 @pytest.mark.parametrize("running", [False, True])
 def test_an_up_at_work(told, world, running):
     one = world()
-    one.change("alpha", lease={"epoch": 4, "held": True, "operator": "ann@desk"})
+    one.change("alpha", lease=lease("up"))
     document = told(one.run(one.plan(3)) if running else one)
     assert document["state"] == "starting"
-    assert document["lease"] == {"operator": "ann@desk", "epoch": 4}
+    assert document["lease"] == {"operator": "ann@desk", "operation": "up", "since": 1763690000.0, "epoch": 4}
+
+
+@pytest.mark.parametrize("operation", ["down", "stage", "measure", None])
+def test_another_operation_under_way_is_named_and_starts_nothing(told, world, operation):
+    idle = told(world().change("alpha", lease=lease(operation)))
+    assert (idle["state"], idle["lease"]["operation"]) == ("down", operation)
+    serving = told(served(world().change("alpha", lease=lease(operation))))
+    assert serving["state"] == "serving"
+    stopping = told(served(world().change("alpha", lease=lease(operation))), answers=False)
+    assert (stopping["state"], stopping["groups"][0]["state"]) == ("degraded", "degraded")
+
+
+def test_an_up_that_restarts_a_group_is_starting(told, world):
+    document = told(served(world().change("alpha", lease=lease("up"))), answers=False)
+    assert (document["state"], document["groups"][0]["state"]) == ("starting", "starting")
+
+
+def test_people_read_who_does_what_since_when(told, world, capsys, monkeypatch):
+    monkeypatch.setattr(cli_status.time, "time", lambda: 1763690012.3)
+    cli_status.show(told(world().change("alpha", lease=lease("stage"))))
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "atlas: down",
+        "ann@desk is running stage on atlas, started 12 s ago",
+    ]

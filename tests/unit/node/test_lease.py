@@ -19,7 +19,7 @@ class Holder:
     """One lease program and what it says."""
 
     def __init__(self, state, operator, ttl_s=15.0):
-        request = {"state_dir": str(state), "cluster": "atlas", "operator": operator, "ttl_s": ttl_s}
+        request = {"state_dir": str(state), "cluster": "atlas", "operator": operator, "operation": "up", "ttl_s": ttl_s}
         self.stream = stream(LocalHost("spark-1"), "lease", request)
         self._lines = self.stream.lines(20)
         self.first = self.answer()
@@ -91,7 +91,7 @@ def test_epochs_grow_and_survive_who_held_them(hold):
 def test_whoever_comes_second_is_told_who_came_first(hold):
     ann = hold("ann@desk (pid 7)")
     taken = hold("bob").first["held"]
-    assert (taken["operator"], taken["epoch"]) == ("ann@desk (pid 7)", 0)
+    assert (taken["operator"], taken["operation"], taken["epoch"]) == ("ann@desk (pid 7)", "up", 0)
     ann.grant(4)
     held = hold("bob").first["held"]
     assert (held["operator"], held["epoch"]) == ("ann@desk (pid 7)", 4)
@@ -165,6 +165,6 @@ def test_a_lease_document_that_makes_no_sense_is_as_good_as_none(hold, state):
 
 def test_clusters_do_not_share_a_lease(hold, state):
     hold("ann")
-    request = {"state_dir": str(state), "cluster": "borea", "operator": "bob", "ttl_s": 15}
+    request = {"state_dir": str(state), "cluster": "borea", "operator": "bob", "operation": "up", "ttl_s": 15}
     with stream(LocalHost("spark-1"), "lease", request) as other:
         assert json.loads(next(other.lines(20))) == {"epoch": 0}

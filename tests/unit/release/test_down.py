@@ -81,8 +81,10 @@ def test_nothing_there_is_fine(stop, world):
 def test_an_up_at_work_is_not_disturbed_though_no_rank_is_there_yet(stop, world):
     one = world()
     sparks = {name: Spark(name, one) for name in one.facts}
-    sparks["alpha"].program("lease", [{"held": {"operator": "ann@desk (pid 7)", "since": None, "epoch": 4}}])
-    with pytest.raises(LeaseHeld, match=r"ann@desk \(pid 7\) is changing atlas") as caught:
+    sparks["alpha"].program(
+        "lease", [{"held": {"operator": "ann@desk (pid 7)", "operation": "stage", "since": None, "epoch": 4}}]
+    )
+    with pytest.raises(LeaseHeld, match=r"ann@desk \(pid 7\) is running stage on atlas") as caught:
         stop(one, sparks=sparks)
     assert caught.value.exit_code == 3
     assert all(spark.steps() == [] for spark in sparks.values())

@@ -52,7 +52,7 @@ def fleet(homes):
 
 
 def lease(fleet, operator="ann"):
-    return Lease(fleet, cluster="atlas", state_dir="~/s", operator=operator)
+    return Lease(fleet, cluster="atlas", state_dir="~/s", operation="up", operator=operator)
 
 
 def changer(fleet, epoch):
@@ -109,7 +109,7 @@ def test_of_many_operators_at_once_exactly_one_has_it(fleet):
 
 def test_who_comes_second_takes_nothing_anywhere(fleet, homes):
     with lease(fleet, "ann@desk").acquire(["beta"]):
-        with pytest.raises(LeaseHeld, match=r"^ann@desk is changing atlas since \d+ s$"):
+        with pytest.raises(LeaseHeld, match=r"^ann@desk is running up on atlas, started \d+ s ago$"):
             lease(fleet, "bob").acquire(list(NODES))
         until = time.monotonic() + 5
         while common.is_locked(str(homes["alpha"] / "s/clusters/atlas/lease.lock")) and time.monotonic() < until:
@@ -145,7 +145,7 @@ class Elsewhere(LocalHost):
 
 module.TTL_S, module.HEARTBEAT_S = {ttl_s}, {ttl_s} / 5
 fleet = Fleet({{name: Elsewhere(name, f"{tmp_path}/{{name}}") for name in {NODES!r}}})
-with module.Lease(fleet, cluster="atlas", state_dir="~/s", operator="ann").acquire(list(fleet.names)) as held:
+with module.Lease(fleet, cluster="atlas", state_dir="~/s", operation="up", operator="ann").acquire(list(fleet.names)) as held:
     print(held.epoch, flush=True)
     for _ in sys.stdin:
         steps = {{name: [{{"do": "mkdir", "path": "~/s/of-ann"}}] for name in fleet.names}}
