@@ -98,7 +98,6 @@ def command(spec: Spec, facts: Facts, group: Group, member: Member, *, size_byte
         mounts=(),
         infiniband=facts.infiniband_devices,
         cap_add=playbook.container.cap_add,
-        shm_size=playbook.container.shm_size,
     )
     # Attached, and gone by itself at its end; the launcher's place takes a program that is sent along.
     argv[argv.index("--detach")] = "--rm"

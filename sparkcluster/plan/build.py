@@ -232,7 +232,6 @@ class _Maker:
             mounts=mounts,
             infiniband=facts.infiniband_devices and len(group.members) > 1,
             cap_add=playbook.container.cap_add,
-            shm_size=playbook.container.shm_size,
         )
         return ContainerPlan(
             name, self.images[member.name], tuple(argv), document, rank_dir, directories, env_file, labels

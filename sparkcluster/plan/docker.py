@@ -39,12 +39,12 @@ def run(
     mounts: Sequence[Sequence[str]],
     infiniband: bool,
     cap_add: Sequence[str] = (),
-    shm_size: str | None = None,
 ) -> list[str]:
     """Command that starts one rank.
 
-    The node's own network and IPC, all GPUs, pinned memory without limit for RDMA; no ``--privileged``, and
-    no restart policy, since a rank that comes back alone finds no group. Run by local ID and never pulled.
+    The node's own network and IPC, all GPUs, pinned memory without limit for RDMA, and as many open files as the
+    kernel allows, since containerd 2.1.5 leaves a soft limit of 1024 (moby#51485). No ``--privileged``, and no
+    restart policy, since a rank that comes back alone finds no group. Run by local ID and never pulled.
     NGC's entrypoint stays and gets the launcher as its command; every other is replaced.
 
     Args:
@@ -58,19 +58,17 @@ def run(
         mounts: from ``bind``.
         infiniband: whether the node has RDMA device nodes and the group needs them.
         cap_add: Linux capabilities that the playbook adds.
-        shm_size: size of /dev/shm, for engines that do not use the node's.
     """
     argv = ["docker", "run", "--detach", "--name", name]
     argv += ["--network", "host", "--ipc", "host", "--gpus", "all"]
     if infiniband:
         argv += ["--device", "/dev/infiniband"]
-    argv += ["--ulimit", "memlock=-1", "--ulimit", "stack=67108864", "--init", "--pull", "never"]
+    argv += ["--ulimit", "memlock=-1", "--ulimit", "stack=67108864", "--ulimit", "nofile=1048576"]
+    argv += ["--init", "--pull", "never"]
     # An engine that logs every request would otherwise fill the disk in weeks.
     argv += ["--log-driver", "json-file", "--log-opt", "max-size=64m", "--log-opt", "max-file=3"]
     for capability in cap_add:
         argv += ["--cap-add", capability]
-    if shm_size is not None:
-        argv += ["--shm-size", shm_size]
     for label, value in sorted(labels.items()):
         argv += ["--label", f"{label}={value}"]
     for variable, value in sorted(env.items()):

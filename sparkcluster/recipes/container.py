@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import re
 
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.shell import plain
@@ -43,6 +42,7 @@ GIVEN = frozenset(
     {
         "detach", "interactive", "tty", "rm", "init", "name", "gpus", "runtime", "hostname", "label", "pull", "quiet",
         "platform", "add-host", "log-driver", "log-opt", "stop-timeout", "attach", "sig-proxy", "net", "network",
+        "shm-size",  # ranks have the node's /dev/shm, half of its memory
     }
 )  # fmt: skip
 
@@ -62,12 +62,9 @@ REFUSED = {
     "tmpfs": "mount a directory of the node instead",
     "pid": "ranks have processes of their own",
     "sysctl": "set it on the nodes",
-    "ipc": "ranks share the node's IPC; container.shm_size sets /dev/shm",
-    "ulimit": "ranks have memlock without limit and a stack of 64 MiB",
-    "shm-size": "container.shm_size wants a size as 16g",
+    "ipc": "ranks share the node's IPC and its /dev/shm",
+    "ulimit": "ranks have memlock without limit, a stack of 64 MiB and 1048576 open files",
 }
-
-_SIZE = re.compile(r"([0-9]+)(?:\.0+)?\s*([bkmgtBKMGT]?)[iI]?[bB]?")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,7 +88,6 @@ class Container:
         env: variables with their values; None where the value is the caller's.
         volumes: what it sees of the node.
         cap_add: capabilities.
-        shm_size: size of /dev/shm as a playbook has it.
         left: what was not carried over, and why.
     """
 
@@ -102,7 +98,6 @@ class Container:
     env: dict[str, str | None] = dataclasses.field(default_factory=dict)
     volumes: list[Volume] = dataclasses.field(default_factory=list)
     cap_add: list[str] = dataclasses.field(default_factory=list)
-    shm_size: str | None = None
     left: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -167,20 +162,16 @@ def _put(out: Container, name: str, value: str) -> None:
         out.cap_add.append(value.upper().removeprefix("CAP_"))
     elif name == "publish":
         _publish(out, value)
-    elif name not in GIVEN and not _harmless(out, name, value):
+    elif name not in GIVEN and not _harmless(name, value):
         why = REFUSED.get(name, "a playbook has no such key")
         out.left.append(f"{f'--{name} {plain(value)}'.strip()}: {why}")
 
 
-def _harmless(out: Container, name: str, value: str) -> bool:
-    """Whether every rank has what the option asks for anyway, or will by the playbook."""
-    if name == "shm-size":
-        found = _SIZE.fullmatch(value)
-        out.shm_size = found[1] + found[2].lower() if found else None
-        return found is not None
+def _harmless(name: str, value: str) -> bool:
+    """Whether every rank has what the option asks for anyway."""
     return (
         (name == "ipc" and value in {"host", ""})
-        or (name == "ulimit" and value.startswith(("memlock=-1", "stack=67108864")))
+        or (name == "ulimit" and value.startswith(("memlock=-1", "stack=67108864", "nofile=")))
         or (name == "device" and value.startswith("/dev/infiniband"))
     )
 

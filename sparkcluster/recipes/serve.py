@@ -178,9 +178,8 @@ def playbook(
     document["secrets"] = list(dict.fromkeys([*secrets, *served.secrets]))
     document["setup"] = command.setup
     document["mounts"] = _mounts(volumes, document, command, left)
-    if container is not None and (container.cap_add or container.shm_size):
-        own = {"cap_add": container.cap_add, "shm_size": container.shm_size}
-        document["container"] = {key: value for key, value in own.items() if value}
+    if container is not None and container.cap_add:
+        document["container"] = {"cap_add": container.cap_add}
     document["name"] = name_of((container.name if container else None) or str(served.model))
     return {key: value for key, value in document.items() if value not in ([], {}, None)} | (
         {"model": document["model"]}

@@ -34,13 +34,19 @@ PATTERNS = {
     r"^[A-Za-z0-9_][A-Za-z0-9_./:@-]*$": "an image reference, as vllm/vllm-openai:v0.20.0",
     r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$": "letters, digits and . _ : / ~ - only",
     r"^[A-Z][A-Z_]{2,31}$": "a Linux capability, as SYS_NICE",
-    r"^[0-9]+[bkmg]?$": "a size, as 16g",
     r"^[A-Za-z][A-Za-z0-9_]*$": "the name of a class, as Qwen3MoeForCausalLM",
 }
 # Choices whose branches pydantic reports one by one.
 CHOICES = {
     "interconnect": "must be auto, or a section that lists rails",
     "tensor_parallel": "must be auto, or a whole number from 1",
+}
+# Keys that are refused for a reason: why, and what to do instead.
+REFUSED = {
+    ("container", "shm_size"): (
+        "has no effect: ranks use the node's IPC (docker run --ipc host), and with it the node's /dev/shm",
+        "delete this line; it is half of the node's memory, or what sudo mount -o remount,size=16g /dev/shm sets",
+    ),
 }
 _SECRET_PATH = re.compile(
     r"(^|[._-])(api.?key|key|token|secrets?|password|passwd|credentials?|env|setup|command)([._-]|$)",
@@ -122,6 +128,8 @@ def _problem(  # noqa: PLR0911 - one return for each kind of error
 
 def unknown_key(document: Document, path: KeyPath, allowed: Sequence[str]) -> Problem:
     """The problem of a key that is not among ``allowed``."""
+    if path in REFUSED:
+        return document.problem(path, *REFUSED[path], key=True)
     near = closest(str(path[-1]), allowed)
     hint = f"did you mean {near}? " if near else ""
     return document.problem(path, "unknown key", f"{hint}Allowed here: {', '.join(allowed)}", key=True)

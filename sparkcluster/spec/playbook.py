@@ -126,9 +126,6 @@ class Container(Section):
     """Docker options beyond those that every rank gets."""
 
     cap_add: list[Capability] = Field(default_factory=list, description="Linux capabilities, as SYS_NICE")
-    shm_size: str | None = Field(
-        None, pattern=r"^[0-9]+[bkmg]?$", description="size of /dev/shm, as 16g; default: the node's own"
-    )
 
 
 class Playbook(Section):
