@@ -38,7 +38,6 @@ def key(context: Context) -> Iterator[Seen]:
             return
         wide = address.is_unspecified or address.is_global
     yield Seen(
-        "warning" if wide else "info",
         None,
         "the API asks nobody for a key",
         f"api.host: {api.host}, port {api.port}",
@@ -47,6 +46,7 @@ def key(context: Context) -> Iterator[Seen]:
             "export SPARK_API_KEY=$(openssl rand -hex 24)",
             "or set api.host in the inventory to 127.0.0.1, and reach it through SSH",
         ),
+        severity="warning" if wide else "info",
     )
 
 
@@ -69,7 +69,6 @@ def jobs(context: Context) -> Iterator[Seen]:
             ours = held.process is None or held.process.startswith(("ray", "python"))
             if held.port == RAY_DASHBOARD_PORT and ours and not held.address.startswith(("127.", "::1")):
                 yield Seen(
-                    "warning",
                     name,
                     f"a Ray dashboard of {name} listens to the network",
                     f"{held.process or 'a process of another user'} on {held.address}:{held.port}",
@@ -102,9 +101,9 @@ def wires(context: Context) -> Iterator[Seen]:
         slow = slow or ("a tunnel" if link.interface.startswith(TUNNEL_INTERFACES) else "")
         if slow or link.interface.startswith(CONTAINER_INTERFACES):
             yield Seen(
-                "warning" if slow else "error",
                 member.name,
                 f"{link.interface} of {member.name} is {slow or 'no way to another node'}",
                 f"{link.address} in {link.subnet}, as interconnect in the inventory has it",
                 ("set interconnect: auto in the inventory", "ip -br addr"),
+                severity="warning" if slow else "error",
             )

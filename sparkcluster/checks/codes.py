@@ -34,4 +34,4 @@ def code(context: Context) -> Iterator[Seen]:
         if one not in known:
             near = get_close_matches(one, sorted(known), n=1, cutoff=0.5)
             remedy = f"write {near[0]}, if that is meant" if near else "sparkcluster checks   lists them"
-            yield Seen("warning", None, f"{where} names {one}, which no check has", one, (remedy,), at=at)
+            yield Seen(None, f"{where} names {one}, which no check has", one, (remedy,), at=at)

@@ -31,7 +31,6 @@ def disks(context: Context) -> Iterator[Seen]:
         # Where all lie on one file system, it is one disk that is full.
         for disk in {(one.total_bytes, one.free_bytes): one for one in reversed(full)}.values():
             yield Seen(
-                "error",
                 name,
                 f"the disk of {disk.path} on {name} is full",
                 f"{disk.free_bytes / 1e9:.2f} GB of {disk.total_bytes / 1e9:.0f} GB are free",
@@ -63,11 +62,11 @@ def image_room(context: Context) -> Iterator[Seen]:
         if DISK_FLOOR_BYTES <= disk.free_bytes < needed:
             about = "about " if known is None else ""
             yield Seen(
-                "warning" if known is None else "error",
                 name,
                 f"{name} has no room for the image {context.spec.playbook.image}",
                 f"{disk.free_bytes / 1e9:.1f} GB free at {disk.path}, {about}{needed / 1e9:.1f} GB wanted",
                 ("docker image prune", f"df -h {disk.path}", "move data-root in /etc/docker/daemon.json"),
+                severity="warning" if known is None else "error",
             )
 
 
@@ -95,7 +94,6 @@ def weights_room(context: Context) -> Iterator[Seen]:
         needed = size - own.size_bytes
         if DISK_FLOOR_BYTES <= disk.free_bytes < needed:
             yield Seen(
-                "error",
                 name,
                 f"{name} has no room for the weights of {context.spec.playbook.model.label}",
                 f"{disk.free_bytes / 1e9:.1f} GB free at {disk.path}, {needed / 1e9:.1f} GB wanted",

@@ -36,7 +36,7 @@ def docker(context: Context) -> Iterator[Seen]:
             else:
                 summary = f"the Docker engine of {name} does not answer"
                 remedy = ["sudo systemctl restart docker", "journalctl -u docker -n 50"]
-            yield Seen("error", name, summary, facts.docker.unread, tuple(remedy))
+            yield Seen(name, summary, facts.docker.unread, tuple(remedy))
 
 
 @check(
@@ -51,7 +51,6 @@ def gpu_runtime(context: Context) -> Iterator[Seen]:
     for name, engine in _engines(context):
         if "nvidia" not in engine.runtimes and not _has_cdi(engine):
             yield Seen(
-                "error",
                 name,
                 f"the Docker engine of {name} has no nvidia runtime",
                 f"runtimes: {', '.join(engine.runtimes) or 'none'}",
@@ -76,7 +75,6 @@ def snap(context: Context) -> Iterator[Seen]:
     for name, engine in _engines(context):
         if engine.snap:
             yield Seen(
-                "warning",
                 name,
                 f"Docker on {name} is a snap",
                 engine.root_dir,
@@ -107,11 +105,11 @@ def cdi(context: Context) -> Iterator[Seen]:
         if engine.cdi_driver is None or driver is None or engine.cdi_driver == driver:
             continue
         yield Seen(
-            "warning" if "nvidia" in engine.runtimes else "error",
             name,
             f"the CDI specification of {name} is of another driver",
             f"written for {engine.cdi_driver}, {driver} is loaded",
             (CDI_REFRESH, "sudo systemctl restart docker"),
+            severity="warning" if "nvidia" in engine.runtimes else "error",
         )
 
 
@@ -128,7 +126,6 @@ def storage(context: Context) -> Iterator[Seen]:
     for name, engine in _engines(context):
         if engine.storage_driver == "vfs":
             yield Seen(
-                "warning",
                 name,
                 f"Docker on {name} copies every layer whole",
                 f"storage driver {engine.storage_driver} at {engine.root_dir}",
@@ -156,7 +153,6 @@ def reload(context: Context) -> Iterator[Seen]:
     for name, engine in _engines(context):
         if engine.cgroup_driver == "systemd" and "nvidia" in engine.runtimes and not _has_cdi(engine):
             yield Seen(
-                "info",
                 name,
                 f"containers of {name} lose their GPU when systemd reloads",
                 "cgroup driver systemd, no CDI device nvidia.com/gpu",

@@ -39,7 +39,6 @@ def fits(context: Context) -> Iterator[Seen]:
             continue
         memory = read(facts.memory)
         yield Seen(
-            "error",
             name,
             f"{context.spec.playbook.model.label} does not fit {name}",
             f"{fit.problems[0]}; {(memory.total_bytes if memory else 0) / GIB:.1f} GiB in all",
@@ -70,9 +69,7 @@ def known(context: Context) -> Iterator[Seen]:
         except UsageError as error:
             if error.message not in told:
                 told.add(error.message)
-                yield Seen(
-                    "info", name, f"whether the model fits is not known on {name}", error.message, (error.hint or "",)
-                )
+                yield Seen(name, f"whether the model fits is not known on {name}", error.message, (error.hint or "",))
 
 
 @check(
@@ -98,7 +95,6 @@ def free(context: Context) -> Iterator[Seen]:
         have = memory.available_bytes + memory.swap_free_bytes
         if have < needed <= memory.total_bytes:
             yield Seen(
-                "error",
                 name,
                 f"{name} has less memory free than {context.spec.playbook.model.label} needs at least",
                 f"{have / GIB:.1f} of {memory.total_bytes / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed",

@@ -42,7 +42,6 @@ def gpu(context: Context) -> Iterator[Seen]:
             continue
         unloaded = isinstance(facts.driver, Unread)
         yield Seen(
-            "error",
             name,
             f"{name} has no GPU that answers",
             facts.gpus.unread if isinstance(facts.gpus, Unread) else "nvidia-smi lists none",
@@ -76,7 +75,6 @@ def series(context: Context) -> Iterator[Seen]:
         driver = read(facts.driver)
         if driver is not None and driver.split(".")[0] == DEADLOCKS:
             yield Seen(
-                "warning" if eager or wants else "error",
                 name,
                 f"{name} has a driver of series 590",
                 f"{driver}{f', which {playbook.image} is built for' if wants else ''}",
@@ -85,6 +83,7 @@ def series(context: Context) -> Iterator[Seen]:
                     "sudo reboot",
                     "or set enforce-eager: true in the playbook, which costs half the speed",
                 ),
+                severity="warning" if eager or wants else "error",
             )
 
 
@@ -103,7 +102,6 @@ def module(context: Context) -> Iterator[Seen]:
     for name, facts in context.facts.items():
         if module_missing(facts):
             yield Seen(
-                "error",
                 name,
                 f"kernel {facts.kernel} of {name} has no nvidia module",
                 facts.driver.unread if isinstance(facts.driver, Unread) else "no module for it",
@@ -129,7 +127,6 @@ def installed(context: Context) -> Iterator[Seen]:
         lying = read(facts.driver_module) if facts.driver_module is not None else None
         if loaded and lying and loaded != lying and re.match(r"^\d+\.\d+", lying):
             yield Seen(
-                "warning",
                 name,
                 f"the driver of {name} was updated and not loaded yet",
                 f"{loaded} is loaded, {lying} is installed",
@@ -151,7 +148,6 @@ def capability(context: Context) -> Iterator[Seen]:
         for one in read(facts.gpus) or ():
             if one.compute_capability not in {None, CAPABILITY}:
                 yield Seen(
-                    "warning",
                     name,
                     f"the GPU of {name} is no GB10",
                     f"{one.name}, compute capability {one.compute_capability}, not {CAPABILITY}",
@@ -177,7 +173,6 @@ def wedged(context: Context) -> Iterator[Seen]:
         for one in read(facts.gpus) or ():
             if _wedged(one):
                 yield Seen(
-                    "warning",
                     name,
                     f"the GPU of {name} is short of power",
                     f"{one.utilization_percent:.0f} % busy at {one.power_w:.1f} W and {one.sm_clock_mhz:.0f} MHz",
@@ -207,7 +202,6 @@ def idle(context: Context) -> Iterator[Seen]:
                 hung = _in(HUNG_W, one.power_w) and not _in(WEDGED_MHZ, one.sm_clock_mhz)
                 power = "" if one.power_w is None else f" at {one.power_w:.1f} W"
                 yield Seen(
-                    "warning",
                     name,
                     f"the GPU of {name} is busy, and not with this cluster",
                     f"{one.utilization_percent:.0f} %{power}{', as in a collective that hangs' if hung else ''}",

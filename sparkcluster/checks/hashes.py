@@ -30,7 +30,6 @@ def damaged(context: Context) -> Iterator[Seen]:
         wrong = [one for one in files if _is_damaged(one)]
         if wrong:
             yield Seen(
-                "error",
                 name,
                 f"{_counted(wrong)} of the weights on {name} {'is' if len(wrong) == 1 else 'are'} damaged",
                 _seen((one.name, f"SHA-256 {one.sha256[:12]}…, its name says {str(one.blob)[:12]}…") for one in wrong),
@@ -77,7 +76,7 @@ def alike(context: Context) -> Iterator[Seen]:
             (file, ", ".join(f"{name} {one.sha256[:12]}…" for name, one in nodes.items())) for file, nodes in found
         )
         again = _again(context, node, wrong) if node is not None else ("sparkcluster stage INVENTORY weights --verify",)
-        yield Seen("error", node, summary, seen, again)
+        yield Seen(node, summary, seen, again)
 
 
 @check(
@@ -90,9 +89,7 @@ def alike(context: Context) -> Iterator[Seen]:
 def unread(context: Context) -> Iterator[Seen]:
     """Whether they are whole is not known, and what cannot be read cannot be loaded."""
     for name, reason in (context.hashes.unasked if context.hashes else {}).items():
-        yield Seen(
-            "warning", name, f"the weights on {name} were not hashed", reason, (f"ls -lL {_path(context, name)}",)
-        )
+        yield Seen(name, f"the weights on {name} were not hashed", reason, (f"ls -lL {_path(context, name)}",))
 
 
 def _hashed(context: Context) -> Iterable[tuple[str, tuple[HashedFile, ...]]]:

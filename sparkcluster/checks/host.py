@@ -44,7 +44,6 @@ def ports(context: Context) -> Iterator[Seen]:
                     clash = held.address in {address, *ANYWHERE} or address in ANYWHERE
                     if held.port == port and clash:
                         yield Seen(
-                            "error",
                             member.name,
                             f"port {port} of {member.name} is taken, and {use} needs it",
                             f"{_holder(context, facts, held)} listens on {held.address}:{port}",
@@ -71,7 +70,6 @@ def remove_ipc(context: Context) -> Iterator[Seen]:
     for name, facts in context.facts.items():
         if facts.remove_ipc is True and facts.uid >= FIRST_PERSON and not facts.lingers:
             yield Seen(
-                "info" if context.docker else "warning",
                 name,
                 f"{name} removes shared memory of {facts.user} at logout",
                 f"RemoveIPC=yes, uid {facts.uid}",
@@ -81,6 +79,7 @@ def remove_ipc(context: Context) -> Iterator[Seen]:
                     "printf '[Login]\\nRemoveIPC=no\\n' | sudo tee /etc/systemd/logind.conf.d/ipc.conf",
                     "sudo systemctl restart systemd-logind",
                 ),
+                severity="info" if context.docker else "warning",
             )
 
 

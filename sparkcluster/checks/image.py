@@ -42,7 +42,6 @@ def same(context: Context) -> Iterator[Seen]:
             others = [other for other, one in marks.items() if one == common[0][0]]
             alike = found[name].layers == found[others[0]].layers and found[name].layers
             yield Seen(
-                "error",
                 name,
                 f"{name} has another build of {reference} than the others",
                 f"image ID {found[name].id[:19]}, on {listed(others)} {found[others[0]].id[:19]}"
@@ -65,7 +64,6 @@ def architecture(context: Context) -> Iterator[Seen]:
         if foreign(context, name, image):
             wanted = ARCHITECTURES.get(node, node)
             yield Seen(
-                "error",
                 name,
                 f"the image on {name} is built for {built}, the node is {node}",
                 image.reference,
@@ -96,7 +94,6 @@ def engine(context: Context) -> Iterator[Seen]:
             if facts.engine is None or isinstance(facts.engine, Unread) or not facts.engine.vllm_version:
                 seen = facts.engine.unread if isinstance(facts.engine, Unread) else "no vLLM beside it"
                 yield Seen(
-                    "error",
                     name,
                     f"the Python of runtime process on {name} has no vLLM",
                     seen,
@@ -114,7 +111,7 @@ def engine(context: Context) -> Iterator[Seen]:
             summary, seen = f"the image {image.reference} on {name} holds no vLLM", image.inside.python
         else:
             continue
-        yield Seen("error", name, summary, seen, ("set image in the playbook to one with vLLM",))
+        yield Seen(name, summary, seen, ("set image in the playbook to one with vLLM",))
 
 
 @check(
@@ -134,7 +131,6 @@ def token(context: Context) -> Iterator[Seen]:
         executor = parallel.executor(context.spec.playbook, found, nodes=group.size, bring_ray=False)
         if executor == "ray" and not has_token(found, brought=False):
             yield Seen(
-                "warning",
                 group.head.name,
                 f"Ray {found.ray_version} of group {group.name} knows no token",
                 found.ray_version,
@@ -169,7 +165,6 @@ def versions(context: Context) -> Iterator[Seen]:
                     grave.add(odd.node)
         for name, seen in unlike.items():
             yield Seen(
-                "error" if name in grave else "warning",
                 name,
                 f"the engine of {name} is unlike that of the others",
                 "; ".join(seen),
@@ -177,6 +172,7 @@ def versions(context: Context) -> Iterator[Seen]:
                     f"install the same versions beside {engines[name].python}",
                     "or set runtime.python in the inventory to a Python that is the same on every node",
                 ),
+                severity="error" if name in grave else "warning",
             )
 
 
@@ -203,7 +199,6 @@ def ray(context: Context) -> Iterator[Seen]:
             insists = context.spec.playbook.executor == "ray"
             if not context.docker and insists:
                 yield Seen(
-                    "error",
                     name,
                     f"{name} has no Ray, and the playbook insists on it",
                     f"beside {found.python}",
@@ -211,13 +206,13 @@ def ray(context: Context) -> Iterator[Seen]:
                 )
             elif context.docker and not context.facts[name].rays:
                 yield Seen(
-                    "info",
                     name,
                     f"the image on {name} has no Ray: up brings one that fits"
                     if insists
                     else f"the image on {name} has no Ray: up brings one, or takes vLLM's own multi-node backend",
                     f"Python {found.python_version}, {found.platform}",
                     ("sparkcluster stage INVENTORY image   brings it now", "or set executor: native in the playbook"),
+                    severity="info",
                 )
 
 
@@ -244,7 +239,6 @@ def flags(context: Context) -> Iterator[Seen]:
             near = get_close_matches(name, known, n=1)
             other = f"write {near[0]} in place of {written}" if near else f"take {written} out, or use another image"
             yield Seen(
-                "error",
                 nodes,
                 f"the image knows no flag --{name}",
                 f"args.{written} of playbook {playbook.name}",
@@ -276,7 +270,6 @@ def parsers(context: Context) -> Iterator[Seen]:
             if value not in known:
                 near = get_close_matches(value, known, n=1)
                 yield Seen(
-                    "error",
                     nodes,
                     f"the image knows no {flag} {value}",
                     f"it knows {', '.join(sorted(known))}",
@@ -303,7 +296,6 @@ def asked(context: Context) -> Iterator[Seen]:
         inside = facts.image.inside if isinstance(facts.image, Image) else None
         if isinstance(inside, Unread) and not answered(inside):
             yield Seen(
-                "warning",
                 name,
                 f"the image on {name} did not say what it holds",
                 inside.unread,
@@ -311,19 +303,19 @@ def asked(context: Context) -> Iterator[Seen]:
             )
         elif isinstance(facts.image, Image) and facts.image.inside is None:
             yield Seen(
-                "info",
                 name,
                 f"the image on {name} was never asked what it holds",
                 facts.image.reference,
                 ("sparkcluster plan INVENTORY   asks it",),
+                severity="info",
             )
         elif facts.image is None and context.spec.playbook.image is not None:
             yield Seen(
-                "info",
                 name,
                 f"the image is not on {name} yet: up brings it",
                 f"{context.spec.playbook.image}; engine, flags and parsers could not be asked for",
                 (f"{STAGE}   brings it now",),
+                severity="info",
             )
 
 

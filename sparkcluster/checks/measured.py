@@ -55,12 +55,12 @@ def twin(context: Context) -> Iterator[Seen]:
         least = min(figure(rate) for rate in rates)
         band = HOT_PLUG_GBIT_S[0] <= least <= HOT_PLUG_GBIT_S[1]
         yield Seen(
-            "error" if least < HALF_GBIT_S else "warning",
             node,
             f"{between(node, rates)} {'carry' if node is None else 'carries'} {least:g} Gb/s by RDMA on "
             f"{rails(rates)}, a healthy twin 92 to 112" + (": degraded after a hot-plug" if band else ""),
             seen(rates),
             REBOOT if least <= HOT_PLUG_GBIT_S[1] else ("reseat the cable on both ends", *REBOOT),
+            severity="error" if least < HALF_GBIT_S else "warning",
         )
 
 
@@ -79,7 +79,6 @@ def both(context: Context) -> Iterator[Seen]:
     for rate in rates_of(context, "rdma-both"):
         if figure(rate) < BOTH_GBIT_S and not any(set(rate.nodes) == set(nodes) for nodes, _ in slow):
             yield Seen(
-                "warning",
                 None,
                 f"both twins together carry {figure(rate):g} Gb/s between {listed(rate.nodes)}, healthy is 190 to 198",
                 seen([rate]),
@@ -104,7 +103,6 @@ def collective(context: Context) -> Iterator[Seen]:
     for group, rate, bus in gathers(context):
         if floor(group) > bus > RECONFIGURED_GB_S and not one_twin(group, bus):
             yield Seen(
-                "warning",
                 None,
                 f"the all-gather of {group.name} moves {bus:.1f} GB/s, healthy is {floor(group):g} and more",
                 seen([rate]),
@@ -126,7 +124,6 @@ def fallback(context: Context) -> Iterator[Seen]:
         if "Socket" in rate.over and any(member.hcas for member in group.members):
             bus = "no result" if rate.gbit_s is None else f"{rate.gbit_s / 8:.1f} GB/s"
             yield Seen(
-                "error",
                 None,
                 f"NCCL of {group.name} goes over TCP, not over its HCAs: {bus}",
                 seen([rate]),
@@ -156,7 +153,6 @@ def reconfigured(context: Context) -> Iterator[Seen]:
             told = True
             names = listed(member.name for member in group.members)
             yield Seen(
-                "error",
                 None,
                 f"the all-gather of {group.name} moves {bus:.1f} GB/s though RDMA does not look slow: "
                 "reconfigured without a reboot",
@@ -169,11 +165,11 @@ def reconfigured(context: Context) -> Iterator[Seen]:
     for node, rates in by_node(context, late).items():
         most = max(rate.latency_ms or 0 for rate in rates)
         yield Seen(
-            "warning",
             node,
             f"small messages take {most:.2g} ms {where(node, rates)} on {rails(rates)} and back, healthy is 0.28",
             "; ".join(f"{way(rate)}: {rate.latency_ms:.2g} ms" for rate in rates),
             ("reboot both nodes: so it is after a change of the fabric without one", "sudo reboot"),
+            severity="warning",
         )
 
 
@@ -191,7 +187,6 @@ def half(context: Context) -> Iterator[Seen]:
     for group, rate, bus in gathers(context):
         if bus < floor(group) and one_twin(group, bus):
             yield Seen(
-                "warning",
                 None,
                 f"the all-gather of {group.name} moves {bus:.1f} GB/s: what one twin carries, though two are in use",
                 seen([rate]),
@@ -222,7 +217,6 @@ def tcp(context: Context) -> Iterator[Seen]:
     for node, rates in by_node(context, slow).items():
         least = min(figure(rate) for rate in rates)
         yield Seen(
-            "warning",
             node,
             f"{between(node, rates)} {'move' if node is None else 'moves'} {least:g} Gb/s by TCP on {rails(rates)}",
             seen(rates),
@@ -248,7 +242,6 @@ def result(context: Context) -> Iterator[Seen]:
             for rate in chosen:
                 if "Socket" not in rate.over:
                     yield Seen(
-                        "error",
                         None,
                         f"the all-gather of {listed(rate.nodes)} gave no result",
                         seen([rate]),
@@ -258,7 +251,6 @@ def result(context: Context) -> Iterator[Seen]:
         for node, rates in by_node(context, chosen).items():
             name = "ib_write_bw" if kind.startswith("rdma") else "TCP"
             yield Seen(
-                "error",
                 node,
                 f"{name} gave no result {where(node, rates)} on {rails(rates)}",
                 seen(rates),
@@ -280,7 +272,6 @@ def perftest(context: Context) -> Iterator[Seen]:
     """TCP does not show what RDMA carries: a port that is degraded to 13 Gb/s looks healthy by it."""
     for name in context.measured.without_perftest if context.measured else ():
         yield Seen(
-            "info",
             name,
             f"RDMA of {name} was not measured",
             "ib_write_bw is not there",
@@ -303,7 +294,6 @@ def unmeasured(context: Context) -> Iterator[Seen]:
     reason = context.measured.skipped.get("collective")
     if reason is not None:
         yield Seen(
-            "info",
             None,
             "no all-gather was measured",
             reason,
@@ -312,7 +302,6 @@ def unmeasured(context: Context) -> Iterator[Seen]:
     for group, rate in all_gathers(context):
         if rate.over == "Gloo" and rate.gbit_s is not None:
             yield Seen(
-                "info",
                 None,
                 f"the all-gather of {group.name} was measured by Gloo: torch sees no GPU in the image",
                 seen([rate]),
@@ -330,6 +319,4 @@ def unmeasured(context: Context) -> Iterator[Seen]:
 def unasked(context: Context) -> Iterator[Seen]:
     """What its links carry is not known."""
     for name, reason in (context.measured.unasked if context.measured else {}).items():
-        yield Seen(
-            "warning", name, f"{name} could not be measured", reason, ("sparkcluster preflight INVENTORY --deep",)
-        )
+        yield Seen(name, f"{name} could not be measured", reason, ("sparkcluster preflight INVENTORY --deep",))

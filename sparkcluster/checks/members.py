@@ -42,7 +42,7 @@ def ranks(context: Context) -> Iterator[Seen]:
             ended_as = f"{rank.name}: {rank.state}" + (f" ({rank.exit_code})" if rank.exit_code is not None else "")
             seen = "; ".join([ended_as, *others, *(part for part in (rank.error, _last_line(rank)) if part)])
             remedy = (f"{LOGS} {name}", f"{DOWN}, then {UP}")
-            yield Seen("error", name, f"the rank of {group} on {name} does not run: {what}", clipped(seen), remedy)
+            yield Seen(name, f"the rank of {group} on {name} does not run: {what}", clipped(seen), remedy)
 
 
 def _by_group(context: Context) -> dict[str, list[tuple[str, RankSeen]]]:
@@ -69,7 +69,7 @@ def restarting(context: Context) -> Iterator[Seen]:
         if rank.state == "restarting" or rank.restarts > 0:
             seen = f"{rank.name}: {rank.state}, restarted {rank.restarts} times"
             remedy = (f"on {name}: docker update --restart=no {rank.name}", f"{DOWN}, then {UP}")
-            yield Seen("error", name, f"the rank on {name} starts over and over", seen, remedy)
+            yield Seen(name, f"the rank on {name} starts over and over", seen, remedy)
 
 
 @check(
@@ -98,7 +98,6 @@ def ray(context: Context) -> Iterator[Seen]:
             state = "dead" if address in look.ray else "not there"
             remedy = (LOGS if node is None else f"{LOGS} {node}", f"{DOWN}, then {UP}")
             yield Seen(
-                "error",
                 node or head,
                 f"Ray has no living node at {address}",
                 f"Ray on {head} lists {address} as {state}; alive: {alive}",
@@ -108,7 +107,7 @@ def ray(context: Context) -> Iterator[Seen]:
         line = unplaced(context, str(group)) if not missing else None
         if line:
             remedy = ("nvidia-smi on every node: what else holds its GPU", f"{DOWN}, then {UP}")
-            yield Seen("error", head, "Ray counts every node and still has no place for all ranks", line, remedy)
+            yield Seen(head, "Ray counts every node and still has no place for all ranks", line, remedy)
 
 
 @check(
@@ -124,16 +123,14 @@ def records(context: Context) -> Iterator[Seen]:
     for name, facts in context.facts.items():
         if isinstance(facts.release, Unread):
             look = (UP, f"ls -l {facts.state_dir}/clusters/{context.spec.inventory.cluster}/releases on {name}")
-            yield Seen("warning", name, f"the newest record on {name} cannot be read", facts.release.unread, look)
+            yield Seen(name, f"the newest record on {name} cannot be read", facts.release.unread, look)
     running = of(context)
     unreadable = any(isinstance(facts.release, Unread) for facts in context.facts.values())
     if running.recorded is None and not unreadable and not running.lease:
         alive = [name for name, rank in running.ranks() if rank.running]
         if alive:
             seen = f"ranks run on {', '.join(alive)}"
-            yield Seen(
-                "warning", None, "what runs was never recorded as a release", seen, (f"{UP}, which goes on from it",)
-            )
+            yield Seen(None, "what runs was never recorded as a release", seen, (f"{UP}, which goes on from it",))
 
 
 @check(
@@ -152,7 +149,7 @@ def same(context: Context) -> Iterator[Seen]:
             releases.setdefault(rank.labels.get(LABEL_RELEASE, "?"), []).append(name)
     if len(releases) > 1:
         seen = "; ".join(f"release {number} on {', '.join(names)}" for number, names in sorted(releases.items()))
-        yield Seen("error", None, "ranks of several releases run", seen, (DOWN, UP))
+        yield Seen(None, "ranks of several releases run", seen, (DOWN, UP))
     if running.recorded is None or not releases:
         return
     record = running.recorded.record
@@ -161,12 +158,12 @@ def same(context: Context) -> Iterator[Seen]:
         if name not in written:
             seen = f"release {running.recorded.number} runs on it"
             remedy = (f"{DOWN}, which stops it there as well", UP)
-            yield Seen("warning", None, f"{name} is in what serves and not in the inventory", seen, remedy)
+            yield Seen(None, f"{name} is in what serves and not in the inventory", seen, remedy, severity="warning")
     served, named = record.get("playbook", {}).get("name"), context.spec.playbook.name
     if served and served != named:
         seen = f"release {running.recorded.number} is {served}"
         compare = (f"{UP}, which shows the difference and changes nothing",)
-        yield Seen("warning", None, f"{served} is served and the inventory names {named}", seen, compare)
+        yield Seen(None, f"{served} is served and the inventory names {named}", seen, compare, severity="warning")
 
 
 @check(
@@ -183,7 +180,7 @@ def explained(context: Context) -> Iterator[Seen]:
             how = "failed" if found.rank.state in DEAD else "is in trouble"
             summary = f"the rank on {found.node} {how}: {found.cause.summary}"
             remedy = (found.cause.hint or f"{LOGS} {found.node}",)
-            yield Seen("error", found.node, summary, clipped(found.cause.line), remedy)
+            yield Seen(found.node, summary, clipped(found.cause.line), remedy)
 
 
 @check(
@@ -202,7 +199,7 @@ def false_success(context: Context) -> Iterator[Seen]:
         for name, line in _false_success(ended).items():
             remedy = (f"{LOGS} {name}", f"{DOWN}, then {UP}")
             summary = f"the engine of {group} on {name} died and its server exited with 0"
-            yield Seen("error", name, summary, clipped(line), remedy)
+            yield Seen(name, summary, clipped(line), remedy)
 
 
 def _false_success(ended: list[tuple[str, RankSeen]]) -> dict[str, str]:

@@ -37,7 +37,6 @@ def memory(context: Context) -> Iterator[Seen]:
         free = have.available_bytes + have.swap_free_bytes
         if free < wanted:
             yield Seen(
-                "warning",
                 name,
                 f"{name} has less memory free than the engine will take",
                 f"{free / GIB:.1f} of {have.total_bytes / GIB:.1f} GiB, {wanted / GIB:.1f} GiB wanted",
@@ -67,12 +66,12 @@ def page_cache(context: Context) -> Iterator[Seen]:
         held = min(have.cached_bytes, have.available_bytes - have.free_bytes)
         if enough and have.free_bytes < wanted <= have.free_bytes + held + have.swap_free_bytes and held > 0:
             yield Seen(
-                "warning" if held >= MUCH_CACHE * have.total_bytes else "info",
                 name,
                 f"page cache holds memory of {name} that the engine will want",
                 f"{have.free_bytes / GIB:.1f} GiB free, {wanted / GIB:.1f} GiB wanted, about "
                 f"{held / GIB:.1f} GiB would be freed",
                 (DROP,),
+                severity="warning" if held >= MUCH_CACHE * have.total_bytes else "info",
             )
 
 
@@ -94,7 +93,6 @@ def swapped(context: Context) -> Iterator[Seen]:
         if have is not None and have.swap_total_bytes - have.swap_free_bytes > SWAPPED_BYTES:
             out = have.swap_total_bytes - have.swap_free_bytes
             yield Seen(
-                "info",
                 name,
                 f"{name} has moved much of its memory to disk",
                 f"{out / GIB:.1f} of {have.swap_total_bytes / GIB:.1f} GiB of swap in use",
@@ -120,7 +118,6 @@ def contiguous(context: Context) -> Iterator[Seen]:
         have = read(context.facts[member.name].memory)
         if member.hcas and have is not None and have.cma_total_bytes == 0:
             yield Seen(
-                "warning",
                 member.name,
                 f"{member.name} keeps no contiguous memory for RDMA",
                 f"CmaTotal 0 kB, kernel {context.facts[member.name].kernel}",

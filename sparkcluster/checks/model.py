@@ -41,7 +41,6 @@ def whole(context: Context) -> Iterator[Seen]:
         host = next(node.host for node in context.spec.inventory.nodes if node.label == first)
         user = context.facts[first].user
         yield Seen(
-            "error",
             None,
             f"the weights {model.label} lie on no node",
             f"looked for on {listed(absent)}",
@@ -58,17 +57,16 @@ def whole(context: Context) -> Iterator[Seen]:
             begun = f"; {len(one.truncated)} files were begun" if one.truncated else ""
             whence = f"copied from {sources[0]}" if sources else "downloaded"
             yield Seen(
-                "info",
                 name,
                 f"the weights are not on {name} yet: up brings them, {whence}",
                 f"{model.label}{begun}",
                 (f"{STAGE}   brings them now",),
+                severity="info",
             )
             continue
         told = [f"{file} is missing" for file in one.missing] + [f"{file} is cut short" for file in one.truncated]
         more = f", and {len(told) - 3} more" if len(told) > 3 else ""
         yield Seen(
-            "error",
             name,
             f"the weights of {model.label} are not whole on {name}",
             f"{', '.join(told[:3])}{more}, in {one.path}",
@@ -90,7 +88,6 @@ def revision(context: Context) -> Iterator[Seen]:
         if own != common:
             others = [other for other, one in revisions.items() if one == common]
             yield Seen(
-                "error",
                 name,
                 f"{name} has another revision of {context.spec.playbook.model.label}",
                 f"{own[:12]}, {str(common)[:12]} on {listed(others)}",
@@ -130,11 +127,11 @@ def alike(context: Context) -> Iterator[Seen]:
         grave = any(file.endswith(HEAVY) or file == "config.json" for file, _ in files)
         more = f"; and {len(files) - 3} more" if len(files) > 3 else ""
         yield Seen(
-            "error" if grave else "warning",
             name,
             f"files of {context.spec.playbook.model.label} on {name} are unlike those of the others",
             "; ".join(text for _, text in files[:3]) + more,
             (f"{STAGE} --verify",),
+            severity="error" if grave else "warning",
         )
 
 

@@ -42,13 +42,13 @@ def reached(context: Context) -> Iterator[Seen]:
             continue
         wired = _wired(facts)
         yield Seen(
-            "warning" if wired else "info",
             name,
             f"SSH reaches {name} over WiFi",
             f"{facts.reached_at} on {interface.name}",
             (f"set host of {name} in the inventory to {wired}",)
             if wired
             else (f"plug a network cable into {name}, and set host in the inventory to its address",),
+            severity="warning" if wired else "info",
         )
 
 
@@ -89,7 +89,6 @@ def named(context: Context) -> Iterator[Seen]:
                 continue
             whose = f"which is {owner}'s" if owner and not address.is_loopback else f"which {one.node} does not have"
             yield Seen(
-                "warning",
                 one.asker,
                 f"{one.name} means another address on {one.asker} than {one.node} has",
                 f"{address}, {whose}",
@@ -117,7 +116,6 @@ def wired_name(context: Context) -> Iterator[Seen]:
         facts = context.facts[one.node]
         if _wired(facts):
             yield Seen(
-                "warning",
                 one.asker,
                 f"{one.name} means the WiFi of {one.node} on {one.asker}",
                 ", ".join(map(str, one.addresses)),
@@ -147,7 +145,6 @@ def agreed(context: Context) -> Iterator[Seen]:
     for (node, name), askers in by_name.items():
         if len(askers) > 1 and not set.intersection(*(set(addresses) for addresses in askers.values())):
             yield Seen(
-                "info",
                 node,
                 f"{name} means unlike addresses of {node}",
                 "; ".join(f"{', '.join(addresses)} on {asker}" for asker, addresses in askers.items()),

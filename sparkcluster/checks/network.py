@@ -39,11 +39,11 @@ def interconnect(context: Context) -> Iterator[Seen]:
             for member in group.members:
                 if not member.hcas:
                     yield Seen(
-                        "warning",
                         member.name,
                         f"{member.name} has no RDMA on its rails",
                         f"{', '.join(link.interface for link in member.links)} without an HCA",
                         ("ibdev2netdev", "use the QSFP ports as rails, or accept TCP"),
+                        severity="warning",
                     )
 
 
@@ -53,7 +53,6 @@ def _unjoined(context: Context, group: Group) -> Iterator[Seen]:
     blamed: list[str | None] = [*bare] if 0 < len(bare) < len(group.members) else [None]
     for name in blamed:
         yield Seen(
-            "error",
             name,
             f"{name} has no interconnect with the rest of group {group.name}"
             if name
@@ -84,7 +83,6 @@ def carrier(context: Context) -> Iterator[Seen]:
         )
         if interface is not None and not is_up(interface):
             yield Seen(
-                "error",
                 member.name,
                 f"{link.interface} of {member.name} is down",
                 f"state {interface.operstate}, carrier {'yes' if interface.carrier else 'no'}",
@@ -114,7 +112,6 @@ def gid(context: Context) -> Iterator[Seen]:
         if right is None:
             table = ", ".join(f"{one.index} {one.type} {one.ipv4 or 'link-local'}" for one in hca.gids)
             yield Seen(
-                "error",
                 member.name,
                 f"{hca.name} of {member.name} has no RoCE v2 GID for {link.address}",
                 f"its table: {table or 'empty'}",
@@ -125,7 +122,6 @@ def gid(context: Context) -> Iterator[Seen]:
             )
         elif link.gid_index != right:
             yield Seen(
-                "error",
                 member.name,
                 f"GID index {link.gid_index} of {hca.name} is not the RoCE v2 GID of {link.address}",
                 f"that one has index {right}",
@@ -153,11 +149,11 @@ def subnets(context: Context) -> Iterator[Seen]:
                 grave = kind != "ring" and ipaddress.IPv4Network(subnet) != LINK_LOCAL
                 names = [link.interface for link in member.links if link.subnet == subnet]
                 yield Seen(
-                    "error" if grave else "warning",
                     member.name,
                     f"{count} interfaces of {member.name} share the subnet {subnet}",
                     ", ".join(names),
                     (f"give each twin an address in its own subnet in {NETPLAN}", "sudo netplan apply"),
+                    severity="error" if grave else "warning",
                 )
 
 
@@ -177,7 +173,6 @@ def mtu(context: Context) -> Iterator[Seen]:
         for node, link in rail.links:
             if link.mtu != wanted:
                 yield Seen(
-                    "error",
                     node,
                     f"MTU differs along the rail {rail.subnet}",
                     f"{link.interface} of {node} has {link.mtu}, the others have {wanted}",
@@ -199,7 +194,6 @@ def active(context: Context) -> Iterator[Seen]:
         hca = _hca(context, member, link)
         if hca is not None and not hca.active:
             yield Seen(
-                "error",
                 member.name,
                 f"{hca.name} of {member.name} is not ACTIVE",
                 f"state {hca.state}, physical state {hca.phys_state}",
@@ -220,7 +214,6 @@ def addressed(context: Context) -> Iterator[Seen]:
     for member, link in context.links():
         if ipaddress.IPv4Address(link.address) in LINK_LOCAL:
             yield Seen(
-                "warning",
                 member.name,
                 f"{link.interface} of {member.name} has a link-local address",
                 link.address,
@@ -241,7 +234,6 @@ def speed(context: Context) -> Iterator[Seen]:
     for member, link in context.links():
         if link.hca and link.speed_mbps is not None and 0 < link.speed_mbps < FULL_SPEED_MBPS:
             yield Seen(
-                "warning",
                 member.name,
                 f"{link.interface} of {member.name} is slower than its port",
                 f"{link.speed_mbps} Mb/s, not {FULL_SPEED_MBPS}",
@@ -261,7 +253,6 @@ def devices(context: Context) -> Iterator[Seen]:
     for member in context.topology.members.values():
         if member.hcas and not context.facts[member.name].infiniband_devices:
             yield Seen(
-                "error",
                 member.name,
                 f"{member.name} has HCAs but no /dev/infiniband",
                 ", ".join(member.hcas),
@@ -286,7 +277,6 @@ def unique(context: Context) -> Iterator[Seen]:
     for address, names in owners.items():
         if len(names) > 1:
             yield Seen(
-                "error",
                 None,
                 f"{' and '.join(sorted(names))} both have {address}",
                 address,
@@ -310,7 +300,6 @@ def api(context: Context) -> Iterator[Seen]:
             continue
         if facts.interface_of(group.api_host) is None:
             yield Seen(
-                "error",
                 group.head.name,
                 f"{group.head.name} has no address {group.api_host} for the API",
                 ", ".join(own for one in read(facts.interfaces) or () for own in one.addresses),
@@ -342,7 +331,6 @@ def one_index(context: Context) -> Iterator[Seen]:
         if len(known) > 1:
             names = " ".join(link.interface for link in member.links if link.hca)
             yield Seen(
-                "info",
                 member.name,
                 f"the HCAs of {member.name} have their GIDs at unlike places",
                 ", ".join(f"{name} {'none' if index is None else index}" for name, index in indices.items()),
@@ -373,7 +361,6 @@ def jumbo(context: Context) -> Iterator[Seen]:
             small[rail.subnet] = [f"{node} {link.interface} {link.mtu}" for node, link in rail.links]
     if small:
         yield Seen(
-            "info",
             None,
             f"the rails {', '.join(small)} carry no jumbo frames",
             "; ".join(", ".join(one) for one in small.values()),

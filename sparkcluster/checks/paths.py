@@ -22,9 +22,7 @@ Pair = tuple[str, str, str | None]
 def unasked(context: Context) -> Iterator[Seen]:
     """What it reaches, and who reaches it, is not known: a firewall there would be found by a hanging launch."""
     for name, reason in (context.reach.unasked if context.reach else {}).items():
-        yield Seen(
-            "warning", name, f"{name} could not try to reach the others", reason, (f"ssh {_host(context, name)} true",)
-        )
+        yield Seen(name, f"{name} could not try to reach the others", reason, (f"ssh {_host(context, name)} true",))
 
 
 @check(
@@ -47,7 +45,6 @@ def reachable(context: Context) -> Iterator[Seen]:
         if node is None:
             ends = list(dict.fromkeys(one for path in paths for one in (path.source, path.target)))
             yield Seen(
-                "error",
                 None,
                 f"{listed(ends)} do not reach each other on {_rails(paths)}",
                 _seen(paths),
@@ -59,7 +56,6 @@ def reachable(context: Context) -> Iterator[Seen]:
         else:
             others = list(dict.fromkeys(one for path in paths for one in (path.source, path.target) if one != node))
             yield Seen(
-                "error",
                 node,
                 f"{node} cannot be reached by {listed(others)} on {_rails(paths)}",
                 _seen(paths),
@@ -89,7 +85,6 @@ def jumbo(context: Context) -> Iterator[Seen]:
         first = paths[0]
         own = context.facts[first.source].interface_of(first.source_address)
         yield Seen(
-            "error",
             node,
             f"packets of {size} bytes are lost {_direction(node, paths)} on {_rails(paths)}",
             _seen(paths),
@@ -147,7 +142,7 @@ def _blocked(context: Context, *, ephemeral: bool) -> Iterator[Seen]:
             else f"{what} does not pass between {listed(ends)} on {_rails(paths)}"
         )
         remedy = _open(context, node, paths) if node is not None else ("sudo ufw status verbose   on both",)
-        yield Seen("error", node, summary, _seen(paths), remedy)
+        yield Seen(node, summary, _seen(paths), remedy, severity="error")
 
 
 def _failed(context: Context) -> list[Path]:

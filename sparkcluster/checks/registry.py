@@ -72,14 +72,15 @@ class Seen:
     Attributes:
         at: path of the key in the playbook that it is about, as ``("args", "quantization")``; its file and line
             become the finding's.
+        severity: None is the severity of the check.
     """
 
-    severity: Severity
     node: str | None
     summary: str
     seen: str
     remedy: tuple[str, ...] = ()
     at: KeyPath | None = None
+    severity: Severity | None = None
 
 
 Body = Callable[[Context], Iterable[Seen]]
@@ -141,7 +142,8 @@ class Check:
     def finding(self, spec: Spec, one: Seen) -> Finding:
         """``one`` as a finding of this check."""
         file, line = _place(spec, one.at)
-        return Finding(self.code, one.severity, one.summary, one.node, one.seen, self.why, one.remedy, file, line)
+        severity = one.severity or self.severity
+        return Finding(self.code, severity, one.summary, one.node, one.seen, self.why, one.remedy, file, line)
 
 
 def _place(spec: Spec, at: KeyPath | None) -> tuple[str, int] | tuple[None, None]:

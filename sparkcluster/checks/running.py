@@ -58,9 +58,9 @@ def runs(context: Context) -> Iterator[Seen]:
     recorded = f"release {running.recorded.number} is recorded" if running.recorded else "no release is recorded"
     seen = f"no rank of it on {'any node' if not blind else 'any node that could be asked'}; {recorded}"
     if running.lease:
-        yield Seen("warning", None, running.lease.describe(cluster), seen, ("wait for it to end",))
+        yield Seen(None, running.lease.describe(cluster), seen, ("wait for it to end",), severity="warning")
         return
-    yield Seen("error", None, f"nothing of {cluster} runs", seen, (UP,))
+    yield Seen(None, f"nothing of {cluster} runs", seen, (UP,))
 
 
 @check(
@@ -81,12 +81,12 @@ def answers(context: Context) -> Iterator[Seen]:
         lease = of(context).lease
         if reply.problem == "refused" and starting and lease is not None:
             summary = f"{group} does not answer yet: {lease.describe(context.spec.inventory.cluster)}"
-            yield Seen("warning", reply.head, summary, reply.message, (LOGS,))
+            yield Seen(reply.head, summary, reply.message, (LOGS,), severity="warning")
             continue
         remedy: tuple[str, ...] = (LOGS, DOWN, UP)
         if reply.problem == "unauthorized":
             remedy = (f"{DOWN}, then up: the key in use is not the one that its ranks were started with",)
-        yield Seen("error", reply.head, f"{group} gives no answer", clipped(reply.message), remedy)
+        yield Seen(reply.head, f"{group} gives no answer", clipped(reply.message), remedy)
 
 
 def _unexplained(context: Context) -> Iterator[tuple[str, Reply]]:
@@ -123,7 +123,7 @@ def hung(context: Context) -> Iterator[Seen]:
     """
     for found in causes(context):
         if found.cause.code == "RUN-003":
-            yield Seen("error", found.node, found.cause.summary, clipped(found.cause.line), (found.cause.hint or LOGS,))
+            yield Seen(found.node, found.cause.summary, clipped(found.cause.line), (found.cause.hint or LOGS,))
     for group, reply in of(context).replies.items():
         figures = hangs(context, reply)
         if figures is None or any(rank.group == group for _, rank in dead(context)):
@@ -137,7 +137,7 @@ def hung(context: Context) -> Iterator[Seen]:
         if suspect:
             summary += f", and {suspect} idles while the others wait"
         remedy = ("sparkcluster preflight INVENTORY --deep", f"{DOWN}, then {UP}")
-        yield Seen("error", suspect or reply.head, summary, "; ".join([figures, *drawn]), remedy)
+        yield Seen(suspect or reply.head, summary, "; ".join([figures, *drawn]), remedy)
 
 
 def _spins(context: Context, node: str) -> bool:
@@ -180,7 +180,7 @@ def language(context: Context) -> Iterator[Seen]:
             remedy = ["sparkcluster stage INVENTORY weights --verify", f"{DOWN}, then {UP} --clear-caches"]
         summary = f"{group} answers, and its answer is no language" if wrong else f"{group} answers nothing"
         tokens = f"{reply.tokens} tokens without text" if reply.tokens else "no text"
-        yield Seen("error", reply.head, summary, wrong or tokens, tuple(remedy))
+        yield Seen(reply.head, summary, wrong or tokens, tuple(remedy))
 
 
 @check(
@@ -203,7 +203,7 @@ def engine(context: Context) -> Iterator[Seen]:
         log = next((line.strip() for line in reversed(lines) if "EngineDeadError" in line), "")
         seen = clipped("; ".join(part for part in (reply.message, health, log) if part))
         remedy = (LOGS, f"{DOWN}, then {UP}")
-        yield Seen("error", reply.head, f"the engine of {group} is dead behind its API", seen, remedy)
+        yield Seen(reply.head, f"the engine of {group} is dead behind its API", seen, remedy)
 
 
 @check(
@@ -227,7 +227,7 @@ def stalled(context: Context) -> Iterator[Seen]:
             if line:
                 remedy = (DOWN, f"{UP} --clear-caches")
                 summary = f"the ranks of {group} wait for each other while they compile"
-                yield Seen("error", name, summary, clipped(line), remedy)
+                yield Seen(name, summary, clipped(line), remedy)
                 break
 
 
@@ -252,19 +252,19 @@ def looked(context: Context) -> Iterator[Seen]:
     for name, look in of(context).looks.items():
         docker = context.facts[name].docker if name in context.facts else None
         if isinstance(look, Unread):
-            yield Seen("warning", name, f"the ranks on {name} could not be looked at", look.unread, (f"{LOGS} {name}",))
+            yield Seen(name, f"the ranks on {name} could not be looked at", look.unread, (f"{LOGS} {name}",))
             continue
         if isinstance(look.ranks, Unread):
             if not isinstance(docker, Unread):  # which HOST-001 tells
-                yield Seen("warning", name, f"the ranks on {name} could not be listed", look.ranks.unread, ())
+                yield Seen(name, f"the ranks on {name} could not be listed", look.ranks.unread, ())
             continue
         if isinstance(look.ray, Unread) and not dead(context):
             remedy = (f"on {name}: docker exec {look.ranks[0].name} ray status" if look.ranks else LOGS,)
-            yield Seen("warning", name, f"Ray on {name} could not be asked", clipped(look.ray.unread), remedy)
+            yield Seen(name, f"Ray on {name} could not be asked", clipped(look.ray.unread), remedy)
         for rank in look.ranks:
             if isinstance(rank.log, Unread):
                 remedy = (f"on {name}: docker logs {rank.name}",)
-                yield Seen("warning", name, f"the log of {rank.name} could not be read", rank.log.unread, remedy)
+                yield Seen(name, f"the log of {rank.name} could not be read", rank.log.unread, remedy)
 
 
 @check(
@@ -286,7 +286,7 @@ def busy(context: Context) -> Iterator[Seen]:
                 "raise max-num-seqs in the playbook, or send less at once",
                 "sparkcluster doctor INVENTORY --timeout 120",
             )
-            yield Seen("warning", reply.head, f"{group} works and lets new requests wait", seen, remedy)
+            yield Seen(reply.head, f"{group} works and lets new requests wait", seen, remedy)
 
 
 def _busy(context: Context, reply: Reply) -> bool:

@@ -44,7 +44,7 @@ def _explained(context: Context, code: str) -> Iterator[Seen]:
     for found in causes(context):
         if found.cause.code == code:
             remedy = (found.cause.hint or AGAIN, AGAIN)
-            yield Seen("error", found.node, found.cause.summary, clipped(found.cause.line), remedy)
+            yield Seen(found.node, found.cause.summary, clipped(found.cause.line), remedy, severity="error")
 
 
 @check(
@@ -72,13 +72,13 @@ def rdma(context: Context) -> Iterator[Seen]:
         if name in chosen:
             match, line = chosen[name]
             if match["what"] == "Socket":
-                yield Seen("error", name, summary, clipped(line), remedy)
+                yield Seen(name, summary, clipped(line), remedy)
         elif name in nothing:
-            yield Seen("error", name, summary, clipped(nothing[name][1]), remedy)
+            yield Seen(name, summary, clipped(nothing[name][1]), remedy)
         else:
             seen = _by_sockets(context, name)
             if seen:
-                yield Seen("error", name, summary, seen, remedy)
+                yield Seen(name, summary, seen, remedy)
 
 
 def _by_sockets(context: Context, node: str) -> str | None:
@@ -145,7 +145,6 @@ def expert_kernel(context: Context) -> Iterator[Seen]:
         mine = {rank.group for node, rank in of(context).ranks() if node == name}
         if match and mine & groups_asking and "MARLIN" not in match["name"].upper():
             yield Seen(
-                "error",
                 name,
                 f"the experts on {name} run on {match['name']}, and the playbook asks for Marlin",
                 clipped(line),
@@ -178,7 +177,9 @@ def scales(context: Context) -> Iterator[Seen]:
     for number, signature in enumerate(SCALES):
         for name, (_, line) in last_match(context, signature.pattern).items():
             summary = f"{signature.summary}, on {name}"
-            yield Seen("warning" if number else "error", name, summary, clipped(line), (signature.hint or AGAIN,))
+            yield Seen(
+                name, summary, clipped(line), (signature.hint or AGAIN,), severity="warning" if number else "error"
+            )
             break
 
 
@@ -200,7 +201,7 @@ def gpu_lost(context: Context) -> Iterator[Seen]:
         if isinstance(rank.gpu, str) and re.search(r"NVML|No devices were found|couldn't communicate", rank.gpu):
             told.add(name)
             remedy = (f"on {name}: sudo systemctl restart nvidia-cdi-refresh", AGAIN)
-            yield Seen("error", name, f"the rank on {name} has lost its GPU", clipped(rank.gpu), remedy)
+            yield Seen(name, f"the rank on {name} has lost its GPU", clipped(rank.gpu), remedy)
     for name, facts in context.facts.items():
         lines = [line for line in _kernel(context, name) if LOST.search(line)]
         if not lines:
@@ -209,7 +210,7 @@ def gpu_lost(context: Context) -> Iterator[Seen]:
         over = not cluster_sick(context) and bool(read(facts.gpus))
         remedy = (f"on {name}: sudo reboot", f"then {UP}")
         summary = f"the GPU of {name} failed" + (" and answers again" if over else "")
-        yield Seen("warning" if over else "error", name, summary, clipped(lines[-1]), remedy)
+        yield Seen(name, summary, clipped(lines[-1]), remedy, severity="warning" if over else "error")
     for one in _explained(context, "RUN-013"):
         if one.node not in told:
             yield one
@@ -244,16 +245,20 @@ def memory(context: Context) -> Iterator[Seen]:
             lines = [line for line in _kernel(context, name) if pattern.search(line)]
             if lines:
                 severity = "error" if ailing or short else "info"
-                yield Seen(severity, name, what.format(name), clipped(lines[-1]), remedy)  # type: ignore[arg-type]
+                yield Seen(name, what.format(name), clipped(lines[-1]), remedy, severity=severity)  # type: ignore[arg-type]
                 break
         if short and have is not None:
             seen = f"{have.available_bytes / 2**30:.1f} of {have.total_bytes / 2**30:.1f} GiB available"
             seen += f", {(have.swap_total_bytes - have.swap_free_bytes) / 2**30:.1f} GiB in swap"
-            yield Seen("warning", name, f"{name} is almost out of memory", seen, remedy)
+            yield Seen(name, f"{name} is almost out of memory", seen, remedy, severity="warning")
         elif _swaps(context, name):
             seen = f"{_swaps(context, name)} pages moved to or from swap while it was looked at"
             yield Seen(
-                "warning", name, f"{name} swaps", seen, (MEMORY_HINT, "sudo swapoff -a on a node that only serves")
+                name,
+                f"{name} swaps",
+                seen,
+                (MEMORY_HINT, "sudo swapoff -a on a node that only serves"),
+                severity="warning",
             )
     yield from _explained(context, "RUN-014")
 
@@ -292,7 +297,7 @@ def power(context: Context) -> Iterator[Seen]:
             last = samples[-1]
             seen = f"{last.utilization_percent:.0f} % at {last.power_w:.1f} W and {last.sm_clock_mhz:.0f} MHz"
             remedy = (DOWN, f"shut {name} down, pull its power plug for a minute, start it", UP)
-            yield Seen("error", name, f"the power delivery of {name} is wedged", seen, remedy)
+            yield Seen(name, f"the power delivery of {name} is wedged", seen, remedy)
 
 
 @check(
@@ -316,4 +321,4 @@ def eager(context: Context) -> Iterator[Seen]:
         asked = any("--enforce-eager" in (rank.launcher.get("engine") or ()) for _, rank in ranks)
         summary = f"the engine on {name} runs without CUDA graphs" + (", as the playbook asks" if asked else "")
         remedy = (EAGER.hint or "", AGAIN)
-        yield Seen("info" if asked else "warning", name, summary, clipped(found[name][1]), remedy)
+        yield Seen(name, summary, clipped(found[name][1]), remedy, severity="info" if asked else "warning")

@@ -67,7 +67,7 @@ def twins(context: Context) -> Iterator[Seen]:
             )
         else:
             continue
-        yield Seen("warning", name, f"only one twin of port {one.port} of {name} is in use", seen, remedy)
+        yield Seen(name, f"only one twin of port {one.port} of {name} is in use", seen, remedy)
 
 
 @check(
@@ -90,7 +90,6 @@ def addressless(context: Context) -> Iterator[Seen]:
             continue
         name = one.member.name
         yield Seen(
-            "warning",
             name,
             f"{one.other.name} of {name} is cabled and has no address",
             f"{', '.join(one.other.addresses) or 'no IPv4 address'}; its twin {one.used} is in use",
@@ -133,7 +132,6 @@ def strayed(context: Context) -> Iterator[Seen]:
                 [f"{other} has {seen}" for other, seen in networks.items() if other != name] or ["none has"]
             )
             yield Seen(
-                "warning",
                 name,
                 f"{one.other.name} of {name} is in a subnet that the other nodes are not in",
                 f"{', '.join(one.other.addresses)}; {others}",
@@ -170,7 +168,6 @@ def as_many(context: Context) -> Iterator[Seen]:
             if count < most:
                 others = [other for other, many in counts.items() if many == most]
                 yield Seen(
-                    "warning",
                     name,
                     f"{name} has fewer HCAs in use than the others",
                     f"{count} on {name}, {most} on {listed(others)}",

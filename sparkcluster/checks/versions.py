@@ -48,7 +48,6 @@ def kernel(context: Context) -> Iterator[Seen]:
             version = odd.value if odd.newer else odd.wanted
             package = f"linux-image-{version} linux-modules-nvidia-{SERIES}-open-{version}"
             yield Seen(
-                "warning",
                 odd.node,
                 f"{odd.node} has another kernel than the others",
                 odd.seen,
@@ -77,7 +76,6 @@ def driver(context: Context) -> Iterator[Seen]:
             packages = f"nvidia-driver-{series}-open {modules(facts).replace(SERIES, series, 1)}"
             commands = (f"sudo apt-get update && sudo apt-get install -y {packages}", "sudo reboot")
             yield Seen(
-                "warning",
                 odd.node,
                 f"{odd.node} has another driver than the others",
                 odd.seen,
@@ -120,7 +118,6 @@ def ota(context: Context) -> Iterator[Seen]:
         for versions in platforms.values():
             for odd in odd_ones(versions):
                 yield Seen(
-                    "warning",
                     odd.node,
                     f"{odd.node} is at another system update than the others",
                     odd.seen,
@@ -190,11 +187,11 @@ def clock(context: Context) -> Iterator[Seen]:
         certain = abs(skew) - (context.facts[name].clock_error_s or 0.0)
         if certain > SKEW_S:
             yield Seen(
-                "warning" if certain > GRAVE_SKEW_S else "info",
                 name,
                 f"the clock of {name} is {'ahead' if skew > 0 else 'behind'}",
                 f"by {abs(skew):.1f} s against the others",
                 ("sudo timedatectl set-ntp true", "timedatectl timesync-status"),
+                severity="warning" if certain > GRAVE_SKEW_S else "info",
             )
 
 
@@ -215,9 +212,9 @@ def _alike(
     for group in context.topology.groups:
         for odd in odd_ones({name: value(context.facts[name]) for name in group.names}):
             yield Seen(
-                "info" if severity == "info" else "warning",
                 odd.node,
                 f"{what} of {odd.node} is unlike that of the others",
                 odd.seen,
                 odd.behind(*commands),
+                severity="info" if severity == "info" else "warning",
             )

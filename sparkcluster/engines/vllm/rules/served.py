@@ -144,7 +144,7 @@ class Served:
         weights = f" ({self.kind})" if self.kind else ""
         about = f"{self.playbook.model.label}{weights} on {self.image or 'no image'} ({self.vllm})"
         value = _written(self.playbook, at)
-        return Seen(severity, node, summary, f"{value}; {about}" if value else about, remedy, at)
+        return Seen(node, summary, f"{value}; {about}" if value else about, remedy, at, severity=severity)
 
 
 Rule = Callable[[Served], Iterable[Seen]]
