@@ -103,6 +103,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
     for line in lines:
         say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    # Notes below it go to stderr at once: they must not overtake it, nor be written to nobody.
+    sys.stdout.flush()
 
 
 def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

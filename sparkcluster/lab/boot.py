@@ -95,7 +95,7 @@ def main(config_file: str) -> None:
     first_boot = mount_disk(own / "disk.ext4", disk)
     if first_boot:
         populate(disk / "upper", config)
-    layers = f"lowerdir=/,upperdir={disk}/upper,workdir={disk}/work"
+    layers = f"lowerdir={config['system']},upperdir={disk}/upper,workdir={disk}/work"
     mount("overlay", root, "overlay", data=layers)
     (root / "var/lib/docker").mkdir(parents=True, exist_ok=True)
     mount(str(disk / "docker"), root / "var/lib/docker", flags=MS_BIND)
@@ -126,8 +126,9 @@ def mount_disk(image: Path, disk: Path) -> bool:
 
 def populate(upper: Path, config: dict[str, Any]) -> None:
     """Write what is the Spark's own into the upper layer of its root."""
-    foreign = [entry.name for entry in sorted(Path("/").iterdir()) if not entry.is_symlink()]
-    for name in [name for name in foreign if name not in (*KEPT, *OWN)] + [n for n in ABSENT if Path("/", n).exists()]:
+    system = Path(config["system"])
+    foreign = [entry.name for entry in sorted(system.iterdir()) if not entry.is_symlink()]
+    for name in [name for name in foreign if name not in (*KEPT, *OWN)] + [n for n in ABSENT if (system / n).exists()]:
         (upper / name).parent.mkdir(parents=True, exist_ok=True)
         # A character device 0:0 in an upper layer hides what lies below it.
         os.mknod(upper / name, stat.S_IFCHR | 0o600, os.makedev(0, 0))

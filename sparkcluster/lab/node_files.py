@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
-from sparkcluster.lab import network
+from sparkcluster.lab import network, rootfs
 from sparkcluster.lab.machine import SPARK_PATH, SYSTEM_DIRECTORIES, LabError
 from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS
 from sparkcluster.lab.state import State
@@ -92,13 +91,13 @@ def hardware(state: State, node: int) -> dict[str, Any]:
 def files(state: State, node: int, host_key: str, client_key: str) -> Files:
     """All files of one Spark that differ from the machine's."""
     spark = state.spec.sparks[node]
+    system = rootfs.system(spark.system)
     found: Files = {
         "/etc/hostname": (0o644, spark.name + "\n"),
         "/etc/hosts": (0o644, _hosts(state, node)),
         # Empty on purpose: a resolver that does not answer would make every look-up wait.
         "/etc/resolv.conf": (0o644, ""),
         "/etc/machine-id": (0o444, f"{int(state.id, 16) ^ node:032x}\n"),
-        "/etc/os-release": (0o644, _os_release()),
         "/etc/dgx-release": (0o644, _dgx_release(state, node)),
         "/etc/ssh/sshd_config": (0o644, _sshd_config()),
         "/etc/ssh/ssh_host_ed25519_key": (0o600, host_key),
@@ -109,11 +108,13 @@ def files(state: State, node: int, host_key: str, client_key: str) -> Files:
         "/root/.ssh/authorized_keys": (0o600, client_key),
         "/home/spark/.ssh/authorized_keys": (0o600, client_key),
         f"{TOOLS}/toolkit/nvidia-container-runtime": (0o755, RUNTIME),
-        f"{TOOLS}/bin/runc": (0o755, RUNC.replace("/usr/sbin/runc", _runc())),
+        f"{TOOLS}/bin/runc": (0o755, RUNC.replace("/usr/sbin/runc", _runc(system))),
     }
     if spark.nvidia_runtime:
         found["/etc/docker/daemon.json"] = (0o644, json.dumps({"runtimes": RUNTIMES}, indent=4) + "\n")
-    found.update(_accounts())
+    if spark.system == "machine":
+        found["/etc/os-release"] = (0o644, _os_release())
+    found.update(_accounts(system))
     for name in ("init", "sync", "gb10"):
         found[f"{TOOLS}/{name}"] = (0o755, ENTRY)
     for source in sorted(Path(__file__).with_name("shims").glob("*.py")):
@@ -122,11 +123,11 @@ def files(state: State, node: int, host_key: str, client_key: str) -> Files:
     return found
 
 
-def _runc() -> str:
-    found = shutil.which("runc", path=":".join(SYSTEM_DIRECTORIES))
-    if found is None:
-        raise LabError("Docker is installed without runc", hint="sudo apt-get install -y runc")
-    return found
+def _runc(system: Path) -> str:
+    for directory in SYSTEM_DIRECTORIES:
+        if (system / directory.lstrip("/") / "runc").exists():
+            return f"{directory}/runc"
+    raise LabError("Docker is installed without runc", hint="sudo apt-get install -y runc")
 
 
 def links() -> dict[str, str]:
@@ -146,11 +147,11 @@ def owners() -> dict[str, tuple[int, int]]:
     return {f"/home/spark{part}": (1000, 1000) for part in ("", "/.ssh", "/.ssh/authorized_keys")}
 
 
-def _accounts() -> Files:
-    """The machine's accounts, and beside them a plain user ``spark`` who may use Docker."""
+def _accounts(system: Path) -> Files:
+    """The distribution's accounts, and beside them a plain user ``spark`` who may use Docker."""
 
     def lines(name: str, drop: str) -> list[str]:
-        rows = Path("/etc", name).read_text().splitlines()
+        rows = (system / "etc" / name).read_text().splitlines()
         return [row for row in rows if not row.startswith(drop) and ":1000:" not in row]
 
     group = [row for row in lines("group", "spark:") if not row.startswith("docker:")]

@@ -1,10 +1,11 @@
-"""Root file systems for the lab's images: Debian or Ubuntu as the machine's own apt sources have it.
+"""Root file systems for the lab's images and for virtual Sparks of another Debian release than the machine's.
 
-Made once per recipe and kept as tar files in the cache, so that an image costs no download the second time.
+Made by debootstrap from the mirror in the machine's apt sources, once per recipe, and kept in the cache.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -15,15 +16,21 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+from sparkcluster.lab import state
 from sparkcluster.lab.engine.install import cache_directory
-from sparkcluster.lab.machine import LabError
+from sparkcluster.lab.machine import DEBIAN_PACKAGES, LabError
 
 # What the engine's image needs beside Python: the libraries of vLLM's CPU build, and a C compiler as every
 # image has that can run Triton (the launcher compiles a small library with it).
 ENGINE_PACKAGES = ("gcc", "libnuma1", "libgomp1", "procps", "iproute2")
+SUITES = {"debian-12": "bookworm", "debian-13": "trixie"}
+# Beside the programs that the lab starts: what commands on a Spark, its faults and its faults' remedies use.
+SYSTEM_PACKAGES = ("python3", "procps", "iptables", "iputils-ping", *DEBIAN_PACKAGES.values())
+SYSTEM_EXTRAS = {"trixie": ("docker-cli",)}
+"""Packages that a suite has split off from those above."""
+
 _LEFT_OUT = (
     "./var/lib/apt/lists/*",
     "./var/cache/apt/*",
@@ -38,7 +45,7 @@ _LEFT_OUT = (
 )
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Source:
     """Where the machine's distribution comes from."""
 
@@ -48,7 +55,7 @@ class Source:
     keyring: str | None
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Base:
     """A root file system as a tar file, and its Python's version (3.11)."""
 
@@ -117,7 +124,7 @@ def light() -> Base:
         say("making a small Debian by debootstrap, about a minute")
         with _scratch() as scratch:
             root = scratch / "root"
-            _debootstrap(source, root)
+            _debootstrap(source, root, ["python3"])
             _pack(root, folder)
     return _known(folder)
 
@@ -136,6 +143,31 @@ def full(packages: Iterable[str] = ENGINE_PACKAGES) -> Base:
             run(["chroot", str(root), *install], env=quiet, timeout_s=600)
             _pack(root, folder)
     return _known(folder)
+
+
+def system(name: str) -> Path:
+    """Root directory of a distribution, never to be written to: a virtual Spark's overlay has it as its lower layer.
+
+    Args:
+        name: ``machine`` or a key of ``SUITES``; the machine's own release needs no download.
+
+    Raises:
+        LabError: the machine's mirror has no such release.
+    """
+    source = None if name == "machine" else apt_source()
+    if source is None or source.suite == SUITES[name]:
+        return Path("/")
+    suite = SUITES[name]
+    packages = sorted({*SYSTEM_PACKAGES, *SYSTEM_EXTRAS.get(suite, ())})
+    source = dataclasses.replace(source, suite=suite)
+    folder = _folder(name, [repr(source), *packages])
+    with state.locked(folder / "lock"):
+        if not (folder / "root").is_dir():
+            say(f"making a root of {name} by debootstrap, about a minute")
+            with _scratch() as scratch:
+                _debootstrap(source, scratch / "root", packages)
+                (scratch / "root").rename(folder / "root")
+    return folder / "root"
 
 
 def say(line: str) -> None:
@@ -180,12 +212,21 @@ def run(argv: list[str], *, timeout_s: float, env: dict[str, str] | None = None)
     return done.stdout.decode(errors="replace")
 
 
-def _debootstrap(source: Source, root: Path) -> None:
-    argv = ["debootstrap", "--variant=minbase", "--include=python3"]
+def _debootstrap(source: Source, root: Path, packages: Iterable[str]) -> None:
+    argv = ["debootstrap", "--variant=minbase", "--include=" + ",".join(packages)]
     argv.append("--components=" + ",".join(source.components))
     if source.keyring and Path(source.keyring).is_file():
         argv.append(f"--keyring={source.keyring}")
-    run([*argv, source.suite, str(root), source.mirror], timeout_s=900)
+    try:
+        run([*argv, source.suite, str(root), source.mirror], timeout_s=900)
+    except LabError as error:
+        if "Failed getting release file" not in str(error) and "No such script" not in str(error):
+            raise
+        raise LabError(
+            f"{source.mirror} has no release {source.suite}",
+            step="build image",
+            hint="leave `system` out of the spec, or name a mirror of Debian in /etc/apt/sources.list.d",
+        ) from error
 
 
 def _pack(root: Path, folder: Path) -> None:

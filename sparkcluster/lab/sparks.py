@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import sparkcluster
-from sparkcluster.lab import cgroups, network, node_files
+from sparkcluster.lab import cgroups, network, node_files, rootfs
 from sparkcluster.lab.machine import SPARK_PATH, LabError, run, wait_until
 from sparkcluster.lab.spec import SparkSpec
 from sparkcluster.lab.state import State, write_atomically
@@ -91,6 +91,7 @@ class Spark:
         config = {
             "directory": str(self.directory),
             "hostname": self.name,
+            "system": str(rootfs.system(self.spec.system)),
             "cgroup": self.state.cgroup(self.index),
             "hardware": hardware,
             "files": node_files.files(self.state, self.index, key.read_text(), client_key),

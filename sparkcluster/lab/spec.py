@@ -29,6 +29,7 @@ GID_LAYOUTS: dict[str, tuple[GidRow, ...]] = {
 """GID tables as Spark owners have posted them (MiaAI DeepSeek-v4-Flash-DSpark #10, #11)."""
 
 CHOICES: dict[str, tuple[str, ...]] = {
+    "system": ("machine", "debian-12", "debian-13"),
     "ports": ("p0", "p1", "both", "none"),
     "image": ("present", "absent", "without-ray", "upstream"),
     "model": ("present", "absent"),
@@ -79,9 +80,11 @@ class SparkSpec:
         memory_total_kb: what /proc/meminfo says; 127,535,084 was seen on a Spark of 2026.
         nvidia_runtime: whether Docker has NVIDIA's toolkit.
         gpu: whether nvidia-smi finds the GB10.
+        system: distribution of its root; ``machine`` is that of the machine the lab runs on.
     """
 
     name: str
+    system: Literal["machine", "debian-12", "debian-13"] = "machine"
     ports: Literal["p0", "p1", "both", "none"] = "p1"
     interfaces: dict[str, str] = dataclasses.field(default_factory=dict)
     addresses: dict[str, str | None] = dataclasses.field(default_factory=dict)

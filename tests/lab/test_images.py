@@ -191,3 +191,12 @@ def test_a_machine_without_a_mirror_of_its_release_is_told(tmp_path):
     (tmp_path / "etc/os-release").write_text('VERSION_CODENAME="noble"\n')
     with pytest.raises(LabError, match="no mirror of noble"):
         rootfs.apt_source(tmp_path)
+
+
+def test_a_mirror_without_the_release_is_named(monkeypatch, tmp_path):
+    mirror = f"file://{tmp_path}/mirror"
+    monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path))
+    monkeypatch.setattr(rootfs, "apt_source", lambda: rootfs.Source(mirror, "noble", ("main",), None))
+    with pytest.raises(LabError, match=f"^{mirror} has no release trixie$") as caught:
+        rootfs.system("debian-13")
+    assert "system" in caught.value.hint

@@ -1,0 +1,46 @@
+"""Sparks of two Debian releases in one cluster: another Python, another OpenSSH and another Docker on each."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.lab import LabError
+
+SPEC = """
+sparks:
+- {name: old, system: debian-12}
+- {name: new, system: debian-13}
+"""
+
+
+@pytest.fixture(scope="module")
+def shared_lab(make_lab):
+    try:
+        return make_lab(SPEC)
+    except LabError as error:
+        if "has no release" in str(error):  # the machine's distribution is another than Debian
+            pytest.skip(str(error))
+        raise
+
+
+def test_a_cluster_of_debian_12_and_13_comes_up_and_goes_down(lab, cli, look, ranks):
+    versions = [
+        spark.run(["sh", "-c", ". /etc/os-release; echo $VERSION_ID; python3 -V; sshd -V 2>&1; docker -v"]).stdout
+        for spark in lab.sparks
+    ]
+    assert [text.split()[0] for text in versions] == ["12", "13"]
+    assert "Python 3.13" in versions[1]
+    assert "OpenSSH_10" in versions[1]
+    assert "Docker version 26.1" in versions[1]
+
+    assert look(lab.inventory).found == set()
+    up = cli("up", lab.inventory).ok()
+    assert "is up (release 1," in up.out
+    status = cli("status", lab.inventory, "--json").ok().json
+    assert [(node["name"], node["state"], node["ray"]) for node in status["nodes"]] == [
+        ("old", "running", "alive"),
+        ("new", "running", "alive"),
+    ]
+    assert cli("ask", lab.inventory, "Say something").ok().out.strip()
+    assert "2 ranks removed" in cli("down", lab.inventory).ok().out
+    assert ranks(lab) == {"old": [], "new": []}
