@@ -33,7 +33,11 @@ def test_a_cluster_of_debian_12_and_13_comes_up_and_goes_down(lab, cli, look, ra
     assert "OpenSSH_10" in versions[1]
     assert "Docker version 26.1" in versions[1]
 
-    assert look(lab.inventory).found == set()
+    looked = look(lab.inventory)
+    assert looked.found == {("HOST-007", "old", "warning")}
+    [difference] = [finding for finding in looked.document["findings"] if finding["code"] == "HOST-007"]
+    assert difference["seen"].startswith("debian 12 on old, debian 13 on new")
+
     up = cli("up", lab.inventory).ok()
     assert "is up (release 1," in up.out
     status = cli("status", lab.inventory, "--json").ok().json
