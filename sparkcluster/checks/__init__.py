@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from sparkcluster.checks import (
+from sparkcluster.checks import (  # noqa: F401 - each registers its checks
     access,
+    bandwidth,
     codes,
     disks,
     docker,
@@ -13,52 +14,24 @@ from sparkcluster.checks import (
     gpu,
     hashes,
     host,
+    hostnames,
     image,
-    measured,
     memory,
     model,
-    names,
     network,
-    paths,
+    reachability,
     running,
     twins,
     versions,
 )
 from sparkcluster.checks.registry import CATALOGUE, Check, Context, Stage, run
-from sparkcluster.engines.vllm import rules
+from sparkcluster.engines.vllm import rules  # noqa: F401 - likewise
 from sparkcluster.facts.model import Facts
 from sparkcluster.findings import Finding
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Topology
 
-__all__ = [
-    "CATALOGUE",
-    "Check",
-    "Context",
-    "access",
-    "check_hosts",
-    "check_written",
-    "codes",
-    "disks",
-    "docker",
-    "fit",
-    "gpu",
-    "hashes",
-    "host",
-    "image",
-    "measured",
-    "memory",
-    "model",
-    "names",
-    "network",
-    "paths",
-    "rules",
-    "run_checks",
-    "run_stage",
-    "running",
-    "twins",
-    "versions",
-]
+__all__ = ["CATALOGUE", "Check", "Context", "check_hosts", "check_written", "run_checks", "run_stage"]
 
 # Whose checks judge one node without the others.
 ALONE = {module.__name__ for module in (disks, docker, gpu, host, memory)}

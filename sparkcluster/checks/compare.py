@@ -7,6 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
+from sparkcluster.checks.wording import listed
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Odd:
@@ -64,9 +66,3 @@ def order(version: str) -> tuple[tuple[int, ...], str]:
     if re.fullmatch(r"[0-9A-Fa-f]{2}(\.[0-9A-Fa-f]{2}){2,}", version):
         return tuple(int(part, 16) for part in version.split(".")), version
     return tuple(int(number) for number in re.findall(r"\d+", version)), version
-
-
-def listed(names: tuple[str, ...] | list[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last

@@ -6,8 +6,8 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from sparkcluster.checks.blame import listed
 from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.wording import abridged, listed
 from sparkcluster.facts.hashes import HashedFile
 from sparkcluster.facts.model import Weights
 
@@ -104,10 +104,8 @@ def _counted(files: list[HashedFile]) -> str:
     return files[0].name if len(files) == 1 else f"{len(files)} files"
 
 
-def _seen(said: Iterable[tuple[str, str]], most: int = 5) -> str:
-    lines = [f"{file}: {words}" for file, words in said]
-    more = [f"and {len(lines) - most} more"] if len(lines) > most else []
-    return "; ".join([*lines[:most], *more])
+def _seen(said: Iterable[tuple[str, str]]) -> str:
+    return abridged((f"{file}: {words}" for file, words in said), limit=5)
 
 
 def _path(context: Context, name: str) -> str:

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
-from sparkcluster.checks.compare import listed, odd_ones
+from sparkcluster.checks.compare import odd_ones
 from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.wording import listed
 from sparkcluster.engines.vllm import flags as vllm_flags
 from sparkcluster.facts.engine import builds, engine_of, has_token
 from sparkcluster.facts.model import EngineFacts, Image, Unread

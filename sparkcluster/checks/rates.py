@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from sparkcluster.checks.blame import Way, listed, share
+from sparkcluster.checks.attribution import Way, share
 from sparkcluster.checks.registry import Context
+from sparkcluster.checks.wording import abridged, listed
 from sparkcluster.facts.measured import Measured, Rate, RateKind
 from sparkcluster.topology.model import Group
 
@@ -118,12 +119,11 @@ def way(rate: Rate) -> str:
     return f"{' to '.join(rate.nodes)}{over}" if len(rate.nodes) == 2 and over else listed(rate.nodes)
 
 
-def seen(rates: Iterable[Rate], most: int = 8) -> str:
+def seen(rates: Iterable[Rate]) -> str:
     """What was measured, literally."""
     kinds = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA"}
     said = []
     for rate in rates:
         result = rate.seen if rate.gbit_s is None else f"{rate.gbit_s:g} Gb/s"
         said.append(f"{way(rate)} {kinds.get(rate.kind, rate.over)}: {result}")
-    more = [f"and {len(said) - most} more"] if len(said) > most else []
-    return "; ".join([*said[:most], *more])
+    return abridged(said, limit=8)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkcluster.checks.blame import listed
 from sparkcluster.checks.rates import (
     BOTH_GBIT_S,
     HALF_GBIT_S,
@@ -32,6 +31,7 @@ from sparkcluster.checks.rates import (
     where,
 )
 from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.wording import listed
 
 SPARK = "NVIDIA/dgx-spark-playbooks, nccl and connect-two-sparks"
 REBOOT = ("reboot both nodes with the cable in: a port that was plugged in while it ran stays slow", "sudo reboot")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from sparkcluster.checks.blame import blame, listed
+from sparkcluster.checks.attribution import blame
 from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.wording import abridged, listed
 from sparkcluster.facts.reach import Path
 from sparkcluster.topology.model import Topology
 
@@ -187,14 +188,13 @@ def _direction(node: str | None, paths: Collection[Path]) -> str:
     return f"on the way from {listed(others)} to {node}" if into == {True} else f"from {node} to {listed(others)}"
 
 
-def _seen(paths: Collection[Path], most: int = 8) -> str:
+def _seen(paths: Collection[Path]) -> str:
     """What was tried, literally."""
     said = [
         f"{path.source} to {path.target} {path.target_address} {_what(path)}: {_because(path)}"
         for path in sorted(paths, key=lambda one: (one.subnet or "", one.source, one.target))
     ]
-    more = [f"and {len(said) - most} more"] if len(said) > most else []
-    return "; ".join([*said[:most], *more])
+    return abridged(said, limit=8)
 
 
 def _what(path: Path) -> str:

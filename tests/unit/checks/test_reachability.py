@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from sparkcluster import checks, topology
-from sparkcluster.checks.blame import blame
+from sparkcluster.checks.attribution import blame
 from sparkcluster.checks.registry import Context
 from sparkcluster.facts.reach import Path, Reach
 

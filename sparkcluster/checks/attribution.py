@@ -63,9 +63,3 @@ def _most_blamed(ways: Collection[Way]) -> tuple[str | None, list[Way]]:
     first = min(count, key=lambda node: (-count[node], -led_to[node], node))
     alike = [node for node in count if node != first and weight(node) == weight(first) and of(node) == of(first)]
     return (None if alike else first), of(first)
-
-
-def listed(names: Iterable[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    *others, last = list(names)
-    return f"{', '.join(others)} and {last}" if others else last
