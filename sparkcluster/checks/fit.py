@@ -10,7 +10,6 @@ from sparkcluster.engines.vllm import arguments
 from sparkcluster.engines.vllm.fit import GIB, Machine
 from sparkcluster.engines.vllm.memory import Planned, of_playbook
 from sparkcluster.errors import SparkclusterError, UsageError
-from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts, Weights, read
 from sparkcluster.models.given import Source
 from sparkcluster.models.weights import size_of
@@ -131,12 +130,11 @@ def _of_node(context: Context, name: str, facts: Facts, weights: Weights) -> Pla
         sizes = parallel.Parallel(nodes, 1)  # the plan refuses it with its own words
     memory = read(facts.memory)
     total = memory.total_bytes if memory is not None else 0
-    engine = engine_of(facts)
     return of_playbook(
         playbook,
         Source(playbook.model.label, weights.config, None),
         Machine(total, total, 0),
         nodes=sizes.tensor * sizes.pipeline,
-        version=engine.vllm_version if engine is not None else None,
+        facts=(facts,),
         size_bytes=size_of(weights.files),
     )

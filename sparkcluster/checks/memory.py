@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 from sparkcluster.checks.docker import runs_ours
 from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.engines.vllm.arguments import claimed
 from sparkcluster.facts.model import Facts, Memory, read
 
 GIB = 2**30
-# vLLM's own default of --gpu-memory-utilization.
-UTILIZATION = 0.9
 # Less than this in swap is what any system that has been up for days moves out.
 SWAPPED_BYTES = 4 * GIB
 # An engine that goes by MemFree refuses a node like this one was: 40 of 121 GiB in the page cache (vllm#48140).
@@ -30,8 +29,7 @@ DROP = "sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'"
 def memory(context: Context) -> Iterator[Seen]:
     """The engine refuses to start, or the node freezes and only ICMP still answers.
 
-    GPU and CPU share one memory. vLLM takes the share of it that `gpu-memory-utilization` names, 0.9 unless the
-    playbook says otherwise.
+    GPU and CPU share one memory. The engine takes the share of it that `gpu-memory-utilization` names, or its default.
     """
     for name, facts, have, wanted in _claims(context):
         free = have.available_bytes + have.swap_free_bytes
@@ -131,12 +129,10 @@ def contiguous(context: Context) -> Iterator[Seen]:
 
 def _claims(context: Context) -> Iterator[tuple[str, Facts, Memory, int]]:
     """Nodes on which the engine is still to take its memory, with the bytes that it will want."""
-    written = context.spec.playbook.args.get("gpu-memory-utilization", UTILIZATION)
-    share = written if isinstance(written, int | float) and not isinstance(written, bool) else UTILIZATION
     for name, facts in context.facts.items():
         have = read(facts.memory)
         if have is not None and not runs_ours(context, facts):
-            yield name, facts, have, int(have.total_bytes * share)
+            yield name, facts, have, int(have.total_bytes * claimed(context.spec.playbook, (facts,)))
 
 
 def _room(facts: Facts, have: Memory) -> tuple[str, ...]:

@@ -92,6 +92,8 @@ def _what(args: argparse.Namespace) -> tuple[Playbook, int]:
 
 def document(planned: Planned) -> dict[str, Any]:
     """The answer as JSON; all sizes in bytes, of one node."""
+    from sparkcluster.engines.vllm.versions import dotted
+
     fit, config = planned.fit, planned.config
     return {
         "playbook": planned.playbook,
@@ -105,7 +107,8 @@ def document(planned: Planned) -> dict[str, Any]:
         "nodes": fit.engine.ranks * fit.engine.stages,
         "tensor_parallel": fit.engine.ranks,
         "pipeline_parallel": fit.engine.stages,
-        "vllm_version": ".".join(map(str, fit.engine.version)),
+        "vllm_version": dotted(fit.engine.version[:2]),
+        "vllm_version_is_known": planned.versions.exact is not None,
         "context": fit.engine.context,
         "concurrency_wanted": fit.wanted,
         "gpu_memory_utilization": fit.utilization,
@@ -113,6 +116,7 @@ def document(planned: Planned) -> dict[str, Any]:
         "smallest_gpu_memory_utilization": fit.smallest,
         "kv_cache": {
             "tokens": fit.tokens,
+            "tokens_most": planned.best.tokens,
             "concurrency": round(fit.concurrency, 2),
             "bytes": max(0, fit.pool_bytes),
             "bytes_per_request": fit.layout.request_bytes,

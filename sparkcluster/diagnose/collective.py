@@ -9,7 +9,8 @@ import json
 import re
 from collections.abc import Mapping
 
-from sparkcluster.facts.engine import engine_of, family
+from sparkcluster.engines.vllm.versions import family
+from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts, Image
 from sparkcluster.node.shared import LABEL_MEASURE
 from sparkcluster.plan import docker, environment

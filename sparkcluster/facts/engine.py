@@ -1,28 +1,14 @@
-"""What lies beside an engine, as far as it decides how a rank is started: family of the image, Ray, token."""
+"""The engine and the Ray beside it, as far as they decide how a rank is started."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
 
 from sparkcluster.facts.model import EngineFacts, Facts, Image, Unread, read
 
-Family = Literal["upstream", "ngc", "other"]
-
 # Token authentication came with Ray 2.52 (docs.ray.io, "Ray token authentication").
 RAY_WITH_TOKEN = (2, 52)
-
-
-def family(image: Image) -> Family:
-    """Who built the image: NGC's entrypoint sets up CUDA forward compatibility and has to stay."""
-    inside = read(image.inside) if image.inside is not None else None
-    if inside is not None and inside.family != "other":
-        return inside.family
-    entrypoint = " ".join(image.entrypoint)
-    if "nvidia_entrypoint" in entrypoint or image.reference.startswith("nvcr.io/nvidia/"):
-        return "ngc"
-    return "upstream" if "vllm" in entrypoint else "other"
 
 
 def engine_of(facts: Facts) -> EngineFacts | None:

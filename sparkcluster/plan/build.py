@@ -9,7 +9,8 @@ import re
 from collections.abc import Mapping
 
 from sparkcluster.engines.vllm import serve
-from sparkcluster.facts.engine import engine_of, family, has_token
+from sparkcluster.engines.vllm.versions import family
+from sparkcluster.facts.engine import engine_of, has_token
 from sparkcluster.facts.model import Facts, Image, Unread, read
 from sparkcluster.node.shared import (
     ENTRY_FILE,

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 
-from sparkcluster.facts.engine import Family
+from sparkcluster.engines.vllm.versions import Family
 from sparkcluster.node.shared import ENTRY_FILE, LAUNCHER_FILE
 
 ENTRY = f"/sparkcluster/{ENTRY_FILE}"

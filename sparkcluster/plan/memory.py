@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from sparkcluster.engines.vllm import arguments
 from sparkcluster.engines.vllm.memory import automatic_utilization
 from sparkcluster.errors import PlanError, UsageError
-from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts, Weights, read
 from sparkcluster.models.given import Source
 from sparkcluster.models.weights import size_of
@@ -44,8 +43,6 @@ def settled(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
     found = []
     for group in topology.groups:
         shared = parallel.sizes(playbook, group.name, group.size)
-        engine = engine_of(facts[group.head.name])
-        version = engine.vllm_version if engine is not None else None
         try:
             found.append(
                 automatic_utilization(
@@ -53,7 +50,7 @@ def settled(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
                     model,
                     min(memories),
                     nodes=shared.tensor * shared.pipeline,
-                    version=version,
+                    facts=[facts[group.head.name]],
                     size_bytes=size_of(weights.files),
                 )
             )

@@ -8,14 +8,13 @@ import shlex
 from typing import Any
 
 from sparkcluster.engines.vllm import command_line as engine
+from sparkcluster.engines.vllm.versions import of_reference
 from sparkcluster.errors import UsageError
-from sparkcluster.facts.engine import Family
 from sparkcluster.recipes.container import Container, Volume
 from sparkcluster.recipes.shell import Script, assignment, parse, plain, unknown
 from sparkcluster.spec.check_playbook import PER_NODE, secret
 
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh"})
-_UPSTREAM = re.compile(r"(docker\.io/)?vllm/vllm-openai(-[a-z0-9]+)?([:@].*)?")
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _CACHE_HOMES = ("/root/.cache/huggingface", "/.cache/huggingface", "/root/.cache/huggingface/hub")
 _OWN_CACHES = ("/root/.cache/vllm", "/root/.triton", "/root/.cache/flashinfer")
@@ -55,7 +54,7 @@ class Command:
         words = list(container.words)
         if container.entrypoint:
             words = [container.entrypoint, *words]
-        elif _family(container.image) == "upstream":
+        elif of_reference(container.image).family == "upstream":
             # Its entrypoint is `vllm serve`; guides that write it again mean it once.
             given = _served(words)
             if given is None:
@@ -104,10 +103,6 @@ class Command:
             if words[0] not in {"set", "echo"}:
                 setup.append(_joined(words))
         return None
-
-
-def _family(image: str) -> Family:
-    return "upstream" if _UPSTREAM.fullmatch(image) else "other"
 
 
 def _twice(words: list[str]) -> bool:

@@ -196,6 +196,7 @@ def predicted(path, ranks, *, block_size=None, **changed):
     config = parse({**read.config, **changed}, str(path))
     started = Engine(
         CONTEXT,
+        version=(0, 32, 0),
         device="cpu",
         ranks=ranks,
         sequences=SEQUENCES,

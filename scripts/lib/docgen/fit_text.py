@@ -40,10 +40,12 @@ not known.
 | a step, driver, CUDA graphs | estimated from the largest batch and the model's widths; constants set by two measured starts, marked below |
 | the engine's processes, the system | 3 GiB and 5 GiB, of measurements below |
 
-vLLM's bookkeeping differs by version. Three things to know: `GPU KV cache size` is concurrency times context since 0.23 (before
-it was blocks over groups, which says less for hybrid models); hybrid models cache prefixes by default since 0.26, which takes
-further state blocks of each request; sliding windows keep two batches in flight since 0.26. The version is read off the
-image's tag, or off the image itself where it lies on a node.
+vLLM's bookkeeping differs by version. Four things to know: `gpu-memory-utilization` is 0.92 by default since 0.20, and 0.9
+before; `GPU KV cache size` is concurrency times context since 0.21 (before it was blocks over groups, which is less for hybrid
+models); sliding windows keep two batches in flight since 0.26; hybrid models cache prefixes by default since 0.28, which takes
+further state blocks of each request. A node that has the image reports its version; otherwise it is read from the image's tag.
+Where the tag leaves it open, as `nightly` does, every version that is possible is computed: the one that needs the most memory
+is the answer, and `fit` reports the range (`engines/vllm/versions.py`, `engines/vllm/defaults.py`).
 
 Not known: models whose layers remember in another way than full, sliding, chunked and latent attention, Mamba 1 and 2, gated
 delta nets and short convolutions (DeepSeek V3.2 and V4, Kimi Linear, Zamba 2, …). They are refused by name. Draft models with
@@ -57,7 +59,7 @@ for CPU with 1 GiB of KV cache for each rank (`VLLM_CPU_KVCACHE_SPACE=1`), conte
 {agreement}
 
 Within 2 % is asked; changing a model's `num_key_value_heads`, or the block size inside `fit`, takes the prediction out of that
-(`tests/unit/models/test_kv.py`).
+(`tests/unit/engines/vllm/test_kv.py`).
 
 ## Against measurements on Sparks
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sparkcluster.engines.vllm.kv import NEWEST, Engine, Version
+from sparkcluster.engines.vllm import defaults
+from sparkcluster.engines.vllm.kv import Engine
+from sparkcluster.engines.vllm.versions import Version, of_engine
 from sparkcluster.errors import UsageError
+from sparkcluster.facts.model import Facts
 from sparkcluster.models.config import ModelConfig
 from sparkcluster.spec.playbook import ArgumentValue, Playbook
 
-# Containers of NVIDIA's catalogue that are named by month: the vLLM in them, from their release notes.
-NGC = {"25.12": (0, 12), "26.01": (0, 13), "26.02": (0, 15), "26.04": (0, 19)}
-BATCHED_TOKENS = 8192
-"""vLLM's default of --max-num-batched-tokens for `vllm serve` where the device has 70 GiB or more, and is no A100."""
-SEQUENCES = 1024
-"""vLLM's default of --max-num-seqs for the same devices."""
 ASKED = 4
 """Requests at once that are planned for where --max-num-seqs is not said: a Spark serves 1 to 4 well."""
 
@@ -31,9 +28,9 @@ def engine(
     playbook: Playbook,
     config: ModelConfig,
     *,
+    version: Version,
     ranks: int = 1,
     stages: int = 1,
-    version: str | None = None,
     context: int | None = None,
 ) -> Engine:
     """The engine that a playbook starts.
@@ -41,25 +38,25 @@ def engine(
     Args:
         playbook: its args are read under vLLM's own names.
         config: the model's, for defaults.
+        version: of vLLM.
         ranks: tensor parallel size.
         stages: pipeline parallel size.
-        version: vLLM's, where it is known; else as the image's tag tells, else the newest known here.
         context: in place of --max-model-len.
 
     Raises:
         UsageError: an argument makes no sense.
     """
     given = {name.replace("_", "-"): value for name, value in playbook.args.items()}
-    drafted, own = _speculation(given.get("speculative-config"))
+    drafted, model_drafts = _speculation(given.get("speculative-config"))
     length = context or _count(given, "max-model-len", 0)
     return Engine(
         context=length if length > 0 else config.context,
-        version=of_version(version) if version else of_image(playbook.image),
+        version=version,
         device="cpu" if on_cpu(playbook) else "gpu",
         ranks=ranks,
         stages=stages,
-        sequences=_count(given, "max-num-seqs", SEQUENCES),
-        batched_tokens=_count(given, "max-num-batched-tokens", BATCHED_TOKENS),
+        sequences=_count(given, "max-num-seqs", defaults.SEQUENCES),
+        batched_tokens=_count(given, "max-num-batched-tokens", defaults.BATCHED_TOKENS),
         block_size=_count(given, "block-size", 0) or None,
         kv_dtype=_text(given, "kv-cache-dtype"),
         dtype=_text(given, "dtype"),
@@ -68,22 +65,24 @@ def engine(
         prefix_caching=_flag(given, "enable-prefix-caching"),
         async_scheduling=_flag(given, "async-scheduling") is not False,
         drafted=drafted,
-        own_drafts=own,
+        own_drafts=model_drafts,
         eager=_flag(given, "enforce-eager") is True,
-        falls_back=_falls_back(playbook, config, of_version(version) if version else of_image(playbook.image)),
+        falls_back=_falls_back(playbook, config, version),
     )
 
 
 def _falls_back(playbook: Playbook, config: ModelConfig, version: Version) -> bool:
     """Whether experts of four bits try FlashInfer's kernels, which SM121 has not; measured with vLLM 0.18."""
-    if config.experts is None or config.quantization.kind != "modelopt-nvfp4" or version >= (0, 19):
+    if config.experts is None or config.quantization.kind != "modelopt-nvfp4":
+        return False
+    if defaults.has(version, "FP4 experts run on kernels that SM121 has"):
         return False
     chosen = playbook.env.get("VLLM_NVFP4_GEMM_BACKEND") or playbook.args.get("moe-backend")
     return chosen != "marlin" and playbook.env.get("VLLM_USE_FLASHINFER_MOE_FP4") != "0"
 
 
 def utilization(playbook: Playbook, version: Version) -> float:
-    """--gpu-memory-utilization, or vLLM's default: 0.92, before 0.21 it was 0.9.
+    """--gpu-memory-utilization, or the default of ``version``.
 
     Raises:
         UsageError: it is no fraction.
@@ -98,7 +97,20 @@ def utilization(playbook: Playbook, version: Version) -> float:
         if not 0 < number <= 1:
             raise UsageError(f"gpu-memory-utilization must be from 0 to 1, is {str(value)[:40]}", hint="set it to 0.85")
         return number
-    return 0.92 if version >= (0, 21) else 0.9
+    return defaults.utilization(version)
+
+
+def claimed(playbook: Playbook, facts: Iterable[Facts] = ()) -> float:
+    """The part of a node's memory that an engine will take: --gpu-memory-utilization, or its largest possible default.
+
+    Args:
+        playbook: its args.
+        facts: of the nodes that run it, for the version of vLLM.
+    """
+    written = next((value for name, value in playbook.args.items() if name.replace("_", "-") == UTILIZATION), None)
+    if isinstance(written, int | float) and not isinstance(written, bool):
+        return written
+    return defaults.utilizations(of_engine(playbook.image, facts))[-1]
 
 
 def wants_auto(playbook: Playbook) -> bool:
@@ -138,20 +150,14 @@ def on_cpu(playbook: Playbook) -> bool:
     return bool(playbook.env.get("VLLM_CPU_KVCACHE_SPACE"))
 
 
-def of_version(text: str) -> Version:
-    """``0.23.1rc1+cu130`` as (0, 23); what is no version is the newest known here."""
-    found = re.match(r"v?(\d{1,4})\.(\d{1,4})", text)
-    return (int(found[1]), int(found[2])) if found else NEWEST
+def own_drafts(playbook: Playbook) -> bool:
+    """Whether the model's own multi-token-prediction layers draft.
 
-
-def of_image(image: str | None) -> Version:
-    """The vLLM that an image's tag promises; the newest known here where it promises none, as nightly."""
-    tag = (image or "").split("@")[0].rpartition(":")[2]
-    for month, version in NGC.items():
-        if tag.startswith(month):
-            return version
-    found = re.search(r"(?:^|[^\d.])v?(0\.\d{1,3})(?:\.|$|[^\d])", tag)
-    return of_version(found[1]) if found else NEWEST
+    Raises:
+        UsageError: speculative-config makes no sense.
+    """
+    given = {name.replace("_", "-"): value for name, value in playbook.args.items()}
+    return _speculation(given.get("speculative-config"))[1]
 
 
 def draft_model(playbook: Playbook) -> str:

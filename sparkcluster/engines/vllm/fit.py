@@ -108,7 +108,7 @@ def runtime(config: ModelConfig, engine: Engine) -> int:
     """Bytes that a step of ``engine`` and the driver need beside weights and KV cache.
 
     An estimate: activations of the largest batch (the residual stream and its copies, the experts' two
-    intermediates, the states' chunks), the logits of a full batch of sequences, CUDA graphs since vLLM 0.21
+    intermediates, the states' chunks), the logits of a full batch of sequences, CUDA graphs where vLLM
     counts them, the encoder's own profiling, buffers of NCCL.
     """
     if engine.device == "cpu":
@@ -123,7 +123,7 @@ def runtime(config: ModelConfig, engine: Engine) -> int:
     numbers = tokens * each + states * tokens / 128
     logits = 2 * min(engine.sequences, tokens) * config.vocabulary * 4
     total = DRIVER_BYTES + 2 * numbers + logits
-    if not engine.eager and engine.version >= (0, 21):
+    if not engine.eager and engine.has("CUDA graphs are profiled"):
         total += GRAPHS_BYTES
     if config.multimodal:
         total += ENCODER_BYTES

@@ -12,12 +12,12 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
+from sparkcluster.engines.vllm.versions import Version, Versions, numbers
 from sparkcluster.spec.messages import closest
 
 TABLE = Path(__file__).with_name("flags.tsv")
 
 Kind = Literal["bool", "flag", "value", "optional", "list"]
-Version = tuple[int, ...]
 
 # Flags of releases before the oldest in the table, which guides still print, and what came after them.
 GONE = {
@@ -70,7 +70,7 @@ def releases() -> tuple[Version, ...]:
     """The releases that the table was read from, the oldest first."""
     for line in TABLE.read_text(encoding="utf-8").splitlines():
         if line.startswith("# releases:"):
-            return tuple(_version(one) for one in line.removeprefix("# releases:").split())
+            return tuple(filter(None, map(numbers, line.removeprefix("# releases:").split())))
     raise ValueError(f"{TABLE} names no releases")
 
 
@@ -88,8 +88,8 @@ def table() -> dict[str, Flag]:
                 _kind(kind),
                 "json" if typ == "any" and name.endswith("-config") else typ,
                 () if choices == "-" else tuple(choices.split(",")),
-                None if first == "-" else _version(first),
-                None if last == "-" else _version(last),
+                None if first == "-" else numbers(first),
+                None if last == "-" else numbers(last),
             )
     return out
 
@@ -115,22 +115,17 @@ def near(name: str) -> str | None:
     return closest(name.replace("_", "-").lower(), sorted(table()))
 
 
-def has(flag: Flag, low: Version | None, high: Version | None) -> bool | None:
-    """Whether a vLLM from ``low`` to ``high`` has ``flag``; None where the table cannot tell.
+def has(flag: Flag, versions: Versions) -> bool | None:
+    """Whether the vLLM of an image has ``flag``; None where the table cannot tell.
 
     Between two releases of the table, what both have is there and what neither has is not.
     """
     known = releases()
-    if low is None and high is None:
+    if versions.since(*known[0]) is not True or versions.low is None or versions.low > known[-1]:
         return None
-    if low is not None and low > known[-1]:
-        return None
-    low_index = max((index for index, one in enumerate(known) if low is not None and one <= low), default=0)
-    high_index = min((index for index, one in enumerate(known) if high is not None and one >= high), default=-1)
-    if (low is not None and low < known[0]) or (low is None and high is not None and high < known[0]):
-        return None
-    covered = known[low_index:] if high_index == -1 else known[low_index : high_index + 1]
-    there = {_in(flag, one) for one in covered}
+    oldest = max(index for index, one in enumerate(known) if one <= versions.low)
+    newest = next((index for index, one in enumerate(known) if versions.high and one >= versions.high), len(known) - 1)
+    there = {_in(flag, one) for one in known[oldest : newest + 1]}
     return there.pop() if len(there) == 1 else None
 
 
@@ -198,10 +193,6 @@ def _switch(flag: Flag, value: Any) -> str | None:
     if value is False:
         return "has no negated form: leave it out"
     return "takes no value: write true or false, unquoted"
-
-
-def _version(text: str) -> Version:
-    return tuple(int(part) for part in text.split("."))
 
 
 def _kind(text: str) -> Kind:

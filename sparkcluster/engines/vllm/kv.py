@@ -3,8 +3,7 @@
 Read in vLLM 0.32.0 (``vllm/v1/core/kv_cache_utils.py``: get_kv_cache_groups, unify_kv_cache_spec_page_size,
 _get_kv_cache_groups_uniform_page_size, get_max_concurrency_for_kv_cache_config; ``vllm/v1/kv_cache_interface.py``:
 max_memory_usage_bytes of each spec; ``vllm/platforms/interface.py``: _align_hybrid_block_size) and, for where it
-differs, in 0.17.1, 0.19.0, 0.20.0, 0.23.0, 0.26.0 and 0.29.0. ``SINCE`` has what changed, and the oldest of those
-versions that has it.
+differs, in 0.17.1 to 0.29.0. ``defaults.SINCE`` has what changed, and when.
 """
 
 from __future__ import annotations
@@ -14,22 +13,11 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from sparkcluster.engines.vllm import defaults
+from sparkcluster.engines.vllm.versions import Version
 from sparkcluster.errors import UsageError
 from sparkcluster.models.config import DTYPE_BYTES, ModelConfig
 from sparkcluster.models.layers import Attention, Cache, Latent, State
-
-Version = tuple[int, int]
-
-SINCE: dict[str, Version] = {
-    "wide groups up to half as large again": (0, 19),
-    "size is concurrency times context": (0, 23),
-    "hybrid models cache prefixes": (0, 26),
-    "two batches in flight": (0, 26),
-    "Mamba-2 keeps a checkpoint of prefill": (0, 29),
-    "states are cached at block ends alone": (0, 29),
-    "one block is held back": (0, 29),
-}
-NEWEST: Version = (0, 32)
 
 # Kernel block sizes and default block size: CPU_ATTN 32 and 128, CPU_MLA 16; FlashAttention, FlashInfer and Triton 16.
 KERNEL_BLOCK = {"gpu": 16, "cpu": 32}
@@ -61,12 +49,12 @@ class Engine:
     """
 
     context: int
-    version: Version = NEWEST
+    version: Version
     device: Literal["gpu", "cpu"] = "gpu"
     ranks: int = 1
     stages: int = 1
-    sequences: int = 1024
-    batched_tokens: int = 8192
+    sequences: int = defaults.SEQUENCES
+    batched_tokens: int = defaults.BATCHED_TOKENS
     block_size: int | None = None
     kv_dtype: str = "auto"
     dtype: str = "auto"
@@ -79,9 +67,9 @@ class Engine:
     eager: bool = False
     falls_back: bool = False
 
-    def has(self, change: str) -> bool:
-        """Whether this version has what ``SINCE`` calls ``change``."""
-        return self.version >= SINCE[change]
+    def has(self, change: defaults.Change) -> bool:
+        """Whether this version has ``change``."""
+        return defaults.has(self.version, change)
 
     @property
     def in_flight(self) -> int:
@@ -161,7 +149,7 @@ class Layout:
     def tokens(self, pool_bytes: int) -> int:
         """``GPU KV cache size`` as vLLM logs it.
 
-        That is concurrency times context; before 0.23 it was blocks over groups times tokens of a block, which
+        That is concurrency times context; before 0.21 it was blocks over groups times tokens of a block, which
         says too little where windows or states need fewer blocks than full attention.
         """
         if self.engine.has("size is concurrency times context"):

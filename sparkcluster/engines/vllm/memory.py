@@ -1,13 +1,20 @@
-"""From a playbook and what is known of its model to an answer: the one way by which command, check and plan ask."""
+"""Whether a playbook fits a node: the one computation for ``fit``, for checks and for the plan.
+
+Where the version of vLLM is unknown, every version that is possible is computed: the one that needs the most memory is
+the answer, and the range is reported with it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 
-from sparkcluster.engines.vllm import arguments
+from sparkcluster.engines.vllm import arguments, defaults
 from sparkcluster.engines.vllm.fit import GIB, Fit, Machine, fit
+from sparkcluster.engines.vllm.versions import Version, Versions, dotted, of_engine
 from sparkcluster.errors import UsageError
+from sparkcluster.facts.model import Facts
 from sparkcluster.models import weights
 from sparkcluster.models.config import ModelConfig, parse
 from sparkcluster.models.given import Source
@@ -21,13 +28,18 @@ class Planned:
 
     Attributes:
         playbook: its name.
+        versions: the versions that its engine may have.
+        fit: of the version among them that needs the most memory.
+        best: of the version that needs the least.
         auto: whether the utilization was left to us.
-        left_out: what is not counted, and should be thought of.
+        left_out: what is not counted or not known.
     """
 
     playbook: str
     config: ModelConfig
+    versions: Versions
     fit: Fit
+    best: Fit
     auto: bool
     left_out: tuple[str, ...] = ()
 
@@ -59,7 +71,7 @@ def of_playbook(
     machine: Machine,
     *,
     nodes: int = 1,
-    version: str | None = None,
+    facts: Iterable[Facts] = (),
     context: int | None = None,
     wanted: int = 1,
     size_bytes: int | None = None,
@@ -71,7 +83,7 @@ def of_playbook(
         model: its config.json, and its tensors where they are known.
         machine: memory of each node.
         nodes: that share the model.
-        version: of vLLM, where it is known.
+        facts: of the nodes that run it, for the version of vLLM.
         context: in place of --max-model-len.
         wanted: requests of full context at once.
         size_bytes: of the checkpoint's files, where nothing else is known of its tensors.
@@ -85,29 +97,48 @@ def of_playbook(
         raise UsageError(
             f"pipeline_parallel {stages} does not divide {nodes} nodes", hint="set --nodes to a multiple of it"
         )
-    engine = arguments.engine(written, config, ranks=nodes // stages, stages=stages, version=version, context=context)
-    drafts = engine.own_drafts
-    held: Weights
+    versions = of_engine(written.image, facts)
+    ranks = nodes // stages
+    drafts = arguments.own_drafts(written)
+    share: Weights
     if model.tensors is not None:
-        held = weights.counted(model.tensors, config, ranks=engine.ranks, stages=stages, drafts=drafts)
+        share = weights.counted(model.tensors, config, ranks=ranks, stages=stages, drafts=drafts)
     elif size_bytes:
-        held = weights.of_size(size_bytes, ranks=engine.ranks, stages=stages)
+        share = weights.of_size(size_bytes, ranks=ranks, stages=stages)
     else:
-        held = weights.estimated(config, ranks=engine.ranks, stages=stages, drafts=drafts)
+        share = weights.estimated(config, ranks=ranks, stages=stages, drafts=drafts)
     auto = arguments.wants_auto(written)
-    taken = None if auto else arguments.utilization(written, engine.version)
+    pool = arguments.pool_bytes(written)
+
+    def fit_of(version: Version) -> Fit:
+        engine = arguments.engine(written, config, version=version, ranks=ranks, stages=stages, context=context)
+        taken = None if auto else arguments.utilization(written, version)
+        return fit(config, engine, share, machine, utilization=taken, wanted=wanted, pool_bytes=pool)
+
+    found = sorted(map(fit_of, defaults.candidates(versions)), key=lambda one: (one.fits, -one.smallest, one.tokens))
     left_out = []
-    if not held.measured:
+    if not share.measured:
         left_out.append("weights are estimated from config.json alone: --config DIR with the tensors counts them")
     if arguments.draft_model(written):
         left_out.append(f"weights and cache of the draft model {arguments.draft_model(written)} are not counted")
-    pool = arguments.pool_bytes(written)
-    found = fit(config, engine, held, machine, utilization=taken, wanted=wanted, pool_bytes=pool)
-    return Planned(written.name, config, found, auto, tuple(left_out))
+    left_out += _uncertain(versions, found[0], found[-1])
+    return Planned(written.name, config, versions, found[0], found[-1], auto, tuple(left_out))
+
+
+def _uncertain(versions: Versions, worst: Fit, best: Fit) -> list[str]:
+    """What is to be said of a version that is not known exactly, or not at all."""
+    if versions.exact is not None:
+        newer = versions.exact[:2] > defaults.NEWEST[:2]
+        return [f"{versions} is newer than {dotted(defaults.NEWEST)}, as which it was computed"] if newer else []
+    computed = f"the image has {versions}: computed for {dotted(worst.engine.version)}, which needs the most memory"
+    if best.fits and not worst.fits:
+        return [f"{computed}; with {dotted(best.engine.version)} it fits, with {best.tokens:,} tokens of KV cache"]
+    same = best.tokens == worst.tokens
+    return [computed if same else f"{computed}; up to {best.tokens:,} tokens of KV cache with other versions"]
 
 
 def automatic_utilization(
-    written: Playbook, model: Source, total_bytes: int, *, nodes: int, version: str | None, size_bytes: int | None
+    written: Playbook, model: Source, total_bytes: int, *, nodes: int, facts: Iterable[Facts], size_bytes: int | None
 ) -> float:
     """--gpu-memory-utilization in place of ``auto``: the smallest that holds --max-num-seqs requests of full context.
 
@@ -119,7 +150,7 @@ def automatic_utilization(
         model: as :func:`of_playbook`.
         total_bytes: MemTotal of the smallest node.
         nodes: that share the model.
-        version: of vLLM, where it is known.
+        facts: of the nodes that run it, for the version of vLLM.
         size_bytes: of the checkpoint's files, as :func:`of_playbook`.
 
     Raises:
@@ -128,7 +159,7 @@ def automatic_utilization(
     visible = total_bytes // GIB * GIB
     machine = Machine(visible, visible)
     wanted = arguments.asked(written)
-    planned = of_playbook(written, model, machine, nodes=nodes, version=version, wanted=wanted, size_bytes=size_bytes)
+    planned = of_playbook(written, model, machine, nodes=nodes, facts=facts, wanted=wanted, size_bytes=size_bytes)
     taken = math.ceil((planned.fit.smallest + MARGIN) * 100) / 100
     if planned.fit.problems or taken > MOST:
         told = planned.fit.problems or (f"it takes gpu-memory-utilization {taken:.2f}, and {MOST:.2f} is safe",)

@@ -171,3 +171,31 @@ def test_arguments_that_make_no_sense_are_told(fit, args):
 @pytest.mark.parametrize(("length", "expected"), [("32k", 32000), ("32K", 32768), (4096, 4096), ("auto", 131072)])
 def test_lengths_are_read_as_vllm_reads_them(fit, length, expected):
     assert json.loads(fit("--json", args={"max-model-len": length})[1])["context"] == expected
+
+
+QWEN = {
+    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+    "model_type": "qwen3_5_moe",
+    "vision_config": {"depth": 27},
+    "text_config": {
+        "model_type": "qwen3_5_moe_text", "num_hidden_layers": 40, "hidden_size": 2048, "num_attention_heads": 16,
+        "num_key_value_heads": 2, "head_dim": 256, "full_attention_interval": 4, "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4, "mamba_ssm_dtype": "float32", "num_experts": 256, "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512, "mtp_num_hidden_layers": 1, "vocab_size": 248320,
+        "max_position_embeddings": 262144,
+    },
+    "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+}  # fmt: skip
+
+
+def test_an_ngc_image_is_computed_by_the_vllm_in_it(fit):
+    """26.03 contains vLLM 0.17.1 (NVIDIA's release notes)."""
+    args = {"kv-cache-dtype": "fp8"}
+    answers = {
+        image: json.loads(fit("--json", config=QWEN, args=args, image=image)[1])
+        for image in ("nvcr.io/nvidia/vllm:26.03-py3", "vllm/vllm-openai:v0.17.1", "vllm/vllm-openai:v0.32.0")
+    }
+    ngc, release, newest = answers.values()
+    assert (ngc["fits"], ngc["vllm_version"], ngc["kv_cache"]) == (release["fits"], "0.17", release["kv_cache"])
+    assert ngc["kv_cache"]["tokens"] < newest["kv_cache"]["tokens"] / 3

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparkcluster.engines.vllm.defaults import NEWEST
 from sparkcluster.engines.vllm.kv import Engine, layout
 from sparkcluster.errors import UsageError
 from sparkcluster.models.config import parse
@@ -282,7 +283,7 @@ VALUES = st.recursive(
 def test_whatever_is_written_the_answer_is_a_config_or_one_error(changed, ranks):
     try:
         config = parse(json.loads(json.dumps({**BASE, **changed})), "x")
-        made = layout(config, Engine(1024, ranks=ranks))
+        made = layout(config, Engine(1024, NEWEST, ranks=ranks))
     except UsageError:
         return
     assert made.block_bytes > 0

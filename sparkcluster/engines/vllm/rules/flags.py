@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.engines.vllm import flags
 from sparkcluster.engines.vllm.rules.served import Served, arguments, served
+from sparkcluster.engines.vllm.versions import dotted
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.findings import Severity
 from sparkcluster.spec import KeyPath
@@ -48,9 +49,9 @@ def not_yet(context: Context) -> Iterator[Seen]:
     about = served(context)
     for name, at in _named(about):
         flag = flags.find(name)
-        if flag is None or _asked(context, name) is not None or flags.has(flag, about.low, about.high) is not False:
+        if flag is None or _asked(context, name) is not None or flags.has(flag, about.versions) is not False:
             continue
-        since = f"came with {_text(flag.first)}" if flag.first else f"went after {_text(flag.last)}"
+        since = f"came with {dotted(flag.first)}" if flag.first else f"went after {dotted(flag.last or ())}"
         remedy = flags.GONE.get(name, "take it out, or take another image")
         yield about.say("warning", at, f"{name} is no argument of this image: it {since}", remedy)
 
@@ -116,7 +117,3 @@ def _asked(context: Context, name: str) -> bool | None:
             known = {flag.lstrip("-") for flag in engine.flags}
             return bare in known or bare.removeprefix("no-") in known
     return None
-
-
-def _text(version: flags.Version | None) -> str:
-    return ".".join(map(str, version or ()))

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
-from sparkcluster.engines.vllm.rules import reference
-from sparkcluster.engines.vllm.rules.served import Served, rule, version
+from sparkcluster.engines.vllm.rules import sources
+from sparkcluster.engines.vllm.rules.served import Served, rule
+from sparkcluster.engines.vllm.versions import numbers as numbers_of
 
 LOADER = "/vllm/model_executor/models/gemma4.py"
 
@@ -15,7 +16,7 @@ LOADER = "/vllm/model_executor/models/gemma4.py"
 @rule(
     "SM121-020",
     "The image is built for CUDA 13",
-    source=f"{reference.GUIDE}; the default since 0.20: https://github.com/vllm-project/vllm/issues/42738",
+    source=f"{sources.GUIDE}; the default since 0.20: https://github.com/vllm-project/vllm/issues/42738",
 )
 def cuda(served: Served) -> Iterator[Seen]:
     """Release images of vLLM before 0.20 are built for CUDA 12, whose kernels a GB10 does not run.
@@ -28,7 +29,7 @@ def cuda(served: Served) -> Iterator[Seen]:
         yield served.say("warning", ("image",), "this image is built for CUDA 12", remedy)
 
 
-@rule("SM121-021", "Gemma 4 is served by the image for CUDA 13", severity="error", source=reference.GUIDE)
+@rule("SM121-021", "Gemma 4 is served by the image for CUDA 13", severity="error", source=sources.GUIDE)
 def gemma_image(served: Served) -> Iterator[Seen]:
     """The tag `gemma4` is a build of 0.18.2 that ends with `Failed to run cutlass FP4 gemm on sm120`."""
     if served.spark and served.family == "upstream" and served.tag == "gemma4":
@@ -39,7 +40,7 @@ def gemma_image(served: Served) -> Iterator[Seen]:
     "SM121-022",
     "The image's vLLM knows the model",
     severity="error",
-    source=f"vllm/model_executor/models/registry.py of 0.15.1 to 0.32.0; {reference.GUIDE}",
+    source=f"vllm/model_executor/models/registry.py of 0.15.1 to 0.32.0; {sources.GUIDE}",
 )
 def too_old(served: Served) -> Iterator[Seen]:
     """An older vLLM ends with `model type ... not recognized`."""
@@ -51,7 +52,7 @@ def too_old(served: Served) -> Iterator[Seen]:
             yield served.say("error", ("image",), f"{served.model.name} needs vLLM {wanted}", remedy)
 
 
-@rule("SM121-023", "Nemotron Omni hears", source=f"NVIDIA's release notes of NGC 26.04, as told in {reference.GUIDE}")
+@rule("SM121-023", "Nemotron Omni hears", source=f"NVIDIA's release notes of NGC 26.04, as told in {sources.GUIDE}")
 def omni(served: Served) -> Iterator[Seen]:
     """NGC 26.04 serves the Omni model as the older vision model alone, by `--hf-overrides`: without sound.
 
@@ -63,7 +64,7 @@ def omni(served: Served) -> Iterator[Seen]:
         yield served.say("warning", ("image",), summary, remedy)
 
 
-@rule("SM121-024", "The image is pinned", severity="info", source=f"{reference.VLLM_BLOG}; {reference.GUIDE}")
+@rule("SM121-024", "The image is pinned", severity="info", source=f"{sources.VLLM_BLOG}; {sources.GUIDE}")
 def moving(served: Served) -> Iterator[Seen]:
     """A tag that moves brings another vLLM tomorrow; nightlies have broken clusters that worked.
 
@@ -78,7 +79,7 @@ def moving(served: Served) -> Iterator[Seen]:
     "SM121-025",
     "The nightly is the one that moves",
     severity="info",
-    source="https://github.com/vllm-project/vllm/issues/42738; used in June 2026 by " + reference.VLLM_BLOG,
+    source="https://github.com/vllm-project/vllm/issues/42738; used in June 2026 by " + sources.VLLM_BLOG,
 )
 def stale_nightly(served: Served) -> Iterator[Seen]:
     """Since 0.20 plain nightlies are built for CUDA 13, and `cu130-nightly` was seen to stand still at 0.19.
@@ -90,7 +91,7 @@ def stale_nightly(served: Served) -> Iterator[Seen]:
         yield served.say("info", ("image",), summary, "compare with vllm/vllm-openai:nightly")
 
 
-@rule("SM121-027", "The driver is what the image was built for", severity="warning", source=reference.GUIDE)
+@rule("SM121-027", "The driver is what the image was built for", severity="warning", source=sources.GUIDE)
 def forward(served: Served) -> Iterator[Seen]:
     """NGC's 25.12.post1 is built for driver 590.44; an older one runs it by CUDA's forward compatibility.
 
@@ -100,7 +101,7 @@ def forward(served: Served) -> Iterator[Seen]:
     if served.family != "ngc" or not served.tag.startswith("25.12.post1"):
         return
     for node, installed in served.drivers.items():
-        numbers = version(installed) or ()
+        numbers = numbers_of(installed) or ()
         if numbers and numbers < (590, 44):
             old = numbers < (580,)
             summary = f"driver {installed} of {node} runs this image by forward compatibility"
@@ -108,7 +109,7 @@ def forward(served: Served) -> Iterator[Seen]:
             yield served.say("warning" if old else "info", None, summary, remedy, node=node)
 
 
-@rule("SM121-028", "The image loads mixed precision", severity="error", source=reference.GUIDE)
+@rule("SM121-028", "The image loads mixed precision", severity="error", source=sources.GUIDE)
 def mixed(served: Served) -> Iterator[Seen]:
     """NGC 26.02 and older refuse checkpoints that mix FP8 with NVFP4 (`MIXED_PRECISION` in config.json)."""
     if served.mixed and served.family == "ngc" and served.since(0, 15, 2) is False:
@@ -119,7 +120,7 @@ def mixed(served: Served) -> Iterator[Seen]:
     "SM121-029",
     "Gemma 4's experts find their scales",
     severity="error",
-    source=f"https://github.com/vllm-project/vllm/issues/38912; {reference.GUIDE}",
+    source=f"https://github.com/vllm-project/vllm/issues/38912; {sources.GUIDE}",
 )
 def loader(served: Served) -> Iterator[Seen]:
     """The loader of Gemma 4 in vLLM 0.19 does not know the experts' scales: `KeyError: ...down_proj.input_scale`.
@@ -135,7 +136,7 @@ def loader(served: Served) -> Iterator[Seen]:
         yield served.say("error", ("mounts",), "this image cannot load these experts", remedy)
 
 
-@rule("SM121-030", "Ray is there where it is asked for", severity="info", source=reference.GUIDE)
+@rule("SM121-030", "Ray is there where it is asked for", severity="info", source=sources.GUIDE)
 def ray(served: Served) -> Iterator[Seen]:
     """NGC's images from 26.04 and vLLM's from 0.19 hold no Ray: `ray: command not found`.
 
@@ -147,7 +148,7 @@ def ray(served: Served) -> Iterator[Seen]:
         yield served.say("info", ("executor",), summary, "write executor: native to do without")
 
 
-@rule("SM121-031", "Software comes with the image", severity="info", source=reference.GUIDE)
+@rule("SM121-031", "Software comes with the image", severity="info", source=sources.GUIDE)
 def installs(served: Served) -> Iterator[Seen]:
     """What `setup` installs comes from the internet at every start, and may be another version each time."""
     for index, line in enumerate(served.playbook.setup):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
-from sparkcluster.engines.vllm.rules import reference
+from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 
 # Variables of vLLM's envs.py that --moe-backend and --linear-backend replaced: announced to go in 0.23, still read
@@ -36,7 +36,7 @@ OUTLIVED = {
 @rule(
     "SM121-001",
     "CUDA graphs are on",
-    source=f"26 in place of 59 tok/s: {reference.TWO_SPARKS}; 3 % slower and 13 GB less: {reference.MEMORY_NOTES}",
+    source=f"26 in place of 59 tok/s: {sources.TWO_SPARKS}; 3 % slower and 13 GB less: {sources.MEMORY_NOTES}",
 )
 def eager(served: Served) -> Iterator[Seen]:
     """Without CUDA graphs each token pays the CPU's launch of every kernel.
@@ -58,9 +58,9 @@ def eager(served: Served) -> Iterator[Seen]:
 @rule(
     "SM121-002",
     "Experts of four bits run on Marlin",
-    source=f"garbage: {reference.TWO_SPARKS}, {reference.GUIDE}; faster: there, of RedHatAI/Qwen3.5-122B-A10B-NVFP4; "
+    source=f"garbage: {sources.TWO_SPARKS}, {sources.GUIDE}; faster: there, of RedHatAI/Qwen3.5-122B-A10B-NVFP4; "
     "CUTLASS for Nemotron 3 Super and Ultra: https://github.com/eugr/spark-vllm-docker (recipes); "
-    f"{reference.VLLM_BLOG}",
+    f"{sources.VLLM_BLOG}",
 )
 def experts(served: Served) -> Iterator[Seen]:
     """A GB10 has no FP4 kernels for experts of its own: CUTLASS' answer with garbage that looks plausible.
@@ -85,7 +85,7 @@ def experts(served: Served) -> Iterator[Seen]:
 @rule(
     "SM121-003",
     "Experts of four bits are not left to vLLM's choice where that is wrong",
-    source=f"required: {reference.TWO_SPARKS}, {reference.GUIDE}; leave it on auto: {reference.VLLM_BLOG}",
+    source=f"required: {sources.TWO_SPARKS}, {sources.GUIDE}; leave it on auto: {sources.VLLM_BLOG}",
 )
 def experts_chosen(served: Served) -> Iterator[Seen]:
     """Left alone, vLLM takes a GB10 for a larger Blackwell and picks CUTLASS, which answers with garbage.
@@ -112,7 +112,7 @@ def experts_chosen(served: Served) -> Iterator[Seen]:
 @rule(
     "SM121-004",
     "Variables are set that this vLLM reads",
-    source=f"vllm/envs.py of 0.15.1 to 0.32.0; https://github.com/vllm-project/vllm/pull/43148; {reference.GUIDE}",
+    source=f"vllm/envs.py of 0.15.1 to 0.32.0; https://github.com/vllm-project/vllm/pull/43148; {sources.GUIDE}",
 )
 def replaced(served: Served) -> Iterator[Seen]:
     """A variable that vLLM no longer reads does nothing: it logs `Unknown vLLM environment variable detected`.
@@ -127,7 +127,7 @@ def replaced(served: Served) -> Iterator[Seen]:
             yield served.say("warning", ("env", name), f"{name} {gone} on this vLLM", remedy)
 
 
-@rule("SM121-005", "Variables are set that exist", source=f"vllm/envs.py of 0.15.1 to 0.32.0; {reference.GUIDE}")
+@rule("SM121-005", "Variables are set that exist", source=f"vllm/envs.py of 0.15.1 to 0.32.0; {sources.GUIDE}")
 def never(served: Served) -> Iterator[Seen]:
     """No vLLM of the last releases reads them, though guides name them.
 
@@ -143,7 +143,7 @@ def never(served: Served) -> Iterator[Seen]:
 @rule(
     "SM121-006",
     "FlashInfer's FP4 experts are not asked for where they are wrong",
-    source=f"0 is required: {reference.TWO_SPARKS}; 1 is NVIDIA's recipe for 25.12.post1: {reference.GUIDE}",
+    source=f"0 is required: {sources.TWO_SPARKS}; 1 is NVIDIA's recipe for 25.12.post1: {sources.GUIDE}",
 )
 def flashinfer_experts(served: Served) -> Iterator[Seen]:
     """With VLLM_USE_FLASHINFER_MOE_FP4=1 experts go through CUTLASS kernels that answer with garbage on a GB10.
@@ -158,7 +158,7 @@ def flashinfer_experts(served: Served) -> Iterator[Seen]:
         yield served.say("error", at, summary, 'write VLLM_USE_FLASHINFER_MOE_FP4: "0", and moe-backend: marlin')
 
 
-@rule("SM121-007", "Marlin adds atomically", severity="error", source=reference.TWO_SPARKS)
+@rule("SM121-007", "Marlin adds atomically", severity="error", source=sources.TWO_SPARKS)
 def atomic(served: Served) -> Iterator[Seen]:
     """Without VLLM_MARLIN_USE_ATOMIC_ADD=1 Marlin's reduction races on SM121, and some answers are wrong.
 
@@ -172,7 +172,7 @@ def atomic(served: Served) -> Iterator[Seen]:
 @rule(
     "SM121-008",
     "A hybrid model chooses its attention itself",
-    source=f"crashes: {reference.GUIDE}; set: the card of nvidia/Qwen3.6-35B-A3B-NVFP4, and for Nemotron "
+    source=f"crashes: {sources.GUIDE}; set: the card of nvidia/Qwen3.6-35B-A3B-NVFP4, and for Nemotron "
     "https://github.com/eugr/spark-vllm-docker (recipes)",
 )
 def hybrid(served: Served) -> Iterator[Seen]:
@@ -199,8 +199,8 @@ def hybrid(served: Served) -> Iterator[Seen]:
     "SM121-009",
     "FlashInfer's attention is not used where it computes wrongly",
     source="https://github.com/vllm-project/vllm/issues/35138, https://github.com/vllm-project/vllm/issues/41651; "
-    f"{reference.TWO_SPARKS}; it fits 170K tokens of Qwen3-Coder-Next-FP8 where FLASH_ATTN fits 60K: "
-    f"{reference.GUIDE}",
+    f"{sources.TWO_SPARKS}; it fits 170K tokens of Qwen3-Coder-Next-FP8 where FLASH_ATTN fits 60K: "
+    f"{sources.GUIDE}",
 )
 def flashinfer_attention(served: Served) -> Iterator[Seen]:
     """FlashInfer's attention has lost accuracy on Blackwell with FP8 weights or an FP8 KV cache.
@@ -224,7 +224,7 @@ def flashinfer_attention(served: Served) -> Iterator[Seen]:
     )
 
 
-@rule("SM121-010", "Triton's attention is chosen on NGC 26.03 and 26.04", severity="info", source=reference.TWO_SPARKS)
+@rule("SM121-010", "Triton's attention is chosen on NGC 26.03 and 26.04", severity="info", source=sources.TWO_SPARKS)
 def triton_attention(served: Served) -> Iterator[Seen]:
     """On these images vLLM's own choice is FlashInfer, which is made for larger Blackwells; Triton's is the tested one.
 
@@ -237,7 +237,7 @@ def triton_attention(served: Served) -> Iterator[Seen]:
         yield served.say("info", at, "attention-backend is left to vLLM", "write attention-backend: TRITON_ATTN")
 
 
-@rule("SM121-011", "Mamba models with experts are prefilled whole", source=f"{reference.GUIDE}, troubleshooting")
+@rule("SM121-011", "Mamba models with experts are prefilled whole", source=f"{sources.GUIDE}, troubleshooting")
 def chunked(served: Served) -> Iterator[Seen]:
     """`--enable-chunked-prefill` made a model of Mamba layers and experts about nine times slower.
 

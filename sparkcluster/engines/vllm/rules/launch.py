@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
-from sparkcluster.engines.vllm.rules import reference
+from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 from sparkcluster.spec import KeyPath
 from sparkcluster.spec.check_playbook import PER_NODE
@@ -28,7 +28,7 @@ PLANNED = {
 }
 
 
-@rule("SM121-120", "`vllm serve` stands once", severity="error", source=reference.GUIDE)
+@rule("SM121-120", "`vllm serve` stands once", severity="error", source=sources.GUIDE)
 def twice(served: Served) -> Iterator[Seen]:
     """`vllm serve vllm serve MODEL` ends with `unrecognized arguments: serve`.
 
@@ -40,7 +40,7 @@ def twice(served: Served) -> Iterator[Seen]:
             yield served.say("error", at, "`vllm serve` stands twice", "keep one of the two")
 
 
-@rule("SM121-121", "The command begins with a program", severity="error", source=reference.GUIDE)
+@rule("SM121-121", "The command begins with a program", severity="error", source=sources.GUIDE)
 def program(served: Served) -> Iterator[Seen]:
     """What stands behind an upstream image in a guide is a model and flags, for an entrypoint that is not used here."""
     command = served.playbook.command
@@ -49,7 +49,7 @@ def program(served: Served) -> Iterator[Seen]:
         yield served.say("error", ("command", 0), f"command begins with {command[0]}, which is no program", remedy)
 
 
-@rule("SM121-122", "The model can be divided", severity="error", source=reference.GUIDE)
+@rule("SM121-122", "The model can be divided", severity="error", source=sources.GUIDE)
 def divided(served: Served) -> Iterator[Seen]:
     """Gemma 4 26B-A4B in NVFP4 runs on one rank alone: its experts can be spread, its layers not divided."""
     tensor = served.playbook.tensor_parallel
@@ -87,7 +87,7 @@ def baked(served: Served) -> Iterator[Seen]:
         yield served.say("info", ("image",), summary, "nothing, unless you start the image by hand")
 
 
-@rule("SM121-125", "What every rank needs is not set otherwise", source=reference.TWO_SPARKS)
+@rule("SM121-125", "What every rank needs is not set otherwise", source=sources.TWO_SPARKS)
 def planned(served: Served) -> Iterator[Seen]:
     """The plan sets them on every rank, for what has gone wrong without; the playbook's `env` wins over it."""
     for name, (value, why) in PLANNED.items():
@@ -141,7 +141,7 @@ def local_media(served: Served) -> Iterator[Seen]:
         yield served.say("warning", at, "requests may read every file in the container", remedy)
 
 
-@rule("SM121-130", "Media are allowed where they are meant", severity="info", source=reference.GUIDE)
+@rule("SM121-130", "Media are allowed where they are meant", severity="info", source=sources.GUIDE)
 def media(served: Served) -> Iterator[Seen]:
     """Without `--limit-mm-per-prompt` the Omni model's requests are held to vLLM's defaults for each kind of media."""
     if served.named("Nemotron 3 Nano Omni") and "limit-mm-per-prompt" not in served.flags:

@@ -5,36 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
-from sparkcluster.engines.vllm.rules import reference
+from sparkcluster.engines.vllm import defaults
+from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 
 CEILING = 0.90
 SAFE = 0.87
 LONG = 131072
 LONG_CEILING = 0.82
-# vLLM's own CacheConfig: 0.9 up to 0.19, 0.92 from 0.23 on.
-DEFAULT = 0.92
 
 
 @rule(
     "SM121-060",
     "The engine leaves memory for the system",
     severity="error",
-    source=f"{reference.TWO_SPARKS}; 0.92 in a community recipe: {reference.GUIDE}",
+    source=f"{sources.TWO_SPARKS}; 0.92 in a community recipe: {sources.GUIDE}",
 )
 def ceiling(served: Served) -> Iterator[Seen]:
     """Above 0.90 a Spark ends in Xid 43 or freezes, since system and page cache live in the same memory.
 
     0.85 to 0.87 is the tested range. Sources disagree: a community recipe for a model of 8 GB takes 0.92, which a
-    playbook may `allow`. Left out, vLLM takes 0.92 from 0.23 on.
+    playbook may `allow`. Left out, vLLM takes 0.92 from 0.20 on.
     """
     share = served.number("gpu-memory-utilization")
     at = served.path("gpu-memory-utilization")
     if not served.spark:
         return
     if share is None:
-        if "gpu-memory-utilization" not in served.flags and served.since(0, 23):
-            summary = f"vLLM takes {DEFAULT:.0%} of the memory where nothing is said"
+        default = defaults.utilizations(served.versions)[0]
+        if "gpu-memory-utilization" not in served.flags and default > CEILING:
+            summary = f"vLLM takes {default:.0%} of the memory where gpu-memory-utilization is not set"
             yield served.say("warning", at, summary, "write gpu-memory-utilization: 0.85")
     elif share > CEILING:
         summary = f"{share:.0%} of the memory leaves too little for the system"
@@ -44,7 +44,7 @@ def ceiling(served: Served) -> Iterator[Seen]:
         yield served.say("info", at, summary, "write gpu-memory-utilization: 0.85 if it ends under load")
 
 
-@rule("SM121-061", "Long context over two Sparks leaves memory", source=reference.TWO_SPARKS)
+@rule("SM121-061", "Long context over two Sparks leaves memory", source=sources.TWO_SPARKS)
 def long_context(served: Served) -> Iterator[Seen]:
     """At 131,072 tokens over two Sparks, more than 0.82 ended in Xid 43 under load.
 
@@ -63,7 +63,7 @@ def long_context(served: Served) -> Iterator[Seen]:
     "SM121-062",
     "Few requests run at once",
     severity="info",
-    source=f"{reference.VLLM_BLOG}; 92 tok/s in sum of 16 streams where one has 6: {reference.GUIDE}",
+    source=f"{sources.VLLM_BLOG}; 92 tok/s in sum of 16 streams where one has 6: {sources.GUIDE}",
 )
 def sequences(served: Served) -> Iterator[Seen]:
     """Above four streams each of them gets slower, since they share the memory's bandwidth.
@@ -77,7 +77,7 @@ def sequences(served: Served) -> Iterator[Seen]:
         yield served.say("info", served.path("max-num-seqs"), summary, "write max-num-seqs: 4 where one user waits")
 
 
-@rule("SM121-063", "The context is one that the model was trained for", severity="error", source=reference.GUIDE)
+@rule("SM121-063", "The context is one that the model was trained for", severity="error", source=sources.GUIDE)
 def context(served: Served) -> Iterator[Seen]:
     """An engine refuses more tokens than the model was trained for, unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set.
 
@@ -102,14 +102,15 @@ def context(served: Served) -> Iterator[Seen]:
 @rule(
     "SM121-064",
     "Coding agents find their prompt again",
-    source=f"{reference.GUIDE}; on by default: vllm/config/model.py of 0.26.0",
+    source=f"{sources.GUIDE}; on by default: vllm/engine/arg_utils.py of 0.28.0",
 )
 def prefix_cache(served: Served) -> Iterator[Seen]:
     """Left alone, vLLM does not cache prefixes of Qwen3-Coder-Next: an agent's prompt is read anew each turn.
 
-    From 0.26 on it does so by itself, for hybrid models too.
+    From 0.28 on it does so by default, for hybrid models too.
     """
-    told = served.flags.get("enable-prefix-caching")
-    if served.named("Qwen3-Coder-Next") and (told is False or (told is None and not served.since(0, 26))):
+    written = served.flags.get("enable-prefix-caching")
+    default = served.since(*defaults.SINCE["hybrid models cache prefixes"])
+    if served.named("Qwen3-Coder-Next") and not (default if written is None else written):
         at = served.path("enable-prefix-caching")
         yield served.say("warning", at, "prefix caching is off for this model", "write enable-prefix-caching: true")

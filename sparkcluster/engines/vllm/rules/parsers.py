@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
-from sparkcluster.engines.vllm.rules import reference
+from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 
 # A reasoning model needs this much to reach an answer.
@@ -18,7 +18,7 @@ BROUGHT = frozenset({"nano_v3", "super_v3"})
     "SM121-080",
     "Tool choice and its parser are given together",
     severity="error",
-    source=f"vllm/entrypoints/openai/cli_args.py; {reference.GUIDE}",
+    source=f"vllm/entrypoints/openai/cli_args.py; {sources.GUIDE}",
 )
 def together(served: Served) -> Iterator[Seen]:
     """`--enable-auto-tool-choice` without a parser ends the engine as it starts.
@@ -38,7 +38,7 @@ def together(served: Served) -> Iterator[Seen]:
         yield served.say("warning", at, summary, "write enable-auto-tool-choice: true")
 
 
-@rule("SM121-081", "A model that calls tools may", severity="info", source=reference.GUIDE)
+@rule("SM121-081", "A model that calls tools may", severity="info", source=sources.GUIDE)
 def tools(served: Served) -> Iterator[Seen]:
     """Without parser and `--enable-auto-tool-choice` agents get HTTP 400, while chat works and the model is listed."""
     known = served.model.tools if served.model else ()
@@ -51,7 +51,7 @@ def tools(served: Served) -> Iterator[Seen]:
 @rule(
     "SM121-082",
     "The tool parser is the model's",
-    source=f"{reference.GUIDE}; docs.vllm.ai, Tool Calling; the models' cards",
+    source=f"{sources.GUIDE}; docs.vllm.ai, Tool Calling; the models' cards",
 )
 def tool_parser(served: Served) -> Iterator[Seen]:
     """A parser that expects another format leaves tool calls in the text, as JSON or tags.
@@ -70,7 +70,7 @@ def tool_parser(served: Served) -> Iterator[Seen]:
 @rule(
     "SM121-083",
     "The reasoning parser is the model's",
-    source=f"{reference.GUIDE}; {reference.VLLM_BLOG}; docs.vllm.ai, Reasoning Outputs",
+    source=f"{sources.GUIDE}; {sources.VLLM_BLOG}; docs.vllm.ai, Reasoning Outputs",
 )
 def reasoning_parser(served: Served) -> Iterator[Seen]:
     """Without its parser a model's thoughts stand in the answer; with a wrong one it is empty."""
@@ -89,7 +89,7 @@ def reasoning_parser(served: Served) -> Iterator[Seen]:
         yield served.say("info", at, summary, f"write reasoning-parser: {model.thoughts[0]}")
 
 
-@rule("SM121-084", "A parser that comes with the weights is loaded", severity="error", source=reference.GUIDE)
+@rule("SM121-084", "A parser that comes with the weights is loaded", severity="error", source=sources.GUIDE)
 def plugin(served: Served) -> Iterator[Seen]:
     """The parsers nano_v3 and super_v3 are files beside the weights; without the plugin the engine ends at once.
 
@@ -105,7 +105,7 @@ def plugin(served: Served) -> Iterator[Seen]:
 @rule(
     "SM121-085",
     "A reasoning model is asked for enough",
-    source=f"512, for tools 1024: {reference.TWO_SPARKS}; 10,000 for Nemotron-3-Nano: {reference.GUIDE}",
+    source=f"512, for tools 1024: {sources.TWO_SPARKS}; 10,000 for Nemotron-3-Nano: {sources.GUIDE}",
 )
 def budget(served: Served) -> Iterator[Seen]:
     """Thoughts come out of max_tokens first; with fewer than 512 the answer is `content: null`."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
-from sparkcluster.engines.vllm.rules import reference
+from sparkcluster.engines.vllm import families
+from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 
 # What --quantization does to plain weights while they are loaded.
 ONLINE = frozenset({"fp8", "bitsandbytes", "torchao", "experts_int8", "fp8_per_tensor", "fp8_per_block", "int8"})
 
 
-@rule("SM121-040", "mxfp4 is said of MXFP4 weights alone", severity="error", source=reference.TWO_SPARKS)
+@rule("SM121-040", "mxfp4 is said of MXFP4 weights alone", severity="error", source=sources.TWO_SPARKS)
 def mxfp4(served: Served) -> Iterator[Seen]:
     """The mxfp4 loader reads gpt-oss' own experts, three-dimensional bytes; on others it ends in an IndexError.
 
@@ -30,7 +31,7 @@ def mxfp4(served: Served) -> Iterator[Seen]:
     "SM121-041",
     "The quantisation is the checkpoint's",
     severity="error",
-    source=f"{reference.GUIDE}; {reference.VLLM_BLOG}",
+    source=f"{sources.GUIDE}; {sources.VLLM_BLOG}",
 )
 def mismatch(served: Served) -> Iterator[Seen]:
     """A flag that names another quantisation than the checkpoint's makes weights load wrongly, or not at all.
@@ -41,8 +42,8 @@ def mismatch(served: Served) -> Iterator[Seen]:
     said = served.text("quantization")
     if said is None or served.kind is None or said in {"mxfp4", "gpt_oss_mxfp4", "auto", "none"}:
         return
-    fits = said in reference.NAMES.get(served.kind, frozenset()) if served.kind != "bf16" else said in ONLINE
-    if not fits and (served.kind == "bf16" or served.kind in reference.NAMES):
+    fits = said in families.NAMES.get(served.kind, frozenset()) if served.kind != "bf16" else said in ONLINE
+    if not fits and (served.kind == "bf16" or served.kind in families.NAMES):
         summary = f"quantization {said} is said of {served.kind} weights"
         yield served.say("error", served.path("quantization"), summary, "take quantization out: vLLM reads config.json")
 
@@ -51,7 +52,7 @@ def mismatch(served: Served) -> Iterator[Seen]:
     "SM121-042",
     "ModelOpt is said where vLLM is old",
     severity="info",
-    source=f"say it: {reference.GUIDE}; leave it unset: {reference.VLLM_BLOG}",
+    source=f"say it: {sources.GUIDE}; leave it unset: {sources.VLLM_BLOG}",
 )
 def unsaid(served: Served) -> Iterator[Seen]:
     """Older builds were told `--quantization modelopt` for NVIDIA's NVFP4 checkpoints.
@@ -64,7 +65,7 @@ def unsaid(served: Served) -> Iterator[Seen]:
         yield served.say("info", at, "quantization is left to vLLM", "write quantization: modelopt if loading fails")
 
 
-@rule("SM121-043", "Weights are read by what the image has", severity="error", source=reference.TWO_SPARKS)
+@rule("SM121-043", "Weights are read by what the image has", severity="error", source=sources.TWO_SPARKS)
 def fastsafetensors(served: Served) -> Iterator[Seen]:
     """`--load-format fastsafetensors` ends in an ImportError on NGC 26.03 and 26.04, which do not hold it."""
     if (
@@ -80,7 +81,7 @@ def fastsafetensors(served: Served) -> Iterator[Seen]:
         yield served.say("error", served.path("load-format"), summary, "take load-format out")
 
 
-@rule("SM121-044", "fastsafetensors finds room", source=reference.MEMORY_NOTES)
+@rule("SM121-044", "fastsafetensors finds room", source=sources.MEMORY_NOTES)
 def fastsafetensors_room(served: Served) -> Iterator[Seen]:
     """It reads through buffers of its own; with more than 0.76 for the engine, a Spark froze briefly."""
     share = served.number("gpu-memory-utilization")
@@ -91,7 +92,7 @@ def fastsafetensors_room(served: Served) -> Iterator[Seen]:
         yield served.say("warning", served.path("load-format"), summary, remedy)
 
 
-@rule("SM121-045", "The KV cache has a precision that the model stands", source=reference.GUIDE)
+@rule("SM121-045", "The KV cache has a precision that the model stands", source=sources.GUIDE)
 def fp8_cache(served: Served) -> Iterator[Seen]:
     """With an FP8 KV cache some models repeat themselves without end.
 
@@ -103,7 +104,7 @@ def fp8_cache(served: Served) -> Iterator[Seen]:
         yield served.say("warning", served.path("kv-cache-dtype"), summary, "take kv-cache-dtype out")
 
 
-@rule("SM121-046", "Checkpoints bring no FP8 KV cache of their own", source=reference.GUIDE)
+@rule("SM121-046", "Checkpoints bring no FP8 KV cache of their own", source=sources.GUIDE)
 def baked_cache(served: Served) -> Iterator[Seen]:
     """Checkpoints that ask for an FP8 KV cache answer with scrambled text on GPUs other than Hopper.
 

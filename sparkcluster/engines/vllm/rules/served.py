@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sparkcluster.checks.registry import Context, Seen, check
-from sparkcluster.engines.vllm.rules import reference
-from sparkcluster.engines.vllm.rules.reference import Model, Version
-from sparkcluster.facts.engine import Family, engine_of, family
+from sparkcluster.engines.vllm import families, versions
+from sparkcluster.engines.vllm.families import Model
+from sparkcluster.engines.vllm.versions import Family, Versions
+from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts, Image, Unread, Weights, read
 from sparkcluster.findings import Severity
 from sparkcluster.spec import KeyPath, Playbook, Spec
@@ -35,9 +36,8 @@ class Served:
         tag: behind the colon.
         moves: whether the tag is given to new builds; None where that is not known.
         family: who built the image; None where there is none.
-        low: the oldest vLLM that it may hold.
-        high: the newest.
-        asked: whether a node said which vLLM it has.
+        versions: the vLLM that it may contain.
+        asked: whether a node reported which vLLM it has.
         spark: whether this is a GB10, unless a node or the playbook says otherwise.
         drivers: NVIDIA driver by node.
         baked: variables that the image sets by itself.
@@ -58,8 +58,7 @@ class Served:
     tag: str
     moves: bool | None
     family: Family | None
-    low: Version | None
-    high: Version | None
+    versions: Versions
     asked: bool
     spark: bool
     drivers: Mapping[str, str]
@@ -76,11 +75,7 @@ class Served:
 
     def since(self, *version: int) -> bool | None:
         """Whether the image's vLLM is ``version`` or newer; None where that is not known."""
-        if self.low is not None and self.low >= version:
-            return True
-        if self.high is not None and self.high < version:
-            return False
-        return None
+        return self.versions.since(*version)
 
     def named(self, *names: str) -> bool:
         """Whether the model is of one of these families."""
@@ -124,25 +119,10 @@ class Served:
         """Where ``flag`` is written, or would be."""
         return self.at.get(flag, ("args",) if self.playbook.command is None else ("command",))
 
-    @property
-    def vllm(self) -> str:
-        """The image's vLLM for people."""
-        if self.low is None and self.high is None:
-            return "vLLM of unknown version"
-        if self.low == self.high:
-            return f"vLLM {_dotted(self.low)}"
-        if self.high is None:
-            return f"vLLM {_dotted(self.low)} or newer"
-        return (
-            f"vLLM up to {_dotted(self.high)}"
-            if self.low is None
-            else (f"vLLM between {_dotted(self.low)} and {_dotted(self.high)}")
-        )
-
     def say(self, severity: Severity, at: KeyPath | None, summary: str, *remedy: str, node: str | None = None) -> Seen:
         """What a rule saw: the key's value, and what of image and model it is judged by."""
         weights = f" ({self.kind})" if self.kind else ""
-        about = f"{self.playbook.model.label}{weights} on {self.image or 'no image'} ({self.vllm})"
+        about = f"{self.playbook.model.label}{weights} on {self.image or 'no image'} ({self.versions})"
         value = _written(self.playbook, at)
         return Seen(node, summary, f"{value}; {about}" if value else about, remedy, at, severity=severity)
 
@@ -170,13 +150,11 @@ def served(context: Context) -> Served:
     spec, playbook = context.spec, context.spec.playbook
     docker = spec.inventory.runtime.kind == "docker"
     facts = list(context.facts.values())
-    known = reference.image(playbook.image) if playbook.image and docker else None
-    low, high = (known.low, known.high) if known else (None, None)
+    known = versions.of_reference(playbook.image) if playbook.image and docker else None
     engines = [engine.vllm_version for one in facts if (engine := engine_of(one)) and engine.vllm_version]
-    exact = version(engines[0]) if engines else None
     config = next((one.weights.config for one in facts if isinstance(one.weights, Weights) and one.weights.config), {})
     architecture = playbook.model.architecture or next(iter(_strings(config.get("architectures"))), None)
-    family_of = reference.model(playbook.model.label, architecture)
+    family_of = families.family(playbook.model.label, architecture)
     flags, at = _flags(playbook)
     draft = _mapping(flags.get("speculative-config"))
     name = playbook.model.label.rstrip("/").rsplit("/", 1)[-1].lower()
@@ -188,9 +166,8 @@ def served(context: Context) -> Served:
         tag=known.tag if known else "",
         moves=known.moves if known else None,
         family=_family(facts) or (known.family if known else None),
-        low=exact or low,
-        high=exact or high,
-        asked=exact is not None,
+        versions=versions.of_engine(playbook.image if docker else None, facts),
+        asked=versions.of_engine(None, facts).exact is not None,
         spark=_spark(playbook, facts, engines),
         drivers={name: driver for name, one in context.facts.items() if (driver := read(one.driver))},
         baked=frozenset().union(*(one.image.env_names for one in facts if isinstance(one.image, Image))),
@@ -204,12 +181,6 @@ def served(context: Context) -> Served:
         at=at,
         draft=draft,
     )
-
-
-def version(text: str) -> Version | None:
-    """Numbers of a version, without what marks a candidate or a build."""
-    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text)
-    return tuple(int(part or 0) for part in found.groups()) if found else None
 
 
 def arguments(words: Iterable[str]) -> dict[str, Any]:
@@ -273,7 +244,7 @@ def _nodes(spec: Spec) -> int:
 
 
 def _family(facts: Iterable[Facts]) -> Family | None:
-    return next((family(one.image) for one in facts if isinstance(one.image, Image)), None)
+    return next((versions.family(one.image) for one in facts if isinstance(one.image, Image)), None)
 
 
 def _spark(playbook: Playbook, facts: Iterable[Facts], engines: Iterable[str]) -> bool:
@@ -290,13 +261,13 @@ def _spark(playbook: Playbook, facts: Iterable[Facts], engines: Iterable[str]) -
 def _kind(playbook: Playbook, facts: Iterable[Facts], config: Mapping[str, Any]) -> str | None:
     method = _quantization(config).get("quant_method")
     if isinstance(method, str):
-        return next((kind for kind, names in reference.NAMES.items() if method in names), method)
+        return next((kind for kind, names in families.NAMES.items() if method in names), method)
     for one in facts:
         if isinstance(one.weights, Weights) and one.weights.config:
             # Older checkpoints of ModelOpt keep it in a file of its own.
             own = any(file.name.endswith("hf_quant_config.json") for file in one.weights.files)
             return "modelopt" if own else playbook.model.checkpoint or "bf16"
-    return playbook.model.checkpoint or reference.kind(playbook.model.id or "")
+    return playbook.model.checkpoint or families.kind(playbook.model.id or "")
 
 
 def _quantization(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -337,10 +308,6 @@ def _context(config: Mapping[str, Any]) -> int | None:
         if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0:
             return tokens
     return None
-
-
-def _dotted(numbers: Version | None) -> str:
-    return ".".join(map(str, numbers or ()))
 
 
 def _written(playbook: Playbook, at: KeyPath | None) -> str:

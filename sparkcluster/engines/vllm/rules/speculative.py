@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
-from sparkcluster.engines.vllm.rules import reference
+from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 
 CONFIG = "speculative-config"
@@ -16,7 +16,7 @@ BUILDS = ("aeon-7/", "z-lab/")
 _VARIANT = re.compile(r"-(nvfp4|fp8|bf16|it|instruct|dflash|b16|reasoning|heretic|speculator\.dflash)(?=-|$)")
 
 
-@rule("SM121-100", "DFlash keeps its KV cache in BF16", severity="error", source=reference.GUIDE)
+@rule("SM121-100", "DFlash keeps its KV cache in BF16", severity="error", source=sources.GUIDE)
 def dflash_cache(served: Served) -> Iterator[Seen]:
     """DFlash's drafter reads the target's KV cache as BF16; in FP8 nothing that it drafts is right."""
     if served.dflash and (served.text("kv-cache-dtype") or "").startswith("fp8"):
@@ -24,7 +24,7 @@ def dflash_cache(served: Served) -> Iterator[Seen]:
         yield served.say("error", at, "DFlash cannot draft from an FP8 KV cache", "take kv-cache-dtype out")
 
 
-@rule("SM121-101", "The image's vLLM knows DFlash", severity="error", source=f"vLLM PR 41880; {reference.GUIDE}")
+@rule("SM121-101", "The image's vLLM knows DFlash", severity="error", source=f"vLLM PR 41880; {sources.GUIDE}")
 def dflash_version(served: Served) -> Iterator[Seen]:
     """DFlash came with vLLM 0.21; NGC 26.04 (0.19) does not know the method."""
     if served.dflash and served.since(0, 21) is False:
@@ -32,7 +32,7 @@ def dflash_version(served: Served) -> Iterator[Seen]:
         yield served.say("error", ("image",), "this image does not know DFlash", remedy)
 
 
-@rule("SM121-102", "DFlash runs without DeepGEMM", source=reference.GUIDE)
+@rule("SM121-102", "DFlash runs without DeepGEMM", source=sources.GUIDE)
 def dflash_gemm(served: Served) -> Iterator[Seen]:
     """DeepGEMM does not fit DFlash's drafting and fails in silence: VLLM_USE_DEEP_GEMM=0 turns it off."""
     if served.dflash and served.spark and served.playbook.env.get("VLLM_USE_DEEP_GEMM") != "0":
@@ -43,7 +43,7 @@ def dflash_gemm(served: Served) -> Iterator[Seen]:
     "SM121-103",
     "DFlash's target uses Triton's attention",
     severity="error",
-    source=f"{reference.GUIDE}; flash_attn: https://github.com/AEON-7/vllm-dflash",
+    source=f"{sources.GUIDE}; flash_attn: https://github.com/AEON-7/vllm-dflash",
 )
 def dflash_attention(served: Served) -> Iterator[Seen]:
     """On a GB10 flash_attn and FlashInfer crash under DFlash; the drafter's own backend is best left alone.
@@ -67,7 +67,7 @@ def dflash_attention(served: Served) -> Iterator[Seen]:
         yield served.say("warning", at, "the drafter's attention is chosen by hand", "take attention_backend out of it")
 
 
-@rule("SM121-104", "DFlash drafts for weights that it was trained on", source=reference.GUIDE)
+@rule("SM121-104", "DFlash drafts for weights that it was trained on", source=sources.GUIDE)
 def dflash_weights(served: Served) -> Iterator[Seen]:
     """With quantised weights under stock vLLM only the first few of 15 tokens are accepted, and it gets slower.
 
@@ -81,7 +81,7 @@ def dflash_weights(served: Served) -> Iterator[Seen]:
         yield served.say("warning", served.path(CONFIG), summary, remedy)
 
 
-@rule("SM121-105", "The drafter was trained for this model", source=reference.GUIDE)
+@rule("SM121-105", "The drafter was trained for this model", source=sources.GUIDE)
 def dflash_drafter(served: Served) -> Iterator[Seen]:
     """A drafter is trained for one target; for another, next to nothing is accepted."""
     drafter = served.draft.get("model")
@@ -93,7 +93,7 @@ def dflash_drafter(served: Served) -> Iterator[Seen]:
         yield served.say("warning", served.path(CONFIG), summary, "take the drafter that names this model")
 
 
-@rule("SM121-106", "Gemma 4 drafts with an image made for it", source=reference.GUIDE)
+@rule("SM121-106", "Gemma 4 drafts with an image made for it", source=sources.GUIDE)
 def dflash_gemma(served: Served) -> Iterator[Seen]:
     """Gemma 4's DFlash drafters run on Z Lab's build of vLLM alone."""
     gemma = served.model is not None and served.model.name.startswith("Gemma 4")
@@ -102,7 +102,7 @@ def dflash_gemma(served: Served) -> Iterator[Seen]:
         yield served.say("warning", ("image",), "this image cannot draft for Gemma 4 by DFlash", remedy)
 
 
-@rule("SM121-107", "Gemma's own draft reads an FP8 KV cache", severity="error", source=reference.GUIDE)
+@rule("SM121-107", "Gemma's own draft reads an FP8 KV cache", severity="error", source=sources.GUIDE)
 def gemma_draft(served: Served) -> Iterator[Seen]:
     """The MTP draft that comes with gemma-4-12B-coder breaks with an NVFP4 KV cache: `--kv-cache-dtype fp8`.
 
@@ -116,7 +116,7 @@ def gemma_draft(served: Served) -> Iterator[Seen]:
         yield served.say("error", at, "this draft needs an FP8 KV cache", "write kv-cache-dtype: fp8")
 
 
-@rule("SM121-108", "MTP drafts few tokens", source=reference.GUIDE)
+@rule("SM121-108", "MTP drafts few tokens", source=sources.GUIDE)
 def mtp_tokens(served: Served) -> Iterator[Seen]:
     """Each token that MTP drafts costs a pass: one to three pay. DFlash checks a block at once: 7 to 15."""
     tokens = served.draft.get("num_speculative_tokens")
@@ -125,7 +125,7 @@ def mtp_tokens(served: Served) -> Iterator[Seen]:
         yield served.say("warning", served.path(CONFIG), summary, "write num_speculative_tokens: 3 or fewer")
 
 
-@rule("SM121-109", "The model has heads to draft with", source=reference.GUIDE)
+@rule("SM121-109", "The model has heads to draft with", source=sources.GUIDE)
 def mtp_heads(served: Served) -> Iterator[Seen]:
     """Nemotron-3-Nano ships no speculator, and Gemma 4 26B-A4B and 31B none of their own; n-gram works for any."""
     without = served.named("Nemotron 3 Nano", "Nemotron 3 Nano Omni", "Gemma 4 26B-A4B", "Gemma 4")
@@ -134,7 +134,7 @@ def mtp_heads(served: Served) -> Iterator[Seen]:
         yield served.say("warning", served.path(CONFIG), summary, "write method: ngram, or take the config out")
 
 
-@rule("SM121-110", "Drafting is for few requests", severity="info", source=reference.GUIDE)
+@rule("SM121-110", "Drafting is for few requests", severity="info", source=sources.GUIDE)
 def load(served: Served) -> Iterator[Seen]:
     """Drafting costs throughput once many requests run: it is for one user, or a few."""
     count = served.number("max-num-seqs")

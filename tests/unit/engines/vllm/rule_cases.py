@@ -98,8 +98,8 @@ CASES: list[dict[str, Any]] = [
     ),
     case(
         "SM121-064", "warning",
-        {"model": CODER, "image": "vllm/vllm-openai:v0.26.0", "args": args(enable_prefix_caching=False)},
-        {"model": CODER, "image": "vllm/vllm-openai:v0.26.0"},
+        {"model": CODER, "image": "vllm/vllm-openai:v0.28.0", "args": args(enable_prefix_caching=False)},
+        {"model": CODER, "image": "vllm/vllm-openai:v0.28.0"},
     ),
     case(
         "SM121-006", "error",
@@ -327,7 +327,7 @@ CASES: list[dict[str, Any]] = [
         "SM121-064", "warning",
         {"model": CODER},
         {"model": CODER, "args": args(enable_prefix_caching=True)},
-        {"model": CODER, "image": "vllm/vllm-openai:v0.26.0"},
+        {"model": CODER, "image": "vllm/vllm-openai:v0.28.0"},
         {"model": QWEN},
     ),
     case(

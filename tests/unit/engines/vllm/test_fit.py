@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import pytest
 from docgen import fit_page
 
-from sparkcluster.engines.vllm import arguments
+from sparkcluster.engines.vllm import arguments, defaults, kv
 from sparkcluster.engines.vllm.fit import GIB, fit, largest_context, spark
-from sparkcluster.engines.vllm.kv import NEWEST, Engine, layout
+from sparkcluster.engines.vllm.kv import layout
+from sparkcluster.engines.vllm.versions import of_engine, of_text
 from sparkcluster.models.config import parse
 from sparkcluster.models.safetensors import Tensor
 from sparkcluster.models.weights import Weights, counted, estimated
 from sparkcluster.spec.load import load_playbook
 from sparkcluster.spec.playbook import Playbook
 
+Engine = functools.partial(kv.Engine, version=defaults.NEWEST)
 LLAMA_70B = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -114,7 +117,7 @@ BUNDLED = sorted((Path(__file__).parents[4] / "playbooks").glob("*.yaml"))
 @pytest.mark.parametrize("path", BUNDLED, ids=lambda path: path.stem)
 def test_the_arguments_of_every_bundled_playbook_are_understood(path):
     written = load_playbook(path)
-    made = arguments.engine(written, CONFIG)
+    made = arguments.engine(written, CONFIG, version=defaults.NEWEST)
     assert made.context == written.args.get("max-model-len", CONFIG.context)
     assert 0 < arguments.utilization(written, made.version) <= 1
     assert made.drafted >= 0
@@ -123,25 +126,25 @@ def test_the_arguments_of_every_bundled_playbook_are_understood(path):
 @pytest.mark.parametrize(
     ("image", "version"),
     [
-        ("vllm/vllm-openai:v0.20.0", (0, 20)),
-        ("vllm/vllm-openai:0.23.1-aarch64", (0, 23)),
-        ("vllm/vllm-openai:nightly", NEWEST),
-        ("vllm/vllm-openai:cu130-nightly", NEWEST),
-        ("nvcr.io/nvidia/vllm:25.12.post1-py3", (0, 12)),
-        ("nvcr.io/nvidia/vllm:26.04-py3", (0, 19)),
-        ("localhost:5000/mine@sha256:00", NEWEST),
-        (None, NEWEST),
+        ("vllm/vllm-openai:v0.20.0", (0, 20, 0)),
+        ("vllm/vllm-openai:0.23.1-aarch64", (0, 23, 1)),
+        ("vllm/vllm-openai:nightly", None),
+        ("vllm/vllm-openai:cu130-nightly", None),
+        ("nvcr.io/nvidia/vllm:25.12.post1-py3", (0, 11, 1)),
+        ("nvcr.io/nvidia/vllm:26.04-py3", (0, 19, 0)),
+        ("localhost:5000/mine@sha256:00", None),
+        (None, None),
     ],
 )
-def test_an_images_tag_tells_its_vllm(image, version):
-    assert arguments.of_image(image) == version
+def test_the_version_of_an_image_is_its_tags_or_unknown(image, version):
+    assert of_engine(image).exact == version
 
 
 @pytest.mark.parametrize(
-    ("text", "version"), [("0.18.1rc1", (0, 18)), ("v0.32.0+cpu", (0, 32)), ("dev", NEWEST), ("1.2", (1, 2))]
+    ("text", "version"), [("0.18.1rc1", (0, 18, 1)), ("v0.32.0+cpu", (0, 32, 0)), ("dev", None), ("1.2", (1, 2, 0))]
 )
 def test_a_version_is_read(text, version):
-    assert arguments.of_version(text) == version
+    assert of_text(text).exact == version
 
 
 def tensors(**shapes):
@@ -196,7 +199,7 @@ def test_drafts_and_a_tied_output_are_counted_only_where_they_are_loaded():
 def test_flashinfer_s_detour_is_counted_where_it_is_taken(image, args, env, falls_back):
     playbook = Playbook.model_validate({"name": "x", "model": {"id": "a/b"}, "image": image, "args": args, "env": env})
     config = parse(fit_page.NEMOTRON, "nemotron")
-    engine = arguments.engine(playbook, config)
+    engine = arguments.engine(playbook, config, version=of_engine(image).exact)
     assert engine.falls_back is falls_back
     plain = fit(config, dataclasses.replace(engine, falls_back=False), SMALL, spark(), utilization=0.3)
     found = fit(config, engine, SMALL, spark(), utilization=0.3)

@@ -9,6 +9,7 @@ import pytest
 from sparkcluster import checks
 from sparkcluster.checks.registry import Context
 from sparkcluster.engines.vllm import flags
+from sparkcluster.engines.vllm.versions import Versions
 
 ROOT = Path(__file__).parents[4]
 LAB = ROOT / "sparkcluster/lab/engine/stub/site/stubengine/vllm-0.32-flags.tsv"
@@ -43,7 +44,7 @@ def test_newest_release_agrees_with_the_table_that_the_stub_parses_by():
     ],
 )
 def test_has(name, low, high, there):
-    assert flags.has(flags.table()[name], low, high) is there
+    assert flags.has(flags.table()[name], Versions(low, high)) is there
 
 
 @pytest.mark.parametrize(

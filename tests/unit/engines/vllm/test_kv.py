@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import pytest
 
-from sparkcluster.engines.vllm.kv import Engine, layout
+from sparkcluster.engines.vllm import defaults, kv
+from sparkcluster.engines.vllm.kv import layout
 from sparkcluster.errors import UsageError
 from sparkcluster.models.config import parse
+
+Engine = functools.partial(kv.Engine, version=defaults.NEWEST)
 
 GIB = 1 << 30
 

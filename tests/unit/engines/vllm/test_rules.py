@@ -10,9 +10,8 @@ import pytest
 
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import CATALOGUE, Context
-from sparkcluster.engines.vllm import rules
-from sparkcluster.engines.vllm.rules import reference
-from sparkcluster.engines.vllm.rules import served as known
+from sparkcluster.engines.vllm import families, rules, versions
+from sparkcluster.engines.vllm.rules.served import served
 from sparkcluster.facts import Unread
 from sparkcluster.spec import load
 
@@ -87,9 +86,9 @@ def test_a_node_knows_better_than_the_table(cluster, spark):
     )
     facts = {"a": spark().model_copy(update={"image": image})}
 
-    seen = known.served(Context(spec, facts, topology.build(spec, facts)))
+    seen = served(Context(spec, facts, topology.build(spec, facts)))
 
-    assert (seen.low, seen.high, seen.asked) == ((0, 27, 1), (0, 27, 1), True)
+    assert (seen.versions.low, seen.versions.high, seen.asked) == ((0, 27, 1), (0, 27, 1), True)
 
 
 def test_what_could_not_be_read_is_not_known(cluster, spark):
@@ -97,9 +96,9 @@ def test_what_could_not_be_read_is_not_known(cluster, spark):
     unread = Unread(unread="no")
     facts = {"a": spark().model_copy(update=dict.fromkeys(("image", "weights", "gpus", "driver"), unread))}
 
-    seen = known.served(Context(spec, facts, topology.build(spec, facts)))
+    seen = served(Context(spec, facts, topology.build(spec, facts)))
 
-    assert (seen.low, seen.family, seen.drivers, seen.context) == (None, None, {}, 40960)
+    assert (seen.versions.low, seen.family, seen.drivers, seen.context) == (None, None, {}, 40960)
 
 
 @pytest.mark.parametrize(
@@ -122,10 +121,10 @@ def test_what_could_not_be_read_is_not_known(cluster, spark):
     ],
 )
 def test_image(reference_, family, low, high, moves):
-    seen = reference.image(reference_)
+    seen = versions.of_reference(reference_)
     assert (seen.family, seen.moves) == (family, moves)
     if "post1" not in reference_:
-        assert (seen.low, seen.high) == (low, high)
+        assert (seen.versions.low, seen.versions.high) == (low, high)
 
 
 @pytest.mark.parametrize(
@@ -151,8 +150,8 @@ def test_image(reference_, family, low, high, moves):
     ],
 )
 def test_model(name, kind, family):
-    assert reference.kind(name) == kind
-    seen = reference.model(name, None)
+    assert families.kind(name) == kind
+    seen = families.family(name, None)
     assert (seen.name if seen else None) == family
 
 
@@ -166,7 +165,7 @@ def test_config_json_decides_about_the_kind(cluster, spark):
     spec = cluster({"a": "192.168.86.11"}, playbook={"model": {"id": "nvidia/Own-NVFP4"}})
     facts = {"a": spark(weights=weights)}
 
-    seen = known.served(Context(spec, facts, topology.build(spec, facts)))
+    seen = served(Context(spec, facts, topology.build(spec, facts)))
 
     assert (seen.kind, seen.weights, seen.moe, seen.context) == ("compressed-tensors", "nvfp4", True, 32768)
     assert seen.model is not None
@@ -177,7 +176,7 @@ def test_a_command_is_read_for_its_flags(cluster):
     words = ["bash", "-c", "vllm serve org/model --kv-cache-dtype=fp8 --enforce-eager --no-enable-prefix-caching"]
     spec = cluster({"a": "192.168.86.11"}, playbook={"command": words})
 
-    seen = known.served(Context(spec, {}, checks._nothing(spec)))
+    seen = served(Context(spec, {}, checks._nothing(spec)))
 
     assert seen.flags["kv-cache-dtype"] == "fp8"
     assert seen.on("enforce-eager")

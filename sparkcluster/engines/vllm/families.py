@@ -1,6 +1,6 @@
-"""What is written about images and models, as data; every table says where it comes from.
+"""Families of models, and how publishers store weights, as far as it decides about flags.
 
-Nothing here is measured by sparkcluster. Where a node was asked, its answer counts and not this.
+Nothing here was measured by sparkcluster; where a node has the model, its config.json counts and not this.
 """
 
 from __future__ import annotations
@@ -9,38 +9,7 @@ import dataclasses
 import re
 from typing import Literal
 
-from sparkcluster.facts.engine import Family
-
-Version = tuple[int, ...]
-
-GUIDE = "https://vlaicu.io/posts/dgx-vllm-playbook/"
-TWO_SPARKS = "https://conselara.dev/tags/vllm/ (two Sparks, NGC 26.04)"
-MEMORY_NOTES = "https://github.com/Sggin1/DGX-SPARK/tree/main/nvfp4-guide"
-VLLM_BLOG = "https://vllm.ai/blog/2026-06-01-vllm-dgx-spark"
-
-# NVIDIA's release notes of each (docs.nvidia.com/deeplearning/frameworks/vllm-release-notes); of 25.12
-# https://github.com/vllm-project/vllm/issues/31424; of 26.02 and 26.04 the guide's table.
-NGC: dict[str, Version] = {
-    "25.10": (0, 10, 2),
-    "25.12": (0, 11, 1),
-    "26.01": (0, 11, 1),
-    "26.02": (0, 15, 1),
-    "26.03": (0, 17, 1),
-    "26.04": (0, 19, 0),
-    "26.05": (0, 20, 1),
-    "26.10": (0, 31, 0),
-}
-
-# Tags of vllm/vllm-openai that carry no version: what they held at least, at most, and who says so.
-# The guide puts nightly at 0.23.x in mid-2026, and both gemma4 tags below 0.20. cu130-nightly is left open: the guide
-# puts it at 0.23.x too, while https://github.com/vllm-project/vllm/issues/42738 saw it stand still at 0.19.
-UPSTREAM: dict[str, tuple[Version | None, Version | None]] = {
-    "nightly": ((0, 23), None),
-    "latest": ((0, 23), None),
-    "cu130-nightly": ((0, 19), None),
-    "gemma4": ((0, 18, 2), (0, 18, 2)),
-    "gemma4-cu130": ((0, 18, 2), (0, 19, 999)),
-}
+from sparkcluster.engines.vllm.versions import Version
 
 Reasoning = Literal["always", "asked", "never"]
 """Whether a model thinks before it answers: unless told not to, only when told to, or not at all."""
@@ -180,65 +149,7 @@ NAMES: dict[str, frozenset[str]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Image:
-    """What an image's reference tells.
-
-    Attributes:
-        family: who built it.
-        low: the oldest vLLM that it may hold, None where nothing is known.
-        high: the newest.
-        tag: behind the colon, empty for a digest alone.
-        moves: whether the tag is given to new builds.
-    """
-
-    family: Family
-    low: Version | None = None
-    high: Version | None = None
-    tag: str = ""
-    moves: bool = False
-
-
-_UPSTREAM = re.compile(r"(docker\.io/)?vllm/vllm-openai(-[a-z0-9]+)?")
-_NGC = re.compile(r"nvcr\.io/nvidia/vllm")
-_VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
-_MOVING = re.compile(r"(^|-)(latest|nightly)(-|$)|^gemma4?(-cu130)?$|^$")
-
-
-def image(reference: str) -> Image:
-    """What ``reference`` tells about the image, by the tables above."""
-    name, at, _ = reference.partition("@")
-    head, colon, tag = name.rpartition(":")
-    if not colon or "/" in tag:
-        head, tag = name, ""
-    moves = not at and bool(_MOVING.search(tag))
-    if _NGC.fullmatch(head):
-        low, high = _ngc(tag)
-        return Image("ngc", low, high, tag, moves)
-    if _UPSTREAM.fullmatch(head):
-        if tag in UPSTREAM:
-            low, high = UPSTREAM[tag]
-            return Image("upstream", low, high, tag, moves)
-        found = _VERSION.match(tag)
-        exact = tuple(int(part or 0) for part in found.groups()) if found else None
-        return Image("upstream", exact, exact, tag, moves)
-    # An image that was built here has no registry that gives its tag to another.
-    return Image("other", tag=tag, moves=moves and "/" in head)
-
-
-def _ngc(tag: str) -> tuple[Version | None, Version | None]:
-    """Versions of an NGC release; of one that no table names, between its neighbours'."""
-    release = tag[:5]
-    if not re.fullmatch(r"\d\d\.\d\d", release):
-        return None, None
-    if release in NGC and "post" not in tag:
-        return NGC[release], NGC[release]
-    older = [version for name, version in NGC.items() if name <= release]
-    newer = [version for name, version in NGC.items() if name > release]
-    return (older[-1] if older else None), (newer[0] if newer else None)
-
-
-def model(name: str, architecture: str | None) -> Model | None:
+def family(name: str, architecture: str | None) -> Model | None:
     """The family of ``name``, a repository or a directory; else the one that has ``architecture``.
 
     One class serves models that were trained for contexts of different lengths, so by class alone none is told.

@@ -1,0 +1,6 @@
+"""What the rules cite, where more than one does."""
+
+GUIDE = "https://vlaicu.io/posts/dgx-vllm-playbook/"
+TWO_SPARKS = "https://conselara.dev/tags/vllm/ (two Sparks, NGC 26.04)"
+MEMORY_NOTES = "https://github.com/Sggin1/DGX-SPARK/tree/main/nvfp4-guide"
+VLLM_BLOG = "https://vllm.ai/blog/2026-06-01-vllm-dgx-spark"

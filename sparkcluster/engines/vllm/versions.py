@@ -1,0 +1,184 @@
+"""Which vLLM an image contains: the one table of NGC's and upstream's tags.
+
+A tag that no table names is unknown, or known within bounds. What a node reports of its own engine always wins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+from sparkcluster.facts import model as facts_model
+from sparkcluster.facts.engine import engine_of
+from sparkcluster.facts.model import Facts
+
+Version = tuple[int, ...]
+Family = Literal["upstream", "ngc", "other"]
+
+# NVIDIA's release notes of each (docs.nvidia.com/deeplearning/frameworks/vllm-release-notes); of 25.12
+# https://github.com/vllm-project/vllm/issues/31424; of 26.02 and 26.04 https://vlaicu.io/posts/dgx-vllm-playbook/.
+NGC: dict[str, Version] = {
+    "25.10": (0, 10, 2),
+    "25.12": (0, 11, 1),
+    "26.01": (0, 11, 1),
+    "26.02": (0, 15, 1),
+    "26.03": (0, 17, 1),
+    "26.04": (0, 19, 0),
+    "26.05": (0, 20, 1),
+    "26.10": (0, 31, 0),
+}
+
+# Tags of vllm/vllm-openai that carry no version, with the oldest and the newest vLLM they may contain.
+# https://vlaicu.io/posts/dgx-vllm-playbook/ puts nightly at 0.23.x in mid-2026, and both gemma4 tags below 0.20.
+# cu130-nightly is left open: the same guide puts it at 0.23.x, while https://github.com/vllm-project/vllm/issues/42738
+# saw it stay at 0.19.
+UPSTREAM: dict[str, tuple[Version | None, Version | None]] = {
+    "nightly": ((0, 23), None),
+    "latest": ((0, 23), None),
+    "cu130-nightly": ((0, 19), None),
+    "gemma4": ((0, 18, 2), (0, 18, 2)),
+    "gemma4-cu130": ((0, 18, 2), (0, 19, 999)),
+}
+
+_UPSTREAM = re.compile(r"(docker\.io/)?vllm/vllm-openai(-[a-z0-9]+)?")
+_NGC = re.compile(r"nvcr\.io/nvidia/vllm")
+_VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?")
+_MOVING = re.compile(r"(^|-)(latest|nightly)(-|$)|^gemma4?(-cu130)?$|^$")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Versions:
+    """The vLLM versions that an engine may have.
+
+    Attributes:
+        low: the oldest, None where it is unknown.
+        high: the newest, None where it is unknown.
+    """
+
+    low: Version | None = None
+    high: Version | None = None
+
+    @property
+    def exact(self) -> Version | None:
+        """The version where it is known, else None."""
+        return self.low if self.low == self.high else None
+
+    def since(self, *version: int) -> bool | None:
+        """Whether it is ``version`` or newer; None where that is unknown."""
+        if self.low is not None and self.low >= version:
+            return True
+        if self.high is not None and self.high < version:
+            return False
+        return None
+
+    def candidates(self, changes: Iterable[Version]) -> tuple[Version, ...]:
+        """One version of each behaviour that is possible, the oldest first.
+
+        Args:
+            changes: the versions at which behaviour changes.
+        """
+        if self.exact is not None:
+            return (self.exact,)
+        first = self.low or OLDEST
+        return tuple(sorted({first, *(one for one in changes if one > first and self.since(*one) is not False)}))
+
+    def __str__(self) -> str:
+        if self.exact is not None:
+            return f"vLLM {dotted(self.exact)}"
+        if self.low is not None and self.high is not None:
+            return f"vLLM between {dotted(self.low)} and {dotted(self.high)}"
+        if self.low is not None:
+            return f"vLLM {dotted(self.low)} or newer"
+        return "vLLM of unknown version" if self.high is None else f"vLLM up to {dotted(self.high)}"
+
+
+OLDEST = min(NGC.values())
+UNKNOWN = Versions()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Image:
+    """What an image's reference says about the image.
+
+    Attributes:
+        family: who built it.
+        tag: after the colon, empty for a digest alone.
+        moves: whether the tag is reassigned to new builds.
+    """
+
+    family: Family
+    versions: Versions = UNKNOWN
+    tag: str = ""
+    moves: bool = False
+
+
+def of_reference(reference: str) -> Image:
+    """What ``reference`` says about the image, by the tables above."""
+    name, at, _ = reference.partition("@")
+    repository, colon, tag = name.rpartition(":")
+    if not colon or "/" in tag:
+        repository, tag = name, ""
+    moves = not at and bool(_MOVING.search(tag))
+    if _NGC.fullmatch(repository):
+        return Image("ngc", _ngc(tag), tag, moves)
+    if _UPSTREAM.fullmatch(repository):
+        return Image("upstream", Versions(*UPSTREAM[tag]) if tag in UPSTREAM else of_text(tag), tag, moves)
+    # A local image has no registry that could reassign its tag.
+    return Image("other", tag=tag, moves=moves and "/" in repository)
+
+
+def of_text(text: str) -> Versions:
+    """The version that ``0.23.1rc1+cu130`` begins with; unknown where it begins with none."""
+    version = numbers(text)
+    return Versions(version, version)
+
+
+def of_engine(image: str | None, facts: Iterable[Facts] = ()) -> Versions:
+    """The versions that the engine of an image may have: what a node reports, else what the tag says.
+
+    Args:
+        image: its reference; None without a container.
+        facts: of the nodes that will run it.
+    """
+    for one in facts:
+        engine = engine_of(one)
+        reported = of_text(engine.vllm_version or "") if engine is not None else UNKNOWN
+        if reported.exact is not None:
+            return reported
+    return of_reference(image).versions if image else UNKNOWN
+
+
+def family(image: facts_model.Image) -> Family:
+    """Who built an image that is on a node: NGC's entrypoint sets up CUDA forward compatibility and must be kept."""
+    inside = facts_model.read(image.inside) if image.inside is not None else None
+    if inside is not None and inside.family != "other":
+        return inside.family
+    entrypoint = " ".join(image.entrypoint)
+    if "nvidia_entrypoint" in entrypoint or image.reference.startswith("nvcr.io/nvidia/"):
+        return "ngc"
+    return "upstream" if "vllm" in entrypoint else "other"
+
+
+def numbers(text: str) -> Version | None:
+    """The numbers of a version, without what marks a candidate or a build; None where it has none."""
+    found = _VERSION.match(text)
+    return tuple(int(part or 0) for part in found.groups()) if found else None
+
+
+def dotted(version: Version) -> str:
+    """``version`` as text."""
+    return ".".join(map(str, version))
+
+
+def _ngc(tag: str) -> Versions:
+    """The versions of an NGC release; of one that no table names, between its neighbours'."""
+    release = tag[:5]
+    if not re.fullmatch(r"\d\d\.\d\d", release):
+        return UNKNOWN
+    if release in NGC and "post" not in tag:
+        return Versions(NGC[release], NGC[release])
+    older = [version for name, version in NGC.items() if name <= release]
+    newer = [version for name, version in NGC.items() if name > release]
+    return Versions(older[-1] if older else None, newer[0] if newer else None)

@@ -1,0 +1,119 @@
+"""Fit, checks, rules and the plan answer from one table, for every version and every tag."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster import checks, topology
+from sparkcluster.checks.registry import Context
+from sparkcluster.engines.vllm import arguments, defaults, flags, memory, versions
+from sparkcluster.engines.vllm.fit import GIB, Machine
+from sparkcluster.engines.vllm.rules.served import served
+from sparkcluster.facts.model import WeightFile, Weights
+from sparkcluster.models.given import Source
+from sparkcluster.plan.build import build
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}
+NODE = Machine(121 * GIB, 121 * GIB)
+RELEASES = ["0.11.1", "0.18.1", *(versions.dotted(release) for release in flags.releases()), "0.25.1", "0.28.0"]
+IMAGES = [
+    *(f"nvcr.io/nvidia/vllm:{tag}-py3" for tag in (*versions.NGC, "25.09", "25.12.post1", "26.07", "27.02")),
+    *(f"vllm/vllm-openai:{tag}" for tag in (*versions.UPSTREAM, *(f"v{release}" for release in RELEASES))),
+    "vllm/vllm-openai",
+    "registry.example/engine:7",
+]
+
+
+@pytest.fixture(params=IMAGES)
+def spec(request, cluster):
+    """A playbook that leaves gpu-memory-utilization out, on one image after the other."""
+    written = {"image": request.param, "args": {"max-model-len": 8192}, "model": {"path": "/models/llama"}}
+    return cluster({"alpha": "192.168.86.11"}, playbook=written)
+
+
+def computed(spec, facts=()):
+    return memory.of_playbook(spec.playbook, Source("llama", LLAMA, None), NODE, facts=facts)
+
+
+def test_the_rules_and_fit_see_the_same_versions(spec):
+    planned = computed(spec)
+    seen = served(Context(spec, {}, checks._nothing(spec)))
+    assert seen.versions == planned.versions == versions.of_engine(spec.playbook.image)
+    assert {planned.fit.engine.version, planned.best.engine.version} <= set(defaults.candidates(seen.versions))
+
+
+def test_the_default_utilization_is_the_same_to_all(spec):
+    planned = computed(spec)
+    possible = defaults.utilizations(planned.versions)
+    assert {planned.fit.utilization, planned.best.utilization} <= set(possible)
+    assert arguments.claimed(spec.playbook) == possible[-1]
+    warned = any(one.code == "SM121-060" for one in checks.check_written(spec))
+    assert warned == (planned.versions.since(*defaults.SINCE["utilization is 0.92"]) is True)
+
+
+def test_what_is_unknown_is_said_and_never_the_newest(spec):
+    planned = computed(spec)
+    said = [line for line in planned.left_out if str(planned.versions) in line]
+    if planned.versions.exact is not None:
+        assert not said
+        assert planned.fit == planned.best
+        return
+    assert "computed for" in said[0]
+    by_version = {
+        version: computed(spec, [reporting(version)]).fit for version in defaults.candidates(planned.versions)
+    }
+    assert planned.fit.smallest == max(one.smallest for one in by_version.values())
+    assert planned.fit.fits == all(one.fits for one in by_version.values())
+
+
+def reporting(version):
+    """Facts of a node whose engine reports ``version``."""
+    from sparkcluster.facts.model import EngineFacts, Facts
+
+    return Facts.model_construct(engine=EngineFacts.model_construct(vllm_version=versions.dotted(version)), image=None)
+
+
+@pytest.mark.parametrize("version", [*RELEASES, "0.27.1+nv"])
+def test_what_a_node_reports_wins_over_the_tag_everywhere(spec, spark, version):
+    image = spark().image
+    inside = image.inside.model_copy(update={"vllm_version": version})
+    weights = Weights(
+        path="/models/llama", config=LLAMA, files=(WeightFile(name="model.safetensors", size_bytes=16 * GIB),)
+    )
+    node = spark().model_copy(update={"image": image.model_copy(update={"inside": inside}), "weights": weights})
+    facts = {"alpha": node}
+    exact = versions.numbers(version)
+    args = {**spec.playbook.args, "gpu-memory-utilization": "auto"}
+    auto = spec.__class__(
+        spec.inventory, spec.playbook.model_copy(update={"args": args}), spec.inventory_path, spec.playbook_path
+    )
+    made = build(auto, facts, topology.build(auto, facts), release=1)
+    words = next(iter(made.nodes.values())).containers[0].launcher["engine"]
+
+    planned = memory.of_playbook(
+        auto.playbook,
+        Source("llama", LLAMA, None),
+        Machine(node.memory.total_bytes // GIB * GIB, node.memory.total_bytes // GIB * GIB),
+        facts=[node],
+        wanted=arguments.asked(auto.playbook),
+        size_bytes=16 * GIB,
+    )
+    assert planned.fit.engine.version == exact
+    assert float(words[words.index("--gpu-memory-utilization") + 1]) == round(planned.fit.smallest + memory.MARGIN, 2)
+    assert served(Context(spec, facts, topology.build(spec, facts))).versions.exact == exact
+    assert arguments.claimed(spec.playbook, [node]) == defaults.utilization(exact)
+
+
+def test_the_newest_release_is_that_of_the_flags():
+    assert flags.releases()[-1] == defaults.NEWEST
+    assert list(versions.NGC) == sorted(versions.NGC)
