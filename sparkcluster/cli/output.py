@@ -133,7 +133,7 @@ def render_error(error: SparkclusterError) -> None:
                 note_labelled(f"  {label('hint', sys.stderr)}", typed(problem.hint))
         return
     where = f"{error.node}: " if error.node and error.node not in error.message else ""
-    during = f" (during {error.step})" if error.step else ""
+    during = f" (during {error.step})" if error.step and error.step not in error.message else ""
     first, *more = error.message.splitlines() or [""]
     note_labelled(word, f"{where}{first}{during}")
     for line in more:

@@ -21,6 +21,9 @@ _CHUNK = 1 << 15  # what one SSH packet holds
 _INLINE = 1 << 14  # input so short that sending it cannot block, whatever the command does with it
 _FINISH_S = 5
 _STDERR_KEPT = 1 << 20
+_END_S = 2
+# Ending a command takes 3 s at most, unless the connection takes no data.
+_BLOCKED_S = 10
 
 
 class Command:
@@ -95,7 +98,7 @@ class Command:
         self.end()
         reason = f": {error}" if error and str(error) else ""
         raise HostLost(
-            f"connection to {self.name} broke while {self.what} ran{reason}", node=self.name, step=self.what
+            f"connection to {self.name} broke during {self.what}{reason}", node=self.name, step=self.what
         ) from error
 
     def end(self, *, kill: bool = False) -> None:
@@ -112,13 +115,21 @@ class Command:
             with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
                 self.channel.close()
 
-        # A node that hangs takes nothing off the socket, and paramiko would wait for that without a limit.
-        leaver = threading.Thread(target=leave, daemon=True)
-        leaver.start()
-        leaver.join(2)
-        if leaver.is_alive():
-            self.channel.get_transport().close()
+        leaving = threading.Thread(target=leave, daemon=True)
+        leaving.start()
+        leaving.join(_END_S)
+        if leaving.is_alive():
+            threading.Thread(target=self._close_if_blocked, args=(leaving,), daemon=True).start()
         done()
+
+    def _close_if_blocked(self, leaving: threading.Thread) -> None:
+        """Close the connection if the node takes no data, which paramiko would wait for without a limit.
+
+        A node that is merely slow keeps it: other commands run on it.
+        """
+        leaving.join(_BLOCKED_S - _END_S)
+        if leaving.is_alive():
+            self.channel.get_transport().close()
 
     def _kill(self) -> None:
         """End the command's process group through a session of its own."""

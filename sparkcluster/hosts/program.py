@@ -16,6 +16,7 @@ from typing import Any
 
 from sparkcluster.errors import CommandFailed
 from sparkcluster.hosts.base import Host, Stream
+from sparkcluster.hosts.quote import PYTHON_OPTIONS
 
 _START = "import sys,json;sys.dont_write_bytecode=True;boot=json.loads(sys.stdin.buffer.readline());exec(boot['start'])"
 
@@ -78,21 +79,26 @@ def standalone(module: str) -> str:
     return f"import sys\nboot = {{'modules': {modules!r}}}\n{start}sys.exit(module.main(sys.argv))\n"
 
 
-def command(module: str, request: dict[str, Any], *, python: str = "python3") -> tuple[list[str], bytes]:
-    """Command line and input that run a program of ``sparkcluster.node`` with ``request``."""
+def command(
+    module: str, request: dict[str, Any], *, python: str = "python3", task: str = ""
+) -> tuple[list[str], bytes]:
+    """Command line and input that run a program of ``sparkcluster.node`` with ``request``.
+
+    The last word of the command line is its ``task``, for ``ps`` on the node and for messages; default: ``module``.
+    """
     boot = {"start": _UNPACK + _LOADER, "program": module, "packed": _packed(module), "request": request}
-    # without site: nothing of it is needed, and Ubuntu's brings a hook of its crash reporter along
-    return [python, "-I", "-S", "-c", _START], json.dumps(boot).encode() + b"\n"
+    return [python, *PYTHON_OPTIONS, _START, task or module], json.dumps(boot).encode() + b"\n"
 
 
-def call(host: Host, module: str, request: dict[str, Any], *, timeout_s: float = 30) -> dict[str, Any]:
+def call(host: Host, module: str, request: dict[str, Any], *, timeout_s: float = 30, task: str = "") -> dict[str, Any]:
     """Run a program to its end and return the document it answers.
 
     Raises:
         CommandFailed: it failed or answered no document; the message carries its last line of stderr.
         HostError: the node could not be reached, or did not answer within ``timeout_s``.
     """
-    argv, stdin = command(module, request)
+    task = task or module
+    argv, stdin = command(module, request, task=task)
     result = host.run(argv, stdin=stdin, timeout_s=timeout_s)
     try:
         lines = result.stdout.strip().splitlines()
@@ -102,7 +108,7 @@ def call(host: Host, module: str, request: dict[str, Any], *, timeout_s: float =
     if not isinstance(document, dict):
         last = (result.stderr.strip().splitlines() or [b"no output"])[-1].decode(errors="replace")
         hint = "sudo apt-get install python3" if result.exit_code == 127 else None
-        raise CommandFailed(f"{module} failed on {host.name}: {last}", node=host.name, step=module, hint=hint)
+        raise CommandFailed(f"{task} failed on {host.name}: {last}", node=host.name, step=task, hint=hint)
     return document
 
 

@@ -20,8 +20,15 @@ def quote(argv: Sequence[str]) -> str:
     return shlex.join(argv)
 
 
+# Options of the interpreter that runs our programs. Without site: nothing of it is needed, and Ubuntu's brings a
+# hook of its crash reporter along.
+PYTHON_OPTIONS = ("-I", "-S", "-c")
+
+
 def shown(argv: Sequence[str]) -> str:
-    """Short name of a command for messages: what runs, never what it is given."""
+    """Short name of a command for messages: the task of our programs, else the program, never its input."""
+    if tuple(argv[1:4]) == PYTHON_OPTIONS:
+        return argv[-1]
     program = argv[0].rsplit("/", 1)[-1]
     return f"{program} {argv[1]}" if len(argv) > 1 and argv[1].isalpha() else program
 

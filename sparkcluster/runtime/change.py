@@ -48,7 +48,7 @@ class Changer:
                 "wait_s": timeout_s / 2,
                 "steps": list(steps[host.name]),
             }
-            answer = call(host, "agent", request, timeout_s=timeout_s)
+            answer = call(host, "agent", request, timeout_s=timeout_s, task=steps[host.name][-1]["do"])
             if "refused" in answer:
                 raise LeaseLost(
                     f"{host.name} refuses the change: {answer['refused']}",

@@ -155,6 +155,15 @@ def test_error_names_node_step_and_hint(command: Command, capsys: pytest.Capture
     )
 
 
+def test_error_names_its_step_once(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(_: Any) -> int:
+        raise HostTimeout("connection to spark-2 broke during record", node="spark-2", step="record")
+
+    command(run)
+    assert frame.guarded(["status"]) == 1
+    assert capsys.readouterr().err == "error: connection to spark-2 broke during record\n"
+
+
 def test_error_as_json_is_the_only_thing_on_stdout(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     command(raises(LeaseHeld("held by ann", hint="wait")))
     assert frame.guarded(["status", "--json"]) == 3

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -184,6 +185,29 @@ def test_closing_a_stream_ends_its_process(host):
     assert gone(pid)
 
 
+def test_closing_a_stream_on_a_busy_node_leaves_its_other_commands_alone(start_sshd):
+    """Ending a process takes a session of its own, which a busy node may be slow to open and to answer."""
+    slow = 'case $SSH_ORIGINAL_COMMAND in *"kill -s"*) sleep 3;; esac; exec sh -c "$SSH_ORIGINAL_COMMAND"'
+    server = start_sshd("busy", f"ForceCommand {slow}")
+    server.trust()
+    host = server.host()
+    host.run(["true"])
+    with ThreadPoolExecutor(1) as pool:
+        stream = host.stream(["sh", "-c", "echo begun; exec sleep 600"])
+        next(stream.lines(10))
+        other = pool.submit(host.run, ["sh", "-c", "sleep 4; echo done"])
+        time.sleep(0.2)
+        children = server.children()
+        for pid in children:
+            os.kill(pid, signal.SIGSTOP)
+        threading.Timer(0.8, lambda: [os.kill(pid, signal.SIGCONT) for pid in children]).start()
+        begin = time.monotonic()
+        stream.close()
+        assert time.monotonic() - begin < 2.5
+        assert other.result(timeout=30).stdout == b"done\n"
+    host.close()
+
+
 def test_a_stream_whose_reader_is_gone_takes_no_more(host):
     stream = host.stream(["true"])
     list(stream.lines(10))
@@ -204,7 +228,7 @@ def test_a_connection_killed_in_the_middle_is_lost_at_once_and_made_anew_for_the
     timer = threading.Timer(0.3, cut)
     timer.start()
     begin = time.monotonic()
-    with pytest.raises(HostLost, match="connection to spark-1 broke while sleep"):
+    with pytest.raises(HostLost, match="connection to spark-1 broke during sleep"):
         host.run(["sleep", "30"])
     assert time.monotonic() - begin < 5
     assert host.run(["echo", "back"]).stdout == b"back\n"
@@ -249,3 +273,19 @@ def test_a_program_runs_over_it(host, monkeypatch):
     text = "def main(request, stdin):\n    return {'sum': sum(request['numbers'])}\n"
     monkeypatch.setattr(program, "source", lambda name: text)
     assert program.call(host, "adder", {"numbers": [1, 2, 3]}) == {"sum": 6}
+
+
+def test_an_error_names_the_task_of_a_program_not_its_interpreter(start_sshd, monkeypatch):
+    program.source.cache_clear()
+    monkeypatch.setattr(program, "source", lambda name: "import time\ndef main(request, stdin): time.sleep(30)\n")
+    server = start_sshd()
+    server.trust()
+    host = server.host()
+    host.run(["true"])
+    with pytest.raises(CommandTimeout, match=r"^watch on spark-1 did not end within 1 s$"):
+        program.call(host, "watch", {}, timeout_s=1)
+    threading.Timer(0.5, lambda: [os.kill(pid, signal.SIGKILL) for pid in server.children()]).start()
+    with pytest.raises(HostLost, match=r"^connection to spark-1 broke during record$") as lost:
+        program.call(host, "agent", {}, task="record")
+    assert lost.value.step == "record"
+    host.close()
