@@ -30,13 +30,14 @@ def run(args: argparse.Namespace) -> int:
         say(f"{spec.inventory.cluster} has no release yet")
         return 0
     table(
-        ("RELEASE", "VERIFIED", "MODEL", "IMAGE", "PLAN", "NODES"),
+        ("RELEASE", "VERIFIED", "MODEL", "IMAGE", "DIGEST", "PLAN", "NODES"),
         [
             (
                 str(one["number"]) + (" *" if one["running"] else ""),
                 dt.datetime.fromtimestamp(one["verified_at"], tz=dt.UTC).strftime("%Y-%m-%d %H:%M"),
                 str(one["model"]),
                 str(one["image"] or "-"),
+                str(one["digest"] or "-"),
                 one["plan_hash"][:12],
                 ", ".join(one["nodes"]),
             )

@@ -45,6 +45,9 @@ def show(document: dict[str, Any]) -> None:
     for group in document["groups"]:
         why = f" ({clean(group['why'])})" if group["why"] else ""
         say(f"  {group['name']}: {group['state']}  {group['endpoint']}{why}")
+    if document["image"]:
+        digest = f"  {document['digest']}" if document["digest"] else ""
+        say(clean(f"  image: {document['image']}{digest}"))
     rows = []
     for node in nodes:
         cells = (node["role"], "unreached" if node["why"] else node["state"], node["ray"], node["container"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from sparkcluster.facts.model import EngineFacts, Facts, Image, Unread, read
 
@@ -52,3 +52,9 @@ def builds(facts: Mapping[str, Facts]) -> dict[str, str]:
         else image.id
         for name, image in there.items()
     }
+
+
+def image_digest(facts: Iterable[Facts]) -> str | None:
+    """The playbook's image as any node can pull it; a node that got a copy from another no longer knows that name."""
+    images = (read(one.image) for one in facts)
+    return next((image.digest for image in images if image is not None and image.digest), None)

@@ -185,6 +185,7 @@ class Listener(Fact):
 class Image(Fact):
     """The playbook's image on this node. ``inside`` is None until the image itself has been asked.
 
+    ``digest`` is the image as any node can pull it, ``name@sha256:…``; None for one that came from no registry.
     ``config_sum`` is a checksum of what a container of it starts with: environment, entry point, command, directory
     and user. It is the same in every image store, which the ID is not.
     """

@@ -16,8 +16,8 @@ from sparkcluster.spec import Spec
 def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
     """Every recorded release, newest first.
 
-    Each has number, plan_hash, verified_at (seconds since 1970), operator, model, image, the nodes that know it, and
-    whether it is what runs now.
+    Each has number, plan_hash, verified_at (seconds since 1970), operator, model, image, digest (the image as any node
+    can pull it), the nodes that have the record, and whether it is what runs now.
 
     Raises:
         SparkclusterError: no node could be asked.
@@ -46,6 +46,7 @@ def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
                     "operator": record["operator"],
                     "model": record["plan"]["model"],
                     "image": record["plan"]["image"],
+                    "digest": record.get("image_digest"),
                     "nodes": [],
                     "running": record["number"] == running,
                 },

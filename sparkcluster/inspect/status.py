@@ -85,6 +85,8 @@ def status(fleet: Fleet, spec: Spec) -> Status:
             "state": state,
             "endpoint": first["endpoint"] if first and state == "serving" else None,
             "model": recorded.get("plan", {}).get("model"),
+            "image": recorded.get("plan", {}).get("image"),
+            "digest": recorded.get("image_digest"),
             "release": running if recorded else None,
             "lease": lease.model_dump(include={"operator", "operation", "since", "epoch"}) if lease else None,
             "groups": groups,

@@ -92,6 +92,22 @@ def _system_containerd(info: Dict[str, Any]) -> bool:
     return isinstance(containerd, dict) and containerd.get("Address") == "/run/containerd/containerd.sock"
 
 
+def pullable(reference: str, digests: List[str]) -> Optional[str]:
+    """The name by digest under which any node can pull the image, None for one that came from no registry.
+
+    Args:
+        reference: as the playbook names the image.
+        digests: Docker's RepoDigests, of every repository that the image is known by here.
+    """
+    if "@" in reference:
+        return reference
+    head, colon, tag = reference.rpartition(":")
+    repository = head if colon and "/" not in tag else reference
+    for prefix in ("docker.io/", "library/"):
+        repository = repository[len(prefix) :] if repository.startswith(prefix) else repository
+    return next((each for each in digests if each.startswith(repository + "@")), next(iter(digests), None))
+
+
 def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str, Any]]:
     """The image that ``reference`` names here, or None where there is none.
 
@@ -106,13 +122,11 @@ def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str
     if status != 200 or not isinstance(found, dict):
         raise Unreadable("the Docker engine answers %d to %s" % (status, reference))
     config = found.get("Config") or {}
-    digests = [each.rpartition("@")[2] for each in found.get("RepoDigests") or []]
-    named = reference.rpartition("@")[2]
     entrypoint = config.get("Entrypoint") or []
     return {
         "reference": reference,
         "id": _text(found, "Id"),
-        "digest": named if named in digests else next(iter(digests), None),
+        "digest": pullable(reference, found.get("RepoDigests") or []),
         "layers": (found.get("RootFS") or {}).get("Layers") or [],
         "entrypoint": [entrypoint] if isinstance(entrypoint, str) else entrypoint,
         "env_names": sorted({each.partition("=")[0] for each in config.get("Env") or []}),

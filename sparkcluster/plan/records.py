@@ -37,7 +37,9 @@ def next_number(facts: Iterable[Facts]) -> int:
     return max(taken) + 1
 
 
-def record(spec: Spec, plan: Plan, *, number: int, operator: str, verified_at: float, version: str) -> dict[str, Any]:
+def record(
+    spec: Spec, plan: Plan, *, number: int, operator: str, verified_at: float, version: str, digest: str | None = None
+) -> dict[str, Any]:
     """The document that is kept of a release.
 
     Args:
@@ -47,6 +49,7 @@ def record(spec: Spec, plan: Plan, *, number: int, operator: str, verified_at: f
         operator: who did it, as user@host.
         verified_at: when the model had answered, in seconds since 1970.
         version: of sparkcluster.
+        digest: the image as any node can pull it, ``name@sha256:…``.
     """
     inventory = spec.inventory
     return {
@@ -55,6 +58,7 @@ def record(spec: Spec, plan: Plan, *, number: int, operator: str, verified_at: f
         "verified_at": verified_at,
         "operator": operator,
         "version": version,
+        "image_digest": digest,
         "playbook": spec.playbook.model_dump(mode="json", exclude_defaults=True),
         "inventory": inventory.model_dump(mode="json", exclude_defaults=True),
         "nodes": {

@@ -8,6 +8,7 @@ from typing import Any
 
 import sparkcluster
 from sparkcluster.errors import FoundErrors, Interrupted, LaunchError, SparkclusterError, StageError
+from sparkcluster.facts.engine import image_digest
 from sparkcluster.facts.running import Reply
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.fleet import Fleet
@@ -271,6 +272,7 @@ class Walk:
             operator=this_operator(),
             verified_at=time.time(),
             version=sparkcluster.__version__,
+            digest=image_digest(self.view.facts.values()),
         )
         step = {"do": "record", "number": self.number, "record": document, "keep": KEEP}
         self.changer.apply({name: [step] for name in plan.nodes})

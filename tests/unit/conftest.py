@@ -13,6 +13,7 @@ import pytest
 from sparkcluster import plan as planning
 from sparkcluster import topology as topologies
 from sparkcluster.facts import Facts
+from sparkcluster.facts.engine import image_digest
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.records import record
 from sparkcluster.spec import Spec
@@ -202,7 +203,10 @@ class World:
 
     def record(self, plan: Plan, number: int, *nodes: str) -> World:
         """Let ``plan`` be recorded as release ``number``."""
-        document = record(self.spec, plan, number=number, operator="ann@desk", verified_at=1.0, version="0")
+        document = record(
+            self.spec, plan, number=number, operator="ann@desk", verified_at=1.0, version="0",
+            digest=image_digest(self.facts.values()),
+        )  # fmt: skip
         fact = {"number": number, "plan_hash": plan.hash, "record": document}
         for name in nodes or plan.nodes:
             if name in self.facts:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.inspect.history import whole
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect.history import history, whole
 
 RECORD = {
     "number": 3,
@@ -26,3 +28,19 @@ def test_a_record_that_lacks_something_is_passed_over(key):
 
 def test_a_plan_that_is_none_is_passed_over():
     assert not whole({**RECORD, "plan": []})
+
+
+def test_a_release_is_listed_with_the_digest_that_can_be_pulled(world):
+    one = world()
+    facts = {name: facts.model_dump(mode="json") for name, facts in one.facts.items()}
+    hosts = {}
+    for name, records in (
+        ("alpha", [RECORD]),
+        ("beta", [RECORD, {**RECORD, "number": 4, "image_digest": "a/b@sha256:1"}]),
+    ):
+        hosts[name] = FakeHost(name).program("records", {"records": records}).program("probe", facts[name])
+    listed = history(Fleet(hosts), one.spec)
+    assert [(release["number"], release["digest"], release["nodes"]) for release in listed] == [
+        (4, "a/b@sha256:1", ["beta"]),
+        (3, None, ["alpha", "beta"]),
+    ]

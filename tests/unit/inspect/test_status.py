@@ -31,6 +31,9 @@ def told(world):
     return run
 
 
+DIGEST = "sha256:" + "d1" * 32
+
+
 def lease(operation):
     return {"epoch": 4, "held": True, "operator": "ann@desk", "operation": operation, "since": 1763690000.0}
 
@@ -59,6 +62,17 @@ def test_all_is_well(told, world):
         ("head", "running", "alive"),
         ("worker", "running", "alive"),
     ]
+
+
+def test_the_image_is_shown_as_it_can_be_pulled(told, world, capsys):
+    """Not by its local ID, which no registry has; a node that got a copy from another has no digest to show."""
+    one = world()
+    image = one.facts["beta"].image.model_dump() | {"digest": f"vllm/vllm-openai@{DIGEST}"}
+    document = told(served(one.change("beta", image=image)))
+    assert (document["image"], document["digest"]) == ("vllm/vllm-openai:v0.18.0", f"vllm/vllm-openai@{DIGEST}")
+    cli_status.show(document)
+    assert f"vllm/vllm-openai@{DIGEST}" in capsys.readouterr().out
+    assert told(served(world()))["digest"] is None
 
 
 def test_ranks_that_run_and_do_not_answer_do_not_serve(told, world):

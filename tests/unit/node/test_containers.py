@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.node.containers import config_sum
+from sparkcluster.node.containers import config_sum, pullable
 
 CONFIG = {"Env": ["PATH=/bin", "NCCL_DEBUG=INFO"], "Entrypoint": ["vllm", "serve"], "Cmd": None, "WorkingDir": "/w"}
 
@@ -34,3 +34,18 @@ def test_the_same_configuration_has_one_sum_however_an_engine_writes_it():
 )
 def test_whatever_a_container_starts_with_changes_it(change):
     assert config_sum({**CONFIG, **change}) != config_sum(CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("reference", "digests", "found"),
+    [
+        ("vllm/vllm-openai:v1", ["other/copy@sha256:aa", "vllm/vllm-openai@sha256:bb"], "vllm/vllm-openai@sha256:bb"),
+        ("docker.io/vllm/vllm-openai", ["a/b@sha256:aa", "vllm/vllm-openai@sha256:bb"], "vllm/vllm-openai@sha256:bb"),
+        ("hub:5000/vllm", ["a/b@sha256:aa", "hub:5000/vllm@sha256:bb"], "hub:5000/vllm@sha256:bb"),
+        ("mine:1", ["vllm/vllm-openai@sha256:bb"], "vllm/vllm-openai@sha256:bb"),
+        ("a/b@sha256:cc", [], "a/b@sha256:cc"),
+        ("built-here", [], None),
+    ],
+)
+def test_an_image_is_named_as_another_node_can_pull_it(reference, digests, found):
+    assert pullable(reference, digests) == found

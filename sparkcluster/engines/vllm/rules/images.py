@@ -71,7 +71,7 @@ def moving(served: Served) -> Iterator[Seen]:
     Every release records the digest it ran with, so `rollback` finds it again; a new node would not.
     """
     if served.moves:
-        remedy = "once it serves, write image: NAME@sha256:… as `sparkcluster status --json` shows it"
+        remedy = f"write image: {served.digest or 'NAME@sha256:…, which sparkcluster status shows once it serves'}"
         yield served.say("info", ("image",), f"the tag {served.tag or 'latest'} is given to new builds", remedy)
 
 

@@ -17,7 +17,7 @@ from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.engines.vllm import families, versions
 from sparkcluster.engines.vllm.families import Model
 from sparkcluster.engines.vllm.versions import Family, Versions
-from sparkcluster.facts.engine import engine_of
+from sparkcluster.facts.engine import engine_of, image_digest
 from sparkcluster.facts.model import Facts, Image, Unread, Weights, read
 from sparkcluster.findings import Severity
 from sparkcluster.spec import KeyPath, Playbook, Spec
@@ -34,6 +34,7 @@ class Served:
         nodes: of the largest group.
         image: its reference, or empty.
         tag: behind the colon.
+        digest: the image as any node can pull it, ``name@sha256:…``; None where no node has it from a registry.
         moves: whether the tag is given to new builds; None where that is not known.
         family: who built the image; None where there is none.
         versions: the vLLM that it may contain.
@@ -56,6 +57,7 @@ class Served:
     nodes: int
     image: str
     tag: str
+    digest: str | None
     moves: bool | None
     family: Family | None
     versions: Versions
@@ -164,6 +166,7 @@ def served(context: Context) -> Served:
         nodes=_nodes(spec),
         image=playbook.image or "" if docker else "",
         tag=known.tag if known else "",
+        digest=image_digest(facts),
         moves=known.moves if known else None,
         family=_family(facts) or (known.family if known else None),
         versions=versions.of_engine(playbook.image if docker else None, facts),

@@ -200,3 +200,10 @@ def test_bundled_playbooks_warn_of_nothing_that_they_do_not_allow(path, cluster)
 def test_rules_are_found_in_the_package():
     assert set(rules.__all__) >= {"images", "kernels", "launch", "memory", "parsers", "quantisation", "speculative"}
     assert all(re.fullmatch(r"SM121-\d{3}", code) for code in CATALOGUE if code.startswith("SM121"))
+
+
+def test_a_moving_tag_is_to_be_replaced_by_what_can_be_pulled(cluster, spark):
+    image = {"reference": "vllm/vllm-openai:nightly", "id": "sha256:1", "digest": "vllm/vllm-openai@sha256:" + "d" * 64}
+    case = {"image": image["reference"], "facts": {"image": image}}
+    (pinned,) = [one for one in found(cluster, spark, case) if "new builds" in one.summary]
+    assert pinned.remedy == (f"write image: {image['digest']}",)
