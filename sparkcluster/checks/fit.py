@@ -11,7 +11,7 @@ from sparkcluster.engines.vllm.fit import GIB, Machine
 from sparkcluster.engines.vllm.memory import Planned, of_playbook
 from sparkcluster.errors import SparkclusterError, UsageError
 from sparkcluster.facts.model import Facts, Weights, read
-from sparkcluster.models.given import Source
+from sparkcluster.models.source import Source
 from sparkcluster.models.weights import size_of
 from sparkcluster.topology import parallel
 

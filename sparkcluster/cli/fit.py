@@ -51,16 +51,16 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.cli.progress import Waiting
     from sparkcluster.engines.vllm.fit import spark
     from sparkcluster.engines.vllm.memory import of_playbook
-    from sparkcluster.models import source
+    from sparkcluster.staging.model_headers import from_hub, from_path
 
     playbook, nodes = _what(args)
     if args.config is not None:
-        model = source.local(args.config)
+        model = from_path(args.config)
     elif playbook.model.id is not None:
         with Waiting(f"asking the hub for {playbook.model.id}"):
-            model = source.hub(playbook.model.id, playbook.model.revision)
+            model = from_hub(playbook.model.id, playbook.model.revision)
     else:
-        model = source.local(Path(str(playbook.model.path)).expanduser())
+        model = from_path(Path(str(playbook.model.path)).expanduser())
     planned = of_playbook(
         playbook,
         model,

@@ -10,7 +10,8 @@ from sparkcluster.cli.output import emit_json, say
 from sparkcluster.cli.progress import reporter
 
 if TYPE_CHECKING:
-    from sparkcluster.staging import StageReport, Staging
+    from sparkcluster.staging.plan import Staging
+    from sparkcluster.staging.run import StageReport
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

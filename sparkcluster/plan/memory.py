@@ -9,7 +9,7 @@ from sparkcluster.engines.vllm import arguments
 from sparkcluster.engines.vllm.memory import automatic_utilization
 from sparkcluster.errors import PlanError, UsageError
 from sparkcluster.facts.model import Facts, Weights, read
-from sparkcluster.models.given import Source
+from sparkcluster.models.source import Source
 from sparkcluster.models.weights import size_of
 from sparkcluster.spec import Spec
 from sparkcluster.topology import parallel

@@ -9,8 +9,8 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
-from sparkcluster.staging import Copied
 from sparkcluster.staging import ray as staging
+from sparkcluster.staging.run import Copied
 from sparkcluster.topology.model import Topology
 
 

@@ -13,10 +13,10 @@ from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
-from sparkcluster.staging import StageReport
 from sparkcluster.staging import ray as ray_staging
-from sparkcluster.staging import stage as stage_all
 from sparkcluster.staging.plan import What
+from sparkcluster.staging.run import StageReport
+from sparkcluster.staging.run import stage as stage_all
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

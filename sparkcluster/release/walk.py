@@ -27,7 +27,7 @@ from sparkcluster.runtime import Changer, secrets, start_steps
 from sparkcluster.runtime.lease import this_operator
 from sparkcluster.runtime.ranks import KILL_GRACE_S
 from sparkcluster.spec import Spec
-from sparkcluster.staging import stage
+from sparkcluster.staging.run import stage
 from sparkcluster.topology.model import Topology
 
 

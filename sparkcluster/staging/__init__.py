@@ -1,6 +1,1 @@
-"""Putting weights and image on every node."""
-
-from sparkcluster.staging.plan import Staging, missing
-from sparkcluster.staging.run import Copied, StageReport, stage
-
-__all__ = ["Copied", "StageReport", "Staging", "missing", "stage"]
+"""Weights, images and Ray to every node, and what is read of a model before that."""

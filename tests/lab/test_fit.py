@@ -19,8 +19,8 @@ import yaml
 from docgen import fit_text
 
 from sparkcluster.engines.vllm.kv import Engine, layout
-from sparkcluster.models import source
 from sparkcluster.models.config import parse
+from sparkcluster.staging.model_headers import from_path
 
 pytestmark = pytest.mark.engine
 
@@ -192,7 +192,7 @@ def made(engine, request):
 
 def predicted(path, ranks, *, block_size=None, **changed):
     """What ``fit`` says, of the files alone; ``changed`` are keys of config.json that are read wrongly."""
-    read = source.local(path)
+    read = from_path(path)
     config = parse({**read.config, **changed}, str(path))
     started = Engine(
         CONTEXT,
@@ -246,7 +246,7 @@ def test_vllm_logs_what_was_predicted(engine, made, family, ranks):
     assert fit_text.AGREEMENT[family, ranks][1] == logged.tokens, "docs/fit.md says otherwise"
     # Had fit read the heads wrongly, or taken another block, this would have shown.
     if family != "latent":
-        heads = parse(source.local(path).config, family).kv_heads
+        heads = parse(from_path(path).config, family).kv_heads
         assert not predicted(path, ranks, num_key_value_heads=heads * 4).near(logged)
     if family not in ("delta net", "latent"):
         assert not predicted(path, ranks, block_size=512).near(logged)

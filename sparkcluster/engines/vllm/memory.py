@@ -17,7 +17,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.models import weights
 from sparkcluster.models.config import ModelConfig, parse
-from sparkcluster.models.given import Source
+from sparkcluster.models.source import Source
 from sparkcluster.models.weights import Weights
 from sparkcluster.spec.playbook import Playbook
 

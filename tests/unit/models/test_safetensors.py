@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from sparkcluster.errors import SparkclusterError, UsageError
 from sparkcluster.lab.engine.model import write_tiny_model
-from sparkcluster.models import safetensors, source
+from sparkcluster.models import safetensors
 from sparkcluster.models.safetensors import Tensor
+from sparkcluster.staging import model_headers
 
 CONFIG = {"model_type": "llama", "num_hidden_layers": 1}
 
@@ -53,14 +54,14 @@ TENSORS = (Tensor("a", "BF16", (4, 8), 64), Tensor("b", "BF16", (16,), 32), Tens
 
 
 def test_a_directory_is_read_by_its_index(tmp_path):
-    found = source.local(write(tmp_path / "m", SHARDED))
+    found = model_headers.from_path(write(tmp_path / "m", SHARDED))
     assert (found.config, found.tensors) == (CONFIG, TENSORS)
 
 
 def test_a_config_alone_has_no_tensors(tmp_path):
     path = write(tmp_path / "m", {"config.json": CONFIG}) / "config.json"
-    assert source.local(path).tensors is None
-    assert source.local(path.parent).tensors is None
+    assert model_headers.from_path(path).tensors is None
+    assert model_headers.from_path(path.parent).tensors is None
 
 
 def test_weights_that_lie_there_twice_count_once(tmp_path):
@@ -68,7 +69,7 @@ def test_weights_that_lie_there_twice_count_once(tmp_path):
     twice["consolidated.safetensors"] = SHARDED["one.safetensors"]
     path = write(tmp_path / "m", twice)
     write(path / "original", {"two.safetensors": SHARDED["two.safetensors"]})
-    assert source.local(path).tensors == TENSORS[:1]
+    assert model_headers.from_path(path).tensors == TENSORS[:1]
     named = ["original/a.safetensors", "a.safetensors", "consolidated.safetensors", "a.bin"]
     assert safetensors.of_checkpoint(named) == ["a.safetensors"]
     assert safetensors.of_checkpoint(["consolidated.safetensors"]) == ["consolidated.safetensors"]
@@ -76,7 +77,7 @@ def test_weights_that_lie_there_twice_count_once(tmp_path):
 
 def test_the_labs_model_is_as_large_as_its_header_says(tmp_path):
     path = write_tiny_model(tmp_path / "tiny")
-    tensors = source.local(path).tensors
+    tensors = model_headers.from_path(path).tensors
     size = (path / "model.safetensors").stat().st_size
     assert 0.98 * size < sum(tensor.size_bytes for tensor in tensors) < size
 
@@ -99,7 +100,7 @@ def test_a_broken_file_is_one_clear_error_and_little_memory(tmp_path, content, t
     tracemalloc.start()
     try:
         with pytest.raises(UsageError, match=told) as caught:
-            source.local(path)
+            model_headers.from_path(path)
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()
@@ -136,14 +137,14 @@ def test_an_index_that_names_absent_files_says_which(tmp_path):
     path = write(tmp_path / "m", {**SHARDED})
     (path / "two.safetensors").unlink()
     with pytest.raises(UsageError, match=r"1 files that are not there, as two\.safetensors"):
-        source.local(path)
+        model_headers.from_path(path)
 
 
 @pytest.mark.parametrize(("name", "told"), [("absent", "no model at"), ("empty", r"no config\.json in")])
 def test_a_model_that_is_not_there_is_said_so(tmp_path, name, told):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=told):
-        source.local(tmp_path / name)
+        model_headers.from_path(tmp_path / name)
 
 
 @settings(max_examples=300, deadline=None)
@@ -233,32 +234,32 @@ def hub(monkeypatch, tmp_path):
 def test_the_hub_is_asked_for_beginnings_alone(hub):
     large = shard(**{f"layer.{at}": (1024, 1024) for at in range(4)})
     made = hub({"config.json": CONFIG, "model.safetensors": large})
-    found = source.hub("some/model")
+    found = model_headers.from_hub("some/model")
     assert (found.config, len(found.tensors)) == (CONFIG, 4)
     assert [ranges for path, ranges, _ in made.asked if path.endswith("model.safetensors")] == ["bytes=0-1048575"]
 
 
 def test_a_header_longer_than_the_first_piece_is_fetched_whole(hub, monkeypatch):
-    monkeypatch.setattr(source, "FIRST_BYTES", 64)
+    monkeypatch.setattr(model_headers, "FIRST_BYTES", 64)
     hub(SHARDED)
-    assert source.hub("some/model").tensors == TENSORS
+    assert model_headers.from_hub("some/model").tensors == TENSORS
 
 
 @pytest.mark.parametrize("piece", [64, 1 << 20])
 def test_a_hub_without_ranges_serves_as_well(hub, monkeypatch, piece):
-    monkeypatch.setattr(source, "FIRST_BYTES", piece)
+    monkeypatch.setattr(model_headers, "FIRST_BYTES", piece)
     hub(SHARDED, ranges=False)
-    assert source.hub("some/model").tensors == TENSORS
+    assert model_headers.from_hub("some/model").tensors == TENSORS
 
 
 def test_the_token_opens_a_gated_model_and_goes_nowhere_else(hub, monkeypatch):
     storage = hub(SHARDED)
     made = hub(SHARDED, token="hf-secret", storage=storage.address.replace("127.0.0.1", "localhost"))
     with pytest.raises(SparkclusterError, match="without a token") as caught:
-        source.hub("some/model")
+        model_headers.from_hub("some/model")
     assert "HF_TOKEN" in caught.value.hint
     monkeypatch.setenv("HF_TOKEN", "hf-secret")
-    assert source.hub("some/model").tensors == TENSORS
+    assert model_headers.from_hub("some/model").tensors == TENSORS
     assert {token for path, _, token in made.asked if "safetensors" in path} >= {"Bearer hf-secret"}
     assert {token for path, _, token in storage.asked if path.startswith("/stored/")} == {None}
 
@@ -267,7 +268,7 @@ def test_a_token_that_was_logged_in_with_is_found(hub, tmp_path):
     hub(SHARDED, token="hf-kept")
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "token").write_text("hf-kept\n")
-    assert source.hub("some/model").tensors == TENSORS
+    assert model_headers.from_hub("some/model").tensors == TENSORS
 
 
 @pytest.mark.parametrize(
@@ -285,27 +286,27 @@ def test_a_token_that_was_logged_in_with_is_found(hub, tmp_path):
 def test_what_is_wrong_with_a_hub_is_one_clear_error(hub, files, behaviour, told):
     hub(files, **behaviour)
     with pytest.raises(SparkclusterError, match=told) as caught:
-        source.hub("some/model")
+        model_headers.from_hub("some/model")
     assert caught.value.hint
     assert caught.value.exit_code == (1 if "status" in behaviour else 2)
 
 
 def test_a_model_without_safetensors_has_its_config(hub):
     hub({"config.json": CONFIG})
-    assert source.hub("some/model").tensors is None
+    assert model_headers.from_hub("some/model").tensors is None
 
 
 @pytest.mark.parametrize("endpoint", ["file:///etc", "http://127.0.0.1:1", "http://[broken"])
 def test_a_hub_that_cannot_be_asked_is_said_so(monkeypatch, endpoint):
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     with pytest.raises(SparkclusterError, match=r"is no http address|cannot be asked"):
-        source.hub("some/model")
+        model_headers.from_hub("some/model")
 
 
 def test_a_token_that_is_no_header_is_not_sent(hub, monkeypatch):
     made = hub({"config.json": CONFIG})
     monkeypatch.setenv("HF_TOKEN", "two\nlines")
-    source.hub("some/model")
+    model_headers.from_hub("some/model")
     assert {token for _, _, token in made.asked} == {None}
 
 
@@ -313,4 +314,4 @@ def test_a_directory_where_a_file_should_be(tmp_path):
     path = write(tmp_path / "m", {"config.json": CONFIG})
     (path / "x.safetensors").mkdir()
     with pytest.raises(UsageError, match="cannot be read"):
-        source.local(Path(path))
+        model_headers.from_path(Path(path))

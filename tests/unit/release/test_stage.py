@@ -13,7 +13,8 @@ from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.release.stage import Options, stage
 from sparkcluster.report import Silent
-from sparkcluster.staging import Copied, StageReport, Staging
+from sparkcluster.staging.plan import Staging
+from sparkcluster.staging.run import Copied, StageReport
 
 TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
 WHOLE = {"path": "/w", "revision": "r1", "files": [{"name": "config.json", "size_bytes": 16_000_000_000}]}

@@ -18,7 +18,7 @@ from sparkcluster.probing.collect import Collected
 from sparkcluster.release import up as module
 from sparkcluster.release import walk
 from sparkcluster.report import Silent
-from sparkcluster.staging import StageReport
+from sparkcluster.staging.run import StageReport
 
 ANSWER = Reply("default", "alpha", ttft_s=0.1, tokens_per_s=10.0, tokens=3, text="204")
 

@@ -11,7 +11,8 @@ from sparkcluster.cli.output import render_error
 from sparkcluster.errors import LeaseLost, RegistryAuth, StageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.staging import retries, run, stage
+from sparkcluster.staging import retries, run
+from sparkcluster.staging.run import stage
 from sparkcluster.topology.build import build
 
 IMAGE = {"reference": "vllm/vllm-openai:v0.18.0", "layers": ["sha256:layer"], "size_bytes": 2_500_000}

@@ -1,0 +1,274 @@
+"""A model's config.json and the headers of its tensors, from a directory, a file or the hub; never the tensors.
+
+Of the hub only the first bytes of each file are requested, by range. ``HF_ENDPOINT`` names another hub, ``HF_TOKEN``
+(or the file that ``hf auth login`` writes) opens gated models; the token is sent to no other host.
+
+``huggingface_hub.get_safetensors_metadata`` (2.4.0) was tried in its place and fails the tests of hostile input:
+
+- where a hub ignores ranges, it reads whole shards into memory, here one piece at a time is read and dropped;
+- it takes a shard that is cut off, and tensors whose offsets disagree with their shape, for whole;
+- it requests whatever an index names, ``../x`` included, and puts no limit on the number of files;
+- a token with a line break is sent without it, and a refused connection is retried for 23 s;
+- config.json and index go to the user's cache, of whatever size they are.
+
+It would also bring 14 packages (50 MB) and 0.4 s of imports to a controller that downloads no weights itself.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from sparkcluster.errors import SparkclusterError, UsageError
+from sparkcluster.models import safetensors
+from sparkcluster.models.safetensors import Tensor
+from sparkcluster.models.source import Source
+
+CONFIG_LIMIT = 16_000_000
+FIRST_BYTES = 1 << 20
+PIECE_BYTES = 1 << 16
+TIMEOUT_S = 30
+AT_ONCE = 8
+ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def from_path(path: Path) -> Source:
+    """A model on this machine.
+
+    Args:
+        path: its directory, or a config.json alone.
+
+    Raises:
+        UsageError: it is not there, or broken.
+    """
+    if path.is_file():
+        return Source(str(path), _config(_read(path, CONFIG_LIMIT), str(path)), None)
+    if not path.is_dir():
+        raise UsageError(f"no model at {path}", hint="name a directory with a config.json, or a config.json")
+    file = path / "config.json"
+    if not file.is_file():
+        raise UsageError(f"no config.json in {path}", hint="name the directory that holds the model's config.json")
+    config = _config(_read(file, CONFIG_LIMIT), str(file))
+    listed = path / INDEX
+    if listed.is_file():
+        names = safetensors.index(_read(listed, safetensors.INDEX_LIMIT), str(listed))
+        absent = [name for name in names if not (path / name).is_file()]
+        if absent:
+            raise UsageError(
+                f"{listed} names {len(absent)} files that are not there, as {absent[0]}",
+                hint="let the download finish, or give --config with the config.json alone",
+            )
+    else:
+        names = safetensors.of_checkpoint(one.name for one in path.iterdir())[: safetensors.FILES_LIMIT]
+    tensors = [tensor for name in names for tensor in _local_header(path / name)]
+    return Source(str(path), config, tuple(tensors) if names else None)
+
+
+def from_hub(repository: str, revision: str = "main") -> Source:
+    """A model on the hub: its config.json and the headers of its tensors, which is a few hundred KB.
+
+    Args:
+        repository: as ``Qwen/Qwen3.6-35B-A3B``.
+        revision: branch, tag or commit.
+
+    Raises:
+        UsageError: there is no such model, or what there is of it makes no sense.
+        SparkclusterError: the hub does not answer, or wants a token.
+    """
+    remote = _Remote(repository, revision)
+    text = remote.read("config.json", CONFIG_LIMIT)
+    if text is None:
+        raise UsageError(
+            f"{remote.endpoint} has no config.json of {repository} at {revision}", hint="check id and revision"
+        )
+    config = _config(text, f"{repository} config.json")
+    listed = remote.read(INDEX, safetensors.INDEX_LIMIT)
+    names = [ONE_FILE] if listed is None else safetensors.index(listed, f"{repository} {INDEX}")
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        found = list(pool.map(remote.header, names))
+    if listed is None and found == [None]:
+        return Source(repository, config, None)
+    absent = [name for name, one in zip(names, found, strict=True) if one is None]
+    if absent:
+        raise UsageError(
+            f"the index of {repository} names {absent[0]}, which the hub does not have",
+            hint="name another revision, or give --config with the config.json alone",
+        )
+    return Source(repository, config, tuple(_joined(found)))
+
+
+def _joined(found: Iterable[list[Tensor] | None]) -> Iterable[Tensor]:
+    for one in found:
+        yield from one or ()
+
+
+def _read(path: Path, limit: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            # A read makes room for all that it was asked for at once.
+            text = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint="check its path and rights") from None
+    if len(text) > limit:
+        raise UsageError(f"{path} has more than {limit:,} bytes", hint="name the model's own file")
+    return text
+
+
+def _local_header(path: Path) -> list[Tensor]:
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            length = safetensors.header_length(file.read(safetensors.LENGTH_BYTES), size, str(path))
+            return safetensors.header(file.read(length), size, str(path))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint="check its path and rights") from None
+
+
+def _config(text: bytes, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise UsageError(f"{name} holds no JSON", hint="fetch the file again") from None
+
+
+class _SameHost(urllib.request.HTTPRedirectHandler):
+    """Redirects within the hub keep the token, all others lose it."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:  # noqa: PLR0917 - the base's
+        """The request that follows a redirect."""
+        made = super().redirect_request(req, fp, code, msg, headers, newurl)
+        token = req.unredirected_hdrs.get("Authorization")
+        before, after = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
+        if made is not None and token and (before.scheme, before.netloc) == (after.scheme, after.netloc):
+            made.add_unredirected_header("Authorization", token)
+        return made
+
+
+class _Remote:
+    """One revision of one repository."""
+
+    def __init__(self, repository: str, revision: str) -> None:
+        self.repository = repository
+        self.endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+        if not _is_address(self.endpoint):
+            raise UsageError(f"HF_ENDPOINT is {self.endpoint}, which is no http address", hint="unset HF_ENDPOINT")
+        quoted = urllib.parse.quote(revision, safe="")
+        self.base = f"{self.endpoint}/{urllib.parse.quote(repository)}/resolve/{quoted}"
+        self.token = _token()
+        self.opener = urllib.request.build_opener(_SameHost())
+
+    def header(self, name: str) -> list[Tensor] | None:
+        """Tensors of one file; None where the hub has no such file."""
+        shown = f"{self.repository} {name}"
+        first = self._range(name, 0, FIRST_BYTES)
+        if first is None:
+            return None
+        text, size = first
+        length = safetensors.header_length(text, size, shown)
+        end = safetensors.LENGTH_BYTES + length
+        if end > len(text):
+            more = self._range(name, len(text), end - len(text))
+            text += more[0] if more is not None else b""
+            if len(text) < end:
+                raise SparkclusterError(f"{shown} came incomplete", hint="run the same command again")
+        return safetensors.header(text[safetensors.LENGTH_BYTES : end], size, shown)
+
+    def read(self, name: str, limit: int) -> bytes | None:
+        """A whole small file; None where the hub has none."""
+        response = self._open(name, {})
+        if response is None:
+            return None
+        with response:
+            text = self._take(response, limit + 1, name)
+        if len(text) > limit:
+            raise UsageError(f"{self.repository} {name} has more than {limit:,} bytes", hint="check model.id")
+        return text
+
+    def _range(self, name: str, start: int, count: int) -> tuple[bytes, int | None] | None:
+        """``count`` bytes from ``start``, and the size of the whole file where the hub tells it."""
+        response = self._open(name, {"Range": f"bytes={start}-{start + count - 1}"})
+        if response is None:
+            return None
+        with response:
+            told = (response.headers.get("Content-Range") or "").rpartition("/")[2]
+            size = int(told) if told.isdecimal() and len(told) < 20 else None
+            if response.status != 206:  # the whole file comes: only its beginning is of use
+                if start:
+                    self._take(response, start, name)
+                length = response.headers.get("Content-Length") or ""
+                size = int(length) if length.isdecimal() and len(length) < 20 else None
+            return self._take(response, count, name), size
+
+    def _take(self, response: Any, count: int, name: str) -> bytes:
+        pieces: list[bytes] = []
+        try:
+            while count > 0 and (piece := response.read(min(count, PIECE_BYTES))):
+                pieces.append(piece)
+                count -= len(piece)
+            return b"".join(pieces)
+        except (OSError, http.client.HTTPException) as error:
+            raise SparkclusterError(
+                f"{self.endpoint} broke off in {name} of {self.repository}: {type(error).__name__}",
+                hint="run the same command again",
+            ) from None
+
+    def _open(self, name: str, headers: dict[str, str]) -> Any:
+        request = urllib.request.Request(f"{self.base}/{urllib.parse.quote(name)}", headers=headers)  # noqa: S310
+        request.add_header("User-Agent", "sparkcluster")
+        if self.token:
+            # Not sent on to the storage that the hub redirects to; see _SameHost.
+            request.add_unredirected_header("Authorization", f"Bearer {self.token}")
+        try:
+            return self.opener.open(request, timeout=TIMEOUT_S)
+        except urllib.error.HTTPError as error:
+            with contextlib.closing(error):
+                return self._refused(error.code)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", None) or error
+            raise SparkclusterError(
+                f"{self.endpoint} cannot be asked for {self.repository}: {reason}",
+                hint="check the network and HF_ENDPOINT, or give --config with a local directory or config.json",
+            ) from None
+
+    def _refused(self, code: int) -> None:
+        if code == http.HTTPStatus.NOT_FOUND:
+            return
+        if code in {http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN}:
+            raise SparkclusterError(
+                f"{self.endpoint} does not show {self.repository} {_to_whom(self.token)}",
+                hint="check model.id, accept the model's terms on its page, then export HF_TOKEN=hf_…",
+            )
+        raise SparkclusterError(
+            f"{self.endpoint} answered {code} for {self.repository}",
+            hint="try again later, or give --config with a local directory or config.json",
+        )
+
+
+def _is_address(endpoint: str) -> bool:
+    with contextlib.suppress(ValueError):
+        parts = urllib.parse.urlsplit(endpoint)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname)
+    return False
+
+
+def _to_whom(token: str | None) -> str:
+    return "to this token" if token else "without a token"
+
+
+def _token() -> str | None:
+    token = os.environ.get("HF_TOKEN")
+    if not token:
+        home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            token = (Path(home).expanduser() / "token").read_text(encoding="utf-8")
+    token = (token or "").strip()
+    return token if token.isascii() and token.isprintable() and token else None
