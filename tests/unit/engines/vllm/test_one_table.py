@@ -10,7 +10,7 @@ from sparkcluster.engines.vllm import arguments, defaults, flags, memory, versio
 from sparkcluster.engines.vllm.fit import GIB, Machine
 from sparkcluster.engines.vllm.rules.served import served
 from sparkcluster.facts.model import WeightFile, Weights
-from sparkcluster.models.given import Source
+from sparkcluster.models.source import Source
 from sparkcluster.plan.build import build
 
 LLAMA = {
