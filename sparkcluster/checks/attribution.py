@@ -1,4 +1,4 @@
-"""Whose fault it is that pairs of nodes do not reach each other. Pure."""
+"""Which node is at fault if pairs of nodes do not reach each other. Pure."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from sparkcluster.facts.reach import Path
 T = TypeVar("T")
 
 Way = tuple[str, str]
-"""A direction in which packets are lost: from, to."""
+"""Direction in which packets are lost: from, to."""
 
 
-def blame(failed: Iterable[Path], *, nodes: int) -> dict[str | None, list[Path]]:
-    """Failed paths of one rail by the node that they are blamed on; None for those of which it cannot be said.
+def by_faulty_node(failed: Iterable[Path], *, nodes: int) -> dict[str | None, list[Path]]:
+    """Failed paths of one rail by the node at fault; None for paths for which no node can be named.
 
-    A packet that arrived although its answer did not was lost on the way back. A node that most of the losses have
-    in common is to blame for all of its own; where two stand alike, as with two nodes and a cable that carries
-    nothing in either direction, nobody is. Nor is anyone where none of ``nodes`` reaches any other.
+    If a packet arrived but its reply did not, the reply was lost. The node that most losses have in common is at
+    fault for all of them. No node is named if two have an equal share, as with two nodes and a cable that passes
+    nothing in either direction, or if none of ``nodes`` reaches any other.
     """
     paths = list(failed)
-    blamed: dict[str | None, list[Path]] = {}
-    # What never left its node says more than what the other end of that pair did not hear.
-    certain = {frozenset((one.source, one.target)): one.source for one in paths if one.lost_at == "sent"}
+    result: dict[str | None, list[Path]] = {}
+    # A packet that was never sent is better evidence than one that did not arrive.
+    certain = {frozenset((path.source, path.target)): path.source for path in paths if path.lost_at == "sent"}
     ways: dict[Way, list[Path]] = {}
-    for one in paths:
-        owner = certain.get(frozenset((one.source, one.target)))
-        if owner is not None:
-            blamed.setdefault(owner, []).append(one)
+    for path in paths:
+        faulty = certain.get(frozenset((path.source, path.target)))
+        if faulty is not None:
+            result.setdefault(faulty, []).append(path)
         else:
-            way = (one.target, one.source) if one.lost_at == "source" else (one.source, one.target)
-            ways.setdefault(way, []).append(one)
-    for node, held in share(ways, nodes=nodes).items():
-        blamed.setdefault(node, []).extend(held)
-    return blamed
+            way = (path.target, path.source) if path.lost_at == "source" else (path.source, path.target)
+            ways.setdefault(way, []).append(path)
+    for node, attributed in by_common_node(ways, nodes=nodes).items():
+        result.setdefault(node, []).extend(attributed)
+    return result
 
 
-def share(ways: Mapping[Way, list[T]], *, nodes: int) -> dict[str | None, list[T]]:
-    """What was seen in ``ways`` by the node that most of them have in common, as ``blame`` says."""
-    left, shared = dict(ways), dict[str | None, list[T]]()
+def by_common_node(ways: Mapping[Way, list[T]], *, nodes: int) -> dict[str | None, list[T]]:
+    """Observations by the node that most of their ``ways`` have in common, as in ``by_faulty_node``."""
+    left, result = dict(ways), dict[str | None, list[T]]()
     if nodes > 2 and len(left) == nodes * (nodes - 1):
-        return {None: [item for held in left.values() for item in held]}
+        return {None: [item for items in left.values() for item in items]}
     while left:
-        node, explained = _most_blamed(left)
-        shared.setdefault(node, []).extend(item for way in explained for item in left.pop(way))
-    return shared
+        node, explained = _most_common_node(left)
+        result.setdefault(node, []).extend(item for way in explained for item in left.pop(way))
+    return result
 
 
-def _most_blamed(ways: Collection[Way]) -> tuple[str | None, list[Way]]:
-    """The node in most of ``ways``, among equals the one that they lead to, and those ways; None where two do alike."""
+def _most_common_node(ways: Collection[Way]) -> tuple[str | None, list[Way]]:
+    """The node in most of ``ways``, on a tie the one that they lead to, with its ways; None if two are equal."""
     count = Counter(node for way in ways for node in way)
     led_to = Counter(target for _, target in ways)
 
@@ -61,5 +61,5 @@ def _most_blamed(ways: Collection[Way]) -> tuple[str | None, list[Way]]:
         return [way for way in ways if node in way]
 
     first = min(count, key=lambda node: (-count[node], -led_to[node], node))
-    alike = [node for node in count if node != first and weight(node) == weight(first) and of(node) == of(first)]
-    return (None if alike else first), of(first)
+    equal = [node for node in count if node != first and weight(node) == weight(first) and of(node) == of(first)]
+    return (None if equal else first), of(first)

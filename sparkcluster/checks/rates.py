@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from sparkcluster.checks.attribution import Way, share
+from sparkcluster.checks.attribution import Way, by_common_node
 from sparkcluster.checks.registry import Context
 from sparkcluster.checks.wording import abridged, listed
 from sparkcluster.facts.measured import Measured, Rate, RateKind
@@ -87,7 +87,7 @@ def by_node(context: Context, rates: Iterable[Rate]) -> dict[str | None, list[Ra
                 ways.setdefault((source, target), []).append(rate)
                 # A link is slow for both of its ends, whichever direction was measured.
                 ways.setdefault((target, source), [])
-        for node, held in share(ways, nodes=len(names)).items():
+        for node, held in by_common_node(ways, nodes=len(names)).items():
             found.setdefault(node, []).extend(held)
     return found
 

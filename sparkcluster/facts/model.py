@@ -360,16 +360,18 @@ class Facts(Fact):
     lease: LeaseFact | Unread | None
     probe_s: float
 
+    def interface(self, name: str) -> Interface | None:
+        """The interface called ``name``."""
+        return next((interface for interface in read(self.interfaces) or () if interface.name == name), None)
+
     def interface_of(self, address: str) -> Interface | None:
         """The interface that carries IPv4 ``address``."""
-        return next(
-            (
-                interface
-                for interface in read(self.interfaces) or ()
-                if any(str(own.ip) == address for own in interface.ipv4())
-            ),
-            None,
-        )
+        interfaces = read(self.interfaces) or ()
+        return next((each for each in interfaces if address in {str(ipv4.ip) for ipv4 in each.ipv4()}), None)
+
+    def hca(self, name: str) -> Hca | None:
+        """The HCA called ``name``."""
+        return next((hca for hca in read(self.hcas) or () if hca.name == name), None)
 
     def hca_of(self, interface: str) -> Hca | None:
         """The HCA whose network device is ``interface``."""

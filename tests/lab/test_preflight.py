@@ -48,7 +48,7 @@ ERROR, WARNING = "error", "warning"
 ROWS = [
     # network
     Row("GID missing on one HCA", "gid-missing", {("NET-003", ERROR)}, r"sudo ip addr flush dev \S+ && sudo netplan"),
-    Row("no cable", "cable-out", {("NET-001", ERROR)}, "plug the QSFP cable in"),
+    Row("no cable", "cable-out", {("NET-001", ERROR)}, "connect the QSFP cable"),
     Row("one twin down", "twin-down", {("NET-004", WARNING)}, "sudo ip link set", r"^sudo (ip|netplan)"),
     Row("one twin without address", "no-address", {("NET-015", WARNING)}, r"/etc/netplan", "^sudo netplan", quick=True),
     Row("twins in one subnet", "twin-subnet", {("NET-005", ERROR)}, "/etc/netplan", "^sudo netplan"),

@@ -144,7 +144,7 @@ def test_a_cable_that_is_out_is_told_from_an_address_that_is_missing(found, spar
     down = tuple(one.model_copy(update={"state": "DOWN"}) for one in beta.hcas)
 
     assert "enp1s0f0np0 without address" in found(beta, changes={"interfaces": bare})[0].seen
-    assert "the cable is out" in found(beta, changes={"interfaces": bare, "hcas": down})[0].seen
+    assert "the cable is not connected" in found(beta, changes={"interfaces": bare, "hcas": down})[0].seen
 
 
 def test_the_management_network_serves_where_the_inventory_asks_for_it(found):

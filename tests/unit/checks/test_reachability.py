@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from sparkcluster import checks, topology
-from sparkcluster.checks.attribution import blame
+from sparkcluster.checks.attribution import by_faulty_node
 from sparkcluster.checks.registry import Context
 from sparkcluster.facts.reach import Path, Reach
 
@@ -192,7 +192,7 @@ def test_nothing_is_blamed_twice_nor_forgotten():
     for size in range(1, 14):
         for start in range(0, len(paths), 5):
             chosen = paths[start : start + size]
-            shared = [path for held in blame(chosen, nodes=4).values() for path in held]
+            shared = [path for held in by_faulty_node(chosen, nodes=4).values() for path in held]
             assert sorted(shared, key=str) == sorted(chosen, key=str)
 
 
