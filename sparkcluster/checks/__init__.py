@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from sparkcluster.checks import (  # noqa: F401 - each registers its checks
     access,
     bandwidth,
-    codes,
     disks,
     docker,
     fit,
@@ -19,6 +18,7 @@ from sparkcluster.checks import (  # noqa: F401 - each registers its checks
     memory,
     model,
     network,
+    playbook,
     reachability,
     running,
     twins,

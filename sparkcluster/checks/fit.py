@@ -30,19 +30,22 @@ def fits(context: Context) -> Iterator[Seen]:
 
     Computed as vLLM does it: what it may take, less the weights and what a step needs, has to hold one request of
     max-model-len. Judged on nodes where the model lies, since its config.json says what it needs; on others nothing
-    is said. How it is computed, and how far that was off on real Sparks: docs/fit.md.
+    is said. Where the version of the engine is unknown, and the model fits with some versions, it is a warning. How it
+    is computed, and how far that was off on real Sparks: docs/fit.md.
     """
     for name, facts, planned in _planned(context):
         fit = planned.fit
         if fit.layout.least_bytes <= fit.pool_bytes:
             continue
         memory = read(facts.memory)
+        possible = planned.best.layout.least_bytes <= planned.best.pool_bytes
         yield Seen(
             name,
-            f"{context.spec.playbook.model.label} does not fit {name}",
+            f"{context.spec.playbook.model.label} {'may' if possible else 'does'} not fit {name}",
             f"{fit.problems[0]}; {(memory.total_bytes if memory else 0) / GIB:.1f} GiB in all",
             fit.advice or ("sparkcluster fit PLAYBOOK   says what takes how much",),
             at=AT if AT[1] in context.spec.playbook.args else None,
+            severity="warning" if possible else None,
         )
 
 

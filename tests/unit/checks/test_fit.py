@@ -36,9 +36,10 @@ def memory(gib, free=None):
 def fitted(see):
     """``fitted(weights, playbook, memory=…, names=…)``: (code, severity, node) and seen of what FIT finds."""
 
-    def do(held, args=None, *, gib=121, free=None, names=("alpha",), **playbook):
-        changes = {name: {"weights": held, "memory": memory(gib, free)} for name in names}
-        written = {"args": {"gpu-memory-utilization": 0.85, **(args or {})}, "env": {}, **playbook}
+    def do(held, args=None, *, gib=121, free=None, names=("alpha",), changed=None, **playbook):
+        changes = {name: {"weights": held, "memory": memory(gib, free), **(changed or {})} for name in names}
+        utilization = {} if changed else {"gpu-memory-utilization": 0.85}
+        written = {"args": {**utilization, **(args or {})}, "env": {}, **playbook}
         return [one for one in see(changes, names=names, playbook=written) if one.code.startswith("FIT")]
 
     return do
@@ -100,3 +101,20 @@ def test_an_engine_on_a_cpu_takes_what_it_is_told(fitted):
 def test_a_model_that_is_not_known_is_told_for_information(fitted, config):
     found = fitted(weights(60, config), names=("alpha", "beta"))
     assert [(one.code, one.severity) for one in found] == [("FIT-002", "info")]
+
+
+def test_where_the_engine_s_version_is_unknown_it_is_an_error_only_where_no_version_fits(fitted, spark):
+    """Of 121 GiB, 0.9 is 108.9, the default before 0.20; 0.92 is 111.3."""
+    image = spark().image
+    tight = {"max-model-len": 1024, "max-num-seqs": 1, "max-num-batched-tokens": 1024}
+
+    def severity(gib, version):
+        inside = image.inside.model_copy(update={"vllm_version": version})
+        changed = {"image": image.model_copy(update={"inside": inside})}
+        found = fitted(weights(gib), tight, image="registry.example/engine:7", changed=changed)
+        return [(one.code, one.severity) for one in found]
+
+    assert severity(108, "0.19.0") == [("FIT-001", "error")]
+    assert severity(108, "0.20.0") == []
+    assert severity(108, None) == [("FIT-001", "warning")]
+    assert severity(120, None) == [("FIT-001", "error")]

@@ -64,7 +64,7 @@ def omni(served: Served) -> Iterator[Seen]:
         yield served.say("warning", ("image",), summary, remedy)
 
 
-@rule("SM121-024", "The image is pinned", severity="info", source=f"{sources.VLLM_BLOG}; {sources.GUIDE}")
+@rule("IMG-010", "The image is pinned", severity="info", source=f"{sources.VLLM_BLOG}; {sources.GUIDE}")
 def moving(served: Served) -> Iterator[Seen]:
     """A tag that moves brings another vLLM tomorrow; nightlies have broken clusters that worked.
 

@@ -16,10 +16,6 @@ _ASSIGNED = re.compile(r"\b(" + "|".join(sorted(PER_NODE)) + r")=")
 _OPEN_RAY = re.compile(r"--dashboard-host[= ]+(0\.0\.0\.0|::)")
 _RAY = re.compile(r"\bray\s+start\b")
 
-POWERS = frozenset(
-    {"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "SYS_BOOT", "SYS_TIME", "MAC_ADMIN", "DAC_READ_SEARCH", "BPF"}
-)
-
 # What the plan sets on every rank, and what happens to those who set it otherwise.
 PLANNED = {
     "RAY_memory_monitor_refresh_ms": ("0", "Ray kills ranks that merely fill the one memory"),
@@ -109,19 +105,7 @@ def open_ray(served: Served) -> Iterator[Seen]:
             yield served.say("warning", at, "Ray is started a second time", "take the line out, sparkcluster starts it")
 
 
-@rule("SM121-131", "A container has no power over its node", severity="error", source="capabilities(7)")
-def powers(served: Served) -> Iterator[Seen]:
-    """Some capabilities give a container the node itself, or its network: what `--privileged` does in one word.
-
-    No rank needs one. SYS_NICE, IPC_LOCK and SYS_PTRACE are harmless beside them.
-    """
-    for index, capability in enumerate(served.playbook.container.cap_add):
-        if capability in POWERS:
-            summary = f"{capability} gives the container power over the node"
-            yield served.say("error", ("container", "cap_add", index), summary, f"take {capability} out of cap_add")
-
-
-@rule("SM121-128", "The repository's own code is pinned", severity="info", source="docs.vllm.ai, Security")
+@rule("MDL-004", "The repository's own code is pinned", severity="info", source="docs.vllm.ai, Security")
 def remote_code(served: Served) -> Iterator[Seen]:
     """`--trust-remote-code` runs Python from the model's repository; of a branch, whatever stands there tomorrow."""
     model = served.playbook.model
@@ -132,7 +116,7 @@ def remote_code(served: Served) -> Iterator[Seen]:
         yield served.say("info", at, summary, "write model.revision: COMMIT once it serves")
 
 
-@rule("SM121-129", "Requests read no files of the container", source="docs.vllm.ai, Multimodal Inputs")
+@rule("SPEC-008", "Requests read no files of the container", source="docs.vllm.ai, Multimodal Inputs")
 def local_media(served: Served) -> Iterator[Seen]:
     """`--allowed-local-media-path /` lets requests read any file that the container sees, secrets with them."""
     if served.text("allowed-local-media-path") == "/":

@@ -57,14 +57,14 @@ def test_rule(cluster, spark, case):
 
 
 def test_every_rule_has_a_case_and_a_near_miss():
-    coded = {code for code in CATALOGUE if code.startswith("SM121-")}
+    coded = {code for code in CATALOGUE if code.startswith("SM121-")} | {"IMG-010", "MDL-004", "SPEC-008", "SPEC-009"}
     assert coded == {case["code"] for case in CASES}
     assert all(any("softer" not in near for near in case["misses"]) for case in CASES)
 
 
 def test_every_rule_cites_its_source_and_says_its_reason():
     for code, one in CATALOGUE.items():
-        if code.startswith("SM121-"):
+        if code.startswith("SM121-") or code in {"IMG-010", "MDL-004", "SPEC-008", "SPEC-009"}:
             assert one.stage == "written"
             assert len(one.source) > 5, code
             assert len(one.why) > 40, code
