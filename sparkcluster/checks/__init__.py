@@ -24,8 +24,7 @@ from sparkcluster.checks import (  # noqa: F401 - each registers its checks
     twins,
     versions,
 )
-from sparkcluster.checks.registry import CATALOGUE, Check, Context, Stage, run
-from sparkcluster.engines.vllm import rules  # noqa: F401 - likewise
+from sparkcluster.checks.registry import CATALOGUE, Check, Context, Stage, load, run
 from sparkcluster.facts.model import Facts
 from sparkcluster.findings import Finding
 from sparkcluster.spec import Spec
@@ -52,7 +51,9 @@ def run_checks(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> li
 
 def run_stage(context: Context, stages: Collection[Stage]) -> list[Finding]:
     """Findings of the checks of ``stages``, the gravest first."""
-    return run(context, (one for one in CATALOGUE.values() if one.stage in stages))
+    name = context.spec.playbook.engine
+    load(name)
+    return run(context, (one for one in CATALOGUE.values() if one.stage in stages and one.engine in {None, name}))
 
 
 def check_written(spec: Spec) -> list[Finding]:

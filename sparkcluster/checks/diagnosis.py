@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Context
 from sparkcluster.engines.signature import Cause, plain
-from sparkcluster.engines.vllm.signatures import MEMORY_HINT, SIGNATURES
 from sparkcluster.facts.model import Unread
 from sparkcluster.facts.running import Counters, GpuSample, Look, RankSeen, Reply, Running
 from sparkcluster.node.shared import LABEL_GROUP, LABEL_NODE, LABEL_RELEASE
@@ -112,18 +111,18 @@ def causes(context: Context) -> list[Found]:
         if group not in lost and not broken(of(context).replies.get(group)):
             continue
         for name, rank in ranks:
-            cause = _cause(rank)
+            cause = _cause(context, rank)
             if cause is not None and not cause.consequence:
                 node = teller(context, name, cause.line)
                 found.setdefault((cause.code, node, group), Found(node, rank, cause))
     return list(found.values())
 
 
-def _cause(rank: RankSeen) -> Cause | None:
+def _cause(context: Context, rank: RankSeen) -> Cause | None:
     if rank.oom_killed:
-        return Cause("the kernel killed it because memory ran out", MEMORY_HINT, "OOMKilled", "RUN-014")
+        return Cause("the kernel killed it because memory ran out", context.engine.memory_hint, "OOMKilled", "RUN-014")
     lines = plain(rank.lines[-LINES:])
-    return next((cause for one in SIGNATURES if (cause := one.match(lines)) is not None), None)
+    return next((cause for one in context.engine.signatures if (cause := one.match(lines)) is not None), None)
 
 
 def last_match(context: Context, pattern: str) -> dict[str, tuple[re.Match[str], str]]:
@@ -167,9 +166,10 @@ def hangs(context: Context, reply: Reply) -> str | None:
     return f"{figures}; a request of doctor's own had no {'end' if reply.ttft_s else 'token'} in {reply.limit_s:.0f} s"
 
 
-def ready(rank: RankSeen) -> bool:
+def ready(context: Context, rank: RankSeen) -> bool:
     """Whether the log says that the API has started."""
-    return any("Application startup complete" in line for line in rank.lines)
+    text = context.engine.ready
+    return text is not None and any(text in line for line in rank.lines)
 
 
 def group_nodes(context: Context, group: str) -> list[str]:
@@ -187,5 +187,5 @@ def unplaced(context: Context, group: str) -> str | None:
     for _, rank in groups(context).get(group, []):
         for line in reversed(plain(rank.lines[-40:])):
             if re.search(r"Waiting for creating a placement group|Cannot provide a placement group", line):
-                return None if ready(rank) else clipped(line.strip())
+                return None if ready(context, rank) else clipped(line.strip())
     return None

@@ -10,7 +10,6 @@ from difflib import get_close_matches
 from sparkcluster.checks.compare import odd_ones
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.checks.wording import listed
-from sparkcluster.engines.vllm import flags as vllm_flags
 from sparkcluster.facts.engine import builds, engine_of, has_token
 from sparkcluster.facts.model import EngineFacts, Image, Unread
 from sparkcluster.topology import parallel
@@ -85,18 +84,19 @@ def foreign(context: Context, name: str, image: Image) -> bool:
     remedy="image in the playbook; with runtime process, runtime.python in the inventory",
 )
 def engine(context: Context) -> Iterator[Seen]:
-    """No rank can be made of an image without vLLM, or without a Python that runs.
+    """No rank can be made of an image without the engine, or without a Python that runs.
 
     An image for another processor runs nothing at all: that is IMG-002. One that could not be asked in time is
     IMG-009.
     """
+    title = context.engine.title
     if not context.docker:
         for name, facts in context.facts.items():
             if facts.engine is None or isinstance(facts.engine, Unread) or not facts.engine.vllm_version:
-                seen = facts.engine.unread if isinstance(facts.engine, Unread) else "no vLLM beside it"
+                seen = facts.engine.unread if isinstance(facts.engine, Unread) else f"no {title} beside it"
                 yield Seen(
                     name,
-                    f"the Python of runtime process on {name} has no vLLM",
+                    f"the Python of runtime process on {name} has no {title}",
                     seen,
                     ("set runtime.python in the inventory to a Python that has it",),
                 )
@@ -109,10 +109,10 @@ def engine(context: Context) -> Iterator[Seen]:
                 continue
             summary, seen = f"the image {image.reference} on {name} runs no Python", image.inside.unread
         elif image.inside is not None and not image.inside.vllm_version:
-            summary, seen = f"the image {image.reference} on {name} holds no vLLM", image.inside.python
+            summary, seen = f"the image {image.reference} on {name} has no {title}", image.inside.python
         else:
             continue
-        yield Seen(name, summary, seen, ("set image in the playbook to one with vLLM",))
+        yield Seen(name, summary, seen, (f"set image in the playbook to one with {title}",))
 
 
 @check(
@@ -147,7 +147,7 @@ def token(context: Context) -> Iterator[Seen]:
     remedy="the same packages beside runtime.python of every node",
 )
 def versions(context: Context) -> Iterator[Seen]:
-    """Ray refuses its members with `Version mismatch`, and ranks of unlike vLLM wait for one another for ever.
+    """Ray refuses its members with `Version mismatch`, and ranks of unlike engines wait for one another for ever.
 
     Told of engines that lie on the nodes themselves (runtime `process`): one image holds the same everywhere, and
     that it is one is IMG-001. An unlike torch or NCCL alone is a warning.
@@ -158,11 +158,11 @@ def versions(context: Context) -> Iterator[Seen]:
         engines = {name: one for name in group.names if (one := engine_of(context.facts[name])) is not None}
         unlike: dict[str, list[str]] = {}
         grave: set[str] = set()
-        for what, values in _packages(engines).items():
+        for what, values in _packages(engines, context.engine.title).items():
             for odd in odd_ones(values):
                 others = f"{odd.wanted} on {listed(odd.others)}"
                 unlike.setdefault(odd.node, []).append(f"{what} {odd.value}, {others}")
-                if what in {"vLLM", "Ray", "Python"}:
+                if what in {context.engine.title, "Ray", "Python"}:
                     grave.add(odd.node)
         for name, seen in unlike.items():
             yield Seen(
@@ -210,7 +210,7 @@ def ray(context: Context) -> Iterator[Seen]:
                     name,
                     f"the image on {name} has no Ray: up brings one that fits"
                     if insists
-                    else f"the image on {name} has no Ray: up brings one, or takes vLLM's own multi-node backend",
+                    else f"the image on {name} has no Ray: up brings one, or uses the engine's own multi-node backend",
                     f"Python {found.python_version}, {found.platform}",
                     ("sparkcluster stage INVENTORY image   brings it now", "or set executor: native in the playbook"),
                     severity="info",
@@ -226,14 +226,14 @@ def ray(context: Context) -> Iterator[Seen]:
 def flags(context: Context) -> Iterator[Seen]:
     """The engine ends with `unrecognized arguments` as soon as it reads its command line.
 
-    The image itself is asked which flags its `vllm serve` takes, once, and the answer is kept under the image's ID.
+    The image itself is asked which flags its engine takes, once, and the answer is kept under the image's ID.
     """
     playbook = context.spec.playbook
     if playbook.command is not None:
         return
     for nodes, known in _asked(context, "flags"):
         for written, value in playbook.args.items():
-            # vLLM takes a part of a JSON flag behind a dot, as --compilation-config.mode.
+            # A part of a JSON flag stands behind a dot, as --compilation-config.mode.
             name = written.replace("_", "-").partition(".")[0]
             if value is None or {name, f"no-{name}"} & known or name.removeprefix("no-") in known:
                 continue
@@ -243,7 +243,7 @@ def flags(context: Context) -> Iterator[Seen]:
                 nodes,
                 f"the image knows no flag --{name}",
                 f"args.{written} of playbook {playbook.name}",
-                (vllm_flags.GONE.get(name, f"{other} in args of the playbook"),),
+                (context.engine.gone_argument(name) or f"{other} in args of the playbook",),
                 ("args", written),
             )
 
@@ -288,7 +288,7 @@ def parsers(context: Context) -> Iterator[Seen]:
     remedy="sparkcluster stage INVENTORY image",
 )
 def asked(context: Context) -> Iterator[Seen]:
-    """Whether it holds vLLM and Ray, and knows flags and parsers of the playbook, shows when it is staged.
+    """Whether it holds the engine and Ray, and knows flags and parsers of the playbook, shows when it is staged.
 
     Nothing is pulled to find out. `up` brings the image, asks it, and stops where it does not fit. A warning where
     it was asked and did not answer in time: its Docker engine or its disk is very slow.
@@ -333,10 +333,10 @@ def _images(context: Context) -> Iterator[tuple[str, Image]]:
                 yield name, facts.image
 
 
-def _packages(engines: Mapping[str, EngineFacts]) -> dict[str, dict[str, str | None]]:
+def _packages(engines: Mapping[str, EngineFacts], title: str) -> dict[str, dict[str, str | None]]:
     """Versions by package and node; of Python what its packages are built for."""
     return {
-        "vLLM": {name: one.vllm_version for name, one in engines.items()},
+        title: {name: one.vllm_version for name, one in engines.items()},
         "Ray": {name: one.ray_version for name, one in engines.items()},
         "Python": {name: ".".join(re.findall(r"\d+", one.python_version)[:2]) for name, one in engines.items()},
         "torch": {name: one.torch_version for name, one in engines.items()},

@@ -33,7 +33,7 @@ def ranks(context: Context) -> Iterator[Seen]:
     for group, ended in _by_group(context).items():
         # Nobody but a person or the kernel does either: whatever else ended then ended because of it.
         taken = [one for one in ended if one[1].exit_code in KILLED or one[1].state == "gone"]
-        if not taken and (group in told or _false_success(ended)):
+        if not taken and (group in told or _false_success(context, ended)):
             continue
         for name, rank in taken or ended[:1]:
             others = [f"{other}: {one.state}" for other, one in groups(context).get(group, []) if other != name]
@@ -170,7 +170,7 @@ def same(context: Context) -> Iterator[Seen]:
     "RUN-021",
     "No rank ended for a reason that its log names",
     stage="running",
-    source="every signature names its thread in sparkcluster/engines/vllm/signatures.py",
+    source="every signature names its thread in sparkcluster/engines",
     remedy="the finding says it for each",
 )
 def explained(context: Context) -> Iterator[Seen]:
@@ -191,21 +191,23 @@ def explained(context: Context) -> Iterator[Seen]:
     remedy="`sparkcluster down` and `up`; judge by an answer, never by an exit code",
 )
 def false_success(context: Context) -> Iterator[Seen]:
-    """The API server of vLLM exits with 0 after its engine died, so whatever restarts on failure does nothing."""
+    """An API server may exit with 0 after its engine died, so whatever restarts on failure does nothing."""
     told = {found.rank.group for found in causes(context)}
     for group, ended in _by_group(context).items():
         if group in told or any(rank.exit_code in KILLED or rank.state == "gone" for _, rank in ended):
             continue
-        for name, line in _false_success(ended).items():
+        for name, line in _false_success(context, ended).items():
             remedy = (f"{LOGS} {name}", f"{DOWN}, then {UP}")
             summary = f"the engine of {group} on {name} died and its server exited with 0"
             yield Seen(name, summary, clipped(line), remedy)
 
 
-def _false_success(ended: list[tuple[str, RankSeen]]) -> dict[str, str]:
+def _false_success(context: Context, ended: list[tuple[str, RankSeen]]) -> dict[str, str]:
     """Nodes whose rank ended with 0 after its engine died, with the line that tells of it."""
-    pattern = re.compile(r"EngineDeadError|EngineCore encountered (?:an issue|a fatal error)|died unexpectedly")
-    found = {}
+    found: dict[str, str] = {}
+    if context.engine.dead is None:
+        return found
+    pattern = re.compile(context.engine.dead)
     for name, rank in ended:
         line = next((line for line in reversed(plain(rank.lines)) if pattern.search(line)), None)
         if rank.exit_code == 0 and line:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from sparkcluster.checks.docker import runs_ours
 from sparkcluster.checks.registry import Context, Seen, check
-from sparkcluster.engines.vllm.arguments import claimed
 from sparkcluster.facts.model import Facts, Memory, read
 
 GIB = 2**30
@@ -132,7 +131,7 @@ def _claims(context: Context) -> Iterator[tuple[str, Facts, Memory, int]]:
     for name, facts in context.facts.items():
         have = read(facts.memory)
         if have is not None and not runs_ours(context, facts):
-            yield name, facts, have, int(have.total_bytes * claimed(context.spec.playbook, (facts,)))
+            yield name, facts, have, int(have.total_bytes * context.engine.memory_share(context.spec.playbook, facts))
 
 
 def _room(facts: Facts, have: Memory) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from typing import Any
 
-from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, UNREAD, Stage
+from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, UNREAD, Stage, load
 from sparkcluster.findings import Severity
 
 STAGES: dict[Stage, str] = {
@@ -174,6 +174,7 @@ ASKING = (
 def pages() -> dict[str, Page]:
     """Every page by its code, in the order of subjects and numbers."""
     found = {page.code: page for page in ASKING}
+    load()
     for one in CATALOGUE.values():
         found[one.code] = Page(
             one.code,

@@ -18,10 +18,14 @@ and says which nodes it is about at all:
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
+from sparkcluster import engines
+from sparkcluster.engines.base import Engine
 from sparkcluster.facts.hashes import Hashes
 from sparkcluster.facts.measured import Measured
 from sparkcluster.facts.model import Facts, Unread
@@ -52,6 +56,11 @@ class Context:
     measured: Measured | None = None
     running: Running | None = None
     hashes: Hashes | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """What the playbook is served by."""
+        return engines.engine(self.spec.playbook.engine)
 
     @property
     def docker(self) -> bool:
@@ -121,6 +130,12 @@ class Check:
             return any(group.size > 1 for group in context.topology.groups if node in group.names)
         return True
 
+    @property
+    def engine(self) -> str | None:
+        """The engine whose playbooks it is about; None for all."""
+        found = re.match(rf"{engines.__name__}\.(\w+)\.", self.body.__module__)
+        return found[1] if found else None
+
     def run(self, context: Context) -> list[Finding]:
         """Findings of this check; one that crashes is a finding that blames the check."""
         if self.scope == "container" and not context.docker:
@@ -183,6 +198,13 @@ def check(
         return body
 
     return register
+
+
+def load(*names: str) -> None:
+    """Register the checks of engines, by default of all; the others register themselves when they are imported."""
+    for name in names or engines.names():
+        for module in engines.engine(name).checks:
+            importlib.import_module(module)
 
 
 def run(context: Context, checks: Iterable[Check]) -> list[Finding]:

@@ -24,7 +24,6 @@ from sparkcluster.checks.diagnosis import (
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.endpoint.judge import garbage
 from sparkcluster.engines.signature import plain
-from sparkcluster.engines.vllm.signatures import STALLED
 from sparkcluster.facts.model import Unread
 from sparkcluster.facts.running import RankSeen, Reply
 
@@ -33,8 +32,6 @@ __all__ = ["members", "symptoms"]
 UP = "sparkcluster up INVENTORY"
 DOWN = "sparkcluster down INVENTORY"
 LOGS = "sparkcluster logs INVENTORY"
-# Checkpoints whose experts may hold four bits, which is what goes wrong in kernels; None is one that nobody told of.
-FOUR_BITS = (None, "modelopt", "compressed-tensors", "mxfp4")
 # What a spinning collective draws on a GB10: it waits at full utilisation (MiaAI-Lab/DeepSeek-v4-Flash-DSpark#10).
 SPIN_PERCENT, SPIN_LEAST_W, SPIN_MOST_W = 90.0, 20.0, 30.0
 
@@ -77,7 +74,7 @@ def answers(context: Context) -> Iterator[Seen]:
     or a tool call). Where another check says why, this one is silent.
     """
     for group, reply in _unexplained(context):
-        starting = not any(ready(rank) for _, rank in groups(context)[group])
+        starting = not any(ready(context, rank) for _, rank in groups(context)[group])
         lease = of(context).lease
         if reply.problem == "refused" and starting and lease is not None:
             summary = f"{group} does not answer yet: {lease.describe(context.spec.inventory.cluster)}"
@@ -98,7 +95,7 @@ def _unexplained(context: Context) -> Iterator[tuple[str, Reply]]:
             continue
         if reply.problem == "engine-dead" or hangs(context, reply) or _busy(context, reply) or _partial(reply):
             continue
-        if any(_stalled(rank) for _, rank in groups(context)[group]) or unplaced(context, group):
+        if any(_stalled(context, rank) for _, rank in groups(context)[group]) or unplaced(context, group):
             continue
         yield group, reply
 
@@ -163,21 +160,18 @@ def _drawn(context: Context, node: str) -> str:
 )
 def language(context: Context) -> Iterator[Seen]:
     """Kernels that are wrong for sm_121 answer `!!!!!` with status 200, and only who reads the answer can tell."""
-    backends = symptoms.experts(context)
     for group, reply in of(context).replies.items():
         if reply.problem and not reply.text:
             continue
         wrong = garbage(reply.text)
         if wrong is None and (reply.ttft_s is not None or reply.problem):
             continue
-        remedy = ["set moe-backend: marlin under args in the playbook, then sparkcluster down INVENTORY and up again"]
-        named = next((line for node, line in backends.items() if node in group_nodes(context, group)), "")
-        if not wrong:
-            remedy = [LOGS, f"{DOWN}, then {UP}"]
-        elif context.spec.playbook.model.checkpoint not in FOUR_BITS or (
-            named and "MARLIN" in named.upper().partition("MOE BACKEND")[0]
-        ):
-            remedy = ["sparkcluster stage INVENTORY weights --verify", f"{DOWN}, then {UP} --clear-caches"]
+        remedy = [LOGS, f"{DOWN}, then {UP}"]
+        if wrong:
+            lines = [line for _, rank in groups(context).get(group, []) for line in plain(rank.lines)]
+            first = context.engine.garbage_remedy(context.spec.playbook, lines)
+            verify = ["sparkcluster stage INVENTORY weights --verify", f"{DOWN}, then {UP} --clear-caches"]
+            remedy = [first] if first else verify
         summary = f"{group} answers, and its answer is no language" if wrong else f"{group} answers nothing"
         tokens = f"{reply.tokens} tokens without text" if reply.tokens else "no text"
         yield Seen(reply.head, summary, wrong or tokens, tuple(remedy))
@@ -200,7 +194,8 @@ def engine(context: Context) -> Iterator[Seen]:
         look = dict(of(context).seen()).get(reply.head)
         health = f"/health says {look.health}" if look and isinstance(look.health, int) else "/health says nothing"
         lines = [line for _, rank in groups(context).get(group, []) for line in plain(rank.lines)]
-        log = next((line.strip() for line in reversed(lines) if "EngineDeadError" in line), "")
+        pattern = context.engine.dead
+        log = next((line.strip() for line in reversed(lines) if pattern and re.search(pattern, line)), "")
         seen = clipped("; ".join(part for part in (reply.message, health, log) if part))
         remedy = (LOGS, f"{DOWN}, then {UP}")
         yield Seen(reply.head, f"the engine of {group} is dead behind its API", seen, remedy)
@@ -223,7 +218,7 @@ def stalled(context: Context) -> Iterator[Seen]:
         if reply is not None and not broken(reply):
             continue
         for name, rank in found:
-            line = _stalled(rank)
+            line = _stalled(context, rank)
             if line:
                 remedy = (DOWN, f"{UP} --clear-caches")
                 summary = f"the ranks of {group} wait for each other while they compile"
@@ -231,12 +226,15 @@ def stalled(context: Context) -> Iterator[Seen]:
                 break
 
 
-def _stalled(rank: RankSeen) -> str | None:
+def _stalled(context: Context, rank: RankSeen) -> str | None:
+    if context.engine.stalled is None:
+        return None
+    pattern = re.compile(context.engine.stalled)
     lines = [line for line in plain(rank.lines) if line.strip()]
-    last = [line for line in lines[-3:] if re.search(STALLED.pattern, line)]
-    before = " ".join(line for line in lines[-60:] if not re.search(STALLED.pattern, line))
+    last = [line for line in lines[-3:] if pattern.search(line)]
+    before = " ".join(line for line in lines[-60:] if not pattern.search(line))
     compiling = re.search(r"(?i)autotun|torch[._]compile|inductor|cuda ?graph|compil(?:ing|ation)", before)
-    return last[-1].strip() if last and compiling and rank.running and not ready(rank) else None
+    return last[-1].strip() if last and compiling and rank.running and not ready(context, rank) else None
 
 
 @check(

@@ -10,12 +10,11 @@ from sparkcluster.checks.diagnosis import (
     clipped,
     cluster_sick,
     gpus,
-    groups,
     last_match,
     of,
 )
 from sparkcluster.checks.registry import Context, Seen, check
-from sparkcluster.engines.vllm.signatures import EAGER, EXPERTS, MEMORY_HINT, SCALES, TCP
+from sparkcluster.engines.common_signatures import TCP
 from sparkcluster.facts.model import read
 
 UP = "sparkcluster up INVENTORY"
@@ -127,63 +126,6 @@ def gid(context: Context) -> Iterator[Seen]:
 
 
 @check(
-    "RUN-011",
-    "The experts run on the kernel that was asked for",
-    stage="running",
-    source="vllm-project/vllm#31085",
-    remedy="an image whose vLLM knows --moe-backend (0.19 and newer)",
-)
-def expert_kernel(context: Context) -> Iterator[Seen]:
-    """On sm_121 only Marlin computes FP4 experts rightly; vLLM may choose another one in silence.
-
-    Judged only where the release that runs asks for `moe-backend: marlin`.
-    """
-    asking = {name for name, rank in of(context).ranks() if _asked(rank.launcher.get("engine") or []) == "marlin"}
-    groups_asking = {rank.group for name, rank in of(context).ranks() if name in asking}
-    for name, line in experts(context).items():
-        match = re.search(EXPERTS, line)
-        mine = {rank.group for node, rank in of(context).ranks() if node == name}
-        if match and mine & groups_asking and "MARLIN" not in match["name"].upper():
-            yield Seen(
-                name,
-                f"the experts on {name} run on {match['name']}, and the playbook asks for Marlin",
-                clipped(line),
-                ("take an image whose vLLM knows --moe-backend (0.19 or newer)", AGAIN),
-            )
-
-
-def experts(context: Context) -> dict[str, str]:
-    """By node, the line in which vLLM names the kernel of the experts."""
-    return {name: line for name, (_, line) in last_match(context, EXPERTS).items()}
-
-
-def _asked(engine: list[str]) -> str | None:
-    for at, word in enumerate(engine):
-        flag, equals, value = word.partition("=")
-        if flag == "--moe-backend":
-            return (value if equals else engine[at + 1] if at + 1 < len(engine) else "").lower()
-    return None
-
-
-@check(
-    "RUN-012",
-    "Scales of quantised weights are numbers",
-    stage="running",
-    source="vllm-project/vllm#45212",
-    remedy="a checkpoint that was calibrated in full, or `moe-backend: marlin`",
-)
-def scales(context: Context) -> Iterator[Seen]:
-    """An expert whose scale is not a number turns every token that reaches it into garbage: some prompts, not all."""
-    for number, signature in enumerate(SCALES):
-        for name, (_, line) in last_match(context, signature.pattern).items():
-            summary = f"{signature.summary}, on {name}"
-            yield Seen(
-                name, summary, clipped(line), (signature.hint or AGAIN,), severity="warning" if number else "error"
-            )
-            break
-
-
-@check(
     "RUN-013",
     "Every rank keeps its GPU",
     stage="running",
@@ -237,7 +179,7 @@ def memory(context: Context) -> Iterator[Seen]:
     for name, facts in context.facts.items():
         have = read(facts.memory)
         short = have is not None and have.available_bytes + have.swap_free_bytes < MEMORY_FLOOR_BYTES
-        remedy = (MEMORY_HINT, AGAIN)
+        remedy = (context.engine.memory_hint, AGAIN)
         for pattern, what in (
             (OOM, "the kernel of {} killed for memory"),
             (NO_NVRM_MEMORY, "the driver of {} ran out"),
@@ -257,7 +199,7 @@ def memory(context: Context) -> Iterator[Seen]:
                 name,
                 f"{name} swaps",
                 seen,
-                (MEMORY_HINT, "sudo swapoff -a on a node that only serves"),
+                (context.engine.memory_hint, "sudo swapoff -a on a node that only serves"),
                 severity="warning",
             )
     yield from _explained(context, "RUN-014")
@@ -298,27 +240,3 @@ def power(context: Context) -> Iterator[Seen]:
             seen = f"{last.utilization_percent:.0f} % at {last.power_w:.1f} W and {last.sm_clock_mhz:.0f} MHz"
             remedy = (DOWN, f"shut {name} down, pull its power plug for a minute, start it", UP)
             yield Seen(name, f"the power delivery of {name} is wedged", seen, remedy)
-
-
-@check(
-    "RUN-018",
-    "CUDA graphs are on",
-    stage="running",
-    severity="warning",
-    source="vllm-project/vllm#34523",
-    remedy="remove enforce-eager in the playbook",
-)
-def eager(context: Context) -> Iterator[Seen]:
-    """With --enforce-eager a Spark gave 26 tokens a second in place of 59.
-
-    A note where the playbook itself asks for it, which lint tells of; vLLM also falls back to it without being asked.
-    """
-    found = last_match(context, EAGER.pattern)
-    for ranks in groups(context).values():
-        name = next((name for name, _ in ranks if name in found), None)
-        if name is None:
-            continue
-        asked = any("--enforce-eager" in (rank.launcher.get("engine") or ()) for _, rank in ranks)
-        summary = f"the engine on {name} runs without CUDA graphs" + (", as the playbook asks" if asked else "")
-        remedy = (EAGER.hint or "", AGAIN)
-        yield Seen(name, summary, clipped(found[name][1]), remedy, severity="info" if asked else "warning")

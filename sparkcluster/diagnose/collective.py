@@ -9,12 +9,13 @@ import json
 import re
 from collections.abc import Mapping
 
-from sparkcluster.engines.vllm.versions import family
+from sparkcluster import engines
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts, Image
 from sparkcluster.node.shared import LABEL_MEASURE
 from sparkcluster.plan import docker, environment
 from sparkcluster.plan.build import NAME_LIMIT
+from sparkcluster.plan.image import keeps_entrypoint
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Group, Member, Topology
 
@@ -78,7 +79,9 @@ def command(spec: Spec, facts: Facts, group: Group, member: Member, *, size_byte
     if not isinstance(image, Image):
         raise TypeError(f"{member.name} has no image")
     playbook, engine = spec.playbook, engine_of(facts)
-    env = environment.build(playbook, group, member, hf_home=docker.HF_HOME, baked=image.env_names)
+    env = environment.build(
+        playbook, group, member, engines.engine(playbook.engine), hf_home=docker.HF_HOME, baked=image.env_names
+    )
     request = {
         "rank": member.rank,
         "world": len(group.members),
@@ -91,7 +94,7 @@ def command(spec: Spec, facts: Facts, group: Group, member: Member, *, size_byte
     argv = docker.run(
         name=name(spec.inventory.cluster, member.name),
         image=image.id,
-        family=family(image),
+        keeps_entrypoint=keeps_entrypoint(image),
         python=engine.python if engine is not None else "python3",
         env={**env, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"},
         env_file=None,

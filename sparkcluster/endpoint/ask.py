@@ -36,6 +36,7 @@ def request(endpoint: Endpoint, verify: Verify, *, limit_s: float, max_tokens: i
         "stream": True,
         "timeout_s": limit_s,
         "key_file": endpoint.key_file,
+        "key_name": endpoint.key_name,
     }
 
 

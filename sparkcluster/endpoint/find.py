@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-API_KEY = "VLLM_API_KEY"
+from sparkcluster import engines
+from sparkcluster.engines.base import Engine
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class Endpoint:
         url: ends in ``/v1``.
         model: name that requests carry.
         key_file: file on the head that holds the API key; None without a key.
+        key_name: name that the key has there.
     """
 
     group: str
@@ -25,43 +27,60 @@ class Endpoint:
     url: str
     model: str
     key_file: str | None
+    key_name: str | None = None
 
 
-def endpoints(plan: Mapping[str, Any]) -> dict[str, Endpoint]:
-    """The endpoint of every group of a plan document, as ``plan.as_json()`` or a record has it; by group."""
+def endpoints(plan: Mapping[str, Any], engine: str) -> dict[str, Endpoint]:
+    """The endpoint of every group of a plan document, as ``plan.as_json()`` or a record has it; by group.
+
+    Args:
+        plan: the document.
+        engine: name of the engine that it starts.
+    """
+    serving = engines.engine(engine)
     found = {}
     for name, node in plan["nodes"].items():
         if node.get("role") == "head":
             rank = node["containers"][0]
-            keyed = API_KEY in node.get("secrets", ())
+            keyed = serving.api_key in node.get("secrets", ())
             found[node["group"]] = Endpoint(
                 group=node["group"],
                 head=name,
-                url=_url(rank["launcher"]),
+                url=_url(rank["launcher"], serving),
                 model=plan["model"],
                 key_file=rank.get("env_file") if keyed else None,
+                key_name=serving.api_key if keyed else None,
             )
     return found
 
 
-def of_launcher(launcher: Mapping[str, Any], *, group: str, head: str, model: str, key_file: str | None) -> Endpoint:
+def of_launcher(
+    launcher: Mapping[str, Any], engine: str, *, group: str, head: str, model: str, key_file: str | None
+) -> Endpoint:
     """The endpoint of a group without a record, from the launcher document of its head.
 
     Args:
         launcher: the document.
+        engine: name of the engine that it starts.
         group: its name.
         head: the node that has it.
         model: its name where the command line does not say it.
         key_file: file on the head that holds the API key.
     """
-    served = _flag(launcher, "--served-model-name", model)
-    return Endpoint(group, head, _url(launcher), served, key_file)
+    serving = engines.engine(engine)
+    served = _flag(launcher, serving.api_flags["model"], model)
+    return Endpoint(group, head, _url(launcher, serving), served, key_file, serving.api_key if key_file else None)
 
 
-def _url(launcher: Mapping[str, Any]) -> str:
-    host = _flag(launcher, "--host", "127.0.0.1")
+def recorded_endpoints(recorded: Mapping[str, Any]) -> dict[str, Endpoint]:
+    """The endpoint of every group of a recorded release; by group."""
+    return endpoints(recorded["plan"], recorded.get("playbook", {}).get("engine", engines.DEFAULT))
+
+
+def _url(launcher: Mapping[str, Any], engine: Engine) -> str:
+    host = _flag(launcher, engine.api_flags["host"], "127.0.0.1")
     local = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared, not bound
-    return f"http://{local}:{_flag(launcher, '--port', '8000')}/v1"
+    return f"http://{local}:{_flag(launcher, engine.api_flags['port'], '8000')}/v1"
 
 
 def _flag(launcher: Mapping[str, Any], name: str, default: str) -> str:

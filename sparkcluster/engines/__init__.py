@@ -1,1 +1,31 @@
-"""Inference engines, one directory each: all that is known of an engine stands in its directory."""
+"""Inference engines: one directory each, which holds all that is known of the engine."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sparkcluster.engines.base import Engine
+
+DEFAULT = "vllm"
+
+
+def names() -> list[str]:
+    """Names of all engines: those of the directories here."""
+    return sorted(found.name for found in pkgutil.iter_modules(__path__) if found.ispkg)
+
+
+@functools.cache
+def engine(name: str) -> Engine:
+    """The engine of that name; its directory is imported by the first call.
+
+    Raises:
+        KeyError: no directory has that name.
+    """
+    if name not in names():
+        raise KeyError(name)
+    found: Engine = importlib.import_module(f"{__name__}.{name}").ENGINE
+    return found

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkcluster.endpoint.ask import Show
 from sparkcluster.endpoint.ask import ask as ask_endpoint
-from sparkcluster.endpoint.find import endpoints
+from sparkcluster.endpoint.find import recorded_endpoints
 from sparkcluster.errors import NotServing, UsageError
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
@@ -57,7 +57,7 @@ def ask(
         for error in collected.errors.values():
             raise error
         raise NotServing(f"{spec.inventory.cluster} is down", hint=f"sparkcluster up {spec.inventory_path}")
-    found = endpoints(known.record["plan"])
+    found = recorded_endpoints(known.record)
     name = group or next(iter(found))
     if name not in found:
         raise UsageError(f"there is no group {name}", hint=f"its groups: {', '.join(found)}")

@@ -11,7 +11,7 @@ from typing import Any
 from sparkcluster.checks import CATALOGUE, Context, run_stage
 from sparkcluster.checks.registry import UNPLANNED, Stage
 from sparkcluster.endpoint.ask import ask
-from sparkcluster.endpoint.find import Endpoint, endpoints, of_launcher
+from sparkcluster.endpoint.find import Endpoint, of_launcher, recorded_endpoints
 from sparkcluster.errors import CommandFailed, SparkclusterError
 from sparkcluster.facts.model import Facts, Unread
 from sparkcluster.facts.running import Look, Reply, Running
@@ -199,7 +199,7 @@ Question = tuple[Endpoint, Verify]
 def _recorded(recorded: dict[str, Any]) -> dict[str, Question]:
     """What to ask of every group of a recorded release."""
     verify = recorded_verify(recorded)
-    return {group: (endpoint, verify) for group, endpoint in endpoints(recorded["plan"]).items()}
+    return {group: (endpoint, verify) for group, endpoint in recorded_endpoints(recorded).items()}
 
 
 def _launched(spec: Spec, looks: Mapping[str, Look | Unread]) -> dict[str, Question]:
@@ -213,7 +213,12 @@ def _launched(spec: Spec, looks: Mapping[str, Look | Unread]) -> dict[str, Quest
                 folder = rank.labels.get(LABEL_RANK_DIR, "")
                 key_file = f"{folder}/{SECRETS_FILE}" if spec.inventory.api.key is not None and folder else None
                 endpoint = of_launcher(
-                    rank.launcher, group=rank.group, head=name, model=spec.playbook.model_name, key_file=key_file
+                    rank.launcher,
+                    spec.playbook.engine,
+                    group=rank.group,
+                    head=name,
+                    model=spec.playbook.model_name,
+                    key_file=key_file,
                 )
                 found[rank.group] = (endpoint, spec.playbook.verify)
     return found

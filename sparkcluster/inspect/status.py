@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from sparkcluster.endpoint.ask import ask
-from sparkcluster.endpoint.find import endpoints
+from sparkcluster.endpoint.find import recorded_endpoints
 from sparkcluster.errors import NotServing
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
@@ -42,7 +42,7 @@ def ask_recorded(
     verify = recorded_verify(recorded)
     limit_s = min(limit_s or verify.timeout_s, verify.timeout_s)
     replies = {}
-    for name, endpoint in endpoints(recorded["plan"]).items():
+    for name, endpoint in recorded_endpoints(recorded).items():
         if group not in {None, name}:
             continue
         head = endpoint.head
@@ -101,7 +101,7 @@ def group_documents(fleet: Fleet, recorded: dict[str, Any], held: Holding, *, st
         return []
     documents = []
     plan = recorded["plan"]
-    for name in endpoints(plan):
+    for name in recorded_endpoints(recorded):
         nodes = [node for node, one in plan["nodes"].items() if one["group"] == name]
         running = [any(rank.state == "running" for rank in held.own.get(node, ())) for node in nodes]
         ready, why = False, None

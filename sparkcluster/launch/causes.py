@@ -5,32 +5,34 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from sparkcluster.engines.signature import plain
-from sparkcluster.engines.vllm.signatures import MEMORY_HINT, SIGNATURES, TCP, Cause
+from sparkcluster.engines.base import Engine
+from sparkcluster.engines.common_signatures import TCP
+from sparkcluster.engines.signature import Cause, plain
 
 __all__ = ["Cause", "cause"]
 
 _EXCEPTION = re.compile(r"(?:^|[\s\])|])(?P<what>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<why>\S.{0,200})")
 
 
-def cause(lines: Sequence[str], exit_code: int | None, oom_killed: bool = False) -> Cause | None:
+def cause(engine: Engine, lines: Sequence[str], exit_code: int | None, oom_killed: bool = False) -> Cause | None:
     """Why a rank ended, or None where nothing that we know explains it.
 
     Args:
+        engine: what the rank runs.
         lines: its last log lines, oldest first.
         exit_code: None where it still runs.
         oom_killed: whether the kernel killed its container for memory.
     """
     shown = plain(lines)
     if oom_killed:
-        return Cause("the kernel killed it because memory ran out", MEMORY_HINT)
-    for signature in SIGNATURES:
+        return Cause("the kernel killed it because memory ran out", engine.memory_hint)
+    for signature in engine.signatures:
         found = signature.match(shown)
         if found:
             return found
     if exit_code is None:
         return None
-    return _by_exception(shown) or _by_exit_code(exit_code) or TCP.match(shown)
+    return _by_exception(shown) or _by_exit_code(exit_code, engine) or TCP.match(shown)
 
 
 def _by_exception(lines: Sequence[str]) -> Cause | None:
@@ -42,15 +44,15 @@ def _by_exception(lines: Sequence[str]) -> Cause | None:
     return None
 
 
-def _by_exit_code(code: int) -> Cause | None:
+def _by_exit_code(code: int, engine: Engine) -> Cause | None:
     """What the exit code alone says."""
     known = {
-        0: Cause("it ended by itself and called that a success"),
+        0: Cause("it exited with code 0"),
         126: Cause("its program may not be executed", "is the image built for this machine's processor?"),
         127: Cause("its program is not in the image", "command in the playbook may be wrong"),
         134: Cause("it aborted (SIGABRT)"),
-        137: Cause("it was killed (SIGKILL), most often because memory ran out", f"sudo dmesg there; {MEMORY_HINT}"),
+        137: Cause("it was killed (SIGKILL), most often because memory ran out", f"sudo dmesg; {engine.memory_hint}"),
         139: Cause("it crashed (SIGSEGV)", "sudo dmesg on that node shows where"),
-        143: Cause("somebody asked it to stop (SIGTERM)"),
+        143: Cause("it received SIGTERM"),
     }
     return known.get(code if code >= 0 else 128 - code)

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sparkcluster import engines
 from sparkcluster.endpoint.find import endpoints
+from sparkcluster.engines.base import Engine
 from sparkcluster.errors import CommandTimeout, Interrupted, LaunchError, LeaseLost, SparkclusterError
 from sparkcluster.facts.model import Rank
 from sparkcluster.facts.running import Reply
@@ -59,7 +61,7 @@ def ranks_of(plan: Plan) -> dict[str, list[Rank]]:
     }
 
 
-def start(changer: Changer, steps: Mapping[str, Sequence[dict[str, Any]]]) -> None:
+def start(changer: Changer, engine: Engine, steps: Mapping[str, Sequence[dict[str, Any]]]) -> None:
     """Start all ranks at once.
 
     Raises:
@@ -74,7 +76,7 @@ def start(changer: Changer, steps: Mapping[str, Sequence[dict[str, Any]]]) -> No
     if lost:
         raise lost
     name, error = next(iter(errors.items()))
-    known = cause([error.message], None, False)
+    known = cause(engine, [error.message], None, False)
     raise LaunchError(
         error.message + (f" ({known.summary})" if known else ""),
         node=name,
@@ -176,7 +178,7 @@ class Asking:
             threading.Thread(target=self._ask, args=(name,), daemon=True).start()
 
     def _ask(self, name: str) -> None:
-        endpoint = endpoints(self._launch.plan.as_json())[name]
+        endpoint = endpoints(self._launch.plan.as_json(), self._launch.plan.engine)[name]
         try:
             host = self._fleet.hosts[endpoint.head]
             self.answers[name] = verify_group(host, endpoint, self._launch.verify)
@@ -259,7 +261,7 @@ def settle(watching: Watching, readiness: Readiness, report: Report, clock: Call
 def unanswered(error: SparkclusterError, readiness: Readiness, plan: Plan) -> LaunchError:
     """What a missing or wrong answer means, with what the head's log says of it."""
     head = error.node or plan.groups[0].nodes[0]
-    known = cause(list(readiness.tail(head)), None, False)
+    known = cause(readiness.engine, list(readiness.tail(head)), None, False)
     return LaunchError(
         error.message + (f" ({known.summary})" if known else ""),
         node=error.node,
@@ -288,7 +290,7 @@ def run(
     try:
         if steps is not None:
             report.step("start", count(sum(len(n.containers) for n in launch.plan.nodes.values()), "rank"))
-            start(changer, steps)
+            start(changer, engines.engine(launch.plan.engine), steps)
         report.step("watch", "until the model answers")
         return await_answers(fleet, launch, report)
     except KeyboardInterrupt:

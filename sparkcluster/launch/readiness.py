@@ -5,7 +5,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-from sparkcluster.engines.vllm.phases import Progress
+from sparkcluster import engines
+from sparkcluster.engines.phase import Progress
 from sparkcluster.errors import LaunchError
 from sparkcluster.launch.blame import blamed
 from sparkcluster.launch.causes import cause
@@ -63,8 +64,9 @@ class Readiness:
     def __init__(self, plan: Plan, topology: Topology, *, now: float) -> None:
         self.started = now
         self.plan = plan
+        self.engine = engines.engine(plan.engine)
         self.ranks = {one.name: RankState(node.node) for node in plan.nodes.values() for one in node.containers}
-        self.progress = {name: Progress() for name in plan.nodes}
+        self.progress = {name: Progress(self.engine) for name in plan.nodes}
         self._interfaces = {
             member.name: {link.interface for link in member.links} for member in topology.members.values()
         }
@@ -166,13 +168,15 @@ class Readiness:
 
     def _death(self, dead: list[RankState]) -> LaunchError:
         """Name the rank that died for a reason of its own, before those that it took along."""
-        found = [(rank, known) for rank in dead if (known := cause(list(rank.lines), None, rank.oom_killed))]
+        found = [
+            (rank, known) for rank in dead if (known := cause(self.engine, list(rank.lines), None, rank.oom_killed))
+        ]
         explained = {id(rank) for rank, _ in found}
         killed = [rank for rank in dead if rank.exit_code in KILLED and id(rank) not in explained]
         if killed or not found:
             # Nobody but the kernel or a person kills a rank so; what the others say of it are consequences.
             rank = (killed or dead)[0]
-            known = cause(list(rank.lines), rank.exit_code)
+            known = cause(self.engine, list(rank.lines), rank.exit_code)
         else:
             rank, known = found[0]
             teller, rank = rank, self._blamed(rank)
@@ -201,7 +205,7 @@ class Readiness:
     def _blamed(self, teller: RankState) -> RankState:
         """The rank that the log of ``teller`` blames, by default itself."""
         nodes = next(group.nodes for group in self.plan.groups if teller.node in group.nodes)
-        number = blamed(list(teller.lines), [self._addresses[name] for name in nodes])
+        number = blamed(self.engine, list(teller.lines), [self._addresses[name] for name in nodes])
         if number is None:
             return teller
         return next(rank for rank in self.ranks.values() if rank.node == nodes[number])
@@ -228,7 +232,7 @@ class Readiness:
         )
         head = groups[0].nodes[0]
         where = "; ".join(f"{name}: {self.progress[name].text}" for name in groups[0].nodes)
-        found = cause(list(self.tail(head)), None, False)
+        found = cause(self.engine, list(self.tail(head)), None, False)
         return LaunchError(
             f"no answer within {limit_s:.0f} s ({where})" + (f": {found.summary}" if found else ""),
             node=head,

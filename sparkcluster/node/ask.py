@@ -23,8 +23,6 @@ import time
 import urllib.parse
 from typing import Any, BinaryIO, Callable, Iterator
 
-KEY_NAME = "VLLM_API_KEY"
-
 
 class Failed(Exception):
     """The endpoint did not do what was asked."""
@@ -35,15 +33,15 @@ class Failed(Exception):
         self.status = status
 
 
-def key_from(path: str | None) -> str | None:
-    """The API key in an env file that only its owner may read, or None where the file has none."""
+def key_from(path: str | None, variable: str | None) -> str | None:
+    """The API key, called ``variable``, in an env file that only its owner may read; None where the file has none."""
     if not path:
         return None
     try:
         with open(os.path.expanduser(path)) as file:
             for line in file:
                 name, _, value = line.rstrip("\n").partition("=")
-                if name.strip() == KEY_NAME:
+                if name.strip() == variable:
                     return value or None
     except OSError as error:
         raise Failed("unauthorized", "the API key cannot be read: %s" % error) from error
@@ -134,6 +132,12 @@ class Endpoint:
             raise Failed("lost", "%s broke off: %s" % (self.where, error or type(error).__name__)) from error
 
 
+def endpoint_of(request: dict[str, Any], timeout_s: float) -> Endpoint:
+    """The endpoint that ``request`` is about."""
+    key = key_from(request.get("key_file"), request.get("key_name"))
+    return Endpoint(request["endpoint"], key, float(request.get("timeout_s") or timeout_s))
+
+
 def body_of(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Path and body of the completion that ``request`` asks for."""
     body = {"model": request["model"], "stream": bool(request.get("stream", True))}
@@ -169,7 +173,7 @@ class Answer:
         """One choice of a chunk, or of a whole answer."""
         part = choice.get("delta") or choice.get("message") or {}
         text = part.get("content") or choice.get("text") or ""
-        # vLLM renamed the field from reasoning_content to reasoning
+        # the older name of the field is reasoning_content
         thought = part.get("reasoning") or part.get("reasoning_content") or ""
         calls = part.get("tool_calls") or []
         if (text or thought or calls) and self.first is None:
@@ -204,7 +208,7 @@ class Answer:
 
 def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """One completion; the final document."""
-    endpoint = Endpoint(request["endpoint"], key_from(request.get("key_file")), float(request.get("timeout_s") or 120))
+    endpoint = endpoint_of(request, 120)
     path, body = body_of(request)
     answer = Answer(tell, time.monotonic)
     response = endpoint.open("POST", path, body)
@@ -248,7 +252,7 @@ def decode(data: bytes) -> dict[str, Any]:
 
 def models(request: dict[str, Any]) -> dict[str, Any]:
     """Names of the models that the endpoint serves."""
-    endpoint = Endpoint(request["endpoint"], key_from(request.get("key_file")), float(request.get("timeout_s") or 10))
+    endpoint = endpoint_of(request, 10)
     document = decode(b"".join(endpoint.lines(endpoint.open("GET", "/models"))))
     return {"models": [one.get("id") for one in document.get("data") or []], "status": 200}
 

@@ -8,8 +8,8 @@ import json
 import re
 from collections.abc import Mapping
 
-from sparkcluster.engines.vllm import serve
-from sparkcluster.engines.vllm.versions import family
+from sparkcluster import engines
+from sparkcluster.engines.base import Engine, Rank
 from sparkcluster.facts.engine import engine_of, has_token
 from sparkcluster.facts.model import Facts, Image, Unread, read
 from sparkcluster.node.shared import (
@@ -25,14 +25,13 @@ from sparkcluster.node.shared import (
     LABEL_STATE_DIR,
     LAUNCHER_FILE,
 )
-from sparkcluster.plan import docker, environment, image, launcher, memory, process
+from sparkcluster.plan import docker, environment, image, launcher, process
 from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan
 from sparkcluster.spec import Spec
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group, Member, Topology
 
 SECRETS_FILE = "secrets.env"
-API_KEY = "VLLM_API_KEY"
 RAY_TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 - the variable's name, never its value
 NAME_LIMIT = 120
 
@@ -59,7 +58,7 @@ def build(
     Raises:
         PlanError: nothing that makes sense can be run.
     """
-    spec = memory.settled(spec, facts, topology)
+    spec = engines.engine(spec.playbook.engine).planned(spec, facts, topology)
     ids = image.local_ids(spec, facts) if spec.inventory.runtime.kind == "docker" else {}
     maker = _Maker(spec, facts, topology, bring_ray, {**ids, **(images or {})})
     # Containers are named by release and labelled with the hash: the hash is over what they would be without.
@@ -76,6 +75,7 @@ def build(
     return Plan(
         cluster=topology.cluster,
         hash=digest,
+        engine=spec.playbook.engine,
         model=spec.playbook.model_name,
         image=spec.playbook.image if spec.inventory.runtime.kind == "docker" else None,
         groups=groups,
@@ -108,12 +108,16 @@ class _Maker:
     images: dict[str, str]
 
     @property
+    def engine(self) -> Engine:
+        return engines.engine(self.spec.playbook.engine)
+
+    @property
     def runtime(self) -> str:
         return self.spec.inventory.runtime.kind
 
     def executor(self, group: Group) -> parallel.Executor:
-        engine = engine_of(self.facts[group.head.name])
-        return parallel.executor(self.spec.playbook, engine, nodes=len(group.members), bring_ray=self.bring_ray)
+        found = engine_of(self.facts[group.head.name])
+        return parallel.executor(self.spec.playbook, found, nodes=len(group.members), bring_ray=self.bring_ray)
 
     def token(self, group: Group) -> bool:
         """All ranks have to agree on it, so the group asks for one where every Ray of it can."""
@@ -123,8 +127,8 @@ class _Maker:
 
     def secrets(self, group: Group, member: Member) -> tuple[str, ...]:
         names = set(self.spec.playbook.secrets)
-        if self.spec.inventory.api.key is not None and member.rank == 0:
-            names.add(API_KEY)
+        if self.engine.api_key and self.spec.inventory.api.key is not None and member.rank == 0:
+            names.add(self.engine.api_key)
         if self.token(group):
             names.add(RAY_TOKEN)
         return tuple(sorted(names))
@@ -136,6 +140,7 @@ class _Maker:
             self.spec.playbook,
             group,
             member,
+            self.engine,
             hf_home=docker.HF_HOME if self.runtime == "docker" else facts.hf_home,
             baked=baked.env_names if baked is not None and self.runtime == "docker" else (),
         )
@@ -148,7 +153,11 @@ class _Maker:
         for group in self.topology.groups:
             envs = {member.name: self.env(group, member) for member in group.members}
             secrets = {member.name: self.secrets(group, member) for member in group.members}
-            kept = environment.carry_over(envs, secrets) if self.executor(group) == "ray" else []
+            kept = (
+                environment.carry_over(self.spec.playbook.engine, envs, secrets)
+                if self.executor(group) == "ray"
+                else []
+            )
             for member in group.members:
                 labels = self.labels(group, member, release=release, plan_hash=plan_hash)
                 env = dict(sorted(envs[member.name].items()))
@@ -194,14 +203,16 @@ class _Maker:
         ray_dir = None
         if self.bring_ray and executor == "ray":
             ray_dir = image.ray_directory(facts.state_dir, engine_of(facts))
-        engine = serve.serve(
-            playbook,
-            group,
-            member,
-            parallel.sizes(playbook, group.name, len(group.members)),
-            program=["vllm"] if self.runtime == "docker" else process.vllm(python),
-            model=self.model(group, member),
-            executor=executor,
+        engine = self.engine.serve(
+            Rank(
+                playbook,
+                group,
+                member,
+                parallel.sizes(playbook, group.name, len(group.members)),
+                model=self.model(group, member),
+                executor=executor,
+                python=None if self.runtime == "docker" else python,
+            )
         )
         document = launcher.build(
             self.topology.cluster,
@@ -225,7 +236,7 @@ class _Maker:
         argv = docker.run(
             name=name,
             image=self.images[member.name],
-            family=family(_image(facts)),
+            keeps_entrypoint=image.keeps_entrypoint(_image(facts)),
             python=python,
             env=env,
             env_file=env_file,
@@ -282,7 +293,7 @@ class _Maker:
         if ray_dir is not None:
             mounts.append(docker.bind(ray_dir, docker.RAY_PATH, read_only=True))
         short = re.sub(r"[^A-Za-z0-9]", "-", self.images[member.name].removeprefix("sha256:"))[:12]
-        for cache in playbook.caches:
+        for cache in playbook.kept_caches:
             source = f"{facts.state_dir}/caches/{short}/{cache.name}"
             mounts.append(docker.bind(source, cache.target))
             directories.append(source)

@@ -6,7 +6,6 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 
-from sparkcluster.engines.vllm.versions import Family
 from sparkcluster.node.shared import ENTRY_FILE, LAUNCHER_FILE
 
 ENTRY = f"/sparkcluster/{ENTRY_FILE}"
@@ -31,7 +30,7 @@ def run(
     *,
     name: str,
     image: str,
-    family: Family,
+    keeps_entrypoint: bool,
     python: str,
     env: Mapping[str, str],
     env_file: str | None,
@@ -50,7 +49,7 @@ def run(
     Args:
         name: container name.
         image: local image ID.
-        family: who built the image.
+        keeps_entrypoint: whether the image's own entrypoint must run first.
         python: interpreter inside that runs the launcher.
         env: variables without secrets.
         env_file: file on the node with the secret ones.
@@ -78,6 +77,6 @@ def run(
     for mount in mounts:
         argv += mount
     command = [python, ENTRY, LAUNCHER]
-    if family == "ngc":
+    if keeps_entrypoint:
         return [*argv, image, *command]
     return [*argv, "--entrypoint", command[0], image, *command[1:]]

@@ -5,16 +5,14 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Mapping
 
-from sparkcluster.spec.check_playbook import PER_NODE
+from sparkcluster.engines.base import Engine
+from sparkcluster.spec import variables
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.topology.model import Group, Member
 
-# What the launcher sets on each node by itself: its library's path and the address that sockets are kept on.
-BY_LAUNCHER = frozenset({"LD_PRELOAD", "SPARKCLUSTER_BIND_ADDRESS", "SPARKCLUSTER_BIND_OPEN"})
-
 
 def build(
-    playbook: Playbook, group: Group, member: Member, *, hf_home: str, baked: Iterable[str] = ()
+    playbook: Playbook, group: Group, member: Member, engine: Engine, *, hf_home: str, baked: Iterable[str] = ()
 ) -> dict[str, str]:
     """Variables of the rank of ``member``, without secrets.
 
@@ -22,35 +20,34 @@ def build(
         playbook: its ``env`` comes last and wins.
         group: the member's group.
         member: the node.
+        engine: what runs there.
         hf_home: Hugging Face cache as the engine sees it.
         baked: names that the image sets by itself.
     """
     env = {
         "HF_HOME": hf_home,
         "HF_HUB_OFFLINE": "1",
-        "VLLM_HOST_IP": member.address,
         # GB10 shares one memory between CPU and GPU: Ray's monitor would kill ranks that merely fill it.
         "RAY_memory_monitor_refresh_ms": "0",
-        # Without it Marlin's reduction races and answers wrongly.
-        "VLLM_MARLIN_USE_ATOMIC_ADD": "1",
     }
-    env |= _sockets(member)
+    env |= engine.environment(member) | _sockets(member)
     if len(group.members) > 1:
         env |= _rdma(group, member, frozenset(baked)) if member.hcas else _no_rdma(member)
     return env | playbook.env
 
 
-def carry_over(envs: Mapping[str, Mapping[str, str]], secrets: Mapping[str, Iterable[str]]) -> list[str]:
+def carry_over(engine: str, envs: Mapping[str, Mapping[str, str]], secrets: Mapping[str, Iterable[str]]) -> list[str]:
     """Names that each node must keep as they are, when Ray carries the head's environment to its workers.
 
     Beside the names that are known to be per node these are all whose values differ within the group or that
     one node lacks: a variable that is deliberately unset on a worker must not receive the head's.
 
     Args:
+        engine: its name.
         envs: environment by node of one group.
         secrets: names of secret variables by node.
     """
-    names = set(PER_NODE | BY_LAUNCHER)
+    names = set(variables.per_node(engine) | variables.LAUNCHER)
     every = {name for env in envs.values() for name in env}
     names |= {name for name in every if len({env.get(name) for env in envs.values()}) > 1}
     held = [frozenset(own) for own in secrets.values()]

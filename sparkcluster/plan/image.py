@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.engine import engine_of
-from sparkcluster.facts.model import EngineFacts, Facts, read
+from sparkcluster.facts.model import EngineFacts, Facts, Image, read
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Topology
 
@@ -69,3 +69,11 @@ def local_ids(spec: Spec, facts: Mapping[str, Facts]) -> dict[str, str]:
         own[name] = image.id if image is not None else None
     anyone = next((own[name] for name in sorted(own) if own[name]), None) or reference
     return {name: found or anyone for name, found in own.items()}
+
+
+def keeps_entrypoint(image: Image) -> bool:
+    """Whether an image is from NVIDIA's catalogue, whose entrypoint sets up CUDA forward compatibility."""
+    inside = read(image.inside) if image.inside is not None else None
+    if inside is not None and inside.family != "other":
+        return inside.family == "ngc"
+    return "nvidia_entrypoint" in " ".join(image.entrypoint) or image.reference.startswith("nvcr.io/nvidia/")

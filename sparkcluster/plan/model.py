@@ -69,6 +69,7 @@ class Plan:
 
     cluster: str
     hash: str
+    engine: str
     model: str
     image: str | None
     groups: tuple[GroupPlan, ...]

@@ -12,7 +12,8 @@ from sparkcluster.engines.vllm.versions import of_reference
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.container import Container, Volume
 from sparkcluster.recipes.shell import Script, assignment, parse, plain, unknown
-from sparkcluster.spec.check_playbook import PER_NODE, secret
+from sparkcluster.spec import variables
+from sparkcluster.spec.check_playbook import secret
 
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh"})
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -225,7 +226,7 @@ def _environment(written: dict[str, str | None], volumes: list[Volume]) -> tuple
             left.append(f"{name}: write {where} in the inventory, if it is not ~/.cache/huggingface")
         elif name in _PLANNED:
             left.append(f"{name}: write {_PLANNED[name]}".replace("write nothing:", "left out:"))
-        elif name in PER_NODE:
+        elif name in variables.per_node("vllm"):
             left.append(f"{name}: left out, since it differs from node to node and sparkcluster sets it for each")
         elif secret(name):
             secrets.append(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sparkcluster.endpoint.ask import ask
-from sparkcluster.endpoint.find import endpoints
+from sparkcluster.endpoint.find import endpoints, recorded_endpoints
 from sparkcluster.endpoint.judge import brief, judge
 from sparkcluster.errors import NotServing, SparkclusterError
 from sparkcluster.facts.running import Reply
@@ -52,7 +52,7 @@ def settled(fleet: Fleet, view: View, report: Report) -> dict[str, Reply] | None
     if state_of(view) is State.OTHER and view.newest is not None:
         recorded = view.newest.record
         # A head that the inventory has lost cannot be asked, and nothing says that it does not serve.
-        asked = all(endpoint.head in fleet.hosts for endpoint in endpoints(recorded["plan"]).values())
+        asked = all(endpoint.head in fleet.hosts for endpoint in recorded_endpoints(recorded).values())
         if not asked or answering(fleet, recorded):
             if view.plan is None:
                 view.stop_on_errors()
@@ -65,7 +65,7 @@ def healthy(fleet: Fleet, spec: Spec, plan: Plan, report: Report) -> dict[str, R
     """One completion of every group, or None as soon as one does not answer as the playbook expects."""
     answers: dict[str, Reply] = {}
     verify = spec.playbook.verify
-    for group, endpoint in endpoints(plan.as_json()).items():
+    for group, endpoint in endpoints(plan.as_json(), plan.engine).items():
         reply = ask(fleet.hosts[endpoint.head], endpoint, verify, max_tokens=brief(verify))
         wrong = reply.message if reply.problem else judge(reply.text, verify)
         if wrong:

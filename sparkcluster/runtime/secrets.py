@@ -7,11 +7,11 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+from sparkcluster import engines
 from sparkcluster.errors import UsageError
 from sparkcluster.plan.model import Plan
 from sparkcluster.spec import Spec
 
-API_KEY = "VLLM_API_KEY"
 RAY_TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 - the variable's name
 
 
@@ -28,7 +28,7 @@ def values(spec: Spec, plan: Plan, environment: Mapping[str, str] | None = None)
     for name in sorted({name for node in plan.nodes.values() for name in node.secrets}):
         if name == RAY_TOKEN:
             found[name] = secrets.token_hex(32)
-        elif name == API_KEY and spec.inventory.api.key is not None:
+        elif name == engines.engine(plan.engine).api_key and spec.inventory.api.key is not None:
             found[name] = api_key(spec, environment)
         else:
             found[name] = _from_environment(name, environment, f"the playbook lists {name} under secrets")

@@ -6,75 +6,15 @@ import posixpath
 import re
 from collections.abc import Iterator
 
+from sparkcluster import engines
 from sparkcluster.errors import Problem
+from sparkcluster.spec import variables
 from sparkcluster.spec.document import Document, KeyPath, shown
 from sparkcluster.spec.messages import may_show
 from sparkcluster.spec.playbook import Playbook
 
-# Engine arguments that follow from other keys; a test holds that the plan's own are among them.
-ELSEWHERE = {
-    "model": "model.id or model.path",
-    "revision": "model.revision",
-    "served-model-name": "served_name",
-    "tensor-parallel-size": "tensor_parallel",
-    "pipeline-parallel-size": "pipeline_parallel",
-    "distributed-executor-backend": "executor",
-    "host": "api.host in the inventory",
-    "port": "api.port in the inventory",
-    "uds": "api.host and api.port in the inventory",
-    "api-key": "api.key in the inventory, which keeps it out of every command line",
-    "hf-token": "secrets: [HF_TOKEN], which keeps it out of every command line",
-    "nnodes": "groups in the inventory",
-    "node-rank": "groups in the inventory",
-    "master-addr": "groups in the inventory",
-    "master-port": "groups in the inventory",
-    "headless": "groups in the inventory",
-    "config": "the arguments themselves here",
-}
-_SHORT = {
-    "tp": "tensor_parallel",
-    "pp": "pipeline_parallel",
-    "n": "groups in the inventory",
-    "r": "groups in the inventory",
-    "dp": "data-parallel-size",
-    "q": "quantization",
-    "O": "optimization-level",
-    "cc": "compilation-config",
-    "ac": "attention-config",
-    "sc": "speculative-config",
-}
 _ARGUMENT = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*(\.[A-Za-z0-9_+-]+)*")
 
-# One value cannot be right for every node, so none is taken from a playbook.
-PER_NODE = {
-    "GLOO_SOCKET_IFNAME",
-    "MN_IF_NAME",
-    "NCCL_IB_ADDR_FAMILY",
-    "NCCL_IB_ADDR_RANGE",
-    "NCCL_IB_DISABLE",
-    "NCCL_IB_GID_INDEX",
-    "NCCL_IB_HCA",
-    "NCCL_SOCKET_IFNAME",
-    "OMPI_MCA_btl_tcp_if_include",
-    "OMPI_MCA_oob_tcp_if_include",
-    "SPARKCLUSTER_BIND_ADDRESS",
-    "TP_SOCKET_IFNAME",
-    "UCX_NET_DEVICES",
-    "VLLM_HOST_IP",
-}
-_PLANNED = {
-    "HF_HOME": "hf_home in the inventory",
-    "HF_HUB_CACHE": "hf_home in the inventory",
-    "LOCAL_RANK": "nothing: ranks follow from groups in the inventory",
-    "MASTER_ADDR": "nothing: it follows from groups in the inventory",
-    "MASTER_PORT": "nothing: it follows from groups in the inventory",
-    "RANK": "nothing: ranks follow from groups in the inventory",
-    "RAY_ADDRESS": "nothing: Ray's address follows from groups in the inventory",
-    "RAY_AUTH_MODE": "nothing: Ray's token is made for each release",
-    "RAY_AUTH_TOKEN": "nothing: Ray's token is made for each release",
-    "VLLM_API_KEY": "api.key in the inventory",
-    "WORLD_SIZE": "nothing: ranks follow from groups in the inventory",
-}
 _SECRET = re.compile(
     r"(^|_)(TOKEN|API_?KEY|ACCESS_KEY|SECRET_KEY|PRIVATE_KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$",
     re.IGNORECASE,
@@ -124,14 +64,16 @@ def _model(written: Playbook, document: Document) -> Iterator[Problem]:
 
 
 def _arguments(written: Playbook, document: Document) -> Iterator[Problem]:
+    engine = engines.engine(written.engine)
     for name, value in written.args.items():
         path = ("args", name)
         bare = name.lstrip("-")
-        plain = bare if bare in _SHORT else bare.replace("_", "-").lower()
-        owner = ELSEWHERE.get(plain) or ELSEWHERE.get(plain.removeprefix("no-"))
-        if bare in _SHORT:
+        short = engine.short_arguments.get(bare)
+        plain = bare if short else bare.replace("_", "-").lower()
+        owner = engine.arguments.get(plain) or engine.arguments.get(plain.removeprefix("no-"))
+        if short:
             message = f"{shown(name)[1:-1]} is a short form of an argument"
-            yield document.problem(path, message, f"write {_SHORT[bare]}", key=True)
+            yield document.problem(path, message, f"write {short}", key=True)
         elif owner:
             yield document.problem(path, "sparkcluster sets this argument itself", f"write {owner}", key=True)
         elif _SECRET.search(plain.replace("-", "_")) and isinstance(value, str):
@@ -141,14 +83,16 @@ def _arguments(written: Playbook, document: Document) -> Iterator[Problem]:
             head, dot, tail = bare.partition(".")
             near = head.replace("_", "-").lower() + dot + tail
             hint = f"write {near}" if _ARGUMENT.fullmatch(near) else None
-            message = "must be vLLM's own name of the argument, in lower case with dashes, without dashes in front"
+            message = (
+                f"must be {engine.title}'s own name of the argument, in lower case with dashes, without dashes in front"
+            )
             yield document.problem(path, message, hint, key=True)
 
 
 def _environment(written: Playbook, document: Document) -> Iterator[Problem]:
     for name in written.env:
         path = ("env", name)
-        planned = _planned(name)
+        planned = variables.refused(name, written.engine)
         if planned:
             yield document.problem(path, *planned, key=True)
         elif _SECRET.search(name):
@@ -157,23 +101,10 @@ def _environment(written: Playbook, document: Document) -> Iterator[Problem]:
             yield document.problem(path, message, hint, key=True)
 
 
-def _planned(name: str) -> tuple[str, str] | None:
-    if name in PER_NODE:
-        return (
-            "differs from node to node, so sparkcluster sets it for each",
-            "leave it out, or name interfaces in the inventory",
-        )
-    if name in _PLANNED:
-        return "sparkcluster sets this variable itself", f"write {_PLANNED[name]}".replace(
-            "write nothing:", "leave it out:"
-        )
-    return None
-
-
 def _secrets(written: Playbook, document: Document) -> Iterator[Problem]:
     for index, name in enumerate(written.secrets):
         path = ("secrets", index)
-        planned = _planned(name)
+        planned = variables.refused(name, written.engine)
         if planned:
             yield document.problem(path, f"{name}: {planned[0]}", planned[1])
         elif name in written.env:
@@ -193,7 +124,7 @@ def _mounts(written: Playbook, document: Document) -> Iterator[Problem]:
         elif source == "~" or source.startswith("~/.ssh"):
             yield document.problem((*path, "source"), f"{source} would give the container your keys", hint)
         yield from _target(mount.target, (*path, "target"), targets, document)
-    for index, cache in enumerate(written.caches):
+    for index, cache in enumerate(written.kept_caches):
         yield from _target(cache.target, ("caches", index, "target"), targets, document)
 
 
@@ -216,7 +147,7 @@ def normal(path: str) -> str:
 
 def _caches(written: Playbook, document: Document) -> Iterator[Problem]:
     names: set[str] = set()
-    for index, cache in enumerate(written.caches):
+    for index, cache in enumerate(written.kept_caches):
         if cache.name in names:
             yield document.problem(("caches", index, "name"), f"two caches are called {cache.name}", "rename one")
         names.add(cache.name)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from sparkcluster import engines
 from sparkcluster.spec.base import EnvName, FindingCode, Name, NodePath, Section
 
 Executor = Literal["auto", "ray", "native"]
@@ -156,7 +157,7 @@ class Playbook(Section):
         pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./:@-]*$",
         description="container image, by tag or digest; runtime process needs none",
     )
-    engine: Literal["vllm"] = Field("vllm", description="the inference engine")
+    engine: str = Field(engines.DEFAULT, description="the inference engine: a directory of sparkcluster/engines")
     served_name: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$",
@@ -186,13 +187,9 @@ class Playbook(Section):
     command: list[str] | None = Field(
         None, min_length=1, description="a whole command, for images driven by environment"
     )
-    caches: list[Cache] = Field(
-        default_factory=lambda: [
-            Cache(name="vllm", target="/root/.cache/vllm"),
-            Cache(name="triton", target="/root/.triton"),
-            Cache(name="flashinfer", target="/root/.cache/flashinfer"),
-        ],
-        description="directories kept from one container to the next of the same image",
+    caches: list[Cache] | None = Field(
+        None,
+        description="directories kept from one container to the next of the same image; default: the engine's",
     )
     container: Container = Field(
         default_factory=lambda: Container.model_validate({}), description="further options of the container"
@@ -202,6 +199,20 @@ class Playbook(Section):
     )
     ready_timeout_s: float = Field(1800, gt=0, description="limit from start to the first answer, in seconds")
     allow: list[Allow] = Field(default_factory=list, description="findings that this playbook accepts, and why")
+
+    @field_validator("engine")
+    @classmethod
+    def _engine(cls, value: str) -> str:
+        if value not in engines.names():
+            raise ValueError(f"must be one of {', '.join(engines.names())}")
+        return value
+
+    @property
+    def kept_caches(self) -> list[Cache]:
+        """Directories kept from one container to the next: the playbook's, else those that its engine needs."""
+        if self.caches is not None:
+            return self.caches
+        return [Cache(name=name, target=target) for name, target in engines.engine(self.engine).caches.items()]
 
     @property
     def model_name(self) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from sparkcluster import engines
+from sparkcluster.spec import variables
 from sparkcluster.spec.base import Section
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.messages import options
@@ -63,15 +66,16 @@ _OUTRO = {
     "playbook": """
 ## Engine arguments
 
-`args` takes vLLM's own flag names without the dashes in front. `true` is the bare flag, `false` its
+`args` takes the engine's own flag names without the dashes in front. `true` is the bare flag, `false` its
 negation (`--no-…`), a list several values, a section JSON. What follows from other keys is refused
 there, and the message names the key: `tensor_parallel`, `served_name`, `executor`, or the inventory's
 `api` and `groups`.
 
 ## Environment and secrets
 
-`env` holds for every rank, so what differs from node to node (`NCCL_IB_HCA`, `NCCL_SOCKET_IFNAME`,
-`GLOO_SOCKET_IFNAME`, `VLLM_HOST_IP` and the like) is refused: sparkcluster sets it for each node.
+`env` holds for every rank, so what differs from node to node is refused, since sparkcluster sets it for each node:
+{PER_NODE}.
+
 Secrets are listed by name under `secrets` and taken from the environment that sparkcluster is started
 in; the API key is named in the inventory. Neither is ever written to a command line, a plan or a log.
 
@@ -123,7 +127,8 @@ def reference(kind: str) -> str:
     for path, section in _sections(model, ""):
         doc = (section.__doc__ or "").strip().splitlines()[0].replace("``", "`")
         parts.append(f"\n### `{path}`\n\n{doc}\n\n{_table(section)}")
-    return "".join([*parts, _OUTRO[kind]])
+    names = ", ".join(f"`{name}`" for name in sorted(variables.per_node(engines.DEFAULT)))
+    return "".join([*parts, _OUTRO[kind].replace("{PER_NODE}", textwrap.fill(names, 118))])
 
 
 def _sections(model: type[Section], prefix: str) -> list[tuple[str, type[Section]]]:

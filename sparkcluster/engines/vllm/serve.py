@@ -1,80 +1,51 @@
-"""The engine's command line, under vLLM's own flag names."""
+"""The command line of a rank."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from pathlib import PurePosixPath
 
+from sparkcluster.engines.base import Rank
+from sparkcluster.engines.vllm import ENGINE
 from sparkcluster.errors import PlanError
 from sparkcluster.spec.playbook import ArgumentValue, Playbook
-from sparkcluster.topology.model import Group, Member
-from sparkcluster.topology.parallel import Executor, Parallel
-
-# Flags that follow from inventory, topology and the playbook's own keys, and where each is set.
-OURS = {
-    "model": "model in the playbook",
-    "revision": "model.revision in the playbook",
-    "host": "api.host in the inventory",
-    "port": "api.port in the inventory",
-    "api-key": "api.key in the inventory, which keeps it out of every command line",
-    "served-model-name": "served_name in the playbook",
-    "tensor-parallel-size": "tensor_parallel in the playbook",
-    "pipeline-parallel-size": "pipeline_parallel in the playbook",
-    "distributed-executor-backend": "executor in the playbook",
-    "nnodes": "groups in the inventory",
-    "node-rank": "groups in the inventory",
-    "master-addr": "groups in the inventory",
-    "master-port": "groups in the inventory",
-    "headless": "groups in the inventory",
-}
 
 
-def serve(
-    playbook: Playbook,
-    group: Group,
-    member: Member,
-    parallel: Parallel,
-    *,
-    program: Sequence[str],
-    model: str,
-    executor: Executor,
-) -> list[str]:
-    """Command that serves the playbook's model on ``member``.
+def serve(rank: Rank) -> list[str]:
+    """Command that serves the playbook's model on ``rank``.
 
-    With Ray only the head runs it; with vLLM's own multi-node backend every rank does, with the same engine
-    flags everywhere. A whole ``command`` in the playbook takes its place.
-
-    Args:
-        playbook: what to serve.
-        group: the member's group.
-        member: the rank that runs the command.
-        parallel: tensor and pipeline parallel size.
-        program: how vLLM is called, without ``serve``.
-        model: repository or directory, as the engine sees it.
-        executor: what joins the ranks.
+    With Ray only the head runs it; with vLLM's own multi-node backend every rank does, with the same arguments
+    everywhere. A whole ``command`` in the playbook takes its place.
 
     Raises:
         PlanError: an argument belongs to another key.
     """
+    playbook, group, member = rank.playbook, rank.group, rank.member
     if playbook.command is not None:
         return list(playbook.command)
-    argv = [*program, "serve", model]
+    argv = [program(rank.python), "serve", rank.model]
     if playbook.model.id is not None and playbook.model.revision != "main":
         argv += ["--revision", playbook.model.revision]
     argv += ["--host", group.api_host, "--port", str(group.api_port)]
     argv += ["--served-model-name", playbook.model_name]
-    argv += ["--tensor-parallel-size", str(parallel.tensor)]
-    argv += ["--pipeline-parallel-size", str(parallel.pipeline)]
-    if executor == "ray":
+    argv += ["--tensor-parallel-size", str(rank.parallel.tensor)]
+    argv += ["--pipeline-parallel-size", str(rank.parallel.pipeline)]
+    if rank.executor == "ray":
         argv += ["--distributed-executor-backend", "ray"]
-    elif executor == "native":
+    elif rank.executor == "native":
         argv += ["--distributed-executor-backend", "mp", "--nnodes", str(len(group.members))]
         argv += ["--node-rank", str(member.rank)]
         argv += ["--master-addr", group.head.address, "--master-port", str(group.master_port)]
     argv += arguments(playbook)
-    if executor == "native" and member.rank > 0:
+    if rank.executor == "native" and member.rank > 0:
         argv.append("--headless")
     return argv
+
+
+def program(python: str | None) -> str:
+    """How vLLM is called: the script beside its Python, which need not be on PATH."""
+    directory = PurePosixPath(python or "").parent
+    return str(directory / "vllm") if directory.is_absolute() else "vllm"
 
 
 def arguments(playbook: Playbook) -> list[str]:
@@ -86,11 +57,11 @@ def arguments(playbook: Playbook) -> list[str]:
     argv: list[str] = []
     for written, value in playbook.args.items():
         name = written.replace("_", "-")
-        if name in OURS:
+        if name in ENGINE.arguments:
             raise PlanError(
                 f"args of playbook {playbook.name} may not hold {written}",
                 step="plan",
-                hint=f"set {OURS[name]} instead",
+                hint=f"set {ENGINE.arguments[name]} instead",
             )
         argv += flag(name, value)
     return argv

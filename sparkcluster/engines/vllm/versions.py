@@ -13,6 +13,7 @@ from typing import Literal
 from sparkcluster.facts import model as facts_model
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
+from sparkcluster.plan.image import keeps_entrypoint
 
 Version = tuple[int, ...]
 Family = Literal["upstream", "ngc", "other"]
@@ -151,14 +152,13 @@ def of_engine(image: str | None, facts: Iterable[Facts] = ()) -> Versions:
 
 
 def family(image: facts_model.Image) -> Family:
-    """Who built an image that is on a node: NGC's entrypoint sets up CUDA forward compatibility and must be kept."""
+    """Who built an image that is on a node."""
+    if keeps_entrypoint(image):
+        return "ngc"
     inside = facts_model.read(image.inside) if image.inside is not None else None
     if inside is not None and inside.family != "other":
         return inside.family
-    entrypoint = " ".join(image.entrypoint)
-    if "nvidia_entrypoint" in entrypoint or image.reference.startswith("nvcr.io/nvidia/"):
-        return "ngc"
-    return "upstream" if "vllm" in entrypoint else "other"
+    return "upstream" if "vllm" in " ".join(image.entrypoint) else "other"
 
 
 def numbers(text: str) -> Version | None:

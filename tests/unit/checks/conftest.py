@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from sparkcluster import checks, topology
-from sparkcluster.checks.registry import CATALOGUE, Context
+from sparkcluster.checks.registry import CATALOGUE, Context, load
 from sparkcluster.findings import Finding
+
+load()
 
 PORT_0 = ("enp1s0f0np0", "enP2p1s0f0np0")
 

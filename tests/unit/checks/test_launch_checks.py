@@ -288,7 +288,7 @@ def test_of_an_image_for_another_processor_nobody_says_that_it_runs_no_python(fo
 def test_an_image_without_the_engine(found, spark):
     inside = spark().image.inside.model_copy(update={"vllm_version": None})
 
-    assert "holds no vLLM" in only(found(changes=image(spark, inside=inside)), "IMG-003").summary
+    assert "has no vLLM" in only(found(changes=image(spark, inside=inside)), "IMG-003").summary
     silent = image(spark, inside=Unread(unread="python3: not found"))
     assert "runs no Python" in only(found(changes=silent), "IMG-003").summary
 

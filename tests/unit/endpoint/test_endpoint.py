@@ -31,15 +31,15 @@ def plan(*engine, secrets=(), env_file=None):
     ],
 )
 def test_the_head_reaches_its_api_where_it_listens(engine, url):
-    assert endpoints(plan(*engine)) == {"g0": Endpoint("g0", "alpha", url, "m", None)}
-    launched = of_launcher({"engine": list(engine)}, group="g0", head="alpha", model="m", key_file=None)
+    assert endpoints(plan(*engine), "vllm") == {"g0": Endpoint("g0", "alpha", url, "m", None)}
+    launched = of_launcher({"engine": list(engine)}, "vllm", group="g0", head="alpha", model="m", key_file=None)
     assert launched == Endpoint("g0", "alpha", url, "m", None)
 
 
 def test_the_key_file_is_that_of_the_head_where_the_api_has_a_key():
-    assert endpoints(plan("vllm", env_file="/r/secrets.env"))["g0"].key_file is None
+    assert endpoints(plan("vllm", env_file="/r/secrets.env"), "vllm")["g0"].key_file is None
     keyed = plan("vllm", env_file="/r/secrets.env", secrets=["VLLM_API_KEY"])
-    assert endpoints(keyed)["g0"].key_file == "/r/secrets.env"
+    assert endpoints(keyed, "vllm")["g0"].key_file == "/r/secrets.env"
 
 
 @pytest.mark.parametrize(

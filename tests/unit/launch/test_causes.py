@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sparkcluster.engines.vllm import ENGINE
 from sparkcluster.engines.vllm.signatures import SIGNATURES
 from sparkcluster.launch.causes import cause
 
@@ -15,7 +16,7 @@ NOISE = ["INFO 11-21 03:28:04 [model.py:733] Resolved architecture: LlamaForCaus
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_a_recorded_failure_is_named(case: dict[str, Any]) -> None:
-    found = cause([*NOISE, *case["lines"], *NOISE], case["exit_code"])
+    found = cause(ENGINE, [*NOISE, *case["lines"], *NOISE], case["exit_code"])
     assert found is not None
     assert case["summary"] in found.summary
     assert case.get("hint", "") in (found.hint or "")
@@ -50,7 +51,7 @@ def test_every_signature_has_a_recorded_line() -> None:
     ],
 )
 def test_lines_of_which_only_the_form_is_known(line: str, summary: str) -> None:
-    found = cause([line], 1)
+    found = cause(ENGINE, [line], 1)
     assert found is not None
     assert summary in found.summary
 
@@ -63,35 +64,35 @@ def test_the_root_comes_before_what_follows_from_it() -> None:
         "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.",
         "RuntimeError: Engine core initialization failed. See root cause above.",
     ]
-    found = cause(lines, 1)
+    found = cause(ENGINE, lines, 1)
     assert found is not None
     assert "memory" in found.summary
 
 
 def test_colours_do_not_hide_a_line() -> None:
-    found = cause(["\x1b[36m(RayWorkerProc pid=96)\x1b[0m \x1b[31mNo space left on device\x1b[0m"], 1)
+    found = cause(ENGINE, ["\x1b[36m(RayWorkerProc pid=96)\x1b[0m \x1b[31mNo space left on device\x1b[0m"], 1)
     assert found is not None
     assert found.summary == "the disk is full"
 
 
 def test_a_healthy_log_has_no_cause() -> None:
     log = (Path(__file__).parents[2] / "golden" / "logs" / "vllm-0.32-ray-tp2-head.log").read_text()
-    assert cause(log.splitlines(), None) is None
+    assert cause(ENGINE, log.splitlines(), None) is None
 
 
 def test_an_exception_in_a_running_ranks_log_is_no_cause() -> None:
     """Engines log exceptions that they survive; only an end makes one the reason."""
-    assert cause(["ValueError: odd but survived"], None) is None
+    assert cause(ENGINE, ["ValueError: odd but survived"], None) is None
 
 
 def test_the_kernels_verdict_outweighs_the_log() -> None:
-    found = cause(["OSError: [Errno 28] No space left on device"], 137, oom_killed=True)
+    found = cause(ENGINE, ["OSError: [Errno 28] No space left on device"], 137, oom_killed=True)
     assert found is not None
     assert "kernel killed it" in found.summary
 
 
 def test_braces_in_a_log_line_are_kept_as_they_are() -> None:
-    found = cause(["[sparkcluster] error: /x/launcher.json has version {'a': 1}, wanted 1"], 2)
+    found = cause(ENGINE, ["[sparkcluster] error: /x/launcher.json has version {'a': 1}, wanted 1"], 2)
     assert found is not None
     assert "{'a': 1}" in found.summary
 
@@ -99,4 +100,4 @@ def test_braces_in_a_log_line_are_kept_as_they_are() -> None:
 def test_ten_thousand_lines_are_read_within_reason() -> None:
     """Patterns that backtrack would freeze the launch they are to explain."""
     lines = ["x" * 4000 + " (" * 40] * 300
-    assert cause(lines, 3) is None
+    assert cause(ENGINE, lines, 3) is None

@@ -178,7 +178,11 @@ def test_the_key_comes_from_its_file_and_is_never_told(
     seen: list[Any] = []
     key_file = tmp_path / "secrets.env"
     key_file.write_text("HF_TOKEN=hf_x\nVLLM_API_KEY=s3cret=with=signs\n")
-    answer = ask.main(request(serve(stream_of({"delta": {"content": "x"}}), seen=seen), key_file=str(key_file)))
+    answer = ask.main(
+        request(
+            serve(stream_of({"delta": {"content": "x"}}), seen=seen), key_file=str(key_file), key_name="VLLM_API_KEY"
+        )
+    )
     assert seen[0][1]["Authorization"] == "Bearer s3cret=with=signs"
     assert "s3cret" not in json.dumps(answer) + capsys.readouterr().out
     error = ask.main(request(serve(""), key_file=str(tmp_path / "gone")))["error"]

@@ -14,7 +14,7 @@ from sparkcluster import plan, topology
 from sparkcluster.engines.vllm import serve
 from sparkcluster.errors import PlanError
 from sparkcluster.facts import Facts, Unread
-from sparkcluster.plan import docker, environment, process
+from sparkcluster.plan import docker, environment
 from sparkcluster.plan.build import container_name
 
 PORT_0 = ("enp1s0f0np0", "enP2p1s0f0np0")
@@ -132,7 +132,7 @@ def test_a_variable_that_one_node_alone_has_is_not_carried_over():
         "beta": {"SAME": "x", "HF_HOME": "/b"},
     }
 
-    kept = environment.carry_over(envs, {"alpha": ["VLLM_API_KEY", "HF_TOKEN"], "beta": ["HF_TOKEN"]})
+    kept = environment.carry_over("vllm", envs, {"alpha": ["VLLM_API_KEY", "HF_TOKEN"], "beta": ["HF_TOKEN"]})
 
     assert {"NCCL_IB_GID_INDEX", "ONLY_HERE", "HF_HOME", "VLLM_API_KEY", "VLLM_HOST_IP"} <= set(kept)
     assert not {"SAME", "HF_TOKEN"} & set(kept)
@@ -281,7 +281,7 @@ def test_an_image_given_by_id_is_what_runs(two, cluster):
     ("python", "program"), [("/opt/engine/bin/python3", "/opt/engine/bin/vllm"), ("python3", "vllm")]
 )
 def test_vllm_of_a_process_is_the_one_beside_its_python(python, program):
-    assert process.vllm(python) == [program]
+    assert serve.program(python) == program
 
 
 def test_a_process_takes_the_inventorys_python_before_it_has_been_asked(spark, cluster):

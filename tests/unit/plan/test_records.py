@@ -22,7 +22,7 @@ def test_a_record_is_json_and_names_how_every_node_is_reached(world):
 def test_a_record_says_where_to_ask(world):
     one = world(api={"host": "interconnect", "port": 9000, "key": {"env": "KEY"}})
     document = record(one.spec, one.plan(5), number=5, operator="", verified_at=1.5, version="0.1")
-    (endpoint,) = endpoints(document["plan"]).values()
+    (endpoint,) = endpoints(document["plan"], "vllm").values()
     assert (endpoint.group, endpoint.head) == ("default", "alpha")
     assert endpoint.url == "http://192.168.177.11:9000/v1"
     assert endpoint.key_file is not None

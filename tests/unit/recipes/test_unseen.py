@@ -35,12 +35,13 @@ def values(flag):
 
 @st.composite
 def recipes(draw):
-    from sparkcluster.spec.check_playbook import ELSEWHERE, secret
+    from sparkcluster.engines.vllm import ENGINE
+    from sparkcluster.spec.check_playbook import secret
 
     known = [
         flag
         for flag in flags.table().values()
-        if flag.name not in RESERVED and flag.name not in ELSEWHERE and not secret(flag.name.replace("-", "_"))
+        if flag.name not in RESERVED and flag.name not in ENGINE.arguments and not secret(flag.name.replace("-", "_"))
     ]
     chosen = draw(st.lists(st.sampled_from(known), max_size=8, unique_by=lambda flag: flag.name))
     out = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
 from pathlib import Path
@@ -9,10 +11,9 @@ from pathlib import Path
 import pytest
 from docgen import spec_pages
 
-from sparkcluster.engines.vllm import serve
 from sparkcluster.errors import SpecError, UsageError
 from sparkcluster.plan import environment
-from sparkcluster.spec import check_playbook, library, load, messages
+from sparkcluster.spec import library, load, messages, variables
 from sparkcluster.spec.document import parse
 from sparkcluster.spec.inventory import Inventory, Node
 from sparkcluster.spec.playbook import Playbook
@@ -70,8 +71,17 @@ def test_every_key_is_described_and_every_pattern_has_words() -> None:
 
 
 def test_what_the_plan_sets_is_refused_in_playbooks() -> None:
-    assert set(serve.OURS) <= set(check_playbook.ELSEWHERE)
-    assert environment.PER_NODE <= check_playbook.PER_NODE
+    """Each variable that a plan sets is in the table: per node, owned by another key, or a default."""
+    constants = {
+        node.value for node in ast.walk(ast.parse(inspect.getsource(environment))) if isinstance(node, ast.Constant)
+    }
+    written = {
+        name for name in constants if isinstance(name, str) and re.fullmatch(r"[A-Z][A-Za-z0-9]*(_[A-Za-z0-9]+)+", name)
+    }
+    assert len(written) > 15
+    assert written - {"AF_INET"} <= variables.per_node("vllm") | variables.OWNERS.keys() | variables.DEFAULTS
+    for name in written & variables.per_node("vllm"):
+        assert variables.refused(name, "vllm"), name
 
 
 def write(directory: Path, text: str, name: str = "inventory.yaml") -> Path:

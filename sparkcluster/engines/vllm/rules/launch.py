@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from sparkcluster.checks.registry import Seen
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
-from sparkcluster.spec import KeyPath
-from sparkcluster.spec.check_playbook import PER_NODE
+from sparkcluster.spec import KeyPath, variables
 
 _SERVE = re.compile(r"\bvllm\s+serve\s+(?:\S*/)?vllm\s+serve\b")
-_ASSIGNED = re.compile(r"\b(" + "|".join(sorted(PER_NODE)) + r")=")
+_PER_NODE = variables.per_node("vllm")
+_ASSIGNED = re.compile(r"\b(" + "|".join(sorted(_PER_NODE)) + r")=")
 _OPEN_RAY = re.compile(r"--dashboard-host[= ]+(0\.0\.0\.0|::)")
 _RAY = re.compile(r"\bray\s+start\b")
 
@@ -77,7 +77,7 @@ def baked(served: Served) -> Iterator[Seen]:
 
     sparkcluster sets these for each node, so what is baked does not count; by hand it would.
     """
-    found = sorted(served.baked & PER_NODE)
+    found = sorted(served.baked & _PER_NODE)
     if found:
         summary = f"the image sets {', '.join(found)}, which sparkcluster overrides"
         yield served.say("info", ("image",), summary, "nothing, unless you start the image by hand")

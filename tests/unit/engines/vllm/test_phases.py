@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.engines.vllm.phases import Phase, Progress, phase
+from sparkcluster.engines.phase import Phase, Progress, phase
+from sparkcluster.engines.vllm import ENGINE
 
 LOGS = Path(__file__).parents[3] / "golden" / "logs"
 
 
 def told(name: str) -> tuple[list[str], Progress]:
-    progress = Progress()
+    progress = Progress(ENGINE)
     texts = [now.text for line in (LOGS / name).read_text().splitlines() if (now := progress.feed(line))]
     return texts, progress
 
@@ -28,7 +29,7 @@ def test_the_log_of_a_ray_head_is_told_in_order() -> None:
     ]
     assert progress.ready
     assert progress.kv_cache_tokens == 2_097_152
-    assert progress.engine == "0.32.0"
+    assert progress.version == "0.32.0"
 
 
 def test_the_log_of_a_cuda_engine_is_told_in_order() -> None:
@@ -47,7 +48,7 @@ def test_the_log_of_a_cuda_engine_is_told_in_order() -> None:
         "warming up",
         "API ready",
     ]
-    assert progress.engine == "0.20.1"
+    assert progress.version == "0.20.1"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_the_log_of_a_cuda_engine_is_told_in_order() -> None:
     ],
 )
 def test_single_lines(line: str, expected: Phase | None, text: str | None) -> None:
-    assert phase(line) == expected
+    assert phase(line, ENGINE) == expected
     if text is not None:
         assert expected is not None
         assert expected.text == text
@@ -87,7 +88,7 @@ def test_single_lines(line: str, expected: Phase | None, text: str | None) -> No
 
 def test_a_slower_ranks_lines_do_not_take_a_node_back() -> None:
     """The head's log repeats what its workers say, in whatever order that comes."""
-    progress = Progress()
+    progress = Progress(ENGINE)
     assert progress.feed("Loading safetensors checkpoint shards:  80% Completed | 8/10 [00:00<00:00]")
     assert progress.feed("Loading safetensors checkpoint shards:  20% Completed | 2/10 [00:00<00:00]") is None
     assert progress.feed("[sparkcluster] phase=ray-wait 1/2 missing 10.0.0.2") is None
@@ -95,12 +96,12 @@ def test_a_slower_ranks_lines_do_not_take_a_node_back() -> None:
 
 
 def test_a_change_of_who_is_missing_is_told() -> None:
-    progress = Progress()
+    progress = Progress(ENGINE)
     progress.feed("[sparkcluster] phase=ray-wait 1/3 missing 10.0.0.2 10.0.0.3")
     assert progress.feed("[sparkcluster] phase=ray-wait 1/3 missing 10.0.0.3") is not None
     assert progress.text == "Ray 1/3, missing 10.0.0.3"
 
 
 def test_before_the_first_line_it_is_starting() -> None:
-    assert Progress().text == "starting"
-    assert not Progress().ready
+    assert Progress(ENGINE).text == "starting"
+    assert not Progress(ENGINE).ready

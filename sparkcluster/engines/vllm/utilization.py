@@ -18,7 +18,7 @@ from sparkcluster.topology.model import Topology
 NUMBER = "write a number, as gpu-memory-utilization: 0.85"
 
 
-def settled(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
+def planned(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
     """``spec`` with a number where its playbook says auto; itself where it does not.
 
     Every group gets the same, that of the group and the node which need most: a plan that depended on which node is

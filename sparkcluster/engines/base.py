@@ -1,0 +1,151 @@
+"""What the rest of sparkcluster needs of an inference engine: the interface of a directory in ``engines/``.
+
+A directory ``engines/NAME`` is a package with ``ENGINE``, an instance of a subclass of ``Engine``. It may have a
+``node.py``, whose source is sent to the nodes in the place of ``sparkcluster.node.engine``. Only the directory itself
+imports its modules, and its ``__init__`` none of them before they are used, since every command imports it.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sparkcluster.engines.phase import Pattern
+    from sparkcluster.engines.signature import Signature
+    from sparkcluster.facts.model import Facts
+    from sparkcluster.spec import Spec
+    from sparkcluster.spec.playbook import Playbook
+    from sparkcluster.topology.model import Group, Member, Topology
+    from sparkcluster.topology.parallel import Executor, Parallel
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rank:
+    """The rank that a command line is built for.
+
+    Attributes:
+        playbook: what to serve.
+        group: the rank's group.
+        member: its node.
+        parallel: tensor and pipeline parallel size.
+        model: repository or directory, as the engine sees it.
+        executor: what joins the ranks.
+        python: interpreter that has the engine, where it is a process on the node; None in a container.
+    """
+
+    playbook: Playbook
+    group: Group
+    member: Member
+    parallel: Parallel
+    model: str
+    executor: Executor
+    python: str | None
+
+
+class Engine(abc.ABC):
+    """An inference engine. What has a default here need not be set by an engine that has nothing to say of it.
+
+    Attributes:
+        name: as in ``engine:`` of a playbook.
+        title: as its makers write it.
+        api_key: environment variable that it reads its API key from; None where it takes none.
+        executors: how its ranks can meet, when a group has several nodes.
+        arguments: names of arguments that follow from other keys, and which key sets each.
+        short_arguments: short forms of arguments, and what to write in their place.
+        variables: environment variables that follow from other keys, and which key sets each.
+        per_node: environment variables whose value is another one on every node.
+        caches: directories kept from one container to the next: name and path in the container.
+        api_flags: flags of its command line that say where its API is: host, port, and model, its name there.
+        counters: its metrics by what they count (generated, prompted, running, waiting, kv_cache); the first that
+            it has is taken.
+        ready: text of the log line that says that the API has started.
+        dead: regular expression of log lines that say that the engine behind the API has died.
+        stalled: regular expression of the line that ranks repeat that wait for one which compiles alone.
+        memory_hint: what to do where memory ran out.
+    """
+
+    name: str
+    title: str
+    api_key: str | None = None
+    executors: frozenset[Executor] = frozenset()
+    arguments: Mapping[str, str] = {}
+    short_arguments: Mapping[str, str] = {}
+    variables: Mapping[str, str] = {}
+    per_node: frozenset[str] = frozenset()
+    caches: Mapping[str, str] = {}
+    api_flags: Mapping[str, str] = {"host": "--host", "port": "--port", "model": "--served-model-name"}
+    counters: Mapping[str, Sequence[str]] = {}
+    ready: str | None = None
+    dead: str | None = None
+    stalled: str | None = None
+    memory_hint = "free the page cache: sync; echo 3 | sudo tee /proc/sys/vm/drop_caches"
+
+    @abc.abstractmethod
+    def serve(self, rank: Rank) -> list[str]:
+        """Command that serves the model on ``rank``; its first word is the engine's program.
+
+        A Ray worker gets the program alone: the launcher finds the Python that has Ray by it.
+
+        Raises:
+            PlanError: the playbook has an argument that another key sets.
+        """
+
+    def environment(self, member: Member) -> dict[str, str]:
+        """Variables of the rank on ``member`` that are the engine's own; the playbook's ``env`` wins over them."""
+        return {}
+
+    def planned(self, spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
+        """``spec`` with numbers in the place of arguments that the engine's directory computes from the facts.
+
+        Raises:
+            PlanError: they cannot be computed.
+        """
+        return spec
+
+    def memory_share(self, playbook: Playbook, facts: Facts) -> float:
+        """The part of the memory of the node with ``facts`` that it will take as soon as it starts."""
+        return 0.0
+
+    def gone_argument(self, name: str) -> str | None:
+        """What to write in the place of an argument that newer releases do not take any more, where that is known."""
+        return None
+
+    @property
+    def checks(self) -> Sequence[str]:
+        """Modules with checks that are run for playbooks of this engine alone."""
+        return ()
+
+    @property
+    def phases(self) -> Sequence[Pattern]:
+        """Log lines that tell how far a launch is."""
+        return ()
+
+    @property
+    def version(self) -> re.Pattern[str] | None:
+        """Log lines that tell its version, in group 1."""
+        return None
+
+    @property
+    def signatures(self) -> Sequence[Signature]:
+        """How causes show in its log: roots before their consequences."""
+        from sparkcluster.engines.common_signatures import COMMON
+
+        return COMMON
+
+    def garbage_remedy(self, playbook: Playbook, lines: Sequence[str]) -> str | None:
+        """What to do first where the output is garbage; None where it is not the engine's arguments.
+
+        Args:
+            playbook: what is served.
+            lines: of the log of the group.
+        """
+        return None
+
+    @property
+    def culprits(self) -> Sequence[re.Pattern[str]]:
+        """Log lines that tell which rank failed (groups ``rank`` or ``address``), the most telling first."""
+        return ()

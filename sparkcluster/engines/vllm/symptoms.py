@@ -1,0 +1,98 @@
+"""Checks of what the log of a running vLLM shows, and what to do about garbage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from sparkcluster.checks.diagnosis import clipped, groups, last_match, of
+from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.symptoms import AGAIN
+from sparkcluster.engines.vllm.signatures import EAGER, EXPERTS, SCALES
+from sparkcluster.spec.playbook import Playbook
+
+# Checkpoints whose experts may have four bits, where kernels go wrong; None where nothing says how it is stored.
+FOUR_BITS = (None, "modelopt", "compressed-tensors", "mxfp4")
+
+
+@check(
+    "RUN-011",
+    "The experts run on the kernel that was asked for",
+    stage="running",
+    source="vllm-project/vllm#31085",
+    remedy="an image whose vLLM knows --moe-backend (0.19 and newer)",
+)
+def expert_kernel(context: Context) -> Iterator[Seen]:
+    """On sm_121 only Marlin computes FP4 experts rightly; vLLM may choose another one in silence.
+
+    Judged only where the release that runs asks for `moe-backend: marlin`.
+    """
+    asking = {name for name, rank in of(context).ranks() if _asked(rank.launcher.get("engine") or []) == "marlin"}
+    groups_asking = {rank.group for name, rank in of(context).ranks() if name in asking}
+    for name, (match, line) in last_match(context, EXPERTS).items():
+        mine = {rank.group for node, rank in of(context).ranks() if node == name}
+        if mine & groups_asking and "MARLIN" not in match["name"].upper():
+            yield Seen(
+                name,
+                f"the experts on {name} run on {match['name']}, and the playbook asks for Marlin",
+                clipped(line),
+                ("take an image whose vLLM knows --moe-backend (0.19 or newer)", AGAIN),
+            )
+
+
+def _asked(engine: list[str]) -> str | None:
+    for at, word in enumerate(engine):
+        flag, equals, value = word.partition("=")
+        if flag == "--moe-backend":
+            return (value if equals else engine[at + 1] if at + 1 < len(engine) else "").lower()
+    return None
+
+
+@check(
+    "RUN-012",
+    "Scales of quantised weights are numbers",
+    stage="running",
+    source="vllm-project/vllm#45212",
+    remedy="a checkpoint that was calibrated in full, or `moe-backend: marlin`",
+)
+def scales(context: Context) -> Iterator[Seen]:
+    """An expert whose scale is not a number turns every token that reaches it into garbage: some prompts, not all."""
+    for number, signature in enumerate(SCALES):
+        for name, (_, line) in last_match(context, signature.pattern).items():
+            summary = f"{signature.summary}, on {name}"
+            yield Seen(
+                name, summary, clipped(line), (signature.hint or AGAIN,), severity="warning" if number else "error"
+            )
+            break
+
+
+@check(
+    "RUN-018",
+    "CUDA graphs are on",
+    stage="running",
+    severity="warning",
+    source="vllm-project/vllm#34523",
+    remedy="remove enforce-eager in the playbook",
+)
+def eager(context: Context) -> Iterator[Seen]:
+    """With --enforce-eager a Spark gave 26 tokens a second in place of 59.
+
+    A note where the playbook itself asks for it, which lint tells of; vLLM also falls back to it without being asked.
+    """
+    found = last_match(context, EAGER.pattern)
+    for ranks in groups(context).values():
+        name = next((name for name, _ in ranks if name in found), None)
+        if name is None:
+            continue
+        asked = any("--enforce-eager" in (rank.launcher.get("engine") or ()) for _, rank in ranks)
+        summary = f"the engine on {name} runs without CUDA graphs" + (", as the playbook asks" if asked else "")
+        remedy = (EAGER.hint or "", AGAIN)
+        yield Seen(name, summary, clipped(found[name][1]), remedy, severity="info" if asked else "warning")
+
+
+def garbage_remedy(playbook: Playbook, lines: Sequence[str]) -> str | None:
+    """Marlin, where experts of four bits may run on another kernel; None where weights or caches are the suspect."""
+    used = next((found["name"] for line in reversed(lines) if (found := re.search(EXPERTS, line))), "")
+    if playbook.model.checkpoint not in FOUR_BITS or "MARLIN" in used.upper():
+        return None
+    return "set moe-backend: marlin under args in the playbook, then sparkcluster down INVENTORY and up again"

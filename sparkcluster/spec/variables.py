@@ -1,0 +1,75 @@
+"""Environment variables that sparkcluster sets, in one table.
+
+From it come what a playbook may not set, what each node keeps for itself when Ray carries the head's environment to its
+workers, and the list in the documentation.
+"""
+
+from __future__ import annotations
+
+from sparkcluster import engines
+
+PER_NODE = frozenset(
+    {
+        "GLOO_SOCKET_IFNAME",
+        "MN_IF_NAME",
+        "NCCL_IB_ADDR_FAMILY",
+        "NCCL_IB_ADDR_RANGE",
+        "NCCL_IB_DISABLE",
+        "NCCL_IB_GID_INDEX",
+        "NCCL_IB_HCA",
+        "NCCL_SOCKET_IFNAME",
+        "OMPI_MCA_btl_tcp_if_include",
+        "OMPI_MCA_oob_tcp_if_include",
+        "SPARKCLUSTER_BIND_ADDRESS",
+        "TP_SOCKET_IFNAME",
+        "UCX_NET_DEVICES",
+    }
+)
+"""Differ between nodes, so a playbook may not set them. An engine has more: ``Engine.per_node``."""
+
+LAUNCHER = frozenset({"LD_PRELOAD", "SPARKCLUSTER_BIND_ADDRESS", "SPARKCLUSTER_BIND_OPEN"})
+"""Set by the launcher inside a rank: the path of its library, and the address that sockets are bound to."""
+
+DEFAULTS = frozenset(
+    {
+        "HF_HUB_OFFLINE",
+        "NCCL_IB_MERGE_NICS",
+        "NCCL_IB_ROCE_VERSION_NUM",
+        "NCCL_IB_SUBNET_AWARE_ROUTING",
+        "NCCL_IB_TIMEOUT",
+        "NCCL_NET_PLUGIN",
+        "RAY_memory_monitor_refresh_ms",
+    }
+)
+"""The same on every node; the ``env`` of a playbook may set another value."""
+
+_GROUPS = "it follows from groups in the inventory"
+OWNERS = {
+    "HF_HOME": "write hf_home in the inventory",
+    "HF_HUB_CACHE": "write hf_home in the inventory",
+    "LOCAL_RANK": f"leave it out: {_GROUPS}",
+    "MASTER_ADDR": f"leave it out: {_GROUPS}",
+    "MASTER_PORT": f"leave it out: {_GROUPS}",
+    "RANK": f"leave it out: {_GROUPS}",
+    "RAY_ADDRESS": f"leave it out: {_GROUPS}",
+    "RAY_AUTH_MODE": "leave it out: Ray's token is made for each release",
+    "RAY_AUTH_TOKEN": "leave it out: Ray's token is made for each release",
+    "WORLD_SIZE": f"leave it out: {_GROUPS}",
+}
+"""Follow from other keys, with what to do instead. An engine has more: ``Engine.variables``."""
+
+
+def per_node(engine: str) -> frozenset[str]:
+    """Variables that differ between nodes, those of ``engine`` included."""
+    return PER_NODE | engines.engine(engine).per_node
+
+
+def refused(name: str, engine: str) -> tuple[str, str] | None:
+    """Why a playbook may not set the variable ``name``, and what to do instead; None where it may."""
+    if name in per_node(engine):
+        return (
+            "differs from node to node, so sparkcluster sets it for each",
+            "leave it out, or name interfaces in the inventory",
+        )
+    owner = OWNERS.get(name) or engines.engine(engine).variables.get(name)
+    return ("sparkcluster sets this variable itself", owner) if owner else None
