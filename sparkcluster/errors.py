@@ -2,31 +2,34 @@
 
 ::
 
-    SparkclusterError                  exit 1
-    ├── UsageError                     exit 2   wrong flags or a file that makes no sense
-    │   └── SpecError                  exit 2   problems in an inventory or playbook, with file:line:column
-    ├── LeaseHeld                      exit 3   another operator is changing this cluster
-    ├── LeaseLost                      exit 1   our own right to change it has lapsed
-    ├── HostError                      exit 1   a node could not be reached or asked
-    │   ├── HostUnknown                         its name does not resolve
-    │   ├── HostRefused                         nothing listens on its SSH port
-    │   ├── HostTimeout                         no answer within the limit
-    │   ├── HostKeyUnknown                      never seen before, and we do not trust blindly
-    │   ├── HostKeyChanged                      not the machine it was
-    │   ├── AuthFailed                          no key that we have opens it
-    │   ├── HostLost                            the connection broke
-    │   ├── CommandTimeout                      a command outlived its limit
-    │   └── CommandFailed                       a command of ours failed
-    ├── PlanError                      exit 1   no plan can be made of what is there
-    ├── FoundErrors                    exit 1   findings of severity error
-    ├── StageError                     exit 1   weights or image did not reach a node
-    │   └── RegistryAuth                        the registry wants a login
-    ├── LaunchError                    exit 1   the model did not answer
-    ├── NotServing                     exit 1   there is nothing there to ask
-    ├── RolledBack                     exit 4   failed, and what was there before serves again
-    └── Interrupted                    exit 130
+    SparkclusterError
+    ├── UsageError            wrong flags or a file that makes no sense
+    │   └── SpecError         problems in an inventory or playbook, with file:line:column
+    ├── LeaseHeld             another operator is changing this cluster
+    ├── LeaseLost             our own lease has lapsed
+    ├── HostError             a node could not be reached or queried
+    │   ├── HostUnknown       its name does not resolve
+    │   ├── HostRefused       nothing listens on its SSH port
+    │   ├── HostTimeout       no answer within the limit
+    │   ├── HostKeyUnknown    its host key is not in known_hosts
+    │   ├── HostKeyChanged    its host key is not the one in known_hosts
+    │   ├── AuthFailed        it accepts none of our SSH keys
+    │   ├── HostLost          the connection broke
+    │   ├── CommandTimeout    a command outlived its limit
+    │   └── CommandFailed     a command of ours failed
+    ├── PlanError             no plan can be made from the facts
+    ├── FoundErrors           findings of severity error
+    ├── StageError            weights or image did not reach a node
+    │   └── RegistryAuth      the registry requires a login
+    ├── LaunchError           the model did not answer
+    ├── StopError             ranks could not be removed
+    ├── NotServing            there is no endpoint to ask
+    ├── OtherPlan             another plan serves, and is left alone
+    ├── LabError              the virtual Sparks could not be made or changed
+    └── Interrupted           Ctrl-C
 
-Each carries the node it happened on, the step that was under way and a hint of what to type.
+Each carries the node it happened on, the step that was under way and a hint of what to type. ``exit_code`` is one of
+``sparkcluster.exit_codes``.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from sparkcluster import exit_codes
 from sparkcluster.findings import Finding
 
 
@@ -51,7 +55,7 @@ class SparkclusterError(Exception):
         others: failures of other nodes in the same step.
     """
 
-    exit_code = 1
+    exit_code = exit_codes.FAILED
 
     def __init__(
         self, message: str, *, node: str | None = None, step: str | None = None, hint: str | None = None
@@ -85,7 +89,7 @@ class SparkclusterError(Exception):
 class UsageError(SparkclusterError):
     """Wrong flags, or input that makes no sense."""
 
-    exit_code = 2
+    exit_code = exit_codes.USAGE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ class SpecError(UsageError):
 class LeaseHeld(SparkclusterError):
     """Another operator is changing this cluster."""
 
-    exit_code = 3
+    exit_code = exit_codes.LEASE_HELD
 
 
 class LeaseLost(SparkclusterError):
@@ -229,13 +233,35 @@ class NotServing(SparkclusterError):
     """There is no endpoint to ask."""
 
 
-class RolledBack(SparkclusterError):
-    """The change failed and what was there before serves again."""
+class OtherPlan(SparkclusterError):
+    """What serves is not what ``up`` would start, and ``up`` does not replace what works.
 
-    exit_code = 4
+    Args:
+        message: one line, no full stop.
+        lines: what differs.
+        hint: what to type.
+    """
+
+    def __init__(self, message: str, lines: Sequence[str], *, hint: str) -> None:
+        super().__init__(message, step="plan", hint=hint)
+        self.lines = tuple(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """The error, with the difference as lines."""
+        document = super().as_json()
+        document["error"]["difference"] = list(self.lines)
+        return document
+
+
+class StopError(SparkclusterError):
+    """Ranks could not be removed."""
+
+
+class LabError(SparkclusterError):
+    """The virtual Sparks could not be made or changed."""
 
 
 class Interrupted(SparkclusterError):
     """The user pressed Ctrl-C; the message says what is left."""
 
-    exit_code = 130
+    exit_code = exit_codes.INTERRUPTED

@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the log of one or all nodes, each line after its node's name."""
     from sparkcluster.errors import UsageError
+    from sparkcluster.exit_codes import INTERRUPTED
     from sparkcluster.inspect.logs import follow
     from sparkcluster.report import count
 
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             if not args.follow:
                 raise
-            return 130  # how following ends; there is nothing to tell
+            return INTERRUPTED  # how following ends; there is nothing to tell
     if args.json:
         emit_json({"cluster": spec.inventory.cluster, "lines": lines_seen})
     return code

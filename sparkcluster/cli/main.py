@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from sparkcluster import exit_codes
+
 if TYPE_CHECKING:
     from sparkcluster.errors import SparkclusterError
 
@@ -39,8 +41,8 @@ _MODULES = {"import": "import_"}
 _EPILOG = """\
 INVENTORY is the path of a YAML file; inventory/ in the project has examples.
 sparkcluster COMMAND --help tells more about one command.
-Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 the lease is held by
-another operator, 4 failed and rolled back, 130 interrupted.
+
+Exit codes:
 """
 
 
@@ -71,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
         raise _no_command(first)
     else:
         sys.stderr.write(usage())
-        return 2
+        return exit_codes.USAGE
     return 0
 
 
@@ -102,7 +104,8 @@ def usage() -> str:
                 text, width = f"{text}\n{' ' * 13}", 13
             text, width = f"{text} {word}", width + 1 + len(word)
         lines.append(text)
-    return "\n".join([*lines, "", "  --version, --help", "", _EPILOG])
+    codes = [f"  {code:<11} {meaning}" for code, meaning in exit_codes.MEANINGS.items()]
+    return "\n".join([*lines, "", "  --version, --help", "", _EPILOG + "\n".join(codes), ""])
 
 
 def console() -> NoReturn:
@@ -134,8 +137,8 @@ def guarded(argv: Sequence[str]) -> int:
         with Interrupts() as interrupts:
             code = _guarded(argv)
     except KeyboardInterrupt:
-        return 130
-    return 130 if interrupts.seen else code
+        return exit_codes.INTERRUPTED
+    return exit_codes.INTERRUPTED if interrupts.seen else code
 
 
 def _guarded(argv: Sequence[str]) -> int:

@@ -33,7 +33,8 @@ def run(args: argparse.Namespace) -> int:
         from sparkcluster.cli import plan
 
         return plan.run(args)
-    from sparkcluster.release.up import Options, OtherPlan, Up, up
+    from sparkcluster.errors import OtherPlan
+    from sparkcluster.release.up import Options, Up, up
 
     spec = load_spec(args)
     options = Options(timeout_s=args.timeout, clear_caches=args.clear_caches)

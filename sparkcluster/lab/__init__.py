@@ -8,13 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sparkcluster.errors import LabError
     from sparkcluster.lab.core import Lab, down
-    from sparkcluster.lab.machine import LabError
     from sparkcluster.lab.sparks import Spark
 
 __all__ = ["Lab", "LabError", "Spark", "down"]
 
-_HOME = {"Lab": "core", "down": "core", "LabError": "machine", "Spark": "sparks"}
+_HOME = {
+    "Lab": "sparkcluster.lab.core",
+    "LabError": "sparkcluster.errors",
+    "Spark": "sparkcluster.lab.sparks",
+    "down": "sparkcluster.lab.core",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -22,4 +27,4 @@ def __getattr__(name: str) -> Any:
 
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(importlib.import_module(_HOME[name]), name)

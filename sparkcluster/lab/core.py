@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sparkcluster.errors import UsageError
+from sparkcluster.errors import LabError, UsageError
 from sparkcluster.lab import cgroups, inventory, machine, network, spec, state
-from sparkcluster.lab.machine import LabError, wait_until
+from sparkcluster.lab.machine import wait_until
 from sparkcluster.lab.sparks import Spark, make_key
 from sparkcluster.lab.state import State
 

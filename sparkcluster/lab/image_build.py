@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sparkcluster.errors import LabError
 from sparkcluster.lab import rootfs, template
 from sparkcluster.lab.engine import install
-from sparkcluster.lab.machine import SPARK_PATH, LabError
+from sparkcluster.lab.machine import SPARK_PATH
 
 STUB = Path(__file__).parent / "engine" / "stub"
 REPOSITORY = "sparkcluster-lab"

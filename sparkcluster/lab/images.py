@@ -21,8 +21,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sparkcluster.errors import LabError
 from sparkcluster.lab.engine.install import cache_directory
-from sparkcluster.lab.machine import MS_BIND, MS_RDONLY, MS_REMOUNT, LabError, mount
+from sparkcluster.lab.machine import MS_BIND, MS_RDONLY, MS_REMOUNT, mount
 
 ENGINES = ("vllm", "vllm-without-ray", "vllm-upstream", "stub", "stub-without-ray", "stub-upstream")
 

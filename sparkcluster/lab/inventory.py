@@ -6,7 +6,7 @@ import ipaddress
 from pathlib import Path
 from typing import Any
 
-from sparkcluster.lab.machine import LabError
+from sparkcluster.errors import LabError
 from sparkcluster.lab.sparks import MODEL_PATH
 from sparkcluster.lab.spec import FUNCTIONS, LabSpec
 from sparkcluster.lab.state import State, write_atomically

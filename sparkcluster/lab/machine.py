@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from sparkcluster.errors import SparkclusterError, UsageError
+from sparkcluster.errors import LabError, UsageError
 
 DEBIAN_PACKAGES = {
     "ip": "iproute2",
@@ -35,10 +35,6 @@ SPARK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 SYSTEM_DIRECTORIES = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 """Where the needed programs must lie: a virtual Spark hides /usr/local of the machine."""
-
-
-class LabError(SparkclusterError):
-    """The lab could not do what it was asked."""
 
 
 def require(programs: Mapping[str, str] = DEBIAN_PACKAGES) -> None:

@@ -12,7 +12,8 @@ import os
 import re
 from pathlib import Path
 
-from sparkcluster.lab.machine import LabError, run
+from sparkcluster.errors import LabError
+from sparkcluster.lab.machine import run
 from sparkcluster.lab.spec import FUNCTIONS, Function, LabSpec
 from sparkcluster.lab.state import State
 

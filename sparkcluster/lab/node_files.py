@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sparkcluster.errors import LabError
 from sparkcluster.lab import network, rootfs
-from sparkcluster.lab.machine import SPARK_PATH, SYSTEM_DIRECTORIES, LabError
+from sparkcluster.lab.machine import SPARK_PATH, SYSTEM_DIRECTORIES
 from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS
 from sparkcluster.lab.state import State
 

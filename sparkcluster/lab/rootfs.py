@@ -18,9 +18,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sparkcluster.errors import LabError
 from sparkcluster.lab import state
 from sparkcluster.lab.engine.install import cache_directory
-from sparkcluster.lab.machine import DEBIAN_PACKAGES, LabError
+from sparkcluster.lab.machine import DEBIAN_PACKAGES
 
 # What the engine's image needs beside Python: the libraries of vLLM's CPU build, and a C compiler as every
 # image has that can run Triton (the launcher compiles a small library with it).

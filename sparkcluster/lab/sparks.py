@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import sparkcluster
+from sparkcluster.errors import LabError
 from sparkcluster.lab import cgroups, network, node_files, rootfs
-from sparkcluster.lab.machine import SPARK_PATH, LabError, run, wait_until
+from sparkcluster.lab.machine import SPARK_PATH, run, wait_until
 from sparkcluster.lab.spec import SparkSpec
 from sparkcluster.lab.state import State, write_atomically
 

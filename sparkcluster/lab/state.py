@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sparkcluster.errors import UsageError
-from sparkcluster.lab.machine import LabError
+from sparkcluster.errors import LabError, UsageError
 from sparkcluster.lab.spec import LabSpec
 
 RESERVATIONS = Path("/run/sparkcluster-lab")

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from sparkcluster.lab.machine import LabError
+from sparkcluster.errors import LabError
 
 START_LIMIT_S = 60
 LOAD_LIMIT_S = 900

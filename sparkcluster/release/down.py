@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from sparkcluster.errors import CommandFailed, SparkclusterError
+from sparkcluster.errors import CommandFailed, SparkclusterError, StopError
 from sparkcluster.facts.model import Rank
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch import group as launching
@@ -16,10 +16,6 @@ from sparkcluster.runtime import Changer
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import Node, Ssh
-
-
-class Left(SparkclusterError):
-    """Something could not be removed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
         reach: how further nodes, which only a record names, are connected to.
 
     Raises:
-        Left: something stays, on nodes that could not be reached or would not stop it.
+        StopError: something stays, on nodes that could not be reached or would not stop it.
         LeaseHeld: another operator is at it.
     """
     report.step("probe", count(len(fleet.hosts), "node"))
@@ -108,7 +104,7 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
             changer.attempt(wipe, timeout_s=60)
     if left:
         name, error = next(iter(left.items()))
-        raise Left(
+        raise StopError(
             f"could not clean {', '.join(left)}: {error.message.removeprefix(f'{name}: ')}",
             node=name,
             step="stop",

@@ -7,7 +7,7 @@ from typing import Any
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.find import endpoints, recorded_endpoints
 from sparkcluster.endpoint.judge import brief, judge
-from sparkcluster.errors import NotServing, SparkclusterError
+from sparkcluster.errors import NotServing, OtherPlan
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View
@@ -17,24 +17,6 @@ from sparkcluster.plan.model import Plan
 from sparkcluster.release.states import TABLE, Action, State, state_of
 from sparkcluster.report import Report
 from sparkcluster.spec import Spec
-
-
-class OtherPlan(SparkclusterError):
-    """Another plan serves, and ``up`` does not replace what works."""
-
-    def __init__(self, lines: list[str], inventory: str) -> None:
-        self.lines = tuple(lines)
-        super().__init__(
-            "this cluster serves another plan; nothing was changed",
-            step="plan",
-            hint=f"sparkcluster down {inventory}, then up; an upgrade without a gap comes with a later version",
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """The error, with the difference as lines."""
-        document = super().as_json()
-        document["error"]["difference"] = list(self.lines)
-        return document
 
 
 def settled(fleet: Fleet, view: View, report: Report) -> dict[str, Reply] | None:
@@ -57,7 +39,11 @@ def settled(fleet: Fleet, view: View, report: Report) -> dict[str, Reply] | None
             if view.plan is None:
                 view.stop_on_errors()
             _, plan = view.ready()
-            raise OtherPlan(difference(recorded.get("plan", {}), plan.as_json()), str(view.spec.inventory_path))
+            raise OtherPlan(
+                "this cluster serves another plan; nothing was changed",
+                difference(recorded.get("plan", {}), plan.as_json()),
+                hint=f"sparkcluster down {view.spec.inventory_path}, then up",
+            )
     return None
 
 

@@ -9,7 +9,7 @@ from sparkcluster.errors import FoundErrors
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View, look
-from sparkcluster.release.settled import OtherPlan, settled
+from sparkcluster.release.settled import settled
 from sparkcluster.release.states import TABLE, Action, state_of
 from sparkcluster.release.walk import Options, Walk, stop_before_staging
 from sparkcluster.report import Report, count
@@ -69,4 +69,4 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
         return Up(walk.view, changed=True, release=walk.number, answers=answers, seconds=time.monotonic() - began)
 
 
-__all__ = ["Options", "OtherPlan", "Up", "up"]
+__all__ = ["Options", "Up", "up"]

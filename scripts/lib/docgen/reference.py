@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from importlib import import_module
 
+from sparkcluster import exit_codes
 from sparkcluster.cli.main import COMMANDS, module
 from sparkcluster.cli.parser import Parser
 
@@ -15,12 +16,6 @@ Every command takes `--json`: one document on stdout and nothing else there. Log
 
 | exit code | meaning |
 |---|---|
-| 0 | done; warnings are allowed |
-| 1 | failed: an error finding, a time-out, not serving |
-| 2 | wrong usage or malformed input; nothing was changed |
-| 3 | another operator holds the cluster's lease |
-| 4 | failed, and what was there before serves again |
-| 130 | interrupted |
 """
 
 _CHECKS = """# Checks
@@ -36,7 +31,7 @@ error with `ignore: [code]`. `sparkcluster checks --explain CODE` shows one of t
 
 def commands() -> str:
     """The page of commands; argparse's own layout differs between Pythons, so it is not used."""
-    parts = [_COMMANDS]
+    parts = [_COMMANDS, *(f"| {code} | {meaning} |\n" for code, meaning in exit_codes.MEANINGS.items())]
     for name, help_line in COMMANDS.items():
         parser = Parser(prog=f"sparkcluster {name}")
         import_module(module(name)).add_arguments(parser)

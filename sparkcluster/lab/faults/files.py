@@ -9,9 +9,8 @@ import re
 import tarfile
 from collections.abc import Callable, Sequence
 
-from sparkcluster.errors import UsageError
+from sparkcluster.errors import LabError, UsageError
 from sparkcluster.lab.faults.base import Fault, Undo
-from sparkcluster.lab.machine import LabError
 from sparkcluster.lab.sparks import MODEL_PATH, Spark
 
 KEPT = "/var/lib/gb10-kept"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from sparkcluster.errors import LabError
 from sparkcluster.lab.faults.base import (
     Fault,
     Undo,
@@ -20,7 +21,7 @@ from sparkcluster.lab.faults.base import (
     send,
     words,
 )
-from sparkcluster.lab.machine import LabError, run, wait_until
+from sparkcluster.lab.machine import run, wait_until
 from sparkcluster.lab.sparks import Spark, make_key
 
 LISTENER = """

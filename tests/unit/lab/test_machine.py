@@ -4,9 +4,8 @@ import sys
 
 import pytest
 
-from sparkcluster.errors import UsageError
+from sparkcluster.errors import LabError, UsageError
 from sparkcluster.lab import cgroups, machine
-from sparkcluster.lab.machine import LabError
 from sparkcluster.lab.state import State, write_atomically
 
 

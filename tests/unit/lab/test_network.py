@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.errors import UsageError
+from sparkcluster.errors import LabError, UsageError
 from sparkcluster.lab import network
-from sparkcluster.lab.machine import LabError
 from sparkcluster.lab.spec import FUNCTIONS, LabSpec, SparkSpec, plain
 from sparkcluster.lab.state import State, directory_of
 

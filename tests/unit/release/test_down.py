@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.errors import HostTimeout, LeaseHeld
+from sparkcluster.errors import HostTimeout, LeaseHeld, StopError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.plan.records import record
-from sparkcluster.release.down import Left, down, former_nodes
+from sparkcluster.release.down import down, former_nodes
 from sparkcluster.report import Silent
 
 
@@ -92,7 +92,7 @@ def test_an_up_at_work_is_not_disturbed_though_no_rank_is_there_yet(stop, world)
 
 def test_a_node_that_is_away_is_named_and_the_others_are_cleaned(stop, world):
     one = world()
-    with pytest.raises(Left, match="could not clean beta: beta did not answer within 10 s") as caught:
+    with pytest.raises(StopError, match="could not clean beta: beta did not answer within 10 s") as caught:
         stop(one.run(one.plan(3)), "beta")
     assert (caught.value.exit_code, caught.value.node) == (1, "beta")
     assert "sparkcluster down again" in caught.value.hint
@@ -102,7 +102,7 @@ def test_a_node_that_is_away_is_named_and_the_others_are_cleaned(stop, world):
 def test_a_node_that_cannot_tell_its_ranks_is_not_taken_for_clean(stop, world):
     one = world()
     one.run(one.plan(3), "alpha").change("beta", ranks={"unread": "the Docker engine does not answer"})
-    with pytest.raises(Left, match="could not clean beta: the Docker engine does not answer"):
+    with pytest.raises(StopError, match="could not clean beta: the Docker engine does not answer"):
         stop(one)
     assert one.facts["alpha"].ranks == ()
 

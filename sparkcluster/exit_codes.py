@@ -1,0 +1,19 @@
+"""Exit codes of ``sparkcluster``: the one list that code, ``--help`` and docs use."""
+
+from __future__ import annotations
+
+DONE = 0
+FAILED = 1
+USAGE = 2
+LEASE_HELD = 3
+ROLLED_BACK = 4
+INTERRUPTED = 130
+
+MEANINGS = {
+    DONE: "done (warnings allowed)",
+    FAILED: "failed",
+    USAGE: "wrong usage or malformed input; nothing was changed",
+    LEASE_HELD: "another operator holds the lease",
+    ROLLED_BACK: "failed; the previous release serves again",
+    INTERRUPTED: "interrupted",
+}
