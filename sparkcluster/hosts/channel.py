@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import NoReturn, Self
 
-import paramiko
-
 from sparkcluster.errors import CommandTimeout, HostLost
 from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.handshake import left
 from sparkcluster.hosts.quote import MARK, end_line, named, shown
-from sparkcluster.hosts.transport import ended_by, send_exec
+from sparkcluster.hosts.transport import exit_code, paramiko, send_exec
 
 _CHUNK = 1 << 15  # what one SSH packet holds
 _INLINE = 1 << 14  # input so short that sending it cannot block, whatever the command does with it
@@ -85,13 +83,12 @@ class Command:
     def result(self, stdout: bytes, deadline: float) -> Result:
         """How it ended, once its output has; TimeoutError after ``deadline``."""
         self._reader.join(left(deadline))
-        if self._reader.is_alive() or not self.channel.status_event.wait(left(deadline)):
+        if self._reader.is_alive():
             raise TimeoutError
-        number = ended_by(self.channel)
-        exit_code = self.channel.exit_status if number is None else -number
-        if number is None and exit_code < 0:
+        code = exit_code(self.channel, left(deadline))
+        if code is None:
             self.lost(None)
-        return Result(exit_code, stdout, b"".join(self._stderr))
+        return Result(code, stdout, b"".join(self._stderr))
 
     def lost(self, error: BaseException | None) -> NoReturn:
         """Raise what is known of a command that ended without saying how."""

@@ -10,9 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-import paramiko
-from fabric import Config, Connection
-
 from sparkcluster.errors import (
     AuthFailed,
     HostError,
@@ -26,14 +23,14 @@ from sparkcluster.errors import (
 )
 from sparkcluster.hosts import known_hosts
 from sparkcluster.hosts.resolve import SshTarget
-from sparkcluster.hosts.transport import Proxy, Transport, prefer
+from sparkcluster.hosts.transport import Proxy, Transport, paramiko
 
 KEEPALIVE_S = 10
 # A handshake is a second of CPU on a busy controller; more than this at once only slow each other down.
 _HANDSHAKES = threading.BoundedSemaphore(8)
 
 
-def connect(name: str, target: SshTarget, through: paramiko.Transport | None = None) -> Connection:
+def connect(name: str, target: SshTarget, through: paramiko.Transport | None = None) -> Transport:
     """An open connection to ``target``, over ``through`` where it has a jump.
 
     TCP, handshake and login together take at most ``target.connect_timeout_s`` seconds.
@@ -54,37 +51,19 @@ def connect(name: str, target: SshTarget, through: paramiko.Transport | None = N
             raise
 
 
-def _handshake(name: str, target: SshTarget, sock: Any, login: _Login, deadline: float) -> Connection:
-    def transport(sock: Any, **options: Any) -> Transport:
-        made = Transport(sock, **options)
-        made.handshake_timeout = left(deadline)
-        made.clear_to_send_timeout = target.connect_timeout_s
-        prefer(made, known_hosts.kinds(target.known_hosts, target.key_name))
-        return made
-
-    connection = Connection(
-        target.host,
-        user=target.user,
-        port=target.port,
-        # ours alone decides: fabric would read ssh_config itself, without Include
-        config=Config(lazy=True, ssh_config=paramiko.SSHConfig()),
-        gateway=False,
-        connect_kwargs={
-            "sock": sock,
-            "timeout": left(deadline),
-            "banner_timeout": left(deadline),
-            "auth_strategy": login,
-            "transport_factory": transport,
-        },
-    )
-    connection.client.set_missing_host_key_policy(_HostKeys(name, target))
+def _handshake(name: str, target: SshTarget, sock: Any, login: _Login, deadline: float) -> Transport:
+    transport = Transport(sock)
+    transport.limit(handshake_s=left(deadline), send_s=target.connect_timeout_s)
+    transport.prefer(known_hosts.kinds(target.known_hosts, target.key_name))
     try:
-        connection.open()
+        transport.start_client(timeout=left(deadline))
+        _check_host_key(name, target, transport.get_remote_server_key())
+        login.authenticate(transport)
     except (HostError, UsageError):
-        connection.client.close()
+        transport.close()
         raise
     except (paramiko.SSHException, OSError, EOFError) as error:
-        connection.client.close()
+        transport.close()
         if time.monotonic() >= deadline - 0.1:
             raise HostTimeout(
                 f"{name}: sshd on {target.host} port {target.port} took the connection and then said "
@@ -100,8 +79,8 @@ def _handshake(name: str, target: SshTarget, sock: Any, login: _Login, deadline:
             step="connect",
             hint=f"ssh -v {target.login} true",
         ) from error
-    connection.transport.set_keepalive(KEEPALIVE_S)
-    return connection
+    transport.set_keepalive(KEEPALIVE_S)
+    return transport
 
 
 def left(deadline: float) -> float:
@@ -167,51 +146,40 @@ def _tcp(name: str, target: SshTarget, deadline: float) -> socket.socket:
     raise HostRefused(f"{name}: {where}: {reason}", node=name, step="connect", hint=hint) from failure
 
 
-class _HostKeys(paramiko.MissingHostKeyPolicy):
-    """The whole check of a host key: paramiko is given none, so that it asks us about each."""
-
-    def __init__(self, name: str, target: SshTarget) -> None:
-        self.name = name
-        self.target = target
-
-    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        """Accept the key, store it where that is wanted, or raise."""
-        del client, hostname
-        target = self.target
-        kind, blob = key.get_name(), key.get_base64()
-        verdict, file = known_hosts.check(target.known_hosts, target.key_name, kind, blob)
-        shown = f"{kind} {key.fingerprint}"
-        if verdict == "unknown" and target.host_keys == "accept-new":
-            verdict, file = self._store(kind, blob), target.known_hosts[0]
-        if verdict == "known":
-            return
-        if verdict == "unknown":
-            raise HostKeyUnknown(
-                f"{self.name}: the host key of {target.key_name} was never seen before ({shown})",
-                node=self.name,
-                step="connect",
-                hint=f"ssh {target.login} true   once, to compare and store it, or host_keys: accept-new",
-            )
-        forget = f"ssh-keygen -R '{target.key_name}' -f {shlex.quote(str(file))}"
-        text = "is revoked" if verdict == "revoked" else "is not the one on record"
-        raise HostKeyChanged(
-            f"{self.name}: the host key of {target.key_name} {text} ({shown}): "
-            "reinstalled, or another machine in between",
-            node=self.name,
+def _check_host_key(name: str, target: SshTarget, key: paramiko.PKey) -> None:
+    """Accept a node's key, store it if the user wants that, or raise."""
+    kind, blob = key.get_name(), key.get_base64()
+    verdict, file = known_hosts.check(target.known_hosts, target.key_name, kind, blob)
+    shown = f"{kind} {key.fingerprint}"
+    if verdict == "unknown" and target.host_keys == "accept-new":
+        verdict, file = _store(name, target, kind, blob), target.known_hosts[0]
+    if verdict == "known":
+        return
+    if verdict == "unknown":
+        raise HostKeyUnknown(
+            f"{name}: the host key of {target.key_name} was never seen before ({shown})",
+            node=name,
             step="connect",
-            hint=forget if verdict == "changed" else f"look for {target.key_name} in {file}",
+            hint=f"ssh {target.login} true   once, to compare and store it, or host_keys: accept-new",
         )
+    forget = f"ssh-keygen -R '{target.key_name}' -f {shlex.quote(str(file))}"
+    text = "is revoked" if verdict == "revoked" else "is not the one on record"
+    raise HostKeyChanged(
+        f"{name}: the host key of {target.key_name} {text} ({shown}): reinstalled, or another machine in between",
+        node=name,
+        step="connect",
+        hint=forget if verdict == "changed" else f"look for {target.key_name} in {file}",
+    )
 
-    def _store(self, kind: str, blob: str) -> known_hosts.Verdict:
-        file = self.target.known_hosts[0]
-        try:
-            return known_hosts.store(file, self.target.key_name, kind, blob)
-        except OSError as error:
-            raise UsageError(
-                f"{self.name}: its host key cannot be stored in {file}: {error.strerror}",
-                node=self.name,
-                step="connect",
-            ) from error
+
+def _store(name: str, target: SshTarget, kind: str, blob: str) -> known_hosts.Verdict:
+    file = target.known_hosts[0]
+    try:
+        return known_hosts.store(file, target.key_name, kind, blob)
+    except OSError as error:
+        raise UsageError(
+            f"{name}: its host key cannot be stored in {file}: {error.strerror}", node=name, step="connect"
+        ) from error
 
 
 class _Login:
@@ -234,14 +202,14 @@ class _Login:
                     hint="see identity in the inventory's ssh section",
                 ) from error
 
-    def authenticate(self, transport: paramiko.Transport) -> None:
+    def authenticate(self, transport: Transport) -> None:
         """Log in on ``transport``, or raise AuthFailed."""
         agent = paramiko.Agent()
         reason = "it accepts none of our keys"
         try:
             for key in self._keys(agent):
                 self.tried += 1
-                transport.auth_timeout = left(self.deadline)
+                transport.limit(login_s=left(self.deadline))
                 try:
                     more = transport.auth_publickey(self.target.user, key)
                 except paramiko.BadAuthenticationType as error:

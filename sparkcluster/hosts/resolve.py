@@ -154,19 +154,14 @@ def _ssh_config(host: str, ssh: SshSettings) -> dict[str, list[str]]:
 
 
 def _without_ssh(host: str) -> dict[str, list[str]]:
-    """The same where no ssh is installed: paramiko reads it, without ``Include``."""
-    import paramiko
+    """The same where no ssh is installed."""
+    from sparkcluster.hosts.transport import paramiko, ssh_config
 
-    config: dict[str, list[str]] = {}
-    for file in (Path("~/.ssh/config").expanduser(), Path("/etc/ssh/ssh_config")):
-        if not file.is_file():
-            continue
-        try:
-            found = paramiko.SSHConfig.from_path(str(file)).lookup(host)
-        except paramiko.SSHException as error:
-            raise UsageError(f"{file}: {error}") from None
-        for key, value in found.items():
-            config.setdefault(key, value if isinstance(value, list) else [str(value)])
+    try:
+        found = ssh_config(host)
+    except paramiko.SSHException as error:
+        raise UsageError(f"ssh_config cannot be used for {host}: {error}") from None
+    config = {key: value if isinstance(value, list) else [str(value)] for key, value in found.items()}
     config.setdefault("userknownhostsfile", ["~/.ssh/known_hosts"])
     config.setdefault("globalknownhostsfile", ["/etc/ssh/ssh_known_hosts"])
     config.setdefault("identityfile", [f"~/.ssh/id_{kind}" for kind in ("ed25519", "ecdsa", "rsa")])

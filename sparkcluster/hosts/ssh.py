@@ -9,15 +9,13 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import paramiko
-from fabric import Connection
-
 from sparkcluster.errors import CommandFailed, CommandTimeout, HostError, HostLost, HostTimeout, UsageError
 from sparkcluster.hosts import channel
 from sparkcluster.hosts.base import Result, Stream
 from sparkcluster.hosts.handshake import connect, left
 from sparkcluster.hosts.quote import put_argv, shown
 from sparkcluster.hosts.resolve import SshTarget
+from sparkcluster.hosts.transport import Transport, paramiko
 
 # OpenSSH's default of MaxSessions is 10; the last is kept for ending a command that outlived its limit.
 _SESSIONS = 9
@@ -37,7 +35,7 @@ class SshHost:
         self.target = target
         self._own_jump = jump is None and target.jump is not None
         self._jump = SshHost(name, target.jump) if jump is None and target.jump is not None else jump
-        self._connection: Connection | None = None
+        self._transport: Transport | None = None
         self._failure: HostError | UsageError | None = None
         self._closed = False
         self._lock = threading.Lock()
@@ -77,13 +75,12 @@ class SshHost:
     def close(self) -> None:
         """Let go of the connection. Never raises."""
         self._closed = True
-        connection = self._connection
-        if connection is not None:
-            _hang_up(connection)
+        if self._transport is not None:
+            _hang_up(self._transport)
         if self._own_jump and self._jump is not None:
             self._jump.close()
 
-    def transport(self) -> paramiko.Transport:
+    def transport(self) -> Transport:
         """The open transport, connected now where it was not.
 
         A connection that broke is made anew; one that could not be made stays so for this run.
@@ -93,19 +90,19 @@ class SshHost:
                 raise HostLost(f"connection to {self._name} was closed", node=self._name)
             if self._failure is not None:
                 raise _again(self._failure)
-            if self._connection is None or not self._connection.is_connected:
+            if self._transport is None or not self._transport.is_active():
                 try:
                     through = None if self._jump is None else self._jump.transport()
-                    self._connection = connect(self._name, self.target, through)
+                    self._transport = connect(self._name, self.target, through)
                 except (HostError, UsageError) as error:
                     self._failure = error
                     raise
                 if self._closed:
-                    _hang_up(self._connection)
+                    _hang_up(self._transport)
                     raise HostLost(f"connection to {self._name} was closed", node=self._name)
-            return self._connection.transport  # type: ignore[no-any-return]
+            return self._transport
 
-    def _start(self, transport: paramiko.Transport, argv: Sequence[str], deadline: float) -> channel.Command:
+    def _start(self, transport: Transport, argv: Sequence[str], deadline: float) -> channel.Command:
         what = shown(argv)
         while True:
             if not self._sessions.acquire(timeout=left(deadline)):
@@ -123,9 +120,7 @@ class SshHost:
                 self._sessions.release()
                 raise
 
-    def _judge(
-        self, error: Exception, transport: paramiko.Transport, what: str, deadline: float, *, waited_out: bool
-    ) -> None:
+    def _judge(self, error: Exception, transport: Transport, what: str, deadline: float, *, waited_out: bool) -> None:
         """Raise what a session that was not opened means, or return where asking again may help.
 
         That it was refused cannot be told by the error's type: of two refused at once, paramiko tells one.
@@ -155,11 +150,11 @@ class SshHost:
             ) from error
 
 
-def _hang_up(connection: Connection) -> None:
+def _hang_up(transport: Transport) -> None:
     """Close at once: without the shutdown, paramiko's thread notices a tenth of a second later."""
     with contextlib.suppress(OSError, EOFError, AttributeError):
-        connection.transport.sock.shutdown(socket.SHUT_RDWR)
-    connection.client.close()
+        transport.sock.shutdown(socket.SHUT_RDWR)
+    transport.close()
 
 
 def _again(error: HostError | UsageError) -> HostError | UsageError:

@@ -1,4 +1,8 @@
-"""What paramiko's transport lacks for us: the signal that ended a command, and not waiting to start one."""
+"""All that is used of paramiko beyond what it documents, and what its transport lacks for us.
+
+paramiko drops the signal that ended a command, and waits a round trip to start one. ``pyproject.toml`` bounds its
+version, ``tests/unit/hosts/test_transport.py`` fails if one of these names goes.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,22 @@ import logging
 import shlex
 import signal
 import subprocess
+import sys
 from typing import Any, ClassVar
 
-import paramiko
-from paramiko.common import MSG_CHANNEL_REQUEST, cMSG_CHANNEL_REQUEST
+# paramiko imports invoke, a fifth of the time of a short command, for "Match exec" in ssh_config alone, and does
+# without it where it is missing.
+_without_invoke = "invoke" not in sys.modules
+if _without_invoke:
+    sys.modules["invoke"] = None  # type: ignore[assignment]
+try:
+    import paramiko
+    from paramiko.common import MSG_CHANNEL_REQUEST, cMSG_CHANNEL_REQUEST
+finally:
+    if _without_invoke:
+        del sys.modules["invoke"]
+
+__all__ = ["Proxy", "Transport", "exit_code", "paramiko", "send_exec", "ssh_config"]
 
 # Errors reach the user through ours; without a handler Python would print paramiko's log beside them.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -21,7 +37,8 @@ def _handle_request(channel: paramiko.Channel, message: paramiko.Message) -> Non
     if message.get_text() == "exit-signal":
         message.get_boolean()
         name = "SIG" + message.get_text()
-        channel.ended_by = int(getattr(signal, name, signal.SIGKILL))  # type: ignore[attr-defined]
+        channel.exit_status = -int(getattr(signal, name, signal.SIGKILL))
+        channel.exit_signal = True  # type: ignore[attr-defined]
         channel.status_event.set()
         return
     message.packet.seek(start)
@@ -29,12 +46,31 @@ def _handle_request(channel: paramiko.Channel, message: paramiko.Message) -> Non
 
 
 class Transport(paramiko.Transport):
-    """A transport that knows ``exit-signal``."""
+    """A transport that knows ``exit-signal``, with limits in seconds."""
 
     _channel_handler_table: ClassVar[Any] = {
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]  # noqa: SLF001
         MSG_CHANNEL_REQUEST: _handle_request,
     }
+
+    def limit(
+        self, *, handshake_s: float | None = None, login_s: float | None = None, send_s: float | None = None
+    ) -> None:
+        """Limit banner and key exchange, one attempt to log in, and the wait for a key exchange before sending."""
+        if handshake_s is not None:
+            self.banner_timeout = self.handshake_timeout = handshake_s
+        if login_s is not None:
+            self.auth_timeout = login_s
+        if send_s is not None:
+            self.clear_to_send_timeout = send_s
+
+    def prefer(self, kinds: list[str]) -> None:
+        """Request host key types ``kinds`` (as known_hosts names them) before all others."""
+        rsa = ("rsa-sha2-512", "rsa-sha2-256")
+        names = [name for kind in kinds for name in (rsa if kind == "ssh-rsa" else (kind,))]
+        options = self.get_security_options()
+        supported = [name for name in names if name in options.key_types]
+        options.key_types = tuple(dict.fromkeys([*supported, *options.key_types]))
 
 
 class Proxy(paramiko.ProxyCommand):
@@ -57,13 +93,20 @@ class Proxy(paramiko.ProxyCommand):
         self.timeout = None
 
 
-def ended_by(channel: paramiko.Channel) -> int | None:
-    """Number of the signal that ended the channel's command, or None."""
-    return getattr(channel, "ended_by", None)
+def exit_code(channel: paramiko.Channel, timeout_s: float) -> int | None:
+    """Exit code of the channel's command, negative for a signal; None where the connection broke before it.
+
+    Raises:
+        TimeoutError: it did not come within ``timeout_s``.
+    """
+    if not channel.status_event.wait(timeout_s):
+        raise TimeoutError
+    status = channel.exit_status
+    return status if status >= 0 or hasattr(channel, "exit_signal") else None
 
 
 def send_exec(channel: paramiko.Channel, line: str) -> None:
-    """Ask for ``line`` to be run and go on: a round trip less than waiting for the answer.
+    """Request that ``line`` be run, and go on: a round trip less than waiting for the answer.
 
     A node that refuses answers so, upon which paramiko closes the channel.
     """
@@ -76,10 +119,16 @@ def send_exec(channel: paramiko.Channel, line: str) -> None:
     channel.get_transport()._send_user_message(message)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
-def prefer(transport: paramiko.Transport, kinds: list[str]) -> None:
-    """Ask for host key types ``kinds`` (as known_hosts names them) before all others."""
-    rsa = ("rsa-sha2-512", "rsa-sha2-256")
-    names = [name for kind in kinds for name in (rsa if kind == "ssh-rsa" else (kind,))]
-    options = transport.get_security_options()
-    known = [name for name in names if name in options.key_types]
-    options.key_types = tuple(dict.fromkeys([*known, *options.key_types]))
+def ssh_config(host: str) -> dict[str, Any]:
+    """What the ssh_config files of user and system say of ``host``, as fabric reads them: without ``Include``.
+
+    Raises:
+        paramiko.SSHException: they make no sense.
+    """
+    import fabric
+    import invoke
+
+    paramiko.config.invoke = invoke  # type: ignore[attr-defined] # "Match exec" runs commands by it
+    config = fabric.Config(lazy=True)
+    config.load_ssh_config()
+    return dict(config.base_ssh_config.lookup(host))

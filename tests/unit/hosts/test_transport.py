@@ -1,0 +1,70 @@
+"""What is used of paramiko beyond its documentation: in one module, and there in the installed version."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import fabric
+import paramiko
+import pytest
+
+import sparkcluster
+
+PACKAGE = Path(sparkcluster.__file__).parent
+
+
+def test_paramiko_still_has_the_names_that_it_does_not_document():
+    handlers = paramiko.Transport._channel_handler_table
+    assert handlers[paramiko.common.MSG_CHANNEL_REQUEST] is paramiko.Channel._handle_request
+    assert list(inspect.signature(paramiko.Channel._handle_request).parameters) == ["self", "m"]
+    assert list(inspect.signature(paramiko.Transport._send_user_message).parameters) == ["self", "data"]
+    channel = paramiko.Channel(0)
+    assert (channel.exit_status, channel.status_event.is_set()) == (-1, False)
+    assert channel.remote_chanid == 0
+    assert paramiko.Message(b"abc").packet.tell() == 0
+
+
+@pytest.mark.parametrize("name", ["banner_timeout", "handshake_timeout", "auth_timeout", "clear_to_send_timeout"])
+def test_paramiko_still_has_the_limits_that_are_set(name):
+    source = inspect.getsource(paramiko.Transport) + inspect.getsource(paramiko.auth_handler)
+    assert re.search(rf"self(\.transport)?\.{name}\b", source), name
+
+
+def test_paramiko_still_runs_proxy_commands_by_these_attributes():
+    source = inspect.getsource(paramiko.ProxyCommand)
+    assert set(re.findall(r"self\.(\w+) =", source)) == {"cmd", "process", "timeout"}
+
+
+def test_paramiko_does_without_invoke_until_ssh_config_is_read_without_ssh(tmp_path):
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text("Match exec true\n  Port 2022\n")
+    code = (
+        "import sys; from sparkcluster.hosts import transport\n"
+        "assert not {'invoke', 'fabric'} & set(sys.modules)\n"
+        "assert transport.paramiko.config.invoke is None\n"
+        "assert transport.ssh_config('spark')['port'] == '2022'"
+    )
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], check=True, stdin=subprocess.DEVNULL, env=environment)
+
+
+def test_no_other_module_imports_paramiko_or_fabric():
+    users = [
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if re.search(r"^\s*(import|from) (paramiko|fabric|invoke)\b", path.read_text(), re.MULTILINE)
+    ]
+    assert users == ["hosts/transport.py"]
+
+
+@pytest.mark.parametrize("library", [paramiko, fabric])
+def test_the_version_has_an_upper_bound(library):
+    text = (PACKAGE.parent / "pyproject.toml").read_text()
+    bound = re.search(rf'"{library.__name__}>=[\d.]+,<(\d+)"', text)
+    assert bound
+    assert int(library.__version__.split(".")[0]) < int(bound[1])
