@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 
-from sparkcluster.errors import FoundErrors, HostTimeout, Interrupted, LaunchError, UsageError
+from sparkcluster.errors import FoundErrors, HostTimeout, Interrupted, LaunchError, OtherPlan, UsageError
 from sparkcluster.facts.reach import Reach
 from sparkcluster.facts.running import Reply
 from sparkcluster.findings import Finding
@@ -113,7 +113,7 @@ def test_another_plan_that_answers_is_left_alone_and_the_difference_told(up, wor
     other = world(playbook={"env": {"A": "1"}})
     one = world(playbook={"env": {"A": "2"}})
     one.run(other.plan(release=3)).record(other.plan(release=3), 3)
-    with pytest.raises(module.OtherPlan) as caught:
+    with pytest.raises(OtherPlan) as caught:
         up(one)
     assert caught.value.exit_code == 1
     assert any("A" in line for line in caught.value.lines)
@@ -133,7 +133,7 @@ def test_a_cluster_that_lost_a_node_from_its_inventory_is_not_torn_down(up, worl
     whole = served(world())
     one = world(kept)
     one.facts = {kept: whole.facts[kept]}
-    with pytest.raises(module.OtherPlan):
+    with pytest.raises(OtherPlan):
         up(one)
     assert "lease" not in up.done
 
