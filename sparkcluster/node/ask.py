@@ -18,10 +18,11 @@ import json
 import os
 import re
 import socket
-import sys
 import time
 import urllib.parse
 from typing import Any, BinaryIO, Callable, Iterator
+
+from sparkcluster.node import common
 
 
 class Failed(Exception):
@@ -262,8 +263,7 @@ def main(request: dict[str, Any], _lines: BinaryIO | None = None) -> dict[str, A
 
     def tell(event: dict[str, Any]) -> None:
         if request.get("stream", True):
-            sys.stdout.write(json.dumps(event) + "\n")
-            sys.stdout.flush()
+            common.emit(event)
 
     try:
         return {"done": models(request) if request.get("mode") == "models" else complete(request, tell)}

@@ -16,8 +16,10 @@ import contextlib
 import fcntl
 import json
 import os
+import sys
+import threading
 import time
-from typing import Any, BinaryIO, Iterator
+from typing import Any, BinaryIO, Callable, Iterator
 
 
 class Refused(Exception):
@@ -26,6 +28,23 @@ class Refused(Exception):
 
 class Busy(Exception):
     """Another change is still under way on this node."""
+
+
+def emit(document: dict[str, Any]) -> None:
+    """Write one line to the controller."""
+    sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.flush()
+
+
+def end_with(stdin: BinaryIO, end: Callable[[int], None] = os._exit) -> None:
+    """End this process when its input does: then the controller is gone, or wants no more."""
+
+    def watch() -> None:
+        while stdin.read(1):
+            continue
+        end(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def expand(path: str) -> str:

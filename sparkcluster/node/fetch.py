@@ -35,7 +35,7 @@ _SNAPSHOT = (
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
     """Do it and answer ``done``, ``refused`` or ``failed`` with its ``kind``."""
-    wire.end_with(stdin)
+    common.end_with(stdin)
 
     def check() -> None:
         common.check_epoch(request["state_dir"], request["cluster"], request["epoch"])

@@ -6,7 +6,6 @@ Says how far it is every second, and at the end which file has which hash.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import queue
 import re
@@ -16,32 +15,22 @@ import threading
 import time
 from typing import Any, BinaryIO, Dict, List
 
+from sparkcluster.node import common
+
 _CHUNK = 4 << 20
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _UNFINISHED = (".partial", ".incomplete", ".lock")
 
 
-def tell(**document: Any) -> None:
-    """Say a line to the controller."""
-    sys.stdout.write(json.dumps(document) + "\n")
-    sys.stdout.flush()
-
-
 def main(request: dict[str, Any], stdin: BinaryIO) -> None:
     """Hash what lies below ``path`` by ``threads`` at once; ``{"done": [...]}`` or ``{"failed": why}`` at the end."""
-
-    def watch() -> None:
-        while stdin.read(1):
-            continue
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    common.end_with(stdin)
     try:
         files = listed(request["path"])
-        tell(done=hashed(files, int(request["threads"])))
+        common.emit({"done": hashed(files, int(request["threads"]))})
     except OSError as error:
         where = ": %s" % error.filename if error.filename else ""
-        tell(failed="%s%s" % ((error.strerror or str(error)).lower(), where))
+        common.emit({"failed": "%s%s" % ((error.strerror or str(error)).lower(), where)})
     sys.stdout.flush()
     os._exit(0)
 
@@ -100,7 +89,7 @@ def hashed(files: List[Dict[str, Any]], threads: int) -> List[Dict[str, Any]]:
             worker.join(0.2)
             if time.monotonic() - said >= 1:
                 said = time.monotonic()
-                tell(bytes=sum(done), total=total)
+                common.emit({"bytes": sum(done), "total": total})
     if errors:
         raise errors[0]
     return [{key: value for key, value in one.items() if key != "path"} for one in files]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import sys
 import threading
 import time
 from typing import Any, BinaryIO
@@ -19,12 +18,6 @@ from sparkcluster.node import common
 
 # A change that outlived its operator has this long to end before the next one is told to wait.
 BARRIER_S = 15.0
-
-
-def say(document: dict[str, Any]) -> None:
-    """One line to the operator."""
-    sys.stdout.write(json.dumps(document) + "\n")
-    sys.stdout.flush()
 
 
 def main(request: dict[str, Any], lines: BinaryIO) -> None:
@@ -39,7 +32,7 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
     lock = common.try_lock(os.path.join(directory, "lease.lock"))
     last = common.read_json(record) or {}
     if lock is None:
-        say(
+        common.emit(
             {
                 "held": {
                     **{key: last.get(key) for key in ("operator", "operation", "since")},
@@ -62,7 +55,7 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
     # From here on the last epoch is over, although the next one is not known yet: without this, its
     # operator could wake up and change something under our lock.
     write(last.get("epoch", 0), False)
-    say({"epoch": last.get("epoch", 0)})
+    common.emit({"epoch": last.get("epoch", 0)})
 
     heartbeats: queue.Queue[bytes | None] = queue.Queue()
 
@@ -90,10 +83,10 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
             # What the last operator had begun ends before the next one looks at the node.
             common.change_lock(request["state_dir"], request["cluster"], BARRIER_S).close()
         except common.Busy as busy:
-            say({"busy": str(busy)})
+            common.emit({"busy": str(busy)})
             break
         write(epoch, True)
-        say({"granted": epoch})
+        common.emit({"granted": epoch})
     lock.close()
     # The reader may be blocked in a read that never ends; nothing is left to flush.
     os._exit(0)

@@ -6,8 +6,6 @@ container, is run and its output told. What was started ends with this program, 
 
 from __future__ import annotations
 
-import hmac
-import json
 import os
 import shutil
 import signal
@@ -20,6 +18,7 @@ import time
 from typing import Any, BinaryIO, Callable, Dict, List
 
 from sparkcluster.node import common
+from sparkcluster.node.wire import Failed, accept
 
 ACCEPT_S = 10.0
 STALL_S = 10.0
@@ -33,25 +32,9 @@ children: "List[subprocess.Popen[bytes]]" = []
 containers: List[str] = []
 
 
-class Failed(Exception):
-    """What kept a measurement from coming about."""
-
-
-def tell(**document: Any) -> None:
-    """Say a line to the controller."""
-    sys.stdout.write(json.dumps(document) + "\n")
-    sys.stdout.flush()
-
-
 def main(request: Request, stdin: BinaryIO) -> None:
     """Do ``request["do"]`` and say how it ended: ``{"done": {...}}`` or ``{"failed": why}``."""
-
-    def watch() -> None:
-        while stdin.read(1):
-            continue
-        end(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    common.end_with(stdin, end)
 
     def stop(number: int, frame: Any) -> None:
         end(1)
@@ -59,13 +42,13 @@ def main(request: Request, stdin: BinaryIO) -> None:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGHUP, stop)
     try:
-        tell(done=DO[request["do"]](request))
+        common.emit({"done": DO[request["do"]](request)})
     except (Failed, common.Refused, common.Busy) as error:
-        tell(failed=str(error))
+        common.emit({"failed": str(error)})
     except socket.timeout:
-        tell(failed="nothing moved for %.0f s" % STALL_S)
+        common.emit({"failed": "nothing moved for %.0f s" % STALL_S})
     except OSError as error:
-        tell(failed=(error.strerror or str(error)).lower())
+        common.emit({"failed": (error.strerror or str(error)).lower()})
     end(0)
 
 
@@ -88,39 +71,12 @@ def tools(request: Request) -> dict[str, Any]:
 # TCP
 
 
-def greeted(sock: socket.socket, token: bytes) -> bool:
-    """Whether the other end of a new connection knows the token."""
-    sock.settimeout(2)
-    said = b""
-    try:
-        while len(said) < len(token):
-            more = sock.recv(len(token) - len(said))
-            if not more:
-                break
-            said += more
-    except OSError:
-        return False
-    sock.settimeout(STALL_S)
-    return hmac.compare_digest(said, token)
-
-
 def receive(request: Request) -> dict[str, Any]:
     """Listen on ``address``, say the port, answer the sender's small messages, then take what ``streams`` bring."""
-    token, streams = request["token"].encode(), request["streams"]
-    accepted: List[socket.socket] = []
-    with socket.create_server((request["address"], 0), backlog=streams + 1) as listener:
-        tell(port=listener.getsockname()[1])
-        limit = time.monotonic() + ACCEPT_S
-        while len(accepted) < streams + 1:
-            listener.settimeout(max(0.01, limit - time.monotonic()))
-            try:
-                sock, _ = listener.accept()
-            except socket.timeout:
-                raise Failed("nobody connected to %s within %.0f s" % (request["address"], ACCEPT_S)) from None
-            if greeted(sock, token):
-                accepted.append(sock)
-            else:
-                sock.close()
+    streams = request["streams"]
+    accepted = accept(request["address"], request["token"], count=streams + 1, limit_s=ACCEPT_S)
+    for sock in accepted:
+        sock.settimeout(STALL_S)
     echo(accepted[0])
     moved = [0] * streams
     first: List[float] = []
@@ -146,7 +102,7 @@ def receive(request: Request) -> dict[str, Any]:
     if errors:
         raise errors[0]
     if not first:
-        raise Failed("no byte arrived")
+        raise Failed("measure", "no byte arrived")
     seconds = max(last) - min(first)
     return {"bytes": sum(moved), "seconds": seconds}
 
@@ -207,7 +163,7 @@ def round_trips(sock: socket.socket, count: int) -> float:
         while got < 64:
             more = sock.recv(64 - got)
             if not more:
-                raise Failed("the other side hung up")
+                raise Failed("measure", "the other side hung up")
             got += len(more)
         taken.append(time.perf_counter() - begin)
     return round(statistics.median(taken) * 1000, 4)
@@ -235,7 +191,7 @@ def run(request: Request) -> dict[str, Any]:
             if child.poll() is not None or time.monotonic() > limit:
                 break
             time.sleep(0.02)
-        tell(port=port)
+        common.emit({"port": port})
     return finished(child, request["limit_s"])
 
 
@@ -244,7 +200,7 @@ def spawn(argv: List[str]) -> "subprocess.Popen[bytes]":
     try:
         child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     except OSError as error:
-        raise Failed("%s: %s" % (argv[0], (error.strerror or str(error)).lower()))
+        raise Failed("measure", "%s: %s" % (argv[0], (error.strerror or str(error)).lower()))
     children.append(child)
     return child
 
@@ -277,7 +233,7 @@ def finished(child: "subprocess.Popen[bytes]", limit_s: float) -> dict[str, Any]
                 child.kill()
                 child.wait()
                 break
-            tell(alive=True)
+            common.emit({"alive": True})
     reader.join(1)
     children.remove(child)
     return {"exit": code, "output": bytes(output).decode(errors="replace")}

@@ -28,12 +28,6 @@ LIFE_S = 20.0
 _STATES = {"01", "03"}  # established, SYN received: in /proc/net/tcp a connection that came this far
 
 
-def say(document: dict[str, Any]) -> None:
-    """One line to the controller."""
-    sys.stdout.write(json.dumps(document) + "\n")
-    sys.stdout.flush()
-
-
 def main(request: dict[str, Any], lines: BinaryIO) -> None:
     """Listen, try, and end when the input does or after ``LIFE_S``.
 
@@ -45,7 +39,7 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
     ``{"udp": [ids], "tcp": [[address, port, source, source port]]}``.
     """
     node = Node(request)
-    say(node.listen())
+    common.emit(node.listen())
     node.serve(lines)
     sys.stdout.flush()
     # The reader may be blocked in a read that never ends; the kernel closes every socket.
@@ -156,7 +150,7 @@ class Node(Sockets):
                     return
                 self.obey(json.loads(line))
             if self.tries is not None and self.tries.over():
-                say({"results": self.tries.results})
+                common.emit({"results": self.tries.results})
                 self.tries = None
 
     def turn(self, wait_s: float) -> None:
@@ -172,7 +166,7 @@ class Node(Sockets):
         if "try" in asked:
             self.tries = Tries(self, asked["try"])
         elif asked.get("heard"):
-            say({"udp": sorted(self.heard_udp), "tcp": self.heard_tcp()})
+            common.emit({"udp": sorted(self.heard_udp), "tcp": self.heard_tcp()})
 
     def heard_tcp(self) -> List[List[Any]]:
         """Connections to our listeners that began, also those that never came about.

@@ -33,7 +33,7 @@ _RESERVE_BYTES = 256 << 20  # left free for logs and records
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
     """Do what the request says and answer ``done``, ``refused`` or ``failed`` with its ``kind``."""
-    wire.end_with(stdin)
+    common.end_with(stdin)
 
     def check() -> None:
         common.check_epoch(request["state_dir"], request["cluster"], request["epoch"])

@@ -322,12 +322,6 @@ def accepts(host: str, port: int) -> bool:
         return False
 
 
-def say(event: dict[str, Any]) -> None:
-    """One line of output."""
-    sys.stdout.write(json.dumps(event) + "\n")
-    sys.stdout.flush()
-
-
 def end_with(lines: BinaryIO) -> None:
     """End this program when its input does, whatever else is under way."""
     try:
@@ -363,14 +357,14 @@ def run(watch: Watch) -> None:
             rank.wait(10)
     while True:
         for event in watch.until_tick(told):
-            say(event)
+            common.emit(event)
         told = watch.told()
         sign: dict[str, Any] = {"tick": tick, "states": told}
         if watch.interfaces:
             sign["links"] = {name: carrier(name) for name in watch.interfaces}
         if watch.port:
             sign["listening"] = watch.listening
-        say(sign)
+        common.emit(sign)
         tick += 1
         if not watch.follow:
             return

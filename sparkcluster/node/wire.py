@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import hmac
 import json
-import os
 import socket
 import struct
-import sys
-import threading
 import time
-from typing import Any, BinaryIO
+from typing import Any
+
+from sparkcluster.node import common
 
 STALL_S = 15.0
 CHUNK = 1 << 20
@@ -31,23 +30,6 @@ class Failed(Exception):
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
         self.kind = kind
-
-
-def tell(**document: Any) -> None:
-    """Say a line to the controller."""
-    sys.stdout.write(json.dumps(document) + "\n")
-    sys.stdout.flush()
-
-
-def end_with(stdin: BinaryIO) -> None:
-    """End this process when its input does: then the controller is gone, or wants no more."""
-
-    def watch() -> None:
-        while stdin.read(1):
-            continue
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 class Pace:
@@ -71,7 +53,7 @@ class Pace:
             self._said = now
             self._check()
             if not self.quiet:
-                tell(bytes=self.done, total=self.total)
+                common.emit({"bytes": self.done, "total": self.total})
 
 
 class Wire:
@@ -170,34 +152,47 @@ class Wire:
         return self.read(size)
 
 
-def listen(address: str, token: str) -> Wire:
-    """Say the port on which we listen, and wait for who knows the token."""
+def accept(address: str, token: str, *, count: int = 1, limit_s: float = 2 * STALL_S) -> list[socket.socket]:
+    """Emit the port on which we listen, and return ``count`` connections whose other end knows ``token``."""
     try:
-        listener = socket.create_server((address, 0), backlog=4)
+        listener = socket.create_server((address, 0), backlog=count + 3)
     except OSError as error:
         raise Failed("link", "cannot listen on %s: %s" % (address, error.strerror)) from None
+    accepted: list[socket.socket] = []
     with listener:
-        tell(port=listener.getsockname()[1])
-        limit = time.monotonic() + 2 * STALL_S
-        while True:
+        common.emit({"port": listener.getsockname()[1]})
+        limit = time.monotonic() + limit_s
+        while len(accepted) < count:
             listener.settimeout(max(0.05, limit - time.monotonic()))
             try:
                 sock, _ = listener.accept()
             except socket.timeout:
-                raise Failed("link", "nobody connected to %s within %.0f s" % (address, 2 * STALL_S)) from None
-            sock.settimeout(2)
-            said = b""
-            try:
-                while len(said) < len(token):
-                    more = sock.recv(len(token) - len(said))
-                    if not more:
-                        break
-                    said += more
-            except OSError:
-                said = b""
-            if hmac.compare_digest(said, token.encode()):
-                return Wire(sock)
-            sock.close()
+                raise Failed("link", "nobody connected to %s within %.0f s" % (address, limit_s)) from None
+            if knows(sock, token.encode()):
+                accepted.append(sock)
+            else:
+                sock.close()
+    return accepted
+
+
+def knows(sock: socket.socket, token: bytes) -> bool:
+    """Whether the other end of a new connection knows ``token``."""
+    sock.settimeout(2)
+    received = b""
+    try:
+        while len(received) < len(token):
+            more = sock.recv(len(token) - len(received))
+            if not more:
+                break
+            received += more
+    except OSError:
+        return False
+    return hmac.compare_digest(received, token)
+
+
+def listen(address: str, token: str) -> Wire:
+    """Wait for the receiver that knows the token."""
+    return Wire(accept(address, token)[0])
 
 
 def connect(address: str, port: int, token: str) -> Wire:

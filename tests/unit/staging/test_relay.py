@@ -11,7 +11,7 @@ import pytest
 
 from sparkcluster.errors import LeaseLost, StageError
 from sparkcluster.hosts.program import stream
-from sparkcluster.node import wire
+from sparkcluster.node import common, wire
 from sparkcluster.staging.copy import Errand, copy, documents
 
 
@@ -161,17 +161,17 @@ class Peer:
 
     def __init__(self, monkeypatch, node, request) -> None:
         self.port = 0
-        told = threading.Event()
+        listening = threading.Event()
 
-        def tell(port: int) -> None:
-            self.port = port
-            told.set()
+        def emit(document) -> None:
+            self.port = document["port"]
+            listening.set()
 
-        monkeypatch.setattr(wire, "tell", tell)
+        monkeypatch.setattr(common, "emit", emit)
         self.wires: list[wire.Wire] = []
         thread = threading.Thread(target=lambda: self.wires.append(wire.listen("127.0.0.1", "secret")))
         thread.start()
-        assert told.wait(5)
+        assert listening.wait(5)
         self.running = stream(node, "relay", {**request, "do": "receive", "address": "127.0.0.1", "token": "secret",
                                               "port": self.port})  # fmt: skip
         thread.join(10)
