@@ -7,6 +7,8 @@ import time
 import pytest
 import yaml
 
+from sparkcluster.lab.machine import wait_until
+
 ERROR, WARNING, INFO = "error", "warning", "info"
 
 
@@ -292,12 +294,25 @@ def state(spark):
 
 
 def settled(spark):
-    """The state once no session of a client is left on the node."""
-    for _ in range(100):
-        if "sshd:" not in spark.run(["ps", "-eo", "args="]).stdout.replace("sshd: /usr/sbin/sshd", ""):
-            break
-        time.sleep(0.05)
+    """The state once no session of a client is left on the node; OpenSSH 9.8 gave sessions a program of their own."""
+
+    def no_session():
+        lines = spark.run(["ps", "-eo", "args="]).stdout.replace("sshd: /usr/sbin/sshd", "").splitlines()
+        return not [line for line in lines if line.startswith(("sshd:", "sshd-session:"))]
+
+    assert wait_until(no_session, limit_s=30, sleep=time.sleep)
     return state(spark)
+
+
+def docker_books(spark):
+    """Docker's files, once containerd has collected its garbage.
+
+    It does so some time after a container was removed: up to seconds, by how long its last collection took.
+    """
+    leases = ["ctr", "--address", "/run/docker/containerd/containerd.sock", "leases"]
+    spark.run([*leases, "create", "--id", "collect"])
+    spark.run([*leases, "delete", "--sync", "collect"])
+    return {"docker": spark.run(["sh", "-c", DOCKERS]).stdout}
 
 
 def unlike(later, earlier):
@@ -322,7 +337,8 @@ def test_nothing_on_any_node_is_changed(lab, make_cli):
     assert [one["touched"] for one in before] == ["", "", ""]
     assert fresh("preflight", lab.inventory, "--json").json["findings"]
     assert [unlike(settled(spark), one) for spark, one in zip(lab.sparks, before, strict=True)] == [{}, {}, {}]
-    books = [spark.run(["sh", "-c", DOCKERS]).stdout for spark in lab.sparks]
+    books = [docker_books(spark) for spark in lab.sparks]
     assert fresh("preflight", lab.inventory, "--json").json["findings"]
     assert [unlike(settled(spark), one) for spark, one in zip(lab.sparks, before, strict=True)] == [{}, {}, {}]
-    assert [spark.run(["sh", "-c", DOCKERS]).stdout for spark in lab.sparks] == books
+    after = [{"docker": spark.run(["sh", "-c", DOCKERS]).stdout} for spark in lab.sparks]
+    assert [unlike(later, earlier) for later, earlier in zip(after, books, strict=True)] == [{}, {}, {}]
