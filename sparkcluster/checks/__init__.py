@@ -9,7 +9,6 @@ from sparkcluster.checks import (  # noqa: F401 - each registers its checks
     bandwidth,
     disks,
     docker,
-    fit,
     gpu,
     hashes,
     host,

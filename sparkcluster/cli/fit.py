@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import at_least, json_argument
 from sparkcluster.cli.output import emit_json, note, say
 
 if TYPE_CHECKING:
-    from sparkcluster.engines.vllm.memory import Planned
+    from sparkcluster.engines.base import Forecast
     from sparkcluster.spec.playbook import Playbook
 
 WIDTH = 78
@@ -48,9 +48,10 @@ def _memory(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Show how much memory a playbook needs; exit 1 where it does not fit."""
+    from sparkcluster import engines
     from sparkcluster.cli.progress import Waiting
-    from sparkcluster.engines.vllm.fit import spark
-    from sparkcluster.engines.vllm.memory import of_playbook
+    from sparkcluster.errors import UsageError
+    from sparkcluster.models.source import spark
     from sparkcluster.staging.model_headers import from_hub, from_path
 
     playbook, nodes = _what(args)
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
             model = from_hub(playbook.model.id, playbook.model.revision)
     else:
         model = from_path(Path(str(playbook.model.path)).expanduser())
-    planned = of_playbook(
+    forecast = engines.engine(playbook.engine).forecast(
         playbook,
         model,
         spark(args.memory_gb),
@@ -69,106 +70,53 @@ def run(args: argparse.Namespace) -> int:
         context=args.context,
         wanted=args.concurrency or 1,
     )
+    if forecast is None:
+        raise UsageError(f"the memory that {playbook.engine} needs is not known", hint="start it, and read its log")
     if args.json:
-        emit_json(document(planned))
+        emit_json(dict(forecast.document))
     else:
-        show(planned)
-    return 0 if planned.fit.fits else 1
+        show(playbook.name, forecast)
+    return 1 if forecast.problems else 0
 
 
 def _what(args: argparse.Namespace) -> tuple[Playbook, int]:
     """The playbook, and how many nodes share it."""
-    from sparkcluster.engines.vllm.memory import nodes_of
     from sparkcluster.spec.load import load, load_named
 
     if args.inventory is None:
         found = load_named(args.playbook)
-        return found, args.nodes or nodes_of(found)
+        tensor = 1 if found.tensor_parallel == "auto" else found.tensor_parallel
+        return found, args.nodes or tensor * found.pipeline_parallel
     spec = load(args.inventory, args.playbook)
     groups = spec.inventory.groups
     size = max((len(group.nodes) for group in groups), default=0) if groups else len(spec.inventory.nodes)
     return spec.playbook, args.nodes or max(1, size)
 
 
-def document(planned: Planned) -> dict[str, Any]:
-    """The answer as JSON; all sizes in bytes, of one node."""
-    from sparkcluster.engines.vllm.versions import dotted
-
-    fit, config = planned.fit, planned.config
-    return {
-        "playbook": planned.playbook,
-        "model": config.name,
-        "architecture": config.architecture,
-        "quantization": config.quantization.kind,
-        "fits": fit.fits,
-        "problems": list(fit.problems),
-        "advice": list(fit.advice),
-        "not_counted": list(planned.left_out),
-        "nodes": fit.engine.ranks * fit.engine.stages,
-        "tensor_parallel": fit.engine.ranks,
-        "pipeline_parallel": fit.engine.stages,
-        "vllm_version": dotted(fit.engine.version[:2]),
-        "vllm_version_is_known": planned.versions.exact is not None,
-        "context": fit.engine.context,
-        "concurrency_wanted": fit.wanted,
-        "gpu_memory_utilization": fit.utilization,
-        "gpu_memory_utilization_is_auto": planned.auto,
-        "smallest_gpu_memory_utilization": fit.smallest,
-        "kv_cache": {
-            "tokens": fit.tokens,
-            "tokens_most": planned.best.tokens,
-            "concurrency": round(fit.concurrency, 2),
-            "bytes": max(0, fit.pool_bytes),
-            "bytes_per_request": fit.layout.request_bytes,
-            "bytes_per_token": round(fit.layout.token_bytes, 1),
-            "block_bytes": fit.layout.block_bytes,
-            "groups": [
-                {"kind": page.kind, "layers": count, "block_tokens": page.block, "page_bytes": page.size_bytes}
-                for page, count in fit.layout.groups
-            ],
-        },
-        "memory": {
-            "installed_bytes": fit.machine.installed_bytes,
-            "visible_bytes": fit.machine.visible_bytes,
-            "budget_bytes": fit.budget_bytes,
-            "weights_bytes": fit.weights.rank_bytes,
-            "weights_counted": fit.weights.measured,
-            "checkpoint_bytes": fit.weights.total_bytes,
-            "runtime_bytes": fit.runtime_bytes,
-            "engine_host_bytes": planned.fit.host_bytes,
-            "left_for_system_bytes": fit.left_bytes,
-            "system_needs_bytes": fit.machine.system_bytes,
-        },
-    }
-
-
-def show(planned: Planned) -> None:
+def show(playbook: str, forecast: Forecast) -> None:
     """The answer for people, within 80 columns and without colour."""
-    fit, config = planned.fit, planned.config
-    ranks = fit.engine.ranks * fit.engine.stages
-    on = "one Spark" if ranks == 1 else f"each of {ranks} Sparks"
-    say(f"{planned.playbook}: {config.name}")
-    say(f"on {on}, gpu-memory-utilization {fit.utilization:.2f}{' (auto)' if planned.auto else ''}")
+    on = "one Spark" if forecast.nodes == 1 else f"each of {forecast.nodes} Sparks"
+    say(f"{playbook}: {forecast.model}")
+    say(f"on {on}, {forecast.settings}")
     say()
-    for line in bar(planned):
+    for line in bar(forecast):
         say(line)
     say()
-    context = fit.engine.context
-    say(f"KV cache     {fit.tokens:,} tokens: {fit.concurrency:.2f} requests of {context:,} tokens at once")
-    say(f"one request  {_gb(fit.layout.request_bytes)} of {context:,} tokens")
-    needed = f"gpu-memory-utilization {fit.smallest:.2f}" if fit.smallest <= 1 else "more than the node has"
-    say(f"needs        {needed} for {_requests(fit.wanted)} at once")
-    for line in planned.left_out:
+    context = forecast.context
+    say(f"KV cache     {forecast.tokens:,} tokens: {forecast.requests:.2f} requests of {context:,} tokens at once")
+    say(f"one request  {_gb(forecast.request_bytes)} of {context:,} tokens")
+    say(f"needs        {forecast.needed} for {_requests(forecast.wanted)} at once")
+    for line in forecast.left_out:
         note(line)
-    for problem in fit.problems:
+    for problem in forecast.problems:
         note(f"does not fit: {problem}")
-    for advice in fit.advice:
+    for advice in forecast.advice:
         note(f"hint: {advice}")
 
 
-def bar(planned: Planned) -> list[str]:
+def bar(forecast: Forecast) -> list[str]:
     """The node's memory as a bar, and what each part of it is."""
-    parts = [part for part in planned.parts() if part[2] > 0]
+    parts = [part for part in forecast.parts if part[2] > 0]
     total = sum(size for _, _, size in parts)
     edges, sofar = [0], 0
     for _, _, size in parts:

@@ -11,12 +11,13 @@ import abc
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparkcluster.engines.phase import Pattern
     from sparkcluster.engines.signature import Signature
     from sparkcluster.facts.model import Facts
+    from sparkcluster.models.source import Machine, Source
     from sparkcluster.spec import Spec
     from sparkcluster.spec.playbook import Playbook
     from sparkcluster.topology.model import Group, Member, Topology
@@ -44,6 +45,43 @@ class Rank:
     model: str
     executor: Executor
     python: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Forecast:
+    """How much memory a playbook needs on each node, before it is started; sizes in bytes.
+
+    Attributes:
+        model: as its source names it.
+        nodes: that share the model.
+        settings: the arguments that decide about memory, as text.
+        parts: of the node's memory, as sign, name and size; together they are what is installed.
+        tokens: that the KV cache holds.
+        requests: of full context that it holds.
+        context: tokens of one request.
+        request_bytes: of the KV cache that one request of full context takes.
+        needed: the settings that would do for ``wanted`` requests, as text.
+        wanted: requests of full context at once that were asked for.
+        left_out: what is not counted or not known.
+        problems: why it does not fit; empty where it does.
+        advice: what to change, the best first.
+        document: all of it as JSON.
+    """
+
+    model: str
+    nodes: int
+    settings: str
+    parts: Sequence[tuple[str, str, int]]
+    tokens: int
+    requests: float
+    context: int
+    request_bytes: int
+    needed: str
+    wanted: int
+    left_out: Sequence[str]
+    problems: Sequence[str]
+    advice: Sequence[str]
+    document: Mapping[str, Any]
 
 
 class Engine(abc.ABC):
@@ -109,6 +147,31 @@ class Engine(abc.ABC):
     def memory_share(self, playbook: Playbook, facts: Facts) -> float:
         """The part of the memory of the node with ``facts`` that it will take as soon as it starts."""
         return 0.0
+
+    def forecast(
+        self,
+        playbook: Playbook,
+        model: Source,
+        machine: Machine,
+        *,
+        nodes: int = 1,
+        context: int | None = None,
+        wanted: int = 1,
+    ) -> Forecast | None:
+        """How much memory the playbook needs on each of ``nodes``; None where that cannot be computed.
+
+        Args:
+            playbook: what to serve.
+            model: its configuration, and its tensors where they are known.
+            machine: memory of each node.
+            nodes: that share the model.
+            context: tokens of a request, in place of the playbook's.
+            wanted: requests of full context at once.
+
+        Raises:
+            UsageError: the model is not known, or cannot be served so.
+        """
+        return None
 
     def gone_argument(self, name: str) -> str | None:
         """What to write in the place of an argument that newer releases do not take any more, where that is known."""

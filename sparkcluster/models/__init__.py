@@ -1,1 +1,1 @@
-"""What a model needs: its config.json and tensors as data, its KV cache as vLLM keeps it, and whether it fits."""
+"""What a model is: its config.json and tensors as data, and what each layer remembers."""

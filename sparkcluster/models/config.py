@@ -35,7 +35,7 @@ class Quantization:
     Attributes:
         method: quant_method as the file has it.
         bits_per_weight: of a quantized weight with its scales, None where the file does not tell.
-        kv_dtype: dtype that the checkpoint asks the KV cache to have, as vLLM names it; None for none.
+        kv_dtype: dtype that the checkpoint asks the KV cache to have; None for none.
     """
 
     kind: QuantizationKind = "none"
@@ -252,10 +252,7 @@ def _compressed_bits(found: Document) -> float | None:
 
 
 def _kv_dtype(found: Document, inner: Document, method: str) -> str | None:
-    """The KV cache dtype that vLLM reads off a checkpoint where the user says auto.
-
-    ``get_kv_cache_quant_algo_string`` in ``vllm/utils/torch_utils.py``: modelopt checkpoints alone.
-    """
+    """The KV cache dtype that a checkpoint asks for; only those of ModelOpt do."""
     if not method.startswith("modelopt"):
         return None
     for part in (inner, found):

@@ -1,7 +1,6 @@
-"""Which memory each layer of a family has, read as vLLM 0.32 and transformers 5 read the same config.json.
+"""What each layer of a family remembers, read from config.json as transformers 5 reads it.
 
-A family that remembers in another way than those written here is refused by name: a number that is made up is worse
-than none.
+A family that remembers in another way than those written here is refused by name: a made-up number is worse than none.
 """
 
 from __future__ import annotations
@@ -168,7 +167,7 @@ def _attention(
     if text.layered:
         head_dim = text.number("head_dim", default=head_dim, most=1 << 14)
     elif shape.model_type.startswith("gemma4") and everywhere:
-        # Full attention of Gemma 4 has heads of its own size and number (vllm/model_executor/models/gemma4.py).
+        # Full attention of Gemma 4 has heads of its own size and number.
         head_dim = text.number("global_head_dim", default=head_dim, most=1 << 14)
         if text.flag("attention_k_eq_v", default=False):
             heads = text.number("num_global_key_value_heads", default=heads, most=4096)
@@ -230,7 +229,7 @@ def drafts(text: Document, shape: Shape, own: Sequence[Cache]) -> list[Cache]:
         "mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_layers", default=0, least=0, most=64
     )
     if count == 0 and shape.model_type == "qwen3_next":
-        count = 1  # vllm/config/speculative.py takes one where the file does not say
+        count = 1  # it has one, which its file leaves out
     like = next((one for one in own if isinstance(one, Latent)), None) or next(
         (one for one in own if isinstance(one, Attention) and one.window is None and one.chunk is None), None
     )
@@ -238,10 +237,7 @@ def drafts(text: Document, shape: Shape, own: Sequence[Cache]) -> list[Cache]:
 
 
 def state_dtype(text: Document, model_type: str) -> str | None:
-    """The dtype that the recurrent states have unless the user says another; None: the model's own.
-
-    ``vllm/model_executor/models/config.py``: NemotronHForCausalLMConfig, Qwen3_5ForConditionalGenerationConfig.
-    """
+    """The dtype that the recurrent states have unless the user says another; None: the model's own."""
     if model_type.startswith("nemotron"):
         return text.text("mamba_ssm_cache_dtype", "float32")
     if model_type.startswith("qwen3_5"):

@@ -1,8 +1,4 @@
-"""What a layer remembers between tokens: keys and values, a latent, or a state of fixed size.
-
-Shapes and what tensor parallelism does to them as vLLM 0.32 has it: ``vllm/model_executor/layers/mamba/mamba_utils.py``
-(MambaStateShapeCalculator), ``vllm/v1/kv_cache_interface.py`` and ``ModelConfig.get_num_kv_heads``.
-"""
+"""What a layer remembers between tokens: keys and values, a latent, or a state of fixed size."""
 
 from __future__ import annotations
 

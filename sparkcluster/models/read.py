@@ -33,7 +33,7 @@ class Document:
         at = f"{self.path}.{key}" if self.path else key
         return UsageError(
             f"{self.name}: {at} {what}",
-            hint="use the config.json that the model's makers publish; this one cannot be a model that vLLM loads",
+            hint="use the config.json that the model's makers publish; no engine loads a model like this",
         )
 
     def has(self, key: str) -> bool:

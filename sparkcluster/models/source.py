@@ -1,4 +1,4 @@
-"""What was read of a model, from whatever place."""
+"""What ``fit`` starts from: a model as it was read, and the memory of a node."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ import dataclasses
 from typing import Any
 
 from sparkcluster.models.safetensors import Tensor
+
+GIB = 1 << 30
+
+INSTALLED_GIB = 128
+"""A Spark's 128 GB are GiB: ``/proc/meminfo`` of one says 127,535,084 kB, and CUDA sees as much."""
+VISIBLE = 127_535_084 * 1024 / (INSTALLED_GIB * GIB)
+"""What Linux and CUDA see of the memory installed; firmware keeps the rest."""
+SYSTEM_BYTES = 5 * GIB
+"""A Spark's own use: from 4.9 GB were measured before the engine started (github.com/Sggin1/DGX-SPARK,
+nvfp4-guide)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,3 +31,24 @@ class Source:
     name: str
     config: Any
     tensors: tuple[Tensor, ...] | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Machine:
+    """The memory of one node.
+
+    Attributes:
+        installed_bytes: as it is sold.
+        visible_bytes: MemTotal.
+        system_bytes: what is in use without us.
+    """
+
+    installed_bytes: int
+    visible_bytes: int
+    system_bytes: int = SYSTEM_BYTES
+
+
+def spark(memory_gb: float = INSTALLED_GIB) -> Machine:
+    """A Spark, or a machine like it, by the memory on its label."""
+    installed = int(memory_gb * GIB)
+    return Machine(installed, int(installed * VISIBLE))

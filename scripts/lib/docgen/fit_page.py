@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from docgen import fit_text
-from sparkcluster.engines.vllm.fit import GIB, SYSTEM_BYTES, Fit, fit, spark
+from sparkcluster.engines.vllm.fit import Fit, fit
 from sparkcluster.engines.vllm.kv import Engine
+from sparkcluster.engines.vllm.weights import Weights, estimated
 from sparkcluster.models.config import ModelConfig, parse
-from sparkcluster.models.weights import Weights, estimated
+from sparkcluster.models.source import GIB, SYSTEM_BYTES, spark
 
 WITHIN = 0.10
 

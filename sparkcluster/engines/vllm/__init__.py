@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sparkcluster.engines.base import Engine, Rank
+from sparkcluster.engines.base import Engine, Forecast, Rank
 
 if TYPE_CHECKING:
     from sparkcluster.engines.phase import Pattern
     from sparkcluster.engines.signature import Signature
     from sparkcluster.facts.model import Facts
+    from sparkcluster.models.source import Machine, Source
     from sparkcluster.spec import Spec
     from sparkcluster.spec.playbook import Playbook
     from sparkcluster.topology.model import Member, Topology
@@ -95,6 +96,22 @@ class Vllm(Engine):
 
         return arguments.claimed(playbook, (facts,))
 
+    def forecast(
+        self,
+        playbook: Playbook,
+        model: Source,
+        machine: Machine,
+        *,
+        nodes: int = 1,
+        context: int | None = None,
+        wanted: int = 1,
+    ) -> Forecast:
+        """By its bookkeeping of the KV cache."""
+        from sparkcluster.engines.vllm import memory
+
+        planned = memory.of_playbook(playbook, model, machine, nodes=nodes, context=context, wanted=wanted)
+        return memory.forecast(planned)
+
     def gone_argument(self, name: str) -> str | None:
         """What took its place."""
         from sparkcluster.engines.vllm import flags
@@ -104,7 +121,7 @@ class Vllm(Engine):
     @property
     def checks(self) -> Sequence[str]:
         """Its rules."""
-        return (f"{__name__}.rules", f"{__name__}.symptoms")
+        return (f"{__name__}.rules", f"{__name__}.fit_checks", f"{__name__}.symptoms")
 
     @property
     def phases(self) -> Sequence[Pattern]:

@@ -12,20 +12,13 @@ import dataclasses
 import math
 
 from sparkcluster.engines.vllm.kv import Engine, Layout, layout
+from sparkcluster.engines.vllm.weights import Weights
 from sparkcluster.models.config import ModelConfig
 from sparkcluster.models.layers import State
-from sparkcluster.models.weights import Weights
+from sparkcluster.models.source import GIB, Machine
 
 GB = 10**9
-GIB = 1 << 30
 
-INSTALLED_GIB = 128
-"""A Spark's 128 GB are GiB: ``/proc/meminfo`` of one says 127,535,084 kB, and CUDA sees as much."""
-VISIBLE = 127_535_084 * 1024 / (INSTALLED_GIB * GIB)
-"""What Linux and CUDA see of the memory installed; firmware keeps the rest."""
-SYSTEM_BYTES = 5 * GIB
-"""A Spark's own use: from 4.9 GB were measured before the engine started (github.com/Sggin1/DGX-SPARK,
-nvfp4-guide)."""
 HOST_BYTES = 3 * GIB
 """What the engine's processes take beside their budget: 2.9 and 3.0 GB, of the same measurements."""
 
@@ -40,27 +33,6 @@ FALLBACK_HOST_BYTES = 7 * GB
 """What that takes beside the budget: the same guide's "+7 GB overhead"."""
 CEILING = 0.90
 """Above it, Sparks were seen to lose the GPU's channel (Xid 43) or to be killed for memory."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Machine:
-    """The memory of one node.
-
-    Attributes:
-        installed_bytes: as it is sold.
-        visible_bytes: MemTotal.
-        system_bytes: what is in use without us.
-    """
-
-    installed_bytes: int
-    visible_bytes: int
-    system_bytes: int = SYSTEM_BYTES
-
-
-def spark(memory_gb: float = INSTALLED_GIB) -> Machine:
-    """A Spark, or a machine like it, by the memory on its label."""
-    installed = int(memory_gb * GIB)
-    return Machine(installed, int(installed * VISIBLE))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,7 +3,10 @@
 Read in vLLM 0.32.0 (``vllm/v1/core/kv_cache_utils.py``: get_kv_cache_groups, unify_kv_cache_spec_page_size,
 _get_kv_cache_groups_uniform_page_size, get_max_concurrency_for_kv_cache_config; ``vllm/v1/kv_cache_interface.py``:
 max_memory_usage_bytes of each spec; ``vllm/platforms/interface.py``: _align_hybrid_block_size) and, for where it
-differs, in 0.17.1 to 0.29.0. ``defaults.SINCE`` has what changed, and when.
+differs, in 0.17.1 to 0.29.0. ``defaults.SINCE`` has what changed, and when. The shapes of ``models/`` are those of the
+same release: ``vllm/model_executor/layers/mamba/mamba_utils.py`` (MambaStateShapeCalculator), ``ModelConfig`` 's
+get_num_kv_heads and get_kv_cache_quant_algo_string, ``vllm/model_executor/models/config.py`` for the dtype of states,
+and ``vllm/config/speculative.py`` for the layers that draft.
 """
 
 from __future__ import annotations

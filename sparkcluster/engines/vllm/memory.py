@@ -9,17 +9,22 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
+from typing import Any
 
-from sparkcluster.engines.vllm import arguments, defaults
-from sparkcluster.engines.vllm.fit import GIB, Fit, Machine, fit
+from sparkcluster.engines.base import Forecast
+from sparkcluster.engines.vllm import arguments, defaults, weights
+from sparkcluster.engines.vllm.fit import Fit, fit
 from sparkcluster.engines.vllm.versions import Version, Versions, dotted, of_engine
+from sparkcluster.engines.vllm.weights import Weights
 from sparkcluster.errors import UsageError
 from sparkcluster.facts.model import Facts
-from sparkcluster.models import weights
 from sparkcluster.models.config import ModelConfig, parse
-from sparkcluster.models.source import Source
-from sparkcluster.models.weights import Weights
+from sparkcluster.models.source import GIB, Machine, Source
 from sparkcluster.spec.playbook import Playbook
+
+MARGIN = 0.02
+"""What ``auto`` adds, since what a step needs is an estimate."""
+MOST = 0.90
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,12 +62,6 @@ class Planned:
         system = ("s", "system", min(rest, one.machine.system_bytes))
         free = (".", "free", rest - system[2])
         return [kept, runs, pool, host, system, free, ("x", "kept by firmware", firmware)]
-
-
-def nodes_of(playbook: Playbook) -> int:
-    """Nodes that a playbook asks for by itself: its tensor parallel size, where it has one, by its stages."""
-    tensor = 1 if playbook.tensor_parallel == "auto" else playbook.tensor_parallel
-    return tensor * playbook.pipeline_parallel
 
 
 def of_playbook(
@@ -137,6 +136,77 @@ def _uncertain(versions: Versions, worst: Fit, best: Fit) -> list[str]:
     return [computed if same else f"{computed}; up to {best.tokens:,} tokens of KV cache with other versions"]
 
 
+def forecast(planned: Planned) -> Forecast:
+    """``planned`` as ``fit`` shows it."""
+    fit = planned.fit
+    return Forecast(
+        model=planned.config.name,
+        nodes=fit.engine.ranks * fit.engine.stages,
+        settings=f"gpu-memory-utilization {fit.utilization:.2f}{' (auto)' if planned.auto else ''}",
+        parts=planned.parts(),
+        tokens=fit.tokens,
+        requests=fit.concurrency,
+        context=fit.engine.context,
+        request_bytes=fit.layout.request_bytes,
+        needed=f"gpu-memory-utilization {fit.smallest:.2f}" if fit.smallest <= 1 else "more than the node has",
+        wanted=fit.wanted,
+        left_out=planned.left_out,
+        problems=fit.problems,
+        advice=fit.advice,
+        document=_document(planned),
+    )
+
+
+def _document(planned: Planned) -> dict[str, Any]:
+    """The answer as JSON; all sizes in bytes, of one node."""
+    fit, config = planned.fit, planned.config
+    return {
+        "playbook": planned.playbook,
+        "model": config.name,
+        "architecture": config.architecture,
+        "quantization": config.quantization.kind,
+        "fits": fit.fits,
+        "problems": list(fit.problems),
+        "advice": list(fit.advice),
+        "not_counted": list(planned.left_out),
+        "nodes": fit.engine.ranks * fit.engine.stages,
+        "tensor_parallel": fit.engine.ranks,
+        "pipeline_parallel": fit.engine.stages,
+        "vllm_version": dotted(fit.engine.version[:2]),
+        "vllm_version_is_known": planned.versions.exact is not None,
+        "context": fit.engine.context,
+        "concurrency_wanted": fit.wanted,
+        "gpu_memory_utilization": fit.utilization,
+        "gpu_memory_utilization_is_auto": planned.auto,
+        "smallest_gpu_memory_utilization": fit.smallest,
+        "kv_cache": {
+            "tokens": fit.tokens,
+            "tokens_most": planned.best.tokens,
+            "concurrency": round(fit.concurrency, 2),
+            "bytes": max(0, fit.pool_bytes),
+            "bytes_per_request": fit.layout.request_bytes,
+            "bytes_per_token": round(fit.layout.token_bytes, 1),
+            "block_bytes": fit.layout.block_bytes,
+            "groups": [
+                {"kind": page.kind, "layers": count, "block_tokens": page.block, "page_bytes": page.size_bytes}
+                for page, count in fit.layout.groups
+            ],
+        },
+        "memory": {
+            "installed_bytes": fit.machine.installed_bytes,
+            "visible_bytes": fit.machine.visible_bytes,
+            "budget_bytes": fit.budget_bytes,
+            "weights_bytes": fit.weights.rank_bytes,
+            "weights_counted": fit.weights.measured,
+            "checkpoint_bytes": fit.weights.total_bytes,
+            "runtime_bytes": fit.runtime_bytes,
+            "engine_host_bytes": fit.host_bytes,
+            "left_for_system_bytes": fit.left_bytes,
+            "system_needs_bytes": fit.machine.system_bytes,
+        },
+    }
+
+
 def automatic_utilization(
     written: Playbook, model: Source, total_bytes: int, *, nodes: int, facts: Iterable[Facts], size_bytes: int | None
 ) -> float:
@@ -168,7 +238,3 @@ def automatic_utilization(
             hint=(planned.fit.advice or ("set max-num-seqs or max-model-len lower in the playbook",))[0],
         )
     return taken
-
-
-MARGIN = 0.02
-MOST = 0.90

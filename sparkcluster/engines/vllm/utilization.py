@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from sparkcluster.engines.vllm import arguments
 from sparkcluster.engines.vllm.memory import automatic_utilization
+from sparkcluster.engines.vllm.weights import size_of
 from sparkcluster.errors import PlanError, UsageError
 from sparkcluster.facts.model import Facts, Weights, read
 from sparkcluster.models.source import Source
-from sparkcluster.models.weights import size_of
 from sparkcluster.spec import Spec
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Topology

@@ -10,12 +10,13 @@ import pytest
 from docgen import fit_page
 
 from sparkcluster.engines.vllm import arguments, defaults, kv
-from sparkcluster.engines.vllm.fit import GIB, fit, largest_context, spark
+from sparkcluster.engines.vllm.fit import fit, largest_context
 from sparkcluster.engines.vllm.kv import layout
 from sparkcluster.engines.vllm.versions import of_engine, of_text
+from sparkcluster.engines.vllm.weights import Weights, counted, estimated
 from sparkcluster.models.config import parse
 from sparkcluster.models.safetensors import Tensor
-from sparkcluster.models.weights import Weights, counted, estimated
+from sparkcluster.models.source import GIB, spark
 from sparkcluster.spec.load import load_playbook
 from sparkcluster.spec.playbook import Playbook
 

@@ -7,10 +7,9 @@ import pytest
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import Context
 from sparkcluster.engines.vllm import arguments, defaults, flags, memory, versions
-from sparkcluster.engines.vllm.fit import GIB, Machine
 from sparkcluster.engines.vllm.rules.served import served
 from sparkcluster.facts.model import WeightFile, Weights
-from sparkcluster.models.source import Source
+from sparkcluster.models.source import GIB, Machine, Source
 from sparkcluster.plan.build import build
 
 LLAMA = {

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from sparkcluster.checks.docker import runs_ours
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.engines.vllm import arguments
-from sparkcluster.engines.vllm.fit import GIB, Machine
 from sparkcluster.engines.vllm.memory import Planned, of_playbook
+from sparkcluster.engines.vllm.weights import size_of
 from sparkcluster.errors import SparkclusterError, UsageError
 from sparkcluster.facts.model import Facts, Weights, read
-from sparkcluster.models.source import Source
-from sparkcluster.models.weights import size_of
+from sparkcluster.models.source import GIB, Machine, Source
 from sparkcluster.topology import parallel
 
 AT = ("args", "gpu-memory-utilization")
