@@ -1,4 +1,4 @@
-"""What the checks of measurements have in common: which are slow, whose they are, how they are told."""
+"""What the checks of bandwidth share: limits, which measurements are slow, to which node, and how to print them."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from sparkcluster.checks.wording import abridged, listed
 from sparkcluster.facts.measured import Measured, Rate, RateKind
 from sparkcluster.topology.model import Group
 
-TWIN_GBIT_S = 80.0  # below it a twin is slow; the lowest healthy figure seen is 92.6
+TWIN_GBIT_S = 80.0  # a slower twin is unhealthy; the lowest healthy figure seen is 92.6
 HALF_GBIT_S = 46.0
-HOT_PLUG_GBIT_S = (2.0, 20.0)  # about 13.2 a rail was seen; nothing else is known to slow RDMA that far
+HOT_PLUG_GBIT_S = (2.0, 20.0)  # 13.2 per rail was seen; no other cause is known to slow RDMA that much
 BOTH_GBIT_S = 170.0  # 189.9 is the lowest healthy figure seen
-TCP_GBIT_S = 4.0  # NCCL over sockets gets 8 at least on a healthy rail
-SLOW_PING_MS = 0.8  # 0.28 is healthy, 1.0 was seen on a fabric that was reconfigured without a reboot
-ALL_GATHER_GB_S = 18.0  # 21.9 with 16 GB; a buffer of 256 MiB spends more of its time on starting
+TCP_GBIT_S = 4.0  # NCCL over sockets gets at least 8 on a healthy rail
+SLOW_PING_MS = 0.8  # 0.28 is healthy; 1.0 was seen on a fabric that was reconfigured without a reboot
+ALL_GATHER_GB_S = 18.0  # 21.9 with 16 GB; with 256 MiB the start-up takes a larger share
 ONE_TWIN_GB_S = (9.0, 14.0)
-RECONFIGURED_GB_S = 5.0  # 3.0 was seen where RDMA alone still did 196 Gb/s
+RECONFIGURED_GB_S = 5.0  # 3.0 was seen while RDMA alone still did 196 Gb/s
 
 
 def rates_of(context: Context, kind: RateKind) -> list[Rate]:
-    """Measurements of one kind that have a result."""
+    """Measurements of one kind with a result."""
     measured = context.measured or Measured(())
     return [rate for rate in measured.rates if rate.kind == kind and rate.gbit_s is not None]
 
 
 def figure(rate: Rate) -> float:
-    """Its result, 0 where there is none."""
+    """Its result, 0 if there is none."""
     return rate.gbit_s or 0.0
 
 
 def slow_twins(context: Context) -> list[Rate]:
-    """RDMA over one HCA that is slower than any healthy one."""
+    """RDMA over one HCA, slower than any healthy one."""
     return [rate for rate in rates_of(context, "rdma") if figure(rate) < TWIN_GBIT_S]
 
 
 def tcp_floor(context: Context, rate: Rate) -> float:
-    """What a rail should carry by TCP: a figure that any Spark reaches, or half of what a slower link could."""
+    """Least TCP rate of a healthy rail in Gb/s: what any Spark reaches, or half the speed of a slower link."""
     speeds = [
         link.speed_mbps / 1000
         for member, link in context.links()
@@ -69,52 +69,46 @@ def floor(group: Group) -> float:
 
 
 def one_twin(group: Group, bus: float) -> bool:
-    """Whether two twins move what one does."""
+    """Whether a group with two twins per node reaches only the bandwidth of one."""
     twins = min(len(member.hcas) for member in group.members)
     return twins > 1 and group.kind != "ring" and ONE_TWIN_GB_S[0] <= bus <= ONE_TWIN_GB_S[1]
 
 
 def by_node(context: Context, rates: Iterable[Rate]) -> dict[str | None, list[Rate]]:
-    """Measurements by the node that they have in common, None for a pair by itself."""
-    found: dict[str | None, list[Rate]] = {}
-    chosen = list(rates)
+    """Measurements by the node that they have in common, None for a single pair."""
+    result: dict[str | None, list[Rate]] = {}
+    every = list(rates)
     for group in context.topology.groups:
-        names = {member.name for member in group.members}
         ways: dict[Way, list[Rate]] = {}
-        for rate in chosen:
-            if rate.nodes[0] in names:
+        for rate in every:
+            if rate.nodes[0] in group.names:
                 source, target = rate.nodes
                 ways.setdefault((source, target), []).append(rate)
-                # A link is slow for both of its ends, whichever direction was measured.
+                # A link is slow for both ends, whichever direction was measured.
                 ways.setdefault((target, source), [])
-        for node, held in by_common_node(ways, nodes=len(names)).items():
-            found.setdefault(node, []).extend(held)
-    return found
+        for node, attributed in by_common_node(ways, nodes=len(group.members)).items():
+            result.setdefault(node, []).extend(attributed)
+    return result
 
 
 def ends_of(rates: Iterable[Rate]) -> list[str]:
-    """Nodes that took part, each once."""
-    return list(dict.fromkeys(name for rate in rates for name in rate.nodes))
+    """Nodes that took part, sorted."""
+    return sorted({name for rate in rates for name in rate.nodes})
 
 
 def between(node: str | None, rates: Iterable[Rate]) -> str:
-    """Whom a finding is about: the node to blame, else both ends."""
-    return node or listed(sorted(ends_of(rates)))
-
-
-def where(node: str | None, rates: Iterable[Rate]) -> str:
-    """The same as a place."""
-    ends = sorted(ends_of(rates))
+    """``between a and b``, with ``node`` first."""
+    ends = ends_of(rates)
     return f"between {listed(ends)}" if node is None else f"between {node} and {listed(e for e in ends if e != node)}"
 
 
 def rails(rates: Iterable[Rate]) -> str:
-    """Subnets that they went over."""
+    """Subnets of the measurements."""
     return listed(dict.fromkeys(sorted(rate.subnet or rate.over for rate in rates)))
 
 
 def way(rate: Rate) -> str:
-    """From where to where, and over what."""
+    """Ends of a measurement, and its interface or HCA."""
     over = "" if rate.kind == "collective" else f" {rate.over}"
     return f"{' to '.join(rate.nodes)}{over}" if len(rate.nodes) == 2 and over else listed(rate.nodes)
 
@@ -122,8 +116,11 @@ def way(rate: Rate) -> str:
 def seen(rates: Iterable[Rate]) -> str:
     """What was measured, literally."""
     kinds = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA"}
-    said = []
-    for rate in rates:
-        result = rate.seen if rate.gbit_s is None else f"{rate.gbit_s:g} Gb/s"
-        said.append(f"{way(rate)} {kinds.get(rate.kind, rate.over)}: {result}")
-    return abridged(said, limit=8)
+    return abridged(
+        (
+            f"{way(rate)} {kinds.get(rate.kind, rate.over)}: "
+            + (rate.seen if rate.gbit_s is None else f"{rate.gbit_s:g} Gb/s")
+            for rate in rates
+        ),
+        limit=8,
+    )

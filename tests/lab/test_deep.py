@@ -167,7 +167,7 @@ def test_healthy_links_carry_what_they_should_and_a_slow_one_is_named(lab, looke
     assert told(findings) == {("NET-050", None)}
     assert "left and right" in findings[0].summary
     assert ("degraded after a hot-plug" in findings[0].summary) is (rate == "13gbit")
-    assert findings[0].remedy[0].startswith("reboot both nodes with the cable in")
+    assert findings[0].remedy[0].startswith("reboot both nodes with the cable connected")
 
 
 @pytest.mark.full

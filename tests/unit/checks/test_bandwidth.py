@@ -63,9 +63,9 @@ def test_healthy_figures_give_no_finding(found, number):
 
 def test_the_hot_plug_band_is_named_with_its_remedy(found):
     finding = one(found(rdma=lambda *_: 13.2, both=26.4, bus=3.2), "NET-050", None)
-    assert "13.2 Gb/s by RDMA" in finding.summary
+    assert "reaches 13.2 Gb/s" in finding.summary
     assert "degraded after a hot-plug" in finding.summary
-    assert finding.remedy[0].startswith("reboot both nodes with the cable in")
+    assert finding.remedy[0].startswith("reboot both nodes with the cable connected")
 
 
 @pytest.mark.parametrize("node", NAMES[:3])
@@ -74,7 +74,7 @@ def test_of_three_nodes_the_one_whose_links_are_all_slow_is_named(found, node):
         return 13.1 if node in (source, target) else 108.0
 
     finding = one(found(3, rdma=rdma, bus=3.0), "NET-050", node)
-    assert finding.summary.startswith(f"{node} carries 13.1 Gb/s")
+    assert finding.summary.startswith(f"RDMA of {node} on 192.168.177.0/24 and 192.168.178.0/24 reaches 13.1 Gb/s")
 
 
 def test_one_slow_pair_of_four_nodes_is_that_pair(found):
@@ -82,7 +82,7 @@ def test_one_slow_pair_of_four_nodes_is_that_pair(found):
         return 55.0 if {source, target} == {"beta", "delta"} and subnet == RAILS["rocep1s0f1"] else 108.0
 
     finding = one(found(4, rdma=rdma), "NET-050", None, "warning")
-    assert finding.summary.startswith("beta and delta carry 55 Gb/s")
+    assert finding.summary.startswith("RDMA of beta and delta on 192.168.177.0/24 reaches 55 Gb/s")
     assert "hot-plug" not in finding.summary
 
 
