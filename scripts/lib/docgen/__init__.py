@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from docgen import fit_page, reference, spec_pages
+from docgen import fit_page, json_schemas, reference, spec_pages
 
 
 def files() -> dict[str, str]:
@@ -12,4 +12,5 @@ def files() -> dict[str, str]:
         "checks.md": reference.checks(),
         "fit.md": fit_page.page(),
         **spec_pages.files(),
+        **json_schemas.files(),
     }

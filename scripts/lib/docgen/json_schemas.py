@@ -1,0 +1,438 @@
+"""The JSON that every command prints: docs/json.schema.json with one definition for each, and docs/json.md."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from sparkcluster.checks.pages import Page
+from sparkcluster.cli.main import COMMANDS
+from sparkcluster.facts.hashes import HashedFile
+from sparkcluster.facts.measured import Rate
+from sparkcluster.facts.model import Facts, Unread
+from sparkcluster.facts.reach import Path
+from sparkcluster.facts.running import Look, Reply
+from sparkcluster.findings import Finding
+from sparkcluster.inspect.preflight import Unasked
+from sparkcluster.spec.playbook import Figure
+from sparkcluster.staging.run import Copied
+from sparkcluster.topology.model import Topology
+
+Schema = dict[str, Any]
+
+TYPES = {
+    one.__name__: one
+    for one in (Copied, Facts, Figure, Finding, HashedFile, Look, Page, Path, Rate, Reply, Topology, Unasked, Unread)
+}
+
+
+def plain(kind: str, about: str = "", *, null: bool = False, **more: Any) -> Schema:
+    """A value of one JSON type."""
+    return {"type": [kind, "null"] if null else kind, **({"description": about} if about else {}), **more}
+
+
+def text(about: str = "", *, null: bool = False, **more: Any) -> Schema:
+    """A string."""
+    return plain("string", about, null=null, **more)
+
+
+def number(about: str = "", *, null: bool = False) -> Schema:
+    """A number."""
+    return plain("number", about, null=null)
+
+
+def integer(about: str = "", *, null: bool = False) -> Schema:
+    """A whole number."""
+    return plain("integer", about, null=null)
+
+
+def boolean(about: str = "") -> Schema:
+    """True or false."""
+    return plain("boolean", about)
+
+
+def many(items: Schema, about: str = "") -> Schema:
+    """A list."""
+    return plain("array", about, items=items)
+
+
+def by_name(values: Schema, about: str = "", *, null: bool = False) -> Schema:
+    """An object whose keys are names, as of nodes."""
+    return plain("object", about, null=null, additionalProperties=values)
+
+
+def anything(about: str, *, null: bool = False) -> Schema:
+    """An object that is not documented further."""
+    return by_name({}, about, null=null)
+
+
+def record(_about: str = "", *, _null: bool = False, _optional: tuple[str, ...] = (), **properties: Schema) -> Schema:
+    """An object with these keys."""
+    required = [name for name in properties if name not in _optional]
+    return plain("object", _about, null=_null, properties=properties, required=required)
+
+
+def ref(name: str) -> Schema:
+    """A type of the package."""
+    return {"$ref": f"#/$defs/{name}"}
+
+
+STRINGS = many(text())
+WHY = by_name(text(), "why a node is left out, by node")
+STATES = ["serving", "starting", "degraded", "down"]
+MEASURED = record(
+    "what the links carry (--deep)",
+    _null=True,
+    rates=many(ref("Rate")),
+    unasked=WHY,
+    skipped=by_name(text(), "why a kind of measurement was not taken"),
+    without_perftest=many(text(), "nodes without ib_write_bw"),
+)
+NODE_FACTS = by_name({"anyOf": [ref("Facts"), ref("Unread")]}, "facts by node, or why there are none")
+FINDINGS = many(ref("Finding"))
+SPARKS = many(record(name=text(), host=text()))
+
+DOCUMENTS: dict[str, Schema] = {
+    "error": record(
+        "what any command prints when it fails, with the exit code of its kind",
+        _optional=("findings",),
+        error=record(
+            _optional=("problems", "log", "difference"),
+            kind=text("stable name, as LeaseHeld"),
+            message=text(),
+            node=text("the node it is about", null=True),
+            step=text("what was being done", null=True),
+            hint=text("what to type", null=True),
+            problems=many(
+                record(
+                    file=text(), line=integer(), column=integer(), path=text(), message=text(), hint=text(null=True)
+                ),
+                "of SpecError: every problem in an inventory or playbook",
+            ),
+            log=many(text(), "of LaunchError: last log lines of the rank that failed"),
+            difference=many(text(), "of OtherPlan: what differs from the plan that serves"),
+        ),
+        findings=many(ref("Finding"), "of FoundErrors"),
+    ),
+    "event": record(
+        "a line of --json-lines; the last line is the command's document or an error",
+        _optional=("name", "node", "text"),
+        at=number("seconds since 1970"),
+        event=text(enum=["step", "progress", "note"]),
+        name=text("of a step"),
+        node=text("of progress"),
+        text=text(),
+    ),
+    "up": record(
+        cluster=text(),
+        state=text(enum=["serving"]),
+        changed=boolean("whether anything was started or changed"),
+        release=integer(),
+        model=text(),
+        seconds=number(),
+        groups=many(record(name=text(), nodes=STRINGS, endpoint=text("ends in /v1"))),
+    ),
+    "down": record(
+        cluster=text(), state=text(enum=["down"]), removed=by_name(STRINGS, "names of the removed ranks by node")
+    ),
+    "status": record(
+        cluster=text(),
+        state=text(enum=STATES),
+        endpoint=text("of the first group, ends in /v1; null unless every group serves", null=True),
+        model=text(null=True),
+        image=text("as the playbook names it", null=True),
+        digest=text("the image as any node can pull it, name@sha256:…", null=True),
+        release=integer(null=True),
+        lease=record(
+            "the operation under way, null where there is none",
+            _null=True,
+            operator=text("user@host (pid)", null=True),
+            operation=text("up, down, stage or measure", null=True),
+            since=number("seconds since 1970", null=True),
+            epoch=integer(),
+        ),
+        groups=many(
+            record(
+                name=text(),
+                nodes=STRINGS,
+                endpoint=text("ends in /v1"),
+                state=text(enum=STATES),
+                release=integer(),
+                ready=boolean("whether it answered a completion just now"),
+                why=text("why it is not ready", null=True),
+            )
+        ),
+        nodes=many(
+            record(
+                name=text(),
+                host=text(),
+                role=text("head or worker", null=True),
+                state=text("of its rank; empty without one; the kind of error where it could not be queried"),
+                why=text(null=True),
+                container=text(null=True),
+                image=text("local image ID, or null", null=True),
+                ray=text("alive or unknown; null without Ray", null=True),
+            )
+        ),
+    ),
+    "plan": record(
+        "also printed by up --dry-run",
+        cluster=text(),
+        hash=text(),
+        model=text(),
+        image=text(null=True),
+        endpoints=by_name(text(), "by group"),
+        groups=many(STRINGS, "names of the nodes of each group, head first"),
+        nodes=by_name(
+            record(
+                group=text(),
+                role=text(enum=["head", "worker"]),
+                rank=integer(),
+                env=by_name(text()),
+                secrets=many(text(), "names only"),
+                containers=many(
+                    record(
+                        name=text(),
+                        image=text("local image ID; null with runtime process", null=True),
+                        argv=STRINGS,
+                        launcher=anything("what the launcher runs inside; not a stable format"),
+                        env_file=text(null=True),
+                    )
+                ),
+            )
+        ),
+        provisional=boolean("whether some node still lacks the image"),
+        findings=FINDINGS,
+    ),
+    "preflight": record(
+        ok=boolean(),
+        cluster=text(),
+        findings=FINDINGS,
+        nodes=NODE_FACTS,
+        topology={"anyOf": [ref("Topology"), {"type": "null"}]},
+        reach=record("what nodes reach of one another", _null=True, paths=many(ref("Path")), unasked=WHY),
+        measured=MEASURED,
+        hashes=record(
+            "SHA-256 of the weights (--hash)", _null=True, files=by_name(many(ref("HashedFile"))), unasked=WHY
+        ),
+        unasked=many(ref("Unasked"), "what cannot be known yet"),
+        checks=integer("how many checks were run"),
+        seconds=number(),
+    ),
+    "checks": record(checks=many(ref("Page"))),
+    "doctor": record(
+        ok=boolean(),
+        cluster=text(),
+        findings=FINDINGS,
+        nodes=NODE_FACTS,
+        running=record(
+            nodes=by_name({"anyOf": [ref("Look"), ref("Unread")]}, "ranks, counters, GPU and kernel log by node"),
+            replies=by_name(ref("Reply"), "by group"),
+            release=integer("newest recorded", null=True),
+            operator=text("who holds the lease", null=True),
+            operation=text("what they run", null=True),
+        ),
+        seconds=number(),
+    ),
+    "logs": record(
+        "with --json-lines: one element of lines per line",
+        cluster=text(),
+        lines=many(record(node=text(), line=text())),
+    ),
+    "ask": record(
+        group=text(),
+        content=text(),
+        reasoning=text(),
+        tool_calls=plain("array"),
+        finish_reason=text(null=True),
+        usage=anything("as the engine reports it", null=True),
+        ttft_s=number("seconds to the first token", null=True),
+        total_s=number(),
+        tokens_per_s=number("decode", null=True),
+        status=integer("HTTP status"),
+    ),
+    "stage": record(
+        cluster=text(),
+        dry_run=boolean(),
+        staging=many(
+            record(
+                what=text(enum=["weights", "image", "ray"]),
+                name=text(),
+                **{"from": {"anyOf": [STRINGS, text(enum=["download"])]}},
+                missing=by_name(text(), "what each node lacks"),
+                size_bytes=integer(null=True),
+            )
+        ),
+        copied=many(ref("Copied")),
+    ),
+    "releases": record(
+        cluster=text(),
+        releases=many(
+            record(
+                number=integer(),
+                plan_hash=text(),
+                verified_at=number("seconds since 1970"),
+                operator=text(),
+                model=text(),
+                image=text(null=True),
+                digest=text("the image as any node can pull it, name@sha256:…", null=True),
+                nodes=many(text(), "that have the record"),
+                running=boolean(),
+            )
+        ),
+    ),
+    "playbooks": record(
+        playbooks=many(
+            record(
+                name=text(),
+                description=text(),
+                model=text(),
+                image=text(null=True),
+                tensor_parallel={},
+                overlays=STRINGS,
+                source={"anyOf": [text(), STRINGS]},
+                figures=many(ref("Figure")),
+                path=text(),
+            )
+        )
+    ),
+    "lint": record(ok=boolean(), findings=FINDINGS, nodes=record()),
+    "import": record(
+        playbook=anything("as docs/playbook.schema.json"),
+        text=text("the playbook as YAML"),
+        left=many(text(), "what was not carried over"),
+    ),
+    "fit": record(
+        playbook=text(),
+        model=text(),
+        architecture=text(),
+        quantization=text(null=True),
+        fits=boolean(),
+        problems=STRINGS,
+        advice=STRINGS,
+        not_counted=STRINGS,
+        nodes=integer(),
+        tensor_parallel=integer(),
+        pipeline_parallel=integer(),
+        vllm_version=text(),
+        vllm_version_is_known=boolean(),
+        context=integer(),
+        concurrency_wanted=number(),
+        gpu_memory_utilization=number(),
+        gpu_memory_utilization_is_auto=boolean(),
+        smallest_gpu_memory_utilization=number("for context and concurrency_wanted"),
+        kv_cache=record(
+            tokens=integer(),
+            tokens_most=integer(),
+            concurrency=number(),
+            bytes=integer(),
+            bytes_per_request=integer(),
+            bytes_per_token=number(),
+            block_bytes=integer(),
+            groups=many(record(kind=text(), layers=integer(), block_tokens=integer(), page_bytes=integer())),
+        ),
+        memory=record(
+            installed_bytes=integer(),
+            visible_bytes=integer(),
+            budget_bytes=integer(),
+            weights_bytes=integer(),
+            weights_counted=boolean("from the checkpoint's headers, else estimated"),
+            checkpoint_bytes=integer(),
+            runtime_bytes=integer(),
+            engine_host_bytes=integer(),
+            left_for_system_bytes=integer(),
+            system_needs_bytes=integer(),
+        ),
+    ),
+    "lab": record(
+        "up, down, fault and heal print the keys that concern them",
+        _optional=("inventory", "sparks", "removed", "fault", "healed"),
+        lab=text(),
+        inventory=text("path of a ready inventory"),
+        sparks=SPARKS,
+        removed=boolean(),
+        fault=text(),
+        healed=STRINGS,
+    ),
+}
+
+
+def schema() -> Schema:
+    """The text of docs/json.schema.json as an object: one definition per command, and the types they use."""
+    adapters = [(name, "serialization", TypeAdapter(one)) for name, one in TYPES.items()]
+    _, types = TypeAdapter.json_schemas(adapters, ref_template="#/$defs/{model}")
+    definitions = untitled(types["$defs"])
+    replace(definitions["RankSeen"], "log", log_lines=integer("how many log lines were read", null=True))
+    replace(definitions["Reply"], "done")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "What sparkcluster prints with --json",
+        "description": "One definition per command; readers must accept keys that are added later.",
+        "$defs": {**DOCUMENTS, **definitions},
+    }
+
+
+def untitled(schema: Any) -> Any:
+    """``schema`` without the titles that pydantic makes of names."""
+    if isinstance(schema, list):
+        return [untitled(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: untitled(value) for key, value in schema.items() if key != "title" or not isinstance(value, str)}
+
+
+def replace(definition: Schema, name: str, **by: Schema) -> None:
+    """Replace the key ``name``, which is not printed as the type has it."""
+    del definition["properties"][name]
+    definition["properties"].update(by)
+    definition["required"] = [one for one in definition["required"] if one != name] + list(by)
+
+
+def page() -> str:
+    """The text of docs/json.md."""
+    lines = [
+        "# JSON output",
+        "",
+        "With `--json` a command prints one document on stdout and nothing else there; with `--json-lines` one event",
+        "per line, the document last. Keys may be added; none is renamed or removed.",
+        "[json.schema.json](json.schema.json) has a definition for each command, `error` and `event`.",
+        "",
+        "| document | keys |",
+        "|---|---|",
+    ]
+    for name, document in DOCUMENTS.items():
+        keys = ", ".join(f"`{key}`" for key in document["properties"])
+        about = f"{document['description']}: " if "description" in document else ""
+        lines.append(f"| `{name}` | {about}{keys} |")
+    return "\n".join([*lines, ""])
+
+
+def files() -> dict[str, str]:
+    """Both files by name."""
+    assert set(DOCUMENTS) == {*COMMANDS, "error", "event"}
+    return {
+        "json.schema.json": json.dumps(schema(), indent=1, ensure_ascii=False) + "\n",
+        "json.md": page(),
+    }
+
+
+def closed(schema: Any) -> Any:
+    """``schema`` where no object may have a key that is not documented."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out = {key: closed(value) for key, value in schema.items()}
+    if isinstance(out.get("properties"), dict) and out.get("type") in ("object", ["object", "null"]):
+        out.setdefault("additionalProperties", False)
+    return out
+
+
+def validate(name: str, document: Any) -> None:
+    """Raise unless ``document`` is what the command ``name`` is documented to print, with nothing beside it."""
+    import jsonschema
+
+    strict = closed(schema())
+    jsonschema.validate(document, {**strict, "$ref": f"#/$defs/{name}"}, cls=jsonschema.Draft202012Validator)

@@ -1,0 +1,133 @@
+"""What commands print with --json is what docs/json.schema.json documents, and no more.
+
+Commands that need a cluster are compared by the lab's tests, each time one is run with ``--json``; what they print of facts
+alone is compared here too.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from docgen import json_schemas
+
+from sparkcluster.cli.main import COMMANDS, guarded
+from sparkcluster.errors import FoundErrors, LaunchError, OtherPlan, Problem, SpecError
+from sparkcluster.findings import Finding
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect import doctor as doctoring
+from sparkcluster.inspect import preflight as checking
+from sparkcluster.inspect.ask import ask
+from sparkcluster.inspect.history import history
+from sparkcluster.inspect.status import status
+from sparkcluster.report import Silent
+
+
+@pytest.fixture
+def printed(capsys):
+    """``printed(*words)``: the document that a command prints, compared with its schema."""
+
+    def run(*words, code=0):
+        assert guarded([*words, "--json"]) == code
+        document = json.loads(capsys.readouterr().out)
+        json_schemas.validate("error" if "error" in document else words[0], document)
+        return document
+
+    return run
+
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 256,
+    "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000,
+    "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
+}  # fmt: skip
+PLAYBOOK = "name: tiny\nmodel: {id: a/tiny}\nimage: vllm/vllm-openai:v0.20.0\n"
+INVENTORY = "cluster: atlas\nnodes: [{host: 192.168.86.11}]\nplaybook: tiny.yaml\n"
+
+
+@pytest.mark.parametrize("words", [["checks"], ["checks", "--explain", "NET-001"], ["playbooks"]])
+def test_commands_without_a_file(printed, words):
+    printed(*words)
+
+
+def test_commands_with_a_file(printed, tmp_path):
+    (tmp_path / "tiny.yaml").write_text(PLAYBOOK)
+    (tmp_path / "inventory.yaml").write_text(INVENTORY)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "run.sh").write_text("docker run --gpus all vllm/vllm-openai:v0.20.0 --model a/tiny\n")
+    printed("lint", str(tmp_path / "tiny.yaml"), str(tmp_path / "inventory.yaml"))
+    printed("import", str(tmp_path / "run.sh"))
+    printed("fit", str(tmp_path / "tiny.yaml"), "--config", str(tmp_path / "config.json"))
+
+
+@pytest.fixture
+def serving(world):
+    """A cluster that serves release 3, and hosts that answer for it."""
+    one = world()
+    plan = one.plan(3)
+    one.run(plan).record(plan, 3)
+    rank = {"name": "r", "state": "running", "running": True, "labels": {}, "log": {"first": ["a"], "last": []}}
+    answers = {
+        "look": {"ranks": [rank], "gpus": [], "traffic": [], "look_s": 0.1},
+        "ask": {"done": {"content": "x", "reasoning": "", "finish_reason": "stop", "usage": {"completion_tokens": 1},
+                         "ttft_s": 0.1, "total_s": 0.2, "status": 200, "tool_calls": []}},
+        "image": {"python": "python3", "python_version": "3.12.11", "platform": "linux_aarch64", "vllm_version": "0.18.0"},
+    }  # fmt: skip
+    hosts = {}
+    for name, facts in one.facts.items():
+        hosts[name] = FakeHost(name).program("probe", json.loads(facts.model_dump_json()))
+        hosts[name].program("records", {"records": [facts.release.record]})
+        for program, answer in answers.items():
+            hosts[name].program(program, answer)
+    return Fleet(hosts), one
+
+
+def test_what_is_said_of_a_cluster(serving, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path))
+    fleet, one = serving
+    found = {
+        "status": status(fleet, one.spec).document,
+        "releases": {"cluster": "atlas", "releases": history(fleet, one.spec)},
+        "preflight": checking.preflight(fleet, one.spec, checking.Options(), Silent()).as_json(),
+        "doctor": doctoring.doctor(fleet, one.spec, doctoring.Options(), Silent()).as_json(),
+        "plan": {**one.plan().as_json(), "provisional": False, "findings": []},
+        "ask": ask(fleet, one.spec, "Hello", lambda *_: None, group=None, max_tokens=8).document,
+    }
+    for name, document in found.items():
+        json_schemas.validate(name, json.loads(json.dumps(document)))
+    assert found["status"]["state"] == "serving"
+    assert found["doctor"]["running"]["replies"]["default"]["ttft_s"] == 0.1
+    assert found["doctor"]["running"]["nodes"]["alpha"]["ranks"][0]["log_lines"] == 1
+
+
+def test_errors(printed, tmp_path):
+    assert printed("status", str(tmp_path / "missing.yaml"), code=2)["error"]["kind"]
+    for error in (
+        SpecError([Problem("a.yaml", 1, 2, "cluster", "missing")]),
+        FoundErrors([Finding("NET-014", "error", "MTU differs")]),
+        LaunchError("the model did not answer", log=["one", "two"]),
+        OtherPlan("another plan serves", ["image: a -> b"], hint="down, then up"),
+    ):
+        json_schemas.validate("error", error.as_json())
+
+
+def test_a_key_that_is_not_documented_is_found(printed):
+    import jsonschema
+
+    document = printed("checks")
+    with pytest.raises(jsonschema.ValidationError, match="Additional properties"):
+        json_schemas.validate("checks", {**document, "beside": 1})
+    document["checks"][0]["beside"] = 1
+    with pytest.raises(jsonschema.ValidationError, match="Additional properties"):
+        json_schemas.validate("checks", document)
+
+
+def test_every_command_is_documented_and_readers_may_meet_more_keys():
+    import jsonschema
+
+    schema = json_schemas.schema()
+    assert set(COMMANDS) <= set(schema["$defs"])
+    for name in COMMANDS:
+        assert "additionalProperties" not in schema["$defs"][name]
+    jsonschema.Draft202012Validator.check_schema(schema)
