@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sparkcluster.engines.signature import Signature
     from sparkcluster.facts.model import Facts
     from sparkcluster.models.source import Machine, Source
+    from sparkcluster.recipes.serve import Importer
     from sparkcluster.spec import Spec
     from sparkcluster.spec.playbook import Playbook
     from sparkcluster.topology.model import Group, Member, Topology
@@ -181,6 +182,11 @@ class Engine(abc.ABC):
     def checks(self) -> Sequence[str]:
         """Modules with checks that are run for playbooks of this engine alone."""
         return ()
+
+    @property
+    def importer(self) -> Importer | None:
+        """How its commands and recipes are read; None where ``sparkcluster import`` reads none of them."""
+        return None
 
     @property
     def phases(self) -> Sequence[Pattern]:

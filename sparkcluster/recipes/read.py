@@ -8,11 +8,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from sparkcluster import engines
 from sparkcluster.errors import Problem, SpecError, UsageError
-from sparkcluster.recipes import eugr, variables, write
+from sparkcluster.recipes import write
 from sparkcluster.recipes.container import Container
 from sparkcluster.recipes.container import read as read_container
-from sparkcluster.recipes.serve import Command, playbook
+from sparkcluster.recipes.serve import Command, Importer, playbook
 from sparkcluster.recipes.shell import MARKS, Script, assignment, parse, plain
 from sparkcluster.spec import Playbook, check, messages
 from sparkcluster.spec.document import parse as parse_yaml
@@ -42,7 +43,7 @@ class Imported:
 
 
 def convert(text: str, source: str, *, name: str | None = None) -> Imported:
-    """Make a playbook of a recipe in YAML, or of a command or script that starts vLLM.
+    """Make a playbook of a recipe in YAML, or of a command or script that starts an engine.
 
     Args:
         text: the recipe.
@@ -50,7 +51,7 @@ def convert(text: str, source: str, *, name: str | None = None) -> Imported:
         name: of the playbook; default: the container's, or the model's.
 
     Raises:
-        UsageError: nothing in it starts vLLM, or what it asks for no playbook may.
+        UsageError: nothing in it starts an engine, or it needs what no playbook may have.
         SpecError: it is YAML, and broken.
     """
     if MARKS & set(text):
@@ -59,7 +60,9 @@ def convert(text: str, source: str, *, name: str | None = None) -> Imported:
     if odd:
         line = text.count("\n", 0, odd.start()) + 1
         raise UsageError(f"{source}: line {line} holds the character \\x{ord(odd[0]):02x}", hint="is it a text file?")
-    document, left = eugr.read(text, source) if eugr.is_recipe(text) else _script(text, source)
+    importers = [found for name_ in engines.names() if (found := engines.engine(name_).importer) is not None]
+    recipes = [importer for importer in importers if importer.is_recipe(text)]
+    document, left = recipes[0].recipe(text, source) if recipes else _script(text, source, importers)
     if name is not None:
         document["name"] = name
     left = [_SECRET.sub("…", one) for one in dict.fromkeys(left)]
@@ -68,14 +71,14 @@ def convert(text: str, source: str, *, name: str | None = None) -> Imported:
     return Imported(made, document, tuple(left))
 
 
-def _script(text: str, source: str) -> tuple[dict[str, Any], list[str]]:
+def _script(text: str, source: str, importers: list[Importer]) -> tuple[dict[str, Any], list[str]]:
     script = parse(text)
     left = list(script.left)
-    chosen: tuple[Container | None, Command] | None = None
+    chosen: tuple[Container | None, Command, Importer] | None = None
     downloads: dict[str, str] = {}
     for words in script.commands:
-        env, rest = _bare(words)
-        found = _started(rest, env, script)
+        env, rest = _bare(words, importers)
+        found = next((one for importer in importers if (one := _started(rest, env, script, importer))), None)
         if found is None:
             _downloaded(rest, downloads)
             if rest and rest[0] not in _QUIET and not _downloads(rest):
@@ -85,15 +88,17 @@ def _script(text: str, source: str) -> tuple[dict[str, Any], list[str]]:
         else:
             left.append(f"only the first engine of the text is carried over, not {_cut(words)}")
     if chosen is None:
+        command = importers[0].COMMAND
         raise UsageError(
-            f"{source} starts no vLLM",
-            hint="give a recipe, or a text with `docker run … vllm serve …` or `vllm serve …` in it",
+            f"{source} starts no {' or '.join(engines.engine(one.ENGINE).title for one in importers)}",
+            hint=f"give a recipe, or a text with `docker run … {command} …` or `{command} …` in it",
         )
-    document, more = playbook(*chosen, downloads)
+    container, chosen_command, importer = chosen
+    document, more = playbook(container, chosen_command, downloads, importer)
     return document, [*more, *left]
 
 
-def _bare(words: list[str]) -> tuple[dict[str, str], list[str]]:
+def _bare(words: list[str], importers: list[Importer]) -> tuple[dict[str, str], list[str]]:
     """Assignments in front of a command, and the command without what only wraps it."""
     env: dict[str, str] = {}
     rest = list(words)
@@ -102,7 +107,7 @@ def _bare(words: list[str]) -> tuple[dict[str, str], list[str]]:
         if one is not None:
             env[one[0]] = one[1]
         elif rest[:2] == ["uv", "run"] or rest[0] == "uvx":
-            return env, _launched(rest[1:])
+            return env, _launched(rest[1:], importers)
         elif rest[0] not in _BEFORE:
             break
         elif rest[0] == "sudo":
@@ -120,17 +125,19 @@ def _after_flags(words: list[str]) -> list[str]:
     return words[at:]
 
 
-def _launched(words: list[str]) -> list[str]:
-    """What uv runs: from the first word on that is followed as vLLM's own command is."""
-    for at in range(len(words) - 1):
-        module = at + 2 < len(words) and words[at + 1 : at + 3] == ["-m", "vllm.entrypoints.openai.api_server"]
-        if words[at : at + 2] == ["vllm", "serve"] or module:
+def _launched(words: list[str], importers: list[Importer]) -> list[str]:
+    """What uv runs: from the first word on that starts an engine."""
+    for at in range(len(words)):
+        if any(importer.after_command(words[at:]) is not None for importer in importers):
             return words[at:]
     return words
 
 
-def _started(rest: list[str], env: dict[str, str], script: Script) -> tuple[Container | None, Command] | None:
+def _started(
+    rest: list[str], env: dict[str, str], script: Script, importer: Importer
+) -> tuple[Container | None, Command, Importer] | None:
     """The engine that a command starts, in a container or not."""
+    container: Container | None = None
     if rest and rest[0].rpartition("/")[2] in _DOCKER:
         words = rest[1:]
         if words[:1] == ["container"]:
@@ -138,18 +145,16 @@ def _started(rest: list[str], env: dict[str, str], script: Script) -> tuple[Cont
         if words[:1] != ["run"] or _other(words):
             return None
         container = read_container(words[1:])
-        command = variables.command(container) or Command.of(container, script)
-        return (container, command) if command is not None else None
-    if rest and rest[0].rpartition("/")[2] == "launch-cluster.sh" and "exec" in rest:
-        container = eugr.launched(rest)
-        command = Command.of(container, script)
-        return (container, command) if command is not None else None
-    command = Command.plain(rest, env, script)
-    return (None, command) if command is not None else None
+        command = importer.by_variables(container) or Command.of(container, script, importer)
+    elif rest and (container := importer.launched(rest)) is not None:
+        command = Command.of(container, script, importer)
+    else:
+        command = Command.plain(rest, env, script, importer)
+    return (container, command, importer) if command is not None else None
 
 
 def _other(words: list[str]) -> bool:
-    """Whether a ``docker run`` only looks at something, as ``nvidia-smi`` or ``vllm --version``."""
+    """Whether a ``docker run`` only looks at something, as ``nvidia-smi`` or ``--version``."""
     return words[-1] in {"nvidia-smi", "--version", "--help", "bash", "sh"} or "bench" in words
 
 

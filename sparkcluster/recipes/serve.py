@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from sparkcluster.engines.vllm import command_line as engine
-from sparkcluster.engines.vllm.versions import of_reference
+from sparkcluster import engines
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.container import Container, Volume
 from sparkcluster.recipes.shell import Script, assignment, parse, plain, unknown
@@ -18,19 +18,64 @@ from sparkcluster.spec.check_playbook import secret
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh"})
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _CACHE_HOMES = ("/root/.cache/huggingface", "/.cache/huggingface", "/root/.cache/huggingface/hub")
-_OWN_CACHES = ("/root/.cache/vllm", "/root/.triton", "/root/.cache/flashinfer")
 _HF = frozenset({"HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"})
-# Variables that the plan sets by itself, and where their value belongs.
-_PLANNED = {
-    "VLLM_API_KEY": "api.key in the inventory",
-    "VLLM_HOST_IP": "nothing: it follows from the inventory",
-    "RAY_ADDRESS": "nothing: it follows from the inventory",
-    "MASTER_ADDR": "nothing: it follows from the inventory",
-    "MASTER_PORT": "nothing: it follows from the inventory",
-    "RANK": "nothing: it follows from the inventory",
-    "LOCAL_RANK": "nothing: it follows from the inventory",
-    "WORLD_SIZE": "nothing: it follows from the inventory",
-}
+# Variables that join the ranks, which the plan sets.
+_JOINS = frozenset({"RAY_ADDRESS", "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE"})
+
+
+@dataclasses.dataclass(slots=True)
+class Served:
+    """What the words of an engine's command say.
+
+    Attributes:
+        model: repository or path, as it was written.
+        keys: keys of the playbook that follow.
+        args: engine arguments by their names.
+        secrets: variables in which secrets have to be given.
+        left: what was not carried over, and where it belongs.
+    """
+
+    model: str | None = None
+    keys: dict[str, Any] = dataclasses.field(default_factory=dict)
+    args: dict[str, Any] = dataclasses.field(default_factory=dict)
+    secrets: list[str] = dataclasses.field(default_factory=list)
+    left: list[str] = dataclasses.field(default_factory=list)
+
+
+class Importer(Protocol):
+    """How commands and recipes of one engine are read; ``Engine.importer``.
+
+    Attributes:
+        ENGINE: its name.
+        COMMAND: the words that start it, as guides print them.
+    """
+
+    ENGINE: str
+    COMMAND: str
+
+    def after_command(self, words: Sequence[str]) -> list[str] | None:
+        """The words after the command that starts the engine; None where they start something else."""
+
+    def is_twice(self, words: Sequence[str]) -> bool:
+        """Whether the command stands twice."""
+
+    def is_entrypoint(self, image: str) -> bool:
+        """Whether the command is the entrypoint of ``image``."""
+
+    def by_variables(self, container: Container) -> Command | None:
+        """What an image runs that takes its arguments from variables; None for every other image."""
+
+    def read(self, words: list[str]) -> Served:
+        """What the words after the command mean."""
+
+    def is_recipe(self, text: str) -> bool:
+        """Whether ``text`` is a recipe for this engine rather than a script."""
+
+    def recipe(self, text: str, source: str) -> tuple[dict[str, Any], list[str]]:
+        """The playbook of a recipe, and what was left out."""
+
+    def launched(self, words: list[str]) -> Container | None:
+        """The container that a command of a recipe's runner starts; None where it is no such command."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -38,7 +83,7 @@ class Command:
     """What is run.
 
     Attributes:
-        words: behind ``vllm serve``.
+        words: after the command that starts the engine.
         env: variables set for it.
         setup: lines run before it.
         left: what was not carried over.
@@ -50,29 +95,31 @@ class Command:
     left: list[str] = dataclasses.field(default_factory=list)
 
     @classmethod
-    def of(cls, container: Container, script: Script) -> Command | None:
-        """What a container runs; None where that is no vLLM."""
+    def of(cls, container: Container, script: Script, importer: Importer) -> Command | None:
+        """What a container runs; None where that is not the engine."""
         words = list(container.words)
         if container.entrypoint:
             words = [container.entrypoint, *words]
-        elif of_reference(container.image).family == "upstream":
-            # Its entrypoint is `vllm serve`; guides that write it again mean it once.
-            given = _served(words)
-            if given is None:
+        elif importer.is_entrypoint(container.image):
+            # Guides that write the command again mean it once.
+            after = importer.after_command(words)
+            if after is None:
                 return cls(words, dict(container.env))
-            command = cls(given, dict(container.env))
-            command.left.append("`vllm serve` behind an image whose entrypoint it is: it stands once in the playbook")
+            command = cls(after, dict(container.env))
+            command.left.append(f"`{importer.COMMAND}` after an image whose entrypoint it is: kept once")
             return command
-        found = cls.plain(words, {}, script)
+        found = cls.plain(words, {}, script, importer)
         if found is not None:
-            if _twice(words):
-                found.left.append("`vllm serve` stands twice, which ends with `unrecognized arguments`; kept once")
+            if importer.is_twice(words):
+                found.left.append(
+                    f"duplicate `{importer.COMMAND}`, which ends with `unrecognized arguments`: kept once"
+                )
             found.env = {**container.env, **found.env}
         return found
 
     @classmethod
-    def plain(cls, words: list[str], env: dict[str, str], script: Script) -> Command | None:
-        """What a command line runs; None where that is no vLLM."""
+    def plain(cls, words: list[str], env: dict[str, str], script: Script, importer: Importer) -> Command | None:
+        """What a command line runs; None where that is not the engine."""
         words = list(words)
         env = dict(env)
         while words and (words[0] == "env" or assignment(words[0])):
@@ -80,22 +127,22 @@ class Command:
             if one:
                 env[one[0]] = one[1]
             words = words[1:]
-        given = _served(words)
-        if given is not None:
-            return cls(given, {**script.environment, **env})
+        after = importer.after_command(words)
+        if after is not None:
+            return cls(after, {**script.environment, **env})
         if words and words[0].rpartition("/")[2] in _SHELLS:
             flag = next((at for at, word in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)), None)
             if flag is not None and flag + 1 < len(words):
-                return cls._nested(words[flag + 1], env, script)
+                return cls._nested(words[flag + 1], env, script, importer)
         return None
 
     @classmethod
-    def _nested(cls, text: str, env: dict[str, str], outer: Script) -> Command | None:
+    def _nested(cls, text: str, env: dict[str, str], outer: Script, importer: Importer) -> Command | None:
         """The shell line of ``bash -c``: what stands before the engine is setup."""
         script = parse(text, {**outer.variables, **env})
         setup: list[str] = []
         for words in script.commands:
-            command = cls.plain(words, {}, script)
+            command = cls.plain(words, {}, script, importer)
             if command is not None:
                 command.env = {**env, **script.environment, **command.env}
                 command.setup = [*setup, *command.setup]
@@ -106,31 +153,8 @@ class Command:
         return None
 
 
-def _twice(words: list[str]) -> bool:
-    """Whether what ``vllm serve`` is given begins with the same once more."""
-    return words[:1] == ["vllm"] and words[1:4] == ["serve", "vllm", "serve"]
-
-
-def _served(words: list[str]) -> list[str] | None:
-    """The words behind ``vllm serve``, once or more often, or behind the older way to call the same."""
-    rest, found = words, False
-    while rest:
-        if rest[0] in {"exec", "nohup"}:
-            rest = rest[1:]
-        elif len(rest) > 1 and rest[0].rpartition("/")[2] == "vllm" and rest[1] == "serve":
-            rest, found = rest[2:], True
-        elif re.fullmatch(r"(.*/)?python[0-9.]*", rest[0]) and rest[1:3] == [
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-        ]:
-            return rest[3:]
-        else:
-            break
-    return rest if found else None
-
-
 def playbook(
-    container: Container | None, command: Command, downloads: dict[str, str]
+    container: Container | None, command: Command, downloads: dict[str, str], importer: Importer
 ) -> tuple[dict[str, Any], list[str]]:
     """The playbook of a command, and what it could not take along.
 
@@ -138,20 +162,21 @@ def playbook(
         container: what it runs in; None for a command without one.
         command: what is run.
         downloads: repository by the directory that the text downloads it to.
+        importer: of the engine that it starts.
 
     Raises:
         UsageError: it names no model.
     """
-    served = engine.read(command.words)
+    served = importer.read(command.words)
     left = [*(container.left if container else []), *command.left, *served.left]
     if not served.model:
-        raise UsageError("the command names no model", hint="write the model behind `vllm serve`, or --model")
+        raise UsageError("the command names no model", hint=f"write the model after `{importer.COMMAND}`, or --model")
     if unknown(served.model):
         raise UsageError(
             f"the model is {plain(served.model)}, which the text does not set", hint="put its name into the text"
         )
     volumes = list(container.volumes) if container else []
-    env, secrets, more = _environment(command.env, volumes)
+    env, secrets, more = _environment(command.env, volumes, importer.ENGINE)
     left += more
     document: dict[str, Any] = {"name": "", "model": {}}
     revision = served.keys.pop("revision", None)
@@ -173,7 +198,7 @@ def playbook(
     document["env"] = env
     document["secrets"] = list(dict.fromkeys([*secrets, *served.secrets]))
     document["setup"] = command.setup
-    document["mounts"] = _mounts(volumes, document, command, left)
+    document["mounts"] = _mounts(volumes, document, command, left, importer.ENGINE)
     if container is not None and container.cap_add:
         document["container"] = {"cap_add": container.cap_add}
     document["name"] = name_of((container.name if container else None) or str(served.model))
@@ -215,18 +240,23 @@ def _model(written: str, volumes: list[Volume], downloads: dict[str, str], left:
     return {"path": source}
 
 
-def _environment(written: dict[str, str | None], volumes: list[Volume]) -> tuple[dict[str, str], list[str], list[str]]:
+def _environment(
+    written: dict[str, str | None], volumes: list[Volume], engine: str
+) -> tuple[dict[str, str], list[str], list[str]]:
     env: dict[str, str] = {}
     secrets: list[str] = []
     left: list[str] = []
+    owners = engines.engine(engine).variables
     for name, value in written.items():
         if name in _HF:
             source = next((one.source for one in volumes if value == one.target), None)
             where = f"hf_home: {source}" if source else "hf_home"
             left.append(f"{name}: write {where} in the inventory, if it is not ~/.cache/huggingface")
-        elif name in _PLANNED:
-            left.append(f"{name}: write {_PLANNED[name]}".replace("write nothing:", "left out:"))
-        elif name in variables.per_node("vllm"):
+        elif name in owners:
+            left.append(f"{name}: {owners[name]}")
+        elif name in _JOINS:
+            left.append(f"{name}: left out, it follows from the inventory")
+        elif name in variables.per_node(engine):
             left.append(f"{name}: left out, since it differs from node to node and sparkcluster sets it for each")
         elif secret(name):
             secrets.append(name)
@@ -240,7 +270,9 @@ def _environment(written: dict[str, str | None], volumes: list[Volume]) -> tuple
     return env, secrets, left
 
 
-def _mounts(volumes: list[Volume], document: dict[str, Any], command: Command, left: list[str]) -> list[dict[str, Any]]:
+def _mounts(
+    volumes: list[Volume], document: dict[str, Any], command: Command, left: list[str], engine: str
+) -> list[dict[str, Any]]:
     """What the container has to see beside weights and caches, which the plan mounts by itself."""
     used = " ".join([*command.words[1:], *command.setup, *document["env"].values()])
     homes = {value for name, value in command.env.items() if name in _HF and value}
@@ -253,7 +285,7 @@ def _mounts(volumes: list[Volume], document: dict[str, Any], command: Command, l
         model = document["model"].get("path")
         is_model = model is not None and (model == one.source or model.startswith(one.source.rstrip("/") + "/"))
         named = f"{one.target.rstrip('/')}/" in used
-        if one.target in _OWN_CACHES:
+        if one.target in engines.engine(engine).caches.values():
             continue  # kept by every playbook's caches
         if is_home and not homes:
             left.append(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sparkcluster.engines.signature import Signature
     from sparkcluster.facts.model import Facts
     from sparkcluster.models.source import Machine, Source
+    from sparkcluster.recipes.serve import Importer
     from sparkcluster.spec import Spec
     from sparkcluster.spec.playbook import Playbook
     from sparkcluster.topology.model import Member, Topology
@@ -122,6 +123,13 @@ class Vllm(Engine):
     def checks(self) -> Sequence[str]:
         """Its rules."""
         return (f"{__name__}.rules", f"{__name__}.fit_checks", f"{__name__}.symptoms")
+
+    @property
+    def importer(self) -> Importer:
+        """``vllm serve`` lines, and the recipes of its community."""
+        from sparkcluster.engines.vllm.importer import VllmImporter
+
+        return VllmImporter()
 
     @property
     def phases(self) -> Sequence[Pattern]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from typing import Any
 
 from sparkcluster.engines.vllm import flags
+from sparkcluster.recipes.serve import Served
 from sparkcluster.recipes.shell import plain, unknown
 
 _DASHED = re.compile(r"--?[A-Za-z].*", re.DOTALL)
@@ -28,37 +28,18 @@ _ELSEWHERE = {
 }
 
 
-@dataclasses.dataclass(slots=True)
-class Engine:
-    """A ``vllm serve`` command.
-
-    Attributes:
-        model: repository or path, as it was written.
-        keys: keys of the playbook that follow.
-        args: engine arguments under vLLM's names.
-        secrets: variables in which secrets have to be given.
-        left: what was not carried over, and where it belongs.
-    """
-
-    model: str | None = None
-    keys: dict[str, Any] = dataclasses.field(default_factory=dict)
-    args: dict[str, Any] = dataclasses.field(default_factory=dict)
-    secrets: list[str] = dataclasses.field(default_factory=list)
-    left: list[str] = dataclasses.field(default_factory=list)
-
-
-def read(words: list[str]) -> Engine:
+def read(words: list[str]) -> Served:
     """What the words behind ``vllm serve`` mean, flag by flag."""
-    engine = Engine()
+    served = Served()
     index = 0
     while index < len(words):
         word = words[index]
         index += 1
         if not _DASHED.fullmatch(word):
-            if engine.model is None:
-                engine.model = word
+            if served.model is None:
+                served.model = word
             elif word.strip():
-                engine.left.append(f"the word {plain(word)!r}, which stands alone")
+                served.left.append(f"the word {plain(word)!r}, which stands alone")
             continue
         name, inline = _name(word)
         flag = flags.find(name)
@@ -67,8 +48,8 @@ def read(words: list[str]) -> Engine:
             while index < len(words) and _takes(flag, values) and not _is_flag(words[index]):
                 values.append(words[index])
                 index += 1
-        _put(engine, name, flag, values)
-    return engine
+        _put(served, name, flag, values)
+    return served
 
 
 def _name(word: str) -> tuple[str, str | None]:
@@ -96,61 +77,61 @@ def _takes(flag: flags.Flag | None, values: list[str]) -> bool:
     return flag.kind == "list" or not values
 
 
-def _put(engine: Engine, name: str, flag: flags.Flag | None, values: list[str]) -> None:
+def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) -> None:
     written = " ".join([f"--{name}", *map(plain, values)])
     if name in {"api-key", "hf-token"}:
-        _secret(engine, name)
+        _secret(served, name)
         return
     lost = sorted({one for value in values for one in unknown(value)})
     if lost:
-        engine.left.append(f"{written}: the text does not say what {', '.join(lost)} is")
+        served.left.append(f"{written}: the text does not say what {', '.join(lost)} is")
         return
     if flag is None:
         near = flags.near(name.partition(".")[0])
         gone = flags.GONE.get(name)
         said = gone or (f"did you mean {near}?" if near else "kept under args as it is")
-        engine.left.append(f"{written}: vLLM has no flag --{name} that is known here; {said}")
-    if _own(engine, name, values):
+        served.left.append(f"{written}: vLLM has no flag --{name} that is known here; {said}")
+    if _own(served, name, values):
         return
     value = _value(flag, name, values)
     bare = name.removeprefix("no-")
     if flag is not None and flag.kind == "bool" and name != flag.name:
-        engine.args.pop(bare, None)
-        engine.args[bare] = False
+        served.args.pop(bare, None)
+        served.args[bare] = False
     else:
-        engine.args.pop(name, None)
-        engine.args[name] = value
+        served.args.pop(name, None)
+        served.args[name] = value
 
 
-def _secret(engine: Engine, name: str) -> None:
+def _secret(served: Served, name: str) -> None:
     if name == "api-key":
-        engine.left.append("--api-key: write api.key in the inventory, which keeps it out of every command line")
+        served.left.append("--api-key: write api.key in the inventory, which keeps it out of every command line")
     else:
-        engine.secrets.append("HF_TOKEN")
-        engine.left.append("--hf-token: HF_TOKEN stands under secrets; set it where you start sparkcluster")
+        served.secrets.append("HF_TOKEN")
+        served.left.append("--hf-token: HF_TOKEN stands under secrets; set it where you start sparkcluster")
 
 
-def _own(engine: Engine, name: str, values: list[str]) -> bool:
+def _own(served: Served, name: str, values: list[str]) -> bool:
     """Whether the flag is a key of its own, or belongs into the inventory."""
     value = values[-1] if values else ""
     if name == "model":
-        engine.model = value
+        served.model = value
     elif name == "served-model-name" and values:
-        engine.keys["served_name"] = values[0]
+        served.keys["served_name"] = values[0]
         if values[1:]:
-            engine.left.append(f"further names of the model: {', '.join(values[1:])}; a playbook has one")
+            served.left.append(f"further names of the model: {', '.join(values[1:])}; a playbook has one")
     elif name == "revision" and value:
-        engine.keys["revision"] = value
+        served.keys["revision"] = value
     elif name in {"tensor-parallel-size", "pipeline-parallel-size"} and value.isdigit():
-        engine.keys[name.removesuffix("-size").replace("-", "_")] = int(value)
+        served.keys[name.removesuffix("-size").replace("-", "_")] = int(value)
     elif name == "distributed-executor-backend":
         if value in {"ray", "mp"}:
-            engine.keys["executor"] = "ray" if value == "ray" else "native"
+            served.keys["executor"] = "ray" if value == "ray" else "native"
         else:
-            engine.left.append(f"--{name} {value}: executor in a playbook is ray or native")
+            served.left.append(f"--{name} {value}: executor in a playbook is ray or native")
     elif name in _ELSEWHERE:
         if (name, value) not in {("port", "8000"), ("host", "127.0.0.1"), ("host", "localhost")}:
-            engine.left.append(f"--{name} {plain(value)}".rstrip() + f": write {_ELSEWHERE[name].format(value)}")
+            served.left.append(f"--{name} {plain(value)}".rstrip() + f": write {_ELSEWHERE[name].format(value)}")
     else:
         return False
     return True

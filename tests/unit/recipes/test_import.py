@@ -199,7 +199,10 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
         ("curl -H 'Authorization: Bearer sk-abcdefghij' x\nvllm serve org/m", "the command curl"),
         (line("org/m") + "\n" + line("org/other"), "only the first engine"),
         (line("/cache/hub/m", options=["-v", "hf:/cache"]), "lies in nothing that is mounted"),
-        (line("vllm", "serve", "vllm", "serve", "org/m", image="nvcr.io/nvidia/vllm:26.04-py3"), "stands twice"),
+        (
+            line("vllm", "serve", "vllm", "serve", "org/m", image="nvcr.io/nvidia/vllm:26.04-py3"),
+            "duplicate `vllm serve`",
+        ),
     ],
 )
 def test_what_cannot_be_carried_over_is_said(text, said):

@@ -74,9 +74,9 @@ def test_fastsafetensors_on_ngc(tmp_path):
 
 
 def test_vllm_serve_twice(tmp_path):
-    """Imported it stands once; whoever writes it into a command is told."""
+    """Imported, it is kept once; in a command it is a finding."""
     made = convert((DATA / "nemotron-3-super.sh").read_text(), "x.sh")
-    assert any("stands once" in one for one in made.left)
+    assert any("kept once" in one for one in made.left)
     file = tmp_path / "x.yaml"
     file.write_text(
         "name: x\nmodel: {id: a/b}\nimage: vllm/vllm-openai:nightly\ncommand: [vllm, serve, vllm, serve, a/b]\n"

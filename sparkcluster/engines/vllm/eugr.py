@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.container import Container
-from sparkcluster.recipes.serve import Command, name_of, playbook
+from sparkcluster.recipes.serve import Command, Importer, name_of, playbook
 from sparkcluster.recipes.shell import parse
 from sparkcluster.spec.document import parse as parse_yaml
 
@@ -30,7 +30,7 @@ def is_recipe(text: str) -> bool:
     return len(set(_LOOKS.findall(text))) >= 2
 
 
-def read(text: str, source: str) -> tuple[dict[str, Any], list[str]]:
+def read(text: str, source: str, importer: Importer) -> tuple[dict[str, Any], list[str]]:
     """The playbook of a recipe, and what was left out.
 
     Raises:
@@ -44,7 +44,7 @@ def read(text: str, source: str) -> tuple[dict[str, Any], list[str]]:
     setup: list[str] = []
     left = [f"{key}: a playbook has no such key" for key in data if key not in _KNOWN]
     for words in script.commands:
-        nested = Command.of(Container(image=image, words=words), script)
+        nested = Command.of(Container(image=image, words=words), script, importer)
         if nested is None or not _starts(words):
             setup.append(" ".join(words))
             continue
@@ -52,15 +52,17 @@ def read(text: str, source: str) -> tuple[dict[str, Any], list[str]]:
         nested.left += script.left
         written: dict[str, str | None] = {name: _scalar(value) for name, value in env.items() if value is not None}
         nested.env = {**written, **nested.env}
-        document, more = playbook(Container(image=image, words=nested.words), nested, {})
+        document, more = playbook(Container(image=image, words=nested.words), nested, {}, importer)
         _named(document, data)
         _sized(document, data)
         return document, [*_left(data, image), *more, *left]
     raise UsageError(f"{source}: its command starts no vLLM", hint="sparkcluster serves with vLLM alone")
 
 
-def launched(words: list[str]) -> Container:
-    """The container of ``launch-cluster.sh [options] exec COMMAND``, which is how a recipe's command is run by hand."""
+def launched(words: list[str]) -> Container | None:
+    """The container of ``launch-cluster.sh [options] exec COMMAND``, by which a recipe's command is run by hand."""
+    if words[0].rpartition("/")[2] != "launch-cluster.sh" or "exec" not in words:
+        return None
     at = words.index("exec")
     container = Container(image="vllm-node", words=words[at + 1 :])
     before = words[1:at]

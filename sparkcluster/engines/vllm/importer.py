@@ -1,0 +1,98 @@
+"""How commands and recipes that start vLLM are read: what ``sparkcluster import`` needs of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from sparkcluster.engines.vllm import command_line, eugr
+from sparkcluster.engines.vllm.versions import of_reference
+from sparkcluster.recipes.container import Container
+from sparkcluster.recipes.serve import Command, Served
+from sparkcluster.recipes.shell import parse, unknown
+
+_API_SERVER = ["-m", "vllm.entrypoints.openai.api_server"]
+# An image that takes its command from variables: https://github.com/AEON-7/vllm-dflash, Configuration
+_IMAGE = re.compile(r"ghcr\.io/aeon-7/vllm-dflash([:@].*)?")
+_FLAGS = {
+    "SERVED_MODEL_NAME": ("served-model-name", None),
+    "MAX_MODEL_LEN": ("max-model-len", "65536"),
+    "MAX_NUM_SEQS": ("max-num-seqs", "16"),
+    "MAX_NUM_BATCHED_TOKENS": ("max-num-batched-tokens", "32768"),
+    "GPU_MEMORY_UTILIZATION": ("gpu-memory-utilization", "0.85"),
+    "ATTENTION_BACKEND": ("attention-backend", "flash_attn"),
+    "KV_CACHE_DTYPE": ("kv-cache-dtype", None),
+}
+_DRAFT = ("DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS")
+
+
+class VllmImporter:
+    """An ``Importer``."""
+
+    ENGINE = "vllm"
+    COMMAND = "vllm serve"
+
+    def after_command(self, words: Sequence[str]) -> list[str] | None:
+        """The words after ``vllm serve``, once or more often, or after the older way to call the same."""
+        rest, found = list(words), False
+        while rest:
+            if rest[0] in {"exec", "nohup"}:
+                rest = rest[1:]
+            elif len(rest) > 1 and rest[0].rpartition("/")[2] == "vllm" and rest[1] == "serve":
+                rest, found = rest[2:], True
+            elif re.fullmatch(r"(.*/)?python[0-9.]*", rest[0]) and rest[1:3] == _API_SERVER:
+                return rest[3:]
+            else:
+                break
+        return rest if found else None
+
+    def is_twice(self, words: Sequence[str]) -> bool:
+        """Whether the words begin with ``vllm serve vllm serve``."""
+        return list(words[:4]) == ["vllm", "serve", "vllm", "serve"]
+
+    def is_entrypoint(self, image: str) -> bool:
+        """Whether ``vllm serve`` is the entrypoint of ``image``."""
+        return of_reference(image).family == "upstream"
+
+    def by_variables(self, container: Container) -> Command | None:
+        """What an image runs that takes its arguments from variables; None for every other, or with a command."""
+        if not _IMAGE.fullmatch(container.image) or container.words or container.entrypoint:
+            return None
+        env = dict(container.env)
+        model = env.pop("MODEL_PATH", None)
+        words = [model] if model else []
+        for name, (flag, default) in _FLAGS.items():
+            value = env.pop(name, None) or default
+            if value is not None:
+                words += [f"--{flag}", value]
+        drafter, tokens = (env.pop(name, None) for name in _DRAFT)
+        if drafter:
+            draft = {"method": "dflash", "model": drafter, "num_speculative_tokens": _number(tokens or "15")}
+            words += ["--speculative-config", json.dumps(draft)]
+        extra = env.pop("EXTRA_ARGS", None)
+        for more in parse(extra).commands[:1] if extra and not unknown(extra) else []:
+            words += more
+        said = "the image's variables, written as the flags that its documentation says they become"
+        return Command(words, env, left=[said])
+
+    def read(self, words: list[str]) -> Served:
+        """What the words after ``vllm serve`` mean, flag by flag."""
+        return command_line.read(words)
+
+    def is_recipe(self, text: str) -> bool:
+        """Whether ``text`` is a recipe of eugr/spark-vllm-docker."""
+        return eugr.is_recipe(text)
+
+    def recipe(self, text: str, source: str) -> tuple[dict[str, Any], list[str]]:
+        """The playbook of a recipe of eugr/spark-vllm-docker, and what was left out."""
+        return eugr.read(text, source, self)
+
+    def launched(self, words: list[str]) -> Container | None:
+        """The container of its ``launch-cluster.sh``."""
+        return eugr.launched(words)
+
+
+def _number(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
