@@ -42,7 +42,7 @@ def whole(context: Context) -> Iterator[Seen]:
         user = context.facts[first].user
         yield Seen(
             None,
-            f"the weights {model.label} lie on no node",
+            f"the weights {model.label} are on no node",
             f"looked for on {listed(absent)}",
             (
                 f"rsync -a DIRECTORY/ {user}@{host}:{shlex.quote(model.path)}/",

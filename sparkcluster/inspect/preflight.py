@@ -27,7 +27,7 @@ from sparkcluster.probing.start import Answer
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
-from sparkcluster.staging.ray_wheel import cache_directory
+from sparkcluster.staging.ray_archive import cache_directory
 from sparkcluster.topology.build import build as build_topology
 from sparkcluster.topology.model import Topology
 

@@ -20,11 +20,11 @@ def bring(changer: Changer, spec: Spec, facts: Mapping[str, Facts], topology: To
     Raises:
         StageError: it cannot be had, or does not reach a node.
     """
-    lacking = staging.lacking(spec, facts, topology)
+    lacking = staging.find_missing(spec, facts, topology)
     if lacking is None or not lacking.missing:
         return []
     report.step("ray", f"{lacking.name} for {', '.join(name for name, _ in lacking.missing)}")
-    return staging.bring(changer, facts, topology, lacking, progress=report.progress)
+    return staging.stage(changer, facts, topology, lacking, progress=report.progress)
 
 
 def can_do_without(spec: Spec, error: StageError) -> bool:

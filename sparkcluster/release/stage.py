@@ -14,7 +14,7 @@ from sparkcluster.runtime import Changer
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
 from sparkcluster.staging import ray as ray_staging
-from sparkcluster.staging.plan import What
+from sparkcluster.staging.artifacts import Artifact
 from sparkcluster.staging.run import StageReport
 from sparkcluster.staging.run import stage as stage_all
 
@@ -29,7 +29,7 @@ class Options:
         verify: compare the content of weights on all nodes, also where nothing is missing.
     """
 
-    what: Sequence[What] = ("weights", "image")
+    what: Sequence[Artifact] = ("weights", "image")
     dry_run: bool = False
     verify: bool = False
 
@@ -80,7 +80,7 @@ def _stage(fleet: Fleet, view: View, options: Options, report: Report, *, epoch:
         return done
     if done.changed:
         view = _look(fleet, view.spec)
-    lacking = view.topology and ray_staging.lacking(view.spec, view.facts, view.topology)
+    lacking = view.topology and ray_staging.find_missing(view.spec, view.facts, view.topology)
     if not lacking or not view.bring_ray:
         return done
     done = dataclasses.replace(done, stagings=(*done.stagings, lacking))

@@ -1,4 +1,4 @@
-"""Which nodes lack weights or image, and from where each gets them. Pure."""
+"""Which nodes lack weights or image, and which can provide them. Pure."""
 
 from __future__ import annotations
 
@@ -6,30 +6,29 @@ import dataclasses
 import ipaddress
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from sparkcluster.errors import StageError
 from sparkcluster.facts.engine import builds
 from sparkcluster.facts.model import Facts, Image, Weights, read
 from sparkcluster.node.shared import CONTAINER_INTERFACES, TUNNEL_INTERFACES
 from sparkcluster.spec import Spec
+from sparkcluster.staging.artifacts import Artifact
 from sparkcluster.topology.model import Topology
-
-What = Literal["weights", "image", "ray"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Staging:
-    """What is to be done about weights or about the image.
+    """What is to be staged of one artifact.
 
     Attributes:
         sources: nodes that have it whole, the one to copy from first.
         missing: nodes that lack it, with what they lack in words.
-        download: nodes that may fetch it from outside, in the order of trying, where no node has it.
-        size_bytes: of one copy; None where nobody knows yet.
+        download: nodes that may download it, in order, where no node has it.
+        size_bytes: of one copy; None if unknown.
     """
 
-    what: What
+    what: Artifact
     name: str
     sources: tuple[str, ...]
     missing: tuple[tuple[str, str], ...]
@@ -37,7 +36,7 @@ class Staging:
     size_bytes: int | None
 
     def as_json(self) -> dict[str, Any]:
-        """The staging as other programs may read it."""
+        """The staging as JSON."""
         return {
             "what": self.what,
             "name": self.name,
@@ -47,25 +46,25 @@ class Staging:
         }
 
 
-def missing(facts: Mapping[str, Facts], topology: Topology, spec: Spec, what: What) -> Staging:
-    """Who lacks ``what``, and who has it.
+def find_missing(facts: Mapping[str, Facts], topology: Topology, spec: Spec, what: Artifact) -> Staging:
+    """Which nodes of the topology lack ``what``, and which have it.
 
-    The head counts: a node whose revision or image is another one lacks it. Nodes of the topology alone are
-    looked at, and heads of groups come first, since they are what users prepare by hand.
+    The head decides: a node with another revision or image lacks it. Heads of groups come first, since they are
+    what users prepare by hand.
 
     Raises:
-        StageError: nobody has it and nobody can fetch it; the hint says what to put where.
+        StageError: no node has it and none can download it; the hint says what to put where.
     """
     members = [member for group in topology.groups for member in group.members]
     names = [member.name for member in sorted(members, key=lambda member: member.rank) if member.name in facts]
     found = _weights(facts, names, spec) if what == "weights" else _image(facts, names, spec)
     if found.missing and not found.sources and not found.download:
-        raise nowhere(facts, found.missing[0][0], spec)
+        raise no_weights(facts, found.missing[0][0], spec)
     return found
 
 
-def nowhere(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = "") -> StageError:
-    """No node has the weights, and they cannot be fetched: where to put them, and with which command."""
+def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = "") -> StageError:
+    """The error where no node has the weights and none can download them, with the command to put them there."""
     model = spec.playbook.model
     host = next(each.host for each in spec.inventory.nodes if each.label == node)
     if model.path:
@@ -77,17 +76,17 @@ def nowhere(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = "")
         )
     because = f": {why}" if why else ""
     return StageError(
-        f"the weights of {model.label} lie on no node{because}", node=node, step="stage weights", hint=hint
+        f"the weights of {model.label} are on no node{because}", node=node, step="stage weights", hint=hint
     )
 
 
 def _weights(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Staging:
     model = spec.playbook.model
-    own = {name: facts[name].weights for name in names}
-    whole = {name: one for name, one in own.items() if isinstance(one, Weights) and one.complete}
-    first = next(iter(whole.values()), None)
-    sources = [name for name, one in whole.items() if first is not None and one.revision == first.revision]
-    lacking = tuple((name, _lacks(own[name], first)) for name in names if name not in sources)
+    weights = {name: facts[name].weights for name in names}
+    complete = {name: each for name, each in weights.items() if isinstance(each, Weights) and each.complete}
+    first = next(iter(complete.values()), None)
+    sources = [name for name, each in complete.items() if first is not None and each.revision == first.revision]
+    lacking = tuple((name, _lacks(weights[name], first)) for name in names if name not in sources)
     return Staging(
         what="weights",
         name=model.label,
@@ -100,25 +99,24 @@ def _weights(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> St
 
 def _lacks(weights: object, first: Weights | None) -> str:
     if not isinstance(weights, Weights):
-        return "nothing is known of them" if weights is not None else "not there"
+        return "could not be read" if weights is not None else "missing"
     if weights.complete and first is not None:
-        return f"revision {weights.revision} in place of {first.revision}"
+        return f"revision {weights.revision} instead of {first.revision}"
     if weights.path is None or not weights.files:
-        return "not there"
+        return "missing"
     files = [*weights.missing, *weights.truncated]
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    return f"{files[0]} {'missing' if weights.missing else 'cut short'}{more}"
+    return f"{files[0]} {'missing' if weights.missing else 'truncated'}{more}"
 
 
 def _image(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Staging:
     reference = spec.playbook.image or ""
-    own = {name: facts[name].image for name in names}
-    there = {name: one for name, one in own.items() if isinstance(one, Image)}
-    first = next(iter(there.values()), None)
-    marks = builds({name: facts[name] for name in there})
-    sources = [name for name in there if marks[name] == marks[next(iter(there))]]
+    images = {name: image for name in names if isinstance(image := facts[name].image, Image)}
+    first = next(iter(images.values()), None)
+    build = builds({name: facts[name] for name in images})
+    sources = [name for name in images if build[name] == build[next(iter(images))]]
     lacking = tuple(
-        (name, "another image has its name" if name in there else "not there") for name in names if name not in sources
+        (name, "another image has its name" if name in images else "missing") for name in names if name not in sources
     )
     return Staging(
         what="image",
@@ -134,7 +132,7 @@ def address(facts: Mapping[str, Facts], topology: Topology, source: str, target:
     """Address of ``source`` that ``target`` reaches fastest: on a rail, else on a network both are on.
 
     Raises:
-        StageError: they have no network in common.
+        StageError: they share no network.
     """
     members = topology.members
     rails = {link.address: link for name in (source, target) for link in members[name].links}
@@ -150,7 +148,7 @@ def address(facts: Mapping[str, Facts], topology: Topology, source: str, target:
     if best is not None:
         return best[1]
     raise StageError(
-        f"{source} and {target} are on no network together",
+        f"{source} and {target} share no network",
         node=target,
         step="stage",
         hint=f"compare: ip -br addr   on {source} and {target}",
@@ -172,25 +170,25 @@ def _addresses(facts: Facts) -> list[tuple[ipaddress.IPv4Interface, int, int]]:
     ]
 
 
-def room(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -> None:
-    """Raise StageError for the first node whose disk cannot take it.
+def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -> None:
+    """Raise StageError for the first node without enough disk space.
 
-    An image needs its size twice: Docker keeps the archive beside the layers while it loads or saves one. Of a
-    directory of the user's own the facts do not say on which disk it lies; the receiver looks for itself.
+    An image needs its size twice: Docker keeps the archive beside the layers while it loads or saves one. The facts
+    do not say on which disk a directory of the user's is; there the receiver checks.
     """
     if staging.size_bytes is None or (staging.what == "weights" and spec.playbook.model.path):
         return
     copies = 2 if staging.what == "image" else 1
     for name, _ in staging.missing:
-        own = facts[name].weights
-        there = own.size_bytes if staging.what == "weights" and isinstance(own, Weights) else 0
-        needed = max(0, copies * staging.size_bytes - there)
+        weights = facts[name].weights
+        present = weights.size_bytes if staging.what == "weights" and isinstance(weights, Weights) else 0
+        needed = max(0, copies * staging.size_bytes - present)
         purpose = "docker" if staging.what == "image" else "hf_home"
         disk = next((disk for disk in read(facts[name].disks) or () if disk.purpose == purpose), None)
         if disk is not None and disk.free_bytes < needed:
             raise StageError(
                 f"{name} has {disk.free_bytes / 1e9:.1f} GB free at {disk.path}, and {staging.what} "
-                f"{staging.name} take {needed / 1e9:.1f} GB",
+                f"{staging.name} need {needed / 1e9:.1f} GB",
                 node=name,
                 step=f"stage {staging.what}",
                 hint="docker image prune" if staging.what == "image" else f"du -sh {disk.path}/*",

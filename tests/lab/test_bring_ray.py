@@ -15,7 +15,7 @@ import pytest
 import sparkcluster
 from sparkcluster.facts.model import EngineFacts
 from sparkcluster.plan.image import BROUGHT_RAY, ray_name
-from sparkcluster.staging import ray_wheel
+from sparkcluster.staging import ray_archive
 
 STUB_RAY = Path(sparkcluster.__file__).parent / "lab" / "engine" / "stub" / "site" / "ray"
 STATE = "/root/.local/state/sparkcluster"
@@ -39,7 +39,7 @@ def put_stub_ray_into(cache: Path, engine: EngineFacts, scratch: Path) -> None:
         (info / "RECORD").write_text(f"{owned},,\n{info.name}/METADATA,,\n{info.name}/RECORD,,\n")
     place = cache / "ray" / ray_name(engine)
     place.mkdir(parents=True)
-    digest = ray_wheel.pack(ray_wheel.arrange(packages), place / ray_wheel.ARCHIVE)
+    digest = ray_archive.pack(ray_archive.separate_dependencies(packages), place / ray_archive.ARCHIVE)
     (place / "sha256").write_text(digest)
 
 

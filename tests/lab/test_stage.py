@@ -14,8 +14,8 @@ def shared_lab(make_lab):
 
 def test_what_one_spark_has_comes_to_the_other_and_nothing_starts(lab, cli, ranks):
     dry = cli("stage", lab.inventory, "--dry-run").ok()
-    assert re.search(r"image  \S+: bare not there, would come from full", dry.out)
-    assert re.search(r"weights  \S+: bare not there, would come from full", dry.out)
+    assert re.search(r"image  \S+: bare missing, would come from full", dry.out)
+    assert re.search(r"weights  \S+: bare missing, would come from full", dry.out)
     assert cli("stage", lab.inventory, "--dry-run").ok().out == dry.out
 
     done = cli("stage", lab.inventory, "weights", "--json").ok().json

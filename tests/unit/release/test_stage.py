@@ -41,7 +41,7 @@ def test_a_dry_run_takes_no_lease_and_says_who_lacks_what(hosts, cluster):
     done = run(hosts, cluster)
     assert lines(done, dry_run=True) == [
         "image  vllm/vllm-openai:v0.18.0: nothing is missing",
-        "weights  Qwen/Qwen3-8B: beta not there, would come from alpha, 16.00 GB",
+        "weights  Qwen/Qwen3-8B: beta missing, would come from alpha, 16.00 GB",
         "ray  Ray 2.60.0: alpha not in the image, would come from here",
         "ray  Ray 2.60.0: beta not in the image, would come from here",
     ]
@@ -71,7 +71,7 @@ def test_nothing_begins_while_a_node_cannot_be_reached(hosts, cluster):
 def test_what_nobody_has_is_an_error_with_what_to_type(hosts, cluster):
     spec = cluster(TWO, playbook={"model": {"path": "/models/tiny"}})
     hosts["alpha"].program("probe", hosts["beta"]._programs["probe"])
-    with pytest.raises(StageError, match="lie on no node") as caught:
+    with pytest.raises(StageError, match="are on no node") as caught:
         stage(Fleet(hosts), spec, Options(dry_run=True), Silent())
     assert "rsync" in caught.value.hint
 

@@ -6,7 +6,7 @@ import pytest
 
 from sparkcluster.errors import StageError
 from sparkcluster.node.common import staged_as
-from sparkcluster.staging.plan import address, missing, room
+from sparkcluster.staging.plan import address, check_disk_space, find_missing
 from sparkcluster.staging.run import registry_of
 from sparkcluster.topology.build import build
 
@@ -41,24 +41,26 @@ def three(spark, cluster):
 def test_nothing_is_missing_where_all_have_it(three):
     world = three({name: {"weights": WHOLE} for name in HOSTS})
     for what in ("weights", "image"):
-        staging = missing(*world, what)
+        staging = find_missing(*world, what)
         assert (staging.sources, staging.missing) == (("a", "b", "c"), ())
 
 
 def test_nodes_say_what_they_lack(three):
     cut = {**WHOLE, "missing": ["x.safetensors", "y"], "truncated": ["m.safetensors"]}
-    staging = missing(*three({"b": {"weights": WHOLE}, "c": {"weights": cut}}), "weights")
+    staging = find_missing(*three({"b": {"weights": WHOLE}, "c": {"weights": cut}}), "weights")
     assert staging.sources == ("b",)
-    assert staging.missing == (("a", "not there"), ("c", "x.safetensors missing and 2 more"))
+    assert staging.missing == (("a", "missing"), ("c", "x.safetensors missing and 2 more"))
     assert staging.download == ()
     assert staging.size_bytes == 5_000_000_010
 
 
 def test_another_revision_than_the_heads_is_missing(three):
     other = {**WHOLE, "revision": "r2"}
-    staging = missing(*three({"a": {"weights": WHOLE}, "b": {"weights": other}, "c": {"weights": WHOLE}}), "weights")
+    staging = find_missing(
+        *three({"a": {"weights": WHOLE}, "b": {"weights": other}, "c": {"weights": WHOLE}}), "weights"
+    )
     assert staging.sources == ("a", "c")
-    assert staging.missing == (("b", "revision r2 in place of r1"),)
+    assert staging.missing == (("b", "revision r2 instead of r1"),)
 
 
 IMAGE = {"reference": "i", "id": "sha256:1", "layers": ["l1"], "size_bytes": 9}
@@ -79,25 +81,25 @@ def test_another_image_under_the_same_name_is_missing_and_another_id_in_containe
             "c": {"image": {**IMAGE, "id": "sha256:3", "layers": ["l9"]}},
         }
     )
-    staging = missing(*world, "image")
+    staging = find_missing(*world, "image")
     assert (staging.sources, staging.missing) == (("a", "b"), (("c", "another image has its name"),))
 
 
 def test_an_image_that_differs_in_its_environment_alone_is_missing(three):
     world = three({"a": {"image": IMAGE}, "b": {"image": {**IMAGE, "id": "sha256:2"}}, "c": {"image": IMAGE}})
-    assert missing(*world, "image").missing == (("b", "another image has its name"),)
+    assert find_missing(*world, "image").missing == (("b", "another image has its name"),)
 
 
 def test_what_nobody_has_is_downloaded_by_the_head_first(three):
-    staging = missing(*three({name: {"image": None} for name in HOSTS}), "image")
+    staging = find_missing(*three({name: {"image": None} for name in HOSTS}), "image")
     assert (staging.sources, staging.download) == ((), ("a", "b", "c"))
-    assert missing(*three(), "weights").download == ("a", "b", "c")
+    assert find_missing(*three(), "weights").download == ("a", "b", "c")
 
 
 def test_a_directory_that_nobody_has_names_the_node_and_the_command(three):
     world = three(playbook={"model": {"path": "/models/a b"}})
-    with pytest.raises(StageError, match="the weights of /models/a b lie on no node") as caught:
-        missing(*world, "weights")
+    with pytest.raises(StageError, match="the weights of /models/a b are on no node") as caught:
+        find_missing(*world, "weights")
     assert caught.value.node == "a"
     assert caught.value.hint == "put them there: rsync -a DIRECTORY/ nvidia@spark-a:'/models/a b'/"
 
@@ -114,7 +116,7 @@ def test_without_a_rail_the_management_network_will_do_and_docker0_never(spark, 
     topology = build(cluster({"a": "a", "b": "b"}), facts)
     assert address(facts, topology, "a", "b") == "192.168.86.11"
     only = {name: spark(interfaces=docker) for name in "ab"}
-    with pytest.raises(StageError, match="a and b are on no network together"):
+    with pytest.raises(StageError, match="a and b share no network"):
         address(only, topology, "a", "b")
 
 
@@ -143,8 +145,8 @@ def test_two_replicas_of_one_node_each_still_copy_over_the_cable(spark, cluster)
 def test_a_disk_that_is_too_small_is_told_before_anything_is_sent(three):
     small = [{"purpose": "hf_home", "path": "/home", "total_bytes": 10, "free_bytes": 4_000_000_000}]
     facts, topology, spec = three({"a": {"weights": WHOLE}, "b": {"disks": small}})
-    with pytest.raises(StageError, match=r"b has 4\.0 GB free at /home, and weights .* take 5\.0 GB") as caught:
-        room(facts, missing(facts, topology, spec, "weights"), spec)
+    with pytest.raises(StageError, match=r"b has 4\.0 GB free at /home, and weights .* need 5\.0 GB") as caught:
+        check_disk_space(facts, find_missing(facts, topology, spec, "weights"), spec)
     assert caught.value.node == "b"
 
 

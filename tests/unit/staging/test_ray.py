@@ -14,7 +14,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.plan.image import BROUGHT_RAY, ray_name
 from sparkcluster.runtime import Changer
 from sparkcluster.staging import ray
-from sparkcluster.staging.ray_wheel import Parcel
+from sparkcluster.staging.ray_archive import Archive
 from sparkcluster.topology.build import build
 
 INSIDE = {"python": "/usr/bin/python3", "python_version": "3.12.3", "platform": "manylinux_2_39_aarch64",
@@ -22,13 +22,13 @@ INSIDE = {"python": "/usr/bin/python3", "python_version": "3.12.3", "platform": 
 IMAGE = {"reference": "vllm/vllm-openai:v0.18.0", "id": "sha256:1", "layers": ["sha256:layer"], "inside": INSIDE}
 
 
-def archive(place: Path, **files: bytes) -> Parcel:
+def archive(place: Path, **files: bytes) -> Archive:
     with tarfile.open(place, "w:gz") as packed:
         for name, content in files.items():
             entry = tarfile.TarInfo(name.replace("__", "/"))
             entry.size, entry.mode = len(content), 0o755
             packed.addfile(entry, io.BytesIO(content))
-    return Parcel(place, hashlib.sha256(place.read_bytes()).hexdigest())
+    return Archive(place, hashlib.sha256(place.read_bytes()).hexdigest())
 
 
 class World:
@@ -59,20 +59,20 @@ class World:
     def bring(self, parcel, changer=None):
         facts = self.facts()
         topology = build(self.spec, facts)
-        staging = ray.lacking(self.spec, facts, topology)
+        staging = ray.find_missing(self.spec, facts, topology)
 
         def obtain(engine, tell):
             self.asked += 1
             tell("fetching")
             return parcel
 
-        return ray.bring(
+        return ray.stage(
             changer or self.changer,
             facts,
             topology,
             staging,
             progress=lambda *said: self.told.append(said),
-            obtain=obtain,
+            get_archive=obtain,
         )
 
 
@@ -113,7 +113,7 @@ def test_what_is_there_is_never_changed_under_a_container(world, tmp_path):
 def test_an_archive_that_arrives_otherwise_is_refused_and_the_next_run_mends_it(world, tmp_path):
     parcel = archive(tmp_path / "ray.tar.gz", ray=b"x")
     with pytest.raises(StageError, match="did not arrive as it was sent") as caught:
-        world.bring(Parcel(parcel.path, "0" * 64))
+        world.bring(Archive(parcel.path, "0" * 64))
     assert caught.value.node == "a"
     assert not world.ray_of("a").exists()
     world.bring(parcel)
@@ -131,7 +131,7 @@ def test_a_damaged_archive_is_said_and_leaves_no_ray(world, tmp_path):
     whole = archive(tmp_path / "ray.tar.gz", ray=b"x" * 100_000)
     whole.path.write_bytes(whole.path.read_bytes()[:60])
     with pytest.raises(StageError, match="damaged"):
-        world.bring(Parcel(whole.path, hashlib.sha256(whole.path.read_bytes()).hexdigest()))
+        world.bring(Archive(whole.path, hashlib.sha256(whole.path.read_bytes()).hexdigest()))
     assert not world.ray_of("a").exists()
 
 
@@ -144,7 +144,7 @@ def test_an_operator_whose_lease_is_over_changes_nothing(world, tmp_path):
 
 def test_an_archive_that_the_controller_lost_is_named(world, tmp_path):
     with pytest.raises(StageError, match=r"gone\.tar\.gz") as caught:
-        world.bring(Parcel(tmp_path / "gone.tar.gz", "0"))
+        world.bring(Archive(tmp_path / "gone.tar.gz", "0"))
     assert caught.value.hint == f"rm -r {tmp_path}"
 
 
@@ -152,6 +152,6 @@ def test_nothing_is_brought_where_nothing_is_lacking(world, cluster):
     facts = world.facts()
     hosts = dict(zip("abc", "abc", strict=True))
     for spec in (cluster(hosts, playbook={"executor": "native"}), cluster(hosts, runtime={"kind": "process"})):
-        assert ray.lacking(spec, facts, build(spec, facts)) is None
+        assert ray.find_missing(spec, facts, build(spec, facts)) is None
     alone = cluster({"a": "a"})
-    assert ray.lacking(alone, facts, build(alone, facts)) is None
+    assert ray.find_missing(alone, facts, build(alone, facts)) is None

@@ -12,7 +12,7 @@ import pytest
 from sparkcluster.errors import LeaseLost, StageError
 from sparkcluster.hosts.program import stream
 from sparkcluster.node import common, wire
-from sparkcluster.staging.copy import Errand, copy, documents
+from sparkcluster.staging.copy import Step, copy, documents
 
 
 @pytest.fixture
@@ -21,14 +21,14 @@ def pair(node, lease, impatient):
 
 
 @pytest.fixture
-def errand(lease):
-    return Errand("stage weights", lease.document(), lambda: False)
+def step(lease):
+    return Step("stage weights", lease.document(), lambda: False)
 
 
-def move(errand, source, target, sending, receiving, told=None):
+def move(step, source, target, sending, receiving, told=None):
     return copy(
-        errand, source, target, address="127.0.0.1", requests=(sending, receiving),
-        tell=lambda done, total: told.append((done, total)) if told is not None else None,
+        step, source, target, address="127.0.0.1", requests=(sending, receiving),
+        report=lambda done, total: told.append((done, total)) if told is not None else None,
     )  # fmt: skip
 
 
@@ -38,45 +38,45 @@ def roots(pair, **more):
     return tuple({**shared, "root": f"{one.hf_home}/{folder}"} for one in pair)
 
 
-def test_a_snapshot_arrives_with_its_links_and_its_ref_and_a_second_run_moves_nothing(pair, errand, model):
+def test_a_snapshot_arrives_with_its_links_and_its_ref_and_a_second_run_moves_nothing(pair, step, model):
     write, tree, revision = model
     sizes = write(pair[0].hf_home)
     asked = roots(pair, revision=revision, ref="main")
     (pair[0].hf_home / "hub/models--Qwen--Qwen3-8B/blobs/other").write_bytes(b"of another revision")
     told = []
-    done = move(errand, *pair, *asked, told)
+    done = move(step, *pair, *asked, told)
     assert done["bytes"] == sum(sizes.values())
     assert told
     want = tree(pair[0].hf_home)
     del want["hub/models--Qwen--Qwen3-8B/blobs/other"]
     assert tree(pair[1].hf_home) == want
-    assert move(errand, *pair, *asked)["bytes"] == 0
+    assert move(step, *pair, *asked)["bytes"] == 0
 
 
-def test_a_directory_arrives_with_its_times_and_only_what_changed_moves_again(pair, errand, tmp_path):
+def test_a_directory_arrives_with_its_times_and_only_what_changed_moves_again(pair, step, tmp_path):
     source, target = tmp_path / "from", tmp_path / "to"
     (source / "sub").mkdir(parents=True)
     (source / "one.bin").write_bytes(b"1" * 100_000)
     (source / "sub" / "two.bin").write_bytes(b"2" * 100)
     os.utime(source / "one.bin", ns=(5, 7_000_000_000))
     asked = {"what": "files", "root": str(source)}, {"what": "files", "root": str(target)}
-    assert move(errand, *pair, *asked)["bytes"] == 100_100
+    assert move(step, *pair, *asked)["bytes"] == 100_100
     assert (target / "one.bin").stat().st_mtime_ns == 7_000_000_000
     (source / "sub" / "two.bin").write_bytes(b"3" * 101)
-    assert move(errand, *pair, *asked)["bytes"] == 101
+    assert move(step, *pair, *asked)["bytes"] == 101
     assert (target / "sub" / "two.bin").read_bytes() == b"3" * 101
 
 
-def test_what_an_earlier_run_left_is_gone_on_with(pair, errand, model):
+def test_what_an_earlier_run_left_is_gone_on_with(pair, step, model):
     write, tree, revision = model
     write(pair[0].hf_home)
     asked = roots(pair, revision=revision, ref="main")
-    move(errand, *pair, *asked)
+    move(step, *pair, *asked)
     blob = max((pair[1].hf_home / "hub/models--Qwen--Qwen3-8B/blobs").iterdir(), key=lambda one: one.stat().st_size)
     partial = blob.with_name(f".{blob.name}.{_mark('3000000')}.partial")
     partial.write_bytes(blob.read_bytes()[:2_000_000])
     blob.unlink()
-    assert move(errand, *pair, *asked)["bytes"] == 1_000_000
+    assert move(step, *pair, *asked)["bytes"] == 1_000_000
     assert tree(pair[1].hf_home) == tree(pair[0].hf_home)
 
 
@@ -86,39 +86,39 @@ def _mark(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def test_verify_finds_and_mends_what_only_has_the_right_size(pair, errand, model):
+def test_verify_finds_and_mends_what_only_has_the_right_size(pair, step, model):
     write, tree, revision = model
     sizes = write(pair[0].hf_home)
     asked = roots(pair, revision=revision, ref="main", verify=True)
-    assert move(errand, *pair, *asked)["bytes"] == sum(sizes.values())
+    assert move(step, *pair, *asked)["bytes"] == sum(sizes.values())
     blob = max((pair[1].hf_home / "hub/models--Qwen--Qwen3-8B/blobs").iterdir(), key=lambda one: one.stat().st_size)
     blob.write_bytes(b"X" * 3_000_000)
-    assert move(errand, *pair, *roots(pair, revision=revision, ref="main"))["bytes"] == 0
-    assert move(errand, *pair, *asked)["bytes"] == 3_000_000
+    assert move(step, *pair, *roots(pair, revision=revision, ref="main"))["bytes"] == 0
+    assert move(step, *pair, *asked)["bytes"] == 3_000_000
     assert tree(pair[1].hf_home) == tree(pair[0].hf_home)
 
 
-def test_verify_names_a_source_that_is_damaged_itself(pair, errand, model):
+def test_verify_names_a_source_that_is_damaged_itself(pair, step, model):
     write, _, revision = model
     write(pair[0].hf_home)
     blob = max((pair[0].hf_home / "hub/models--Qwen--Qwen3-8B/blobs").iterdir(), key=lambda one: one.stat().st_size)
     blob.write_bytes(b"X" * 3_000_000)
     with pytest.raises(StageError, match="is damaged on the sender's side"):
-        move(errand, *pair, *roots(pair, revision=revision, ref="main", verify=True))
+        move(step, *pair, *roots(pair, revision=revision, ref="main", verify=True))
 
 
-def test_a_source_that_is_gone_is_named(pair, errand, model):
+def test_a_source_that_is_gone_is_named(pair, step, model):
     with pytest.raises(StageError, match=r"stage weights on a: .* is not there") as caught:
-        move(errand, *pair, *roots(pair, revision="abc"))
+        move(step, *pair, *roots(pair, revision="abc"))
     assert caught.value.node == "a"
 
 
-def test_a_place_that_cannot_be_written_is_named(pair, errand, model):
+def test_a_place_that_cannot_be_written_is_named(pair, step, model):
     write, _, revision = model
     write(pair[0].hf_home)
     sending, receiving = roots(pair, revision=revision, ref="main")
     with pytest.raises(StageError, match="stage weights on b: ") as caught:
-        move(errand, *pair, sending, {**receiving, "root": "/proc/nothing"})
+        move(step, *pair, sending, {**receiving, "root": "/proc/nothing"})
     assert caught.value.node == "b"
 
 
@@ -126,32 +126,32 @@ def test_a_place_that_cannot_be_written_is_named(pair, errand, model):
 def test_another_epoch_is_refused(pair, lease, model, epoch):
     write, tree, revision = model
     write(pair[0].hf_home)
-    errand = Errand("stage weights", lease.document(epoch), lambda: False)
+    step = Step("stage weights", lease.document(epoch), lambda: False)
     with pytest.raises(LeaseLost, match="a refuses the change: epoch"):
-        move(errand, *pair, *roots(pair, revision=revision, ref="main"))
+        move(step, *pair, *roots(pair, revision=revision, ref="main"))
     assert tree(pair[1].home) == {}
 
 
-def test_an_image_arrives_under_its_name_and_is_sent_once(pair, errand):
+def test_an_image_arrives_under_its_name_and_is_sent_once(pair, step):
     image_id = pair[0].add_image(b"layer" * 500_000, "vllm:v1")
     request = {"what": "image", "image_id": image_id, "reference": "vllm:v1", "layers": ["l"], "size": 2_500_000}
-    done = move(errand, *pair, request, request)
+    done = move(step, *pair, request, request)
     assert done == {"bytes": 2_500_000, "image_id": image_id}
     assert pair[1].images() == {"vllm:v1": image_id}
     (pair[1].docker / "refs" / "vllm:v1").unlink()
-    assert move(errand, *pair, request, request)["bytes"] == 0
+    assert move(step, *pair, request, request)["bytes"] == 0
     assert pair[1].images() == {"vllm:v1": image_id}
     assert ["load"] in pair[1].docker_calls()
     assert pair[0].docker_calls().count(["save", image_id]) == 1
 
 
 @pytest.mark.parametrize(("where", "mark"), [(0, "broken"), (1, "full")])
-def test_a_full_disk_of_docker_names_its_node(pair, errand, where, mark):
+def test_a_full_disk_of_docker_names_its_node(pair, step, where, mark):
     image_id = pair[0].add_image(b"layer" * 500_000, "vllm:v1")
     (pair[where].docker / mark).touch()
     request = {"what": "image", "image_id": image_id, "reference": "vllm:v1", "layers": ["l"]}
     with pytest.raises(StageError, match="no space left on device") as caught:
-        move(errand, *pair, request, request)
+        move(step, *pair, request, request)
     assert caught.value.node == "ab"[where]
     assert pair[1].images() == {}
 

@@ -66,7 +66,7 @@ def test_all_nodes_end_with_what_one_had(world, model):
     ]  # fmt: skip
     assert len({json.dumps(sorted(map(str, tree(one.hf_home).items()))) for one in world.nodes.values()}) == 1
     assert {one.images()[IMAGE["reference"]] for one in world.nodes.values()} == {image_id}
-    assert ("c", "weights not there") in world.told
+    assert ("c", "weights missing") in world.told
     assert ("c", "weights complete") in world.told
     assert json.dumps(report.as_json())
 
@@ -86,7 +86,7 @@ def test_a_dry_run_says_what_is_missing_and_touches_nothing(world, model):
     report = world.stage(what=["weights"], dry_run=True)
     assert report.as_json()["staging"] == [
         {"what": "weights", "name": "Qwen/Qwen3-8B", "from": ["a"], "size_bytes": 3_000_005,
-         "missing": {"b": "not there", "c": "not there"}}
+         "missing": {"b": "missing", "c": "missing"}}
     ]  # fmt: skip
     assert not report.changed
     assert tree(world.nodes["b"].hf_home) == {}
@@ -182,7 +182,7 @@ def test_verify_looks_at_nodes_that_seem_whole(world, model):
 )
 def test_a_registry_that_wants_a_login_is_told_with_the_command(world, said):
     (world.nodes["a"].docker / "registry").write_text(said)
-    with pytest.raises(RegistryAuth, match="wants a login on a") as caught:
+    with pytest.raises(RegistryAuth, match="requires a login on a") as caught:
         world.stage(what=["image"])
     assert caught.value.hint == "docker login   on a"
 
@@ -220,7 +220,7 @@ def test_a_pulled_image_is_pulled_once_and_then_goes_from_node_to_node(world, mo
 
 
 def test_without_hub_or_downloader_the_node_and_the_command_are_named(world):
-    with pytest.raises(StageError, match="the weights of Qwen/Qwen3-8B lie on no node") as caught:
+    with pytest.raises(StageError, match="the weights of Qwen/Qwen3-8B are on no node") as caught:
         world.stage(what=["weights"])
     assert "hf download Qwen/Qwen3-8B --revision main" in caught.value.hint
     assert f"HF_HOME={world.nodes['a'].hf_home}" in caught.value.hint
@@ -230,7 +230,7 @@ def test_the_token_reaches_the_downloader_by_its_environment_alone(world, monkey
     monkeypatch.setenv("HF_TOKEN", "hf_very_secret")
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     world.has_image("a", "sha256:1")
-    with pytest.raises(StageError, match="the hub does not give Qwen/Qwen3-8B to a: hub says 403"):
+    with pytest.raises(StageError, match="the hub denies a access to Qwen/Qwen3-8B: hub says 403"):
         world.stage(what=["weights"])
     call = world.nodes["a"].docker_calls()[0]
     assert call[:2] == ["run", "--rm"]

@@ -16,7 +16,7 @@ import pytest
 from sparkcluster.errors import StageError
 from sparkcluster.facts.model import EngineFacts
 from sparkcluster.plan.image import BROUGHT_RAY, ray_name
-from sparkcluster.staging import ray_wheel
+from sparkcluster.staging import ray_archive
 
 SPARK = EngineFacts(python="/usr/bin/python3", python_version="3.12.3", platform="manylinux_2_39_aarch64")
 
@@ -24,7 +24,7 @@ SPARK = EngineFacts(python="/usr/bin/python3", python_version="3.12.3", platform
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(ray_wheel.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(ray_archive.shutil, "which", lambda *_, **__: None)
     return tmp_path / "cache"
 
 
@@ -56,7 +56,7 @@ def names(archive: Path) -> dict[str, tarfile.TarInfo]:
 
 
 def test_ray_stands_apart_from_its_needs_and_programs_can_be_run():
-    parcel = ray_wheel.obtain(SPARK, lambda _: None, fetch)
+    parcel = ray_archive.get_archive(SPARK, lambda _: None, fetch)
     found = names(parcel.path)
     assert {name.split("/")[0] for name in found} == {"bin", "needs", "needs.json", "ray", "ray-1.0.dist-info"}
     assert "needs/msgpack/__init__.py" in found
@@ -74,15 +74,15 @@ def test_ray_stands_apart_from_its_needs_and_programs_can_be_run():
 
 
 def test_it_is_fetched_once_and_the_same_makes_the_same_bytes(cache, monkeypatch, tmp_path):
-    first = ray_wheel.obtain(SPARK, lambda _: None, fetch)
+    first = ray_archive.get_archive(SPARK, lambda _: None, fetch)
     assert first.path.parent == cache / "ray" / ray_name(SPARK)
 
     def unwanted(argv):
         raise AssertionError(argv)
 
-    assert ray_wheel.obtain(SPARK, lambda _: None, unwanted) == first
+    assert ray_archive.get_archive(SPARK, lambda _: None, unwanted) == first
     monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "other"))
-    assert ray_wheel.obtain(SPARK, lambda _: None, fetch).sha256 == first.sha256
+    assert ray_archive.get_archive(SPARK, lambda _: None, fetch).sha256 == first.sha256
 
 
 def test_what_failed_leaves_nothing_and_says_why(cache):
@@ -93,7 +93,7 @@ def test_what_failed_leaves_nothing_and_says_why(cache):
     with pytest.raises(
         StageError, match=r"Python 3\.12 on .*aarch64 cannot be fetched: Could not find a ver"
     ) as caught:
-        ray_wheel.obtain(SPARK, lambda _: None, fails)
+        ray_archive.get_archive(SPARK, lambda _: None, fails)
     assert caught.value.node is None
     assert "executor: native" in caught.value.hint
     assert list((cache / "ray").iterdir()) == []
@@ -104,12 +104,12 @@ def test_what_a_killed_run_left_goes_once_it_cannot_be_at_work_any_more(cache):
         (cache / "ray" / name).mkdir(parents=True)
         when = time.time() - age_s
         os.utime(cache / "ray" / name, (when, when))
-    ray_wheel.obtain(SPARK, lambda _: None, fetch)
+    ray_archive.get_archive(SPARK, lambda _: None, fetch)
     assert sorted(path.name for path in (cache / "ray").iterdir()) == [".partial-new", ray_name(SPARK)]
 
 
 def test_pip_is_asked_for_the_images_python_and_every_platform_it_runs():
-    (argv,) = ray_wheel.commands(SPARK, Path("/t"))
+    (argv,) = ray_archive.fetch_commands(SPARK, Path("/t"))
     assert argv[:4] == [sys.executable, "-m", "pip", "install"]
     assert argv[-1] == f"ray=={BROUGHT_RAY}"
     pairs = list(itertools.pairwise(argv))
@@ -121,9 +121,9 @@ def test_pip_is_asked_for_the_images_python_and_every_platform_it_runs():
 
 
 def test_uv_comes_first_where_it_is(monkeypatch):
-    monkeypatch.setattr(ray_wheel.shutil, "which", lambda *_, **__: "/usr/bin/uv")
+    monkeypatch.setattr(ray_archive.shutil, "which", lambda *_, **__: "/usr/bin/uv")
     old = SPARK.model_copy(update={"platform": "manylinux_2_26_x86_64"})
-    first, second = ray_wheel.commands(old, Path("/t"))
+    first, second = ray_archive.fetch_commands(old, Path("/t"))
     assert first[:3] == ["/usr/bin/uv", "pip", "install"]
     assert "x86_64-manylinux_2_17" in first
     assert second[1:3] == ["-m", "pip"]
@@ -131,7 +131,7 @@ def test_uv_comes_first_where_it_is(monkeypatch):
 
 def test_a_command_that_is_not_there_is_a_cause_and_no_crash():
     told = []
-    run = ray_wheel._runner(told.append)
+    run = ray_archive._runner(told.append)
     assert run(["/no/such/program"])[0] == 127
     assert run([sys.executable, "-c", "print('words'); raise SystemExit(3)"]) == (3, "words\n")
     assert told

@@ -1,16 +1,15 @@
-"""The pinned Ray and its needs for an image's Python and platform, fetched once and kept as one archive.
+"""The pinned Ray and its dependencies for an image's Python and platform, fetched once and cached as one archive.
 
-What the archive holds, and why it is not simply one directory of packages: directories in ``PYTHONPATH`` come
-before the image's own, and a protobuf or a click of ours must not shadow the one that the image's vLLM was
-built with. So ::
+Not one directory of packages, since directories in ``PYTHONPATH`` precede the image's packages, and our protobuf or
+click must not shadow the one that the image's vLLM was built with. So ::
 
     ray/  ray-2.60.0.dist-info/     alone at the top: this is what PYTHONPATH names
     needs/                          everything else that Ray requires
     needs.json                      {distribution: [names in needs/]}
     bin/ray                         the command, for whatever python3 comes first
 
-The launcher asks the image's Python which of these distributions it lacks, and shows it those alone (an image
-of vLLM lacks msgpack and nothing else).
+The launcher adds to the path only the distributions that the image's Python lacks (an image of vLLM lacks msgpack
+and nothing else).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from sparkcluster.errors import StageError
 from sparkcluster.facts.model import EngineFacts
 from sparkcluster.plan.image import BROUGHT_RAY, ray_name
 
-ARCHIVE = "ray.tar.gz"
+FILE = "ray.tar.gz"
 LIMIT_S = 900  # 80 MB, at 100 kB/s
 
 _SCRIPT = """#!/usr/bin/env python3
@@ -44,85 +43,85 @@ import sys
 from ray.scripts.scripts import main
 sys.exit(main())
 """
-# Ray's own wheels and those of its needs ask for no newer glibc than this.
+# Ray's wheels and those of its dependencies need no newer glibc than this.
 _NEWEST_GLIBC = 28
 _OLDEST_GLIBC = 17
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Parcel:
-    """An archive on the controller, ready to be sent."""
+class Archive:
+    """An archive on the controller."""
 
     path: Path
     sha256: str
 
 
 Run = Callable[[Sequence[str]], tuple[int, str]]
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 def cache_directory() -> Path:
-    """Where fetched things are kept: ``$SPARKCLUSTER_CACHE``, else ``~/.cache/sparkcluster``."""
-    given = os.environ.get("SPARKCLUSTER_CACHE")
-    return Path(given) if given else Path.home() / ".cache" / "sparkcluster"
+    """Cache of the controller: ``$SPARKCLUSTER_CACHE``, else ``~/.cache/sparkcluster``."""
+    directory = os.environ.get("SPARKCLUSTER_CACHE")
+    return Path(directory) if directory else Path.home() / ".cache" / "sparkcluster"
 
 
-def kept(engine: EngineFacts) -> Parcel | None:
-    """The archive for ``engine`` where an earlier run fetched it."""
+def cached(engine: EngineFacts) -> Archive | None:
+    """The archive for ``engine`` if an earlier run fetched it."""
     place = cache_directory() / "ray" / ray_name(engine)
     with contextlib.suppress(OSError):
-        return Parcel(place / ARCHIVE, (place / "sha256").read_text().strip())
+        return Archive(place / FILE, (place / "sha256").read_text().strip())
     return None
 
 
-def obtain(engine: EngineFacts, tell: Tell, run: Run | None = None) -> Parcel:
-    """The archive for ``engine``, fetched with uv or pip where no earlier run did.
+def get_archive(engine: EngineFacts, report: Report, run: Run | None = None) -> Archive:
+    """The archive for ``engine``, fetched with uv or pip unless it is cached.
 
     Args:
         engine: the image's Python and platform.
-        tell: told how it goes, while it lasts.
-        run: runs a command to its end and returns exit code and output.
+        report: called with the progress.
+        run: runs a command and returns exit code and output.
 
     Raises:
-        StageError: it cannot be fetched; the hint says how to do that elsewhere.
+        StageError: it cannot be fetched.
     """
-    found = kept(engine)
+    found = cached(engine)
     if found is not None:
         return found
     place = cache_directory() / "ray" / ray_name(engine)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        _clear(place.parent)
+        _remove_leftovers(place.parent)
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=".partial-") as name:
             fresh = Path(name)
-            _fetch(engine, fresh / "packages", run or _runner(tell))
-            tell("packing Ray")
+            _fetch(engine, fresh / "packages", run or _runner(report))
+            report("packing Ray")
             (fresh / "done").mkdir()
-            digest = pack(arrange(fresh / "packages"), fresh / "done" / ARCHIVE)
+            digest = pack(separate_dependencies(fresh / "packages"), fresh / "done" / FILE)
             (fresh / "done" / "sha256").write_text(digest + "\n")
-            # whoever was faster has put the same there
+            # a faster run has put the same there
             with contextlib.suppress(OSError):
                 (fresh / "done").rename(place)
     except OSError as error:
-        raise StageError(f"Ray cannot be kept in {place}: {error.strerror}", step="stage ray") from error
-    found = kept(engine)
+        raise StageError(f"Ray cannot be cached in {place}: {error.strerror}", step="stage ray") from error
+    found = cached(engine)
     if found is None:
-        raise StageError(f"Ray cannot be kept in {place}", step="stage ray", hint=f"rm -r {place}")
+        raise StageError(f"Ray cannot be cached in {place}", step="stage ray", hint=f"rm -r {place}")
     return found
 
 
-def _clear(folder: Path) -> None:
-    """Remove what runs that were killed have left; one that is still at it is younger than its limit."""
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what killed runs have left; a run that is under way is younger than its limit."""
     for left in folder.glob(".partial-*"):
-        with contextlib.suppress(OSError):  # removed meanwhile by whoever made it
+        with contextlib.suppress(OSError):  # removed meanwhile by its run
             if time.time() - left.stat().st_mtime > 2 * LIMIT_S:
                 shutil.rmtree(left)
 
 
-def commands(engine: EngineFacts, target: Path) -> list[list[str]]:
-    """Commands of which each would fetch Ray and its needs into ``target``, the better one first.
+def fetch_commands(engine: EngineFacts, target: Path) -> list[list[str]]:
+    """Commands that each fetch Ray and its dependencies into ``target``, the better one first.
 
-    uv judges requirements by the image's Python; pip takes its own for what depends on the version.
+    uv resolves requirements for the image's Python; pip for its own where they depend on the version.
     """
     python = ".".join(re.findall(r"\d+", engine.python_version)[:2])
     machine = engine.platform.rpartition("linux_")[2]
@@ -131,9 +130,9 @@ def commands(engine: EngineFacts, target: Path) -> list[list[str]]:
     made = []
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv:
-        own = [uv, "pip", "install", "--no-progress", "--only-binary", ":all:", "--target", str(target)]
-        own += ["--python", sys.executable, "--python-version", python]
-        made.append([*own, "--python-platform", f"{machine}-manylinux_2_{_glibc(engine)}", wanted])
+        argv = [uv, "pip", "install", "--no-progress", "--only-binary", ":all:", "--target", str(target)]
+        argv += ["--python", sys.executable, "--python-version", python]
+        made.append([*argv, "--python-platform", f"{machine}-manylinux_2_{_glibc(engine)}", wanted])
     pip = [sys.executable, "-m", "pip", "install", "--only-binary=:all:", "--no-compile", "--no-input"]
     pip += ["--retries", "1", "--no-warn-script-location", "--target", str(target)]
     pip += ["--implementation", "cp", "--python-version", python, "--abi", f"cp{python.replace('.', '')}"]
@@ -144,36 +143,36 @@ def commands(engine: EngineFacts, target: Path) -> list[list[str]]:
 
 
 def _glibc(engine: EngineFacts) -> int:
-    """Minor version of the image's glibc, as far as it matters; unknown ones are taken to be old."""
+    """Minor version of the image's glibc, as far as it matters; the oldest if unknown."""
     found = re.search(r"manylinux_2_(\d+)_", engine.platform)
     return _NEWEST_GLIBC if found and int(found.group(1)) >= _NEWEST_GLIBC else _OLDEST_GLIBC
 
 
 def _fetch(engine: EngineFacts, target: Path, run: Run) -> None:
-    said = ""
-    for argv in commands(engine, target):
+    cause = ""
+    for argv in fetch_commands(engine, target):
         code, output = run(argv)
         if code == 0:
             return
         shutil.rmtree(target, ignore_errors=True)
-        said = _cause(output) or f"{Path(argv[0]).name} exited with {code}"
+        cause = _cause(output) or f"{Path(argv[0]).name} exited with {code}"
     python = ".".join(re.findall(r"\d+", engine.python_version)[:2])
     raise StageError(
-        f"Ray {BROUGHT_RAY} for Python {python} on {engine.platform} cannot be fetched: {said}",
+        f"Ray {BROUGHT_RAY} for Python {python} on {engine.platform} cannot be fetched: {cause}",
         step="stage ray",
-        hint="run this where a package index answers, or set executor: native in the playbook",
+        hint="run this on a machine that reaches a package index, or set executor: native in the playbook",
     )
 
 
 def _cause(output: str) -> str:
-    """The line that says why: pip and uv put it behind a word of their own."""
+    """The line with the cause, without the prefixes of pip and uv."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     marked = [line for line in lines if re.match(r"(?i)(.*: )?(error:|no module named)", line)]
     return re.sub(r"(?i)^error: *", "", (marked or lines[-1:] or [""])[0])[:200]
 
 
-def _runner(tell: Tell) -> Run:
-    """Runs a command and says every few seconds that it still does."""
+def _runner(report: Report) -> Run:
+    """A function that runs a command and reports every second."""
 
     def run(argv: Sequence[str]) -> tuple[int, str]:
         with tempfile.TemporaryFile() as output:
@@ -186,7 +185,7 @@ def _runner(tell: Tell) -> Run:
             began = time.monotonic()
             try:
                 while (seconds := time.monotonic() - began) < LIMIT_S:
-                    tell(f"fetching Ray {BROUGHT_RAY} ({seconds:.0f} s)")
+                    report(f"fetching Ray {BROUGHT_RAY} ({seconds:.0f} s)")
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(1)
                         break
@@ -197,33 +196,33 @@ def _runner(tell: Tell) -> Run:
             output.seek(0)
             text = output.read().decode(errors="replace")
         if process.returncode < 0:
-            text += f"\nERROR: no end within {LIMIT_S} s"
+            text += f"\nERROR: did not finish within {LIMIT_S} s"
         return process.returncode, text
 
     return run
 
 
-def arrange(packages: Path) -> Path:
-    """Set Ray apart from its needs in a directory of installed ``packages``; the directory itself is returned.
+def separate_dependencies(packages: Path) -> Path:
+    """Separate Ray from its dependencies in the directory of installed ``packages``, and return that directory.
 
     Raises:
         StageError: there is no Ray in it.
     """
     shutil.rmtree(packages / "bin", ignore_errors=True)
     needs: dict[str, list[str]] = {}
-    own: list[str] = []
+    ray: list[str] = []
     for info in sorted(packages.glob("*.dist-info")):
         name = info.name.partition("-")[0].replace("_", "-").lower()
         if name == "ray":
-            own = _tops(info)
+            ray = _tops(info)
         else:
             needs[name] = _tops(info)
-    if "ray" not in own:
-        raise StageError(f"what was fetched as Ray {BROUGHT_RAY} holds no package ray", step="stage ray")
+    if "ray" not in ray:
+        raise StageError(f"the download of Ray {BROUGHT_RAY} contains no package ray", step="stage ray")
     apart = packages / "needs"
     apart.mkdir()
     for top in sorted(packages.iterdir()):
-        if top.name not in own and top != apart:
+        if top.name not in ray and top != apart:
             top.rename(apart / top.name)
     (packages / "needs.json").write_text(json.dumps(needs, sort_keys=True) + "\n")
     (packages / "bin").mkdir()
@@ -233,19 +232,19 @@ def arrange(packages: Path) -> Path:
 
 
 def _tops(info: Path) -> list[str]:
-    """Names at the top that a distribution owns, by its RECORD."""
+    """Top-level names of a distribution, by its RECORD."""
     lines = (info / "RECORD").read_text(encoding="utf-8").splitlines()
     tops = {line.partition(",")[0].strip('"').partition("/")[0] for line in lines if line}
     return sorted(top for top in tops - {"..", "bin", "__pycache__"} if (info.parent / top).exists())
 
 
 def pack(folder: Path, archive: Path) -> str:
-    """Write ``folder`` as a compressed tar; the same content makes the same bytes. Its SHA-256 is returned."""
+    """Write ``folder`` as a compressed tar; the same content gives the same bytes. Returns its SHA-256."""
     # level 3: 4 % more to send than at 9, in a third of the time
     with (
         archive.open("wb") as file,
-        gzip.GzipFile("", "wb", 3, file, mtime=0) as squeezed,
-        tarfile.open(fileobj=squeezed, mode="w|", format=tarfile.GNU_FORMAT, bufsize=1 << 20) as out,
+        gzip.GzipFile("", "wb", 3, file, mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w|", format=tarfile.GNU_FORMAT, bufsize=1 << 20) as out,
     ):
         for path in _walk(folder):
             entry = tarfile.TarInfo(str(path.relative_to(folder)))
@@ -262,7 +261,7 @@ def pack(folder: Path, archive: Path) -> str:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Everything below ``folder`` in one order, without what differs between two installs of the same."""
+    """Everything below ``folder`` in a fixed order, without what differs between two installs."""
     for path in sorted(folder.iterdir()):
         if path.is_symlink() or path.name in {"__pycache__", "INSTALLER", "REQUESTED", "direct_url.json", ".lock"}:
             continue

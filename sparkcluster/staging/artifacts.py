@@ -1,0 +1,71 @@
+"""What a playbook's model consists of as far as nodes must have it, and the requests that fetch and copy each part.
+
+An adapter (LoRA) or a drafter with weights of its own would be one more artifact here; ``staging.plan`` finds which
+nodes lack it, everything else in this room treats all artifacts alike. Ray is staged apart (``staging.ray``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from sparkcluster.facts.model import Facts, Image, Weights
+from sparkcluster.node.shared import hub_folder
+from sparkcluster.spec import Spec
+
+Artifact = Literal["weights", "image", "ray"]
+Requests = tuple[dict[str, Any], dict[str, Any]]
+
+
+def artifacts(spec: Spec, selected: Sequence[Artifact]) -> list[Artifact]:
+    """The artifacts of ``selected`` that this spec has, in staging order."""
+    wanted: list[Artifact] = []
+    if "image" in selected and spec.inventory.runtime.kind == "docker" and spec.playbook.image:
+        wanted.append("image")  # first: it may hold the downloader of the weights
+    if "weights" in selected:
+        wanted.append("weights")
+    return wanted
+
+
+def download_request(spec: Spec, facts: Facts, what: Artifact) -> dict[str, Any]:
+    """Request for ``node.fetch`` on the node of ``facts``."""
+    if what == "image":
+        return {"what": what, "reference": spec.playbook.image}
+    return {
+        "what": what,
+        "id": spec.playbook.model.id,
+        "revision": spec.playbook.model.revision,
+        "hf_home": facts.hf_home,
+        "image": facts.image.id if isinstance(facts.image, Image) else None,
+        "token": os.environ.get("HF_TOKEN") or None,
+    }
+
+
+def weights_requests(
+    spec: Spec, facts: Mapping[str, Facts], first: str, source: str, target: str, *, verify: bool
+) -> Requests:
+    """Requests for ``node.relay``, of sender and receiver; ``first`` is the node whose revision all get."""
+    model = spec.playbook.model
+    shared: dict[str, Any] = {"what": "files", "verify": verify}
+    if model.id is None:
+        return {**shared, "root": model.path}, {**shared, "root": model.path}
+    weights = facts[first].weights
+    shared |= {"ref": model.revision, "revision": weights.revision if isinstance(weights, Weights) else None}
+    folder = hub_folder(model.id)
+    return (
+        {**shared, "root": f"{facts[source].hf_home}/{folder}"},
+        {**shared, "root": f"{facts[target].hf_home}/{folder}"},
+    )
+
+
+def image_requests(spec: Spec, image: Image) -> Requests:
+    """Requests for ``node.relay``, of sender and receiver; ``image`` is as the sender has it."""
+    request: dict[str, Any] = {
+        "what": "image",
+        "image_id": image.id,
+        "reference": spec.playbook.image or "",
+        "layers": list(image.layers),
+        "size": image.size_bytes,
+    }
+    return request, request
