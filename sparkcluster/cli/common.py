@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sparkcluster.hosts.fleet import Fleet
+    from sparkcluster.hosts.fleet import Calls, Fleet
+    from sparkcluster.probing.start import Answer
     from sparkcluster.spec import Spec
     from sparkcluster.spec.inventory import Inventory
 
@@ -48,6 +50,15 @@ def load_spec(args: argparse.Namespace) -> Spec:
 def connect_fleet(spec: Spec) -> Fleet:
     """All nodes of the inventory; each connects at its first use."""
     return inventory_fleet(spec.inventory)
+
+
+def begin_probe(fleet: Fleet, spec: Spec) -> Calls[Answer]:
+    """Send the probe to every node; import what judges the answers only then, for nodes take longer than that."""
+    from sparkcluster.probing.start import begin
+
+    # The threads that connect are to get their turn in the middle of imports.
+    sys.setswitchinterval(0.0005)
+    return begin(fleet, spec)
 
 
 def inventory_fleet(inventory: Inventory) -> Fleet:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.common import begin_probe, connect_fleet, inventory_argument, load_spec
 from sparkcluster.cli.output import emit_json, in_colour, say
 from sparkcluster.cli.progress import reporter
 
@@ -41,12 +41,7 @@ def run(args: argparse.Namespace) -> int:
         junit.check_path(args.junit)
     ignored = _codes(args.ignore)
     with connect_fleet(spec) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
-        from sparkcluster.probing.start import begin
-
-        # The threads that connect are to get their turn in the middle of the imports below.
-        sys.setswitchinterval(0.0005)
-        asked = begin(fleet, spec)
-        # Only now, for the nodes take longer to answer than this takes.
+        asked = begin_probe(fleet, spec)
         from sparkcluster.inspect.preflight import Options, preflight
 
         found = preflight(fleet, spec, Options(deep=args.deep, hashes=args.hash, ignore=ignored), report, asked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.common import begin_probe, connect_fleet, inventory_argument, load_spec
 from sparkcluster.cli.output import emit_json, program
 from sparkcluster.cli.progress import reporter
 
@@ -34,13 +34,15 @@ def run(args: argparse.Namespace) -> int:
 
         return plan.run(args)
     from sparkcluster.errors import OtherPlan
-    from sparkcluster.release.up import Options, Up, up
 
     spec = load_spec(args)
-    options = Options(timeout_s=args.timeout, clear_caches=args.clear_caches)
     try:
         with connect_fleet(spec) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
-            done: Up = up(fleet, spec, options, report)
+            asked = begin_probe(fleet, spec)
+            from sparkcluster.release.up import Options, up
+
+            options = Options(timeout_s=args.timeout, clear_caches=args.clear_caches)
+            done = up(fleet, spec, options, report, asked)
     except OtherPlan as error:
         if not args.json:
             from sparkcluster.cli.output import note

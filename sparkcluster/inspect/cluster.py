@@ -9,12 +9,13 @@ from sparkcluster.checks import check_hosts, run_checks
 from sparkcluster.errors import FoundErrors, PlanError
 from sparkcluster.facts.model import Facts, Image, ReleaseFact, read
 from sparkcluster.findings import Finding, has_errors
-from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.plan.build import build as build_plan
 from sparkcluster.plan.image import has_brought_ray, without_ray
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.records import Holding, holding, newest, next_number
 from sparkcluster.probing.collect import Collected, collect_facts, inspect_images
+from sparkcluster.probing.start import Answer
 from sparkcluster.spec import Spec
 from sparkcluster.topology.build import build as build_topology
 from sparkcluster.topology.model import Topology
@@ -65,7 +66,14 @@ class View:
             raise self.unplanned
 
 
-def look(fleet: Fleet, spec: Spec, *, inside: bool = True, bring_ray: bool | None = None) -> View:
+def look(
+    fleet: Fleet,
+    spec: Spec,
+    *,
+    inside: bool = True,
+    bring_ray: bool | None = None,
+    asked: Calls[Answer] | None = None,
+) -> View:
     """Ask every node and make of it what can be made; one round trip, and a second for an image never seen.
 
     Args:
@@ -73,8 +81,9 @@ def look(fleet: Fleet, spec: Spec, *, inside: bool = True, bring_ray: bool | Non
         spec: inventory and playbook.
         inside: whether an image that was never asked what it holds is asked now (seconds).
         bring_ray: whether an image without Ray gets one; None leaves it to what is found.
+        asked: the probe, if it was sent already.
     """
-    collected = collect_facts(fleet, spec)
+    collected = collect_facts(fleet, spec, asked=asked)
     facts = inspect_images(fleet, spec, collected.facts) if inside else collected.facts
     return assess(spec, collected, facts, bring_ray=bring_ray)
 

@@ -7,8 +7,9 @@ import time
 
 from sparkcluster.errors import FoundErrors
 from sparkcluster.facts.running import Reply
-from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.inspect.cluster import View, look
+from sparkcluster.probing.start import Answer
 from sparkcluster.release.settled import settled
 from sparkcluster.release.states import TABLE, Action, state_of
 from sparkcluster.release.walk import Options, Walk, stop_before_staging
@@ -34,8 +35,15 @@ class Up:
     seconds: float
 
 
-def up(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
+def up(fleet: Fleet, spec: Spec, options: Options, report: Report, asked: Calls[Answer] | None = None) -> Up:
     """Bring the cluster from whatever it is in to a verified endpoint.
+
+    Args:
+        fleet: the nodes.
+        spec: inventory and playbook.
+        options: the user's flags.
+        report: where progress is reported.
+        asked: the probe, if it was sent already.
 
     Raises:
         FoundErrors: findings of severity error; nothing was changed.
@@ -45,7 +53,7 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
     """
     began = time.monotonic()
     report.step("probe", count(len(fleet.hosts), "node"))
-    view = look(fleet, spec)
+    view = look(fleet, spec, asked=asked)
     if view.collected.errors:
         # Not asked first: an engine that has lost a node may keep whoever asks it waiting.
         raise FoundErrors(view.findings)
