@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -13,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import yaml
-from bench_up import PROGRAM, PYTHON, lab, show, ssh, timed
+from bench import ENVIRONMENT, PROGRAM, PYTHON, Turns, lab, show, ssh, timed
 
 # What the probe reads of a node, as commands: the same tools and files. That the nodes reach one another, which
 # preflight asks as well, is left out on the other side.
@@ -93,7 +92,7 @@ def ansible(inventory: Path, directory: Path) -> Callable[[], float]:
         "[ssh_connection]\npipelining = True\nssh_args = -o ControlMaster=auto -o ControlPersist=60s\n"
     )
     program = installed(ANSIBLE, "ansible-core") / "ansible-playbook"
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(directory / "ansible.cfg"), "LC_ALL": "C.UTF-8"}
+    environment = {**ENVIRONMENT, "ANSIBLE_CONFIG": str(directory / "ansible.cfg"), "LC_ALL": "C.UTF-8"}
     return lambda: timed([str(program), "-i", str(hosts), str(play)], env=environment, cwd=directory)
 
 
@@ -128,25 +127,11 @@ def preflight(inventory: Path) -> Callable[[], float]:
     return lambda: timed([PROGRAM, "preflight", str(inventory), "--json"])
 
 
-def in_turns(times: int, *measures: Callable[[], float]) -> list[float]:
-    """The median of each, taken in turns, so that a slow minute of the machine slows all of them."""
-    taken: list[list[float]] = [[] for _ in measures]
-    for _ in range(times):
-        for kept, measure in zip(taken, measures, strict=True):
-            kept.append(measure())
-    return [statistics.median(kept) for kept in taken]
-
-
-def at_least(what: str, ratio: float, limit: float, detail: str) -> bool:
-    print(
-        f"{what:<58} {ratio:6.2f} {f'(≥ {limit:g})':<8} {'ok' if ratio >= limit else 'UNDER':<5} {detail}", flush=True
-    )
-    return ratio >= limit
-
-
 def whole(inventory: Path) -> None:
     """End where the lab is not in order: what fails early is measured as fast."""
-    done = subprocess.run([PROGRAM, "preflight", str(inventory), "--json"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [PROGRAM, "preflight", str(inventory), "--json"], capture_output=True, text=True, check=False, env=ENVIRONMENT
+    )
     document = json.loads(done.stdout)
     if not document.get("ok") or any("unread" in node for node in document["nodes"].values()):
         sys.exit(f"the lab is not in order: {document.get('findings') or document}")
@@ -156,33 +141,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="bench-preflight", description="preflight against others, as ratios")
     parser.add_argument("--quick", action="store_true", help="fewer runs, without ansible-core and pyinfra")
     quick = parser.parse_args().quick
-    held = []
+    results = []
     with lab(2, "stub") as made, tempfile.TemporaryDirectory() as directory:
         inventory, place = made.inventory, Path(directory)
         ours = preflight(inventory)
         bare = [*ssh(inventory)[0], "python3", "-c", "pass"]
         whole(inventory)
-        two, one = in_turns(5 if quick else 11, ours, lambda: timed(bare))
-        held.append(
-            show("preflight of 2 nodes / one ssh node python3 -c pass", two / one, 3, f"{two:.2f} s / {one:.2f} s")
-        )
+        turns = Turns(5 if quick else 11, ours, lambda: timed(bare))
+        what = "preflight of 2 nodes / one ssh node python3 -c pass"
+        results.append(show(what, turns.ratio(0, 1), turns.detail(0, 1), at_most=3))
         if not quick:
             theirs = [ansible(inventory, place), pyinfra(inventory, place)]
             for warm in theirs:
                 warm()
-            own, first, second = in_turns(3, ours, *theirs)
-            held.append(
-                at_least("ansible-core, the same readings / preflight", first / own, 5, f"{first:.2f} s / {own:.2f} s")
-            )
-            held.append(
-                at_least("pyinfra, the same readings / preflight", second / own, 2.5, f"{second:.2f} s / {own:.2f} s")
-            )
-        two = in_turns(5, ours)[0]
+            turns = Turns(3, ours, *theirs)
+            for at, name, bound in ((1, "ansible-core", 5), (2, "pyinfra", 2.5)):
+                what = f"{name}, the same readings / preflight"
+                results.append(show(what, turns.ratio(at, 0), turns.detail(at, 0), at_least=bound))
+        two = Turns(5, ours).median(0)
     with lab(8, "stub") as made:
         whole(made.inventory)
-        eight = in_turns(5, preflight(made.inventory))[0]
-        held.append(show("preflight of 8 nodes / of 2", eight / two, 3.5, f"{eight:.2f} s / {two:.2f} s"))
-    return 0 if all(held) else 1
+        eight = Turns(5, preflight(made.inventory)).median(0)
+        results.append(show("preflight of 8 nodes / of 2", eight / two, f"{eight:.2f} s / {two:.2f} s", at_most=3.5))
+    return 0 if all(results) else 1
 
 
 if __name__ == "__main__":

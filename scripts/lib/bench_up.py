@@ -3,70 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import shlex
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import yaml
+from bench import PROGRAM, PYTHON, Turns, lab, show, ssh, timed
 
 from sparkcluster.lab import Lab
-from sparkcluster.lab.spec import LabSpec
-
-PYTHON = sys.executable
-PROGRAM = str(Path(PYTHON).with_name("sparkcluster"))
-
-
-def timed(argv: list[str], **options: object) -> float:
-    """Seconds that a command takes; a failure ends the bench with its words."""
-    began = time.monotonic()
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
-    if done.returncode:
-        sys.exit(f"{shlex.join(argv)} failed:\n{done.stdout}{done.stderr}")
-    return time.monotonic() - began
-
-
-def median(measure: Callable[[], float], times: int) -> float:
-    return statistics.median(measure() for _ in range(times))
-
-
-def show(what: str, ratio: float, limit: float | None, detail: str) -> bool:
-    verdict = "" if limit is None else ("ok" if ratio <= limit else "OVER")
-    bound = "" if limit is None else f"(≤ {limit:g})"
-    print(f"{what:<58} {ratio:6.2f} {bound:<8} {verdict:<5} {detail}", flush=True)
-    return limit is None or ratio <= limit
-
-
-@contextlib.contextmanager
-def lab(sparks: int, engine: str) -> Iterator[Lab]:
-    spec: LabSpec | None = None
-    with Lab.up(
-        sparks, engine=engine, spec=spec, name=f"bench{sparks}", tell=lambda line: print(line, file=sys.stderr)
-    ) as made:
-        yield made
-
-
-def ssh(inventory: Path) -> list[list[str]]:
-    """The plain ssh command of every node."""
-    document = yaml.safe_load(inventory.read_text())
-    options = document["ssh"]
-    common = [
-        "ssh",
-        "-i",
-        options["identity"],
-        "-o",
-        f"UserKnownHostsFile={options['known_hosts']}",
-        "-o",
-        "BatchMode=yes",
-    ]
-    return [[*common, f"{options['user']}@{node['host']}"] for node in document["nodes"]]
 
 
 def quick_verify(inventory: Path) -> None:
@@ -80,7 +27,7 @@ def quick_verify(inventory: Path) -> None:
 def by_hand(inventory: Path, plan: dict[str, object]) -> float:
     """Start the very same containers with a shell script over ssh, and wait for the first answer.
 
-    The launcher's files lie on the nodes already, and nothing is looked at, checked or compared.
+    The launcher's files are on the nodes already, and nothing is inspected, checked or compared.
     """
     nodes = plan["nodes"]
     lines = ["set -e"]
@@ -123,23 +70,29 @@ def sweep(inventory: Path, plan: dict[str, object]) -> None:
 
 def cold(engine: str, times: int) -> bool:
     """``up`` from cold over the same containers by hand, in turns."""
-    ups: list[float] = []
-    hands: list[float] = []
     with lab(2, engine) as made:
         quick_verify(made.inventory)
         path = str(made.inventory)
         timed([PROGRAM, "up", path])  # image asked, files of the launcher in place
         timed([PROGRAM, "down", path])
-        for _ in range(times):
-            ups.append(timed([PROGRAM, "up", path]))
-            plan = running_plan(made)
-            sweep(made.inventory, plan)
-            hands.append(by_hand(made.inventory, plan))
-            sweep(made.inventory, plan)
-        up, hand = statistics.median(ups), statistics.median(hands)
+        plans: list[dict[str, object]] = []
+
+        def ours() -> float:
+            taken = timed([PROGRAM, "up", path])
+            plans.append(running_plan(made))
+            sweep(made.inventory, plans[-1])
+            return taken
+
+        def hand() -> float:
+            taken = by_hand(made.inventory, plans[-1])
+            sweep(made.inventory, plans[-1])
+            return taken
+
+        turns = Turns(times, ours, hand)
         # The bound is for the real engine: the stub starts in a second, where looking and checking is most of it.
         limit = 1.10 if engine == "vllm" else None
-        return show(f"up from cold / the same by hand, {engine}", up / hand, limit, f"{up:.1f} s / {hand:.1f} s")
+        what = f"up from cold / the same by hand, {engine}"
+        return show(what, turns.ratio(0, 1), turns.detail(0, 1), at_most=limit)
 
 
 def running_plan(made: Lab) -> dict[str, object]:
@@ -156,16 +109,14 @@ def noop() -> bool:
         path = str(made.inventory)
         timed([PROGRAM, "up", path])
         bare = [*ssh(made.inventory)[0], "true"]
-        up = median(lambda: timed([PROGRAM, "up", path]), 5)
-        one = median(lambda: timed(bare), 5)
-        return show("up that changes nothing / one ssh node true", up / one, 6, f"{up:.2f} s / {one:.2f} s")
+        turns = Turns(9, lambda: timed([PROGRAM, "up", path]), lambda: timed(bare))
+        what = "up that changes nothing / one ssh node true"
+        return show(what, turns.ratio(0, 1), turns.detail(0, 1), at_most=6)
 
 
 def start() -> bool:
-    quiet = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
-    help_s = median(lambda: timed([PROGRAM, "--help"], env=quiet), 15)
-    pass_s = median(lambda: timed([PYTHON, "-c", "pass"], env=quiet), 15)
-    return show("--help / python3 -c pass", help_s / pass_s, 8, f"{help_s * 1e3:.0f} ms / {pass_s * 1e3:.0f} ms")
+    turns = Turns(15, lambda: timed([PROGRAM, "--help"]), lambda: timed([PYTHON, "-c", "pass"]))
+    return show("--help / python3 -c pass", turns.ratio(0, 1), turns.detail(0, 1), at_most=8)
 
 
 def growth() -> None:
@@ -177,8 +128,8 @@ def growth() -> None:
             timed([PROGRAM, "up", path])
             timed([PROGRAM, "down", path])
             figures[sparks] = timed([PROGRAM, "up", path])
-            again = median(lambda: timed([PROGRAM, "up", path]), 3)  # noqa: B023 - called at once
-            show(f"up of {sparks} stub Sparks / of 2", figures[sparks] / figures[2], None, f"{figures[sparks]:.1f} s")
+            again = Turns(3, lambda: timed([PROGRAM, "up", path])).median(0)  # noqa: B023 - called at once
+            show(f"up of {sparks} stub Sparks / of 2", figures[sparks] / figures[2], f"{figures[sparks]:.1f} s")
             print(f"{'':<58} again, nothing to change: {again:.2f} s", flush=True)
 
 
@@ -186,12 +137,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="bench-up", description="up against doing it by hand, as ratios")
     parser.add_argument("--stub", action="store_true", help="without the real engine")
     args = parser.parse_args()
-    held = [start(), noop()]
-    held.append(cold("stub", 3))
+    results = [start(), noop(), cold("stub", 3)]
     growth()
     if not args.stub:
-        held.append(cold("vllm", 2))
-    return 0 if all(held) else 1
+        results.append(cold("vllm", 2))
+    return 0 if all(results) else 1
 
 
 if __name__ == "__main__":

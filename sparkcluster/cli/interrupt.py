@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
-from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from threading import Timer
+    from types import FrameType, TracebackType
 
 _AGAIN_S = 0.02
 
@@ -21,7 +23,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.seen = False
-        self._again: threading.Timer | None = None
+        self._again: Timer | None = None
         self._before: Any = None
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -33,6 +35,8 @@ class Interrupts:
         if not issubclass(dropped.exc_type, KeyboardInterrupt):
             self._hook(dropped)
             return
+        import threading
+
         self.seen = True
         # not now: this runs inside what dropped it
         main = threading.main_thread().ident or 0
