@@ -22,7 +22,7 @@ import time
 from typing import Any, BinaryIO, Dict, List, Set, Tuple
 
 from sparkcluster.node import common
-from sparkcluster.node.tries import HEAD, Sockets, Tries, why
+from sparkcluster.node.probes import HEAD, Probes, Sockets, why
 
 LIFE_S = 20.0
 _STATES = {"01", "03"}  # established, SYN received: in /proc/net/tcp a connection that came this far
@@ -65,7 +65,7 @@ class Node(Sockets):
         self.listeners: Dict[Tuple[str, int], socket.socket] = {}
         self.accepted: List[socket.socket] = []
         self.lines: "queue.Queue[bytes | None]" = queue.Queue()
-        self.tries: Tries | None = None
+        self.probes: Probes | None = None
 
     # listening
 
@@ -143,15 +143,15 @@ class Node(Sockets):
         threading.Thread(target=read, daemon=True).start()
         limit = time.monotonic() + LIFE_S
         while time.monotonic() < limit:
-            self.turn(self.tries.wait_s() if self.tries is not None else 1.0)
+            self.turn(self.probes.wait_s() if self.probes is not None else 1.0)
             while not self.lines.empty():
                 line = self.lines.get()
                 if line is None:
                     return
                 self.obey(json.loads(line))
-            if self.tries is not None and self.tries.over():
-                common.emit({"results": self.tries.results})
-                self.tries = None
+            if self.probes is not None and self.probes.over():
+                common.emit({"results": self.probes.results})
+                self.probes = None
 
     def turn(self, wait_s: float) -> None:
         """One round of whatever came."""
@@ -164,7 +164,7 @@ class Node(Sockets):
     def obey(self, asked: dict[str, Any]) -> None:
         """One line of the controller."""
         if "try" in asked:
-            self.tries = Tries(self, asked["try"])
+            self.probes = Probes(self, asked["try"])
         elif asked.get("heard"):
             common.emit({"udp": sorted(self.heard_udp), "tcp": self.heard_tcp()})
 

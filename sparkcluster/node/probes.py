@@ -1,4 +1,4 @@
-"""What one node tries of others, all at once. Python 3.8, standard library only.
+"""What one node sends to test what it reaches of others, all at once. Python 3.8, standard library only.
 
 Two kinds of small packet tell a firewall from a dead cable: UDP to a socket of ours, and, where that stays silent, the
 kernel's ICMP echo. The echo of a large UDP packet is small, so that each direction is judged by itself; ICMP answers
@@ -30,7 +30,7 @@ _HEADERS_BYTES = 28  # IPv4 and UDP, or IPv4 and ICMP
 # What another machine told us, as opposed to what our own would not do.
 _TOLD = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.ECONNRESET}
 
-Try = Dict[str, Any]
+Probe = Dict[str, Any]
 Key = Tuple[int, str]
 
 
@@ -72,14 +72,14 @@ class Sockets:
         self.selector.register(sock, selectors.EVENT_WRITE if write else selectors.EVENT_READ, call)
 
 
-class Tries:
-    """Everything that this node tries, all at once.
+class Probes:
+    """Everything that this node probes, all at once.
 
     A try has ``id`` (UDP is ``id`` and its large packet ``id`` + 1), ``source``, ``target``, ``udp`` (port),
     ``size_bytes`` of a packet that fills the MTU or None, and ``tcp``: ports.
     """
 
-    def __init__(self, node: Sockets, tries: List[Try]) -> None:
+    def __init__(self, node: Sockets, probes: List[Probe]) -> None:
         self.node = node
         self.began = time.monotonic()
         self.results: Dict[str, Dict[str, Any]] = {}
@@ -87,10 +87,10 @@ class Tries:
         self.sent: Dict[Key, float] = {}
         self.ports: Dict[Key, int] = {}
         self.rounds = 0
-        self.tries = {one["id"]: one for one in tries}
+        self.probes = {one["id"]: one for one in probes}
         self.udp: Dict[str, socket.socket] = {}
         self.icmp: Icmp | None = None
-        for one in tries:
+        for one in probes:
             self.results[str(one["id"])] = {"tcp": {}}
             for port in one["tcp"]:
                 self.connect(one, port)
@@ -155,7 +155,7 @@ class Tries:
         for number, what in sorted(self.pending):
             if not what.startswith("udp"):
                 continue
-            one, full = self.tries[number], what == "udp_full"
+            one, full = self.probes[number], what == "udp_full"
             size = one["size_bytes"] - _HEADERS_BYTES if full else 64
             data = HEAD.pack(self.node.token, number + full, size & 0xFFFF).ljust(size, b"\0")
             self.sent[number, what] = time.monotonic()
@@ -184,14 +184,14 @@ class Tries:
         if len(data) < HEAD.size or data[:16] != self.node.token:
             return
         _, number, size = HEAD.unpack(data[: HEAD.size])
-        if number in self.tries:
+        if number in self.probes:
             self.settle(number, "udp", ok=True)
-        elif number - 1 in self.tries:
-            self.settle(number - 1, "udp_full", ok=size + _HEADERS_BYTES == self.tries[number - 1]["size_bytes"])
+        elif number - 1 in self.probes:
+            self.settle(number - 1, "udp_full", ok=size + _HEADERS_BYTES == self.probes[number - 1]["size_bytes"])
 
     # TCP
 
-    def connect(self, one: Try, port: int) -> None:
+    def connect(self, one: Probe, port: int) -> None:
         """Begin a connection."""
         what = "tcp:%d" % port
         key = (one["id"], what)
@@ -223,20 +223,20 @@ class Tries:
 class Icmp:
     """The kernel's own echo, for targets whose UDP stays silent: by socket where that is allowed, else by ``ping``."""
 
-    def __init__(self, tries: Tries) -> None:
-        self.tries = tries
+    def __init__(self, probes: Probes) -> None:
+        self.probes = probes
         self.mark = os.getpid() & 0xFFFF
         self.raw = False
         self.keys: List[Key] = []
         self.sockets: Dict[str, socket.socket] = {}
         self.programs: List[subprocess.Popen[bytes]] = []
-        waiting = sorted(key for key in tries.pending if key[1].startswith("udp"))
+        waiting = sorted(key for key in probes.pending if key[1].startswith("udp"))
         self.keys = [(number, what.replace("udp", "icmp")) for number, what in waiting]
         # The small packet is asked for too where only the large one was lost: alone, either says nothing.
         self.keys = sorted(set(self.keys) | {(number, "icmp") for number, _ in self.keys})
-        tries.pending.update(self.keys)
+        probes.pending.update(self.keys)
         try:
-            for address in {tries.tries[number]["source"] for number, _ in self.keys}:
+            for address in {probes.probes[number]["source"] for number, _ in self.keys}:
                 self.sockets[address] = self.open(address)
         except OSError:
             self.sockets = {}
@@ -251,25 +251,25 @@ class Icmp:
             self.raw = True
         sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
         sock.bind((address, 0))
-        self.tries.node.watch(sock, self.answered)
+        self.probes.node.watch(sock, self.answered)
         return sock
 
     def send(self) -> None:
         """Send every echo that was not answered yet."""
         for place, (number, what) in enumerate(self.keys):
-            if (number, what) not in self.tries.pending or not self.sockets:
+            if (number, what) not in self.probes.pending or not self.sockets:
                 continue
-            one = self.tries.tries[number]
+            one = self.probes.probes[number]
             size = one["size_bytes"] - _HEADERS_BYTES if what == "icmp_full" else 56
             head = struct.pack("!BBHHH", 8, 0, 0, self.mark, place)
             data = b"\0" * size
             head = struct.pack("!BBHHH", 8, 0, checksum(head + data), self.mark, place)
-            self.tries.sent[number, what] = time.monotonic()
+            self.probes.sent[number, what] = time.monotonic()
             try:
                 self.sockets[one["source"]].sendto(head + data, (one["target"], 0))
             except OSError as error:
                 if error.errno == errno.EMSGSIZE:
-                    self.tries.settle(number, what, ok=False, seen=why(error), own=True)
+                    self.probes.settle(number, what, ok=False, seen=why(error), own=True)
 
     def answered(self, sock: socket.socket) -> None:
         """An echo came back, with the IP header in front of it on a raw socket."""
@@ -278,12 +278,12 @@ class Icmp:
             data = data[(data[0] & 0xF) * 4 :]
         kind, _, _, mark, place = struct.unpack("!BBHHH", data[:8])
         if kind == 0 and (not self.raw or mark == self.mark) and place < len(self.keys):
-            self.tries.settle(*self.keys[place], ok=True)
+            self.probes.settle(*self.keys[place], ok=True)
 
     def spawn(self) -> None:
         """One ``ping`` for each echo; without it, nothing is known by this way."""
         for number, what in self.keys:
-            one = self.tries.tries[number]
+            one = self.probes.probes[number]
             size = one["size_bytes"] - _HEADERS_BYTES if what == "icmp_full" else 56
             argv = ["ping", "-n", "-q", "-c", "1", "-W", "1", "-M", "do", "-s", str(size)]
             argv += ["-I", one["source"], one["target"]]
@@ -292,7 +292,7 @@ class Icmp:
                     argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
                 )
             except OSError:
-                self.tries.pending.difference_update(self.keys)
+                self.probes.pending.difference_update(self.keys)
                 return
             self.programs.append(program)
             threading.Thread(target=self.follow, args=(program, number, what), daemon=True).start()
@@ -301,9 +301,9 @@ class Icmp:
         """Note how a ``ping`` ended; 0 is an answer, 1 none, 2 that it could not ask."""
         code = program.wait()
         if code == 2:
-            self.tries.pending.discard((number, what))
+            self.probes.pending.discard((number, what))
         elif code == 0:
-            self.tries.settle(number, what, ok=True)
+            self.probes.settle(number, what, ok=True)
 
     def close(self) -> None:
         """End what still runs."""
