@@ -118,10 +118,10 @@ def test_who_comes_second_takes_nothing_anywhere(fleet, homes):
 
 
 def test_heartbeats_keep_a_lease_beyond_its_limit(fleet, homes, monkeypatch):
-    monkeypatch.setattr(module, "TTL_S", 0.6)
+    monkeypatch.setattr(module, "TTL_S", 2.0)
     monkeypatch.setattr(module, "HEARTBEAT_S", 0.1)
     with lease(fleet).acquire(list(NODES)) as held:
-        time.sleep(1.5)
+        time.sleep(2.5)
         assert change(fleet, held.epoch) == list(NODES)
 
 
@@ -198,13 +198,13 @@ def test_an_operator_that_was_stopped_wakes_up_to_a_refusal_by_every_node(fleet,
 
 
 def test_a_node_that_takes_no_heartbeat_starves_no_other(fleet, homes, monkeypatch):
-    monkeypatch.setattr(module, "TTL_S", 0.6)
+    monkeypatch.setattr(module, "TTL_S", 2.0)
     monkeypatch.setattr(module, "HEARTBEAT_S", 0.1)
     over = threading.Event()
     with lease(fleet).acquire(list(NODES)) as held:
         first = next(one for one in held._holders if one.name == "alpha")
         monkeypatch.setattr(first.stream, "send", lambda data: over.wait(10))
-        time.sleep(1.5)
+        time.sleep(2.5)
         assert change(fleet, held.epoch) == ["beta"]
         over.set()
 
