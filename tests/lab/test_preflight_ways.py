@@ -339,7 +339,8 @@ def test_nothing_on_any_node_is_changed(lab, make_cli):
     assert [unlike(settled(spark), one) for spark, one in zip(lab.sparks, before, strict=True)] == [{}, {}, {}]
     for _ in range(5):
         # On a machine under load a reading may time out; the image is then queried by the next run.
-        if not any(node["image"].get("unread") for node in fresh("preflight", lab.inventory, "--json").json["nodes"].values()):
+        nodes = fresh("preflight", lab.inventory, "--json").json["nodes"]
+        if not any(node["image"].get("unread") for node in nodes.values()):
             break
     books = [docker_books(spark) for spark in lab.sparks]
     assert fresh("preflight", lab.inventory, "--json").json["findings"]
