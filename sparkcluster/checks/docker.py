@@ -16,23 +16,23 @@ CDI_REFRESH = "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
     "Docker can be used by the SSH user",
     scope="container",
     source="docs.docker.com, Linux post-installation steps",
-    remedy="sudo usermod -aG docker USER and a new login; or install and start the engine",
+    remedy="sudo usermod -aG docker USER and log in again; or install and start Docker",
 )
 def docker(context: Context) -> Iterator[Seen]:
-    """No rank can be started, for every rank is a container that this user starts.
+    """No rank can start: every rank is a container that this user starts.
 
-    DGX OS comes with Docker, and without its user in the group `docker`. Rootless engines and `DOCKER_HOST`s that
-    are no local socket are not supported.
+    DGX OS has Docker installed, but its user is not in the group `docker`. Rootless engines and a `DOCKER_HOST` that
+    is not a local socket are not supported.
     """
     for name, facts in context.facts.items():
         if isinstance(facts.docker, Unread):
-            said = facts.docker.unread.lower()
-            if "permission denied" in said:
-                summary = f"{facts.user} may not use Docker on {name}"
-                remedy = [f"sudo usermod -aG docker {facts.user}", "log out and in again, or reboot the node"]
-            elif "no such file" in said or "not found" in said:
-                summary = f"no Docker engine runs on {name}"
-                remedy = ["sudo systemctl enable --now docker", "sudo apt-get install -y docker.io   if there is none"]
+            reason = facts.docker.unread.lower()
+            if "permission denied" in reason:
+                summary = f"{facts.user} has no permission to use Docker on {name}"
+                remedy = [f"sudo usermod -aG docker {facts.user}", "log out and back in, or reboot the node"]
+            elif "no such file" in reason or "not found" in reason:
+                summary = f"the Docker engine is not running on {name}"
+                remedy = ["sudo systemctl enable --now docker", "sudo apt-get install -y docker.io   if not installed"]
             else:
                 summary = f"the Docker engine of {name} does not answer"
                 remedy = ["sudo systemctl restart docker", "journalctl -u docker -n 50"]
@@ -41,13 +41,13 @@ def docker(context: Context) -> Iterator[Seen]:
 
 @check(
     "HOST-002",
-    "Docker hands GPUs to containers",
+    "Docker can pass GPUs to containers",
     scope="container",
     source="NVIDIA Container Toolkit, installation guide",
     remedy="sudo nvidia-ctk runtime configure --runtime=docker, then sudo systemctl restart docker",
 )
 def gpu_runtime(context: Context) -> Iterator[Seen]:
-    """`docker run --gpus all` ends with `could not select device driver` without NVIDIA's container toolkit."""
+    """Without NVIDIA's container toolkit, `docker run --gpus all` fails with `could not select device driver`."""
     for name, engine in _engines(context):
         if "nvidia" not in engine.runtimes and not _has_cdi(engine):
             yield Seen(
@@ -67,10 +67,9 @@ def gpu_runtime(context: Context) -> Iterator[Seen]:
     remedy="sudo snap remove docker, then install docker.io by apt",
 )
 def snap(context: Context) -> Iterator[Seen]:
-    """Containers of a snap see neither the driver's libraries nor what lies outside /home.
+    """Containers of a snap can access neither the driver's libraries nor files outside /home.
 
-    The launch then ends with `could not select device driver` or with a mount that is refused. What apt installs
-    has neither limit.
+    The launch then fails with `could not select device driver` or a refused mount. Docker from apt has neither limit.
     """
     for name, engine in _engines(context):
         if engine.snap:
@@ -89,16 +88,16 @@ def snap(context: Context) -> Iterator[Seen]:
 
 @check(
     "HOST-026",
-    "The CDI specification is of the driver that runs",
+    "The CDI specification matches the loaded driver",
     scope="container",
     source="NVIDIA Container Toolkit, Container Device Interface support",
     remedy=CDI_REFRESH,
 )
 def cdi(context: Context) -> Iterator[Seen]:
-    """Containers are given libraries of a driver that is gone: they do not start, or lose their GPU while they run.
+    """Containers get libraries of a driver that was removed: they fail to start, or lose the GPU while running.
 
-    The specification names files by the driver's version, as libcuda.so.580.95.05, and is written anew by
-    nvidia-cdi-refresh. Where Docker has the nvidia runtime besides, most containers do not use it: a warning then.
+    The specification names files by driver version, such as libcuda.so.580.95.05; nvidia-cdi-refresh rewrites it.
+    A warning if Docker also has the nvidia runtime, since most containers then do not use CDI.
     """
     for name, engine in _engines(context):
         driver = read(context.facts[name].driver)
@@ -106,7 +105,7 @@ def cdi(context: Context) -> Iterator[Seen]:
             continue
         yield Seen(
             name,
-            f"the CDI specification of {name} is of another driver",
+            f"the CDI specification of {name} is for another driver",
             f"written for {engine.cdi_driver}, {driver} is loaded",
             (CDI_REFRESH, "sudo systemctl restart docker"),
             severity="warning" if "nvidia" in engine.runtimes else "error",
@@ -115,24 +114,21 @@ def cdi(context: Context) -> Iterator[Seen]:
 
 @check(
     "HOST-027",
-    "Docker keeps images in layers",
+    "Docker shares the layers of images",
     severity="warning",
     scope="container",
     source="docs.docker.com, Select a storage driver",
     remedy='"storage-driver": "overlay2" in /etc/docker/daemon.json',
 )
 def storage(context: Context) -> Iterator[Seen]:
-    """Every container and every layer is a whole copy of 20 GB, which takes minutes and fills the disk."""
+    """Every layer and every container is a full copy of 20 GB, which takes minutes and fills the disk."""
     for name, engine in _engines(context):
         if engine.storage_driver == "vfs":
             yield Seen(
                 name,
-                f"Docker on {name} copies every layer whole",
+                f"Docker on {name} copies every layer in full",
                 f"storage driver {engine.storage_driver} at {engine.root_dir}",
-                (
-                    'set "storage-driver": "overlay2" in /etc/docker/daemon.json',
-                    "sudo systemctl restart docker",
-                ),
+                ('set "storage-driver": "overlay2" in /etc/docker/daemon.json', "sudo systemctl restart docker"),
             )
 
 
@@ -145,10 +141,10 @@ def storage(context: Context) -> Iterator[Seen]:
     remedy=CDI_REFRESH,
 )
 def reload(context: Context) -> Iterator[Seen]:
-    """A `systemctl daemon-reload`, as every package update does one, takes the GPU from containers that run.
+    """`systemctl daemon-reload`, which every package update runs, removes the GPU from running containers.
 
-    The engine then ends with `NVML: Unknown Error`. It happens where systemd manages the containers' cgroups and the
-    toolkit is too old to describe its devices by CDI: one that does keeps them.
+    The engine then fails with `NVML: Unknown Error`. It happens if systemd manages the containers' cgroups and the
+    toolkit is too old to describe its devices by CDI.
     """
     for name, engine in _engines(context):
         if engine.cgroup_driver == "systemd" and "nvidia" in engine.runtimes and not _has_cdi(engine):
@@ -171,8 +167,8 @@ def _has_cdi(engine: Docker) -> bool:
     return any(device.startswith("nvidia.com/gpu") for device in engine.cdi_devices)
 
 
-def runs_ours(context: Context, facts: Facts) -> bool:
-    """Whether a rank of this cluster runs there, which then holds ports and memory rightfully."""
+def runs_rank(context: Context, facts: Facts) -> bool:
+    """Whether a rank of this cluster runs there, which accounts for ports and memory in use."""
     return any(
         rank.state == "running" and rank.labels.get(LABEL_CLUSTER) == context.spec.inventory.cluster
         for rank in read(facts.ranks) or ()

@@ -1,41 +1,41 @@
-"""Checks of the GPU of each node and of its driver."""
+"""Checks of the GPU and driver of each node."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from sparkcluster.checks.docker import runs_ours
+from sparkcluster.checks.docker import runs_rank
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.facts.model import Facts, Gpu, Unread, read
 
-# What nvidia-smi says of a GB10, in every report.
+# As nvidia-smi prints it for a GB10.
 CAPABILITY = "12.1"
-# Series of drivers that owners of Sparks run; the packages of another are named after it.
+# Driver series in use on Sparks; package names contain the series.
 SERIES = "580"
 DEADLOCKS = "590"
-# Tag of the NGC image that was built for driver 590.44.
+# Tag of the NGC image built for driver 590.44.
 WANTS_590 = "25.12.post1"
 BUSY_PERCENT = 90.0
 # Utilisation at 14-20 W and 500-850 MHz, where a healthy GB10 draws 92 W at 2281-2405 MHz (minefield PR #55).
-WEDGED_W = (14.0, 20.0)
-WEDGED_MHZ = (500.0, 850.0)
+THROTTLED_W = (14.0, 20.0)
+THROTTLED_MHZ = (500.0, 850.0)
 # 96 % at 22-26 W and not one token (MiaAI-Lab DeepSeek-v4-Flash-DSpark #10, #11).
 HUNG_W = (22.0, 26.0)
 
 
 @check(
     "HOST-003",
-    "The GPU answers",
+    "The GPU responds",
     scope="container",
     source="NVIDIA DGX Spark user guide; DGX Spark forum, GSP failures",
-    remedy="nvidia-smi, the kernel's log, a reboot",
+    remedy="nvidia-smi, the kernel log, a reboot",
 )
 def gpu(context: Context) -> Iterator[Seen]:
-    """The container does not start, or its engine ends with `No CUDA GPUs are available`.
+    """The container does not start, or its engine fails with `No CUDA GPUs are available`.
 
-    A GPU that fell off the bus (`No devices were found`, exit 6) comes back with a reboot, mostly. That the kernel
-    has no module for it at all is HOST-014.
+    A GPU that fell off the bus (`No devices were found`, exit code 6) usually returns with a reboot. A kernel without
+    its module is HOST-014.
     """
     for name, facts in context.facts.items():
         if read(facts.gpus) or module_missing(facts):
@@ -43,7 +43,7 @@ def gpu(context: Context) -> Iterator[Seen]:
         unloaded = isinstance(facts.driver, Unread)
         yield Seen(
             name,
-            f"{name} has no GPU that answers",
+            f"the GPU of {name} does not respond",
             facts.gpus.unread if isinstance(facts.gpus, Unread) else "nvidia-smi lists none",
             (
                 "nvidia-smi",
@@ -55,18 +55,17 @@ def gpu(context: Context) -> Iterator[Seen]:
 
 @check(
     "HOST-010",
-    "The driver is of a series that is known to serve",
+    "The driver series works with CUDA graphs",
     needs=("driver",),
     scope="container",
     source="practitioner's guide to vLLM on DGX Spark: 590.x deadlocks CUDA graphs on GB10",
-    remedy="the packages of series 580",
+    remedy="install the packages of series 580",
 )
 def series(context: Context) -> Iterator[Seen]:
-    """Drivers 590.x deadlock while CUDA graphs are captured on GB10: the engine hangs without a word.
+    """Drivers 590.x deadlock while capturing CUDA graphs on GB10: the engine hangs without a message.
 
-    580.142 is the tested one. With `enforce-eager: true` no graph is captured, and it is a warning; so it is for
-    NGC's 25.12.post1, which is built for 590.44 and newer. That image runs on 580 by forward compatibility, so 580
-    suits either.
+    580.142 is tested. A warning with `enforce-eager: true`, which captures no graphs, and for NGC 25.12.post1, which
+    is built for 590.44 and newer; it also runs on 580 by forward compatibility.
     """
     playbook = context.spec.playbook
     eager = playbook.args.get("enforce-eager", playbook.args.get("enforce_eager")) is True
@@ -81,7 +80,7 @@ def series(context: Context) -> Iterator[Seen]:
                 (
                     f"sudo apt-get install -y nvidia-driver-{SERIES}-open {modules(facts)}",
                     "sudo reboot",
-                    "or set enforce-eager: true in the playbook, which costs half the speed",
+                    "or set enforce-eager: true in the playbook, at half the speed",
                 ),
                 severity="warning" if eager or wants else "error",
             )
@@ -89,47 +88,47 @@ def series(context: Context) -> Iterator[Seen]:
 
 @check(
     "HOST-014",
-    "The kernel that runs has its driver",
+    "The running kernel has the driver's module",
     scope="container",
     source="NVIDIA DGX Spark forum: no nvidia.ko after a kernel update; `nvml error: driver not loaded`",
-    remedy="the linux-modules-nvidia package of that kernel, and a reboot",
+    remedy="install the linux-modules-nvidia package of that kernel, then reboot",
 )
 def module(context: Context) -> Iterator[Seen]:
     """No container with a GPU starts: `nvml error: driver not loaded`.
 
-    A kernel that came with an update before its modules did runs without them after the next reboot.
+    After an update that installed the kernel without its modules, the next reboot starts that kernel.
     """
     for name, facts in context.facts.items():
         if module_missing(facts):
             yield Seen(
                 name,
                 f"kernel {facts.kernel} of {name} has no nvidia module",
-                facts.driver.unread if isinstance(facts.driver, Unread) else "no module for it",
+                facts.driver.unread if isinstance(facts.driver, Unread) else "no module",
                 (f"sudo apt-get install -y {modules(facts)}", "sudo reboot"),
             )
 
 
 @check(
     "HOST-015",
-    "The driver that runs is the one that is installed",
+    "The loaded driver is the installed one",
     severity="warning",
     scope="container",
     source="NVIDIA forum: `Failed to initialize NVML: Driver/library version mismatch`",
     remedy="sudo reboot",
 )
 def installed(context: Context) -> Iterator[Seen]:
-    """New containers get libraries of the new driver, which refuse the old one that is loaded still.
+    """New containers get libraries of the new driver, which do not work with the old one that is still loaded.
 
-    `Driver/library version mismatch` after an update, until the next reboot.
+    They fail with `Driver/library version mismatch` after an update, until the next reboot.
     """
     for name, facts in context.facts.items():
         loaded = read(facts.driver)
-        lying = read(facts.driver_module) if facts.driver_module is not None else None
-        if loaded and lying and loaded != lying and re.match(r"^\d+\.\d+", lying):
+        on_disk = read(facts.driver_module) if facts.driver_module is not None else None
+        if loaded and on_disk and loaded != on_disk and re.match(r"^\d+\.\d+", on_disk):
             yield Seen(
                 name,
-                f"the driver of {name} was updated and not loaded yet",
-                f"{loaded} is loaded, {lying} is installed",
+                f"the driver of {name} was updated but is not loaded yet",
+                f"{loaded} is loaded, {on_disk} is installed",
                 ("sudo reboot",),
             )
 
@@ -140,89 +139,90 @@ def installed(context: Context) -> Iterator[Seen]:
     severity="warning",
     scope="container",
     source="NVIDIA CUDA GPUs: GB10 has compute capability 12.1",
-    remedy="leave the node out of the inventory, or know what you do",
+    remedy="remove the node from the inventory, or adapt the playbook",
 )
 def capability(context: Context) -> Iterator[Seen]:
-    """Playbooks and rules are made for compute capability 12.1, and kernels chosen for it fail elsewhere."""
+    """Playbooks and rules are written for compute capability 12.1; kernels chosen for it fail on other GPUs."""
     for name, facts in context.facts.items():
-        for one in read(facts.gpus) or ():
-            if one.compute_capability not in {None, CAPABILITY}:
+        for device in read(facts.gpus) or ():
+            if device.compute_capability not in {None, CAPABILITY}:
                 yield Seen(
                     name,
-                    f"the GPU of {name} is no GB10",
-                    f"{one.name}, compute capability {one.compute_capability}, not {CAPABILITY}",
-                    ("take the node out of the inventory, or check args and env of the playbook for this GPU",),
+                    f"the GPU of {name} is not a GB10",
+                    f"{device.name}, compute capability {device.compute_capability}, not {CAPABILITY}",
+                    ("remove the node from the inventory, or check args and env of the playbook for this GPU",),
                 )
 
 
 @check(
     "HOST-020",
-    "The GPU gets its power",
+    "The GPU gets full power",
     severity="warning",
     scope="container",
-    source="minefield PR #55: 36.5 in place of 91.6 TFLOP/s until the power was removed",
-    remedy="shut down, take the power supply off for a minute, start again",
+    source="minefield PR #55: 36.5 instead of 91.6 TFLOP/s until the power was removed",
+    remedy="shut down, disconnect the power supply for a minute, start again",
 )
-def wedged(context: Context) -> Iterator[Seen]:
-    """The GPU works at a third of its clock, without an error and without a flag, until its power was off.
+def power(context: Context) -> Iterator[Seen]:
+    """The GPU runs at a third of its clock without any error until it is disconnected from power.
 
-    Known by 90 % utilisation and more at 14-20 W and 500-850 MHz; healthy are 92 W at 2281-2405 MHz. A reboot does
-    not help, a minute without the power supply does. Only a GPU at work shows it.
+    Detected by a utilisation of 90 % or more at 14-20 W and 500-850 MHz; healthy is 92 W at 2281-2405 MHz. A reboot
+    does not help, a minute without power does. Visible only under load.
     """
     for name, facts in context.facts.items():
-        for one in read(facts.gpus) or ():
-            if _wedged(one):
+        for device in read(facts.gpus) or ():
+            if _short_of_power(device):
                 yield Seen(
                     name,
                     f"the GPU of {name} is short of power",
-                    f"{one.utilization_percent:.0f} % busy at {one.power_w:.1f} W and {one.sm_clock_mhz:.0f} MHz",
+                    f"{device.utilization_percent:.0f} % at {device.power_w:.1f} W and {device.sm_clock_mhz:.0f} MHz",
                     ("sudo poweroff", f"unplug the power supply of {name} for a minute, then start it again"),
                 )
 
 
 @check(
     "HOST-021",
-    "Nobody else uses the GPU",
+    "The GPU is not in use by others",
     needs=("ranks",),
     severity="warning",
     scope="container",
     source="MiaAI-Lab DeepSeek-v4-Flash-DSpark #10, #11: 96 % at 22-26 W is a collective that hangs",
-    remedy="stop what runs there",
+    remedy="stop the other process",
 )
 def idle(context: Context) -> Iterator[Seen]:
-    """Another process takes compute and memory that the engine counts on, and both may freeze the node.
+    """Another process uses compute and memory that the engine needs, and both together may freeze the node.
 
-    At 22-26 W it is the picture of a collective that hangs: ranks of an earlier launch that were left behind.
+    22-26 W is typical of a hanging collective, such as ranks left over from an earlier launch.
     """
     for name, facts in context.facts.items():
-        if runs_ours(context, facts):
+        if runs_rank(context, facts):
             continue
-        for one in read(facts.gpus) or ():
-            if _busy(one.utilization_percent) and not _wedged(one):
-                hung = _in(HUNG_W, one.power_w) and not _in(WEDGED_MHZ, one.sm_clock_mhz)
-                power = "" if one.power_w is None else f" at {one.power_w:.1f} W"
+        for device in read(facts.gpus) or ():
+            if _busy(device.utilization_percent) and not _short_of_power(device):
+                hung = _in(HUNG_W, device.power_w) and not _in(THROTTLED_MHZ, device.sm_clock_mhz)
+                watts = "" if device.power_w is None else f" at {device.power_w:.1f} W"
                 yield Seen(
                     name,
-                    f"the GPU of {name} is busy, and not with this cluster",
-                    f"{one.utilization_percent:.0f} %{power}{', as in a collective that hangs' if hung else ''}",
+                    f"the GPU of {name} is busy, but not with this cluster",
+                    f"{device.utilization_percent:.0f} %{watts}{', typical of a hanging collective' if hung else ''}",
                     ("nvidia-smi", "docker ps"),
                 )
 
 
 def module_missing(facts: Facts) -> bool:
-    """Whether the running kernel has no nvidia module: the probe looked for one, found none, and none is loaded."""
-    looked = "driver_module" in facts.model_fields_set and facts.driver_module is None
-    return looked and isinstance(facts.driver, Unread) and not read(facts.gpus)
+    """Whether the running kernel has no nvidia module: the probe found none on disk, and none is loaded."""
+    missing = "driver_module" in facts.model_fields_set and facts.driver_module is None
+    return missing and isinstance(facts.driver, Unread) and not read(facts.gpus)
 
 
 def modules(facts: Facts) -> str:
-    """Name of the package with the driver's modules for the kernel that runs."""
+    """Name of the package with the driver's modules for the running kernel."""
     return f"linux-modules-nvidia-{SERIES}-open-{facts.kernel}"
 
 
-def _wedged(one: Gpu) -> bool:
-    """Whether its own lack of power is what makes it look busy."""
-    return _busy(one.utilization_percent) and _in(WEDGED_W, one.power_w) and _in(WEDGED_MHZ, one.sm_clock_mhz)
+def _short_of_power(gpu: Gpu) -> bool:
+    """Whether it is busy at the power and clock of a GPU without enough power."""
+    throttled = _in(THROTTLED_W, gpu.power_w) and _in(THROTTLED_MHZ, gpu.sm_clock_mhz)
+    return throttled and _busy(gpu.utilization_percent)
 
 
 def _busy(percent: float | None) -> bool:

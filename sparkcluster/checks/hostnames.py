@@ -1,4 +1,4 @@
-"""Checks of how nodes are named and reached: names that mean another machine, and detours over WiFi."""
+"""Checks of host names and addresses of the nodes: names that resolve to another machine, and routes over WiFi."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sparkcluster.topology.candidates import is_up
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Naming:
-    """What ``asker`` takes ``name``, the inventory's name of ``node``, to mean."""
+class Resolution:
+    """What the inventory's host ``name`` of ``node`` resolves to on node ``on``."""
 
-    asker: str
+    on: str
     node: str
     name: str
     addresses: tuple[ipaddress.IPv4Address, ...]
@@ -26,15 +26,15 @@ class Naming:
 
 @check(
     "NET-016",
-    "Nodes are reached by wire where they have one",
+    "Nodes with a wired connection are reached by wire",
     severity="warning",
-    source="practitioners' reports: a name in .local that means the WiFi",
-    remedy="host: the wired address, in the inventory",
+    source="practitioners' reports: a .local name that resolves to the WiFi address",
+    remedy="set host to the wired address in the inventory",
 )
 def reached(context: Context) -> Iterator[Seen]:
-    """Everything that goes to the node crawls: staging, logs, and what the API answers, where it listens there.
+    """Everything sent to the node is slow: staging, logs, and API responses if the API listens on that address.
 
-    A node that has no other network than WiFi is told for information alone.
+    Only for information if the node has no network but WiFi.
     """
     for name, facts in context.facts.items():
         interface = facts.interface_of(facts.reached_at) if facts.reached_at else None
@@ -47,121 +47,107 @@ def reached(context: Context) -> Iterator[Seen]:
             f"{facts.reached_at} on {interface.name}",
             (f"set host of {name} in the inventory to {wired}",)
             if wired
-            else (f"plug a network cable into {name}, and set host in the inventory to its address",),
+            else (f"connect {name} by a network cable, and set host in the inventory to its address",),
             severity="warning" if wired else "info",
         )
 
 
 @check(
     "NET-017",
-    "A node's name means that node, wherever it is asked",
+    "The host name of a node resolves to that node everywhere",
     severity="warning",
-    source="practitioners' reports: leases and hosts files that outlived a machine's address",
-    remedy="the right address in /etc/hosts, or host: ADDRESS in the inventory",
+    source="practitioners' reports: DHCP leases and hosts files that outlived a machine's address",
+    remedy="put the right address in /etc/hosts, or set host: ADDRESS in the inventory",
 )
-def named(context: Context) -> Iterator[Seen]:
-    """Whoever goes by the name reaches another machine, or nobody: ssh and rsync by hand, and Ray's own tools.
+def resolves(context: Context) -> Iterator[Seen]:
+    """Programs that use the name reach another machine or none: ssh and rsync by hand, and Ray's tools.
 
-    Judged are addresses that another node of the inventory has, and those in a network of the node that are not
-    its own. Names that mean something beyond (a jump host's, a router's) are left alone.
+    Reported are addresses of other nodes of the inventory, and addresses in the node's networks that it does not have.
+    Addresses elsewhere (a jump host, a router) are ignored.
     """
-    for one in _namings(context):
-        facts = context.facts[one.node]
-        own = {
-            address.ip
-            for interface in read(facts.interfaces) or ()
-            for address in interface.ipv4()
-            if not address.ip.is_loopback
-        }
-        if one.asker == one.node or own & set(one.addresses) or not own:
+    for resolution in _resolutions(context):
+        facts = context.facts[resolution.node]
+        addresses = _addresses(facts)
+        held = {address.ip for _, address in addresses}
+        if resolution.on == resolution.node or held & set(resolution.addresses) or not held:
             continue
-        networks = [
-            address.network
-            for interface in read(facts.interfaces) or ()
-            if not interface.name.startswith(VIRTUAL_INTERFACES)
-            for address in interface.ipv4()
-            if not address.ip.is_loopback
-        ]
-        for address in one.addresses:
-            owner = next((name for name, has in context.facts.items() if has.interface_of(str(address))), None)
-            inside = any(address in network for network in networks)
-            if not inside and (owner is None or owner == one.node) and not address.is_loopback:
+        networks = [address.network for interface, address in addresses if not _virtual(interface)]
+        for address in resolution.addresses:
+            owner = next((name for name, other in context.facts.items() if other.interface_of(str(address))), None)
+            elsewhere = owner in {None, resolution.node} and not any(address in network for network in networks)
+            if elsewhere and not address.is_loopback:
                 continue
-            whose = f"which is {owner}'s" if owner and not address.is_loopback else f"which {one.node} does not have"
+            known = owner and not address.is_loopback
             yield Seen(
-                one.asker,
-                f"{one.name} means another address on {one.asker} than {one.node} has",
-                f"{address}, {whose}",
-                _hosts(one, facts),
+                resolution.on,
+                f"{resolution.name} does not resolve to {resolution.node} on {resolution.on}",
+                f"{address}, {f'an address of {owner}' if known else f'which {resolution.node} does not have'}",
+                _fix_hosts(resolution, facts),
             )
             break
 
 
 @check(
     "NET-018",
-    "A node's name means its wire, not its WiFi",
+    "The host name of a node resolves to a wired address",
     severity="warning",
-    source="practitioners' reports: mDNS names in .local that resolve to WiFi",
-    remedy="the wired address in /etc/hosts, or host: ADDRESS in the inventory",
+    source="practitioners' reports: mDNS names in .local that resolve to the WiFi address",
+    remedy="put the wired address in /etc/hosts, or set host: ADDRESS in the inventory",
 )
-def wired_name(context: Context) -> Iterator[Seen]:
-    """Whoever goes by the name crawls over WiFi, and Ray that is given the name meets the others there."""
-    found = []
-    for one in _namings(context):
-        facts = context.facts[one.node]
-        meant = [facts.interface_of(str(address)) for address in one.addresses]
-        if one.asker != one.node and meant and all(each is not None and each.wireless for each in meant):
-            found.append(one)
-    for one in found:
-        facts = context.facts[one.node]
-        if _wired(facts):
+def resolves_to_wire(context: Context) -> Iterator[Seen]:
+    """Programs that use the name are slowed down by WiFi, and so is Ray if it is given the name."""
+    for resolution in _resolutions(context):
+        facts = context.facts[resolution.node]
+        interfaces = [facts.interface_of(str(address)) for address in resolution.addresses]
+        wireless = all(interface is not None and interface.wireless for interface in interfaces)
+        if resolution.on != resolution.node and wireless and _wired(facts):
             yield Seen(
-                one.asker,
-                f"{one.name} means the WiFi of {one.node} on {one.asker}",
-                ", ".join(map(str, one.addresses)),
-                _hosts(one, facts),
+                resolution.on,
+                f"{resolution.name} resolves on {resolution.on} to the WiFi address of {resolution.node}",
+                ", ".join(map(str, resolution.addresses)),
+                _fix_hosts(resolution, facts),
             )
 
 
 @check(
     "NET-019",
-    "A node's name means the same on every node",
+    "The host name of a node resolves to the same address on every node",
     severity="info",
     source="practitioners' reports",
-    remedy="the same line in /etc/hosts of every node",
+    remedy="put the same line in /etc/hosts of every node",
 )
-def agreed(context: Context) -> Iterator[Seen]:
-    """Logs and links that hold the name lead to unlike addresses, each right and none comparable.
+def resolves_alike(context: Context) -> Iterator[Seen]:
+    """Logs and links that contain the name refer to different addresses, so they cannot be compared.
 
-    In a ring it has to be so, where each pair of nodes has subnets of its own: it is told for information.
+    In a ring this is necessary, since each pair of nodes has its own subnets.
     """
     by_name: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
-    for one in _namings(context):
-        own = context.facts[one.node]
-        wires = [each for each in map(own.interface_of, map(str, one.addresses)) if each and not each.wireless]
-        if one.asker != one.node and wires:
-            meant = tuple(sorted(map(str, one.addresses)))
-            by_name.setdefault((one.node, one.name), {})[one.asker] = meant
-    for (node, name), askers in by_name.items():
-        if len(askers) > 1 and not set.intersection(*(set(addresses) for addresses in askers.values())):
+    for resolution in _resolutions(context):
+        facts = context.facts[resolution.node]
+        addresses = tuple(sorted(map(str, resolution.addresses)))
+        interfaces = [facts.interface_of(address) for address in addresses]
+        if resolution.on != resolution.node and any(each and not each.wireless for each in interfaces):
+            by_name.setdefault((resolution.node, resolution.name), {})[resolution.on] = addresses
+    for (node, name), resolved in by_name.items():
+        if len(resolved) > 1 and not set.intersection(*(set(addresses) for addresses in resolved.values())):
             yield Seen(
                 node,
-                f"{name} means unlike addresses of {node}",
-                "; ".join(f"{', '.join(addresses)} on {asker}" for asker, addresses in askers.items()),
-                (f"give {name} one address in /etc/hosts of {listed(list(askers))}",),
+                f"{name} resolves to different addresses of {node}",
+                "; ".join(f"{', '.join(addresses)} on {on}" for on, addresses in resolved.items()),
+                (f"give {name} one address in /etc/hosts of {listed(resolved)}",),
             )
 
 
-def _namings(context: Context) -> Iterator[Naming]:
-    """What every node takes the names of the inventory to mean, where it takes them to mean an IPv4 address."""
+def _resolutions(context: Context) -> Iterator[Resolution]:
+    """What the host names of the inventory resolve to on every node, if that is an IPv4 address."""
     for node in context.spec.inventory.nodes:
         if node.label not in context.facts or _literal(node):
             continue
-        for asker, facts in context.facts.items():
+        for on, facts in context.facts.items():
             found = map(_ipv4, read(facts.names.get(node.host, ())) or ())
             addresses = tuple(address for address in found if address is not None)
             if addresses:
-                yield Naming(asker, node.label, node.host, addresses)
+                yield Resolution(on, node.label, node.host, addresses)
 
 
 def _literal(node: Node) -> bool:
@@ -179,28 +165,36 @@ def _ipv4(text: str) -> ipaddress.IPv4Address | None:
         return None
 
 
-def _wired(facts: Facts) -> str | None:
-    """The node's own wired address by which others may reach it, management before rails."""
-    found = [
-        (facts.hca_of(interface.name) is not None, str(own.ip))
+def _addresses(facts: Facts) -> list[tuple[Interface, ipaddress.IPv4Interface]]:
+    """Addresses of the node with their interfaces, without loopback."""
+    return [
+        (interface, address)
         for interface in read(facts.interfaces) or ()
-        if _is_wire(interface)
-        for own in interface.ipv4()
-        if not own.ip.is_loopback and not own.ip.is_link_local
+        for address in interface.ipv4()
+        if not address.ip.is_loopback
+    ]
+
+
+def _wired(facts: Facts) -> str | None:
+    """A wired address at which other nodes may reach the node, management before rails."""
+    found = [
+        (facts.hca_of(interface.name) is not None, str(address.ip))
+        for interface, address in _addresses(facts)
+        if is_up(interface) and not interface.wireless and not _virtual(interface) and not address.ip.is_link_local
     ]
     return min(found)[1] if found else None
 
 
-def _is_wire(interface: Interface) -> bool:
-    return is_up(interface) and not interface.wireless and not interface.name.startswith(VIRTUAL_INTERFACES)
+def _virtual(interface: Interface) -> bool:
+    return interface.name.startswith(VIRTUAL_INTERFACES)
 
 
-def _hosts(one: Naming, facts: Facts) -> tuple[str, ...]:
-    wired = _wired(facts)
+def _fix_hosts(resolution: Resolution, facts: Facts) -> tuple[str, ...]:
+    wired, name = _wired(facts), resolution.name
     if wired is None:
-        return (f"getent hosts {one.name}   on {one.asker}",)
+        return (f"getent hosts {name}   on {resolution.on}",)
     return (
-        f"getent ahostsv4 {one.name}",
-        f"sudo sed -i.bak '/[[:space:]]{one.name}$/d' /etc/hosts && echo '{wired} {one.name}' | sudo tee -a /etc/hosts",
-        f"or set host of {one.node} in the inventory to {wired}",
+        f"getent ahostsv4 {name}",
+        f"sudo sed -i.bak '/[[:space:]]{name}$/d' /etc/hosts && echo '{wired} {name}' | sudo tee -a /etc/hosts",
+        f"or set host of {resolution.node} in the inventory to {wired}",
     )

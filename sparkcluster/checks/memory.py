@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkcluster.checks.docker import runs_ours
+from sparkcluster.checks.docker import runs_rank
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.facts.model import Facts, Memory, read
 
@@ -130,7 +130,7 @@ def _claims(context: Context) -> Iterator[tuple[str, Facts, Memory, int]]:
     """Nodes on which the engine is still to take its memory, with the bytes that it will want."""
     for name, facts in context.facts.items():
         have = read(facts.memory)
-        if have is not None and not runs_ours(context, facts):
+        if have is not None and not runs_rank(context, facts):
             yield name, facts, have, int(have.total_bytes * context.engine.memory_share(context.spec.playbook, facts))
 
 

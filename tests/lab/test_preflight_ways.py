@@ -134,7 +134,7 @@ def test_ipc_that_goes_with_the_login_is_told(name, lab, look, plain):
     typed(lab.spark(name), finding["remedy"][:1])
     assert of(look(plain), "HOST-016") == []
     lab.spark(name).run(["loginctl", "disable-linger", "spark"])
-    typed(lab.spark(name), [line.removeprefix("or, for everybody: ") for line in finding["remedy"][1:]])
+    typed(lab.spark(name), [line.removeprefix("or, for all users: ") for line in finding["remedy"][1:]])
     assert of(look(plain), "HOST-016") == []
     lab.spark(name).run(["rm", "-r", "/etc/systemd/logind.conf.d"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkcluster.checks.docker import runs_ours
+from sparkcluster.checks.docker import runs_rank
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.engines.vllm import arguments
 from sparkcluster.engines.vllm.memory import Planned, of_playbook
@@ -90,7 +90,7 @@ def free(context: Context) -> Iterator[Seen]:
     for name, facts, planned in _planned(context):
         memory = read(facts.memory)
         fit = planned.fit
-        if memory is None or runs_ours(context, facts):
+        if memory is None or runs_rank(context, facts):
             continue
         needed = fit.weights.rank_bytes + fit.runtime_bytes + fit.layout.least_bytes + fit.host_bytes
         have = memory.available_bytes + memory.swap_free_bytes

@@ -59,7 +59,7 @@ def test_a_name_that_nobody_knows_is_no_finding(known):
     ("address", "whose"),
     [
         ("192.168.86.99", "which beta does not have"),
-        ("192.168.86.11", "which is alpha's"),
+        ("192.168.86.11", "an address of alpha"),
         ("127.0.0.1", "which beta does not have"),
     ],
 )

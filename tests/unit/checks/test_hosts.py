@@ -159,7 +159,7 @@ def test_power_and_clocks(see, percent, power, clock, codes):
 
 def test_a_hung_collective_is_named_as_what_it_looks_like(see):
     (finding,) = see({"beta": {"gpus": gpu(utilization_percent=96, power_w=24.1, sm_clock_mhz=2400)}})
-    assert finding.seen == "96 % at 24.1 W, as in a collective that hangs"
+    assert finding.seen == "96 % at 24.1 W, typical of a hanging collective"
 
 
 @BOTH
@@ -236,7 +236,7 @@ def test_a_disk_that_is_full_is_told_once_for_all_that_lies_on_it(see, name):
 def test_no_room_for_an_image_that_is_missing(see, name):
     (error, info) = see({name: {"image": None, "disks": disks(docker=39 * GB)}})
     assert told([error, info]) == [("HOST-028", "error", name), ("IMG-009", "info", name)]
-    assert "39.0 GB free at /docker, 40.0 GB wanted" in error.seen
+    assert "39.0 GB free at /docker, 40.0 GB needed" in error.seen
     assert told(see({name: {"image": None, "disks": disks(docker=41 * GB)}})) == [("IMG-009", "info", name)]
     assert see({name: {"disks": disks(docker=5 * GB)}}) == []
 

@@ -173,10 +173,10 @@ def test_a_rail_that_is_down_stops_the_launch(found, spark):
 @pytest.mark.parametrize(
     ("changes", "code", "said"),
     [
-        ({"docker": Unread(unread="dial unix: permission denied")}, "HOST-001", "may not use Docker"),
-        ({"docker": Unread(unread="docker: command not found")}, "HOST-001", "no Docker engine"),
+        ({"docker": Unread(unread="dial unix: permission denied")}, "HOST-001", "has no permission to use Docker"),
+        ({"docker": Unread(unread="docker: command not found")}, "HOST-001", "Docker engine is not running"),
         ({"docker": Unread(unread="timed out")}, "HOST-001", "does not answer"),
-        ({"gpus": Unread(unread="No devices were found")}, "HOST-003", "no GPU"),
+        ({"gpus": Unread(unread="No devices were found")}, "HOST-003", "the GPU of beta does not respond"),
         ({"infiniband_devices": False}, "NET-010", "no /dev/infiniband"),
     ],
 )

@@ -41,7 +41,7 @@ def test_the_table_fits_80_columns_and_has_every_code(capsys):
 def test_a_page_says_why_and_what_mends_it(typed, capsys):
     assert run("--explain", typed) == 0
     text = capsys.readouterr().out
-    assert text.startswith("NET-006  MTU is the same along a rail\n")
+    assert text.startswith("NET-006  The MTU is the same on every node of a rail\n")
     assert "why:      The first collective deadlocks" in text
     assert "remedy:   sudo ip link set INTERFACE mtu MTU" in text
     assert max(map(len, text.splitlines())) <= 80
