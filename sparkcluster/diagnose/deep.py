@@ -165,13 +165,13 @@ class _Run:
     @contextlib.contextmanager
     def _talk(self, host: Host, request: dict[str, Any], silence_s: float) -> Iterator[Conversation]:
         if self._stopped:
-            raise HostError("the measurement was stopped", node=host.name)
+            raise HostError("the measurement was stopped", node=host.name, step="measure")
         one = Conversation(host, "measure", request, silence_s=silence_s)
         with self._lock:
             self._open.add(one)
         try:
             if self._stopped:
-                raise HostError("the measurement was stopped", node=host.name)
+                raise HostError("the measurement was stopped", node=host.name, step="measure")
             yield one
         finally:
             one.end()

@@ -121,7 +121,7 @@ class _Call(Generic[T]):
     def outcome(self, limit_s: float) -> T | SparkclusterError:
         if self._outcome:
             return self._outcome[0]
-        return CommandTimeout(f"{self.name} did not end within {limit_s:g} s", node=self.name)
+        return CommandTimeout(f"{self.name} did not end within {limit_s:g} s", node=self.name, step="wait")
 
 
 def values(outcomes: Mapping[str, T | SparkclusterError]) -> dict[str, T]:

@@ -87,7 +87,7 @@ class SshHost:
         """
         with self._lock:
             if self._closed:
-                raise HostLost(f"connection to {self._name} was closed", node=self._name)
+                raise HostLost(f"connection to {self._name} was closed", node=self._name, step="connect")
             if self._failure is not None:
                 raise _again(self._failure)
             if self._transport is None or not self._transport.is_active():
@@ -99,7 +99,7 @@ class SshHost:
                     raise
                 if self._closed:
                     _hang_up(self._transport)
-                    raise HostLost(f"connection to {self._name} was closed", node=self._name)
+                    raise HostLost(f"connection to {self._name} was closed", node=self._name, step="connect")
             return self._transport
 
     def _start(self, transport: Transport, argv: Sequence[str], deadline: float) -> channel.Command:

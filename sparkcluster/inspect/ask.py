@@ -56,20 +56,23 @@ def ask(
     if known is None or not holding(spec.inventory.cluster, collected.facts).hashes():
         for error in collected.errors.values():
             raise error
-        raise NotServing(f"{spec.inventory.cluster} is down", hint=f"sparkcluster up {spec.inventory_path}")
+        raise NotServing(f"{spec.inventory.cluster} is down", step="ask", hint=f"sparkcluster up {spec.inventory_path}")
     found = recorded_endpoints(known.record)
     name = group or next(iter(found))
     if name not in found:
         raise UsageError(f"there is no group {name}", hint=f"its groups: {', '.join(found)}")
     endpoint = found[name]
     if endpoint.head not in fleet.hosts:
-        raise NotServing(f"the head of {name}, {endpoint.head}, is no longer in the inventory")
+        raise NotServing(
+            f"the head of {name}, {endpoint.head}, is no longer in the inventory", node=endpoint.head, step="ask"
+        )
     verify = recorded_verify(known.record).model_copy(update={"prompt": prompt, "max_tokens": max_tokens})
     reply = ask_endpoint(fleet.hosts[endpoint.head], endpoint, verify, show=show)
     if reply.problem:
         raise NotServing(
             f"the model does not answer: {reply.message}",
             node=endpoint.head,
+            step="ask",
             hint=f"sparkcluster status {spec.inventory_path}",
         )
     return Asked(reply)

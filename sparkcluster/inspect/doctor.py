@@ -183,7 +183,9 @@ def look(fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float) -
         try:
             return Look.model_validate(document)
         except ValueError as error:
-            raise CommandFailed(f"look on {host.name} answered wrongly: {error}", node=host.name) from error
+            raise CommandFailed(
+                f"look on {host.name} answered wrongly: {error}", node=host.name, step="look"
+            ) from error
 
     outcomes = fleet.each(one, list(facts), limit_s=limit_s + ROUND_TRIP_S) if facts else {}
     return {

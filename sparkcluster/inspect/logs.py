@@ -50,6 +50,7 @@ def follow(
         raise NotServing(
             f"no rank of {spec.inventory.cluster} on {node or 'any node'}",
             node=node,
+            step="logs",
             hint=f"sparkcluster up {spec.inventory_path}",
         )
     for name, error in collected.errors.items():

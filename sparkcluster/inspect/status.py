@@ -47,7 +47,7 @@ def ask_recorded(
             continue
         head = endpoint.head
         if head not in fleet.hosts:
-            raise NotServing(f"the head of {name}, {head}, is no longer in the inventory", node=head)
+            raise NotServing(f"the head of {name}, {head}, is no longer in the inventory", node=head, step="verify")
         replies[name] = ask(fleet.hosts[head], endpoint, verify, limit_s=limit_s, max_tokens=max_tokens)
         if replies[name].problem:
             raise NotServing(f"the model does not answer: {replies[name].message}", node=head, step="verify")

@@ -97,18 +97,21 @@ class Watching:
                     self._events.put(event)
             last = following.finish().stderr.decode(errors="replace").strip().splitlines()
             failure: SparkclusterError = HostLost(
-                f"watching {host.name} ended: {last[-1] if last else 'connection closed'}", node=host.name
+                f"watching {host.name} ended: {last[-1] if last else 'connection closed'}", node=host.name, step="watch"
             )
         except CommandTimeout:
             failure = CommandTimeout(
                 f"{host.name} has said nothing for {self._silence_s:.0f} s: its sshd or the whole node hangs",
                 node=host.name,
+                step="watch",
                 hint=f"try: ssh {host.name} true; a node that answers ping but not ssh is often out of memory",
             )
         except SparkclusterError as error:
             failure = error
         except Exception as error:  # noqa: BLE001 - a watcher that ends without a word would be waited for
-            failure = HostLost(f"watching {host.name} failed: {type(error).__name__}: {error}", node=host.name)
+            failure = HostLost(
+                f"watching {host.name} failed: {type(error).__name__}: {error}", node=host.name, step="watch"
+            )
         if not self._over:
             self._events.put(Gone(host.name, failure))
 

@@ -149,7 +149,7 @@ def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: P
     def ask(host: Host) -> Image:
         image = facts[host.name].image
         if not isinstance(image, Image):  # pragma: no cover - asking holds only nodes with an image
-            raise HostError(f"no image on {host.name}", node=host.name)
+            raise HostError(f"no image on {host.name}", node=host.name, step="image")
         file = kept and kept / _name(image)
         known = _kept(file)
         if known is not None:

@@ -82,7 +82,7 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
             now = collect_facts(fleet, spec, list(facts))
             left |= now.errors
             left |= {
-                name: CommandFailed(why, node=name, hint=f"on {name}: systemctl status docker")
+                name: CommandFailed(why, node=name, step="probe", hint=f"on {name}: systemctl status docker")
                 for name, why in unreadable(now.facts).items()
             }
             held = holding(spec.inventory.cluster, now.facts)

@@ -53,6 +53,7 @@ class Changer:
                 raise LeaseLost(
                     f"{host.name} refuses the change: {answer['refused']}",
                     node=host.name,
+                    step=str(steps[host.name][-1]["do"]),
                     hint="see with sparkcluster status who is changing it now, then run this again",
                 )
             if "failed" in answer:

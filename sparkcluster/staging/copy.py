@@ -111,6 +111,7 @@ def failure_of(node: str, document: dict[str, Any]) -> Failure:
         raise LeaseLost(
             f"{node} refuses the change: {document['refused']}",
             node=node,
+            step="copy",
             hint="another operator took the lease: sparkcluster status INVENTORY shows who; then run this again",
         )
     return Failure(node, str(document.get("kind", "other")), str(document.get("failed", "it did not start")))

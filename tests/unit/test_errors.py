@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import re
@@ -12,10 +13,21 @@ import pytest
 import sparkcluster
 from sparkcluster import errors, exit_codes
 from sparkcluster.cli.main import usage
-from sparkcluster.errors import SparkclusterError
+from sparkcluster.errors import (
+    HostError,
+    LaunchError,
+    LeaseHeld,
+    LeaseLost,
+    NotServing,
+    PlanError,
+    SparkclusterError,
+    StageError,
+    StopError,
+)
 
 ROOT = Path(__file__).parents[2]
 SOURCES = {path: path.read_text() for path in (ROOT / "sparkcluster").rglob("*.py")}
+NAMED = (HostError, LaunchError, LeaseHeld, LeaseLost, NotServing, PlanError, StageError, StopError)
 CLASSES = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, SparkclusterError)]
 
 
@@ -47,3 +59,16 @@ def test_exit_codes_are_listed_in_help_and_docs_from_one_place():
     for code, meaning in exit_codes.MEANINGS.items():
         assert re.search(rf"^  {code} +{re.escape(meaning)}$", usage(), re.MULTILINE)
         assert f"| {code} | {meaning} |" in page
+
+
+def test_an_error_about_a_node_says_what_was_being_done():
+    """Each names its step, so that no message has to be searched for in the code."""
+    tree = {name for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, NAMED)}
+    silent = [
+        f"{path.relative_to(ROOT)}:{call.lineno}"
+        for path, text in SOURCES.items()
+        for call in ast.walk(ast.parse(text))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in tree
+        if not {"step", None} & {keyword.arg for keyword in call.keywords}
+    ]
+    assert not silent
