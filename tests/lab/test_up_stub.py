@@ -142,7 +142,11 @@ def test_the_plan_is_what_runs(serving, cli_alone):
         assert "--privileged" not in argv
         assert host["RestartPolicy"]["Name"] in ("", "no")
         assert host["Init"] is True
-        assert {one["Name"]: one["Soft"] for one in host["Ulimits"]} == {"memlock": -1, "stack": 67108864}
+        assert {one["Name"]: one["Soft"] for one in host["Ulimits"]} == {
+            "memlock": -1,
+            "stack": 67108864,
+            "nofile": 1048576,
+        }
         assert [one["PathOnHost"] for one in host["Devices"]] == ["/dev/infiniband"]
         assert host["DeviceRequests"][0]["Count"] == -1
         assert found["Image"] == container["image"]
