@@ -18,7 +18,6 @@ RAY_DASHBOARD_PORT = 8265
     "The API requires a key if others can reach it",
     stage="written",
     severity="warning",
-    source="docs.vllm.ai, Security",
     remedy="set api.key in the inventory, or api.host: 127.0.0.1",
 )
 def key(context: Context) -> Iterator[Seen]:
@@ -84,7 +83,7 @@ def jobs(context: Context) -> Iterator[Seen]:
     "Rails are cables between the nodes",
     needs=("interfaces",),
     scope="interconnect",
-    source="vllm#40991: interfaces have to be chosen per node; practitioners' reports on Gloo over docker0",
+    source="practitioners' reports on Gloo over docker0",
     remedy="list interfaces of the QSFP ports under interconnect, or set it to auto",
 )
 def cables(context: Context) -> Iterator[Seen]:

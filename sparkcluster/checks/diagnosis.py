@@ -152,7 +152,7 @@ def gpus(context: Context, node: str) -> tuple[GpuSample, ...]:
 def hangs(context: Context, reply: Reply) -> str | None:
     """That the engine took a request and makes no token, in figures; None where it does or cannot be read.
 
-    Its own count of running requests stands still as well, so it may be 0: vLLM sets it after each step (0.32).
+    Its own count of running requests stands still as well, so it may be 0: the engine sets it after each step.
     """
     read = counters(context, reply.head)
     if reply.problem != "timeout" or len(read) < 2 or read[-1].generated is None:

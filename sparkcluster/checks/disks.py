@@ -17,7 +17,6 @@ IMAGE_SPACE_BYTES = 25 * 10**9
     "HOST-005",
     "The disks are not full",
     needs=("disks",),
-    source="eugr/spark-vllm-docker #339",
     remedy="docker image prune; df -h",
 )
 def disks(context: Context) -> Iterator[Seen]:
@@ -43,7 +42,6 @@ def disks(context: Context) -> Iterator[Seen]:
     "There is space for an image that is missing",
     needs=("disks",),
     scope="container",
-    source="eugr/spark-vllm-docker #339",
     remedy="docker image prune, or move data-root to a larger disk",
 )
 def image_space(context: Context) -> Iterator[Seen]:

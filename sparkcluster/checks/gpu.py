@@ -58,7 +58,6 @@ def gpu(context: Context) -> Iterator[Seen]:
     "The driver series works with CUDA graphs",
     needs=("driver",),
     scope="container",
-    source="practitioner's guide to vLLM on DGX Spark: 590.x deadlocks CUDA graphs on GB10",
     remedy="install the packages of series 580",
 )
 def series(context: Context) -> Iterator[Seen]:

@@ -14,7 +14,7 @@ from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group, Member
 
 ANYWHERE = {"0.0.0.0", "::", "*"}  # noqa: S104 - what listeners are compared with
-API, RAY, RENDEZVOUS = "the API", "Ray", "vLLM's rendezvous"
+API, RAY, RENDEZVOUS = "the API", "Ray", "the engine's rendezvous"
 # What to set instead if the port is not available.
 INSTEAD = {
     API: "another api.port in the inventory",

@@ -23,7 +23,7 @@ STAGE = "sparkcluster stage INVENTORY image"
     "Every node has the same image",
     needs=("image",),
     scope="container",
-    source="ray-project: `Version mismatch`; eugr/spark-vllm-docker #16",
+    source="ray-project: `Version mismatch`",
     remedy="docker rmi IMAGE on the node that differs, then sparkcluster stage INVENTORY image",
 )
 def same(context: Context) -> Iterator[Seen]:
@@ -181,7 +181,6 @@ def versions(context: Context) -> Iterator[Seen]:
     "IMG-006",
     "Ray is there where the ranks meet in it",
     scope="interconnect",
-    source="vLLM 0.19 and NGC 26.04 come without Ray: `ray: command not found`",
     remedy="nothing with containers: it is brought; executor: native does without",
 )
 def ray(context: Context) -> Iterator[Seen]:
@@ -220,7 +219,6 @@ def ray(context: Context) -> Iterator[Seen]:
 @check(
     "IMG-007",
     "The image knows the flags of the playbook",
-    source="vLLM: `unrecognized arguments`",
     remedy="the flag as this image calls it, or an image that knows it",
 )
 def flags(context: Context) -> Iterator[Seen]:
@@ -251,7 +249,6 @@ def flags(context: Context) -> Iterator[Seen]:
 @check(
     "IMG-008",
     "The image knows the parsers of the playbook",
-    source="vLLM: `invalid tool call parser`",
     remedy="a parser that this image has",
 )
 def parsers(context: Context) -> Iterator[Seen]:

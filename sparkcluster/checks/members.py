@@ -21,7 +21,6 @@ LOGS = "sparkcluster logs INVENTORY"
     "RUN-005",
     "Every rank runs",
     stage="running",
-    source="eugr/spark-vllm-docker#257",
     remedy="read that rank's log and its kernel's, then `sparkcluster down` and `up`: all ranks or none",
 )
 def ranks(context: Context) -> Iterator[Seen]:
@@ -60,7 +59,6 @@ def _last_line(rank: RankSeen) -> str:
     "RUN-006",
     "No rank starts over and over",
     stage="running",
-    source="eugr/spark-vllm-docker#257",
     remedy="take the restart policy away, then `sparkcluster down` and `up`",
 )
 def restarting(context: Context) -> Iterator[Seen]:
@@ -76,7 +74,6 @@ def restarting(context: Context) -> Iterator[Seen]:
     "RUN-007",
     "Ray has every node, by its address",
     stage="running",
-    source="eugr/spark-vllm-docker#227",
     remedy="read that node's log, then `sparkcluster down` and `up`",
 )
 def ray(context: Context) -> Iterator[Seen]:

@@ -11,7 +11,7 @@ from sparkcluster.facts.model import Facts, Memory, read
 GIB = 2**30
 # Less than this in swap is what any system that has been up for days moves out.
 SWAPPED_BYTES = 4 * GIB
-# An engine that goes by MemFree refuses a node like this one was: 40 of 121 GiB in the page cache (vllm#48140).
+# An engine that goes by MemFree refuses a node like this one was: 40 of 121 GiB in the page cache.
 MUCH_CACHE = 0.2
 DROP = "sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'"
 
@@ -47,7 +47,6 @@ def memory(context: Context) -> Iterator[Seen]:
     needs=("memory",),
     severity="warning",
     scope="container",
-    source="vllm#48140: CUDA on unified memory sees MemFree, not MemAvailable",
     remedy=DROP,
 )
 def page_cache(context: Context) -> Iterator[Seen]:

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from typing import Any
 
+from sparkcluster import engines
 from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, UNREAD, Stage, load
 from sparkcluster.findings import Severity
 
@@ -175,6 +176,7 @@ def pages() -> dict[str, Page]:
     """Every page by its code, in the order of subjects and numbers."""
     found = {page.code: page for page in ASKING}
     load()
+    reports = [engines.engine(name).reports for name in engines.names()]
     for one in CATALOGUE.values():
         found[one.code] = Page(
             one.code,
@@ -184,7 +186,7 @@ def pages() -> dict[str, Page]:
             one.why,
             one.more,
             one.needs,
-            one.source,
+            "; ".join(filter(None, (one.source, *(listed.get(one.code) for listed in reports)))),
             one.remedy,
         )
     order = list(SUBJECTS)

@@ -102,7 +102,7 @@ def jumbo(context: Context) -> Iterator[Seen]:
     "The ports that the launch uses are open between the nodes",
     stage="reach",
     scope="interconnect",
-    source="Ray documentation, Configuring Ray: ports; vllm-project/vllm#40991",
+    source="Ray documentation, Configuring Ray: ports",
     remedy="allow incoming traffic on the interconnect in the firewall",
 )
 def ports(context: Context) -> Iterator[Seen]:
@@ -119,7 +119,7 @@ def ports(context: Context) -> Iterator[Seen]:
     remedy="allow incoming traffic on the interconnect in the firewall",
 )
 def ephemeral(context: Context) -> Iterator[Seen]:
-    """NCCL, Gloo, Ray workers and vLLM use ephemeral ports: with a list of open ports Ray starts, but the engine hangs.
+    """NCCL, Gloo, Ray and engines use ephemeral ports: with a list of open ports Ray starts, but the engine hangs.
 
     Ports of NET-043 that the same firewall blocks are listed here.
     """

@@ -40,7 +40,6 @@ SPIN_PERCENT, SPIN_LEAST_W, SPIN_MOST_W = 90.0, 20.0, 30.0
     "RUN-001",
     "A cluster runs",
     stage="running",
-    source="eugr/spark-vllm-docker#173: gone after a reboot",
     remedy="sparkcluster up INVENTORY",
 )
 def runs(context: Context) -> Iterator[Seen]:
@@ -64,7 +63,6 @@ def runs(context: Context) -> Iterator[Seen]:
     "RUN-002",
     "The model answers",
     stage="running",
-    source="vllm-project/vllm#53157: /health and /v1/models say yes while generation is dead",
     remedy="read the engine's log, then `sparkcluster down` and `up`",
 )
 def answers(context: Context) -> Iterator[Seen]:
@@ -109,7 +107,7 @@ def _partial(reply: Reply) -> bool:
     "RUN-003",
     "Tokens move while requests run",
     stage="running",
-    source="MiaAI-Lab/DeepSeek-v4-Flash-DSpark#10, vllm-project/vllm#48720",
+    source="MiaAI-Lab/DeepSeek-v4-Flash-DSpark#10",
     remedy="`sparkcluster preflight --deep` for the rails, then `sparkcluster down` and `up`",
 )
 def hung(context: Context) -> Iterator[Seen]:
@@ -155,7 +153,6 @@ def _drawn(context: Context, node: str) -> str:
     "RUN-004",
     "The answer is language",
     stage="running",
-    source="vllm-project/vllm#54150, vllm-project/vllm#54189, and the DGX Spark page of the vLLM blog",
     remedy="`moe-backend: marlin` in the playbook; where it is that already, verify the weights and clear the caches",
 )
 def language(context: Context) -> Iterator[Seen]:
@@ -181,7 +178,6 @@ def language(context: Context) -> Iterator[Seen]:
     "RUN-016",
     "The engine behind the API lives",
     stage="running",
-    source="vllm-project/vllm#53157",
     remedy="`sparkcluster down` and `up`; the reason stands further up in the log",
 )
 def engine(context: Context) -> Iterator[Seen]:
@@ -205,7 +201,6 @@ def engine(context: Context) -> Iterator[Seen]:
     "RUN-017",
     "No rank waits for another in compilation",
     stage="running",
-    source="eugr/spark-vllm-docker#367",
     remedy="`sparkcluster up --clear-caches`",
 )
 def stalled(context: Context) -> Iterator[Seen]:
@@ -270,7 +265,6 @@ def looked(context: Context) -> Iterator[Seen]:
     "The engine is not overloaded",
     stage="running",
     severity="warning",
-    source="docs.vllm.ai/en/latest/usage/metrics.html",
     remedy="raise max-num-seqs, or send less at once",
 )
 def busy(context: Context) -> Iterator[Seen]:

@@ -166,13 +166,13 @@ def _kernel(context: Context, node: str) -> tuple[str, ...]:
     "RUN-014",
     "There is memory left",
     stage="running",
-    source="NVIDIA/dgx-spark-playbooks#97, vllm-project/vllm#56824",
+    source="NVIDIA/dgx-spark-playbooks#97",
     remedy="a lower gpu-memory-utilization or max-model-len, and the page cache freed",
 )
 def memory(context: Context) -> Iterator[Seen]:
     """GPU and CPU share one memory; where it ends the node freezes, and only ICMP still answers.
 
-    NVRM's `NV_ERR_NO_MEMORY` alone says little: nodes that serve well have logged it by the dozen (vllm#56824). It is a
+    NVRM's `NV_ERR_NO_MEMORY` alone says little: nodes that serve well have logged it by the dozen. It is a
     finding of weight where memory is short or the model does not answer.
     """
     ailing = cluster_sick(context)

@@ -13,7 +13,9 @@ from sparkcluster.cli.output import emit_json, note
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``import``."""
     parser.add_argument(
-        "file", metavar="FILE", help="a recipe in YAML, or a text with docker run or vllm serve in it; - is stdin"
+        "file",
+        metavar="FILE",
+        help="a recipe in YAML, or a script with the engine's command; - is stdin",
     )
     parser.add_argument("--name", metavar="N", help="name of the playbook; default: the container's or the model's")
     parser.add_argument("-o", "--output", metavar="OUT", type=Path, help="write the playbook there, not to stdout")

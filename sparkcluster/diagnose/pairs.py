@@ -79,7 +79,7 @@ def fixed_ports(spec: Spec, facts: Mapping[str, Facts], group: Group) -> tuple[t
 
     Both are named where it is still open by what the ranks will be joined: a Ray may be brought along.
     """
-    ray, master = (group.ray_port, "Ray"), (group.master_port, "vLLM's own rendezvous")
+    ray, master = (group.ray_port, "Ray"), (group.master_port, "the engine's rendezvous")
     if spec.playbook.executor == "native":
         return (master,)
     if spec.playbook.executor == "ray" or has_ray(engine_of(facts[group.head.name])):

@@ -18,7 +18,7 @@ def garbage(text: str) -> str | None:
     """Why ``text`` is garbage, in a few words, or None.
 
     Broken FP4 kernels of sm_121 answer ``!!!!!``: fluent HTTP, no language. A checkpoint that was scaled wrongly
-    repeats one token (vllm-project/vllm#54189) or emits bytes that are no text (vllm-project/vllm#54150).
+    repeats one token or emits bytes that are no text.
     """
     said = text.strip()
     if len(said) < SHORT:

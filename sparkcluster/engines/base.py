@@ -189,6 +189,11 @@ class Engine(abc.ABC):
         return None
 
     @property
+    def reports(self) -> Mapping[str, str]:
+        """Who among its users and makers reported what a check of every engine finds, by the code of the check."""
+        return {}
+
+    @property
     def phases(self) -> Sequence[Pattern]:
         """Log lines that tell how far a launch is."""
         return ()

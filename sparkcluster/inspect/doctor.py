@@ -33,7 +33,7 @@ TIMEOUT_S = 30.0
 INTERVAL_S = 3.0
 # Enough to show language; a longer answer would only make whoever asks wait.
 TOKENS = 48
-# An engine tells what it runs on within its first thousand lines (vLLM 0.32, tensor parallel 2 over Ray: 130).
+# An engine tells what it runs on within its first thousand lines (130 with tensor parallel 2 over Ray).
 HEAD_LINES, TAIL_LINES = 1500, 600
 # The way there and back, Python's start on the node included.
 ROUND_TRIP_S = 1.5

@@ -11,8 +11,8 @@ from sparkcluster.facts.model import EngineFacts, Facts, Image, read
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Topology
 
-# The first that was tried with vLLM's two-node executor, token and all. Tokens need 2.52 (docs.ray.io, "Ray
-# token authentication"); vLLM asks for no upper bound (its requirements/cuda.txt).
+# The first that was tried on two nodes with a token. Tokens need 2.52 (docs.ray.io, "Ray
+# token authentication").
 BROUGHT_RAY = "2.60.0"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparkcluster.topology.model import Group, Member
 
-# vLLM moves tensors by NCCL and keeps next to nothing in Ray's object store; left alone Ray would claim 30 %
+# Engines move tensors by NCCL and keep next to nothing in Ray's object store; left alone Ray would claim 30 %
 # of the memory that a Spark's GPU shares.
 OBJECT_STORE_BYTES = 2**30
 
@@ -13,7 +13,7 @@ def start(group: Group, member: Member) -> list[str]:
     """Command that starts Ray on ``member``.
 
     Ray is bound to the address where the ranks meet; its dashboard stays off, since its job API runs whatever
-    it is sent. One CPU each, since vLLM's workers ask for none and Ray would otherwise keep one idle Python
+    it is sent. One CPU each, since an engine's workers request none and Ray would otherwise keep one idle Python
     process per core. A worker stays in the foreground, so that its end is the container's end; on the head
     the engine takes that place.
     """

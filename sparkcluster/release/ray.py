@@ -28,7 +28,7 @@ def bring(changer: Changer, spec: Spec, facts: Mapping[str, Facts], topology: To
 
 
 def can_do_without(spec: Spec, error: StageError) -> bool:
-    """Whether vLLM's own multi-node backend may take Ray's place, where Ray could not be fetched.
+    """Whether executor native may take Ray's place, where Ray could not be fetched.
 
     Not where it could not be brought from here to a node: that is to be mended, not avoided.
     """

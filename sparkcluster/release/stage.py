@@ -95,6 +95,6 @@ def _stage(fleet: Fleet, view: View, options: Options, report: Report, *, epoch:
     except StageError as error:
         if not ray.can_do_without(view.spec, error):
             raise
-        report.note(f"warning: {error.message}; up will use vLLM's own multi-node backend")
+        report.note(f"warning: {error.message}; up will use executor native")
         return done
     return dataclasses.replace(done, copied=(*done.copied, *copied))

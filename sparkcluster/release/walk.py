@@ -236,7 +236,7 @@ class Walk:
         except StageError as error:
             if not ray.can_do_without(self.spec, error):
                 raise
-            self.report.note(f"{error.message}: the ranks meet by vLLM's own multi-node backend")
+            self.report.note(f"{error.message}: the ranks use executor native")
             self.view = look(self.fleet, self.spec, bring_ray=False)
 
     def cache_steps(self, name: str) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from sparkcluster.node.shared import ENTRY_FILE, LABEL_PLAN, LABEL_RANK_DIR, LAB
 from sparkcluster.plan.model import NodePlan
 from sparkcluster.runtime.change import Step
 
-# vLLM drains for some seconds on SIGTERM; a container that is killed in the middle of it leaves
+# The engine drains for some seconds on SIGTERM; a container that is killed in the middle of it leaves
 # shared memory behind, so the grace is generous. A launch that failed is not worth waiting for.
 STOP_GRACE_S = 30
 KILL_GRACE_S = 3

@@ -99,7 +99,7 @@ class Runtime(Section):
     """What holds a rank: a container, or for machines without Docker a plain process."""
 
     kind: Literal["docker", "process"] = Field("docker", description="docker, or process: no container at all")
-    python: NodePath | None = Field(None, description="process only: the Python that has vLLM; default: the node's")
+    python: NodePath | None = Field(None, description="process only: the engine's Python; default: the node's")
 
 
 class Inventory(Section):

@@ -31,7 +31,7 @@ PATTERNS = {
     r"^(management|interconnect|[0-9A-Fa-f.:]+)$": "an address, or management, or interconnect",
     r"^[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*$": "a Hugging Face repository, as owner/name",
     r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$": "a branch, tag or commit",
-    r"^[A-Za-z0-9_][A-Za-z0-9_./:@-]*$": "an image reference, as vllm/vllm-openai:v0.20.0",
+    r"^[A-Za-z0-9_][A-Za-z0-9_./:@-]*$": "an image reference, as registry.example/engine:v1.0",
     r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$": "letters, digits and . _ : / ~ - only",
     r"^[A-Z][A-Z_]{2,31}$": "a Linux capability, as SYS_NICE",
     r"^[A-Za-z][A-Za-z0-9_]*$": "the name of a class, as Qwen3MoeForCausalLM",

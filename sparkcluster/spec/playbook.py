@@ -66,7 +66,7 @@ class Cache(Section):
     """A directory that outlives the container; kept apart per image, since a stale one deadlocks TP."""
 
     name: Name = Field(description="name of its directory below state_dir")
-    target: ContainerPath = Field(description="path in the container, as /root/.cache/vllm")
+    target: ContainerPath = Field(description="path in the container, as /root/.cache/engine")
 
 
 class Verify(Section):
@@ -169,12 +169,12 @@ class Playbook(Section):
     pipeline_parallel: int = Field(1, ge=1, description="stages the layers are divided into")
     executor: Executor = Field(
         "auto",
-        description="how the ranks meet: ray, which is brought to an image without it, vLLM's own native, or auto: "
+        description="how the ranks meet: ray, which is brought to an image without it, native, or auto: "
         "ray where it can be had",
     )
     args: dict[str, ArgumentValue] = Field(
         default_factory=dict,
-        description="engine arguments under vLLM's own flag names, without dashes in front",
+        description="engine arguments under the engine's own flag names, without dashes in front",
     )
     env: dict[EnvName, str] = Field(
         default_factory=dict, description="environment of every rank, beside what the plan sets"

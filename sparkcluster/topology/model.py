@@ -47,7 +47,7 @@ class Member:
 
     Attributes:
         rank: place in the group; 0 is the head.
-        address: where Ray, Gloo and vLLM of this node meet the others: on the first rail common to the
+        address: where Ray, Gloo and the engine of this node meet the others: on the first rail common to the
             group, on the management network in a ring, 127.0.0.1 where the node is alone.
         interface: the interface that carries ``address``.
         links: its twins in use, in the order of the rails.

@@ -57,6 +57,6 @@ def executor(playbook: Playbook, engine: EngineFacts | None, *, nodes: int, brin
         raise PlanError(
             f"playbook {playbook.name} wants executor ray, but there is no Ray beside its engine",
             step="plan",
-            hint="set executor: auto in the playbook, which takes vLLM's own multi-node backend instead",
+            hint="set executor: auto in the playbook, which takes the engine's own multi-node backend instead",
         )
     return "native"

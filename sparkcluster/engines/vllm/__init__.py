@@ -132,6 +132,13 @@ class Vllm(Engine):
         return VllmImporter()
 
     @property
+    def reports(self) -> Mapping[str, str]:
+        """Threads of vLLM and of its images for the Spark."""
+        from sparkcluster.engines.vllm import reports
+
+        return reports.REPORTS
+
+    @property
     def phases(self) -> Sequence[Pattern]:
         """Its message templates."""
         from sparkcluster.engines.vllm import phases

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster import topology
+from sparkcluster.checks.pages import pages
 from sparkcluster.checks.registry import CATALOGUE, Check, Context, Seen, run
 from sparkcluster.facts import Facts, Unread
 
@@ -21,7 +22,7 @@ def test_every_check_says_why_what_mends_it_and_who_says_so(one):
     assert 30 < len(one.why) < 200
     assert not one.why.endswith(".")
     assert one.remedy
-    assert one.source
+    assert pages()[one.code].source
     assert set(one.needs) <= set(Facts.model_fields)
 
 

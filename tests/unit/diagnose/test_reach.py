@@ -55,7 +55,7 @@ def test_every_ordered_pair_tries_every_rail_and_the_ports_of_the_head(loopback)
 def test_native_ranks_meet_on_the_master_port(loopback):
     lab = loopback("alpha", "beta", playbook={"executor": "native"})
     ports = {one.ports for one in pairs(lab.spec, lab.facts, lab.topology) if one.ports}
-    assert ports == {((29501, "vLLM's own rendezvous"),)}
+    assert ports == {((29501, "the engine's rendezvous"),)}
 
 
 def test_what_another_check_condemns_is_not_tried(two):

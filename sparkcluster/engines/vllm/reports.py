@@ -1,0 +1,26 @@
+"""Reports of vLLM's users and makers on which checks of every engine rest, by code."""
+
+REPORTS = {
+    "HOST-010": "practitioner's guide to vLLM on DGX Spark: 590.x deadlocks CUDA graphs on GB10",
+    "IMG-006": "vLLM 0.19 and NGC 26.04 come without Ray: `ray: command not found`",
+    "IMG-007": "vLLM: `unrecognized arguments`",
+    "IMG-008": "vLLM: `invalid tool call parser`",
+    "HOST-005": "eugr/spark-vllm-docker#339",
+    "HOST-022": "vllm-project/vllm#48140: CUDA on unified memory sees MemFree, not MemAvailable",
+    "HOST-028": "eugr/spark-vllm-docker#339",
+    "IMG-001": "eugr/spark-vllm-docker#16",
+    "NET-020": "docs.vllm.ai, Security",
+    "NET-022": "vllm-project/vllm#40991: interfaces have to be chosen per node",
+    "NET-043": "vllm-project/vllm#40991",
+    "RUN-001": "eugr/spark-vllm-docker#173: gone after a reboot",
+    "RUN-002": "vllm-project/vllm#53157: /health and /v1/models succeed while generation is dead",
+    "RUN-003": "vllm-project/vllm#48720",
+    "RUN-004": "vllm-project/vllm#54150, vllm-project/vllm#54189, and the DGX Spark page of the vLLM blog",
+    "RUN-005": "eugr/spark-vllm-docker#257",
+    "RUN-006": "eugr/spark-vllm-docker#257",
+    "RUN-007": "eugr/spark-vllm-docker#227",
+    "RUN-014": "vllm-project/vllm#56824",
+    "RUN-016": "vllm-project/vllm#53157",
+    "RUN-017": "eugr/spark-vllm-docker#367",
+    "RUN-023": "docs.vllm.ai/en/latest/usage/metrics.html",
+}
