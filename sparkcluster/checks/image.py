@@ -92,7 +92,7 @@ def engine(context: Context) -> Iterator[Seen]:
     title = context.engine.title
     if not context.docker:
         for name, facts in context.facts.items():
-            if facts.engine is None or isinstance(facts.engine, Unread) or not facts.engine.vllm_version:
+            if facts.engine is None or isinstance(facts.engine, Unread) or not facts.engine.version:
                 seen = facts.engine.unread if isinstance(facts.engine, Unread) else f"no {title} beside it"
                 yield Seen(
                     name,
@@ -108,7 +108,7 @@ def engine(context: Context) -> Iterator[Seen]:
             if not answered(image.inside):
                 continue
             summary, seen = f"the image {image.reference} on {name} runs no Python", image.inside.unread
-        elif image.inside is not None and not image.inside.vllm_version:
+        elif image.inside is not None and not image.inside.version:
             summary, seen = f"the image {image.reference} on {name} has no {title}", image.inside.python
         else:
             continue
@@ -194,7 +194,7 @@ def ray(context: Context) -> Iterator[Seen]:
     for group in context.topology.groups:
         for name in group.names if group.size > 1 else ():
             found = engine_of(context.facts[name])
-            if found is None or not found.vllm_version or found.ray_version is not None:
+            if found is None or not found.version or found.ray_version is not None:
                 continue
             insists = context.spec.playbook.executor == "ray"
             if not context.docker and insists:
@@ -333,7 +333,7 @@ def _images(context: Context) -> Iterator[tuple[str, Image]]:
 def _packages(engines: Mapping[str, EngineFacts], title: str) -> dict[str, dict[str, str | None]]:
     """Versions by package and node; of Python what its packages are built for."""
     return {
-        title: {name: one.vllm_version for name, one in engines.items()},
+        title: {name: one.version for name, one in engines.items()},
         "Ray": {name: one.ray_version for name, one in engines.items()},
         "Python": {name: ".".join(re.findall(r"\d+", one.python_version)[:2]) for name, one in engines.items()},
         "torch": {name: one.torch_version for name, one in engines.items()},

@@ -214,7 +214,7 @@ class EngineFacts(Fact):
     python: str
     python_version: str
     platform: str
-    vllm_version: str | None = None
+    version: str | None = None
     ray_version: str | None = None
     triton_version: str | None = None
     torch_version: str | None = None

@@ -48,49 +48,56 @@ _IMPORT = re.compile(r"^ *from sparkcluster\.node(?:\.(\w+) import| import (.+))
 
 
 @functools.cache
-def source(module: str) -> str:
-    """Source text of ``sparkcluster.node.<module>``."""
+def source(module: str, engine: str = "") -> str:
+    """Source of ``sparkcluster.node.<module>``; of its ``engine``, that in the engine's directory, if there is one."""
+    if module == "engine" and engine:
+        own = importlib.resources.files(f"sparkcluster.engines.{engine}") / "node.py"
+        if own.is_file():
+            return own.read_text()
     return (importlib.resources.files("sparkcluster.node") / f"{module}.py").read_text()
 
 
-def _modules(module: str) -> dict[str, str]:
+def _modules(module: str, engine: str) -> dict[str, str]:
     """Sources of ``sparkcluster.node.<module>`` and of what it imports by name, imported ones first."""
     found: dict[str, str] = {}
-    for single, several in _IMPORT.findall(source(module)):
+    for single, several in _IMPORT.findall(source(module, engine)):
         for name in [single] if single else several.split(", "):
-            found |= _modules(name)
-    return {**found, module: source(module)}
+            found |= _modules(name, engine)
+    return {**found, module: source(module, engine)}
 
 
 @functools.cache
-def _packed(module: str) -> str:
+def _packed(module: str, engine: str) -> str:
     """``_modules`` as one printable word."""
-    modules = list(_modules(module).items())
+    modules = list(_modules(module, engine).items())
     return base64.b64encode(zlib.compress(json.dumps(modules).encode())).decode()
 
 
-def standalone(module: str) -> str:
+def standalone(module: str, engine: str = "") -> str:
     """``sparkcluster.node.<module>`` and what it imports as one program in a file of its own.
 
     It calls ``main`` with its command line and exits with what that returns.
     """
-    modules = list(_modules(module).items())
+    modules = list(_modules(module, engine).items())
     start = _LOADER.rsplit("answer = ", 1)[0]
     return f"import sys\nboot = {{'modules': {modules!r}}}\n{start}sys.exit(module.main(sys.argv))\n"
 
 
 def command(
-    module: str, request: dict[str, Any], *, python: str = "python3", task: str = ""
+    module: str, request: dict[str, Any], *, python: str = "python3", task: str = "", engine: str = ""
 ) -> tuple[list[str], bytes]:
     """Command line and input that run a program of ``sparkcluster.node`` with ``request``.
 
     The last word of the command line is its ``task``, for ``ps`` on the node and for messages; default: ``module``.
+    ``engine`` is the inference engine whose ``node.py`` is sent along.
     """
-    boot = {"start": _UNPACK + _LOADER, "program": module, "packed": _packed(module), "request": request}
+    boot = {"start": _UNPACK + _LOADER, "program": module, "packed": _packed(module, engine), "request": request}
     return [python, *PYTHON_OPTIONS, _START, task or module], json.dumps(boot).encode() + b"\n"
 
 
-def call(host: Host, module: str, request: dict[str, Any], *, timeout_s: float = 30, task: str = "") -> dict[str, Any]:
+def call(
+    host: Host, module: str, request: dict[str, Any], *, timeout_s: float = 30, task: str = "", engine: str = ""
+) -> dict[str, Any]:
     """Run a program to its end and return the document it answers.
 
     Raises:
@@ -98,7 +105,7 @@ def call(host: Host, module: str, request: dict[str, Any], *, timeout_s: float =
         HostError: the node could not be reached, or did not answer within ``timeout_s``.
     """
     task = task or module
-    argv, stdin = command(module, request, task=task)
+    argv, stdin = command(module, request, task=task, engine=engine)
     result = host.run(argv, stdin=stdin, timeout_s=timeout_s)
     try:
         lines = result.stdout.strip().splitlines()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sparkcluster import engines
 from sparkcluster.checks import CATALOGUE, Context, run_stage
 from sparkcluster.checks.registry import UNPLANNED, Stage
 from sparkcluster.endpoint.ask import ask
@@ -167,6 +168,7 @@ def of_what_runs(findings: list[Finding], held: Holding) -> list[Finding]:
 def look(fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float) -> dict[str, Look | Unread]:
     """What runs on every node that answered the probe, and why not where that cannot be said."""
     interval_s = min(INTERVAL_S, limit_s / 4)
+    serving = engines.engine(spec.playbook.engine)
 
     def one(host: Host) -> Look:
         request = {
@@ -178,6 +180,8 @@ def look(fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float) -
             "head_lines": HEAD_LINES,
             "tail_lines": TAIL_LINES,
             "secrets_file": SECRETS_FILE,
+            "api_flags": dict(serving.api_flags),
+            "counters": dict(serving.counters),
         }
         document = call(host, "look", request, timeout_s=limit_s + ROUND_TRIP_S)
         try:

@@ -8,6 +8,7 @@ import re
 import zlib
 from typing import Any, Dict, List, Optional, Set, Tuple
 
+from sparkcluster.node import engine
 from sparkcluster.node.common import staged_as
 from sparkcluster.node.machine import Machine, Unreadable, quoted
 from sparkcluster.node.shared import LABEL_CLUSTER, RANK_FILE
@@ -15,7 +16,7 @@ from sparkcluster.node.shared import LABEL_CLUSTER, RANK_FILE
 # Where the CDI specification puts its files (cncf-tags/container-device-interface, SPEC.md).
 _CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 _CONTAINERD_ROOT = "/var/lib/containerd"  # containerd's own default
-ASKED = 2  # of an image: 1 without flags and parsers; an answer to older questions is asked for anew
+ASKED = 3  # of an image; what was read by an older version is read again
 _STARTS_WITH = ("Entrypoint", "Cmd", "WorkingDir", "User")
 _STATES = {"created": "created", "running": "running", "exited": "exited", "dead": "dead"}
 
@@ -156,7 +157,8 @@ def inside(machine: Machine, state_dir: str, image_id: str) -> Optional[Dict[str
         return None
     # one that another version wrote, or somebody's editor, is asked for anew
     whole = all(isinstance(kept.get(key), str) for key in ("python", "python_version", "platform", "family"))
-    return kept if whole and kept.get("asked") == ASKED else None
+    same = kept.get("asked") == ASKED and kept.get("engine", "") == engine.NAME
+    return kept if whole and same else None
 
 
 def containers(machine: Machine) -> List[Dict[str, Any]]:

@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any, Dict, List
 
-from sparkcluster.node import common, containers, engine
+from sparkcluster.node import common, containers, engine, interpreter
 from sparkcluster.node.machine import Machine, Unreadable, because, quoted
 
 LIMIT_S = 60.0  # of one container; the first start of a big image reads it from a cold disk
@@ -34,7 +34,7 @@ def ask(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
         return kept
     try:
         found = run(machine, image_id)
-        found["reference"], found["asked"] = request.get("reference"), containers.ASKED
+        found["reference"], found["asked"], found["engine"] = request.get("reference"), containers.ASKED, engine.NAME
         found["family"] = family(_config(machine, image_id), ngc=bool(found.pop("ngc", False)))
     except Exception as error:
         return {"unread": because(error)}
@@ -59,7 +59,7 @@ def run(machine: Machine, image_id: str) -> Dict[str, Any]:
     for python in ("python3", "python"):
         exit_code, output = _docker_run(machine, image_id, python)
         if exit_code == 0:
-            return engine.parse(output)
+            return interpreter.parse(output)
         # how docker run tells that the program is not there (126 and 127, as a shell does)
         if exit_code not in (126, 127):
             break
@@ -69,7 +69,7 @@ def run(machine: Machine, image_id: str) -> Dict[str, Any]:
 
 
 def family(config: Dict[str, Any], *, ngc: bool) -> str:
-    """Who built the image: ``ngc`` by NVIDIA's entrypoint, ``upstream`` by vLLM's, else ``other``.
+    """Who built the image: ``ngc`` by NVIDIA's entrypoint, ``upstream`` by the engine's, else ``other``.
 
     Args:
         config: the image's configuration as the Docker engine tells it.
@@ -80,17 +80,14 @@ def family(config: Dict[str, Any], *, ngc: bool) -> str:
     names = {str(each).partition("=")[0] for each in config.get("Env") or []}
     if ngc or "NVIDIA_PRODUCT_NAME" in names or any("nvidia_entrypoint" in word for word in words):
         return "ngc"
-    # vLLM's Dockerfile named the API server's module before it named "vllm serve"
-    if words[:2] == ["vllm", "serve"] or any(word.startswith("vllm.entrypoints") for word in words):
-        return "upstream"
-    return "other"
+    return "upstream" if engine.built(words) else "other"
 
 
 def _docker_run(machine: Machine, image_id: str, python: str) -> List[Any]:
     name = "sparkcluster-ask-%d-%s" % (os.getpid(), image_id.rpartition(":")[2][:12])
     argv = ["docker", "run", "--rm", "--name", name, "--network", "none", "--pull=never"]
     try:
-        return list(machine.run([*argv, "--entrypoint", python, image_id, "-c", engine.SNIPPET], LIMIT_S))
+        return list(machine.run([*argv, "--entrypoint", python, image_id, "-c", interpreter.SNIPPET], LIMIT_S))
     except Unreadable:
         try:
             machine.run(["docker", "rm", "--force", name])  # ending the client leaves its container

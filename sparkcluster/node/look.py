@@ -62,8 +62,9 @@ def look(request: dict[str, Any], machine: Machine, sleep: Callable[[float], Non
 
     Args:
         request: cluster, state_dir (absolute: whose ranks), runtime, interval_s between the two readings, limit_s for
-            everything, how many log lines from the start (head_lines) and the end (tail_lines) of each rank, and
-            secrets_file, the name of the file with a rank's secrets, whose values no log carries away.
+            everything, how many log lines from the start (head_lines) and the end (tail_lines) of each rank,
+            secrets_file, the name of the file with a rank's secrets, whose values no log carries away, and api_flags
+            and counters of the engine.
         machine: the node.
         sleep: what waits between the readings.
     """
@@ -91,8 +92,8 @@ def look(request: dict[str, Any], machine: Machine, sleep: Callable[[float], Non
         if rank["state"] == "running" and rank["runtime"] == "docker":
             jobs.start("gpu %d" % number, lambda rank=rank: vitals.gpu_inside(rank["name"]))  # type: ignore[misc]
     if head is not None:
-        where = vitals.api(head["launcher"].get("engine") or [])
-        jobs.start("counters", lambda: twice(lambda: vitals.counters(where)))
+        where = vitals.api(head["launcher"].get("engine") or [], request["api_flags"])
+        jobs.start("counters", lambda: twice(lambda: vitals.counters(where, request["counters"])))
         jobs.start("health", lambda: vitals.get(where, "/health")[0])
         if head["launcher"].get("executor") == "ray":
             jobs.start("ray", lambda: vitals.ray_nodes(head, limit_s))

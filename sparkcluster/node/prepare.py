@@ -14,14 +14,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from typing import Any, Iterable
+from typing import Any
 
+from sparkcluster.node import engine
 from sparkcluster.node.bind import ADDRESS, OPEN_PORTS, confine
 from sparkcluster.node.shared import hub_folder
 
 PREFIX = "[sparkcluster] "
 MARK = "SPARKCLUSTER_RANK"
-CARRY_OVER_FILE = "ray_non_carry_over_env_vars.json"
 MODEL_LINK = "/sparkcluster/model"  # in the container: playbooks name files of the model by it
 
 BAD_DOCUMENT, SETUP_FAILED, RANK_MISSING, RAY_FAILED, NO_ENGINE, TERMINATED = 2, 3, 4, 5, 127, 143
@@ -207,7 +207,7 @@ def show_needs(ray_path: str, lacking: dict[str, list[str]], private: str) -> st
 
 def private_directory(beside: str) -> str:
     """A folder that only we may read: beside the launcher where that can be written, else a temporary one."""
-    path = os.path.join(beside, "vllm-config")
+    path = os.path.join(beside, "private")
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
         if os.access(path, os.W_OK):
@@ -215,43 +215,6 @@ def private_directory(beside: str) -> str:
     except OSError:
         pass
     return tempfile.mkdtemp(prefix="sparkcluster-")
-
-
-def known_names(root: str) -> set[str]:
-    """Names in the list that a configuration folder already has."""
-    try:
-        with open(os.path.join(root, CARRY_OVER_FILE)) as file:
-            names = json.load(file)
-    except (OSError, ValueError):
-        return set()
-    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
-
-
-def write_carry_over(env: dict[str, str], names: Iterable[str], private: str) -> str:
-    """Tell vLLM which variables Ray must not carry from the head to this node's worker.
-
-    The list goes into ``VLLM_CONFIG_ROOT`` (vllm/ray/ray_env.py reads it at import). A list that the user
-    already has is kept. Returns the file's path.
-    """
-    wanted = set(names) | {"VLLM_CONFIG_ROOT", MARK}
-    theirs = env.get("VLLM_CONFIG_ROOT") or os.path.join(env.get("HOME", "/root"), ".config", "vllm")
-    wanted |= known_names(os.path.expanduser(theirs))
-    roots = [os.path.expanduser(env["VLLM_CONFIG_ROOT"])] if env.get("VLLM_CONFIG_ROOT") else []
-    for known in [*roots, private, None]:
-        # A temporary folder outlives a rank that is a plain process, so none is made before it is needed.
-        root = tempfile.mkdtemp(prefix="sparkcluster-") if known is None else known
-        path = os.path.join(root, CARRY_OVER_FILE)
-        fresh = "%s.%d" % (path, os.getpid())
-        try:
-            os.makedirs(root, mode=0o700, exist_ok=True)
-            with open(fresh, "w") as file:
-                json.dump(sorted(wanted), file)
-            os.replace(fresh, path)
-        except OSError:
-            continue
-        env["VLLM_CONFIG_ROOT"] = root
-        return path
-    raise Stop(RAY_FAILED, "no folder can be written for %s" % CARRY_OVER_FILE)
 
 
 def link_model(model: dict[str, str], env: dict[str, str], link: str = MODEL_LINK) -> str:
@@ -322,5 +285,8 @@ def prepare(document: dict[str, Any], folder: str, env: dict[str, str]) -> str:
     added = {name for name in env if name.startswith("TRITON_") and name not in before}
     names = set(document.get("carry_over") or []) | added | {"LD_PRELOAD", ADDRESS, OPEN_PORTS}
     if document.get("executor") == "ray":
-        say("phase=carry-over %s" % write_carry_over(env, names, private))
+        kept = engine.keep_variables(env, names | {MARK}, private)
+        if kept is None:
+            raise Stop(RAY_FAILED, "no folder can be written for the list of variables that Ray must not carry over")
+        say("phase=carry-over %s" % kept)
     return private

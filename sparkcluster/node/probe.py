@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, Optional
 
-from sparkcluster.node import containers, engine, gpu, network, storage, system
+from sparkcluster.node import containers, gpu, interpreter, network, storage, system
 from sparkcluster.node.machine import LIMIT_S, Machine, Unreadable, because
 
 _GRACE_S = 0.3  # so that a program's own limit is told rather than ours
@@ -147,11 +147,11 @@ def absolute(path: str, home: str) -> str:
 
 def _engine(machine: Machine, python: Optional[str]) -> Dict[str, Any]:
     """What the engine's own Python holds."""
-    exit_code, output = machine.run([python or "python3", "-I", "-c", engine.SNIPPET], _ENGINE_S)
+    exit_code, output = machine.run([python or "python3", "-I", "-c", interpreter.SNIPPET], _ENGINE_S)
     if exit_code:
         last = (output.strip().splitlines() or ["no output"])[-1]
         raise Unreadable("%s exit %d: %s" % (python or "python3", exit_code, last))
-    found = engine.parse(output)
+    found = interpreter.parse(output)
     found["family"] = "other"
     return found
 

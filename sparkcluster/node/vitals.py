@@ -16,14 +16,6 @@ from sparkcluster.node.machine import Machine, Unreadable
 
 HTTP_S = 3.0
 _SMI = "utilization.gpu,power.draw,clocks.sm,temperature.gpu"
-_COUNTERS = {
-    "generated": ("vllm:generation_tokens_total",),
-    "prompted": ("vllm:prompt_tokens_total",),
-    "running": ("vllm:num_requests_running",),
-    "waiting": ("vllm:num_requests_waiting",),
-    # called gpu_cache_usage_perc before vLLM 0.11
-    "kv_cache": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
-}
 
 # Runs inside the head's container, as a process of its own that its alarm ends: takes over the environment of the
 # rank (token, path of a Ray that was brought along), then asks Ray in the engine's own Python, whatever lies in the
@@ -138,14 +130,19 @@ def ray_nodes(head: dict[str, Any], limit_s: float) -> dict[str, bool]:
     raise Unreadable("Ray cannot be asked (exit %d): %s" % (code, last[:300]))
 
 
-def api(engine: list[str]) -> tuple[str, int]:
-    """Address and port at which the engine with this command is reached from its own node."""
-    found = {"--host": "127.0.0.1", "--port": "8000"}
+def api(engine: list[str], flags: dict[str, str]) -> tuple[str, int]:
+    """Address and port at which the engine with this command is reached from its own node.
+
+    Args:
+        engine: the command.
+        flags: its flags for ``host`` and ``port``.
+    """
+    found = {flags["host"]: "127.0.0.1", flags["port"]: "8000"}
     for at, word in enumerate(engine):
         name, equals, value = word.partition("=")
         if name in found:
             found[name] = value if equals else engine[at + 1] if at + 1 < len(engine) else found[name]
-    return watch.connectable(found["--host"]), int(found["--port"])
+    return watch.connectable(found[flags["host"]]), int(found[flags["port"]])
 
 
 def get(where: tuple[str, int], path: str) -> tuple[int, str]:
@@ -159,8 +156,12 @@ def get(where: tuple[str, int], path: str) -> tuple[int, str]:
         connection.close()
 
 
-def counters(where: tuple[str, int]) -> dict[str, float | None]:
+def counters(where: tuple[str, int], names: dict[str, list[str]]) -> dict[str, float | None]:
     """Token counters and queues, each the sum over all engines behind this API.
+
+    Args:
+        where: address and port of the API.
+        names: the engine's metrics by what they count; the first that it has is taken.
 
     Raises:
         Unreadable: the endpoint has none.
@@ -168,10 +169,10 @@ def counters(where: tuple[str, int]) -> dict[str, float | None]:
     status, text = get(where, "/metrics")
     if status != 200:
         raise Unreadable("/metrics answers %d" % status)
-    return metrics(text)
+    return metrics(text, names)
 
 
-def metrics(text: str) -> dict[str, float | None]:
+def metrics(text: str, names: dict[str, list[str]]) -> dict[str, float | None]:
     """The same from Prometheus' text form."""
     found: dict[str, float] = {}
     for line in text.splitlines():
@@ -181,7 +182,7 @@ def metrics(text: str) -> dict[str, float | None]:
                 found[match.group(1)] = found.get(match.group(1), 0.0) + float(match.group(2))
             except ValueError:
                 continue
-    return {name: next((found[one] for one in names if one in found), None) for name, names in _COUNTERS.items()}
+    return {what: next((found[name] for name in known if name in found), None) for what, known in names.items()}
 
 
 def traffic(machine: Machine) -> dict[str, Any]:

@@ -146,16 +146,18 @@ def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: P
     if not asking:
         return facts
 
+    engine = spec.playbook.engine
+
     def ask(host: Host) -> Image:
         image = facts[host.name].image
         if not isinstance(image, Image):  # pragma: no cover - asking holds only nodes with an image
             raise HostError(f"no image on {host.name}", node=host.name, step="image")
-        file = kept and kept / _name(image)
+        file = kept and kept / _name(image, engine)
         known = _kept(file)
         if known is not None:
             return image.model_copy(update={"inside": known})
         asked = {"state_dir": spec.inventory.state_dir, "image_id": image.id, "reference": image.reference}
-        document = call(host, "image", asked | {"keep": kept is None}, timeout_s=IMAGE_S)
+        document = call(host, "image", asked | {"keep": kept is None}, timeout_s=IMAGE_S, engine=engine)
         inside = parse_engine(document)
         if file and isinstance(inside, EngineFacts):
             _keep(file, document)
@@ -173,9 +175,10 @@ def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: P
     return known
 
 
-def _name(image: Image) -> str:
+def _name(image: Image, engine: str) -> str:
     """Name of the file for what ``image`` holds, another one when the question changes."""
-    question = hashlib.sha256((source("engine") + source("image")).encode()).hexdigest()[:12]
+    sources = "".join(source(name, engine) for name in ("engine", "interpreter", "image"))
+    question = hashlib.sha256(sources.encode()).hexdigest()[:12]
     return f"{image.id.replace(':', '-').replace('/', '-')}-{question}.json"
 
 

@@ -52,7 +52,7 @@ def begin(fleet: Fleet, spec: Spec, names: Iterable[str] | None = None, *, kerne
         if own["runtime"] == "process" and own["python"] is None:
             own["python"] = getattr(host, "python", None)
         sent_s = time.time()
-        document = call(host, "probe", own, timeout_s=PROBE_S)
+        document = call(host, "probe", own, timeout_s=PROBE_S, engine=spec.playbook.engine)
         return Answer(document, sent_s, time.time())
 
     return fleet.start(probe, names)

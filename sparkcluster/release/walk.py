@@ -185,7 +185,7 @@ class Walk:
                 self.report.note(f"warning: {finding.code} {finding.node or ''}: {finding.summary}")
         values = secrets.values(self.spec, plan)
         self.number = int(next(iter(plan.nodes.values())).containers[0].labels[LABEL_RELEASE])
-        entry = standalone("entry")
+        entry = standalone("entry", self.spec.playbook.engine)
         steps = {
             name: [
                 *self.cache_steps(name),

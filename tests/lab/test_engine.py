@@ -40,7 +40,7 @@ SECRETS = {"HF_TOKEN": "hf-5e2c1d90b7a64f38", "LAB_API_KEY": "key-91f0c47ad2b35e
 DUMPS = "/root/dumps"
 
 # Goes on behind the setup step: the launcher writes the file after it, and starts Ray before the engine.
-CARRY_OVER = "/sparkcluster/vllm-config/ray_non_carry_over_env_vars.json"
+CARRY_OVER = "/sparkcluster/private/ray_non_carry_over_env_vars.json"
 TAKE_AWAY = f"until rm {CARRY_OVER}; do sleep 0.1; done; echo {CARRY_OVER} was taken away > /proc/1/fd/1"
 
 

@@ -139,7 +139,7 @@ IMAGE: dict[str, Any] = {
     "architecture": "arm64",
     "size_bytes": 20000000000,
     "inside": {"python": "/usr/bin/python3", "python_version": "3.12.11", "platform": "linux_aarch64",
-               "vllm_version": "0.18.0", "ray_version": "2.53.0", "triton_version": "3.6.0",
+               "version": "0.18.0", "ray_version": "2.53.0", "triton_version": "3.6.0",
                "family": "upstream"},
 }  # fmt: skip
 

@@ -145,7 +145,7 @@ def of_engine(image: str | None, facts: Iterable[Facts] = ()) -> Versions:
     """
     for one in facts:
         engine = engine_of(one)
-        reported = of_text(engine.vllm_version or "") if engine is not None else UNKNOWN
+        reported = of_text(engine.version or "") if engine is not None else UNKNOWN
         if reported.exact is not None:
             return reported
     return of_reference(image).versions if image else UNKNOWN

@@ -109,7 +109,7 @@ def test_where_the_engine_s_version_is_unknown_it_is_an_error_only_where_no_vers
     tight = {"max-model-len": 1024, "max-num-seqs": 1, "max-num-batched-tokens": 1024}
 
     def severity(gib, version):
-        inside = image.inside.model_copy(update={"vllm_version": version})
+        inside = image.inside.model_copy(update={"version": version})
         changed = {"image": image.model_copy(update={"inside": inside})}
         found = fitted(weights(gib), tight, image="registry.example/engine:7", changed=changed)
         return [(one.code, one.severity) for one in found]

@@ -158,7 +158,7 @@ def test_a_python_of_the_nodes_own_without_ray_is_an_error_where_the_playbook_in
 @pytest.mark.parametrize(
     ("changes", "severity"),
     [
-        ({"vllm_version": "0.17.0"}, "error"),
+        ({"version": "0.17.0"}, "error"),
         ({"ray_version": "2.52.0"}, "error"),
         ({"python_version": "3.11.9"}, "error"),
         ({"torch_version": "2.8.0"}, "warning"),

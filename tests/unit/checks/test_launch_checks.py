@@ -286,7 +286,7 @@ def test_of_an_image_for_another_processor_nobody_says_that_it_runs_no_python(fo
 
 
 def test_an_image_without_the_engine(found, spark):
-    inside = spark().image.inside.model_copy(update={"vllm_version": None})
+    inside = spark().image.inside.model_copy(update={"version": None})
 
     assert "has no vLLM" in only(found(changes=image(spark, inside=inside)), "IMG-003").summary
     silent = image(spark, inside=Unread(unread="python3: not found"))
@@ -346,7 +346,7 @@ def test_a_process_needs_neither_docker_nor_gpu(spark, cluster):
         "python": "/v/bin/python",
         "python_version": "3.11.7",
         "platform": "linux",
-        "vllm_version": "0.32",
+        "version": "0.32",
     }
     facts = {"me": spark(docker=Unread(unread="none"), gpus=Unread(unread="none"), image=None, engine=engine)}
     spec = cluster({"me": "127.0.0.1"}, runtime={"kind": "process"}, playbook={"image": None})

@@ -111,7 +111,7 @@ def test_the_fake_answers_as_scripted_and_remembers():
 
 
 def test_the_fake_answers_programs(monkeypatch):
-    monkeypatch.setattr(program, "source", lambda name: "")
+    monkeypatch.setattr(program, "source", lambda name, engine: "")
     host = FakeHost().program("probe", lambda request: {"got": request["a"]}).program("lines", [{"n": 1}, {"n": 2}])
     assert program.call(host, "probe", {"a": 5}) == {"got": 5}
     assert list(program.stream(host, "lines", {}).lines(1)) == [b'{"n": 1}', b'{"n": 2}']

@@ -37,7 +37,7 @@ def found(monkeypatch):
             else:
                 host.program("probe", json.loads(facts.model_dump_json()))
                 inside = {"python": "/usr/bin/python3", "python_version": "3.12.11", "platform": "linux_aarch64",
-                          "vllm_version": "0.18.0", "ray_version": "2.53.0", "family": "upstream"}  # fmt: skip
+                          "version": "0.18.0", "ray_version": "2.53.0", "family": "upstream"}  # fmt: skip
                 host.program("image", inside)
         fleet = Fleet(run.hosts)
         return module.preflight(fleet, world.spec, options or module.Options(), Silent())
@@ -133,14 +133,14 @@ def test_an_image_that_was_never_asked_is_asked_and_nothing_is_kept_on_the_node(
         return one
 
     first = found(fresh())
-    assert first.facts["alpha"].image.inside.vllm_version == "0.18.0"
+    assert first.facts["alpha"].image.inside.version == "0.18.0"
     asked = [request for host in found.hosts.values() for program, request in host.requests if program == "image"]
     # one, or both where they were asked before either had answered
     assert {request["keep"] for request in asked} == {False}
     assert list((cache / "images").iterdir())
 
     second = found(fresh())
-    assert second.facts["beta"].image.inside.vllm_version == "0.18.0"
+    assert second.facts["beta"].image.inside.version == "0.18.0"
     assert not any(program == "image" for host in found.hosts.values() for program, _ in host.requests)
 
 
@@ -150,7 +150,7 @@ def test_an_answer_that_was_cut_short_is_asked_for_again(found, world, cache):
     found(one.change("alpha", image=image))
     for file in (cache / "images").iterdir():
         file.write_text('{"python": ')
-    assert found(one).facts["alpha"].image.inside.vllm_version == "0.18.0"
+    assert found(one).facts["alpha"].image.inside.version == "0.18.0"
 
 
 def test_what_is_ignored_is_a_warning(found, world):

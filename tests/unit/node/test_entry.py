@@ -40,7 +40,7 @@ class Image:
         self.rank = root / "rank"
         for one in (self.bin, self.site, self.rank):
             one.mkdir()
-        (self.rank / "entry.py").write_text(standalone("entry"))
+        (self.rank / "entry.py").write_text(standalone("entry", "vllm"))
         # what the engine was started with
         self.seen = root / "seen.json"
         script(

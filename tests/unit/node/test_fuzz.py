@@ -116,7 +116,7 @@ def test_the_probe_answers_facts_whatever_it_reads(standing: list[Any], seed: in
 @given(seed=st.integers(0, 2**48))
 def test_an_image_that_answers_anything_is_known_or_unread(standing: list[Any], seed: int) -> None:
     chance = random.Random(seed)
-    answer = {"python": "python3", "python_version": "3.12", "platform": "p", "flags": ["host"], "vllm_version": "0.32"}
+    answer = {"python": "python3", "python_version": "3.12", "platform": "p", "flags": ["host"], "version": "0.32"}
     printed = "sparkcluster-engine " + json.dumps(spoilt(chance, answer))
     machine = Spoilt(standing[0], seed)
     machine.run = lambda argv, limit_s=3.0: (0, printed)  # type: ignore[method-assign]

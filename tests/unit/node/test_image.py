@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from sparkcluster.engines.vllm import node
 from sparkcluster.facts.model import EngineFacts
-from sparkcluster.node import engine, image
+from sparkcluster.node import containers, image, interpreter
 from sparkcluster.node.machine import Unreadable
 
 ID = "sha256:" + "5f" * 32
@@ -19,7 +20,7 @@ ANSWER = {
     "python": "/usr/bin/python3",
     "python_version": "3.12.3",
     "platform": "manylinux_2_39_aarch64",
-    "vllm_version": "0.32.0",
+    "version": "0.32.0",
     "ray_version": None,
     "triton_version": "3.6.0",
     "triton_backend": "/usr/lib/python3/triton/backends/nvidia",
@@ -51,17 +52,21 @@ def spark(make_machine: Any, outcomes: list[tuple[int, str] | Unreadable], confi
     return machine
 
 
-def test_the_whole_command_line_and_the_kept_answer(make_machine: Any, tmp_path: Path) -> None:
+def test_the_whole_command_line_and_the_kept_answer(
+    monkeypatch: pytest.MonkeyPatch, make_machine: Any, tmp_path: Path
+) -> None:
+    for module in (image, containers):
+        monkeypatch.setattr(module, "engine", node)
     machine = spark(make_machine, [(0, PRINTED)], {"Entrypoint": ["vllm", "serve"]})
     found = image.ask(request(tmp_path), machine)
     argv = machine.ran[0]
     assert argv[4].startswith("sparkcluster-ask-")
     assert [*argv[:4], *argv[5:]] == [
         "docker", "run", "--rm", "--name", "--network", "none", "--pull=never",
-        "--entrypoint", "python3", ID, "-c", engine.SNIPPET,
+        "--entrypoint", "python3", ID, "-c", interpreter.SNIPPET,
     ]  # fmt: skip
     facts = EngineFacts.model_validate(found)
-    assert (facts.family, facts.vllm_version, facts.ray_version) == ("upstream", "0.32.0", None)
+    assert (facts.family, facts.version, facts.ray_version) == ("upstream", "0.32.0", None)
     assert found["triton_backend"] == "/usr/lib/python3/triton/backends/nvidia"
     kept = tmp_path / "state" / "images" / (ID.replace(":", "-") + ".json")
     assert json.loads(kept.read_text()) == found
@@ -90,7 +95,7 @@ def test_an_answer_to_older_questions_is_asked_for_anew_once(make_machine: Any, 
 
 def test_python_stands_in_for_python3(make_machine: Any, tmp_path: Path) -> None:
     machine = spark(make_machine, [(127, "executable file not found in $PATH"), (0, PRINTED)])
-    assert image.ask(request(tmp_path), machine)["vllm_version"] == "0.32.0"
+    assert image.ask(request(tmp_path), machine)["version"] == "0.32.0"
     assert machine.ran[1][machine.ran[1].index("--entrypoint") + 1] == "python"
 
 
@@ -130,12 +135,13 @@ def test_a_container_that_hangs_is_removed(make_machine: Any, tmp_path: Path) ->
         ({"Entrypoint": None}, False, "other"),
     ],
 )
-def test_family(config: dict[str, Any], ngc: bool, family: str) -> None:
+def test_family(monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], ngc: bool, family: str) -> None:
+    monkeypatch.setattr(image, "engine", node)
     assert image.family(config, ngc=ngc) == family
 
 
 def test_the_snippet_runs_in_a_plain_interpreter() -> None:
-    done = subprocess.run([sys.executable, "-I", "-c", engine.SNIPPET], capture_output=True, text=True, check=True)
-    found = engine.parse(done.stdout)
+    done = subprocess.run([sys.executable, "-I", "-c", interpreter.SNIPPET], capture_output=True, text=True, check=True)
+    found = interpreter.parse(done.stdout)
     assert found["python_version"] == "{}.{}.{}".format(*sys.version_info[:3])
     EngineFacts.model_validate(found)

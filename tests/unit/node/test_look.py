@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import text
 
+from sparkcluster.engines.vllm import ENGINE
 from sparkcluster.facts.model import Unread
 from sparkcluster.facts.running import Look
 from sparkcluster.node import look, vitals
@@ -33,6 +34,7 @@ garbage line
 REQUEST: dict[str, Any] = {
     "cluster": "pair", "state_dir": "/state", "runtime": "docker", "interval_s": 3, "limit_s": 5,
     "head_lines": 100, "tail_lines": 10, "secrets_file": "secrets.env",
+    "api_flags": dict(ENGINE.api_flags), "counters": dict(ENGINE.counters),
 }  # fmt: skip
 
 
@@ -55,9 +57,9 @@ class Node(Machine):
 
 
 def test_counters_are_summed_over_engines_and_old_names_are_known():
-    read = vitals.metrics(METRICS)
+    read = vitals.metrics(METRICS, ENGINE.counters)
     assert read == {"generated": 123.0, "prompted": 1700.0, "running": 2.0, "waiting": 0.0, "kv_cache": 0.25}
-    assert vitals.metrics("") == dict.fromkeys(read)
+    assert vitals.metrics("", ENGINE.counters) == dict.fromkeys(read)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,7 @@ def test_counters_are_summed_over_engines_and_old_names_are_known():
     ],
 )
 def test_an_engine_is_asked_where_its_command_says(engine, where):
-    assert vitals.api(engine) == where
+    assert vitals.api(engine, ENGINE.api_flags) == where
 
 
 def test_a_gpu_is_read_and_what_it_does_not_tell_is_none():
@@ -245,8 +247,8 @@ def test_a_container_without_nvidia_smi_says_nothing_of_its_gpu(monkeypatch):
 @settings(max_examples=200, deadline=None)
 @given(text())
 def test_no_text_of_an_engine_makes_a_traceback(said):
-    assert set(vitals.metrics(said)) == {"generated", "prompted", "running", "waiting", "kv_cache"}
-    assert vitals.metrics(f"vllm:generation_tokens_total{{{said}}} 3") is not None
-    assert vitals.api(["vllm", "serve", "m", "--host", said])[1] == 8000
+    assert set(vitals.metrics(said, ENGINE.counters)) == {"generated", "prompted", "running", "waiting", "kv_cache"}
+    assert vitals.metrics(f"vllm:generation_tokens_total{{{said}}} 3", ENGINE.counters) is not None
+    assert vitals.api(["vllm", "serve", "m", "--host", said], ENGINE.api_flags)[1] == 8000
     with contextlib.suppress(Unreadable):
         vitals.gpu(Node(smi=(0, said)))

@@ -1,6 +1,5 @@
 """What the launcher does to a rank's surroundings: the assembler, the carry-over file, the paths."""
 
-import json
 import os
 import stat
 import sys
@@ -114,51 +113,6 @@ def test_no_assembler_anywhere_is_said(tmp_path: Path, cuda: Path) -> None:
     old = program(tmp_path / "old" / "ptxas", OLD)
     said = prepare.place_ptxas(folder, {"PATH": str(old.parent)}, in_place=True)
     assert "does not assemble sm_121a either" in said
-
-
-def test_the_carry_over_file_names_what_stays_on_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    monkeypatch.setattr(prepare.tempfile, "tempdir", str(temporary))
-    env = {"HOME": str(tmp_path / "home")}
-    private = tmp_path / "private"
-    path = Path(prepare.write_carry_over(env, ["NCCL_IB_HCA", "VLLM_HOST_IP"], str(private)))
-    assert path == private / "ray_non_carry_over_env_vars.json"
-    assert env["VLLM_CONFIG_ROOT"] == str(private)
-    assert json.loads(path.read_text()) == ["NCCL_IB_HCA", "SPARKCLUSTER_RANK", "VLLM_CONFIG_ROOT", "VLLM_HOST_IP"]
-    assert not list(temporary.iterdir())  # a rank that is a plain process would leave it there for good
-
-
-@pytest.mark.parametrize("set_by_user", [True, False])
-def test_a_list_that_the_user_has_is_kept(tmp_path: Path, set_by_user: bool) -> None:
-    """Named by VLLM_CONFIG_ROOT, or where vLLM looks by itself."""
-    root = tmp_path / "theirs" if set_by_user else tmp_path / ".config" / "vllm"
-    root.mkdir(parents=True)
-    (root / "ray_non_carry_over_env_vars.json").write_text('["MINE"]')
-    env = {"HOME": str(tmp_path)}
-    if set_by_user:
-        env["VLLM_CONFIG_ROOT"] = str(root)
-    path = prepare.write_carry_over(env, ["OURS"], str(tmp_path / "private"))
-    assert {"MINE", "OURS"} <= set(json.loads(Path(path).read_text()))
-    assert (env["VLLM_CONFIG_ROOT"] == str(root)) is set_by_user
-
-
-def test_a_configuration_folder_that_cannot_be_written_is_not_used(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.touch()
-    env = {"HOME": str(tmp_path), "VLLM_CONFIG_ROOT": str(blocked)}
-    path = prepare.write_carry_over(env, ["OURS"], str(tmp_path / "private"))
-    assert Path(path).parent == tmp_path / "private"
-
-
-@pytest.mark.parametrize("broken", ["{", '{"a": 1}', '[1, "KEPT"]'])
-def test_a_broken_list_costs_no_launch(tmp_path: Path, broken: str) -> None:
-    (tmp_path / "ray_non_carry_over_env_vars.json").write_text(broken)
-    env = {"HOME": "/nowhere", "VLLM_CONFIG_ROOT": str(tmp_path)}
-    names = json.loads(Path(prepare.write_carry_over(env, ["OURS"], str(tmp_path))).read_text())
-    assert all(isinstance(name, str) for name in names)
-    assert "OURS" in names
-    assert ("KEPT" in names) is ("KEPT" in broken)
 
 
 def test_a_module_is_found_without_being_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

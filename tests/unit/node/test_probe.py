@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkcluster.engines.vllm import node
 from sparkcluster.facts.model import Unread
 from sparkcluster.facts.parse import parse
 from sparkcluster.hosts.program import command, source
-from sparkcluster.node import containers, engine, gpu, network, probe, storage, system
+from sparkcluster.node import containers, gpu, interpreter, network, probe, storage, system
 from sparkcluster.node.machine import Machine, Unreadable
 
 REQUEST = {
@@ -52,9 +53,20 @@ def test_the_source_that_travels_stays_small() -> None:
 
 def test_what_travels_is_python_3_8() -> None:
     """DGX OS brings 3.12, but a Spark may be reached by whatever python3 its user put first."""
-    for name in ("machine", "network", "containers", "engine", "gpu", "storage", "system", "probe", "image"):
+    for name in (
+        "machine",
+        "network",
+        "containers",
+        "engine",
+        "gpu",
+        "interpreter",
+        "storage",
+        "system",
+        "probe",
+        "image",
+    ):
         ast.parse(source(name), feature_version=(3, 8))
-    ast.parse(engine.SNIPPET, feature_version=(3, 8))
+    ast.parse(interpreter.snippet(node.INSPECTION), feature_version=(3, 8))
 
 
 def test_a_reader_that_crashes_costs_its_own_reading_alone(make_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +208,7 @@ def test_parsers_of_files_refuse_with_a_reason_or_answer(text: str) -> None:
     """No text that a kernel, an OEM or a driver prints makes a traceback."""
     system.os_release(text)
     network.listener(text)
-    for parser in (system.dgx_release, system.meminfo, gpu.loaded, engine.parse):
+    for parser in (system.dgx_release, system.meminfo, gpu.loaded, interpreter.parse):
         with contextlib.suppress(Unreadable):
             parser(text)
 

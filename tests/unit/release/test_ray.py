@@ -12,7 +12,7 @@ from sparkcluster.release import ray
 
 TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
 INSIDE = {"python": "/usr/bin/python3", "python_version": "3.12.3", "platform": "manylinux_2_39_aarch64",
-          "vllm_version": "0.18.0"}  # fmt: skip
+          "version": "0.18.0"}  # fmt: skip
 IMAGE = {"reference": "vllm/vllm-openai:v0.18.0", "id": "sha256:1", "architecture": "arm64", "inside": INSIDE}
 
 

@@ -130,8 +130,8 @@ def impatient(monkeypatch):
     """Relays that give up after a second without progress."""
     real = program.source.__wrapped__
 
-    def source(module: str) -> str:
-        return real(module).replace("STALL_S = 15.0", "STALL_S = 1.0")
+    def source(module: str, engine: str) -> str:
+        return real(module, engine).replace("STALL_S = 15.0", "STALL_S = 1.0")
 
     monkeypatch.setattr(program, "source", source)
 

@@ -18,7 +18,7 @@ from sparkcluster.staging.ray_archive import Archive
 from sparkcluster.topology.build import build
 
 INSIDE = {"python": "/usr/bin/python3", "python_version": "3.12.3", "platform": "manylinux_2_39_aarch64",
-          "vllm_version": "0.18.0"}  # fmt: skip
+          "version": "0.18.0"}  # fmt: skip
 IMAGE = {"reference": "vllm/vllm-openai:v0.18.0", "id": "sha256:1", "layers": ["sha256:layer"], "inside": INSIDE}
 
 

@@ -153,7 +153,7 @@ def served(context: Context) -> Served:
     docker = spec.inventory.runtime.kind == "docker"
     facts = list(context.facts.values())
     known = versions.of_reference(playbook.image) if playbook.image and docker else None
-    engines = [engine.vllm_version for one in facts if (engine := engine_of(one)) and engine.vllm_version]
+    engines = [engine.version for one in facts if (engine := engine_of(one)) and engine.version]
     config = next((one.weights.config for one in facts if isinstance(one.weights, Weights) and one.weights.config), {})
     architecture = playbook.model.architecture or next(iter(_strings(config.get("architectures"))), None)
     family_of = families.family(playbook.model.label, architecture)

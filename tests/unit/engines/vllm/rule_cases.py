@@ -183,7 +183,7 @@ CASES: list[dict[str, Any]] = [
         {"image": "vllm/vllm-openai:cu130-nightly", "facts": {"image": {
             "reference": "vllm/vllm-openai:cu130-nightly", "id": "sha256:1",
             "inside": {"python": "python3", "python_version": "3.12", "platform": "linux_aarch64",
-                       "vllm_version": "0.19.1rc1.dev200", "family": "upstream"}}}},
+                       "version": "0.19.1rc1.dev200", "family": "upstream"}}}},
     ),
     case(
         "SM121-027", "warning",

@@ -79,13 +79,13 @@ def reporting(version):
     """Facts of a node whose engine reports ``version``."""
     from sparkcluster.facts.model import EngineFacts, Facts
 
-    return Facts.model_construct(engine=EngineFacts.model_construct(vllm_version=versions.dotted(version)), image=None)
+    return Facts.model_construct(engine=EngineFacts.model_construct(version=versions.dotted(version)), image=None)
 
 
 @pytest.mark.parametrize("version", [*RELEASES, "0.27.1+nv"])
 def test_what_a_node_reports_wins_over_the_tag_everywhere(spec, spark, version):
     image = spark().image
-    inside = image.inside.model_copy(update={"vllm_version": version})
+    inside = image.inside.model_copy(update={"version": version})
     weights = Weights(
         path="/models/llama", config=LLAMA, files=(WeightFile(name="model.safetensors", size_bytes=16 * GIB),)
     )

@@ -82,7 +82,7 @@ def test_a_node_knows_better_than_the_table(cluster, spark):
     """A tag that was given to another build: what the image says of itself counts."""
     spec = cluster({"a": "192.168.86.11"}, playbook={"image": "nvcr.io/nvidia/vllm:26.04-py3"})
     image = spark().image.model_copy(
-        update={"inside": spark().image.inside.model_copy(update={"vllm_version": "0.27.1+nv"})}
+        update={"inside": spark().image.inside.model_copy(update={"version": "0.27.1+nv"})}
     )
     facts = {"a": spark().model_copy(update={"image": image})}
 

@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 import sparkcluster.lab.engine.stub
+from sparkcluster.engines.vllm import node
 from sparkcluster.facts.model import EngineFacts
-from sparkcluster.node import engine
+from sparkcluster.node import interpreter
+
+SNIPPET = interpreter.snippet(node.INSPECTION)
 
 # vLLM 0.32 in small: the front end's dataclass in entrypoints/launchers, lazily registered parsers.
 NEW = {
@@ -114,13 +117,13 @@ OLD = {
 def ask(root: Path, **environment: str) -> dict[str, Any]:
     """What the interpreter says where the packages below ``root`` come first."""
     done = subprocess.run(
-        [sys.executable, "-S", "-c", engine.SNIPPET],
+        [sys.executable, "-S", "-c", SNIPPET],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", **environment},
     )
-    return engine.parse(done.stdout)
+    return interpreter.parse(done.stdout)
 
 
 def lay(root: Path, files: dict[str, str]) -> Path:
@@ -175,7 +178,7 @@ def test_flags_that_cannot_be_read_are_unknown_rather_than_none_at_all(tmp_path:
 
 def test_without_vllm_nothing_is_said_of_it(tmp_path: Path) -> None:
     found = ask(tmp_path)
-    assert (found["vllm_version"], found["flags"], found["tool_parsers"]) == (None, None, None)
+    assert (found["version"], found["flags"], found["tool_parsers"]) == (None, None, None)
 
 
 def test_versions_of_torch_and_nccl_are_told_without_importing_torch(tmp_path: Path) -> None:
@@ -193,10 +196,10 @@ def test_versions_of_torch_and_nccl_are_told_without_importing_torch(tmp_path: P
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed here")
 def test_what_is_read_of_vllm_is_what_its_own_parser_takes() -> None:
     """The list was made by vLLM 0.32's own parser; reading its source finds the same."""
-    done = subprocess.run([sys.executable, "-I", "-c", engine.SNIPPET], capture_output=True, text=True, check=True)
-    found = engine.parse(done.stdout)
-    if not str(found["vllm_version"]).startswith("0.32."):
-        pytest.skip(f"vLLM {found['vllm_version']} is installed, and the list is of 0.32")
+    done = subprocess.run([sys.executable, "-I", "-c", SNIPPET], capture_output=True, text=True, check=True)
+    found = interpreter.parse(done.stdout)
+    if not str(found["version"]).startswith("0.32."):
+        pytest.skip(f"vLLM {found['version']} is installed, and the list is of 0.32")
     assert set(found["flags"]) == table_flags()
     assert {"hermes", "qwen3_coder", "openai"} <= set(found["tool_parsers"])
     assert {"qwen3", "deepseek_r1"} <= set(found["reasoning_parsers"])
@@ -209,4 +212,4 @@ def test_the_stub_takes_for_its_flags_what_its_table_has() -> None:
     assert set(found["flags"]) == table_flags()
     assert {"hermes", "qwen3_coder", "openai"} <= set(found["tool_parsers"])
     assert {"qwen3", "deepseek_r1"} <= set(found["reasoning_parsers"])
-    assert found["vllm_version"].startswith("0.32.")
+    assert found["version"].startswith("0.32.")
