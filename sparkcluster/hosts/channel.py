@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import TracebackType
-from typing import NoReturn, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn
 
-from sparkcluster.errors import CommandTimeout, HostLost
-from sparkcluster.hosts.base import Result
+from sparkcluster.errors import HostLost
+from sparkcluster.hosts.base import LineStream, Result, timed_out
 from sparkcluster.hosts.handshake import left
 from sparkcluster.hosts.quote import MARK, end_line, named, shown
 from sparkcluster.hosts.transport import exit_code, paramiko, send_exec
@@ -19,24 +18,25 @@ _CHUNK = 1 << 15  # what one SSH packet holds
 _INLINE = 1 << 14  # input so short that sending it cannot block, whatever the command does with it
 _FINISH_S = 5
 _STDERR_KEPT = 1 << 20
+_BROKEN = (OSError, EOFError, paramiko.SSHException)  # what paramiko raises on a connection that broke
 _END_S = 2
 # Ending a command takes 3 s at most, unless the connection takes no data.
 _BLOCKED_S = 10
 
 
 class Command:
-    """A command on a channel of its own; ``done`` is called once, when the channel is given back."""
+    """A command on a channel of its own; ``done`` is called once, when the channel is free again."""
 
     def __init__(self, name: str, channel: paramiko.Channel, argv: Sequence[str], done: Callable[[], None]) -> None:
         self.name = name
-        self.what = shown(argv)
+        self.task = shown(argv)
         self.channel = channel
         self._done: Callable[[], None] | None = done
         self._ending = threading.Lock()
         self._stderr: list[bytes] = []
         self._reader = threading.Thread(target=self._drain_stderr, daemon=True)
         self._pid: int | None = None
-        self._named = threading.Event()
+        self._has_pid = threading.Event()
         send_exec(channel, named(argv))
 
     def watch_stderr(self) -> None:
@@ -47,7 +47,7 @@ class Command:
         try:
             self._collect_stderr()
         finally:
-            self._named.set()
+            self._has_pid.set()
 
     def _collect_stderr(self) -> None:
         size = 0
@@ -58,7 +58,7 @@ class Command:
                 if self.channel.closed:
                     return
                 continue
-            except (OSError, EOFError, paramiko.SSHException):
+            except _BROKEN:
                 return
             if not chunk:
                 return
@@ -72,12 +72,12 @@ class Command:
                 size -= len(self._stderr.pop(0))
 
     def _take_name(self, text: bytes) -> bytes:
-        """``text`` without the line that names its process; a login shell may talk before it."""
+        """``text`` without the line that names its process; a login shell may print something before it."""
         match = MARK.search(text)
         if match is None:
             return text
         self._pid = int(match[1])
-        self._named.set()
+        self._has_pid.set()
         return text[: match.start()] + text[match.end() :]
 
     def result(self, stdout: bytes, deadline: float) -> Result:
@@ -91,25 +91,25 @@ class Command:
         return Result(code, stdout, b"".join(self._stderr))
 
     def lost(self, error: BaseException | None) -> NoReturn:
-        """Raise what is known of a command that ended without saying how."""
+        """Raise HostLost for a command whose exit code did not arrive."""
         self.end()
         reason = f": {error}" if error and str(error) else ""
         raise HostLost(
-            f"connection to {self.name} broke during {self.what}{reason}", node=self.name, step=self.what
+            f"connection to {self.name} broke during {self.task}{reason}", node=self.name, step=self.task
         ) from error
 
     def end(self, *, kill: bool = False) -> None:
-        """Give the channel back, with ``kill`` after ending the command. Never raises, takes at most 2 s."""
+        """Close the channel, with ``kill`` after ending the command. Never raises, takes at most 2 s."""
         with self._ending:
             done, self._done = self._done, None
         if done is None:
             return
 
         def leave() -> None:
-            with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            with contextlib.suppress(*_BROKEN):
                 if kill and not self.channel.closed:
                     self._kill()
-            with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            with contextlib.suppress(*_BROKEN):
                 self.channel.close()
 
         leaving = threading.Thread(target=leave, daemon=True)
@@ -129,8 +129,8 @@ class Command:
             self.channel.get_transport().close()
 
     def _kill(self) -> None:
-        """End the command's process group through a session of its own."""
-        if not self._named.wait(0.5) or self._pid is None:
+        """End the command's process group through another session."""
+        if not self._has_pid.wait(0.5) or self._pid is None:
             return
         session = self.channel.get_transport().open_session(timeout=1)
         session.settimeout(1.5)
@@ -142,7 +142,7 @@ class Command:
 
 
 def run(command: Command, stdin: Iterable[bytes], size_bytes: int, timeout_s: float) -> Result:
-    """Feed ``stdin`` to ``command`` and wait for its end, reading all it says meanwhile."""
+    """Feed ``stdin`` to ``command`` and wait for its end, reading its output meanwhile."""
     deadline = time.monotonic() + timeout_s
     channel = command.channel
     channel.settimeout(timeout_s)
@@ -150,7 +150,7 @@ def run(command: Command, stdin: Iterable[bytes], size_bytes: int, timeout_s: fl
 
     def feed() -> None:
         # A command may end without reading its input: then its exit code is what counts.
-        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        with contextlib.suppress(*_BROKEN):
             for chunk in stdin:
                 _send(channel, chunk)
             channel.shutdown_write()
@@ -182,10 +182,8 @@ def _until_end(command: Command, received: bytes, deadline: float, within: str, 
         result = command.result(b"".join(pieces), deadline)
     except TimeoutError:
         command.end(kill=True)
-        raise CommandTimeout(
-            f"{command.what} on {command.name} did not end within {within}", node=command.name, step=command.what
-        ) from None
-    except (OSError, EOFError, paramiko.SSHException) as error:
+        raise timed_out(command.name, command.task, f"did not end within {within}") from None
+    except _BROKEN as error:
         command.lost(error)
     except BaseException:
         command.end(kill=True)
@@ -200,52 +198,36 @@ def _send(channel: paramiko.Channel, data: bytes) -> None:
         channel.sendall(bytes(view[start : start + _CHUNK]))
 
 
-class ChannelStream:
-    """A command that talks in lines; see ``hosts.base.Stream``."""
+class ChannelStream(LineStream):
+    """A command that prints lines; see ``hosts.base.Stream``."""
 
     def __init__(self, command: Command, stdin: bytes) -> None:
+        super().__init__(command.name, command.task)
         self._command = command
         self._channel = command.channel
-        self._rest = b""
         command.watch_stderr()
         self._channel.settimeout(30)
         self.send(stdin)
 
-    def lines(self, silence_s: float) -> Iterator[bytes]:
-        """Lines of its standard output, until it ends; CommandTimeout after ``silence_s`` without any."""
-        command = self._command
-        while True:
-            self._channel.settimeout(silence_s)
-            try:
-                chunk = self._channel.recv(1 << 18)
-            except TimeoutError:
-                raise CommandTimeout(
-                    f"{command.what} on {command.name} said nothing for {silence_s:g} s",
-                    node=command.name,
-                    step=command.what,
-                ) from None
-            except (OSError, EOFError, paramiko.SSHException) as error:
-                command.lost(error)
-            if not chunk:
-                break
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            yield from lines
-        if not self._channel.get_transport().is_active():
-            command.lost(None)
-        if self._rest:
-            last, self._rest = self._rest, b""
-            yield last
+    def _read(self, limit_s: float) -> bytes:
+        self._channel.settimeout(limit_s)
+        try:
+            chunk = self._channel.recv(1 << 18)
+        except TimeoutError:
+            raise
+        except _BROKEN as error:
+            self._command.lost(error)
+        if not chunk and not self._channel.get_transport().is_active():
+            self._command.lost(None)
+        return chunk
 
     def send(self, data: bytes) -> None:
-        """Write to its standard input; HostLost where nobody reads any more."""
+        """Write to its standard input; HostLost if that is closed."""
         try:
             _send(self._channel, data)
         except TimeoutError:
-            command = self._command
-            raise CommandTimeout(
-                f"{command.what} on {command.name} takes no input", node=command.name, step=command.what
-            ) from None
-        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise timed_out(self.name, self.task, "does not read its input") from None
+        except _BROKEN as error:
             self._command.lost(error)
 
     def finish(self) -> Result:
@@ -257,11 +239,3 @@ class ChannelStream:
     def close(self) -> None:
         """End it: its process group gets SIGTERM, and SIGKILL a second later."""
         self._command.end(kill=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

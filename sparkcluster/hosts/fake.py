@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from sparkcluster.errors import CommandFailed
-from sparkcluster.hosts.base import Result
+from sparkcluster.hosts.base import Closing, Result
 
 # What a command answers: a Result, the text of its output, an error, or a function of argv and stdin.
 Answer = Result | str | Exception | Callable[[Sequence[str], bytes], Result]
@@ -73,7 +72,7 @@ class FakeHost:
         self.closed = True
 
 
-class FakeStream:
+class FakeStream(Closing):
     """Lines of one Result; ``sent`` holds what was written to it."""
 
     def __init__(self, result: Result) -> None:
@@ -98,11 +97,3 @@ class FakeStream:
     def close(self) -> None:
         """Remember that it was closed."""
         self.closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

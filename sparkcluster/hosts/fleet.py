@@ -6,17 +6,16 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 from sparkcluster.errors import CommandTimeout, SparkclusterError
-from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.base import Closing, Host
 
 T = TypeVar("T")
 Argument = TypeVar("Argument")
 
 
-class Fleet:
+class Fleet(Closing):
     """The hosts of a cluster by their nodes' names.
 
     Args:
@@ -68,14 +67,6 @@ class Fleet:
         for host in self._others:
             host.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 class Calls(Generic[T]):
     """One function running for many nodes, each in a thread of its own."""
@@ -126,9 +117,9 @@ class _Call(Generic[T]):
 
 def values(outcomes: Mapping[str, T | SparkclusterError]) -> dict[str, T]:
     """What came back, of the nodes where something did."""
-    return {name: one for name, one in outcomes.items() if not isinstance(one, SparkclusterError)}
+    return {name: outcome for name, outcome in outcomes.items() if not isinstance(outcome, SparkclusterError)}
 
 
 def failures(outcomes: Mapping[str, T | SparkclusterError]) -> dict[str, SparkclusterError]:
     """The errors, of the nodes that failed."""
-    return {name: one for name, one in outcomes.items() if isinstance(one, SparkclusterError)}
+    return {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, SparkclusterError)}

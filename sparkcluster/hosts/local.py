@@ -1,4 +1,4 @@
-"""This machine as a node, without SSH: every command in a session of its own."""
+"""This machine as a node, without SSH: every command in a new session."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from sparkcluster.errors import CommandFailed, CommandTimeout, HostLost
-from sparkcluster.hosts.base import Result, Stream
-from sparkcluster.hosts.quote import quote, shown
+from sparkcluster.errors import CommandFailed, HostLost
+from sparkcluster.hosts.base import LineStream, Result, Stream, check_put, timed_out
+from sparkcluster.hosts.quote import put_argv, quote, shown
 
 _FINISH_S = 5
 _NOT_FOUND = 127
@@ -50,11 +47,7 @@ class LocalHost:
                 stdout, stderr = process.communicate(stdin, timeout=timeout_s)
             except subprocess.TimeoutExpired:
                 _kill_group(process)
-                raise CommandTimeout(
-                    f"{shown(argv)} on {self._name} did not end within {timeout_s:g} s",
-                    node=self._name,
-                    step=shown(argv),
-                ) from None
+                raise timed_out(self._name, shown(argv), f"did not end within {timeout_s:g} s") from None
             except BaseException:
                 _kill_group(process)
                 raise
@@ -69,26 +62,11 @@ class LocalHost:
 
     def put(self, content: bytes | Path, path: str, *, mode: int = 0o600) -> None:
         """Write a file atomically, its directories with it; ``~/`` is the user's home."""
-        target = Path.home() / path[2:] if path.startswith("~/") else Path(path)
         data = content.read_bytes() if isinstance(content, Path) else content
-        try:
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".partial")
-            try:
-                with os.fdopen(descriptor, "wb") as stream:
-                    stream.write(data)
-                    os.fchmod(stream.fileno(), mode)
-                Path(name).replace(target)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
-        except OSError as error:
-            raise CommandFailed(
-                f"{path} could not be written on {self._name}: {error.strerror}", node=self._name, step="put"
-            ) from error
+        check_put(self._name, path, self.run(put_argv(path, mode, len(data)), stdin=data, timeout_s=600))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is no connection."""
 
     def _start(self, argv: Sequence[str]) -> subprocess.Popen[bytes] | Result:
         quote(argv)
@@ -106,13 +84,12 @@ class LocalHost:
             return Result(_NOT_FOUND, b"", f"{argv[0]}: {error.strerror}".encode())
 
 
-class _LocalStream:
-    def __init__(self, name: str, what: str, process: subprocess.Popen[bytes], stdin: bytes) -> None:
+class _LocalStream(LineStream):
+    def __init__(self, name: str, task: str, process: subprocess.Popen[bytes], stdin: bytes) -> None:
         if process.stdin is None or process.stdout is None or process.stderr is None:
             raise ValueError("a stream needs all three pipes")
-        self._name, self._what, self._process = name, what, process
-        self._in, self._out = process.stdin, process.stdout
-        self._rest = b""
+        super().__init__(name, task)
+        self._process, self._in, self._out = process, process.stdin, process.stdout
         self._stderr: list[bytes] = []
         self._reader = threading.Thread(target=self._drain, args=(process.stderr.fileno(),), daemon=True)
         self._reader.start()
@@ -124,30 +101,12 @@ class _LocalStream:
                 self._stderr.append(chunk)
 
     def _read(self, limit_s: float) -> bytes:
-        """What comes next; empty at the end, TimeoutError after ``limit_s``."""
-        if not select.select([self._out], [], [], max(0.0, limit_s))[0]:
-            raise TimeoutError
-        return os.read(self._out.fileno(), 1 << 18)
-
-    def lines(self, silence_s: float) -> Iterator[bytes]:
-        while True:
-            try:
-                chunk = self._read(silence_s)
-            except TimeoutError:
-                raise CommandTimeout(
-                    f"{self._what} on {self._name} said nothing for {silence_s:g} s",
-                    node=self._name,
-                    step=self._what,
-                ) from None
-            except (OSError, ValueError) as error:
-                raise self._lost() from error
-            if not chunk:
-                break
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            yield from lines
-        if self._rest:
-            last, self._rest = self._rest, b""
-            yield last
+        try:
+            if select.select([self._out], [], [], max(0.0, limit_s))[0]:
+                return os.read(self._out.fileno(), 1 << 18)
+        except (OSError, ValueError) as error:
+            raise self._lost() from error
+        raise TimeoutError
 
     def send(self, data: bytes) -> None:
         try:
@@ -157,7 +116,7 @@ class _LocalStream:
             raise self._lost() from error
 
     def _lost(self) -> HostLost:
-        return HostLost(f"{self._what} on {self._name} reads no more", node=self._name, step=self._what)
+        return HostLost(f"{self.task} on {self.name} closed its input", node=self.name, step=self.task)
 
     def finish(self) -> Result:
         deadline = time.monotonic() + _FINISH_S
@@ -169,15 +128,10 @@ class _LocalStream:
                 received.append(chunk)
             exit_code = self._process.wait(max(0.0, deadline - time.monotonic()))
         except (TimeoutError, subprocess.TimeoutExpired):
+            within = f"{_FINISH_S} s of the end of its input"
+            raise timed_out(self.name, self.task, f"did not end within {within}") from None
+        finally:
             self.close()
-            raise CommandTimeout(
-                f"{self._what} on {self._name} did not end within {_FINISH_S} s of the end of its input",
-                node=self._name,
-                step=self._what,
-            ) from None
-        except (OSError, ValueError) as error:
-            raise self._lost() from error
-        self.close()
         return Result(exit_code, b"".join(received), b"".join(self._stderr))
 
     def close(self) -> None:
@@ -188,14 +142,6 @@ class _LocalStream:
         self._out.close()
         if self._process.stderr is not None and not self._reader.is_alive():
             self._process.stderr.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -113,9 +113,8 @@ def call(
     except (ValueError, IndexError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        last = (result.stderr.strip().splitlines() or [b"no output"])[-1].decode(errors="replace")
         hint = "sudo apt-get install python3" if result.exit_code == 127 else None
-        raise CommandFailed(f"{task} failed on {host.name}: {last}", node=host.name, step=task, hint=hint)
+        raise CommandFailed(f"{task} failed on {host.name}: {result.reason}", node=host.name, step=task, hint=hint)
     return document
 
 

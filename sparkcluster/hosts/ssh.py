@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from sparkcluster.errors import CommandFailed, CommandTimeout, HostError, HostLost, HostTimeout, UsageError
+from sparkcluster.errors import CommandTimeout, HostError, HostLost, HostTimeout, UsageError
 from sparkcluster.hosts import channel
-from sparkcluster.hosts.base import Result, Stream
+from sparkcluster.hosts.base import Result, Stream, check_put
 from sparkcluster.hosts.handshake import connect, left
 from sparkcluster.hosts.quote import put_argv, shown
 from sparkcluster.hosts.resolve import SshTarget
@@ -67,13 +67,10 @@ class SshHost:
         size = content.stat().st_size if isinstance(content, Path) else len(content)
         chunks = _chunks(content) if isinstance(content, Path) else [content]
         # 1 MB/s is less than any network that a Spark hangs on
-        result = self._run(put_argv(path, mode, size), chunks, size, 30 + size / 1e6)
-        if not result.ok:
-            why = (result.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
-            raise CommandFailed(f"{path} could not be written on {self._name}: {why}", node=self._name, step="put")
+        check_put(self._name, path, self._run(put_argv(path, mode, size), chunks, size, 30 + size / 1e6))
 
     def close(self) -> None:
-        """Let go of the connection. Never raises."""
+        """Close the connection. Never raises."""
         self._closed = True
         if self._transport is not None:
             _hang_up(self._transport)

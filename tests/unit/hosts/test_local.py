@@ -83,7 +83,7 @@ def test_a_silent_stream_is_a_time_out_and_closing_ends_its_group(host):
     with host.stream(["sh", "-c", "sleep 600 & echo $!; wait"]) as stream:
         lines = stream.lines(0.3)
         pid = int(next(lines))
-        with pytest.raises(CommandTimeout, match=r"said nothing for 0\.3 s"):
+        with pytest.raises(CommandTimeout, match=r"printed nothing for 0\.3 s"):
             next(lines)
     assert gone(pid)
 

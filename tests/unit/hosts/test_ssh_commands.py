@@ -173,7 +173,7 @@ def test_a_silent_stream_is_a_time_out(host):
     with host.stream(["sh", "-c", "echo a; sleep 60"]) as stream:
         lines = stream.lines(3)
         assert next(lines) == b"a"
-        with pytest.raises(CommandTimeout, match=r"said nothing for 3 s"):
+        with pytest.raises(CommandTimeout, match=r"printed nothing for 3 s"):
             next(lines)
 
 

@@ -207,7 +207,7 @@ def test_a_death_behind_a_missing_answer_is_named_instead_of_it(up, sparks, two,
 
 
 def test_a_node_that_falls_silent_is_named_and_what_stays_there_is_said(up, sparks, two):
-    error = CommandTimeout("python3 on beta said nothing for 7 s", node="beta")
+    error = CommandTimeout("watch on beta printed nothing for 7 s", node="beta")
     sparks["beta"].says = [error]
     # Whoever answered first would be up before the silence is told.
     sparks["alpha"].stream = lambda argv, stdin=b"": Mute(Result(0, b"", b""))
