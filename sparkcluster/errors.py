@@ -35,7 +35,7 @@ Each carries the node it happened on, the step that was under way and a hint of 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkcluster import exit_codes
@@ -208,6 +208,9 @@ class LaunchError(SparkclusterError):
 
     Args:
         log: last lines of the log of the rank that failed, oldest first.
+
+    Attributes:
+        logs: every line that was kept of its group, by node.
     """
 
     def __init__(
@@ -221,6 +224,7 @@ class LaunchError(SparkclusterError):
     ) -> None:
         super().__init__(message, node=node, step=step, hint=hint)
         self.log = tuple(log)
+        self.logs: Mapping[str, Sequence[str]] = {}
 
     def as_json(self) -> dict[str, Any]:
         """The error, with the last log lines beside the message."""

@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.errors import FoundErrors
     from sparkcluster.findings import has_errors
     from sparkcluster.inspect.cluster import look
-    from sparkcluster.release.states import state_of
+    from sparkcluster.release.states import group_states
     from sparkcluster.report import count
     from sparkcluster.spec import Spec
 
@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
             note(f"{finding.severity}: {finding.code} {finding.node or ''}: {finding.summary}")
         if view.plan is None:
             note(f"provisional: what {plan.image} needs is known once every node has it (sparkcluster stage)")
-        note(f"state now: {state_of(view).value}")
+        states = group_states(view)
+        note(f"state now: {', '.join(f'{name} {group.state.value}' for name, group in states.items())}")
     return 1 if has_errors(view.findings) else 0
 
 

@@ -14,6 +14,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``up``."""
     inventory_argument(parser)
     parser.add_argument("--dry-run", action="store_true", help="show what would be done and change nothing")
+    parser.add_argument(
+        "--replace",
+        action="store_true",
+        help="also replace groups that serve another plan or secret, have drifted, or do not answer as expected",
+    )
     parser.add_argument("--timeout", metavar="S", type=seconds, help="limit until the model answers, in seconds")
     parser.add_argument("--clear-caches", action="store_true", help="throw compile caches away before the start")
     parser.add_argument("--json-lines", action="store_true", help="events as JSON lines on stdout, the result last")
@@ -41,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
             asked = begin_probe(fleet, spec)
             from sparkcluster.release.up import Options, up
 
-            options = Options(timeout_s=args.timeout, clear_caches=args.clear_caches)
+            options = Options(timeout_s=args.timeout, clear_caches=args.clear_caches, replace=args.replace)
             done = up(fleet, spec, options, report, asked)
     except OtherPlan as error:
         if not args.json:
@@ -57,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
         "release": done.release,
         "model": spec.playbook.model_name,
         "seconds": round(done.seconds, 2),
+        "drift": {name: list(lines) for name, lines in done.drift.items()},
         "groups": [
             {"name": group.name, "nodes": list(group.nodes), "endpoint": group.endpoint}
             for group in (done.view.plan.groups if done.view.plan else ())

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from sparkcluster.endpoint.dead import Movement, stall_limit_s
 from sparkcluster.endpoint.find import Endpoint
 from sparkcluster.errors import CommandTimeout, HostError
 from sparkcluster.facts.running import Reply
@@ -17,14 +18,23 @@ from sparkcluster.spec.playbook import Verify
 
 # The program on the head ends by itself at its limit; a node that is busy may take seconds to start it.
 SLACK_S = 15
+# The ask program reads counters every 2 s, and waits 3 s for them.
+COUNTERS_S = 6
+# While it does, it is never silent for long, and ends after this at the latest.
+SILENCE_S, LONGEST_S = 30, 7200
 # Decoded in less than this, an answer came in one piece, and the time says nothing about its speed.
 SHORTEST_DECODE_S = 0.01
 
 Show = Callable[[str, str], None]
 """Called with ``content`` or ``reasoning`` and a piece of text."""
 
+Counters = Mapping[str, Sequence[str]]
+"""Metrics of an engine by what they count; the first that it has is read."""
 
-def request(endpoint: Endpoint, verify: Verify, *, limit_s: float, max_tokens: int) -> dict[str, Any]:
+
+def request(
+    endpoint: Endpoint, verify: Verify, *, limit_s: float, max_tokens: int, counters: Counters | None = None
+) -> dict[str, Any]:
     """The request document of one completion as real traffic sends it."""
     return {
         "endpoint": endpoint.url,
@@ -37,6 +47,7 @@ def request(endpoint: Endpoint, verify: Verify, *, limit_s: float, max_tokens: i
         "timeout_s": limit_s,
         "key_file": endpoint.key_file,
         "key_name": endpoint.key_name,
+        "counters": {name: list(metrics) for name, metrics in (counters or {}).items()},
     }
 
 
@@ -48,6 +59,8 @@ def ask(
     limit_s: float | None = None,
     max_tokens: int | None = None,
     show: Show | None = None,
+    counters: Counters | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Reply:
     """Ask for one completion; every failure is a reply whose ``problem`` names it.
 
@@ -58,35 +71,30 @@ def ask(
         limit_s: the most seconds that the whole answer may take; default: those of ``verify``.
         max_tokens: the most tokens; default: those of ``verify``.
         show: called with each piece of text as it comes.
+        counters: metrics to read meanwhile. An engine whose counters do not move is then waited for beyond ``limit_s``,
+            until one moves or it counts as dead.
+        progress: told what is waited for beyond ``limit_s``.
     """
     limit_s = limit_s or verify.timeout_s
-    document = request(endpoint, verify, limit_s=limit_s, max_tokens=max_tokens or verify.max_tokens)
-    reply = Reply(endpoint.group, host.name, limit_s=limit_s)
-    began = time.monotonic()
-    said = {"content": "", "reasoning": ""}
+    longest_s, silence_s = (LONGEST_S, SILENCE_S) if counters else (limit_s, limit_s + SLACK_S)
+    tokens = max_tokens or verify.max_tokens
+    document = request(endpoint, verify, limit_s=longest_s, max_tokens=tokens, counters=counters)
+    exchange = _Exchange(Reply(endpoint.group, host.name, limit_s=limit_s), show, progress)
     try:
         with stream(host, "ask", document) as running:
-            for line in running.lines(limit_s + SLACK_S):
-                event = _document(line)
-                for kind, key in (("content", "text"), ("reasoning", "reasoning")):
-                    if text := event.get(key):
-                        reply = _with_token(reply, time.monotonic() - began)
-                        said[kind] += text
-                        if show:
-                            show(kind, text)
-                if "error" in event:
-                    error = event["error"]
-                    return _failed(reply, said, str(error.get("kind")), str(error.get("message")))
-                if "done" in event:
-                    return _ended(reply, event["done"])
+            for line in running.lines(silence_s):
+                ended = exchange.feed(_document(line))
+                if ended is not None:
+                    return ended
             last = running.finish().stderr.decode(errors="replace").strip().splitlines()
-        return _failed(reply, said, "lost", f"the answer broke off{f': {last[-1]}' if last else ''}")
+        problem, message = "lost", f"the answer broke off{f': {last[-1]}' if last else ''}"
     except CommandTimeout as error:
-        return _failed(reply, said, "timeout", error.message)
+        problem, message = "timeout", error.message
     except HostError as error:
-        return _failed(reply, said, "unreachable", error.message)
+        problem, message = "unreachable", error.message
     except ValueError as error:
-        return _failed(reply, said, "malformed", str(error))
+        problem, message = "malformed", str(error)
+    return exchange.failed(problem, message)
 
 
 def _document(line: bytes) -> dict[str, Any]:
@@ -96,13 +104,54 @@ def _document(line: bytes) -> dict[str, Any]:
     return document
 
 
-def _with_token(reply: Reply, at_s: float) -> Reply:
-    return reply if reply.ttft_s is not None else dataclasses.replace(reply, ttft_s=at_s)
+class _Exchange:
+    """What has come of one request so far."""
 
+    def __init__(self, reply: Reply, show: Show | None, progress: Callable[[str], None] | None) -> None:
+        self._reply = reply
+        self._show = show
+        self._progress = progress
+        self._began = time.monotonic()
+        self._said = {"content": "", "reasoning": ""}
+        self._movement = Movement()
 
-def _failed(reply: Reply, said: dict[str, str], problem: str, message: str) -> Reply:
-    text = said["content"] or said["reasoning"]
-    return dataclasses.replace(reply, text=text, problem=problem, message=message.partition("\n")[0])
+    def feed(self, event: dict[str, Any]) -> Reply | None:
+        """Take in one document of the ask program; the reply, once it is certain."""
+        at_s = time.monotonic() - self._began
+        for kind, key in (("content", "text"), ("reasoning", "reasoning")):
+            if text := event.get(key):
+                if self._reply.ttft_s is None:
+                    self._reply = dataclasses.replace(self._reply, ttft_s=at_s)
+                self._said[kind] += text
+                if self._show:
+                    self._show(kind, text)
+        if "error" in event:
+            error = event["error"]
+            return self.failed(str(error.get("kind")), str(error.get("message")))
+        if "done" in event:
+            return _ended(self._reply, event["done"])
+        if "counters" in event:
+            return self._counted(at_s, event)
+        return None
+
+    def failed(self, problem: str, message: str) -> Reply:
+        """The reply of a request that did not come to its end."""
+        text = self._said["content"] or self._said["reasoning"]
+        return dataclasses.replace(self._reply, text=text, problem=problem, message=message.partition("\n")[0])
+
+    def _counted(self, at_s: float, event: dict[str, Any]) -> Reply | None:
+        self._movement.feed(at_s, event["counters"])
+        stalled_s, context = self._movement.stalled_s(at_s), event.get("context") or self._reply.context
+        self._reply = dataclasses.replace(self._reply, context=context, stalled_s=stalled_s)
+        if at_s < self._reply.limit_s:
+            return None
+        dead_s = stall_limit_s(context)
+        # Waiting longer tells nothing new of an engine that moves, or has stood still for too long.
+        if stalled_s is None or stalled_s < at_s - COUNTERS_S or stalled_s >= dead_s:
+            return self.failed("timeout", f"no whole answer within {at_s:.0f} s")
+        if self._progress:
+            self._progress(f"no counter of the engine has moved for {stalled_s:.0f} s; dead after {dead_s:.0f} s")
+        return None
 
 
 def _ended(reply: Reply, done: dict[str, Any]) -> Reply:

@@ -125,6 +125,8 @@ class Reply:
         problem: kind of the error as the ask program names it, or ``timeout``; None where it ended well.
         message: that error in words.
         limit_s: how long it was waited for.
+        context: longest prompt and answer together, in tokens, where the engine said it.
+        stalled_s: for how long, at the end, no counter of the engine had moved; None where they were not read.
         done: the final document of the ask program; empty where the answer did not end.
     """
 
@@ -138,6 +140,8 @@ class Reply:
     problem: str | None = None
     message: str = ""
     limit_s: float = 0.0
+    context: int | None = None
+    stalled_s: float | None = None
     done: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:

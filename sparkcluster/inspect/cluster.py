@@ -13,7 +13,7 @@ from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.plan.build import build as build_plan
 from sparkcluster.plan.image import has_brought_ray, without_ray
 from sparkcluster.plan.model import Plan
-from sparkcluster.plan.records import Holding, holding, newest, next_number
+from sparkcluster.plan.records import Holding, holding, newest, next_number, runs_planned
 from sparkcluster.probing.collect import Collected, collect_facts, inspect_images
 from sparkcluster.probing.start import Answer
 from sparkcluster.spec import Spec
@@ -28,6 +28,7 @@ class View:
     Attributes:
         topology: None where ``unplanned`` says why there is none.
         plan: what ``up`` would deploy now; None likewise, or while a node lacks the image.
+        planned: the plan of those groups whose nodes all have the image; None where there is no such group.
         draft: the plan as far as it can be said while a node lacks the image: by its reference, and as if it had Ray.
         bring_ray: whether the plan counts on a Ray that is brought to an image without one.
     """
@@ -43,6 +44,7 @@ class View:
     findings: tuple[Finding, ...]
     bring_ray: bool = False
     draft: Plan | None = None
+    planned: Plan | None = None
 
     def ready(self) -> tuple[Topology, Plan]:
         """Topology and plan, for steps that stand on them.
@@ -96,6 +98,7 @@ def assess(spec: Spec, collected: Collected, facts: dict[str, Facts], *, bring_r
     topology: Topology | None = None
     plan: Plan | None = None
     draft: Plan | None = None
+    planned: Plan | None = None
     unplanned: PlanError | None = None
     findings = collected.findings()
     brought = False
@@ -105,13 +108,12 @@ def assess(spec: Spec, collected: Collected, facts: dict[str, Facts], *, bring_r
         try:
             topology = build_topology(spec, facts)
             findings += run_checks(spec, facts, topology)
-            if images_present(spec, facts):
+            whole = with_image(spec, facts, topology)
+            if whole.groups:
                 brought = brings_ray(spec, facts, topology, held, known) if bring_ray is None else bring_ray
-                plan = build_plan(spec, facts, topology, release=next_number(facts.values()), bring_ray=brought)
-                running = held.release()
-                if running is not None and held.runs(plan):
-                    # Names and paths carry the release: these ranks are watched and asked under theirs.
-                    plan = build_plan(spec, facts, topology, release=running, bring_ray=brought)
+                planned = plan_of(spec, facts, whole, held, bring_ray=brought)
+            if whole == topology:
+                plan = planned
             else:
                 draft = build_plan(spec, facts, topology, release=next_number(facts.values()))
         except PlanError as error:
@@ -128,14 +130,33 @@ def assess(spec: Spec, collected: Collected, facts: dict[str, Facts], *, bring_r
         findings=tuple(findings),
         bring_ray=brought,
         draft=draft,
+        planned=planned,
     )
 
 
-def images_present(spec: Spec, facts: dict[str, Facts]) -> bool:
-    """Whether every node has what holds a rank: the image, or with runtime process nothing."""
+def with_image(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Topology:
+    """The groups whose nodes all have what holds a rank: the image, or with runtime process nothing."""
     if spec.inventory.runtime.kind == "process":
-        return True
-    return all(isinstance(read(one.image), Image) for one in facts.values())
+        return topology
+    groups = [
+        group for group in topology.groups if all(isinstance(read(facts[name].image), Image) for name in group.names)
+    ]
+    return topology if len(groups) == len(topology.groups) else dataclasses.replace(topology, groups=tuple(groups))
+
+
+def plan_of(spec: Spec, facts: dict[str, Facts], topology: Topology, held: Holding, *, bring_ray: bool) -> Plan:
+    """The plan of ``topology`` under the next release number; groups that run it already keep theirs.
+
+    Names and paths carry the release: ranks that run are watched and asked under their own.
+    """
+    following = next_number(facts.values())
+    plan = build_plan(spec, facts, topology, release=following, bring_ray=bring_ray)
+    ranks = held.groups()
+    running = {group.name: runs_planned(plan, group, ranks.get(group.name, {})) for group in plan.groups}
+    if not any(running.values()):
+        return plan
+    releases = {name: number or following for name, number in running.items()}
+    return build_plan(spec, facts, topology, release=releases, bring_ray=bring_ray)
 
 
 def brings_ray(
@@ -153,7 +174,7 @@ def brings_ray(
         return False
     if spec.playbook.executor == "ray":
         return True
-    if newest is not None and held.hashes() == {newest.plan_hash}:
+    if newest is not None and held.of_release(newest):
         return has_recorded_ray(newest)
     return any(has_brought_ray(facts[name]) for name in wanting) or not held.anything
 

@@ -23,7 +23,7 @@ from sparkcluster.hosts.program import call
 from sparkcluster.inspect.preflight import examine, ordered
 from sparkcluster.node.shared import LABEL_RANK_DIR
 from sparkcluster.plan.build import SECRETS_FILE
-from sparkcluster.plan.records import Holding, current_lease, holding, newest, recorded_verify
+from sparkcluster.plan.records import Holding, current_lease, holding, newest, recorded_groups
 from sparkcluster.probing.collect import collect_facts, node_documents
 from sparkcluster.report import Report, count
 from sparkcluster.spec import Spec
@@ -136,7 +136,7 @@ def doctor(
     report.step("look", "ranks, logs and counters, and one real answer")
     reach_s = max(3.0, until - clock() - ROUND_TRIP_S)
     asking = _Asking(fleet, spec, reach_s, report)
-    recorded = known.record if known is not None and known.number == held.release() else None
+    recorded = known.record if known is not None and held.of_release(known) else None
     if recorded is not None:
         asking.start(_recorded(recorded))
     looks = look(fleet, spec, facts, reach_s)
@@ -162,7 +162,7 @@ def of_what_runs(findings: list[Finding], held: Holding) -> list[Finding]:
     """``findings`` without what is lint's to say of what was written, and of a launch where one has been."""
     about = [one for one in findings if one.code not in CATALOGUE or CATALOGUE[one.code].stage != "written"]
     left_out = SUPERSEDED | {UNPLANNED}
-    return [one for one in about if one.code not in left_out or not held.hashes()]
+    return [one for one in about if one.code not in left_out or not held.running]
 
 
 def look(fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float) -> dict[str, Look | Unread]:
@@ -204,8 +204,8 @@ Question = tuple[Endpoint, Verify]
 
 def _recorded(recorded: dict[str, Any]) -> dict[str, Question]:
     """What to ask of every group of a recorded release."""
-    verify = recorded_verify(recorded)
-    return {group: (endpoint, verify) for group, endpoint in recorded_endpoints(recorded).items()}
+    groups = recorded_groups(recorded)
+    return {name: (endpoint, groups[name].verify) for name, endpoint in recorded_endpoints(recorded).items()}
 
 
 def _launched(spec: Spec, looks: Mapping[str, Look | Unread]) -> dict[str, Question]:

@@ -8,7 +8,7 @@ from sparkcluster.errors import SparkclusterError
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import call
-from sparkcluster.plan.records import holding
+from sparkcluster.plan.records import holding, newest
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
 
@@ -33,7 +33,9 @@ def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
     known = {name: one for name, one in outcomes.items() if not isinstance(one, SparkclusterError)}
     if not known:
         raise next(one for one in outcomes.values() if isinstance(one, SparkclusterError))
-    running = holding(cluster, collect_facts(fleet, spec, list(known)).facts).release()
+    facts = collect_facts(fleet, spec, list(known)).facts
+    latest = newest(facts.values())
+    running = latest.number if latest and holding(cluster, facts).of_release(latest) else None
     releases: dict[int, dict[str, Any]] = {}
     for name, records in known.items():
         for record in filter(whole, records):

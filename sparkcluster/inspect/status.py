@@ -6,52 +6,27 @@ import dataclasses
 from typing import Any
 
 from sparkcluster.endpoint.ask import ask
+from sparkcluster.endpoint.dead import dead
 from sparkcluster.endpoint.find import recorded_endpoints
-from sparkcluster.errors import NotServing
+from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.running import Reply
+from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.node.shared import LABEL_RANK
-from sparkcluster.plan.records import Holding, current_lease, holding, newest, recorded_verify, unreadable
+from sparkcluster.plan.records import (
+    Holding,
+    current_lease,
+    holding,
+    newest,
+    recorded_groups,
+    runs_recorded,
+    unreadable,
+)
 from sparkcluster.probing.collect import Collected, collect_facts
 from sparkcluster.spec import Spec
 
 # A busy engine gives one token within seconds, since it serves short requests between long ones.
 STATUS_LIMIT_S = 30.0
-
-
-def ask_recorded(
-    fleet: Fleet,
-    recorded: dict[str, Any],
-    *,
-    group: str | None = None,
-    max_tokens: int = 1,
-    limit_s: float | None = None,
-) -> dict[str, Reply]:
-    """A short completion of every group (or ``group``) of a recorded release; replies by group.
-
-    Args:
-        fleet: the nodes.
-        recorded: the release.
-        group: name of the only one to ask.
-        max_tokens: the most tokens of an answer.
-        limit_s: the most seconds that an answer may take; default: what its playbook allows.
-
-    Raises:
-        NotServing: a group does not answer.
-    """
-    verify = recorded_verify(recorded)
-    limit_s = min(limit_s or verify.timeout_s, verify.timeout_s)
-    replies = {}
-    for name, endpoint in recorded_endpoints(recorded).items():
-        if group not in {None, name}:
-            continue
-        head = endpoint.head
-        if head not in fleet.hosts:
-            raise NotServing(f"the head of {name}, {head}, is no longer in the inventory", node=head, step="verify")
-        replies[name] = ask(fleet.hosts[head], endpoint, verify, limit_s=limit_s, max_tokens=max_tokens)
-        if replies[name].problem:
-            raise NotServing(f"the model does not answer: {replies[name].message}", node=head, step="verify")
-    return replies
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,8 +46,7 @@ def status(fleet: Fleet, spec: Spec) -> Status:
     collected = collect_facts(fleet, spec)
     held = holding(spec.inventory.cluster, collected.facts)
     known = newest(collected.facts.values())
-    running = held.release()
-    recorded = known.record if known and known.number == running else {}
+    recorded = known.record if known and held.of_release(known) else {}
     lease = current_lease(collected.facts)
     starting = lease is not None and lease.operation == "up"
     groups = group_documents(fleet, recorded, held, starting=starting)
@@ -87,7 +61,7 @@ def status(fleet: Fleet, spec: Spec) -> Status:
             "model": recorded.get("plan", {}).get("model"),
             "image": recorded.get("plan", {}).get("image"),
             "digest": recorded.get("image_digest"),
-            "release": running if recorded else None,
+            "release": recorded.get("number"),
             "lease": lease.model_dump(include={"operator", "operation", "since", "epoch"}) if lease else None,
             "groups": groups,
             "nodes": node_documents(spec, collected, held, recorded, groups),
@@ -96,34 +70,48 @@ def status(fleet: Fleet, spec: Spec) -> Status:
 
 
 def group_documents(fleet: Fleet, recorded: dict[str, Any], held: Holding, *, starting: bool) -> list[dict[str, Any]]:
-    """The groups of a recorded release as they are now."""
-    if not recorded:
-        return []
+    """The groups of a recorded release as they are now; each is asked for one token, all at once."""
+    groups = recorded_groups(recorded)
+    found = recorded_endpoints(recorded) if groups else {}
+    ranks = held.groups()
+    running = {name: runs_recorded(group, ranks.get(name, {}), group.ranks) for name, group in groups.items()}
+    heads = {found[name].head: name for name in groups if running[name] and found[name].head in fleet.hosts}
+
+    def first_token(host: Host) -> Reply:
+        name = heads[host.name]
+        verify = groups[name].verify
+        limit_s = min(STATUS_LIMIT_S, verify.timeout_s)
+        return ask(host, found[name], verify, limit_s=limit_s, max_tokens=1)
+
+    replies = {heads[head]: reply for head, reply in fleet.each(first_token, heads).items()}
     documents = []
-    plan = recorded["plan"]
-    for name in recorded_endpoints(recorded):
-        nodes = [node for node, one in plan["nodes"].items() if one["group"] == name]
-        running = [any(rank.state == "running" for rank in held.own.get(node, ())) for node in nodes]
-        ready, why = False, None
-        if all(running):
-            try:
-                ask_recorded(fleet, recorded, group=name, limit_s=STATUS_LIMIT_S)
-                ready = True
-            except NotServing as error:
-                why = error.message
-        state = "serving" if ready else "down" if not any(running) else "starting" if starting else "degraded"
+    for name, group in groups.items():
+        reply = replies.get(name)
+        why = reply.message if isinstance(reply, SparkclusterError) else problem(reply)
+        ready = reply is not None and why is None
+        some = any(rank.state == "running" for node in ranks.get(name, {}).values() for rank in node)
+        state = "serving" if ready else "down" if not some else "starting" if starting else "degraded"
         documents.append(
             {
                 "name": name,
-                "nodes": nodes,
-                "endpoint": plan["endpoints"][name],
+                "nodes": list(group.ranks),
+                "endpoint": group.plan["endpoints"][name],
                 "state": state,
-                "release": recorded["number"],
+                "release": group.release,
                 "ready": ready,
                 "why": why,
             }
         )
     return documents
+
+
+def problem(reply: Reply | None) -> str | None:
+    """Why a group is not ready, in one line; a slow answer alone is no sign of death."""
+    if reply is None or reply.problem is None:
+        return None
+    if dead([], reply) is None and reply.problem == "timeout":
+        return f"no token within {reply.limit_s:.0f} s: busy, or waiting for a long prompt (sparkcluster doctor tells)"
+    return f"the model does not answer: {reply.message}"
 
 
 def overall(groups: list[dict[str, Any]], held: Holding, *, blind: bool, starting: bool) -> str:

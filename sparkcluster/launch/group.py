@@ -1,7 +1,7 @@
-"""Start every rank of a plan, watch them until each group's model has answered twice, or stop them all.
+"""Start every rank of a group, watch them until its model has answered twice, or stop them all.
 
-All ranks or none: whatever ends a launch, its ranks are removed on every node that can be reached, and
-what is left on those that cannot is said.
+All ranks or none: whatever ends the launch of a group, its ranks are removed on every node that can be reached, and
+what is left on those that cannot is reported. Other groups are not touched.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from sparkcluster import engines
@@ -21,13 +20,12 @@ from sparkcluster.facts.model import Rank
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch.causes import cause
-from sparkcluster.launch.last_words import keep, pointed
 from sparkcluster.launch.readiness import Readiness, warnings
 from sparkcluster.launch.verify import verify_group
 from sparkcluster.launch.watching import INTERVAL_S, Watching
 from sparkcluster.node.shared import LABEL_RANK
 from sparkcluster.plan.model import Plan
-from sparkcluster.report import Report, count
+from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, stop_steps
 from sparkcluster.runtime.ranks import KILL_GRACE_S, STOP_GRACE_S
 from sparkcluster.spec.playbook import Verify
@@ -40,17 +38,19 @@ SILENT_S = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Launch:
-    """What a launch needs to know besides the nodes themselves.
+    """What the launch of one group needs to know besides the nodes themselves.
 
     Attributes:
-        logs: directory that the ranks' last lines are written to when it fails; None for nowhere.
+        plan, topology: of this group alone.
+        steps: what starts its ranks, by node; None where they run already.
     """
 
+    group: str
     plan: Plan
     topology: Topology
     verify: Verify
     ready_timeout_s: float
-    logs: Path | None = None
+    steps: Mapping[str, Sequence[dict[str, Any]]] | None
 
 
 def ranks_of(plan: Plan) -> dict[str, list[Rank]]:
@@ -154,88 +154,93 @@ def watch_request(plan: Plan, topology: Topology, node: str, *, tail: int = 2000
     }
 
 
-class Asking:
-    """Asks every group that is ready, each in a thread of its own.
+class Verifying:
+    """Asks the group twice, in a thread of its own, once it is ready.
 
     Attributes:
-        answers: by group, once it has answered twice.
-        failures: what went wrong instead.
+        reply: the last reply, once it has answered twice.
+        failure: what went wrong instead.
     """
 
     def __init__(self, fleet: Fleet, launch: Launch) -> None:
-        self.answers: dict[str, Reply] = {}
-        self.failures: list[SparkclusterError] = []
+        self.reply: Reply | None = None
+        self.failure: SparkclusterError | None = None
         self._fleet = fleet
         self._launch = launch
-        self._asked: set[str] = set()
-        self._defects: list[Exception] = []
+        self._begun = False
+        self._defect: Exception | None = None
 
-    def begin(self, groups: set[str], report: Report) -> None:
-        """Ask those of ``groups`` that were not asked yet."""
-        for name in sorted(groups - self._asked):
-            report.step("verify", f"{name}: asking for an answer")
-            self._asked.add(name)
-            threading.Thread(target=self._ask, args=(name,), daemon=True).start()
+    def begin(self, report: Report) -> None:
+        """Ask, where that has not begun yet."""
+        if not self._begun:
+            self._begun = True
+            report.step("verify", f"{self._launch.group}: asking for an answer")
+            threading.Thread(target=self._verify, daemon=True).start()
 
-    def _ask(self, name: str) -> None:
-        endpoint = endpoints(self._launch.plan.as_json(), self._launch.plan.engine)[name]
+    def _verify(self) -> None:
+        endpoint = endpoints(self._launch.plan.as_json(), self._launch.plan.engine)[self._launch.group]
         try:
-            host = self._fleet.hosts[endpoint.head]
-            self.answers[name] = verify_group(host, endpoint, self._launch.verify)
+            self.reply = verify_group(self._fleet.hosts[endpoint.head], endpoint, self._launch.verify)
         except SparkclusterError as error:
-            self.failures.append(error)
+            self.failure = error
         except Exception as error:  # noqa: BLE001 - raised in the thread that waits
-            self._defects.append(error)
+            self._defect = error
 
     def done(self) -> bool:
-        """Whether every group has answered; raises what is no failure but a defect."""
-        if self._defects:
-            raise self._defects[0]
-        return len(self.answers) == len(self._launch.plan.groups)
+        """Whether the group has answered; raises what is no failure but a defect."""
+        if self._defect:
+            raise self._defect
+        return self.reply is not None
 
 
-def await_answers(
-    fleet: Fleet, launch: Launch, report: Report, *, clock: Callable[[], float] = time.monotonic
-) -> dict[str, Reply]:
-    """Watch until every group has answered twice; answers by group.
+def await_answer(
+    fleet: Fleet, launch: Launch, report: Report, over: threading.Event, *, clock: Callable[[], float] = time.monotonic
+) -> Reply:
+    """Watch until the group has answered twice; its last reply.
 
     Raises:
         LaunchError: a rank died, a node or link was lost, an answer was wrong, or the limit passed.
+        Interrupted: ``over`` was set.
     """
     plan, topology = launch.plan, launch.topology
     readiness = Readiness(plan, topology, now=clock())
-    asking = Asking(fleet, launch)
+    verifying = Verifying(fleet, launch)
     with Watching(fleet, {name: watch_request(plan, topology, name) for name in plan.nodes}) as watching:
         try:
-            until_answered(watching, readiness, asking, launch, report=report, clock=clock)
+            until_answered(watching, readiness, verifying, launch, over, report=report, clock=clock)
         except LaunchError as error:
-            if launch.logs is not None and keep(launch.logs, readiness.logs()):
-                error.hint = pointed(error.hint, launch.logs)
+            error.logs = readiness.logs()
             raise
-    return asking.answers
+    if verifying.reply is None:  # pragma: no cover - until_answered returns with a reply
+        raise LaunchError("the group was not asked", step="verify")
+    return verifying.reply
 
 
 def until_answered(
     watching: Watching,
     readiness: Readiness,
-    asking: Asking,
+    verifying: Verifying,
     launch: Launch,
+    over: threading.Event,
     *,
     report: Report,
     clock: Callable[[], float],
 ) -> None:
-    """Return once every group has answered twice; LaunchError where that will not be."""
-    while not asking.done():
+    """Return once the group has answered twice; LaunchError where that will not be."""
+    while not verifying.done():
+        if over.is_set():
+            raise Interrupted("interrupted", step="launch")
         follow(watching, readiness, report, clock)
-        asking.begin(readiness.ready_groups(), report)
-        if asking.failures:
+        if launch.group in readiness.ready_groups():
+            verifying.begin(report)
+        if verifying.failure:
             # A wrong answer may be a dying engine's: give its death a moment to be seen, and named.
-            settle(watching, readiness, report, clock)
-            raise unanswered(asking.failures[0], readiness, launch.plan)
+            await_death(watching, readiness, report, clock)
+            raise unanswered(verifying.failure, readiness, launch.plan)
         if clock() - readiness.started > launch.ready_timeout_s:
             raise readiness.overdue(launch.ready_timeout_s)
     if readiness.dying:
-        settle(watching, readiness, report, clock)
+        await_death(watching, readiness, report, clock)
 
 
 def follow(watching: Watching, readiness: Readiness, report: Report, clock: Callable[[], float]) -> None:
@@ -251,7 +256,7 @@ def follow(watching: Watching, readiness: Readiness, report: Report, clock: Call
         raise failure
 
 
-def settle(watching: Watching, readiness: Readiness, report: Report, clock: Callable[[], float]) -> None:
+def await_death(watching: Watching, readiness: Readiness, report: Report, clock: Callable[[], float]) -> None:
     """Take in events for the time a death needs to be told; raises it when there is one."""
     limit = clock() + INTERVAL_S + 2
     while clock() < limit:
@@ -271,61 +276,25 @@ def unanswered(error: SparkclusterError, readiness: Readiness, plan: Plan) -> La
     )
 
 
-def run(
-    fleet: Fleet,
-    changer: Changer,
-    launch: Launch,
-    steps: Mapping[str, Sequence[dict[str, Any]]] | None,
-    report: Report,
-) -> dict[str, Reply]:
-    """Start (unless ``steps`` is None: they run already), watch, verify; on any failure stop every rank.
+def run(fleet: Fleet, changer: Changer, launch: Launch, report: Report, over: threading.Event) -> Reply:
+    """Start the group (unless it runs already), watch it, verify it; on any failure stop its ranks.
 
     Ranks that another operator has taken over meanwhile are not touched: their nodes refuse it.
 
     Raises:
         LaunchError: with the cause.
         LeaseLost: a node refused, now or when the ranks were to be stopped.
-        Interrupted: by Ctrl-C.
+        Interrupted: ``over`` was set.
     """
     try:
-        if steps is not None:
-            report.step("start", count(sum(len(n.containers) for n in launch.plan.nodes.values()), "rank"))
-            start(changer, engines.engine(launch.plan.engine), steps)
-        report.step("watch", "until the model answers")
-        return await_answers(fleet, launch, report)
-    except KeyboardInterrupt:
-        raise interrupted(changer, launch, report) from None
+        if launch.steps is not None:
+            start(changer, engines.engine(launch.plan.engine), launch.steps)
+        return await_answer(fleet, launch, report, over)
     except SparkclusterError as error:
         silent = error.node if isinstance(error.__cause__, CommandTimeout) else None
-        final = ended(error, stop_all(changer, launch, silent=silent))
+        left = stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S, silent=silent)
+        final = ended(error, left)
         raise final from (None if final is error else error)
     except BaseException:
-        stop_all(changer, launch)
+        stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S)
         raise
-
-
-def interrupted(changer: Changer, launch: Launch, report: Report) -> SparkclusterError:
-    """Stop every rank after Ctrl-C, and say what is left; a second Ctrl-C is heard from the note onwards."""
-    try:
-        report.note("stopping what was started; press Ctrl-C again to leave it as it is")
-        left = stop_all(changer, launch)
-    except KeyboardInterrupt:
-        return interrupted_again(launch.plan)
-    return ended(Interrupted("interrupted" if left else "interrupted; nothing is left running", step="launch"), left)
-
-
-def interrupted_again(plan: Plan) -> Interrupted:
-    """What is said where nobody has looked which ranks are left."""
-    return Interrupted(
-        f"interrupted again; ranks may still run on {', '.join(plan.nodes)}",
-        step="launch",
-        hint="sparkcluster down INVENTORY",
-    )
-
-
-def stop_all(changer: Changer, launch: Launch, *, silent: str | None = None) -> dict[str, SparkclusterError]:
-    """Stop every rank of ``launch`` at once; Interrupted where the user does not want to wait for it."""
-    try:
-        return stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S, silent=silent)
-    except KeyboardInterrupt:
-        raise interrupted_again(launch.plan) from None

@@ -3,12 +3,13 @@
 Streams JSON lines and ends with exactly one document::
 
     {"text": "…"} {"reasoning": "…"}      while ``stream`` is on
+    {"counters": {…}, "context": N}       every 2 s, where ``counters`` names metrics; empty where none can be read
     {"done": {"content", "reasoning", "tool_calls", "finish_reason", "usage", "ttft_s", "total_s",
               "status"}}
     {"error": {"status", "kind", "message"}}
 
 The kind of an error is ``refused``, ``timeout``, ``lost``, ``unauthorized``, ``unknown-model``,
-``engine-dead``, ``rejected`` or ``malformed``. Python 3.8, standard library only.
+``engine-dead``, ``unavailable``, ``rejected`` or ``malformed``. Python 3.8, standard library only.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ import json
 import os
 import re
 import socket
+import threading
 import time
 import urllib.parse
 from typing import Any, BinaryIO, Callable, Iterator
 
 from sparkcluster.node import common
+
+COUNTERS_S = 2.0
+METRICS_S = 3.0
 
 
 class Failed(Exception):
@@ -63,6 +68,9 @@ def explain(status: int, body: bytes) -> Failed:
         return Failed("unauthorized", "the endpoint wants another API key: %s" % words, status)
     if status == 404 and "model" in words.lower():
         return Failed("unknown-model", words, status)
+    if status in (502, 503, 504):
+        # Said by what stands before an engine, or by one that is overloaded.
+        return Failed("unavailable", "the endpoint answers %d: %s" % (status, words), status)
     if status >= 500:
         return Failed("engine-dead", "the engine answers %d: %s" % (status, words), status)
     return Failed("rejected", words, status)
@@ -258,13 +266,63 @@ def models(request: dict[str, Any]) -> dict[str, Any]:
     return {"models": [one.get("id") for one in document.get("data") or []], "status": 200}
 
 
+def read_counters(request: dict[str, Any], key: str | None) -> dict[str, float]:
+    """The engine's counters by the names that ``request`` has for them, each the sum over all engines; {} without."""
+    parts = urllib.parse.urlsplit(request["endpoint"])
+    endpoint = Endpoint("%s://%s" % (parts.scheme, parts.netloc), key, METRICS_S)
+    try:
+        lines = b"\n".join(endpoint.lines(endpoint.open("GET", "/metrics"))).decode(errors="replace")
+    except Failed:
+        return {}
+    sums: dict[str, float] = {}
+    for name, value in re.findall(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})?\s+([-+.\deE]+)", lines, re.MULTILINE):
+        try:
+            sums[name] = sums.get(name, 0.0) + float(value)
+        except ValueError:
+            continue
+    wanted = request["counters"]
+    found = {what: next((sums[one] for one in names if one in sums), None) for what, names in wanted.items()}
+    return {what: value for what, value in found.items() if value is not None}
+
+
+def longest(request: dict[str, Any], key: str | None) -> int | None:
+    """Tokens of the longest prompt and answer that the engine takes, where it says so."""
+    try:
+        endpoint = Endpoint(request["endpoint"], key, METRICS_S)
+        document = decode(b"".join(endpoint.lines(endpoint.open("GET", "/models"))))
+    except Failed:
+        return None
+    served = [one.get("max_model_len") for one in document.get("data") or [] if isinstance(one, dict)]
+    return max((one for one in served if isinstance(one, int)), default=None)
+
+
+def tell_counters(request: dict[str, Any], tell: Callable[[dict[str, Any]], None], over: threading.Event) -> None:
+    """Tell the counters again and again until ``over``."""
+    key = key_from(request.get("key_file"), request.get("key_name"))
+    context = longest(request, key)
+    while not over.wait(COUNTERS_S):
+        tell({"counters": read_counters(request, key), "context": context})
+
+
 def main(request: dict[str, Any], _lines: BinaryIO | None = None) -> dict[str, Any]:
     """Ask; ``request["mode"]`` is ``complete`` (default) or ``models``. Every error is an answer."""
+    lock, over = threading.Lock(), threading.Event()
 
     def tell(event: dict[str, Any]) -> None:
         if request.get("stream", True):
-            common.emit(event)
+            with lock:
+                if not over.is_set():
+                    common.emit(event)
 
+    if request.get("counters"):
+        threading.Thread(target=tell_counters, args=(request, tell, over), daemon=True).start()
+    answer = _answer(request, tell)
+    with lock:
+        over.set()
+    return answer
+
+
+def _answer(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     try:
         return {"done": models(request) if request.get("mode") == "models" else complete(request, tell)}
     except Failed as failed:

@@ -41,7 +41,7 @@ def build(
     facts: Mapping[str, Facts],
     topology: Topology,
     *,
-    release: int,
+    release: int | Mapping[str, int],
     bring_ray: bool = False,
     images: Mapping[str, str] | None = None,
 ) -> Plan:
@@ -51,7 +51,8 @@ def build(
         spec: what the user wrote.
         facts: by name of node; paths, image and engine are taken from them, nothing that changes by itself.
         topology: from ``topology.build``.
-        release: number that this plan will be recorded under; names containers, outside of the hash.
+        release: number that this plan will be recorded under, or one for each group; names containers, outside of
+            the hash.
         bring_ray: whether a pinned Ray is staged to the nodes for an engine that has none.
         images: local image ID by node, where another than the facts' shall run.
 
@@ -61,25 +62,21 @@ def build(
     spec = engines.engine(spec.playbook.engine).planned(spec, facts, topology)
     ids = image.local_ids(spec, facts) if spec.inventory.runtime.kind == "docker" else {}
     maker = _Maker(spec, facts, topology, bring_ray, {**ids, **(images or {})})
-    # Containers are named by release and labelled with the hash: the hash is over what they would be without.
-    digest = _digest(maker.nodes(release=0, plan_hash=""))
-    groups = tuple(
-        GroupPlan(
-            group.name,
-            tuple(member.name for member in group.members),
-            group.endpoint,
-            maker.executor(group),
-        )
-        for group in topology.groups
-    )
+    groups: list[GroupPlan] = []
+    nodes: dict[str, NodePlan] = {}
+    for group in topology.groups:
+        # Containers are named by release and labelled with the hash: the hash is over what they would be without.
+        digest = _digest(maker.nodes(group, release=0, plan_hash=""))
+        number = release if isinstance(release, int) else release[group.name]
+        groups.append(GroupPlan(group.name, group.names, group.endpoint, maker.executor(group), digest))
+        nodes |= maker.nodes(group, release=number, plan_hash=digest)
     return Plan(
         cluster=topology.cluster,
-        hash=digest,
         engine=spec.playbook.engine,
         model=spec.playbook.model_name,
         image=spec.playbook.image if spec.inventory.runtime.kind == "docker" else None,
-        groups=groups,
-        nodes=maker.nodes(release=release, plan_hash=digest),
+        groups=tuple(groups),
+        nodes=nodes,
     )
 
 
@@ -148,28 +145,23 @@ class _Maker:
             env["RAY_AUTH_MODE"] = "token"
         return {name: value for name, value in env.items() if name not in self.secrets(group, member)}
 
-    def nodes(self, *, release: int, plan_hash: str) -> dict[str, NodePlan]:
+    def nodes(self, group: Group, *, release: int, plan_hash: str) -> dict[str, NodePlan]:
         made = {}
-        for group in self.topology.groups:
-            envs = {member.name: self.env(group, member) for member in group.members}
-            secrets = {member.name: self.secrets(group, member) for member in group.members}
-            kept = (
-                environment.carry_over(self.spec.playbook.engine, envs, secrets)
-                if self.executor(group) == "ray"
-                else []
+        envs = {member.name: self.env(group, member) for member in group.members}
+        secrets = {member.name: self.secrets(group, member) for member in group.members}
+        kept = environment.carry_over(self.spec.playbook.engine, envs, secrets) if self.executor(group) == "ray" else []
+        for member in group.members:
+            labels = self.labels(group, member, release=release, plan_hash=plan_hash)
+            env = dict(sorted(envs[member.name].items()))
+            made[member.name] = NodePlan(
+                node=member.name,
+                group=group.name,
+                role="head" if member.rank == 0 else "worker",
+                rank=member.rank,
+                env=env,
+                secrets=secrets[member.name],
+                containers=(self.container(group, member, labels, env, kept),),
             )
-            for member in group.members:
-                labels = self.labels(group, member, release=release, plan_hash=plan_hash)
-                env = dict(sorted(envs[member.name].items()))
-                made[member.name] = NodePlan(
-                    node=member.name,
-                    group=group.name,
-                    role="head" if member.rank == 0 else "worker",
-                    rank=member.rank,
-                    env=env,
-                    secrets=secrets[member.name],
-                    containers=(self.container(group, member, labels, env, kept),),
-                )
         return made
 
     def labels(self, group: Group, member: Member, *, release: int, plan_hash: str) -> dict[str, str]:

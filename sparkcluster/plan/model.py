@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+from collections.abc import Collection
 from typing import Any, Literal
 
 Role = Literal["head", "worker"]
@@ -55,12 +57,17 @@ class NodePlan:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """One replica."""
+    """One replica.
+
+    Attributes:
+        hash: over what its nodes would do; its ranks are labelled with it.
+    """
 
     name: str
     nodes: tuple[str, ...]
     endpoint: str
     executor: Literal["none", "ray", "native"]
+    hash: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,12 +75,23 @@ class Plan:
     """Everything that ``up`` will run."""
 
     cluster: str
-    hash: str
     engine: str
     model: str
     image: str | None
     groups: tuple[GroupPlan, ...]
     nodes: dict[str, NodePlan]
+
+    @property
+    def hash(self) -> str:
+        """Of a single group its own, else over those of all groups."""
+        hashes = [group.hash for group in self.groups]
+        return hashes[0] if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()
+
+    def of_groups(self, names: Collection[str]) -> Plan:
+        """The plan of some of its groups."""
+        groups = tuple(group for group in self.groups if group.name in names)
+        nodes = {name: node for name, node in self.nodes.items() if node.group in names}
+        return dataclasses.replace(self, groups=groups, nodes=nodes)
 
     def as_json(self) -> dict[str, Any]:
         """The plan in the shape that other programs may rely on."""

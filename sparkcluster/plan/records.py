@@ -7,12 +7,13 @@ node that was since taken out of the inventory is still found and cleaned.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from sparkcluster import engines
 from sparkcluster.facts.model import Facts, LeaseFact, Rank, ReleaseFact, Unread, read
-from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_PLAN, LABEL_RELEASE, LABEL_STATE_DIR
-from sparkcluster.plan.model import Plan
+from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_GROUP, LABEL_PLAN, LABEL_RELEASE, LABEL_STATE_DIR
+from sparkcluster.plan.model import GroupPlan, Plan
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Verify
 
@@ -37,15 +38,109 @@ def next_number(facts: Iterable[Facts]) -> int:
     return max(taken) + 1
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordedGroup:
+    """One group of a recorded release.
+
+    Attributes:
+        plan: the part of the recorded plan that is about it.
+        verify: how it shows that it answers.
+        verified: whether it has answered; its ranks were stopped where it has not.
+        network: its topology when it was started; None in a record of an older version.
+        written: what the inventory said of its network then.
+        secrets: keyed hashes of its secrets, from ``runtime.secrets``; empty in a record of an older version.
+    """
+
+    name: str
+    release: int
+    engine: str
+    plan: dict[str, Any]
+    verify: Verify
+    verified: bool = True
+    network: dict[str, Any] | None = None
+    written: dict[str, Any] | None = None
+    secrets: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def ranks(self) -> dict[str, frozenset[str]]:
+        """Names of its ranks, by node."""
+        return {name: frozenset(one["name"] for one in node["containers"]) for name, node in self.plan["nodes"].items()}
+
+
+def group_plan(plan: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """The part of a plan document that is about ``group``."""
+    nodes = {name: node for name, node in plan["nodes"].items() if node.get("group") == group}
+    return {
+        **plan,
+        "endpoints": {group: plan.get("endpoints", {}).get(group)},
+        "groups": [list(nodes)],
+        "nodes": nodes,
+    }
+
+
+def joined(plans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One plan document of several; what they share is as the last has it."""
+    whole = dict(plans[-1])
+    whole["endpoints"] = {name: url for plan in plans for name, url in plan["endpoints"].items()}
+    whole["groups"] = [nodes for plan in plans for nodes in plan["groups"]]
+    whole["nodes"] = {name: node for plan in plans for name, node in plan["nodes"].items()}
+    return whole
+
+
+def recorded_groups(recorded: Mapping[str, Any]) -> dict[str, RecordedGroup]:
+    """The groups of a recorded release, also of one that an older version recorded."""
+    plan = recorded.get("plan") or {}
+    if not plan.get("nodes"):
+        return {}
+    more = recorded.get("groups", {})
+    found = {}
+    for name in dict.fromkeys(node.get("group", "") for node in plan["nodes"].values()):
+        own = more.get(name, {})
+        verify = own.get("verify", recorded.get("playbook", {}).get("verify", {}))
+        found[name] = RecordedGroup(
+            name=name,
+            release=own.get("release", recorded.get("number", 0)),
+            engine=recorded.get("playbook", {}).get("engine", engines.DEFAULT),
+            plan=group_plan(plan, name),
+            verify=Verify.model_validate(verify),
+            verified=own.get("verified", True),
+            network=own.get("network"),
+            written=own.get("written"),
+            secrets=own.get("secrets", {}),
+        )
+    return found
+
+
+def written_network(spec: Spec) -> dict[str, Any]:
+    """What the inventory says of the network, which decides with the facts who meets whom by which address."""
+    document = spec.inventory.model_dump(mode="json", exclude_defaults=True)
+    return {
+        "interconnect": document.get("interconnect"),
+        "host": document.get("api", {}).get("host"),
+        "port": document.get("api", {}).get("port"),
+        "nodes": {node.label: written.get("interconnect") for node, written in
+                  zip(spec.inventory.nodes, document["nodes"], strict=True)},
+    }  # fmt: skip
+
+
 def record(
-    spec: Spec, plan: Plan, *, number: int, operator: str, verified_at: float, version: str, digest: str | None = None
+    spec: Spec,
+    groups: Sequence[RecordedGroup],
+    *,
+    number: int,
+    plan_hash: str,
+    operator: str,
+    verified_at: float,
+    version: str,
+    digest: str | None = None,
 ) -> dict[str, Any]:
     """The document that is kept of a release.
 
     Args:
         spec: inventory and playbook that it came from.
-        plan: what was deployed.
+        groups: what was deployed, and what serves beside it since an earlier release.
         number: of the release.
+        plan_hash: of the whole plan.
         operator: who did it, as user@host.
         verified_at: when the model had answered, in seconds since 1970.
         version: of sparkcluster.
@@ -54,7 +149,7 @@ def record(
     inventory = spec.inventory
     return {
         "number": number,
-        "plan_hash": plan.hash,
+        "plan_hash": plan_hash,
         "verified_at": verified_at,
         "operator": operator,
         "version": version,
@@ -69,13 +164,23 @@ def record(
             }
             for node in inventory.nodes
         },
-        "plan": plan.as_json(),
+        "plan": joined([group.plan for group in groups]),
+        "groups": {
+            group.name: {
+                "release": group.release,
+                "verified": group.verified,
+                "verify": group.verify.model_dump(mode="json", exclude_defaults=True),
+                "network": group.network,
+                "written": group.written,
+                "secrets": group.secrets,
+            }
+            for group in groups
+        },
     }
 
 
-def recorded_verify(recorded: Mapping[str, Any]) -> Verify:
-    """How the model of a recorded release shows that it answers."""
-    return Verify.model_validate(recorded.get("playbook", {}).get("verify", {}))
+Ranks = Mapping[str, Sequence[Rank]]
+"""Ranks by node."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,35 +202,49 @@ class Holding:
         """Whether a rank of ours is there in whatever state."""
         return any(self.own.values())
 
-    def hashes(self) -> set[str]:
-        """Plan hashes of our running ranks."""
-        return {
-            rank.labels.get(LABEL_PLAN, "") for ranks in self.own.values() for rank in ranks if rank.state == "running"
-        }
+    @property
+    def running(self) -> bool:
+        """Whether a rank of ours runs."""
+        return any(rank.state == "running" for ranks in self.own.values() for rank in ranks)
 
-    def runs(self, plan: Plan) -> bool:
-        """Whether exactly the ranks of ``plan`` run, on every node of it and of one release, and no other."""
-        if self.release() is None:
-            return False
-        for name, node in plan.nodes.items():
-            ranks = self.own.get(name, ())
-            running = [rank for rank in ranks if rank.state == "running"]
-            if len(ranks) != len(running) or len(running) != len(node.containers):
-                return False
-            if any(rank.labels.get(LABEL_PLAN) != plan.hash for rank in running):
-                return False
-        return all(not ranks for name, ranks in self.own.items() if name not in plan.nodes)
+    def groups(self) -> dict[str, dict[str, tuple[Rank, ...]]]:
+        """Our ranks by group and node."""
+        found: dict[str, dict[str, tuple[Rank, ...]]] = {}
+        for node, ranks in self.own.items():
+            for rank in ranks:
+                nodes = found.setdefault(rank.labels.get(LABEL_GROUP, ""), {})
+                nodes[node] = (*nodes.get(node, ()), rank)
+        return found
 
-    def release(self) -> int | None:
-        """Release number that the running ranks carry, or None where they disagree."""
-        numbers = {
-            rank.labels.get(LABEL_RELEASE, "")
-            for ranks in self.own.values()
-            for rank in ranks
-            if rank.state == "running"
-        }
-        only = numbers.pop() if len(numbers) == 1 else ""
-        return int(only) if only.isdigit() else None
+    def of_release(self, release: ReleaseFact | None) -> bool:
+        """Whether a rank runs that ``release`` recorded."""
+        recorded = recorded_groups(release.record) if release else {}
+        names = frozenset().union(*(names for group in recorded.values() for names in group.ranks.values()))
+        return any(rank.state == "running" and rank.name in names for ranks in self.own.values() for rank in ranks)
+
+
+def runs_recorded(group: RecordedGroup, ranks: Ranks, nodes: Collection[str]) -> bool:
+    """Whether every rank of ``group`` runs, on those of its nodes that are among ``nodes``."""
+    expected = {name: names for name, names in group.ranks.items() if name in nodes}
+    return bool(expected) and all(
+        names == {rank.name for rank in ranks.get(node, ()) if rank.state == "running"}
+        for node, names in expected.items()
+    )
+
+
+def runs_planned(plan: Plan, group: GroupPlan, ranks: Ranks) -> int | None:
+    """The release number of the ranks of ``group``, where exactly those run that ``plan`` would start; else None."""
+    numbers = set()
+    for node in group.nodes:
+        found = ranks.get(node, ())
+        if len(found) != len(plan.nodes[node].containers):
+            return None
+        for rank in found:
+            if rank.state != "running" or rank.labels.get(LABEL_PLAN) != group.hash:
+                return None
+            numbers.add(rank.labels.get(LABEL_RELEASE, ""))
+    number = numbers.pop() if len(numbers) == 1 and set(ranks) <= set(group.nodes) else ""
+    return int(number) if number.isdigit() else None
 
 
 def current_lease(facts: Mapping[str, Facts]) -> LeaseFact | None:

@@ -1,31 +1,48 @@
-"""The state table that ``up`` walks. Pure: facts and plan in, state of the cluster and what to do out.
+"""The state table that ``up`` walks, once for each group. Pure: facts, plan and record in, states and actions out.
 
 ::
 
-    state       what is there                                          what up does      goes to
-    EMPTY       no rank of ours                                        check stage start STARTED
-    STARTED     the ranks of this plan run, no verified record of it   watch verify      SERVING
-    SERVING     the ranks of this plan run and their release is recorded  ask            - (nothing changes)
-    OTHER       another recorded plan runs and answers                 refuse, show diff -
-    REMAINS     anything else of ours: dead, half, or not answering    clean             EMPTY
-    TAKEN       ranks that are not ours to touch                       refuse            -
+    state     what is there of the group                                  what up does
+    EMPTY     no rank of ours                                             start
+    STARTED   the ranks of this plan run, and have not answered yet       watch
+    SERVING   every rank that the newest release recorded runs, and the   ask
+              plan would do the same
+    OTHER     likewise, and the plan would do something else              ask
+    REMAINS   anything else of ours: a rank is gone, or there are others  clean, then start
+    TAKEN     ranks that are not ours to touch                            refuse
 
-``up`` that was killed at any point leaves one of these, so the next one knows how to go on. A later
-``upgrade`` starts from OTHER and walks the same table.
+What is to be done after asking depends on what was seen (``after_asking``): a group that answers is kept, one that is
+dead (``endpoint.dead``) is cleaned, and whatever else is refused, unless the user said ``--replace``.
+
+``up`` that was killed at any point leaves one of these, so the next one knows how to go on.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+from collections.abc import Mapping
 
-from sparkcluster.facts.model import ReleaseFact
+from sparkcluster.errors import PlanError
+from sparkcluster.facts.model import Rank
 from sparkcluster.inspect.cluster import View
+from sparkcluster.plan.build import build
+from sparkcluster.plan.diff import difference
 from sparkcluster.plan.model import Plan
-from sparkcluster.plan.records import Holding
+from sparkcluster.plan.records import (
+    RecordedGroup,
+    group_plan,
+    recorded_groups,
+    runs_planned,
+    runs_recorded,
+    written_network,
+)
+from sparkcluster.topology.model import Group, Topology
+from sparkcluster.topology.recorded import drift, restored
 
 
 class State(enum.Enum):
-    """What a cluster is in."""
+    """What a group is in."""
 
     EMPTY = "empty"
     STARTED = "started"
@@ -41,51 +58,126 @@ class Action(enum.Enum):
     START = "start"
     WATCH = "watch"
     ASK = "ask"
+    KEEP = "keep"
     REFUSE = "refuse"
     CLEAN = "clean"
 
 
-TABLE: dict[State, tuple[Action, State | None]] = {
-    State.EMPTY: (Action.START, State.STARTED),
-    State.STARTED: (Action.WATCH, State.SERVING),
-    State.SERVING: (Action.ASK, None),
-    State.OTHER: (Action.REFUSE, None),
-    State.REMAINS: (Action.CLEAN, State.EMPTY),
-    State.TAKEN: (Action.REFUSE, None),
+TABLE: dict[State, Action] = {
+    State.EMPTY: Action.START,
+    State.STARTED: Action.WATCH,
+    State.SERVING: Action.ASK,
+    State.OTHER: Action.ASK,
+    State.REMAINS: Action.CLEAN,
+    State.TAKEN: Action.REFUSE,
 }
 
 
-def state(plan: Plan | None, held: Holding, newest: ReleaseFact | None) -> State:
-    """The state that facts alone show; whether the model answers is asked afterwards.
+@dataclasses.dataclass(frozen=True, slots=True)
+class GroupState:
+    """A group as it was found.
+
+    Attributes:
+        ranks: its ranks by node, whatever their state.
+        recorded: what the newest release recorded of it; None where it has no record.
+        changes: what the plan would change of a group that serves, in lines.
+        drift: addresses and GID indices that are not those its ranks were started with, in lines.
+        number: release that its ranks carry, where they are those of the plan.
+    """
+
+    name: str
+    state: State
+    ranks: Mapping[str, tuple[Rank, ...]]
+    recorded: RecordedGroup | None = None
+    changes: tuple[str, ...] = ()
+    drift: tuple[str, ...] = ()
+    number: int | None = None
+
+
+def after_asking(state: State, *, answers: bool, dead: bool, rotated: bool, drifted: bool, replace: bool) -> Action:
+    """What to do with a group that serves, or should.
 
     Args:
-        plan: what this ``up`` would deploy; None where that cannot be said yet (no node has the image).
-        held: the ranks on all nodes.
-        newest: the newest recorded release.
+        state: SERVING or OTHER.
+        answers: whether it gave the answer that its release expects.
+        dead: whether it is dead.
+        rotated: whether a secret has another value than its ranks were started with.
+        drifted: whether addresses or GID indices have changed since.
+        replace: whether the user allows to replace what is not dead.
     """
-    if any(held.stray.values()):
-        return State.TAKEN
-    if not held.anything:
-        return State.EMPTY
-    if plan is not None and held.runs(plan):
-        recorded = newest is not None and newest.plan_hash == plan.hash and newest.number == held.release()
-        return State.SERVING if recorded else State.STARTED
-    same = plan is not None and newest is not None and newest.plan_hash == plan.hash
-    if newest is not None and not same and held.hashes() == {newest.plan_hash} and complete(newest, held):
-        return State.OTHER
-    return State.REMAINS
+    if dead:
+        return Action.CLEAN
+    if state is State.SERVING and answers and not rotated:
+        return Action.CLEAN if drifted and replace else Action.KEEP
+    return Action.CLEAN if replace else Action.REFUSE
 
 
-def state_of(view: View) -> State:
-    """The state of the cluster that ``view`` shows."""
-    return state(view.plan, view.held, view.newest)
+def group_states(view: View) -> dict[str, GroupState]:
+    """The state of every group that is planned, recorded and still running, or has ranks; by name."""
+    present = view.held.groups()
+    recorded = recorded_groups(view.newest.record) if view.newest else {}
+    names = [group.name for group in view.topology.groups] if view.topology else []
+    if not names:
+        names = [group.name for group in view.spec.inventory.groups] or ["default"]
+    return {
+        name: _group(view, name, present.get(name, {}), recorded.get(name))
+        for name in dict.fromkeys([*names, *present])
+    }
 
 
-def complete(release: ReleaseFact, held: Holding) -> bool:
-    """Whether every rank that ``release`` recorded runs, as far as the inventory still has its nodes."""
-    nodes = release.record.get("plan", {}).get("nodes", {})
-    known = {name: node for name, node in nodes.items() if name in held.own}
-    return bool(known) and all(
-        {one["name"] for one in node["containers"]} == {rank.name for rank in held.own[name] if rank.state == "running"}
-        for name, node in known.items()
+def _group(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]], recorded: RecordedGroup | None) -> GroupState:
+    planned = next((group for group in view.planned.groups if group.name == name), None) if view.planned else None
+    nodes = set(planned.nodes) if planned else {node for one in (ranks, view.held.stray) for node in one}
+    if any(view.held.stray.get(node) for node in nodes):
+        return GroupState(name, State.TAKEN, ranks)
+    if not ranks:
+        return GroupState(name, State.EMPTY, ranks)
+    if recorded is not None and recorded.verified and runs_recorded(recorded, ranks, view.held.own):
+        changes, drifted = compared(view, recorded)
+        return GroupState(name, State.OTHER if changes else State.SERVING, ranks, recorded, changes, drifted)
+    number = runs_planned(view.planned, planned, ranks) if view.planned and planned else None
+    state = State.REMAINS if number is None else State.STARTED
+    return GroupState(name, state, ranks, recorded, number=number)
+
+
+def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the plan would change of a recorded group, and what has drifted since it was started.
+
+    Where addresses, interfaces or GID indices are not those of then, though the inventory says the same of the network,
+    the plan is made with those of then.
+    """
+    changes = _changes(recorded, view.planned)
+    before = restored(recorded.network) if recorded.network else None
+    if not changes or before is None or recorded.written != written_network(view.spec):
+        return changes, ()
+    now = (
+        next((group for group in view.topology.groups if group.name == recorded.name), None) if view.topology else None
     )
+    as_before = _changes(recorded, _plan_with(view, before))
+    return (changes, ()) if as_before else ((), tuple(drift(before, now)))
+
+
+def _changes(recorded: RecordedGroup, plan: Plan | None) -> tuple[str, ...]:
+    group = next((one for one in plan.groups if one.name == recorded.name), None) if plan else None
+    if plan is None:
+        return ("no plan can be made of the playbook and what the nodes say",)
+    if group is None:
+        return (f"{recorded.name} is no longer a group of the inventory",)
+    return tuple(difference(recorded.plan, group_plan(plan.as_json(), recorded.name)))
+
+
+def _plan_with(view: View, group: Group) -> Plan | None:
+    """The plan where ``group`` has the topology given."""
+    others = view.topology.groups if view.topology else ()
+    groups = tuple(group if one.name == group.name else one for one in others) or (group,)
+    rails = view.topology.rails if view.topology else ()
+    try:
+        return build(
+            view.spec,
+            view.facts,
+            Topology(view.spec.inventory.cluster, groups, rails),
+            release=0,
+            bring_ray=view.bring_ray,
+        )
+    except (PlanError, KeyError):
+        return None

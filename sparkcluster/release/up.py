@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Mapping
 
 from sparkcluster.errors import FoundErrors
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.inspect.cluster import View, look
 from sparkcluster.probing.start import Answer
-from sparkcluster.release.settled import settled
-from sparkcluster.release.states import TABLE, Action, state_of
+from sparkcluster.release.serving import Survey, not_answering, refuse, survey, tell_differences
+from sparkcluster.release.states import Action
 from sparkcluster.release.walk import Options, Walk, stop_before_staging
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import secrets
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
+
+# An engine that dies closes its API first; its rank is gone some seconds later.
+DYING_S = 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,19 +28,21 @@ class Up:
     """How ``up`` ended: serving, and whether that took a change.
 
     Attributes:
-        view: the cluster as it was last looked at.
+        view: the cluster as it was last seen.
         answers: what each group answered, by name.
+        drift: addresses and GID indices that changed since a group was started, in lines, by group.
     """
 
     view: View
     changed: bool
     release: int
-    answers: dict[str, Reply]
+    answers: Mapping[str, Reply]
     seconds: float
+    drift: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
 def up(fleet: Fleet, spec: Spec, options: Options, report: Report, asked: Calls[Answer] | None = None) -> Up:
-    """Bring the cluster from whatever it is in to a verified endpoint.
+    """Bring the cluster from whatever it is in to a verified endpoint for every group.
 
     Args:
         fleet: the nodes.
@@ -47,34 +53,58 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report, asked: Calls[
 
     Raises:
         FoundErrors: findings of severity error; nothing was changed.
-        OtherPlan: healthy, but serving something else; nothing was changed.
-        LeaseHeld: another operator is at it.
-        StageError, LaunchError: with node, step and hint; no rank is left running.
+        OtherPlan, NotServing: a group serves something else or not as expected, and is not dead; nothing was changed.
+        LeaseHeld: another operator has the lease.
+        StageError, LaunchError: with node, step and hint; no rank of the group that failed is left running.
     """
     began = time.monotonic()
     report.step("probe", count(len(fleet.hosts), "node"))
-    view = look(fleet, spec, asked=asked)
-    if view.collected.errors:
-        # Not asked first: an engine that has lost a node may keep whoever asks it waiting.
-        raise FoundErrors(view.findings)
-    answers = settled(fleet, view, report)
-    if answers is not None:
-        number = view.held.release() or 0
-        return Up(view, changed=False, release=number, answers=answers, seconds=time.monotonic() - began)
+    view, found = see(fleet, spec, report, asked)
+    actions = found.actions(replace=options.replace)
+    refuse(view, found, actions)
+    tell_differences(view, found, actions, report)
+    if not {Action.START, Action.WATCH, Action.CLEAN} & set(actions.values()):
+        left_alone = not_answering(view, found, actions)
+        if left_alone:
+            raise left_alone
+        return Up(
+            view,
+            changed=False,
+            release=view.newest.number if view.newest else 0,
+            answers={name: seen.reply for name, seen in found.seen.items() if seen.reply},
+            seconds=time.monotonic() - began,
+            drift={name: group.drift for name, group in found.states.items() if group.drift},
+        )
     secrets.check(spec)
-    if TABLE[state_of(view)][0] is Action.START:
+    if Action.CLEAN not in actions.values() and Action.START in actions.values():
         # Not even a lease is taken for what would stop anyway.
-        stop_before_staging(view)
-    with Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operation="up").acquire(
-        list(view.facts)
-    ) as lease:
+        stop_before_staging(view, [name for name, action in actions.items() if action is Action.START])
+    lease = Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operation="up")
+    with lease.acquire(list(view.facts)):
         report.step("lease", f"epoch {lease.epoch}")
         walk = Walk(fleet, spec, options, report, lease.epoch)
         try:
-            answers = walk.to_serving()
+            answers = walk.to_serving(found)
         except KeyboardInterrupt:
             raise walk.interrupted() from None
         return Up(walk.view, changed=True, release=walk.number, answers=answers, seconds=time.monotonic() - began)
+
+
+def see(fleet: Fleet, spec: Spec, report: Report, asked: Calls[Answer] | None) -> tuple[View, Survey]:
+    """The cluster and what each group answers; looked at again where an engine may be dying."""
+    view = look(fleet, spec, asked=asked)
+    if view.collected.errors:
+        # Not asked first: an engine that has lost a node may keep a request waiting.
+        raise FoundErrors(view.findings)
+    found = survey(fleet, view, report)
+    replies = [seen.reply for seen in found.seen.values() if seen.reply]
+    if any(reply.problem in {"refused", "lost"} for reply in replies):
+        time.sleep(DYING_S)
+        view = look(fleet, spec)
+        if view.collected.errors:
+            raise FoundErrors(view.findings)
+        found = survey(fleet, view, report, before=found)
+    return view, found
 
 
 __all__ = ["Options", "Up", "up"]

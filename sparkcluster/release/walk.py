@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sparkcluster
@@ -15,13 +16,14 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import standalone
 from sparkcluster.inspect.cluster import View, look
 from sparkcluster.inspect.preflight import between
-from sparkcluster.launch import group as launching
-from sparkcluster.launch import last_words
-from sparkcluster.node.shared import LABEL_PLAN, LABEL_RELEASE, LABEL_STATE_DIR
-from sparkcluster.plan.records import KEEP, Holding, record
+from sparkcluster.launch import failed_logs
+from sparkcluster.launch.group import Launch, stop
+from sparkcluster.launch.groups import Outcome, launch_groups
+from sparkcluster.plan.records import KEEP, record, recorded_groups
 from sparkcluster.release import ray
-from sparkcluster.release.settled import healthy, settled
-from sparkcluster.release.states import TABLE, Action, State, state_of
+from sparkcluster.release.outcome import came_back, failure, newly_recorded
+from sparkcluster.release.serving import Survey, not_answering, refuse, survey
+from sparkcluster.release.states import Action, GroupState, State
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, secrets, start_steps
 from sparkcluster.runtime.lease import this_operator
@@ -33,40 +35,50 @@ from sparkcluster.topology.model import Topology
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """The flags of ``up``; ``timeout_s`` overrides the playbook's readiness limit."""
+    """The flags of ``up``.
+
+    Attributes:
+        timeout_s: overrides the playbook's readiness limit.
+        replace: whether to replace what serves another plan, has drifted, or does not answer as it should.
+    """
 
     timeout_s: float | None = None
     clear_caches: bool = False
+    replace: bool = False
 
 
-def elsewhere(view: View) -> tuple[str, ...]:
-    """Nodes that hold ranks of the release that is here, by its record, and that the inventory has no more.
+def elsewhere(view: View, names: Collection[str]) -> tuple[str, ...]:
+    """Nodes that hold ranks of the groups ``names``, by the newest record, and that are no longer in the inventory.
 
     To start anything beside them would leave them behind: the next record would not name them.
     """
-    if view.newest is None:
-        return ()
-    here = {rank.labels.get(LABEL_PLAN) for ranks in view.held.own.values() for rank in ranks}
-    if view.newest.plan_hash not in here:
-        return ()
-    recorded = view.newest.record.get("plan", {}).get("nodes", {})
+    recorded = recorded_groups(view.newest.record) if view.newest and view.held.of_release(view.newest) else {}
     present = {node.label for node in view.spec.inventory.nodes}
-    return tuple(name for name in recorded if name not in present)
+    return tuple(
+        node for name, group in recorded.items() if name in names for node in group.ranks if node not in present
+    )
 
 
-def stop_before_staging(view: View) -> Topology:
-    """The topology, where nothing is wrong but what staging mends.
+def relevant(findings: Sequence[Finding], view: View, names: Collection[str]) -> list[Finding]:
+    """``findings`` without those about nodes of groups that are left alone."""
+    groups = view.topology.groups if view.topology else ()
+    others = {node for group in groups if group.name not in names for node in group.names}
+    return [finding for finding in findings if finding.node not in others]
+
+
+def stop_before_staging(view: View, names: Collection[str]) -> Topology:
+    """The topology of the groups ``names``, where nothing is wrong but what staging mends.
 
     Raises:
-        FoundErrors: with every finding.
-        PlanError: nobody can be seated.
+        FoundErrors: with every finding about them.
+        PlanError: no topology can be made.
     """
-    before = [finding for finding in view.findings if not finding.code.startswith(("IMG-", "MDL-"))]
-    if has_errors(before):
-        raise FoundErrors(view.findings)
+    findings = relevant(view.findings, view, names)
+    if has_errors([finding for finding in findings if not finding.code.startswith(("IMG-", "MDL-"))]):
+        raise FoundErrors(findings)
     if view.topology is None:
         raise view.unplanned or LaunchError("no topology", step="plan")
-    return view.topology
+    return view.topology.of_groups(names)
 
 
 class Walk:
@@ -76,7 +88,7 @@ class Walk:
         fleet: the nodes.
         spec: inventory and playbook.
         options: the user's flags.
-        report: where to tell what is going on.
+        report: told what goes on.
         epoch: of the lease.
     """
 
@@ -93,7 +105,7 @@ class Walk:
         self.doing = "probe"
 
     def step(self, name: str, text: str = "") -> None:
-        """Tell that a step begins, and remember it for who interrupts it."""
+        """Report that a step begins, and remember it for an interruption."""
         self.doing = name
         self.report.step(name, text)
 
@@ -106,105 +118,127 @@ class Walk:
         }
         return Interrupted(f"interrupted; {left.get(self.doing, 'no rank was started')}", step=self.doing)
 
-    def to_serving(self) -> dict[str, Reply]:
-        """Walk until the state is SERVING; answers by group."""
-        cleaned = False
-        while True:
-            found = state_of(self.view)
-            action, _ = TABLE[found]
-            if action is Action.ASK:
-                answers = healthy(self.fleet, self.spec, self.view.ready()[1], self.report)
-                if answers is not None:
-                    self.number = self.view.held.release() or 0
-                    return answers
-                self.report.note("the model does not answer any more: starting it again")
-                action = Action.CLEAN
-            if found is State.OTHER:
-                settled(self.fleet, self.view, self.report)
-                self.report.note("what runs there does not answer: replacing it")
-                action = Action.CLEAN
-            if action is Action.CLEAN and not cleaned:
-                self.clean(self.view.held)
-                cleaned = True
-            elif action is Action.START:
-                return self.start()
-            elif action is Action.WATCH:
-                self.report.note("the ranks of this plan run already: going on from there")
-                self.number = self.view.held.release() or 1
-                return self.watch(None)
-            else:
-                raise self.taken()
+    def survey(self, before: Survey) -> tuple[Survey, dict[str, Action]]:
+        """Every group as it is now, and what to do with each; raises where ``up`` has to leave one alone."""
+        found = survey(self.fleet, self.view, self.report, before=before)
+        actions = found.actions(replace=self.options.replace)
+        refuse(self.view, found, actions)
+        return found, actions
+
+    def to_serving(self, before: Survey) -> dict[str, Reply]:
+        """Walk until every group serves; replies by group.
+
+        Args:
+            before: what was seen before the lease was taken.
+
+        Raises:
+            NotServing: a group that was left alone does not answer as it should.
+        """
+        found, actions = self.survey(before)
+        dirty = {name: found.states[name] for name, action in actions.items() if action is Action.CLEAN}
+        if dirty:
+            self.clean(dirty, found)
             self.view = look(self.fleet, self.spec)
+            found, actions = self.survey(found)
+            for name, action in actions.items():
+                if action is Action.CLEAN:
+                    raise came_back(found.states[name])
+        launches = {name: found.states[name] for name in actions if actions[name] in {Action.START, Action.WATCH}}
+        kept = {name: found.states[name] for name in actions if name not in launches}
+        replies = {name: seen.reply for name, seen in found.seen.items() if name in kept and seen.reply}
+        if launches:
+            replies |= self.launch(launches, kept)
+        else:
+            self.number = self.view.newest.number if self.view.newest else 0
+        left_alone = not_answering(self.view, found, actions)
+        if left_alone:
+            raise left_alone
+        return replies
 
-    def taken(self) -> SparkclusterError:
-        """Ranks with our cluster's name that are not ours to touch, or that would not go away."""
-        node, ranks = next(
-            ((name, ranks) for name, ranks in self.view.held.stray.items() if ranks),
-            next(((name, ranks) for name, ranks in self.view.held.own.items() if ranks), ("", ())),
-        )
-        rank = ranks[0] if ranks else None
-        where = rank.labels.get(LABEL_STATE_DIR, "?") if rank else "?"
-        if rank and not any(self.view.held.stray.values()):
-            return LaunchError(
-                f"{rank.name} on {node} was removed and is there again, {rank.state}",
-                node=node,
-                step="clean",
-                hint=f"on {node}: docker rm -f {rank.name}, and see what starts it",
-            )
-        return LaunchError(
-            f"{rank.name if rank else 'a rank'} on {node} belongs to a cluster of this name with state_dir {where}",
-            node=node,
-            step="clean",
-            hint="give this cluster another name, or use that state_dir in the inventory",
-        )
-
-    def clean(self, held: Holding) -> None:
-        """Remove every rank of ours, whatever its state."""
-        self.step("clean", "removing ranks that do not serve")
-        former = elsewhere(self.view)
+    def clean(self, groups: Mapping[str, GroupState], found: Survey) -> None:
+        """Remove every rank of ``groups``, whatever its state."""
+        for name in groups:
+            if name in found.seen:
+                dead = found.seen[name].dead
+                self.report.note(f"{name} is dead ({dead}): starting it again" if dead else f"{name} is replaced")
+        self.step("clean", f"removing ranks of {', '.join(groups)}")
+        former = elsewhere(self.view, groups)
         if former:
             raise LaunchError(
-                f"what runs here runs on {' and '.join(former)} too, which the inventory does not name any more",
+                f"what runs here also runs on {' and '.join(former)}, no longer in the inventory",
                 step="clean",
                 hint=f"sparkcluster down {self.spec.inventory_path}, which stops it there as well, then up again",
             )
-        left = launching.stop(self.changer, held.own, grace_s=KILL_GRACE_S)
+        ranks = {
+            node: tuple(rank for each in groups.values() for rank in each.ranks.get(node, ()))
+            for node in self.view.held.own
+        }
+        left = stop(self.changer, ranks, grace_s=KILL_GRACE_S)
         if left:
             name, error = next(iter(left.items()))
             raise LaunchError(f"old ranks stay on {name}: {error.message}", node=name, step="clean", hint=error.hint)
 
-    def start(self) -> dict[str, Reply]:
-        """Check, stage, start, watch, verify, record."""
+    def launch(self, groups: Mapping[str, GroupState], kept: Mapping[str, GroupState]) -> dict[str, Reply]:
+        """Check, stage, start, watch and verify ``groups``, and record them beside ``kept``; their replies.
+
+        Raises:
+            SparkclusterError: a group failed; those that came up serve and are recorded.
+        """
+        starting = [name for name, each in groups.items() if each.state is State.EMPTY]
+        if starting:
+            self.prepare(starting)
+        if len(starting) < len(groups):
+            self.report.note("the ranks of this plan run already: going on from there")
+        topology, plan = self.view.ready()
+        values = secrets.values(self.spec, plan.of_groups(starting))
+        entry = standalone("entry", self.spec.playbook.engine)
+        launches = []
+        for name in groups:
+            part = plan.of_groups([name])
+            steps = None
+            if name in starting:
+                steps = {
+                    node: [*self.cache_steps(node), *start_steps(planned, entry=entry, secrets=values)]
+                    for node, planned in part.nodes.items()
+                }
+            launches.append(
+                Launch(
+                    name,
+                    part,
+                    topology.of_groups([name]),
+                    self.spec.playbook.verify,
+                    self.options.timeout_s or self.spec.playbook.ready_timeout_s,
+                    steps,
+                )
+            )
+        self.doing = "launch"
+        logs = failed_logs.directory(self.spec.inventory.cluster)
+        outcomes = launch_groups(self.fleet, self.changer, launches, self.report, logs=logs)
+        return self.finish(outcomes, kept, values)
+
+    def prepare(self, names: Collection[str]) -> None:
+        """Check and stage for the groups ``names``."""
         self.step("check")
-        reached = self.check()
+        reached = self.check(names)
         self.stage()
-        _, plan = self.view.ready()
-        self.view.stop_on_errors()
-        for finding in [*self.view.findings, *reached]:
+        self.view.ready()
+        findings = relevant(self.view.findings, self.view, names)
+        if has_errors(findings):
+            raise FoundErrors(findings)
+        for finding in [*findings, *reached]:
             if finding.severity == "warning":
                 self.report.note(f"warning: {finding.code} {finding.node or ''}: {finding.summary}")
-        values = secrets.values(self.spec, plan)
-        self.number = int(next(iter(plan.nodes.values())).containers[0].labels[LABEL_RELEASE])
-        entry = standalone("entry", self.spec.playbook.engine)
-        steps = {
-            name: [
-                *self.cache_steps(name),
-                *start_steps(node, entry=entry, secrets=values),
-            ]
-            for name, node in plan.nodes.items()
-        }
-        return self.watch(steps)
 
-    def check(self) -> list[Finding]:
+    def check(self, names: Collection[str]) -> list[Finding]:
         """Stop where something is wrong that staging does not mend, before anything is changed.
 
         Returns:
             Findings about what the nodes reach of one another, which the view does not have.
         """
-        topology = stop_before_staging(self.view)
+        topology = stop_before_staging(self.view, names)
         _, reached = between(self.fleet, self.spec, self.view.facts, topology, self.report, epoch=self.epoch)
         if has_errors(reached):
-            raise FoundErrors([*self.view.findings, *reached])
+            raise FoundErrors([*relevant(self.view.findings, self.view, names), *reached])
         return reached
 
     def stage(self) -> None:
@@ -252,28 +286,35 @@ class Walk:
             if path.startswith(caches)
         ]
 
-    def watch(self, steps: dict[str, list[dict[str, Any]]] | None) -> dict[str, Reply]:
-        """Start ``steps`` (or nothing), watch until every group has answered, and record the release."""
+    def finish(
+        self, outcomes: Mapping[str, Outcome], kept: Mapping[str, GroupState], values: Mapping[str, str]
+    ) -> dict[str, Reply]:
+        """Record what came up; replies by group, or the failure of those that did not come up."""
         topology, plan = self.view.ready()
-        launch = launching.Launch(
-            plan,
-            topology,
-            self.spec.playbook.verify,
-            self.options.timeout_s or self.spec.playbook.ready_timeout_s,
-            last_words.directory(self.spec.inventory.cluster),
+        replies = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Reply)}
+        groups = newly_recorded(
+            self.spec, plan, topology, answered=replies, secrets=secrets.keyed_hashes(values), kept=kept
         )
-        self.doing = "launch"
-        answers = launching.run(self.fleet, self.changer, launch, steps, self.report)
-        self.step("record", f"release {self.number}")
-        document = record(
-            self.spec,
-            plan,
-            number=self.number,
-            operator=this_operator(),
-            verified_at=time.time(),
-            version=sparkcluster.__version__,
-            digest=image_digest(self.view.facts.values()),
-        )
-        step = {"do": "record", "number": self.number, "record": document, "keep": KEEP}
-        self.changer.apply({name: [step] for name in plan.nodes})
-        return answers
+        started = [group.release for group in groups if group.name in outcomes]
+        self.number = max([*started, self.view.newest.number + 1 if self.view.newest else 0])
+        failed = failure(outcomes, self.number)
+        if replies:
+            self.step("record", f"release {self.number}")
+            document = record(
+                self.spec,
+                groups,
+                number=self.number,
+                plan_hash=plan.hash,
+                operator=this_operator(),
+                verified_at=time.time(),
+                version=sparkcluster.__version__,
+                digest=image_digest(self.view.facts.values()),
+            )
+            step = {"do": "record", "number": self.number, "record": document, "keep": KEEP}
+            try:
+                self.changer.apply({name: [step] for name in plan.nodes})
+            except SparkclusterError as error:
+                raise failed or error from error
+        if failed:
+            raise failed
+        return replies

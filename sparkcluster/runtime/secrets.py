@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.errors import UsageError
@@ -26,13 +29,44 @@ def values(spec: Spec, plan: Plan, environment: Mapping[str, str] | None = None)
     environment = os.environ if environment is None else environment
     found: dict[str, str] = {}
     for name in sorted({name for node in plan.nodes.values() for name in node.secrets}):
-        if name == RAY_TOKEN:
-            found[name] = secrets.token_hex(32)
-        elif name == engines.engine(plan.engine).api_key and spec.inventory.api.key is not None:
-            found[name] = api_key(spec, environment)
-        else:
-            found[name] = _from_environment(name, environment, f"the playbook lists {name} under secrets")
+        found[name] = secrets.token_hex(32) if name == RAY_TOKEN else _value(name, spec, environment)
     return found
+
+
+def keyed_hashes(values: Mapping[str, str], *, salt: str | None = None) -> dict[str, Any]:
+    """Salt and hash of each value but Ray's token, for a record: what tells a rotated secret and reveals none.
+
+    The salt is random for every start, and the hash slow (scrypt, 16 MiB), since a key may be short.
+    """
+    salt = salt or secrets.token_hex(16)
+    hashes = {
+        name: hashlib.scrypt(value.encode(), salt=f"{salt}{name}".encode(), n=2**14, r=8, p=1, dklen=32).hex()
+        for name, value in values.items()
+        if name != RAY_TOKEN
+    }
+    return {"salt": salt, "hashes": hashes}
+
+
+def rotated(recorded: Mapping[str, Any], spec: Spec, environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Names of secrets whose value is not the one that ``recorded``, from ``keyed_hashes``, was made of.
+
+    Of a secret that is not set here nothing can be said; nor of a record that an older version wrote.
+    """
+    environment = os.environ if environment is None else environment
+    now: dict[str, str] = {}
+    for name in recorded.get("hashes", {}):
+        try:
+            now[name] = _value(name, spec, environment)
+        except UsageError:
+            continue
+    hashes = keyed_hashes(now, salt=recorded.get("salt"))["hashes"]
+    return tuple(name for name in now if not hmac.compare_digest(hashes[name], str(recorded["hashes"][name])))
+
+
+def _value(name: str, spec: Spec, environment: Mapping[str, str]) -> str:
+    if name == engines.engine(spec.playbook.engine).api_key and spec.inventory.api.key is not None:
+        return api_key(spec, environment)
+    return _from_environment(name, environment, f"the playbook lists {name} under secrets")
 
 
 def check(spec: Spec) -> None:

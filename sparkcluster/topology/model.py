@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Literal
 
 Kind = Literal["single", "direct", "switch", "ring", "management"]
@@ -117,6 +118,10 @@ class Topology:
     def members(self) -> dict[str, Member]:
         """Every member by its node's name."""
         return {member.name: member for group in self.groups for member in group.members}
+
+    def of_groups(self, names: Collection[str]) -> Topology:
+        """The same with some of its groups."""
+        return dataclasses.replace(self, groups=tuple(group for group in self.groups if group.name in names))
 
     def group_of(self, node: str) -> Group:
         """The group that ``node`` sits in."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import urllib.request
 
 import pytest
 
@@ -69,8 +71,56 @@ def test_four_sparks_serve_as_two_replicas(quad, make_cli, variant, ranks):
     assert running(ranks, quad) == {name: [] for name in names}
 
 
+class Client:
+    """Asks an endpoint again and again; ``failed`` are the requests that did not end well."""
+
+    def __init__(self, url, model):
+        self.url, self.model, self.count, self.failed = url, model, 0, []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        body = json.dumps({"model": self.model, "prompt": "Hello", "max_tokens": 4}).encode()
+        while not self._over.wait(0.1):
+            request = urllib.request.Request(f"{self.url}/completions", body, {"Content-Type": "application/json"})
+            try:
+                with urllib.request.urlopen(request, timeout=20) as response:
+                    json.load(response)["choices"][0]["text"]
+            except (OSError, ValueError, LookupError) as error:
+                self.failed.append(repr(error))
+            self.count += 1
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        self._thread.join()
+
+
+def test_a_dead_replica_is_brought_back_while_the_other_goes_on_serving(quad, make_cli, variant, ranks):
+    cli = make_cli()
+    names = [spark.name for spark in quad.sparks]
+    groups = [{"name": "east", "nodes": names[:2]}, {"name": "west", "nodes": names[2:]}]
+    path = variant(quad, groups=groups)
+    first = cli("up", path, "--json").ok().json
+    east = [ranks(quad)[name] for name in names[:2]]
+    quad.fault(names[3], "kill-worker")
+    with Client(first["groups"][0]["endpoint"], first["model"]) as client:
+        up = cli("up", path, "--json").ok().json
+        assert (up["changed"], up["release"]) == (True, 2)
+    assert (client.failed, client.count > 10) == ([], True)
+    assert [ranks(quad)[name] for name in names[:2]] == east
+    status = cli("status", path, "--json").ok().json
+    assert (status["state"], status["release"]) == ("serving", 2)
+    assert [(one["name"], one["release"]) for one in status["groups"]] == [("east", 1), ("west", 2)]
+    assert cli("up", path, "--json").ok().json["changed"] is False
+    assert words(cli, path, "Hello", "--group", "west")
+
+
 @pytest.mark.full
-def test_a_replica_that_fails_to_come_up_takes_the_other_down(quad, make_cli, variant, ranks):
+def test_a_replica_that_fails_to_come_up_leaves_the_other_serving(quad, make_cli, variant, ranks):
     cli = make_cli()
     names = [spark.name for spark in quad.sparks]
     groups = [{"name": "east", "nodes": names[:2]}, {"name": "west", "nodes": names[2:]}]
@@ -78,7 +128,12 @@ def test_a_replica_that_fails_to_come_up_takes_the_other_down(quad, make_cli, va
     up = cli("up", path)
     assert up.code == 1, up
     assert names[3] in up.err
-    assert running(ranks, quad) == {name: [] for name in names}
+    assert "east serves as release 1" in up.err
+    assert running(ranks, quad) == {names[0]: ["running"], names[1]: ["running"], names[2]: [], names[3]: []}
+    status = cli("status", path, "--json")
+    assert (status.code, status.json["state"]) == (1, "degraded")
+    assert [(one["name"], one["state"]) for one in status.json["groups"]] == [("east", "serving"), ("west", "down")]
+    assert words(cli, path, "Hello", "--group", "east")
 
 
 @pytest.mark.full

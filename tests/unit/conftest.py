@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from sparkcluster.facts import Facts
 from sparkcluster.facts.engine import image_digest
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.records import record
+from sparkcluster.release.outcome import newly_recorded
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook
@@ -201,12 +202,27 @@ class World:
             self.change(name, ranks=[*self.facts[name].model_dump()["ranks"], *ranks])
         return self
 
-    def record(self, plan: Plan, number: int, *nodes: str) -> World:
-        """Let ``plan`` be recorded as release ``number``."""
-        document = record(
-            self.spec, plan, number=number, operator="ann@desk", verified_at=1.0, version="0",
+    def document(
+        self, plan: Plan, number: int, *, answered: Sequence[str] | None = None, **more: Any
+    ) -> dict[str, Any]:
+        """The record of ``plan`` as release ``number``, of which the groups ``answered`` (or all) came up."""
+        topology = topologies.build(self.spec, self.facts)
+        came_up = [group.name for group in plan.groups] if answered is None else answered
+        groups = newly_recorded(self.spec, plan, topology, answered=came_up, **{"secrets": {}, "kept": {}, **more})
+        return record(
+            self.spec,
+            groups,
+            number=number,
+            plan_hash=plan.hash,
+            operator="ann@desk",
+            verified_at=1.0,
+            version="0",
             digest=image_digest(self.facts.values()),
-        )  # fmt: skip
+        )
+
+    def record(self, plan: Plan, number: int, *nodes: str, **more: Any) -> World:
+        """Let ``plan`` be recorded as release ``number``."""
+        document = self.document(plan, number, **more)
         fact = {"number": number, "plan_hash": plan.hash, "record": document}
         for name in nodes or plan.nodes:
             if name in self.facts:
@@ -219,7 +235,7 @@ def world(spark: Callable[..., Any], cluster: Callable[..., Any]) -> Callable[..
     """``world(names="alpha beta", playbook={…}, **inventory)``."""
 
     def make(names: str = "alpha beta", **changes: Any) -> World:
-        numbers = {"alpha": 11, "beta": 12, "gamma": 13}
+        numbers = {"alpha": 11, "beta": 12, "gamma": 13, "delta": 14}
         hosts = {name: f"192.168.86.{numbers[name]}" for name in names.split()}
         facts = {
             name: spark(

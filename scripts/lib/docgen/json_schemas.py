@@ -132,6 +132,7 @@ DOCUMENTS: dict[str, Schema] = {
         release=integer(),
         model=text(),
         seconds=number(),
+        drift=by_name(STRINGS, "addresses and GID indices that changed since the start, in lines by group"),
         groups=many(record(name=text(), nodes=STRINGS, endpoint=text("ends in /v1"))),
     ),
     "down": record(

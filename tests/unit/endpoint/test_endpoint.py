@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+
 import pytest
 
 from sparkcluster.endpoint.ask import ask
+from sparkcluster.endpoint.dead import Movement, dead, stall_limit_s
 from sparkcluster.endpoint.find import Endpoint, endpoints, of_launcher
 from sparkcluster.endpoint.judge import brief, judge
 from sparkcluster.errors import CommandTimeout, HostLost
-from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.facts.running import Reply
+from sparkcluster.hosts.base import Result
+from sparkcluster.hosts.fake import FakeHost, FakeStream
 from sparkcluster.spec.playbook import Verify
 
 DONE = {"content": "12 * 17 is 204.", "reasoning": "", "finish_reason": "stop", "usage": {"completion_tokens": 9},
@@ -99,3 +105,86 @@ def test_a_brief_check_reads_as_much_as_shows_language_or_all_where_a_text_is_ex
     assert brief(Verify()) == 32
     assert brief(Verify(max_tokens=8)) == 8
     assert brief(Verify(expect="204")) is None
+
+
+# ------------------------------------------------------------------------------------------- dead or busy
+
+ASKED = Reply("default", "alpha", limit_s=180)
+
+
+@pytest.mark.parametrize(
+    ("context", "limit_s"),
+    [(1024, 60), (4096, 60), (12_000, 60), (32_768, 163.84), (262_144, 1310.72), (None, 1310.72)],
+)
+def test_a_prompt_as_long_as_the_context_may_prefill_in_silence(context, limit_s):
+    assert stall_limit_s(context) == pytest.approx(limit_s)
+
+
+@pytest.mark.parametrize(
+    ("gone", "reply", "is_dead"),
+    [
+        (["pair-3-beta"], None, True),
+        ([], None, False),
+        ([], {}, False),
+        ([], {"problem": "engine-dead", "message": "500"}, True),
+        ([], {"problem": "timeout"}, False),
+        ([], {"problem": "timeout", "stalled_s": 59.0, "context": 1024}, False),
+        ([], {"problem": "timeout", "stalled_s": 60.0, "context": 1024}, True),
+        ([], {"problem": "timeout", "stalled_s": 600.0, "context": 262_144}, False),
+        ([], {"problem": "timeout", "stalled_s": 1311.0, "context": 262_144}, True),
+        ([], {"problem": "timeout", "stalled_s": 600.0}, False),
+        ([], {"stalled_s": 2000.0, "context": 1024}, False),
+        ([], {"problem": "refused"}, False),
+        ([], {"problem": "unavailable"}, False),
+        ([], {"problem": "unauthorized"}, False),
+        ([], {"problem": "unreachable"}, False),
+        ([], {"problem": "lost"}, False),
+    ],
+)
+def test_dead_is_a_rank_gone_an_engine_that_says_so_or_no_movement_for_longer_than_a_prefill(gone, reply, is_dead):
+    found = dead(gone, None if reply is None else dataclasses.replace(ASKED, **reply))
+    assert (found is not None) is is_dead
+
+
+def test_movement_is_any_counter_that_changes_and_silence_of_the_metrics_is_none():
+    movement = Movement()
+    assert movement.stalled_s(1) is None
+    movement.feed(1, {})
+    assert movement.stalled_s(9) is None, "no counter has been read"
+    movement.feed(10, {"generated": 5, "kv_cache": 0.1})
+    movement.feed(20, {"generated": 5, "kv_cache": 0.1})
+    assert movement.stalled_s(20) == 10
+    movement.feed(22, {"generated": 5, "kv_cache": 0.2})
+    movement.feed(30, {})
+    assert movement.stalled_s(30) == 8
+
+
+class Clocked(FakeStream):
+    """An ask program that tells counters every 2 s of a clock of the test's."""
+
+    def __init__(self, counted, clock):
+        super().__init__(Result(0, b"", b""))
+        self.counted, self.clock = counted, clock
+
+    def lines(self, silence_s):
+        for value in self.counted:
+            self.clock[0] += 2
+            yield json.dumps({"counters": {"generated": value}, "context": 16_000}).encode()
+
+
+@pytest.mark.parametrize(
+    ("counted", "waited_s", "stalled_s"),
+    [([*range(1000)], 30, 0), ([7] * 1000, 82, 80), ([*[7] * 25, *range(1000)], 52, 0)],
+)
+def test_an_engine_that_does_not_move_is_waited_for_until_it_moves_or_counts_as_dead(
+    monkeypatch, counted, waited_s, stalled_s
+):
+    clock = [0.0]
+    monkeypatch.setattr("sparkcluster.endpoint.ask.time", type("T", (), {"monotonic": lambda: clock[0]}))
+    host = FakeHost("alpha")
+    host.stream = lambda argv, stdin=b"": Clocked(counted, clock)
+    told = []
+    reply = ask(host, AT, Verify(timeout_s=30), counters={"generated": ["x"]}, progress=told.append)
+    assert (reply.problem, clock[0], reply.stalled_s) == ("timeout", waited_s, stalled_s)
+    assert (dead([], reply) is not None) is (stalled_s == 80)
+    assert bool(told) is (waited_s > 30)

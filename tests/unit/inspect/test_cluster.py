@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparkcluster.errors import HostTimeout
 from sparkcluster.inspect.cluster import assess
 from sparkcluster.probing.collect import Collected
-from sparkcluster.release.states import State, state_of
+from sparkcluster.release.states import State, group_states
 
 
 def assessed(world, **errors):
@@ -16,7 +16,7 @@ def assessed(world, **errors):
 def test_what_would_be_started_gets_the_next_number(world):
     one = world()
     view = assessed(one.record(one.plan(), 3))
-    assert state_of(view) is State.EMPTY
+    assert group_states(view)["default"].state is State.EMPTY
     assert view.plan.nodes["alpha"].containers[0].name == "sparkcluster-atlas-4-alpha"
 
 
@@ -26,7 +26,7 @@ def test_ranks_that_run_are_watched_and_asked_under_their_own_number(world):
         plan = one.plan(release=7)
         one = one.record(plan, 7) if recorded else one.run(plan)
         view = assessed(one)
-        assert state_of(view) is (State.SERVING if recorded else State.STARTED)
+        assert group_states(view)["default"].state is (State.SERVING if recorded else State.STARTED)
         container = view.plan.nodes["alpha"].containers[0]
         assert container.name == "sparkcluster-atlas-7-alpha"
         assert "/sparkcluster-atlas-7-alpha/" in container.env_file

@@ -11,7 +11,8 @@ from sparkcluster.errors import CommandTimeout, Interrupted, LaunchError, LeaseL
 from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.fake import FakeHost, FakeStream
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.launch import group
+from sparkcluster.launch import group, groups
+from sparkcluster.release.outcome import failure
 from sparkcluster.runtime import Changer
 from sparkcluster.spec.playbook import Verify
 
@@ -121,14 +122,21 @@ def up(sparks, monkeypatch):
         fleet = Fleet({name: sparks[name] for name in planned.plan.nodes})
         run.report = Told()
         changer = Changer(fleet, cluster="atlas", state_dir="~/s", epoch=1)
-        launch = group.Launch(
-            planned.plan, planned.topology, Verify.model_validate({"pause_s": 0, **verify}), timeout_s
-        )
-        steps = {
-            name: [{"do": "start-container", "name": one.name} for one in node.containers]
-            for name, node in planned.plan.nodes.items()
-        }
-        return group.run(fleet, changer, launch, None if again else steps, run.report)
+        launches = []
+        for each in planned.plan.groups:
+            part = planned.plan.of_groups([each.name])
+            steps = {
+                name: [{"do": "start-container", "name": one.name} for one in node.containers]
+                for name, node in part.nodes.items()
+            }
+            topology = planned.topology.of_groups([each.name])
+            wanted = Verify.model_validate({"pause_s": 0, **verify})
+            launches.append(group.Launch(each.name, part, topology, wanted, timeout_s, None if again else steps))
+        run.outcomes = groups.launch_groups(fleet, changer, launches, run.report)
+        failed = failure(run.outcomes, 4)
+        if failed:
+            raise failed
+        return run.outcomes
 
     return run
 
@@ -267,11 +275,27 @@ def test_who_lost_the_lease_while_watching_says_so_and_stops_nothing_of_the_othe
     assert sparks["alpha"].ranks == sparks["beta"].ranks == {"of-bob"}
 
 
-def test_ctrl_c_stops_what_was_started_and_says_that_nothing_is_left(up, sparks, two, monkeypatch):
-    def interrupt(*args):
-        raise KeyboardInterrupt
+@pytest.fixture
+def ctrl_c(sparks, monkeypatch):
+    """``ctrl_c(times)`` while alpha lives and never listens."""
+    sparks["alpha"].stream = lambda argv, stdin=b"": Mute(Result(0, b"", b""))
 
-    monkeypatch.setattr(group, "follow", interrupt)
+    def press(times=1):
+        left = iter(range(times))
+        all_ended = groups._all_ended
+
+        def interrupt(running):
+            if next(left, None) is not None:
+                raise KeyboardInterrupt
+            return all_ended(running)
+
+        monkeypatch.setattr(groups, "_all_ended", interrupt)
+
+    return press
+
+
+def test_ctrl_c_stops_what_was_started_and_says_that_nothing_is_left(up, sparks, two, ctrl_c):
+    ctrl_c()
     with pytest.raises(Interrupted, match=r"^interrupted; nothing is left running$") as caught:
         up(two)
     assert caught.value.exit_code == 130
@@ -279,35 +303,70 @@ def test_ctrl_c_stops_what_was_started_and_says_that_nothing_is_left(up, sparks,
     assert "press Ctrl-C again" in up.report.notes[0]
 
 
-def test_ctrl_c_says_where_something_is_left(up, sparks, two, monkeypatch):
-    def interrupt(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(group, "follow", interrupt)
+def test_ctrl_c_says_where_something_is_left(up, sparks, two, ctrl_c):
+    ctrl_c()
     sparks["beta"].fails["stop-containers"] = "driver failed to remove"
     with pytest.raises(Interrupted, match=r"^interrupted; left running on beta"):
         up(two)
 
 
-def test_a_second_ctrl_c_leaves_it_as_it_is_and_says_what_to_type(up, sparks, two, monkeypatch):
-    def interrupt(*args, **kwargs):
+def test_ctrl_c_leaves_a_group_that_has_answered_as_it_is(up, sparks, planned, monkeypatch):
+    sparks["gamma"].stream = lambda argv, stdin=b"": Mute(Result(0, b"", b""))
+    wait = groups._wait
+
+    def after_the_first(running):
+        monkeypatch.setattr(groups, "_wait", wait)
+        running[0].ended.wait(10)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(group, "follow", interrupt)
-    monkeypatch.setattr(group, "stop", interrupt)
+    monkeypatch.setattr(groups, "_wait", after_the_first)
+    with pytest.raises(Interrupted, match=r"^interrupted; g0 serves as release 4$"):
+        up(planned(groups=2))
+    assert set(running(sparks)) == {"alpha", "beta"}
+
+
+def test_a_second_ctrl_c_leaves_it_as_it_is_and_says_what_to_type(up, two, ctrl_c):
+    ctrl_c(2)
     with pytest.raises(Interrupted, match="interrupted again; ranks may still run on alpha, beta") as caught:
         up(two)
     assert caught.value.hint == "sparkcluster down INVENTORY"
 
 
-def test_a_second_ctrl_c_is_heard_as_soon_as_it_is_offered(up, two, monkeypatch):
-    def interrupt(*args, **kwargs):
+def test_a_second_ctrl_c_is_heard_as_soon_as_it_is_offered(up, two, ctrl_c, monkeypatch):
+    def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(group, "follow", interrupt)
+    ctrl_c()
     monkeypatch.setattr(Told, "note", interrupt)
     with pytest.raises(Interrupted, match="interrupted again; ranks may still run on alpha, beta"):
         up(two)
+
+
+# ------------------------------------------------------------------------------------------- several groups
+
+
+@pytest.mark.parametrize("fault", ["start", "death", "answer"])
+def test_a_group_that_fails_stops_its_own_ranks_alone(up, sparks, planned, fault, monkeypatch):
+    four = planned(groups=2)
+    if fault == "start":
+        sparks["delta"].fails["start-container"] = "Error: no space left on device"
+    elif fault == "death":
+        monkeypatch.setattr(group, "INTERVAL_S", 2)
+        sparks["delta"].says = [{"states": {four.rank("delta"): {"state": "exited", "exit_code": 3}}}]
+        sparks["gamma"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
+    else:
+        sparks["gamma"].answers = ["42"]
+    with pytest.raises(LaunchError, match=r"; g0 serves as release 4$"):
+        up(four, expect="204")
+    assert set(running(sparks)) == {"alpha", "beta"}
+    assert up.outcomes["g0"].text == "204"
+
+
+def test_where_all_groups_fail_each_is_named(up, sparks, planned):
+    sparks["alpha"].answers, sparks["gamma"].answers = ["41"], ["42"]
+    with pytest.raises(LaunchError, match=r"does not match '204': '41'; g1: .*does not match '204': '42'$"):
+        up(planned(groups=2), expect="204")
+    assert running(sparks) == {}
 
 
 def test_ranks_are_stopped_even_where_a_defect_of_ours_ends_the_launch(up, sparks, two, monkeypatch):

@@ -192,3 +192,65 @@ def test_the_key_comes_from_its_file_and_is_never_told(
 def test_models(serve: Serve) -> None:
     body = json.dumps({"object": "list", "data": [{"id": "tiny"}, {"id": "lora"}]})
     assert ask.main({"endpoint": serve(body), "mode": "models"})["done"]["models"] == ["tiny", "lora"]
+
+
+METRICS = """# TYPE vllm:generation_tokens_total counter
+vllm:generation_tokens_total{engine="0",model_name="m"} 40.0
+vllm:generation_tokens_total{engine="1",model_name="m"} 2.0
+vllm:gpu_cache_usage_perc{engine="0"} 1.5e-2
+vllm:broken nonsense
+"""
+
+
+def test_counters_are_told_while_the_answer_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ask, "COUNTERS_S", 0.02)
+    waiting = threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            models = {"data": [{"id": "m", "max_model_len": 4096}]}
+            self.wfile.write(METRICS.encode() if self.path == "/metrics" else json.dumps(models).encode())
+
+        def do_POST(self) -> None:
+            waiting.wait(0.5)
+            self.send_response(500)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    counters = {
+        "generated": ["vllm:generation_tokens_total"],
+        "kv_cache": ["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"],
+        "waiting": ["vllm:num_requests_waiting"],
+    }
+    request = {
+        "endpoint": f"http://127.0.0.1:{server.server_port}/v1",
+        "model": "m",
+        "messages": [],
+        "counters": counters,
+    }
+    assert ask.main(request)["error"]["kind"] == "engine-dead"
+    server.shutdown()
+    server.server_close()
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert told
+    assert told[0] == {"counters": {"generated": 42.0, "kv_cache": 0.015}, "context": 4096}
+
+
+def test_an_engine_without_metrics_has_no_counters(serve: Serve) -> None:
+    request = {"endpoint": serve("{}", status=404), "model": "m", "counters": {"generated": ["x"]}}
+    assert ask.read_counters(request, None) == {}
+    assert ask.longest(request, None) is None
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_what_stands_before_an_engine_does_not_make_it_dead(serve: Serve, status: int) -> None:
+    answer = ask.main({"endpoint": serve("overloaded", status=status), "model": "m", "messages": [], "stream": False})
+    assert answer["error"]["kind"] == "unavailable"

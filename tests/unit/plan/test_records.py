@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 from sparkcluster.endpoint.find import endpoints
-from sparkcluster.plan.records import holding, newest, record
+from sparkcluster.plan.records import holding, newest, recorded_groups
 from sparkcluster.spec.playbook import Playbook
 
 
 def test_a_record_is_json_and_names_how_every_node_is_reached(world):
     one = world(nodes={"beta": {"ssh": {"port": 2222}}}, ssh={"user": "ann"})
-    document = record(one.spec, one.plan(5), number=5, operator="ann@desk", verified_at=1.5, version="0.1")
+    document = one.document(one.plan(5), 5)
     assert json.loads(json.dumps(document)) == document
     assert document["nodes"]["alpha"] == {"host": "192.168.86.11", "connection": "auto", "ssh": {"user": "ann"}}
     assert document["nodes"]["beta"]["ssh"] == {"user": "ann", "port": 2222}
@@ -21,7 +21,7 @@ def test_a_record_is_json_and_names_how_every_node_is_reached(world):
 
 def test_a_record_says_where_to_ask(world):
     one = world(api={"host": "interconnect", "port": 9000, "key": {"env": "KEY"}})
-    document = record(one.spec, one.plan(5), number=5, operator="", verified_at=1.5, version="0.1")
+    document = one.document(one.plan(5), 5)
     (endpoint,) = endpoints(document["plan"], "vllm").values()
     assert (endpoint.group, endpoint.head) == ("default", "alpha")
     assert endpoint.url == "http://192.168.177.11:9000/v1"
@@ -38,12 +38,23 @@ def test_the_newest_release_of_any_node_counts(world):
     assert newest(world().facts.values()) is None
 
 
-def test_the_release_that_runs_is_known_where_the_ranks_agree(world):
+def test_the_release_that_runs_is_known_by_the_names_of_its_ranks(world):
     one = world()
-    held = holding("atlas", one.run(one.plan(4)).facts)
-    assert held.release() == 4
-    assert held.hashes() == {one.plan().hash}
-    mixed = world()
-    mixed.run(mixed.plan(4), "alpha").run(mixed.plan(5), "beta")
-    assert holding("atlas", mixed.facts).release() is None
-    assert holding("atlas", world().facts).release() is None
+    one.run(one.plan(4)).record(one.plan(4), 4)
+    known = newest(one.facts.values())
+    assert holding("atlas", one.facts).of_release(known)
+    assert not holding("atlas", world().facts).of_release(known)
+    other = world()
+    assert not holding("atlas", other.run(other.plan(5)).facts).of_release(known)
+    assert not holding("atlas", one.facts).of_release(None)
+
+
+def test_a_record_of_an_older_version_is_one_of_groups_that_all_answered(world):
+    one = world(playbook={"verify": {"expect": "204"}})
+    document = one.document(one.plan(4), 4)
+    whole = recorded_groups(document)["default"]
+    del document["groups"]
+    old = recorded_groups(document)["default"]
+    assert (old.release, old.verified, old.network, old.secrets) == (4, True, None, {})
+    assert (old.plan, old.verify.expect) == (whole.plan, "204")
+    assert recorded_groups({"number": 4, "plan": {"model": "m"}}) == {}

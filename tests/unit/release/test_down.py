@@ -7,7 +7,6 @@ import pytest
 from sparkcluster.errors import HostTimeout, LeaseHeld, StopError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.plan.records import record
 from sparkcluster.release.down import down, former_nodes
 from sparkcluster.report import Silent
 
@@ -119,7 +118,7 @@ def test_a_node_that_left_the_inventory_is_cleaned_by_the_last_record(stop, worl
 
 def test_former_nodes_are_reached_as_they_were(world):
     whole = world(nodes={"beta": {"ssh": {"port": 2222, "user": "bob"}}})
-    document = record(whole.spec, whole.plan(3), number=3, operator="", verified_at=1.0, version="0")
+    document = whole.document(whole.plan(3), 3)
     (node,) = former_nodes(world("alpha").spec, document)
     assert (node.label, node.host, node.ssh.port, node.ssh.user) == ("beta", "192.168.86.12", 2222, "bob")
     assert former_nodes(whole.spec, document) == []

@@ -1,22 +1,32 @@
-"""Every row of the state table, from facts."""
+"""Every row of the state table, from facts, for each group."""
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
-from sparkcluster.plan.records import holding, newest, next_number
-from sparkcluster.release.states import TABLE, Action, State, state
+from sparkcluster.inspect.cluster import assess
+from sparkcluster.plan.records import holding, next_number
+from sparkcluster.probing.collect import Collected
+from sparkcluster.release.states import TABLE, Action, State, after_asking, group_states
+
+PAIRS = [{"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes": ["gamma", "delta"]}]
 
 
-def seen(world, plan="own"):
-    """The state that ``up`` sees; ``plan`` is what it would deploy."""
-    wanted = world.plan() if plan == "own" else plan
-    return state(wanted, holding("atlas", world.facts), newest(world.facts.values()))
+def states(world, facts=None):
+    return group_states(assess(world.spec, Collected(facts or world.facts, {}), facts or world.facts))
+
+
+def seen(world, facts=None):
+    """The state of the one group."""
+    (group,) = states(world, facts).values()
+    return group.state
 
 
 def test_nothing_of_ours(world):
     assert seen(world()) is State.EMPTY
-    assert seen(world(), plan=None) is State.EMPTY
+    assert seen(world().change("beta", image=None)) is State.EMPTY
 
 
 def test_ranks_of_another_cluster_are_nothing_of_ours(world):
@@ -43,6 +53,17 @@ def test_a_record_that_one_node_missed_is_still_a_record(world):
     assert seen(one.run(plan).record(plan, 3, "beta")) is State.SERVING
 
 
+def test_a_record_of_an_older_version_counts_too(world):
+    one = world()
+    plan = one.plan(release=3)
+    one.run(plan).record(plan, 3)
+    for name in one.facts:
+        release = one.facts[name].release.model_dump()
+        del release["record"]["groups"]
+        one.change(name, release=release)
+    assert seen(one) is State.SERVING
+
+
 def test_an_older_record_of_the_same_plan_does_not_vouch_for_a_later_start(world):
     one = world()
     assert seen(one.record(one.plan(release=3), 3).run(one.plan(release=4))) is State.STARTED
@@ -52,21 +73,19 @@ def test_another_recorded_plan_runs_whole(world):
     one = world(playbook={"env": {"A": "1"}})
     plan = one.plan(release=3)
     one.run(plan).record(plan, 3)
-    other = world(playbook={"env": {"A": "2"}}).plan()
-    assert seen(one, plan=other) is State.OTHER
-    assert seen(one, plan=None) is State.OTHER
+    other = states(world(playbook={"env": {"A": "2"}}), one.facts)["default"]
+    assert (other.state, other.changes) == (State.OTHER, ("alpha: env A: 1 → 2", "beta: env A: 1 → 2"))
+    lacking = {name: facts.model_copy(update={"image": None}) for name, facts in one.facts.items()}
+    assert seen(world(playbook={"env": {"A": "2"}}), lacking) is State.OTHER
 
 
 def test_what_serves_is_not_taken_for_remains_when_a_node_leaves_or_joins_the_inventory(world):
     one = world()
     plan = one.plan(release=3)
     one.run(plan).record(plan, 3)
-    shrunk = world("alpha")
-    shrunk.facts = {"alpha": one.facts["alpha"]}
-    assert seen(shrunk) is State.OTHER
+    assert seen(world("alpha"), {"alpha": one.facts["alpha"]}) is State.OTHER
     grown = world("alpha beta gamma")
-    grown.facts |= one.facts
-    assert seen(grown) is State.OTHER
+    assert seen(grown, grown.facts | one.facts) is State.OTHER
 
 
 @pytest.mark.parametrize("rank_state", ["exited", "created", "dead", "unknown"])
@@ -83,17 +102,17 @@ def test_half_of_the_ranks(world):
     assert seen(one.run(plan, "alpha").record(plan, 3)) is State.REMAINS
 
 
-def test_a_dead_rank_beside_those_that_run(world):
+def test_a_dead_rank_of_another_start_is_no_reason_to_tear_down_what_runs_beside_it(world):
     one = world()
     plan = one.plan(release=3)
     one.run(one.plan(release=2), "beta", state="exited").run(plan).record(plan, 3)
-    assert seen(one) is State.REMAINS
+    assert seen(one) is State.SERVING
 
 
 def test_another_plan_that_was_never_recorded(world):
     one = world(playbook={"env": {"A": "1"}})
     one.run(one.plan(release=3))
-    assert seen(one, plan=world(playbook={"env": {"A": "2"}}).plan()) is State.REMAINS
+    assert seen(world(playbook={"env": {"A": "2"}}), one.facts) is State.REMAINS
 
 
 def test_ranks_of_this_plan_from_two_starts(world):
@@ -121,11 +140,6 @@ def test_ranks_that_could_not_be_read_are_none_that_are_there(world):
     assert seen(one) is State.EMPTY
 
 
-def test_every_state_has_its_row():
-    assert set(TABLE) == set(State)
-    assert {found for found, (action, _) in TABLE.items() if action is Action.REFUSE} == {State.OTHER, State.TAKEN}
-
-
 def test_the_next_number_is_above_every_record_and_every_try(world):
     one = world()
     assert next_number(one.facts.values()) == 1
@@ -133,3 +147,141 @@ def test_the_next_number_is_above_every_record_and_every_try(world):
     assert next_number(one.facts.values()) == 4
     one.run(one.plan(release=7), "alpha", state="exited")
     assert next_number(one.facts.values()) == 8
+
+
+# ------------------------------------------------------------------------------------------- several groups
+
+
+@pytest.fixture
+def pairs(world):
+    """Two groups of two, of which release 3 is recorded; ``pairs(east=…, west=…)`` says which ranks are there."""
+
+    def make(east="running", west="running", **changes):
+        one = world("alpha beta gamma delta", groups=PAIRS, **changes)
+        plan = one.plan(release=3)
+        one.record(plan, 3)
+        for nodes, state in ((("alpha", "beta"), east), (("gamma", "delta"), west)):
+            if state:
+                one.run(plan, nodes[0]).run(plan, nodes[1], state=state)
+        return one
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("west", "state"), [("running", State.SERVING), ("exited", State.REMAINS), (None, State.EMPTY)]
+)
+def test_a_group_has_a_state_of_its_own(pairs, west, state):
+    found = states(pairs(west=west))
+    assert {name: group.state for name, group in found.items()} == {"east": State.SERVING, "west": state}
+
+
+def test_a_group_that_never_answered_does_not_serve_and_leaves_the_other_as_it_is(world):
+    one = world("alpha beta gamma delta", groups=PAIRS)
+    plan = one.plan(release=3)
+    one.run(plan).record(plan, 3, answered=["east"])
+    assert {name: group.state for name, group in states(one).items()} == {"east": State.SERVING, "west": State.STARTED}
+
+
+def test_groups_of_two_releases_serve_where_the_newest_record_has_both(pairs):
+    one = pairs(west=None)
+    kept = {"east": states(one)["east"]}
+    plan = one.plan(release=4)
+    one.run(plan, "gamma", "delta").record(plan, 4, answered=["west"], kept=kept)
+    found = states(one)
+    assert {name: group.state for name, group in found.items()} == {"east": State.SERVING, "west": State.SERVING}
+    assert {name: group.recorded.release for name, group in found.items()} == {"east": 3, "west": 4}
+
+
+def test_a_group_that_joins_the_inventory_changes_no_other_and_needs_no_image_to_leave_them_alone(world):
+    one = world("alpha beta", groups=PAIRS[:1])
+    plan = one.plan(release=3)
+    one.run(plan).record(plan, 3)
+    grown = world("alpha beta gamma delta", groups=PAIRS)
+    for image in ({}, {"image": None}):
+        new = {name: grown.facts[name].model_copy(update=image) for name in ("gamma", "delta")}
+        found = states(grown, one.facts | new)
+        assert {name: group.state for name, group in found.items()} == {"east": State.SERVING, "west": State.EMPTY}
+
+
+def test_a_group_that_left_the_inventory_serves_another_plan(pairs, world):
+    one = pairs()
+    renamed = world("alpha beta gamma delta", groups=[PAIRS[0], {**PAIRS[1], "name": "north"}])
+    found = states(renamed, one.facts)
+    assert {name: group.state for name, group in found.items()} == {
+        "east": State.SERVING, "north": State.EMPTY, "west": State.OTHER,
+    }  # fmt: skip
+    assert found["west"].changes == ("west is no longer a group of the inventory",)
+
+
+# ------------------------------------------------------------------------------------------- drift
+
+
+def moved(one, spark, **changes):
+    """The facts of ``one`` where beta's first twin has another address, or another GID index."""
+    facts = dict(one.facts)
+    interfaces = {"enp1s0f0np0": "192.168.177.12/24", "enP2p1s0f0np0": "192.168.178.12/24", **changes}
+    fresh = spark(interfaces, management="192.168.86.12/24")
+    update = {"interfaces": fresh.interfaces, "hcas": fresh.hcas}
+    facts["beta"] = one.facts["beta"].model_copy(update=update)
+    return facts
+
+
+def test_an_address_that_changed_since_the_start_is_drift_and_not_another_plan(world, spark):
+    one = world()
+    plan = one.plan(release=3)
+    one.run(plan).record(plan, 3)
+    group = states(one, moved(one, spark, enp1s0f0np0="192.168.177.99/24"))["default"]
+    assert (group.state, group.changes) == (State.SERVING, ())
+    assert group.drift == ("beta: address 192.168.177.12 → 192.168.177.99",)
+
+
+def test_a_link_that_is_down_is_drift_even_where_no_topology_is_left(world, spark):
+    one = world()
+    plan = one.plan(release=3)
+    one.run(plan).record(plan, 3)
+    gone = one.facts["beta"].model_copy(update={"interfaces": ()})
+    group = states(one, one.facts | {"beta": gone})["default"]
+    assert group.state is State.SERVING
+    assert group.drift
+
+
+def test_another_network_in_the_inventory_is_another_plan(world, spark):
+    one = world(api={"host": "interconnect"})
+    plan = one.plan(release=3)
+    one.run(plan).record(plan, 3)
+    assert seen(world(api={"host": "management"}), one.facts) is State.OTHER
+
+
+def test_drift_beside_an_edit_is_another_plan(world, spark):
+    one = world(playbook={"env": {"A": "1"}})
+    plan = one.plan(release=3)
+    one.run(plan).record(plan, 3)
+    facts = moved(one, spark, enp1s0f0np0="192.168.177.99/24")
+    assert seen(world(playbook={"env": {"A": "2"}}), facts) is State.OTHER
+
+
+# ------------------------------------------------------------------------------------------- what to do
+
+
+def test_every_state_has_its_row():
+    assert set(TABLE) == set(State)
+    assert {found for found, action in TABLE.items() if action is Action.REFUSE} == {State.TAKEN}
+    assert {found for found, action in TABLE.items() if action is Action.ASK} == {State.SERVING, State.OTHER}
+
+
+CASES = list(itertools.product((State.SERVING, State.OTHER), *[(False, True)] * 5))
+
+
+@pytest.mark.parametrize(("state", "answers", "dead", "rotated", "drifted", "replace"), CASES)
+def test_what_is_not_dead_is_cleaned_with_replace_alone(state, answers, dead, rotated, drifted, replace):
+    found = after_asking(state, answers=answers, dead=dead, rotated=rotated, drifted=drifted, replace=replace)
+    as_wanted = state is State.SERVING and answers and not rotated
+    if dead:
+        assert found is Action.CLEAN
+    elif as_wanted and not drifted:
+        assert found is Action.KEEP
+    elif replace:
+        assert found is Action.CLEAN
+    else:
+        assert found is (Action.KEEP if as_wanted else Action.REFUSE)

@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 
-from sparkcluster.errors import FoundErrors, HostTimeout, Interrupted, LaunchError, OtherPlan, UsageError
+from sparkcluster.errors import FoundErrors, HostTimeout, Interrupted, LaunchError, NotServing, OtherPlan, UsageError
 from sparkcluster.facts.reach import Reach
 from sparkcluster.facts.running import Reply
 from sparkcluster.findings import Finding
@@ -15,21 +15,46 @@ from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import assess
 from sparkcluster.probing.collect import Collected
+from sparkcluster.release import serving, walk
 from sparkcluster.release import up as module
-from sparkcluster.release import walk
-from sparkcluster.report import Silent
 from sparkcluster.staging.run import StageReport
 
 ANSWER = Reply("default", "alpha", ttft_s=0.1, tokens_per_s=10.0, tokens=3, text="204")
+PAIRS = [{"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes": ["gamma", "delta"]}]
+FOUR = "alpha beta gamma delta"
+
+
+class Told:
+    """A Report that remembers its notes."""
+
+    def __init__(self):
+        self.notes = []
+
+    def step(self, name, text=""):
+        pass
+
+    def progress(self, node, text):
+        pass
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+DEAD = {"problem": "engine-dead", "message": "the engine answers 500: EngineCore encountered an issue"}
+BUSY = {"problem": "timeout", "message": "no whole answer within 180 s", "stalled_s": 1.0, "context": 4096}
+HUNG = BUSY | {"stalled_s": 61.0}
 
 
 @pytest.fixture
-def up(monkeypatch):
+def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
     """``up(world)``: nodes change as the launch would change them; ``up.done`` tells what was done, in order."""
 
-    def run(world, *, errors=None, answers=True, options=None):
+    def run(world, *, errors=None, answers=None, fails=None, options=None):
+        """``answers`` are changes of the reply by head, ``fails`` groups that do not come up."""
         run.done = done = []
-        fleet = Fleet({name: FakeHost(name).program("agent", lambda _: {"results": [{}]}) for name in world.facts})
+        run.report = Told()
+        fleet = Fleet({name: FakeHost(name).program("agent", record) for name in world.facts})
+        run.recorded = []
 
         def look(*_, **__):
             facts = {name: one for name, one in world.facts.items() if name not in (errors or {})}
@@ -37,20 +62,27 @@ def up(monkeypatch):
 
         def ask(host, endpoint, verify, **_):
             done.append(f"ask {host.name}")
-            return ANSWER if answers else dataclasses.replace(ANSWER, problem="refused", message="nothing listens")
+            run.verify = verify
+            reply = dataclasses.replace(ANSWER, group=endpoint.group, head=host.name)
+            return dataclasses.replace(reply, **(answers or {}).get(host.name, {}))
 
         def stop(changer, ranks, **_):
-            done.append("stop")
+            gone = {rank.name for each in ranks.values() for rank in each}
+            done.append(f"stop {' '.join(name for name in ranks if ranks[name])}")
             for name in ranks:
-                world.change(name, ranks=[])
+                left = [rank for rank in world.facts[name].model_dump()["ranks"] if rank["name"] not in gone]
+                world.change(name, ranks=left)
             return {}
 
-        def launch(fleet, changer, launch, steps, report):
-            done.append("watch" if steps is None else "launch")
-            run.steps = steps
-            if steps is not None:
-                world.run(launch.plan)
-            return {"default": ANSWER}
+        def launch(fleet, changer, launches, report, logs):
+            outcomes = {}
+            for each in launches:
+                done.append(f"{'watch' if each.steps is None else 'launch'} {' '.join(each.plan.nodes)}")
+                run.steps = each.steps
+                outcomes[each.group] = (fails or {}).get(each.group) or dataclasses.replace(ANSWER, group=each.group)
+                if each.steps is not None and each.group not in (fails or {}):
+                    world.run(each.plan)
+            return outcomes
 
         @contextlib.contextmanager
         def held():
@@ -59,13 +91,19 @@ def up(monkeypatch):
 
         monkeypatch.setattr(module, "look", look)
         monkeypatch.setattr(walk, "look", look)
-        monkeypatch.setattr("sparkcluster.release.settled.ask", ask)
-        monkeypatch.setattr("sparkcluster.inspect.status.ask", ask)
-        monkeypatch.setattr(walk.launching, "stop", stop)
-        monkeypatch.setattr(walk.launching, "run", launch)
+        monkeypatch.setattr(serving, "ask", ask)
+        monkeypatch.setattr(serving, "AGAIN_S", 0)
+        monkeypatch.setattr(module, "DYING_S", 0)
+        monkeypatch.setattr(walk, "stop", stop)
+        monkeypatch.setattr(walk, "launch_groups", launch)
         monkeypatch.setattr(walk, "stage", getattr(run, "stage", lambda *_, **__: StageReport(())))
-        monkeypatch.setattr(module, "Lease", lambda *_, **__: type("L", (), {"acquire": lambda _, names: held()})())
-        return module.up(fleet, world.spec, options or module.Options(), Silent())
+        held_lease = type("L", (), {"acquire": lambda _, names: held(), "epoch": 1})
+        monkeypatch.setattr(module, "Lease", lambda *_, **__: held_lease())
+        return module.up(fleet, world.spec, options or module.Options(), run.report)
+
+    def record(request):
+        run.recorded += [step["record"] for step in request["steps"] if step["do"] == "record"]
+        return {"results": [{}]}
 
     return run
 
@@ -79,7 +117,7 @@ def served(world, plan=None, number=3):
 def test_from_nothing(up, world):
     done = up(world())
     assert (done.changed, done.release) == (True, 1)
-    assert up.done == ["lease", "launch"]
+    assert up.done == ["lease", "launch alpha beta"]
 
 
 def test_what_serves_is_asked_and_left_alone(up, world):
@@ -88,25 +126,106 @@ def test_what_serves_is_asked_and_left_alone(up, world):
     assert up.done == ["ask alpha"]
 
 
-def test_what_does_not_answer_any_more_is_replaced(up, world):
+@pytest.mark.parametrize(("reply", "asked"), [(DEAD, 2), (HUNG, 1)])
+def test_what_is_dead_is_replaced(up, world, reply, asked):
     one = served(world())
-    done = up(one, answers=False)
+    done = up(one, answers={"alpha": reply})
     assert (done.changed, done.release) == (True, 4)
-    assert up.done == ["ask alpha", "lease", "ask alpha", "stop", "launch"]
+    assert up.done == [*["ask alpha"] * asked, "lease", "stop alpha beta", "launch alpha beta"]
+    assert any("is dead" in note for note in up.report.notes)
+
+
+NOT_DEAD = [
+    BUSY,
+    {"problem": "refused", "message": "nothing listens at 127.0.0.1:8000"},
+    {"problem": "unauthorized", "message": "the endpoint wants another API key"},
+    {"problem": "unreachable", "message": "the connection to alpha broke"},
+    {"problem": "unavailable", "message": "the endpoint answers 503"},
+    {"text": "42"},
+    {"text": ""},
+    {"text": "the " * 20},
+]
+
+
+@pytest.mark.parametrize("reply", NOT_DEAD)
+def test_what_is_not_dead_is_refused_with_what_was_seen_and_replaced_on_demand(up, world, reply):
+    changes = {"playbook": {"verify": {"expect": "204"}}}
+    with pytest.raises(NotServing) as caught:
+        up(served(world(**changes)), answers={"alpha": reply})
+    assert (caught.value.exit_code, caught.value.node) == (1, "alpha")
+    assert "it is not dead, and was left as it is" in caught.value.message
+    assert reply.get("message", "the answer") in caught.value.message
+    assert "up inventory.yaml --replace; or sparkcluster down inventory.yaml" in caught.value.hint
+    assert set(up.done) == {"ask alpha"}
+    done = up(served(world(**changes)), answers={"alpha": reply}, options=module.Options(replace=True))
+    assert (done.changed, up.done[-2:]) == (True, ["stop alpha beta", "launch alpha beta"])
+
+
+def test_what_serves_is_judged_by_its_release_and_not_by_an_edited_text(up, world):
+    one = served(world(playbook={"verify": {"expect": "204"}}))
+    edited = world(playbook={"verify": {"expect": "a riddle", "prompt": "?"}})
+    edited.facts = one.facts
+    assert up(edited).changed is False
+    assert up.verify.expect == "204"
+    assert any("verify in the playbook was edited since release 3" in note for note in up.report.notes)
+
+
+def test_replace_leaves_alone_what_serves_as_it_should(up, world):
+    assert up(served(world()), options=module.Options(replace=True)).changed is False
+    assert up.done == ["ask alpha"]
+
+
+def test_drift_is_told_and_no_reason_to_stop_what_answers(up, world, spark):
+    for replace in (False, True):
+        one = served(world())
+        moved = spark({"enp1s0f0np0": "192.168.177.99/24", "enP2p1s0f0np0": "192.168.178.12/24"})
+        one.change("beta", interfaces=moved.model_dump()["interfaces"], hcas=moved.model_dump()["hcas"])
+        done = up(one, options=module.Options(replace=replace))
+        assert done.changed is replace
+    one = served(world())
+    one.change("beta", interfaces=moved.model_dump()["interfaces"], hcas=moved.model_dump()["hcas"])
+    assert up(one).drift == {"default": ("beta: address 192.168.177.12 → 192.168.177.99",)}
+    assert up.report.notes == [
+        "default: beta: address 192.168.177.12 → 192.168.177.99 since release 3 was started",
+        "hint: sparkcluster up inventory.yaml --replace   starts default with these",
+    ]
+
+
+def test_a_rotated_key_is_offered_and_applied_with_replace(up, world, monkeypatch):
+    changes = {"api": {"key": {"env": "KEY"}}, "playbook": {"secrets": ["HF_TOKEN"]}}
+    monkeypatch.setenv("KEY", "first")
+    monkeypatch.setenv("HF_TOKEN", "hf")
+    one = world(**changes)
+    up(one)
+    (document, _) = up.recorded
+    assert "first" not in str(document)
+    one.record(one.plan(1), 1)
+    for name in one.facts:
+        one.change(name, release={"number": 1, "plan_hash": document["plan_hash"], "record": document})
+    assert up(one).changed is False
+    monkeypatch.setenv("KEY", "second")
+    with pytest.raises(OtherPlan, match="a secret is not the one") as caught:
+        up(one)
+    assert caught.value.lines == ("default: VLLM_API_KEY has another value",)
+    assert "--replace" in caught.value.hint
+    monkeypatch.delenv("KEY")
+    assert up(one).changed is False
+    monkeypatch.setenv("KEY", "second")
+    assert up(one, options=module.Options(replace=True)).changed is True
 
 
 def test_ranks_that_were_started_are_gone_on_with(up, world):
     one = world()
     done = up(one.run(one.plan(release=5)))
     assert (done.changed, done.release) == (True, 5)
-    assert up.done == ["lease", "watch"]
+    assert up.done == ["lease", "watch alpha beta"]
 
 
 def test_remains_are_cleaned_first(up, world):
     one = world()
     done = up(one.run(one.plan(release=5), "alpha"))
     assert done.changed is True
-    assert up.done == ["lease", "stop", "launch"]
+    assert up.done == ["lease", "stop alpha", "launch alpha beta"]
 
 
 def test_another_plan_that_answers_is_left_alone_and_the_difference_told(up, world):
@@ -120,12 +239,18 @@ def test_another_plan_that_answers_is_left_alone_and_the_difference_told(up, wor
     assert "lease" not in up.done
 
 
-def test_another_plan_that_does_not_answer_is_replaced(up, world):
+def test_another_plan_is_replaced_where_it_is_dead_or_the_user_says_so(up, world):
     other = world(playbook={"env": {"A": "1"}})
     one = world(playbook={"env": {"A": "2"}})
     one.run(other.plan(release=3)).record(other.plan(release=3), 3)
-    assert up(one, answers=False).changed is True
-    assert up.done[-2:] == ["stop", "launch"]
+    with pytest.raises(OtherPlan):
+        up(one, answers={"alpha": BUSY})
+    assert up(one, answers={"alpha": DEAD}).changed is True
+    assert up.done[-2:] == ["stop alpha beta", "launch alpha beta"]
+    one.change("alpha", ranks=()).change("beta", ranks=())
+    one.run(other.plan(release=5)).record(other.plan(release=5), 5)
+    assert up(one, options=module.Options(replace=True)).changed is True
+    assert up.done[-2:] == ["stop alpha beta", "launch alpha beta"]
 
 
 @pytest.mark.parametrize("kept", ["alpha", "beta"])
@@ -200,3 +325,76 @@ def test_clearing_caches_takes_those_of_the_plans_image_alone(up, world):
     deleted = [step["path"] for step in up.steps["alpha"] if step["do"] == "delete"]
     caches = f"{one.facts['alpha'].state_dir}/caches/5a5a5a5a5a5a/"
     assert sorted(deleted) == [caches + name for name in ("flashinfer", "triton", "vllm")]
+
+
+# ------------------------------------------------------------------------------------------- several groups
+
+
+def half(world, *, state=None):
+    """Two groups of which release 3 is recorded and east alone runs; ranks of west in ``state``."""
+    one = world(FOUR, groups=PAIRS)
+    plan = one.plan(release=3)
+    one.record(plan, 3).run(plan, "alpha", "beta")
+    return one.run(plan, "gamma", "delta", state=state) if state else one
+
+
+@pytest.mark.parametrize("state", [None, "exited"])
+def test_a_dead_group_is_brought_back_and_the_other_left_alone(up, world, state):
+    done = up(half(world, state=state))
+    assert (done.changed, done.release, set(done.answers)) == (True, 4, {"east", "west"})
+    stopped = ["stop gamma delta"] if state else []
+    assert up.done == ["ask alpha", "lease", *stopped, "launch gamma delta"]
+    groups = up.recorded[0]["groups"]
+    assert {name: group["release"] for name, group in groups.items()} == {"east": 3, "west": 4}
+    names = [node["containers"][0]["name"].split("-")[2] for node in up.recorded[0]["plan"]["nodes"].values()]
+    assert names == ["3", "3", "4", "4"]
+    assert len(up.recorded) == 4, "every node has the record"
+
+
+def test_an_error_on_a_node_of_a_group_that_serves_does_not_keep_the_other_from_being_brought_back(up, world):
+    one = half(world)
+    one.change("alpha", gpus={"unread": "nvidia-smi: no devices were found"})
+    assert up(one).changed is True
+    other = half(world)
+    other.change("gamma", gpus={"unread": "nvidia-smi: no devices were found"})
+    with pytest.raises(FoundErrors):
+        up(other)
+
+
+def test_a_group_that_fails_leaves_the_other_recorded_and_the_next_up_brings_it_alone(up, world):
+    one = world(FOUR, groups=PAIRS)
+    with pytest.raises(LaunchError, match=r"^the rank on delta ended; east serves as release 1$") as caught:
+        up(one, fails={"west": LaunchError("the rank on delta ended", node="delta")})
+    assert caught.value.exit_code == 1
+    (document, *_) = up.recorded
+    assert {name: group["verified"] for name, group in document["groups"].items()} == {"east": True, "west": False}
+    for name in one.facts:
+        one.change(name, release={"number": 1, "plan_hash": document["plan_hash"], "record": document})
+    done = up(one)
+    assert (done.changed, done.release) == (True, 2)
+    assert up.done == ["ask alpha", "lease", "launch gamma delta"]
+
+
+def test_a_launch_that_fails_in_every_group_is_not_recorded(up, world):
+    failed = LaunchError("no answer within 600 s")
+    with pytest.raises(LaunchError):
+        up(world(FOUR, groups=PAIRS), fails={"east": failed, "west": failed})
+    assert up.recorded == []
+
+
+@pytest.mark.parametrize("reply", [BUSY, {"text": ""}])
+def test_a_busy_group_is_left_alone_and_no_reason_not_to_bring_the_dead_one_back(up, world, reply):
+    one = half(world)
+    with pytest.raises(NotServing, match=r"east does not answer as its release expects: .*; it is not dead"):
+        up(one, answers={"alpha": reply})
+    assert up.done == ["ask alpha", "lease", "launch gamma delta"]
+    assert {name: group["verified"] for name, group in up.recorded[0]["groups"].items()} == {"east": True, "west": True}
+
+
+def test_a_group_that_serves_another_plan_keeps_the_dead_one_from_being_mixed_in(up, world):
+    one = half(world)
+    edited = world(FOUR, groups=PAIRS, playbook={"env": {"A": "2"}})
+    edited.facts = one.facts
+    with pytest.raises(OtherPlan):
+        up(edited)
+    assert up.done == ["ask alpha"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.launch.last_words import directory, keep, pointed
+from sparkcluster.launch.failed_logs import directory, keep, pointed
 
 
 def test_every_node_has_a_file_that_only_the_user_reads(tmp_path):

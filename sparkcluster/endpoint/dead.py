@@ -1,0 +1,61 @@
+"""When a group is dead, which is the one condition under which it may be replaced without asking. Pure.
+
+A busy engine looks the same as a dead one for minutes: a prompt of 256K tokens moves no counter until its prefill ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sparkcluster.facts.running import Reply
+
+# Llama 3.1 70B in FP8, the slowest that a Spark serves, prefills 803 tokens/s
+# (https://lmsys.org/blog/2025-10-13-nvidia-dgx-spark). At 128K tokens attention costs as much again, so this is half of
+# what is left.
+PREFILL_FLOOR = 200.0
+"""Tokens per second that any model prefills at least."""
+LEAST_S = 60.0
+UNKNOWN_CONTEXT = 262_144
+"""Tokens of the longest prompt where the engine does not say it: that of most models."""
+
+
+def stall_limit_s(context: int | None) -> float:
+    """Seconds without movement after which an engine that serves ``context`` tokens is dead."""
+    return max(LEAST_S, (context or UNKNOWN_CONTEXT) / PREFILL_FLOOR)
+
+
+def dead(gone: Sequence[str], reply: Reply | None) -> str | None:
+    """Why a group is dead, or None where it is alive, busy, or nothing can be said.
+
+    Args:
+        gone: names of its ranks that do not run any more.
+        reply: what came of a completion; None where none was asked for.
+    """
+    if gone:
+        return f"{', '.join(gone)} {'is' if len(gone) == 1 else 'are'} not running"
+    if reply is None:
+        return None
+    if reply.problem == "engine-dead":
+        return reply.message
+    limit_s = stall_limit_s(reply.context)
+    if reply.problem is not None and reply.stalled_s is not None and reply.stalled_s >= limit_s:
+        return f"no counter of the engine has moved for {reply.stalled_s:.0f} s while a request waits"
+    return None
+
+
+class Movement:
+    """For how long an engine's counters have stood still."""
+
+    def __init__(self) -> None:
+        self._last: Mapping[str, float] | None = None
+        self._moved_at_s: float | None = None
+
+    def feed(self, at_s: float, counters: Mapping[str, float]) -> None:
+        """Take in the counters ``at_s`` seconds after the request was sent; none where they could not be read."""
+        if self._moved_at_s is None or (counters and counters != self._last):
+            self._moved_at_s = at_s
+        self._last = counters or self._last
+
+    def stalled_s(self, now_s: float) -> float | None:
+        """Seconds without movement until ``now_s``; None where no counter has been read."""
+        return None if self._last is None or self._moved_at_s is None else now_s - self._moved_at_s

@@ -1,0 +1,87 @@
+"""What a launch of several groups comes to: what is recorded, and the one error that is shown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from sparkcluster.errors import Interrupted, LaunchError, LeaseLost, SparkclusterError
+from sparkcluster.facts.running import Reply
+from sparkcluster.launch.groups import Outcome
+from sparkcluster.node.shared import LABEL_RELEASE
+from sparkcluster.plan.model import Plan
+from sparkcluster.plan.records import RecordedGroup, group_plan, written_network
+from sparkcluster.release.states import GroupState
+from sparkcluster.spec import Spec
+from sparkcluster.topology import recorded as networks
+from sparkcluster.topology.model import Topology
+
+
+def newly_recorded(
+    spec: Spec,
+    plan: Plan,
+    topology: Topology,
+    *,
+    answered: Collection[str],
+    secrets: Mapping[str, object],
+    kept: Mapping[str, GroupState],
+) -> list[RecordedGroup]:
+    """Every group of ``plan`` as the next release records it; one that has not answered is recorded as that.
+
+    Args:
+        spec: what the user wrote.
+        plan: what was deployed.
+        topology: of the same groups.
+        answered: the groups that came up.
+        secrets: salt and hashes of what they were started with.
+        kept: groups that serve since an earlier release.
+    """
+    document = plan.as_json()
+    found = []
+    for group in topology.groups:
+        before = kept[group.name].recorded if group.name in kept else None
+        labels = plan.nodes[group.head.name].containers[0].labels
+        found.append(
+            before
+            or RecordedGroup(
+                name=group.name,
+                release=int(labels[LABEL_RELEASE]),
+                engine=plan.engine,
+                plan=group_plan(document, group.name),
+                verify=spec.playbook.verify,
+                verified=group.name in answered,
+                network=networks.document(group),
+                written=written_network(spec),
+                secrets=dict(secrets),
+            )
+        )
+    return found
+
+
+def failure(outcomes: Mapping[str, Outcome], number: int) -> SparkclusterError | None:
+    """The error of a launch, with what became of every group; None where all came up."""
+    errors = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, SparkclusterError)}
+    if not errors:
+        return None
+    kinds = (Interrupted, LeaseLost, SparkclusterError)
+    name = next(name for kind in kinds for name, error in errors.items() if isinstance(error, kind))
+    final = errors.pop(name)
+    parts = [f"{other}: {error.message}" for other, error in errors.items() if error.message != final.message]
+    serving = [other for other, outcome in outcomes.items() if isinstance(outcome, Reply)]
+    if serving:
+        parts.append(f"{', '.join(serving)} {'serves' if len(serving) == 1 else 'serve'} as release {number}")
+    elif isinstance(final, Interrupted) and final.message == "interrupted":
+        parts.append("nothing is left running")
+    final.message = "; ".join([final.message, *parts])
+    final.args = (final.message,)
+    return final
+
+
+def came_back(group: GroupState) -> LaunchError:
+    """A rank that was removed and is there again."""
+    node, rank = next((node, ranks[0]) for node, ranks in group.ranks.items() if ranks)
+    return LaunchError(
+        f"{rank.name} on {node} was removed and is there again, {rank.state}",
+        node=node,
+        step="clean",
+        hint=f"on {node}: docker rm -f {rank.name}, and see what starts it",
+    )

@@ -1,0 +1,213 @@
+"""What serves already, and whether it may stay: each group is asked, and judged by its own release."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+
+from sparkcluster import engines
+from sparkcluster.endpoint.ask import LONGEST_S, ask
+from sparkcluster.endpoint.dead import dead
+from sparkcluster.endpoint.find import endpoints
+from sparkcluster.endpoint.judge import brief, judge
+from sparkcluster.errors import LaunchError, NotServing, OtherPlan, SparkclusterError
+from sparkcluster.facts.running import Reply
+from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect.cluster import View
+from sparkcluster.node.shared import LABEL_STATE_DIR
+from sparkcluster.plan.records import Holding
+from sparkcluster.release.states import TABLE, Action, GroupState, State, after_asking, group_states
+from sparkcluster.report import Report
+from sparkcluster.runtime import secrets
+
+# A failed request may be that one's failure; an engine that is dead fails the next one too.
+AGAIN_S = 2.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """What came of asking a group.
+
+    Attributes:
+        reply: None where its head could not be asked.
+        wrong: why it does not answer as its release expects, or None.
+        dead: why it is dead, or None.
+    """
+
+    reply: Reply | None
+    wrong: str | None = None
+    dead: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Survey:
+    """Every group as it was found, and what it answered.
+
+    Attributes:
+        seen: of the groups that were asked.
+        rotated: names of secrets that have another value than the ranks were started with, by group.
+    """
+
+    states: Mapping[str, GroupState]
+    seen: Mapping[str, Seen]
+    rotated: Mapping[str, tuple[str, ...]]
+
+    def actions(self, *, replace: bool) -> dict[str, Action]:
+        """What to do with each group."""
+        return {name: self._action(group, replace=replace) for name, group in self.states.items()}
+
+    def _action(self, group: GroupState, *, replace: bool) -> Action:
+        action = TABLE[group.state]
+        if action is not Action.ASK:
+            return action
+        seen = self.seen[group.name]
+        return after_asking(
+            group.state,
+            answers=seen.wrong is None,
+            dead=seen.dead is not None,
+            rotated=bool(self.rotated.get(group.name)),
+            drifted=bool(group.drift),
+            replace=replace,
+        )
+
+
+def survey(
+    fleet: Fleet,
+    view: View,
+    report: Report,
+    *,
+    before: Survey | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Survey:
+    """Ask every group that should answer, all at once.
+
+    Args:
+        fleet: the nodes.
+        view: the cluster as it is now.
+        report: told what goes on.
+        before: what came of asking earlier; a group whose ranks are the same as then is not asked again.
+        sleep: waits between two requests.
+    """
+    states = group_states(view)
+    asked = {name: group for name, group in states.items() if TABLE[group.state] is Action.ASK}
+    seen = {
+        name: before.seen[name]
+        for name, group in asked.items()
+        if before and name in before.seen and before.states[name].ranks == group.ranks
+    }
+    seen |= _ask(fleet, {name: group for name, group in asked.items() if name not in seen}, report, sleep)
+    rotated = {
+        name: secrets.rotated(group.recorded.secrets, view.spec) for name, group in asked.items() if group.recorded
+    }
+    return Survey(states, seen, rotated)
+
+
+def _ask(
+    fleet: Fleet, groups: Mapping[str, GroupState], report: Report, sleep: Callable[[float], None]
+) -> dict[str, Seen]:
+    recorded = {name: group.recorded for name, group in groups.items() if group.recorded}
+    found = {name: endpoints(group.plan, group.engine)[name] for name, group in recorded.items()}
+    heads = {endpoint.head: name for name, endpoint in found.items() if endpoint.head in fleet.hosts}
+    if heads:
+        report.step("verify", "asking whether it still answers")
+
+    def check(host: Host) -> Seen:
+        name = heads[host.name]
+        verify = recorded[name].verify
+        for attempt in range(2):
+            if attempt:
+                sleep(AGAIN_S)
+            reply = ask(
+                host,
+                found[name],
+                verify,
+                max_tokens=brief(verify),
+                counters=engines.engine(recorded[name].engine).counters,
+                progress=lambda text: report.progress(host.name, text),
+            )
+            if reply.problem != "engine-dead":
+                break
+        wrong = reply.message if reply.problem else judge(reply.text, verify)
+        return Seen(reply, wrong, dead([], reply))
+
+    seen = {}
+    for head, outcome in fleet.each(check, heads, limit_s=2 * LONGEST_S).items():
+        seen[heads[head]] = Seen(None, outcome.message) if isinstance(outcome, SparkclusterError) else outcome
+    for name, endpoint in found.items():
+        # Nothing says that a head which is no longer in the inventory does not serve.
+        seen.setdefault(name, Seen(None, f"its head, {endpoint.head}, is no longer in the inventory"))
+    return seen
+
+
+def refuse(view: View, found: Survey, actions: Mapping[str, Action]) -> None:
+    """Raise where a group stands in the way of the plan, and ``up`` does not replace it; nothing is changed then.
+
+    Raises:
+        OtherPlan: a group serves another plan, or was started with another secret.
+        LaunchError: ranks are not ours to touch.
+        FoundErrors, PlanError: a group serves, and what ``up`` would deploy cannot even be planned.
+    """
+    refused = {name: group for name, group in found.states.items() if actions[name] is Action.REFUSE}
+    if any(group.state is State.TAKEN for group in refused.values()):
+        raise taken(view.held)
+    if not refused:
+        return
+    if any(group.state is State.OTHER for group in refused.values()):
+        if view.plan is None and view.unplanned is not None:
+            view.stop_on_errors()
+        lines = [line for group in refused.values() for line in group.changes]
+        raise OtherPlan("this cluster serves another plan; nothing was changed", lines, hint=_hint(view))
+    rotated = [f"{name}: {variable} has another value" for name in refused for variable in found.rotated.get(name, ())]
+    if rotated:
+        message = "a secret is not the one that the ranks were started with; nothing was changed"
+        raise OtherPlan(message, rotated, hint=_hint(view))
+
+
+def not_answering(view: View, found: Survey, actions: Mapping[str, Action]) -> NotServing | None:
+    """The error for a group that serves this plan, is not dead, and does not answer as its release expects.
+
+    It is left as it is, and keeps no other group from being started.
+    """
+    for name, action in actions.items():
+        if action is Action.REFUSE and name in found.seen:
+            seen = found.seen[name]
+            return NotServing(
+                f"{name} does not answer as its release expects: {seen.wrong}; it is not dead, and was left as it is",
+                node=seen.reply.head if seen.reply else None,
+                step="verify",
+                hint=_hint(view),
+            )
+    return None
+
+
+def _hint(view: View) -> str:
+    path = view.spec.inventory_path
+    return f"sparkcluster up {path} --replace; or sparkcluster down {path}, then up"
+
+
+def taken(held: Holding) -> LaunchError:
+    """Ranks with our cluster's name that belong to another state directory."""
+    node, rank = next((name, ranks[0]) for name, ranks in held.stray.items() if ranks)
+    where = rank.labels.get(LABEL_STATE_DIR, "?")
+    return LaunchError(
+        f"{rank.name} on {node} belongs to a cluster of this name with state_dir {where}",
+        node=node,
+        step="clean",
+        hint="give this cluster another name, or use that state_dir in the inventory",
+    )
+
+
+def tell_differences(view: View, found: Survey, actions: Mapping[str, Action], report: Report) -> None:
+    """Note what is not as written of groups that are kept: addresses that drifted, and an edited ``verify``."""
+    for name, group in found.states.items():
+        if actions[name] is not Action.KEEP or group.recorded is None:
+            continue
+        since = f"since release {group.recorded.release} was started"
+        for line in group.drift:
+            report.note(f"{name}: {line} {since}")
+        if group.drift:
+            report.note(f"hint: sparkcluster up {view.spec.inventory_path} --replace   starts {name} with these")
+        if group.recorded.verify != view.spec.playbook.verify:
+            report.note(f"{name}: verify in the playbook was edited {since}; it is used from the next start on")

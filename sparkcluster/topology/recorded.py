@@ -1,0 +1,66 @@
+"""A group's topology as a document that a release keeps, and what has drifted since. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sparkcluster.topology.model import Group, Link, Member
+
+
+def document(group: Group) -> dict[str, Any]:
+    """``group`` as JSON."""
+    found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(group)))
+    return found
+
+
+def restored(recorded: Mapping[str, Any]) -> Group | None:
+    """The group of a document; None where another version wrote it."""
+    try:
+        members = tuple(
+            Member(**{**member, "links": tuple(Link(**link) for link in member["links"])})
+            for member in recorded["members"]
+        )
+        return Group(**{**recorded, "members": members, "missing": tuple(recorded["missing"])})
+    except (KeyError, TypeError):
+        return None
+
+
+def drift(before: Group, now: Group | None) -> list[str]:
+    """What has changed since ``before`` of the addresses, interfaces and GID indices that its ranks use, in lines.
+
+    Args:
+        before: as the ranks were started.
+        now: None where no topology can be made of what the nodes say now.
+    """
+    if now is None:
+        return ["the interconnect that its ranks use is no longer found"]
+    current = {member.name: member for member in now.members}
+    lines = []
+    for member in before.members:
+        if member.name in current:
+            lines += [f"{member.name}: {line}" for line in _member(member, current[member.name])]
+    if before.endpoint != now.endpoint:
+        lines.append(f"endpoint {before.endpoint} → {now.endpoint}")
+    return lines
+
+
+def _member(before: Member, now: Member) -> Iterator[str]:
+    if before.address != now.address:
+        yield f"address {before.address} → {now.address}"
+    if before.interface != now.interface:
+        yield f"interface {before.interface} → {now.interface}"
+    links = {link.interface: link for link in now.links}
+    for link in before.links:
+        other = links.pop(link.interface, None)
+        if other is None:
+            yield f"{link.interface} is no longer in use"
+            continue
+        if link.address not in {other.address, before.address}:
+            yield f"address of {link.interface} {link.address} → {other.address}"
+        if link.gid_index != other.gid_index:
+            yield f"GID index of {link.hca or link.interface} {link.gid_index} → {other.gid_index}"
+    for name in links:
+        yield f"{name} is in use now"
