@@ -5,44 +5,26 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from sparkcluster.errors import Problem, SpecError, UsageError
-from sparkcluster.lab.yaml_marks import Marked, read
+from sparkcluster.spec.base import Section
+from sparkcluster.spec.document import Document, shown
+from sparkcluster.spec.load import read, validate
 
-GidRow = tuple[int, str, int]
-"""Index in the table, what stands there (``mac``, ``privacy``, ``ipv4`` or an address), RoCE version."""
+GidTable = dict[int, str]
+"""By index, what the entry is (``mac``, ``privacy``, ``ipv4`` or an address) and its RoCE version: ``ipv4 v2``."""
 
-GID_LAYOUTS: dict[str, tuple[GidRow, ...]] = {
-    "standard": ((0, "mac", 1), (1, "mac", 2), (2, "ipv4", 1), (3, "ipv4", 2)),
-    "shifted": (
-        (0, "mac", 1),
-        (1, "mac", 2),
-        (2, "privacy", 1),
-        (4, "privacy", 2),
-        (5, "ipv4", 1),
-        (6, "ipv4", 2),
-    ),
-    "missing": ((0, "mac", 1), (1, "mac", 2)),
+GID_LAYOUTS: dict[str, GidTable] = {
+    "standard": {0: "mac v1", 1: "mac v2", 2: "ipv4 v1", 3: "ipv4 v2"},
+    "shifted": {0: "mac v1", 1: "mac v2", 2: "privacy v1", 4: "privacy v2", 5: "ipv4 v1", 6: "ipv4 v2"},
+    "missing": {0: "mac v1", 1: "mac v2"},
 }
 """GID tables as Spark owners have posted them (MiaAI DeepSeek-v4-Flash-DSpark #10, #11)."""
-
-CHOICES: dict[str, tuple[str, ...]] = {
-    "system": ("machine", "debian-12", "debian-13"),
-    "ports": ("p0", "p1", "both", "none"),
-    "image": ("present", "absent", "without-ray", "upstream"),
-    "model": ("present", "absent"),
-    "gpu": ("present", "lost"),
-}
-NUMBERS = {
-    "mtu": (576, 9978, 9000),
-    "disk_gb": (1, 4000, 40),
-    "memory_total_kb": (1, 1 << 40, 1),
-    "memory_available_kb": (1, 1 << 40, 1),
-    "memory_free_kb": (1, 1 << 40, 1),
-}
-"""Least, most and stand-in of each number."""
 
 MANAGEMENT = "enP7s7"
 WIFI = "wlP9s9"
@@ -68,40 +50,94 @@ FUNCTIONS = (
 """The four functions of a Spark; one cable lights the two that share its port."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SparkSpec:
+def _text(pattern: str, what: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(f"must be {what}, is {shown(value)}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _among(*words: str) -> AfterValidator:
+    return _text("|".join(words), f"one of {', '.join(words)}")
+
+
+def _address(value: str) -> str:
+    try:
+        ipaddress.IPv4Interface(value)
+    except ValueError:
+        raise ValueError(f"must be an address such as 192.168.177.11/24, is {shown(value)}") from None
+    return value
+
+
+def _index(value: Any) -> Any:
+    return int(value) if str(value).isdecimal() and int(value) < 256 else _refused("must be an index from 0 to 255")
+
+
+def _refused(message: str) -> Any:
+    raise ValueError(message)
+
+
+def _layout(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value
+    return dict(GID_LAYOUTS.get(value) or _refused(f"must be {', '.join(GID_LAYOUTS)} or a section"))
+
+
+def _every_hca(value: Any) -> Any:
+    return value if isinstance(value, dict) else {function.hca: _layout(value) for function in FUNCTIONS}
+
+
+HostName = Annotated[str, _text(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a host name")]
+Version = Annotated[str, _text(r"[0-9A-Za-z._+-]+", "a version")]
+Netdev = Annotated[str, _text(r"[A-Za-z][A-Za-z0-9_.-]{0,14}", "an interface name of up to 15 characters")]
+Address = Annotated[str, AfterValidator(_address)]
+Gids = Annotated[
+    dict[
+        Annotated[int, BeforeValidator(_index)],
+        Annotated[str, _text(r"\S+ v[12]", "`ipv4 v2`, `mac v1`, `privacy v2` or `ADDRESS v2`")],
+    ],
+    BeforeValidator(_layout),
+]
+FactoryNetdev = Annotated[str, _among(MANAGEMENT, WIFI, *(function.netdev for function in FUNCTIONS))]
+Hca = Annotated[str, _among(*(function.hca for function in FUNCTIONS))]
+Kilobytes = Annotated[int, Field(ge=1, le=1 << 40)]
+
+
+class SparkSpec(Section):
     """One virtual Spark.
 
     Attributes:
-        interfaces: names that differ from the ones a Spark is born with, by the latter.
+        system: distribution of its root; ``machine`` is that of the machine the lab runs on.
+        interfaces: names that differ from the factory's, by the factory's.
         addresses: address with prefix of an interface, by the name it has here; None for no address.
-        gids: rows of the GID table, by HCA.
+        gids: GID table by HCA.
         mtu: of the cabled interfaces, bytes.
         memory_total_kb: what /proc/meminfo says; 127,535,084 was seen on a Spark of 2026.
         nvidia_runtime: whether Docker has NVIDIA's toolkit.
         gpu: whether nvidia-smi finds the GB10.
-        system: distribution of its root; ``machine`` is that of the machine the lab runs on.
     """
 
-    name: str
+    name: HostName = ""
     system: Literal["machine", "debian-12", "debian-13"] = "machine"
     ports: Literal["p0", "p1", "both", "none"] = "p1"
-    interfaces: dict[str, str] = dataclasses.field(default_factory=dict)
-    addresses: dict[str, str | None] = dataclasses.field(default_factory=dict)
-    gids: dict[str, tuple[GidRow, ...]] = dataclasses.field(default_factory=dict)
-    mtu: int = 9000
-    driver: str = "580.95.05"
-    kernel: str = "6.14.0-1015-nvidia"
-    firmware: str = "28.45.4028"
-    ota: str = "7.3.1"
-    memory_total_kb: int = 127_535_084
-    memory_available_kb: int = 121_000_000
-    memory_free_kb: int = 118_000_000
+    interfaces: dict[FactoryNetdev, Netdev] = Field(default_factory=dict)
+    addresses: dict[str, Address | None] = Field(default_factory=dict)
+    gids: Annotated[dict[Hca, Gids], BeforeValidator(_every_hca)] = Field(default_factory=dict)
+    mtu: int = Field(9000, ge=576, le=9978)
+    driver: Version = "580.95.05"
+    kernel: Version = "6.14.0-1015-nvidia"
+    firmware: Version = "28.45.4028"
+    ota: Version = "7.3.1"
+    memory_total_kb: Kilobytes = 127_535_084
+    memory_available_kb: Kilobytes = 121_000_000
+    memory_free_kb: Kilobytes = 118_000_000
     nvidia_runtime: bool = True
     gpu: Literal["present", "lost"] = "present"
     image: Literal["present", "absent", "without-ray", "upstream"] = "present"
     model: Literal["present", "absent"] = "present"
-    disk_gb: int = 40
+    disk_gb: int = Field(40, ge=1, le=4000)
 
     def netdev(self, function: Function) -> str:
         """Name that the interface of ``function`` has on this Spark."""
@@ -167,16 +203,12 @@ class LabSpec:
 
     def as_json(self) -> dict[str, Any]:
         """The spec as plain values."""
-        return dataclasses.asdict(self)
+        return {"topology": self.topology, "sparks": [spark.model_dump() for spark in self.sparks]}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> LabSpec:
         """The spec that :meth:`as_json` wrote."""
-        sparks = []
-        for entry in values["sparks"]:
-            gids = {hca: tuple((r[0], r[1], r[2]) for r in rows) for hca, rows in entry["gids"].items()}
-            sparks.append(SparkSpec(**{**entry, "gids": gids}))
-        return cls(tuple(sparks), values["topology"])
+        return cls(tuple(SparkSpec.model_validate(entry) for entry in values["sparks"]), values["topology"])
 
 
 def default_name(index: int) -> str:
@@ -192,7 +224,13 @@ def plain(count: int) -> LabSpec:
     """
     if not 1 <= count <= 32:
         raise UsageError(f"a lab has 1 to 32 Sparks, not {count}", hint="lab up --sparks 2")
-    return LabSpec(tuple(SparkSpec(default_name(index)) for index in range(count)))
+    return LabSpec(tuple(SparkSpec(name=default_name(index)) for index in range(count)))
+
+
+class _File(Section):
+    topology: Literal["switch", "direct", "ring"] = "switch"
+    defaults: SparkSpec = SparkSpec()
+    sparks: list[SparkSpec] | None = None
 
 
 def load(path: Path, count: int | None = None) -> LabSpec:
@@ -206,166 +244,56 @@ def load(path: Path, count: int | None = None) -> LabSpec:
         SpecError: problems in the file, each with its line.
         UsageError: the file cannot be read, or says another number of Sparks than ``count``.
     """
-    root = read(path)
-    reader = _Reader(path)
-    reader.mapping(root, {"topology", "defaults", "sparks"})
-    topology = reader.choice(root.get("topology"), ("switch", "direct", "ring"), "switch")
-    if root.value is None or not isinstance(root.value, dict):
-        raise SpecError(reader.problems)
-    defaults = root.get("defaults")
-    entries = root.get("sparks")
-    sparks: list[SparkSpec] = []
-    if entries is not None and not isinstance(entries.value, list):
-        reader.problem(entries, "a list of Sparks is wanted")
-    listed = entries.items() if entries is not None else [None] * (count or 2)
-    for index, entry in enumerate(listed):
-        ports = "both" if topology == "ring" else "p1"
-        start = reader.spark(defaults, {"name": default_name(index), "ports": ports})
-        sparks.append(SparkSpec(**reader.spark(entry, start)))
-    reader.whole(root, sparks, topology)
-    if reader.problems:
-        raise SpecError(reader.problems)
+    if not path.exists():
+        raise UsageError(f"{path}: no such file", hint="docs/lab.md describes spec files")
+    document = read(path)
+    file, problems = validate(document, _File)
+    if file is None:
+        raise SpecError(problems)
+    ports = "both" if file.topology == "ring" else "p1"
+    entries = [SparkSpec()] * (count or 2) if file.sparks is None else file.sparks
+    sparks = tuple(
+        _merged({"name": default_name(index), "ports": ports}, file.defaults, entry)
+        for index, entry in enumerate(entries)
+    )
+    problems = list(_inconsistent(document, sparks, file.topology))
+    if problems:
+        raise SpecError(problems)
     if count is not None and count != len(sparks):
         raise UsageError(
             f"{path} describes {len(sparks)} Sparks, not {count}",
             hint="leave --sparks out, or change the file",
         )
-    return LabSpec(tuple(sparks), topology)
+    return LabSpec(sparks, file.topology)
 
 
-class _Reader:
-    """Turns marked YAML into values and collects what is wrong with it."""
+def _merged(values: dict[str, Any], *layers: SparkSpec) -> SparkSpec:
+    """The Spark that ``layers`` describe, the last on top; mappings add to those below."""
+    for layer in layers:
+        for key in layer.model_fields_set:
+            value = getattr(layer, key)
+            values[key] = {**values.get(key, {}), **value} if isinstance(value, dict) else value
+    return SparkSpec(**values)
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.problems: list[Problem] = []
 
-    def problem(self, at: Marked, message: str, hint: str | None = None) -> None:
-        """Note that something is wrong at ``at``."""
-        self.problems.append(Problem(str(self.path), at.line, at.column, at.path, message, hint))
+def _inconsistent(document: Document, sparks: Sequence[SparkSpec], topology: str) -> Iterator[Problem]:
+    """What can only be judged with all Sparks in view."""
 
-    def mapping(self, at: Marked, allowed: set[str]) -> bool:
-        """Whether ``at`` is a mapping; unknown keys are noted."""
-        if not isinstance(at.value, dict):
-            self.problem(at, "a mapping of keys to values is wanted")
-            return False
-        for key, value in at.value.items():
-            if key not in allowed:
-                self.problem(value, f"unknown key, known are {', '.join(sorted(allowed))}")
-        return True
+    def problem(message: str) -> Problem:
+        return document.problem((), message)
 
-    def choice(self, at: Marked | None, allowed: tuple[str, ...], default: str) -> Any:
-        """One of ``allowed``."""
-        if at is None:
-            return default
-        if at.value not in allowed:
-            self.problem(at, f"one of {', '.join(allowed)} is wanted, not {at.value!r}")
-            return default
-        return at.value
-
-    def number(self, at: Marked, low: int, high: int, default: int) -> int:
-        """A whole number within limits."""
-        if not isinstance(at.value, int) or isinstance(at.value, bool) or not low <= at.value <= high:
-            self.problem(at, f"a whole number from {low} to {high} is wanted, not {at.value!r}")
-            return default
-        return at.value
-
-    def text(self, at: Marked, pattern: str, what: str) -> str:
-        """Text of a given form."""
-        if not isinstance(at.value, str) or not re.fullmatch(pattern, at.value):
-            self.problem(at, f"{what} is wanted, not {at.value!r}")
-            return "none"
-        return at.value
-
-    def spark(self, at: Marked | None, start: dict[str, Any]) -> dict[str, Any]:
-        """Values of one Spark over those of ``start``."""
-        known = {field.name for field in dataclasses.fields(SparkSpec)}
-        values = dict(start)
-        if at is None or not self.mapping(at, known):
-            return values
-        for key in known & set(at.value):
-            values[key] = self.field(key, at.value[key], values.get(key))
-        return values
-
-    def field(self, key: str, entry: Marked, before: Any) -> Any:
-        """Value of one key of a Spark; mappings add to what the defaults said."""
-        if key in CHOICES:
-            return self.choice(entry, CHOICES[key], CHOICES[key][0])
-        if key in NUMBERS:
-            return self.number(entry, *NUMBERS[key])
-        if key in ("interfaces", "addresses", "gids"):
-            return {**(before or {}), **getattr(self, key)(entry)}
-        if key == "name":
-            return self.text(entry, r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a host name")
-        if key == "nvidia_runtime":
-            if not isinstance(entry.value, bool):
-                self.problem(entry, "true or false is wanted")
-            return bool(entry.value)
-        return self.text(entry, r"[0-9A-Za-z._+-]+", "a version in quotes")
-
-    def interfaces(self, at: Marked) -> dict[str, str]:
-        """New names of interfaces."""
-        if not self.mapping(at, {MANAGEMENT, WIFI, *(function.netdev for function in FUNCTIONS)}):
-            return {}
-        return {
-            key: self.text(value, r"[A-Za-z][A-Za-z0-9_.-]{0,14}", "an interface name of up to 15 characters")
-            for key, value in at.value.items()
-        }
-
-    def addresses(self, at: Marked) -> dict[str, str | None]:
-        """Addresses of interfaces."""
-        if not isinstance(at.value, dict):
-            self.problem(at, "a mapping of interfaces to addresses is wanted")
-            return {}
-        found: dict[str, str | None] = {}
-        for key, value in at.value.items():
-            if value.value is not None:
-                try:
-                    ipaddress.IPv4Interface(value.value)
-                except (ValueError, TypeError):
-                    self.problem(value, f"an address as 192.168.177.11/24 is wanted, not {value.value!r}")
-                    continue
-            found[key] = value.value
-        return found
-
-    def gids(self, at: Marked) -> dict[str, tuple[GidRow, ...]]:
-        """GID tables by HCA; one layout's name stands for all four."""
-        names = [function.hca for function in FUNCTIONS]
-        if isinstance(at.value, str):
-            return dict.fromkeys(names, GID_LAYOUTS[self.choice(at, tuple(GID_LAYOUTS), "standard")])
-        if not self.mapping(at, set(names)):
-            return {}
-        return {key: self.gid_table(value) for key, value in at.value.items()}
-
-    def gid_table(self, at: Marked) -> tuple[GidRow, ...]:
-        """One table: the name of a layout, or a mapping as ``4: ipv4 v2``."""
-        if not isinstance(at.value, dict):
-            return GID_LAYOUTS[self.choice(at, tuple(GID_LAYOUTS), "standard")]
-        rows = []
-        for key, value in at.value.items():
-            parts = str(value.value).split()
-            if not str(key).isdigit() or not 0 <= int(key) < 256:
-                self.problem(value, "an index from 0 to 255 is wanted")
-            elif len(parts) != 2 or parts[1] not in ("v1", "v2"):
-                self.problem(value, f"as `ipv4 v2`, `mac v1`, `privacy v2` or `ADDRESS v2`, not {value.value!r}")
-            else:
-                rows.append((int(key), parts[0], int(parts[1][1])))
-        return tuple(rows)
-
-    def whole(self, root: Marked, sparks: list[SparkSpec], topology: str) -> None:
-        """What can only be judged with all Sparks in view."""
-        wanted = {"direct": 2, "ring": 3}.get(topology)
-        if wanted is not None and len(sparks) != wanted:
-            self.problem(root, f"topology {topology} needs {wanted} Sparks, not {len(sparks)}")
-        if not 1 <= len(sparks) <= 32:
-            self.problem(root, f"a lab has 1 to 32 Sparks, not {len(sparks)}")
-        if topology == "ring" and any(spark.ports != "both" for spark in sparks):
-            self.problem(root, "in a ring every Spark has `ports: both`")
-        for name in sorted({s.name for s in sparks if [t.name for t in sparks].count(s.name) > 1}):
-            self.problem(root, f"two Sparks are called {name}")
-        for spark in sparks:
-            known = {spark.netdev(function) for function in FUNCTIONS}
-            for name in sorted(set(spark.addresses) - known):
-                self.problem(root, f"{spark.name} has no interface {name}, only {', '.join(sorted(known))}")
-            if len(known | {spark.management, spark.wifi}) != len(FUNCTIONS) + 2:
-                self.problem(root, f"{spark.name} has two interfaces of one name")
+    wanted = {"direct": 2, "ring": 3}.get(topology)
+    if wanted is not None and len(sparks) != wanted:
+        yield problem(f"topology {topology} needs {wanted} Sparks, not {len(sparks)}")
+    if not 1 <= len(sparks) <= 32:
+        yield problem(f"a lab has 1 to 32 Sparks, not {len(sparks)}")
+    if topology == "ring" and any(spark.ports != "both" for spark in sparks):
+        yield problem("in a ring every Spark has `ports: both`")
+    for name in sorted({s.name for s in sparks if [t.name for t in sparks].count(s.name) > 1}):
+        yield problem(f"two Sparks are called {name}")
+    for spark in sparks:
+        names = {spark.netdev(function) for function in FUNCTIONS}
+        for name in sorted(set(spark.addresses) - names):
+            yield problem(f"{spark.name} has no interface {name}, only {', '.join(sorted(names))}")
+        if len(names | {spark.management, spark.wifi}) != len(FUNCTIONS) + 2:
+            yield problem(f"{spark.name} has two interfaces of the same name")

@@ -37,7 +37,7 @@ def load(inventory_path: Path, playbook: str | None = None) -> Spec:
         SpecError: what they say cannot be used; holds every problem, by file and line.
     """
     document = read(inventory_path)
-    inventory, problems = _model(document, Inventory)
+    inventory, problems = validate(document, Inventory)
     if inventory:
         problems += check.inventory(inventory, document)
         problems += _unreadable(inventory, document)
@@ -166,7 +166,7 @@ def _unread(error: OSError, name: str) -> UsageError:
 
 def _playbook(path: Path, overlays: Sequence[str] = ()) -> tuple[Playbook | None, Document, list[Problem]]:
     document = _with_overlays(_whole(path), path, overlays)
-    playbook, problems = _model(document, Playbook)
+    playbook, problems = validate(document, Playbook)
     if playbook:
         problems += check.playbook(playbook, document)
     return playbook, document, problems
@@ -260,7 +260,8 @@ def _find(wanted: str, inventory_path: Path, document: Document, *, given: bool)
         raise SpecError([document.problem(("playbook",), error.message, error.hint)]) from None
 
 
-def _model(document: Document, model: type[_Model]) -> tuple[_Model | None, list[Problem]]:
+def validate(document: Document, model: type[_Model]) -> tuple[_Model | None, list[Problem]]:
+    """What ``document`` says as a ``model``, or None and what is wrong with it."""
     found = list(document.problems)
     try:
         checked = model.model_validate(document.data)

@@ -85,12 +85,13 @@ def gid_table(function: dict[str, Any]) -> dict[int, tuple[str, int, str]]:
     """
     link = function["link"]
     table: dict[int, tuple[str, int, str]] = {}
-    for index, kind, version in function["gids"]:
+    rows = {int(index): row.split() for index, row in function["gids"].items()}
+    for index, (kind, version) in rows.items():
         if kind == "mac" or link["up"]:
             gid, address = _gid(kind, function["mac"], link["ipv4"])
             if gid:
-                table[index] = (gid, version, address)
-    if link["up"] and any(kind == "ipv4" for _, kind, _ in function["gids"]):
+                table[index] = (gid, int(version[1:]), address)
+    if link["up"] and any(kind == "ipv4" for kind, _ in rows.values()):
         free = max(table, default=-1) + 1
         for offset, address in enumerate(link["ipv4"][1:]):
             for version in (1, 2):

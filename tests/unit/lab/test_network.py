@@ -28,7 +28,7 @@ def test_uncabled_ports_are_there_and_dark():
 
 
 def test_without_a_cable_the_connectx_is_not_there():
-    lines = network.cables(state(LabSpec((SparkSpec("a", ports="none"),))), 0)
+    lines = network.cables(state(LabSpec((SparkSpec(name="a", ports="none"),))), 0)
     assert lines == [
         "link add s0mgmt type veth peer name enP7s7 netns sclab7-0",
         "link set s0mgmt master mgmt up",
