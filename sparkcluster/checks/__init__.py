@@ -1,4 +1,4 @@
-"""What would make a launch fail, found before it: pure checks over spec, facts and topology."""
+"""Pure checks over spec, facts and topology that find what would make a launch fail."""
 
 from __future__ import annotations
 
@@ -31,41 +31,42 @@ from sparkcluster.topology.model import Topology
 
 __all__ = ["CATALOGUE", "Check", "Context", "check_hosts", "check_written", "run_checks", "run_stage"]
 
-# Whose checks judge one node without the others.
+# Modules whose checks judge each node by itself.
 ALONE = {module.__name__ for module in (disks, docker, gpu, host, memory)}
 
 BEFORE: tuple[Stage, ...] = ("written", "facts")
 
 
 def run_checks(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> list[Finding]:
-    """Findings of every check that needs one look at the nodes and no more, the gravest first.
+    """Findings of every check that needs only facts, errors first.
 
     Args:
-        spec: what the user wrote; its ``allow`` and ``ignore`` soften findings.
+        spec: its ``allow`` and ``ignore`` lower severities.
         facts: by name of node.
-        topology: who sits where.
+        topology: of the nodes with facts.
     """
     return run_stage(Context(spec, facts, topology), BEFORE)
 
 
 def run_stage(context: Context, stages: Collection[Stage]) -> list[Finding]:
-    """Findings of the checks of ``stages``, the gravest first."""
+    """Findings of the checks of ``stages``, errors first."""
     name = context.spec.playbook.engine
     load(name)
-    return run(context, (one for one in CATALOGUE.values() if one.stage in stages and one.engine in {None, name}))
+    chosen = (check for check in CATALOGUE.values() if check.stage in stages and check.engine in {None, name})
+    return run(context, chosen)
 
 
 def check_written(spec: Spec) -> list[Finding]:
-    """Findings about what the user wrote, with no node asked."""
+    """Findings about inventory and playbook, without contacting a node."""
     only: tuple[Stage, ...] = ("written",)
-    return run_stage(Context(spec, {}, _nothing(spec)), only)
+    return run_stage(Context(spec, {}, _empty(spec)), only)
 
 
 def check_hosts(spec: Spec, facts: Mapping[str, Facts]) -> list[Finding]:
-    """Findings of what can be said of each node alone, where the others did not answer."""
-    alone = [one for one in CATALOGUE.values() if one.body.__module__ in ALONE]
-    return run(Context(spec, facts, _nothing(spec)), alone)
+    """Findings about each node by itself, if no topology can be made."""
+    alone = [check for check in CATALOGUE.values() if check.body.__module__ in ALONE]
+    return run(Context(spec, facts, _empty(spec)), alone)
 
 
-def _nothing(spec: Spec) -> Topology:
+def _empty(spec: Spec) -> Topology:
     return Topology(cluster=spec.inventory.cluster, groups=(), rails=())

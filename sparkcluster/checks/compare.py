@@ -1,4 +1,4 @@
-"""Which of several nodes is unlike the others: the majority is right, and of two the newer one."""
+"""Which nodes differ from the others: the majority is right, and without a majority the newest."""
 
 from __future__ import annotations
 
@@ -11,58 +11,59 @@ from sparkcluster.checks.wording import listed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Odd:
-    """One node that is unlike the others.
+class Outlier:
+    """One node that differs from the others.
 
     Attributes:
-        wanted: what the majority has; where there is none, the newest of what there is.
+        expected: value of the majority; without one, the newest.
         others: nodes that have it.
-        even: whether there is no majority, so that the newer one counted.
+        tie: whether there is no majority.
     """
 
     node: str
     value: str
-    wanted: str
+    expected: str
     others: tuple[str, ...]
-    even: bool
+    tie: bool
 
     @property
     def newer(self) -> bool:
-        """Whether it is ahead of the others, so that they are to be updated rather than it."""
-        return order(self.value) > order(self.wanted)
+        """Whether it is newer than the others, so that they need the update."""
+        return order(self.value) > order(self.expected)
 
     @property
     def seen(self) -> str:
-        """Both values, and by which rule this node was chosen."""
-        rule = "; none is in the majority, so the older one is named" if self.even else ""
-        return f"{self.value} on {self.node}, {self.wanted} on {listed(self.others)}{rule}"
+        """Both values, and why this node was chosen."""
+        rule = "; there is no majority, so the older one is reported" if self.tie else ""
+        return f"{self.value} on {self.node}, {self.expected} on {listed(self.others)}{rule}"
 
-    def behind(self, *commands: str) -> tuple[str, ...]:
-        """``commands``, where they are typed: on this node, or on the others where those are behind."""
+    def update(self, *commands: str) -> tuple[str, ...]:
+        """``commands`` for the nodes that need the update: this one, or the others if this one is newer."""
         if not self.newer:
             return commands
         return tuple(f"on {listed(self.others)}: {command}" for command in commands)
 
 
-def odd_ones(values: Mapping[str, str | None]) -> list[Odd]:
-    """Nodes whose value is unlike that of the majority; those whose value is None are not judged.
+def outliers(values: Mapping[str, str | None]) -> list[Outlier]:
+    """Nodes whose value differs from that of the majority; None is ignored.
 
     Args:
         values: by node, such as a version.
     """
-    known = {name: value for name, value in values.items() if value is not None}
-    counts = Counter(known.values())
+    present = {name: value for name, value in values.items() if value is not None}
+    counts = Counter(present.values())
     if len(counts) < 2:
         return []
     most = max(counts.values())
     leading = [value for value, count in counts.items() if count == most]
-    wanted = max(leading, key=order)
-    others = tuple(name for name, value in known.items() if value == wanted)
-    return [Odd(name, value, wanted, others, even=len(leading) > 1) for name, value in known.items() if value != wanted]
+    expected = max(leading, key=order)
+    others = tuple(name for name, value in present.items() if value == expected)
+    different = [(name, value) for name, value in present.items() if value != expected]
+    return [Outlier(name, value, expected, others, tie=len(leading) > 1) for name, value in different]
 
 
 def order(version: str) -> tuple[tuple[int, ...], str]:
-    """What versions are sorted by: their numbers, then their letters; a VBIOS counts in hexadecimal."""
+    """Sort key of versions: their numbers, then their text; a VBIOS is hexadecimal."""
     if re.fullmatch(r"[0-9A-Fa-f]{2}(\.[0-9A-Fa-f]{2}){2,}", version):
         return tuple(int(part, 16) for part in version.split(".")), version
     return tuple(int(number) for number in re.findall(r"\d+", version)), version

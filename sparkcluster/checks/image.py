@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
-from sparkcluster.checks.compare import odd_ones
+from sparkcluster.checks.compare import outliers
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.checks.wording import listed
 from sparkcluster.facts.engine import builds, engine_of, has_token
@@ -159,11 +159,11 @@ def versions(context: Context) -> Iterator[Seen]:
         unlike: dict[str, list[str]] = {}
         grave: set[str] = set()
         for what, values in _packages(engines, context.engine.title).items():
-            for odd in odd_ones(values):
-                others = f"{odd.wanted} on {listed(odd.others)}"
-                unlike.setdefault(odd.node, []).append(f"{what} {odd.value}, {others}")
+            for outlier in outliers(values):
+                others = f"{outlier.expected} on {listed(outlier.others)}"
+                unlike.setdefault(outlier.node, []).append(f"{what} {outlier.value}, {others}")
                 if what in {context.engine.title, "Ray", "Python"}:
-                    grave.add(odd.node)
+                    grave.add(outlier.node)
         for name, seen in unlike.items():
             yield Seen(
                 name,

@@ -1,18 +1,18 @@
-"""What a check is, and how all of them are run: none may raise, and none may stop the others.
+"""What a check is, and how checks are run: one that raises becomes a finding and does not stop the others.
 
-A check belongs to a stage, which says what it needs to be run at all:
+The stage of a check is the input that it needs:
 
-    written   the spec alone; ``lint`` runs these without a node, everybody else with the facts at hand
-    facts     what every node said of itself
-    reach     what the nodes reached of one another (``facts.reach``)
-    deep      what was measured between them (``facts.measured``) or read of them (``facts.hashes``)
-    running   what a cluster that serves was seen doing (``facts.running``)
+    written   the spec; ``lint`` runs these without contacting a node
+    facts     the facts of every node
+    reach     which node reaches which (``facts.reach``)
+    deep      bandwidth between nodes (``facts.measured``) or hashes of their weights (``facts.hashes``)
+    running   what a serving cluster was observed doing (``facts.running``)
 
-and says which nodes it is about at all:
+Its scope is the nodes that it applies to:
 
-    node          every one
-    container     those whose ranks are containers; with runtime ``process`` the check is not run
-    interconnect  those in a group of several; a node alone meets nobody
+    node          all
+    container     nodes whose ranks are containers; with runtime ``process`` the check is not run
+    interconnect  nodes in a group of more than one
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from sparkcluster import engines
 from sparkcluster.engines.base import Engine
@@ -41,12 +41,12 @@ Scope = Literal["node", "container", "interconnect"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Context:
-    """What every check may look at.
+    """Input of all checks.
 
     Attributes:
-        facts: by node; empty while no node was asked, as in ``lint``.
-        topology: without groups where there is none.
-        reach, measured, running, hashes: None unless the checks of that stage are to be run.
+        facts: by node; empty if no node was contacted, as in ``lint``.
+        topology: has no groups if there is none.
+        reach, measured, running, hashes: None unless the checks of that stage run.
     """
 
     spec: Spec
@@ -59,7 +59,7 @@ class Context:
 
     @property
     def engine(self) -> Engine:
-        """What the playbook is served by."""
+        """The engine of the playbook."""
         return engines.engine(self.spec.playbook.engine)
 
     @property
@@ -68,7 +68,7 @@ class Context:
         return self.spec.inventory.runtime.kind == "docker"
 
     def links(self) -> Iterator[tuple[Member, Link]]:
-        """Every twin in use, with its node."""
+        """Every twin in use with its node."""
         for member in self.topology.members.values():
             for link in member.links:
                 yield member, link
@@ -76,12 +76,11 @@ class Context:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
-    """What one check saw; code and reason are the check's own.
+    """What one check saw; the check adds its code and reason.
 
     Attributes:
-        at: path of the key in the playbook that it is about, as ``("args", "quantization")``; its file and line
-            become the finding's.
-        severity: None is the severity of the check.
+        at: path of the playbook key, such as ``("args", "quantization")``; its file and line become the finding's.
+        severity: None means the severity of the check.
     """
 
     node: str | None
@@ -95,35 +94,50 @@ class Seen:
 Body = Callable[[Context], Iterable[Seen]]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Check:
-    """One check.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Page:
+    """What is documented of one code.
 
     Attributes:
-        title: what holds on a healthy cluster.
-        why: what happens where it does not; first paragraph of the body's docstring.
-        more: the rest of that docstring, for the check's page.
-        severity: the gravest that it reports.
+        severity: the highest that it reports.
+        title: what is true of a healthy cluster.
+        why: what happens if it is not.
+        more: further paragraphs.
         needs: fields of Facts without which it cannot judge a node; an unread one is a finding of its own.
-        source: who has reported it, or whose advice it is.
-        remedy: what mends it, in words; a finding has the commands for its node.
-        scope: which nodes it is about.
+        source: who reported or recommends it.
+        remedy: the fix in words; a finding has the commands for its node.
     """
 
     code: str
+    severity: Severity = "error"
+    stage: Stage = "facts"
     title: str
     why: str
-    body: Body
     more: str = ""
-    stage: Stage = "facts"
-    severity: Severity = "error"
     needs: tuple[str, ...] = ()
     source: str = ""
     remedy: str = ""
+
+    @property
+    def subject(self) -> str:
+        """The letters before the number."""
+        return self.code.rpartition("-")[0]
+
+    def as_json(self) -> dict[str, Any]:
+        """The page as ``checks --json`` prints it."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(Page)}
+        return {**values, "needs": list(self.needs)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Check(Page):
+    """One check: its page, the function that runs it, and the nodes that it applies to."""
+
+    body: Body
     scope: Scope = "node"
 
     def concerns(self, context: Context, node: str) -> bool:
-        """Whether it is about ``node``."""
+        """Whether it applies to ``node``."""
         if self.scope == "container":
             return context.docker
         if self.scope == "interconnect":
@@ -132,37 +146,37 @@ class Check:
 
     @property
     def engine(self) -> str | None:
-        """The engine whose playbooks it is about; None for all."""
+        """The engine to whose playbooks it applies; None for all."""
         found = re.match(rf"{engines.__name__}\.(\w+)\.", self.body.__module__)
         return found[1] if found else None
 
     def run(self, context: Context) -> list[Finding]:
-        """Findings of this check; one that crashes is a finding that blames the check."""
+        """Findings of this check; if it crashes, a finding that says so."""
         if self.scope == "container" and not context.docker:
             return []
         try:
-            return [self.finding(context.spec, one) for one in self.body(context)]
-        except Exception as error:  # noqa: BLE001 - whatever it was, the other checks go on
+            return [self.finding(context.spec, seen) for seen in self.body(context)]
+        except Exception as error:  # noqa: BLE001 - whatever it was, the other checks run
             return [
                 Finding(
                     code=self.code,
                     severity="warning",
                     summary=f"the check itself failed: {self.title}",
                     seen=f"{type(error).__name__}: {error}",
-                    why="a defect of sparkcluster; whether this holds is not known",
+                    why="a bug in sparkcluster; it is unknown whether the cluster passes this check",
                     remedy=("report it with the output of sparkcluster preflight INVENTORY --json",),
                 )
             ]
 
-    def finding(self, spec: Spec, one: Seen) -> Finding:
-        """``one`` as a finding of this check."""
-        file, line = _place(spec, one.at)
-        severity = one.severity or self.severity
-        return Finding(self.code, severity, one.summary, one.node, one.seen, self.why, one.remedy, file, line)
+    def finding(self, spec: Spec, seen: Seen) -> Finding:
+        """``seen`` as a finding of this check."""
+        file, line = _place(spec, seen.at)
+        severity = seen.severity or self.severity
+        return Finding(self.code, severity, seen.summary, seen.node, seen.seen, self.why, seen.remedy, file, line)
 
 
 def _place(spec: Spec, at: KeyPath | None) -> tuple[str, int] | tuple[None, None]:
-    """File and line of a key; of one that is not there, those of the section that would hold it."""
+    """File and line of a key; if it is absent, those of the section that it belongs to."""
     path = at or ()
     while path and path not in spec.places:
         path = path[:-1]
@@ -185,8 +199,8 @@ def check(
 ) -> Callable[[Body], Body]:
     """Register a check under a code that never changes.
 
-    Its docstring becomes the reason (the first paragraph, a sentence that says what happens to those who go on
-    regardless) and the page (the rest).
+    The first paragraph of its docstring becomes the reason, a sentence that says what happens otherwise; the rest
+    becomes the page.
     """
 
     def register(body: Body) -> Body:
@@ -194,7 +208,19 @@ def check(
             raise ValueError(f"two checks are called {code}")
         first, _, rest = (inspect.getdoc(body) or "").partition("\n\n")
         why = " ".join(first.split()).removesuffix(".")
-        CATALOGUE[code] = Check(code, title, why, body, rest, stage, severity, needs, source, remedy, scope)
+        CATALOGUE[code] = Check(
+            code=code,
+            severity=severity,
+            stage=stage,
+            title=title,
+            why=why,
+            more=rest,
+            needs=needs,
+            source=source,
+            remedy=remedy,
+            body=body,
+            scope=scope,
+        )
         return body
 
     return register
@@ -208,10 +234,10 @@ def load(*names: str) -> None:
 
 
 def run(context: Context, checks: Iterable[Check]) -> list[Finding]:
-    """Findings of ``checks``, softened as inventory and playbook ask for, the gravest first."""
+    """Findings of ``checks`` with the severities that inventory and playbook accept, errors first."""
     chosen = list(checks)
-    findings = [_softened(finding, context.spec) for one in chosen for finding in one.run(context)]
-    findings += [_softened(finding, context.spec) for finding in unread(context, chosen)]
+    findings = [finding for chosen_check in chosen for finding in chosen_check.run(context)]
+    findings = [_accepted(finding, context.spec) for finding in [*findings, *unread(context, chosen)]]
     order: Sequence[Severity] = ("error", "warning", "info")
     return sorted(findings, key=lambda finding: order.index(finding.severity))
 
@@ -219,35 +245,34 @@ def run(context: Context, checks: Iterable[Check]) -> list[Finding]:
 UNREAD = "FACT-001"
 UNPLANNED = "PLAN-001"
 
-# Readings that fail with another one, which has a check of its own to say so.
+# Readings that fail together with another one, which has its own check.
 _FOLLOWS = {"image": "docker", "ranks": "docker", "driver": "gpus", "cuda": "gpus", "driver_module": "gpus"}
 
 
 def unread(context: Context, checks: Iterable[Check]) -> Iterator[Finding]:
-    """One finding for every reading of a node that failed and that ``checks`` need."""
+    """One finding for every failed reading of a node that ``checks`` need."""
     chosen = list(checks)
     for name, facts in context.facts.items():
-        waiting: dict[str, list[str]] = {}
-        for one in chosen:
-            if one.needs and one.concerns(context, name):
-                for field in one.needs:
-                    waiting.setdefault(field, []).append(one.code)
-        for field, codes in waiting.items():
+        needed: dict[str, list[str]] = {}
+        for waiting in chosen:
+            for field in waiting.needs if waiting.concerns(context, name) else ():
+                needed.setdefault(field, []).append(waiting.code)
+        for field, codes in needed.items():
             value = getattr(facts, field)
-            told = context.docker and isinstance(getattr(facts, _FOLLOWS.get(field, ""), None), Unread)
-            if isinstance(value, Unread) and not told:
+            reported = context.docker and isinstance(getattr(facts, _FOLLOWS.get(field, ""), None), Unread)
+            if isinstance(value, Unread) and not reported:
                 yield Finding(
                     code=UNREAD,
                     severity="warning",
                     summary=f"{field} of {name} could not be read",
                     node=name,
                     seen=value.unread,
-                    why=f"what {', '.join(codes)} would have said of it is not known",
+                    why=f"{', '.join(codes)} could not be checked",
                     remedy=(f"sparkcluster preflight INVENTORY --json shows what {name} answered",),
                 )
 
 
-def _softened(finding: Finding, spec: Spec) -> Finding:
+def _accepted(finding: Finding, spec: Spec) -> Finding:
     reasons = [allow.reason for allow in spec.playbook.allow if allow.code == finding.code]
     if reasons:
         severity: Severity = "warning" if finding.severity == "error" else "info"

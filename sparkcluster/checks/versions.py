@@ -1,4 +1,4 @@
-"""Checks that the nodes of a group are alike: system, kernel, driver, firmware, clock."""
+"""Checks that the nodes of a group have the same system, kernel, driver, firmware and time."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 
-from sparkcluster.checks.compare import Odd, odd_ones, order
+from sparkcluster.checks.compare import Outlier, order, outliers
 from sparkcluster.checks.gpu import DEADLOCKS, SERIES, modules
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.facts.model import Facts, read
 
 UPDATE = ("sudo apt update && sudo apt full-upgrade -y", "sudo reboot")
 FIRMWARE = ("sudo fwupdmgr refresh --force && sudo fwupdmgr upgrade", "sudo reboot")
-# Hosts that keep time by NTP are within milliseconds. Logs of ranks are put in order by their times, and ranks die
-# within a second of one another; certificates of hubs and registries fail by minutes.
+# Hosts synchronised by NTP agree within milliseconds. Log lines of ranks are ordered by time, and ranks crash within
+# a second of each other; certificates of hubs and registries fail if the clock is minutes off.
 SKEW_S = 1.0
 GRAVE_SKEW_S = 30.0
 
@@ -26,11 +26,11 @@ GRAVE_SKEW_S = 30.0
     severity="warning",
     scope="interconnect",
     source="NVIDIA DGX Spark user guide, system updates",
-    remedy="bring the older node up to date",
+    remedy="update the older node",
 )
 def system(context: Context) -> Iterator[Seen]:
-    """What serves on one node fails on the other, and reports of others cannot be compared with yours."""
-    yield from _alike(context, "the operating system", UPDATE, _system)
+    """What works on one node fails on the other, and published reports do not apply to your cluster."""
+    yield from _different(context, "the operating system", UPDATE, _system)
 
 
 @check(
@@ -38,20 +38,20 @@ def system(context: Context) -> Iterator[Seen]:
     "The kernel is the same on every node",
     severity="warning",
     scope="interconnect",
-    source="NVIDIA DGX Spark forum: nodes of unlike kernels hang in their first collective",
-    remedy="the same linux-image, with its linux-modules-nvidia, and a reboot",
+    source="NVIDIA DGX Spark forum: nodes with different kernels hang in their first collective",
+    remedy="install the same linux-image with its linux-modules-nvidia, then reboot",
 )
 def kernel(context: Context) -> Iterator[Seen]:
-    """Nodes of unlike kernels differ in RDMA and in the driver's modules, and hang or fail without a hint."""
+    """Different kernels have different RDMA and driver modules, and hang or fail without a clear message."""
     for group in context.topology.groups:
-        for odd in odd_ones({name: context.facts[name].kernel for name in group.names}):
-            version = odd.value if odd.newer else odd.wanted
+        for outlier in outliers({name: context.facts[name].kernel for name in group.names}):
+            version = outlier.value if outlier.newer else outlier.expected
             package = f"linux-image-{version} linux-modules-nvidia-{SERIES}-open-{version}"
             yield Seen(
-                odd.node,
-                f"{odd.node} has another kernel than the others",
-                odd.seen,
-                odd.behind(f"sudo apt-get update && sudo apt-get install -y {package}", "sudo reboot"),
+                outlier.node,
+                f"{outlier.node} has another kernel than the others",
+                outlier.seen,
+                outlier.update(f"sudo apt-get update && sudo apt-get install -y {package}", "sudo reboot"),
             )
 
 
@@ -61,38 +61,38 @@ def kernel(context: Context) -> Iterator[Seen]:
     severity="warning",
     scope="interconnect",
     source="NVIDIA DGX Spark forum; practitioners' reports on two-node clusters",
-    remedy="the same driver packages on every node, and a reboot",
+    remedy="install the same driver packages on every node, then reboot",
 )
 def driver(context: Context) -> Iterator[Seen]:
-    """Ranks on unlike drivers choose unlike kernels and hang in a collective, or one of them fails alone."""
+    """Ranks with different drivers choose different kernels and hang in a collective, or a single rank fails."""
     for group in context.topology.groups:
         if not context.docker:
             continue
-        for odd in _drivers({name: read(context.facts[name].driver) for name in group.names}):
-            # Nobody is sent to a series that deadlocks, however new it is: that is HOST-010.
-            follow = odd.newer and odd.value.split(".")[0] != DEADLOCKS
-            facts = context.facts[odd.others[0] if follow else odd.node]
-            series = (odd.value if follow else odd.wanted).split(".")[0]
+        for outlier in _drivers({name: read(context.facts[name].driver) for name in group.names}):
+            # Never recommend a series that deadlocks, however new: that is HOST-010.
+            follow = outlier.newer and outlier.value.split(".")[0] != DEADLOCKS
+            facts = context.facts[outlier.others[0] if follow else outlier.node]
+            series = (outlier.value if follow else outlier.expected).split(".")[0]
             packages = f"nvidia-driver-{series}-open {modules(facts).replace(SERIES, series, 1)}"
             commands = (f"sudo apt-get update && sudo apt-get install -y {packages}", "sudo reboot")
             yield Seen(
-                odd.node,
-                f"{odd.node} has another driver than the others",
-                odd.seen,
-                odd.behind(*commands) if follow else commands,
+                outlier.node,
+                f"{outlier.node} has another driver than the others",
+                outlier.seen,
+                outlier.update(*commands) if follow else commands,
             )
 
 
-def _drivers(values: Mapping[str, str | None]) -> list[Odd]:
-    """As ``odd_ones``, but that a series that deadlocks is never what the others should have."""
-    sane = {name: value for name, value in values.items() if value and value.split(".")[0] != DEADLOCKS}
-    if not sane:
-        return odd_ones(values)
-    counts = Counter(sane.values())
-    right = max(counts, key=lambda value: (counts[value], order(value)))
-    have = tuple(name for name, value in sane.items() if value == right)
-    rest = {name: value for name, value in values.items() if value and name not in sane}
-    return [*odd_ones(sane), *(Odd(name, value, right, have, even=False) for name, value in rest.items())]
+def _drivers(values: Mapping[str, str | None]) -> list[Outlier]:
+    """As ``outliers``, but never expects a series that deadlocks."""
+    usable = {name: value for name, value in values.items() if value and value.split(".")[0] != DEADLOCKS}
+    if not usable:
+        return outliers(values)
+    counts = Counter(usable.values())
+    expected = max(counts, key=lambda value: (counts[value], order(value)))
+    others = tuple(name for name, value in usable.items() if value == expected)
+    rest = {name: value for name, value in values.items() if value and name not in usable}
+    return [*outliers(usable), *(Outlier(name, value, expected, others, tie=False) for name, value in rest.items())]
 
 
 @check(
@@ -104,10 +104,10 @@ def _drivers(values: Mapping[str, str | None]) -> list[Odd]:
     remedy="sudo apt full-upgrade and fwupdmgr upgrade on the older node",
 )
 def ota(context: Context) -> Iterator[Seen]:
-    """An update brings kernel, driver and firmware that belong together, and nodes between two of them misbehave.
+    """An update contains kernel, driver and firmware that belong together; a mix of two updates causes failures.
 
-    Compared is the newest DGX_OTA_VERSION of /etc/dgx-release, among machines of one platform. A machine that was
-    never updated has none and is not judged, nor is DGX_SWBUILD_VERSION: matched nodes differ in it.
+    Compares the newest DGX_OTA_VERSION of /etc/dgx-release among machines of the same platform. A machine that was
+    never updated has none and is ignored. DGX_SWBUILD_VERSION is not compared: it differs between equal nodes.
     """
     for group in context.topology.groups:
         platforms: dict[str | None, dict[str, str | None]] = {}
@@ -116,12 +116,12 @@ def ota(context: Context) -> Iterator[Seen]:
             if dgx is not None:
                 platforms.setdefault(dgx.platform, {})[name] = dgx.ota_version
         for versions in platforms.values():
-            for odd in odd_ones(versions):
+            for outlier in outliers(versions):
                 yield Seen(
-                    odd.node,
-                    f"{odd.node} is at another system update than the others",
-                    odd.seen,
-                    odd.behind(*UPDATE),
+                    outlier.node,
+                    f"{outlier.node} has another system update than the others",
+                    outlier.seen,
+                    outlier.update(*UPDATE),
                 )
 
 
@@ -131,16 +131,16 @@ def ota(context: Context) -> Iterator[Seen]:
     needs=("hcas",),
     severity="warning",
     scope="interconnect",
-    source="every DGX Spark and OEM unit seen in public reports runs 28.45.4028",
+    source="all DGX Sparks and OEM units in public reports have 28.45.4028",
     remedy="sudo fwupdmgr upgrade on the older node",
 )
 def firmware(context: Context) -> Iterator[Seen]:
-    """Ports of unlike firmware negotiate less than full speed, or drop the link when the other side reboots."""
-    yield from _alike(
+    """Ports with different firmware negotiate less than full speed, or lose the link when the other node reboots."""
+    yield from _different(
         context,
         "the firmware of its HCAs",
         FIRMWARE,
-        lambda facts: " and ".join(sorted({one.firmware for one in read(facts.hcas) or () if one.firmware})) or None,
+        lambda facts: " and ".join(sorted({hca.firmware for hca in read(facts.hcas) or () if hca.firmware})) or None,
     )
 
 
@@ -153,14 +153,13 @@ def firmware(context: Context) -> Iterator[Seen]:
     remedy="sudo fwupdmgr upgrade on the older node",
 )
 def vbios(context: Context) -> Iterator[Seen]:
-    """Power limits and clocks may differ, and the slower GPU sets the pace of the group."""
+    """Power limits and clocks may differ, and the slowest GPU limits the group."""
     if context.docker:
-        yield from _alike(
+        yield from _different(
             context,
             "the VBIOS",
             FIRMWARE,
-            lambda facts: next((one.vbios for one in read(facts.gpus) or ()), None),
-            severity="info",
+            lambda facts: next((gpu.vbios for gpu in read(facts.gpus) or ()), None),
         )
 
 
@@ -172,18 +171,18 @@ def vbios(context: Context) -> Iterator[Seen]:
     remedy="sudo timedatectl set-ntp true",
 )
 def clock(context: Context) -> Iterator[Seen]:
-    """Logs of ranks cannot be put in order, and far off, hubs and registries refuse: `certificate is not yet valid`.
+    """Log lines of ranks cannot be ordered, and hubs and registries refuse with `certificate is not yet valid`.
 
-    Nodes that keep time agree within milliseconds. Above a second, beyond what the measurement may be wrong by, it
-    is told for information; above 30 s it is a warning. Right is what most of the nodes and this machine say.
+    Synchronised nodes agree within milliseconds. More than a second plus the error of the measurement is reported for
+    information, more than 30 s is a warning. The reference is the median of the nodes and this machine.
     """
     offsets = {name: facts.clock_offset_s for name, facts in context.facts.items() if facts.clock_offset_s is not None}
     if not offsets:
         return
-    # This machine counts as one of them, at 0.
-    right = median([0.0, *offsets.values()]) if len(offsets) > 1 else 0.0
+    # This machine has offset 0.
+    reference = median([0.0, *offsets.values()]) if len(offsets) > 1 else 0.0
     for name, offset in offsets.items():
-        skew = offset - right
+        skew = offset - reference
         certain = abs(skew) - (context.facts[name].clock_error_s or 0.0)
         if certain > SKEW_S:
             yield Seen(
@@ -196,25 +195,19 @@ def clock(context: Context) -> Iterator[Seen]:
 
 
 def _system(facts: Facts) -> str | None:
-    one = read(facts.os)
-    return None if one is None else f"{one.id} {one.version}"
+    release = read(facts.os)
+    return None if release is None else f"{release.id} {release.version}"
 
 
-def _alike(
-    context: Context,
-    what: str,
-    commands: tuple[str, ...],
-    value: Callable[[Facts], str | None],
-    *,
-    severity: str = "warning",
+def _different(
+    context: Context, what: str, commands: tuple[str, ...], value: Callable[[Facts], str | None]
 ) -> Iterator[Seen]:
-    """A finding for every node of a group whose value is unlike that of the majority."""
+    """A finding for every node of a group whose value differs from that of the majority."""
     for group in context.topology.groups:
-        for odd in odd_ones({name: value(context.facts[name]) for name in group.names}):
+        for outlier in outliers({name: value(context.facts[name]) for name in group.names}):
             yield Seen(
-                odd.node,
-                f"{what} of {odd.node} is unlike that of the others",
-                odd.seen,
-                odd.behind(*commands),
-                severity="info" if severity == "info" else "warning",
+                outlier.node,
+                f"{what} of {outlier.node} differs from the others",
+                outlier.seen,
+                outlier.update(*commands),
             )

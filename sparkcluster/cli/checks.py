@@ -13,7 +13,7 @@ from sparkcluster.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sparkcluster.checks.pages import Page
+    from sparkcluster.checks.registry import Page
 
 WIDTH = 80
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from sparkcluster.checks.pages import Page
+from sparkcluster.checks.registry import Page
 from sparkcluster.cli.main import COMMANDS
 from sparkcluster.facts.hashes import HashedFile
 from sparkcluster.facts.measured import Rate

@@ -335,7 +335,9 @@ def test_a_check_that_crashes_is_a_finding_and_stops_no_other(spark, cluster):
     spec, facts = cluster({"solo": "10.0.0.1"}), {"solo": spark(gpus=())}
     context = Context(spec, facts, topology.build(spec, facts))
 
-    findings = run(context, [Check("NET-999", "it holds", "because", crashes), CATALOGUE["HOST-003"]])
+    findings = run(
+        context, [Check(code="NET-999", title="it holds", why="because", body=crashes), CATALOGUE["HOST-003"]]
+    )
 
     assert [(one.code, one.severity) for one in findings] == [("HOST-003", "error"), ("NET-999", "warning")]
     assert "KeyError" in findings[1].seen

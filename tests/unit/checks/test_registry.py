@@ -68,7 +68,9 @@ def test_a_check_that_crashes_stops_no_other_and_takes_what_it_had_said_with_it(
 
     spec, facts = cluster({"a": "h"}), {"a": spark(rails(11), gpus=())}
     context = Context(spec, facts, topology.build(spec, facts))
-    findings = run(context, [Check("NET-999", "it holds", "because", crashes), CATALOGUE["HOST-003"]])
+    findings = run(
+        context, [Check(code="NET-999", title="it holds", why="because", body=crashes), CATALOGUE["HOST-003"]]
+    )
     assert told(findings) == [("HOST-003", "error", "a"), ("NET-999", "warning", None)]
     assert "the check itself failed" in findings[1].summary
 
@@ -78,7 +80,7 @@ def test_a_check_is_about_the_nodes_of_its_scope(spark, cluster, scope):
     def nothing(_context):
         return ()
 
-    one = Check("NET-999", "it holds", "because", nothing, needs=("os",), scope=scope)
+    one = Check(code="NET-999", title="it holds", why="because", body=nothing, needs=("os",), scope=scope)
     unread = {"os": Unread(unread="gone")}
     for kind, hosts in (("docker", {"a": "h"}), ("process", {"a": "h"}), ("docker", {"a": "h", "b": "i"})):
         facts = {name: spark(rails(at), **unread) for at, name in enumerate(hosts, 11)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.checks.compare import odd_ones, order
+from sparkcluster.checks.compare import order, outliers
 from sparkcluster.facts import Unread
 
 from .conftest import told
@@ -47,7 +47,7 @@ def test_of_two_the_older_is_named_and_it_says_so(see, unlike, code, newer, olde
     (finding,) = see({name: unlike(code, older), other: unlike(code, newer)})
     assert told([finding]) == [(code, severity, name)]
     assert older in finding.seen
-    assert "none is in the majority" in finding.seen
+    assert "there is no majority" in finding.seen
     assert finding.remedy[0].startswith("sudo ")
 
 
@@ -108,7 +108,7 @@ def test_a_version_that_could_not_be_read_is_told_as_unread_and_not_as_unlike(se
     ],
 )
 def test_who_is_odd(values, odd):
-    assert {one.node: one.wanted for one in odd_ones(values)} == odd
+    assert {outlier.node: outlier.expected for outlier in outliers(values)} == odd
 
 
 def test_versions_are_ordered_by_their_numbers():
