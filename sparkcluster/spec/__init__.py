@@ -1,4 +1,4 @@
-"""What the user wrote: inventory and playbook."""
+"""Inventory and playbook as the user wrote them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every section of an inventory or playbook has in common."""
+"""Common base of all sections of inventory and playbook."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 # Names end up in container names, labels and file names on the nodes.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=63)]
-# Docker's --mount and --volume give ',' ':' and '"' a meaning of their own.
+# ',' ':' and '"' have a meaning in Docker's --mount and --volume.
 NodePath = Annotated[str, Field(pattern=r'^(/|~$|~/)[^\x00-\x1f\x7f,:"]*$', max_length=1024)]
 LocalPath = Annotated[str, Field(pattern=r"^(/|~)[^\x00-\x1f\x7f]*$", max_length=1024)]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
@@ -16,14 +16,14 @@ FindingCode = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9]*-[0-9]{3}$")]
 
 
 class Section(BaseModel):
-    """One mapping of a file that a user writes: unknown keys are refused, nothing is coerced silently."""
+    """One mapping of a file: unknown keys are refused, nothing is coerced."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _left_empty(cls, data: Any) -> Any:
-        """A key with nothing behind it, as when all lines below it are commented out, is a key not given."""
+        """An empty key, as when all lines below it are commented out, counts as absent."""
         if not isinstance(data, dict):
             return data
         fields = cls.model_fields

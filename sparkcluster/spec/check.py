@@ -1,4 +1,4 @@
-"""What no single key can tell: whether an inventory fits itself, and whether its playbook fits it."""
+"""Checks across keys: whether an inventory is consistent, and whether its playbook fits it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ playbook = check_playbook.check
 
 
 def inventory(written: Inventory, document: Document) -> list[Problem]:
-    """Problems of an inventory whose keys are each in order."""
+    """Problems of an inventory whose keys are each valid."""
     checks = (_hosts, _names, _local, _groups, _rails, _interfaces, _api, _directories, _runtime)
-    return [problem for one in checks for problem in one(written, document)]
+    return [problem for check in checks for problem in check(written, document)]
 
 
 def together(written: Inventory, served: Playbook, playbook_document: Document) -> list[Problem]:
@@ -42,8 +42,8 @@ def _hosts(written: Inventory, document: Document) -> Iterator[Problem]:
         if same in first:
             yield document.problem(
                 path,
-                f"{node.label} and {written.nodes[first[same]].label} have one address, {node.host}",
-                "every node is another machine: give each its own address",
+                f"{node.label} and {written.nodes[first[same]].label} have the same address, {node.host}",
+                "give each node its own address",
             )
         first.setdefault(same, index)
 
@@ -57,7 +57,7 @@ def _no_host(host: str) -> tuple[str, str | None] | None:
             name, _, port = host.partition(":")
             if port.isdecimal() and name:
                 return (
-                    f"must be a name or an address alone, is {host}",
+                    f"must be a name or an address without a port, is {host}",
                     f"write host: {name}, and ssh: {{port: {port}}}",
                 )
             return f"must be an address, is {host}", None
@@ -84,8 +84,8 @@ def _names(written: Inventory, document: Document) -> Iterator[Problem]:
         if node.label in first and _canonical(node.host) != _canonical(written.nodes[first[node.label]].host):
             path = ("nodes", index, "name" if node.name else "host")
             where = document.values.get(("nodes", first[node.label]))
-            line = f" in line {where.line}" if where else ""
-            yield document.problem(path, f"another node{line} is called {node.label} too", "give each its own name")
+            line = f", first in line {where.line}" if where else ""
+            yield document.problem(path, f"duplicate node name {node.label}{line}", "give each node its own name")
         first.setdefault(node.label, index)
 
 
@@ -93,7 +93,7 @@ def _local(written: Inventory, document: Document) -> Iterator[Problem]:
     local = [index for index, node in enumerate(written.nodes) if node.connection == "local"]
     for index in local[1:]:
         other = written.nodes[local[0]].label
-        message = f"only one node can be this machine, and {other} is local too"
+        message = f"only one node can be this machine, and {other} is local as well"
         yield document.problem(("nodes", index, "connection"), message, "write connection: ssh")
 
 
@@ -103,23 +103,23 @@ def _groups(written: Inventory, document: Document) -> Iterator[Problem]:
     names: set[str] = set()
     for index, group in enumerate(written.groups):
         if group.name in names:
-            yield document.problem(("groups", index, "name"), f"two groups are called {group.name}", "rename one")
+            yield document.problem(("groups", index, "name"), f"duplicate group name {group.name}", "rename one")
         names.add(group.name)
         for position, name in enumerate(group.nodes):
             path = ("groups", index, "nodes", position)
             if name not in labels:
                 near = closest(name, labels)
-                hint = f"did you mean {near}?" if near else f"nodes are called {_some(labels)}"
-                yield document.problem(path, f"no node is called {shown(name)}", hint)
+                hint = f"did you mean {near}?" if near else f"nodes: {_some(labels)}"
+                yield document.problem(path, f"no node named {shown(name)}", hint)
             elif name in taken:
-                where = "twice in this group" if taken[name] == group.name else f"in group {taken[name]} already"
-                yield document.problem(path, f"{name} stands {where}", "a node holds one rank of one group")
+                where = "twice in this group" if taken[name] == group.name else f"already in group {taken[name]}"
+                yield document.problem(path, f"{name} is {where}", "a node has one rank of one group")
             else:
                 taken[name] = group.name
     left = [label for label in labels if label not in taken]
     if written.groups and left:
         message = f"in no group: {_some(left)}"
-        yield document.problem(("groups",), message, "add them to a group, or take them out of nodes", key=True)
+        yield document.problem(("groups",), message, "add them to a group, or remove them from nodes", key=True)
 
 
 def _some(names: Iterable[str], limit: int = 8) -> str:
@@ -156,14 +156,14 @@ def _interfaces(written: Inventory, document: Document) -> Iterator[Problem]:
             seen: set[str] = set()
             for position, name in enumerate(getattr(node.interconnect, key)):
                 if name in seen:
-                    yield document.problem(("nodes", index, "interconnect", key, position), f"{name} stands twice")
+                    yield document.problem(("nodes", index, "interconnect", key, position), f"duplicate {name}")
                 seen.add(name)
         if node.interconnect.hcas and len(node.interconnect.hcas) != len(node.interconnect.interfaces):
-            message = "needs one RDMA device for each interface, in the same order"
+            message = "must list one RDMA device for each interface, in the same order"
             yield document.problem(
                 ("nodes", index, "interconnect", "hcas"),
                 message,
-                "leave hcas out: each interface knows its own",
+                "remove hcas: they are found from the interfaces",
             )
 
 
@@ -189,20 +189,20 @@ def _directories(written: Inventory, document: Document) -> Iterator[Problem]:
         if path in {"/", "~"} or check_playbook.system_directory(path):
             yield document.problem(
                 (key,),
-                f"{path} is not sparkcluster's to write to",
-                "name a directory of its own, as ~/sparkcluster",
+                f"{path} is a system directory",
+                "use a directory for sparkcluster alone, such as ~/sparkcluster",
             )
 
 
 def _runtime(written: Inventory, document: Document) -> Iterator[Problem]:
     if written.runtime.kind == "docker" and written.runtime.python is not None:
-        message = "is for runtime process; in a container the image's own Python runs"
-        yield document.problem(("runtime", "python"), message, "leave it out, or write kind: process", key=True)
+        message = "applies to runtime process only; a container runs the image's Python"
+        yield document.problem(("runtime", "python"), message, "remove it, or write kind: process", key=True)
 
 
 def _image(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:
     if written.runtime.kind == "docker" and served.image is None:
-        message = "is missing: the inventory's runtime is docker"
+        message = "is required: the inventory's runtime is docker"
         yield document.problem(("image",), message, "add image: …, or runtime: {kind: process} to the inventory")
 
 
@@ -216,11 +216,11 @@ def _parallel(written: Inventory, served: Playbook, document: Document) -> Itera
         if tensor == "auto":
             if nodes % rest:
                 message = f"group {name} of {nodes} cannot be divided into {rest} pipeline or data parallel parts"
-                yield document.problem(("pipeline_parallel",), message, "change the group, or this number")
+                yield document.problem(("pipeline_parallel",), message, "change the group or this number")
         elif tensor * rest != nodes:
             ranks = f"tensor_parallel {tensor} by {rest} makes {tensor * rest}"
             message = f"{ranks} ranks, but group {name} has {nodes} node{'' if nodes == 1 else 's'}"
-            hint = f"list groups of {tensor * rest} in the inventory, each with its own replica"
+            hint = f"list groups of {tensor * rest} in the inventory, one for each replica"
             if nodes % (tensor * rest):
-                hint = f"name {tensor * rest} nodes in the inventory, or take a playbook with tensor_parallel: auto"
+                hint = f"list {tensor * rest} nodes in the inventory, or use a playbook with tensor_parallel: auto"
             yield document.problem(("tensor_parallel",), message, hint)

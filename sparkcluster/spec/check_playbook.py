@@ -1,4 +1,4 @@
-"""What no single key of a playbook can tell: arguments and variables set elsewhere, secrets, mounts."""
+"""Checks across keys of a playbook: arguments and variables set elsewhere, secrets, mounts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 
-# Whoever may write there owns the node, and the container needs none of them.
+# Write access to these is control of the node, and no container needs them.
 _SYSTEM = (
     "/bin",
     "/boot",
@@ -38,29 +38,29 @@ _SYSTEM = (
 
 
 def check(written: Playbook, document: Document) -> list[Problem]:
-    """Problems of a playbook whose keys are each in order."""
+    """Problems of a playbook whose keys are each valid."""
     checks = (_model, _arguments, _environment, _secrets, _mounts, _caches, _command, _verify)
-    return [problem for one in checks for problem in one(written, document)]
+    return [problem for each in checks for problem in each(written, document)]
 
 
 def secret(name: str) -> bool:
-    """Whether a variable of that name holds a secret, by what such are called."""
+    """Whether a variable of that name usually holds a secret."""
     return bool(_SECRET.search(name))
 
 
 def system_directory(path: str) -> bool:
-    """Whether ``path``, normalised, is one of the system's own directories or lies within."""
-    return any(path == one or path.startswith(f"{one}/") for one in _SYSTEM)
+    """Whether ``path``, normalised, is a system directory or below one."""
+    return any(path == directory or path.startswith(f"{directory}/") for directory in _SYSTEM)
 
 
 def _model(written: Playbook, document: Document) -> Iterator[Problem]:
     if written.model.path is not None and "revision" in written.model.model_fields_set:
-        message = "belongs to a Hugging Face repository; a directory has no revisions"
-        yield document.problem(("model", "revision"), message, "leave it out", key=True)
+        message = "applies to Hugging Face repositories only; a directory has no revisions"
+        yield document.problem(("model", "revision"), message, "remove it", key=True)
     for key in ("id", "revision"):
         value = getattr(written.model, key)
         if value and ".." in value:
-            yield document.problem(("model", key), "may not hold '..'")
+            yield document.problem(("model", key), "must not contain '..'")
 
 
 def _arguments(written: Playbook, document: Document) -> Iterator[Problem]:
@@ -77,14 +77,14 @@ def _arguments(written: Playbook, document: Document) -> Iterator[Problem]:
         elif owner:
             yield document.problem(path, "sparkcluster sets this argument itself", f"write {owner}", key=True)
         elif _SECRET.search(plain.replace("-", "_")) and isinstance(value, str):
-            message = "a secret has no place in a command line, which every user of the node can read"
+            message = "a secret in a command line can be read by every user of the node"
             yield document.problem(path, message, "list its variable under secrets", key=True)
         elif not _ARGUMENT.fullmatch(name):
             head, dot, tail = bare.partition(".")
             near = head.replace("_", "-").lower() + dot + tail
             hint = f"write {near}" if _ARGUMENT.fullmatch(near) else None
             message = (
-                f"must be {engine.title}'s own name of the argument, in lower case with dashes, without dashes in front"
+                f"must be {engine.title}'s name of the argument, in lower case with dashes, without leading dashes"
             )
             yield document.problem(path, message, hint, key=True)
 
@@ -108,9 +108,9 @@ def _secrets(written: Playbook, document: Document) -> Iterator[Problem]:
         if planned:
             yield document.problem(path, f"{name}: {planned[0]}", planned[1])
         elif name in written.env:
-            yield document.problem(path, f"{name} stands in env too", "keep it here alone")
+            yield document.problem(path, f"{name} is in env as well", "remove it from env")
         elif name in written.secrets[:index]:
-            yield document.problem(path, f"{name} stands twice")
+            yield document.problem(path, f"duplicate {name}")
 
 
 def _mounts(written: Playbook, document: Document) -> Iterator[Problem]:
@@ -118,11 +118,11 @@ def _mounts(written: Playbook, document: Document) -> Iterator[Problem]:
     for index, mount in enumerate(written.mounts):
         path = ("mounts", index)
         source = normal(mount.source)
-        hint = "mount a directory of your own, as ~/data"
+        hint = "mount a directory of your own, such as ~/data"
         if source == "/" or system_directory(source) or source.endswith("/docker.sock"):
-            yield document.problem((*path, "source"), f"{source} would give the container power over the node", hint)
+            yield document.problem((*path, "source"), f"{source} would give the container control of the node", hint)
         elif source == "~" or source.startswith("~/.ssh"):
-            yield document.problem((*path, "source"), f"{source} would give the container your keys", hint)
+            yield document.problem((*path, "source"), f"{source} would give the container your SSH keys", hint)
         yield from _target(mount.target, (*path, "target"), targets, document)
     for index, cache in enumerate(written.kept_caches):
         yield from _target(cache.target, ("caches", index, "target"), targets, document)
@@ -130,15 +130,15 @@ def _mounts(written: Playbook, document: Document) -> Iterator[Problem]:
 
 def _target(written: str, path: KeyPath, taken: dict[str, KeyPath], document: Document) -> Iterator[Problem]:
     target = normal(written)
-    if target == "/" or any(target == one or target.startswith(f"{one}/") for one in ("/dev", "/proc", "/sys")):
-        yield document.problem(path, f"nothing may be mounted over {target} of the container")
+    if target == "/" or any(target == path or target.startswith(f"{path}/") for path in ("/dev", "/proc", "/sys")):
+        yield document.problem(path, f"must not be {target}: the container needs its own")
     elif target in taken:
-        yield document.problem(path, f"something else is mounted at {target} already", "give each its own target")
+        yield document.problem(path, f"duplicate target {target}", "give each mount its own target")
     taken[target] = path
 
 
 def normal(path: str) -> str:
-    """``path`` without detours; a path that climbs out of ~ is taken for what it may reach."""
+    """``path`` normalised; one that leads out of ~ is treated as ``/``."""
     normal = posixpath.normpath(path)
     if not normal.startswith(("/", "~")):
         return "/"
@@ -149,7 +149,7 @@ def _caches(written: Playbook, document: Document) -> Iterator[Problem]:
     names: set[str] = set()
     for index, cache in enumerate(written.kept_caches):
         if cache.name in names:
-            yield document.problem(("caches", index, "name"), f"two caches are called {cache.name}", "rename one")
+            yield document.problem(("caches", index, "name"), f"duplicate cache name {cache.name}", "rename one")
         names.add(cache.name)
 
 
@@ -157,15 +157,15 @@ def _command(written: Playbook, document: Document) -> Iterator[Problem]:
     if written.command is None:
         return
     if written.args:
-        message = "args have no place beside command, which is the whole command"
-        yield document.problem(("args",), message, "keep one of the two", key=True)
+        message = "cannot be combined with command, which is the whole command line"
+        yield document.problem(("args",), message, "keep one of them", key=True)
     for index, word in enumerate(written.command):
         if not may_show((), word):
-            message = "a secret has no place in a command line, which every user of the node can read"
+            message = "a secret in a command line can be read by every user of the node"
             yield document.problem(("command", index), message, "list its variable under secrets")
 
 
 def _verify(written: Playbook, document: Document) -> Iterator[Problem]:
     if "reasoning-parser" in written.args and written.verify.max_tokens < 512:
-        message = f"is {written.verify.max_tokens}, but a reasoning model needs 512 to reach its answer"
-        yield document.problem(("verify", "max_tokens"), message, "write max_tokens: 512 or more")
+        message = f"is {written.verify.max_tokens}, but a reasoning model needs at least 512 to reach its answer"
+        yield document.problem(("verify", "max_tokens"), message, "write max_tokens: 512")

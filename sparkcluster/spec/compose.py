@@ -1,8 +1,8 @@
-"""Putting playbooks on top of one another: ``extends`` in a file, and overlays named behind a ``+``.
+"""Merging playbooks: ``extends`` in a file, and overlays named after a ``+``.
 
-What is on top wins. A section of the playbook (``args``, ``env``, ``verify``, ...) is taken key by key, lists of things
-that add up are added up, everything else is replaced whole; ``null`` takes a key away. Every value keeps the
-place where it was written, so that a problem in the sum is told in the file that has it.
+The upper document wins. Sections (``args``, ``env``, ``verify``, ...) are merged key by key, the lists in ``ADDED`` are
+concatenated, everything else is replaced; ``null`` removes a key. Every value keeps its place, so that a problem is
+reported in the file that has it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 from sparkcluster.spec.document import Document, KeyPath, Place
 
 ADDED = ("mounts", "setup", "secrets", "allow")
-"""Lists that grow; a playbook that extends another seldom wants to lose what that one mounts or allows."""
+"""Lists that are concatenated."""
 
 OWN = ("name", "extends")
-"""Keys of the file itself that its base does not hand down."""
+"""Keys that are not inherited."""
 
 MAX_DEPTH = 8
-"""Playbooks that stand on one another; more is a mistake."""
+"""Levels of ``extends``."""
 
 
 def put_on(base: Document, top: Document) -> Document:
-    """``top`` on ``base``, as one document with the file name of ``top``; neither is changed."""
+    """``top`` merged over ``base``, as one document with the file name of ``top``; neither is changed."""
     if not isinstance(base.data, dict) or not isinstance(top.data, dict):
         return top
     out = Document(top.file, {}, problems=[*base.problems, *top.problems])
@@ -43,7 +43,7 @@ def put_on(base: Document, top: Document) -> Document:
 def _section(out: Document, key: str, base: Document, top: Document) -> None:
     _mark(out, (key,), top, (key,))
     above, below = top.data[key], base.data[key]
-    # Either of the two says where the weights are: the one on top takes the place of the other.
+    # id and path both say where the weights are: the upper one replaces the other.
     replaced = {"id", "path", "revision"} if key == "model" and {"id", "path"} & set(above) else set()
     out.data[key] = {}
     for name in below:
@@ -64,7 +64,7 @@ def _list(out: Document, key: str, base: Document, top: Document) -> None:
 
 
 def _set(out: Document, path: KeyPath, source: Document, origin: KeyPath) -> None:
-    """Take what ``source`` has at ``origin``, with the places of all within."""
+    """Copy the value of ``source`` at ``origin``, with the places of its parts."""
     holder: Any = out.data
     for part in path[:-1]:
         holder = holder[part]

@@ -1,8 +1,8 @@
-"""YAML as users write it: every value with its place, no surprises of YAML 1.1, and no bombs.
+"""YAML with the place of every value, without the surprises of YAML 1.1, and with limits on size and depth.
 
-The file is read as a stream of events and built up here rather than by PyYAML's composer: that one recurses
-in C as deep as the file says, keeps the last of two equal keys, and turns ``22:22`` into 1342. Here keys are
-always text, a number is one only if it looks like one, and what YAML readers disagree about is refused.
+The document is built here from PyYAML's events rather than by its composer, which recurses in C as deep as the file
+says, keeps the last of two equal keys, and turns ``22:22`` into 1342. Here keys are always text, and values on
+which YAML parsers disagree are refused.
 """
 
 from __future__ import annotations
@@ -32,47 +32,47 @@ _BASE_OTHER = re.compile(r"[-+]?0([0-9_]+|o[0-7_]+|b[01_]+|x[0-9a-fA-F_]+)")
 _UNDERSCORED = re.compile(r"[-+]?[0-9][0-9_]*_[0-9_.]*")
 _HUGE = re.compile(r"[-+]?([0-9.]{19,}([eE][-+]?[0-9]+)?|[0-9.]+[eE][-+]?[0-9]{3,})")
 _UNCLEAR = (
-    (_BASE_60, "some YAML readers take it for a number in base 60"),
-    (_BASE_OTHER, "YAML readers disagree about numbers with a leading 0"),
-    (_UNDERSCORED, "YAML readers disagree about numbers with an underscore"),
-    (_NOT_FINITE, "it is no finite number"),
-    (_HUGE, "it is larger or longer than any number that is meant here"),
+    (_BASE_60, "some YAML parsers read it as a number in base 60"),
+    (_BASE_OTHER, "YAML parsers disagree about numbers with a leading 0"),
+    (_UNDERSCORED, "YAML parsers disagree about numbers with an underscore"),
+    (_NOT_FINITE, "it is not a finite number"),
+    (_HUGE, "it is too large or too long for a number"),
 )
 _NOT_TEXT = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
-# What libyaml says, and what that means to who wrote the file.
+# Messages of libyaml, with ours and a hint for each.
 _SYNTAX = (
     (
         "mapping values are not allowed",
-        "a ':' that does not fit here",
-        "quote a value that holds ': ', and check the indentation",
+        "unexpected ':'",
+        "quote a value that contains ': ', and check the indentation",
     ),
     (
         "could not find expected ':'",
-        "a line that is no 'key: value'",
+        "expected 'key: value'",
         "write 'key: value', with a space after the colon",
     ),
     (
         "did not find expected key",
-        "this line does not fit the indentation above",
-        "indent keys of one section alike, with spaces",
+        "inconsistent indentation",
+        "indent all keys of a section equally, with spaces",
     ),
     (
         "did not find expected '-'",
-        "this line does not fit the list above",
-        "start each entry with '- ', indented alike",
+        "expected a list entry",
+        "start each entry with '- ', equally indented",
     ),
-    ("did not find expected ',' or", "a bracket that is never closed", "close [ with ] and { with }"),
-    ("found unexpected end of stream", "a quote that is never closed", "close it on the same line"),
+    ("did not find expected ',' or", "unclosed bracket", "close [ with ] and { with }"),
+    ("found unexpected end of stream", "unclosed quote", "close it on the same line"),
     (
         "cannot start any token",
-        "a value that begins with a character YAML keeps for itself",
+        "a value cannot begin with this character",
         "put the value in quotes",
     ),
     (
         "found unknown escape",
-        "an unknown escape in a text in double quotes",
+        "unknown escape in double quotes",
         "use single quotes, or write \\\\ for a backslash",
     ),
 )
@@ -80,7 +80,7 @@ _SYNTAX = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Where something begins in a file; both count from 1. ``file`` where it is not the document's own."""
+    """Line and column, from 1, where something begins; ``file`` if it is not the document's."""
 
     line: int = 1
     column: int = 1
@@ -100,15 +100,15 @@ class _Node:
 
 @dataclasses.dataclass(slots=True)
 class Document:
-    """One YAML file: its data as dicts, lists and scalars, and where each of them stands.
+    """One YAML file: its data as dicts, lists and scalars, and the place of each.
 
     Attributes:
         file: name of the file as it is shown to the user.
-        data: what the file says.
+        data: content of the file.
         values: place of every value by its path.
         keys: place of every key by its path.
-        written: unquoted scalars as they stand in the file, by path.
-        problems: what is wrong with the file whatever its schema.
+        written: unquoted scalars as written in the file, by path.
+        problems: problems of the file that do not depend on its schema.
     """
 
     file: str
@@ -119,18 +119,18 @@ class Document:
     problems: list[Problem] = dataclasses.field(default_factory=list)
 
     def problem(self, path: KeyPath, message: str, hint: str | None = None, *, key: bool = False) -> Problem:
-        """A problem at the value or key at ``path``; for one that is not there, at what would hold it."""
-        own = self.keys.get(path) if key else self.values.get(path)
-        rest = path
-        while own is None and rest:
-            rest = rest[:-1]
-            own = self.keys.get(rest) or self.values.get(rest)
-        own = own or Place()
-        return Problem(own.file or self.file, own.line, own.column, path_text(path), message, hint)
+        """A problem at the value or key at ``path``; if it is missing, at the section that would contain it."""
+        place = self.keys.get(path) if key else self.values.get(path)
+        parent = path
+        while place is None and parent:
+            parent = parent[:-1]
+            place = self.keys.get(parent) or self.values.get(parent)
+        place = place or Place()
+        return Problem(place.file or self.file, place.line, place.column, path_text(path), message, hint)
 
 
 def path_text(path: KeyPath) -> str:
-    """A path as users read it: ``nodes[1].ssh.port``."""
+    """A path as text: ``nodes[1].ssh.port``."""
     out = ""
     for part in path:
         if isinstance(part, int):
@@ -141,9 +141,9 @@ def path_text(path: KeyPath) -> str:
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """A value on one line, quoted if it is text, cut where it is long, without control characters."""
+    """A value on one line, quoted if it is a string, abbreviated, without control characters."""
     text = f'"{value}"' if isinstance(value, str) else str(value)
-    text = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text[: limit + 1])
+    text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text[: limit + 1])
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
@@ -155,17 +155,17 @@ def parse(text: str, file: str) -> Document:
         file: its name in problems.
 
     Raises:
-        SpecError: it is not YAML, or too much of it. What is merely unclear stands in ``problems``.
+        SpecError: it is not YAML, or too large. Ambiguous values are reported in ``problems``.
     """
     document = Document(file)
-    odd = _NOT_TEXT.search(text)
-    if odd:
-        line = text.count("\n", 0, odd.start()) + 1
-        place = Place(line, odd.start() - (text.rfind("\n", 0, odd.start()) + 1) + 1)
+    control = _NOT_TEXT.search(text)
+    if control:
+        line = text.count("\n", 0, control.start()) + 1
+        place = Place(line, control.start() - (text.rfind("\n", 0, control.start()) + 1) + 1)
         raise _fatal(
             document,
             place,
-            f"the character \\x{ord(odd.group()):02x}, which is no text",
+            f"unexpected character \\x{ord(control.group()):02x}",
             "save the file as plain text",
         )
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
@@ -182,11 +182,11 @@ def parse(text: str, file: str) -> Document:
             document,
             Place(),
             "the file is empty",
-            "copy one of the examples that come with sparkcluster and change it",
+            "start from one of the examples in inventory/",
         )
     if root.kind != "map":
-        what = "a list" if root.kind == "list" else "one value"
-        raise _fatal(document, root.place, f"the file holds {what} where 'key: value' lines are expected", None)
+        what = "a list" if root.kind == "list" else "a single value"
+        raise _fatal(document, root.place, f"expected 'key: value' lines, found {what}", None)
     _Reader(document).read(root)
     return document
 
@@ -204,17 +204,17 @@ def _syntax(document: Document, text: str, error: yaml.MarkedYAMLError) -> SpecE
     place = _place(mark) if mark else Place()
     lines = text.splitlines()
     near = lines[place.line - 1] if place.line <= len(lines) else ""
-    said = f"{error.context or ''} {error.problem or ''}"
+    reported = f"{error.context or ''} {error.problem or ''}"
     if "\t" in near[: len(near) - len(near.lstrip())]:
-        return _fatal(document, place, "a tab in the indentation", "indent with spaces")
+        return _fatal(document, place, "tab in the indentation", "indent with spaces")
     for fragment, message, hint in _SYNTAX:
-        if fragment in said:
+        if fragment in reported:
             return _fatal(document, place, message, hint)
     return _fatal(document, place, f"not valid YAML: {error.problem or error.context}", None)
 
 
 def _build(loader: Any, document: Document) -> _Node | None:
-    """Nodes out of events, without recursion; an alias is the node it names, not a copy."""
+    """Nodes from events, without recursion; an alias is the node it names, not a copy."""
     root: _Node | None = None
     documents = count = 0
     open_nodes: list[_Node] = []
@@ -227,8 +227,8 @@ def _build(loader: Any, document: Document) -> _Node | None:
                 raise _fatal(
                     document,
                     _place(event.start_mark),
-                    "a second document begins here ('---')",
-                    "keep one per file",
+                    "a second document ('---')",
+                    "keep one document per file",
                 )
         elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
             open_nodes.pop()
@@ -255,12 +255,12 @@ def _node(event: Any, anchors: dict[str, _Node], document: Document) -> _Node:
             raise _fatal(
                 document,
                 place,
-                f"the alias *{shown(event.anchor)[1:-1]} names no anchor above",
+                f"undefined alias *{shown(event.anchor)[1:-1]}",
                 "quote a value that begins with '*'",
             )
         return anchors[event.anchor]
     if event.tag is not None:
-        raise _fatal(document, place, "a tag ('!…') is not used here", "quote a value that begins with '!'")
+        raise _fatal(document, place, "tags ('!…') are not supported", "quote a value that begins with '!'")
     if isinstance(event, yaml.ScalarEvent):
         node = _Node("scalar", place, text=event.value, plain=not event.style)
     else:
@@ -281,7 +281,7 @@ def _attach(parent: _Node, node: _Node) -> None:
 
 
 class _Reader:
-    """Turns nodes into data; aliases are followed here, so here is where their number is limited."""
+    """Turns nodes into data and follows aliases, whose number is limited here."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -299,28 +299,28 @@ class _Reader:
     def _value(self, node: _Node, path: KeyPath, depth: int) -> Any:
         self.count += 1
         if self.count > MAX_VALUES:
-            raise _fatal(self.document, node.place, f"more than {MAX_VALUES} values, aliases followed", None)
+            raise _fatal(self.document, node.place, f"more than {MAX_VALUES} values with aliases followed", None)
         if depth > MAX_DEPTH:
-            raise _fatal(self.document, node.place, f"nested deeper than {MAX_DEPTH} levels, aliases followed", None)
+            raise _fatal(
+                self.document, node.place, f"nested deeper than {MAX_DEPTH} levels with aliases followed", None
+            )
         self.document.values[path] = node.place
         if node.kind == "scalar":
             return self._scalar(node, path)
         if node.kind == "list":
-            return [self._value(one, (*path, index), depth + 1) for index, one in enumerate(node.entries)]
+            return [self._value(entry, (*path, index), depth + 1) for index, entry in enumerate(node.entries)]
         out: dict[str, Any] = {}
         first: dict[str, int] = {}
         for key, value in node.items:
             if key.kind != "scalar" or not key.text:
-                self._complain(key.place, path, "a key has to be a word", "write 'key: value'")
+                self._complain(key.place, path, "a key must be a scalar", "write 'key: value'")
                 continue
             name = key.text
             here = (*path, name)
             if key.plain and name == "<<":
-                self._complain(key.place, path, "merge keys ('<<') are not used here", "write the keys out")
+                self._complain(key.place, path, "merge keys ('<<') are not supported", "write the keys out")
             elif name in first:
-                self._complain(
-                    key.place, here, f"this key stands twice, first in line {first[name]}", "keep one of them"
-                )
+                self._complain(key.place, here, f"duplicate key, first in line {first[name]}", "keep one of them")
             else:
                 first[name] = key.place.line
                 self.document.keys[here] = key.place
@@ -331,22 +331,22 @@ class _Reader:
         text = node.text
         control = _CONTROL.search(text)
         if control:
-            self._complain(node.place, path, f"holds the control character \\x{ord(control.group()):02x}")
+            self._complain(node.place, path, f"contains the control character \\x{ord(control.group()):02x}")
             return ""
         if not node.plain:
             return text
         self.document.written[path] = text
         for pattern, why in _UNCLEAR:
             if pattern.fullmatch(text):
-                # Not repeated here, since it may be a secret that happens to have digits alone.
-                hint = "quote it if it is text, else write a plain decimal number"
-                self._complain(node.place, path, f"is unclear: {why}", hint)
+                # The value is not shown: it may be a secret of digits.
+                hint = "quote it if it is a string, or write a plain decimal number"
+                self._complain(node.place, path, f"is ambiguous: {why}", hint)
                 return text
         return _resolve(text)
 
 
 def _resolve(text: str) -> Any:
-    """What an unquoted scalar stands for."""
+    """The value of an unquoted scalar."""
     if _NULL.fullmatch(text):
         return None
     if _TRUE.fullmatch(text) or _FALSE.fullmatch(text):

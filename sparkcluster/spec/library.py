@@ -1,4 +1,4 @@
-"""Where playbooks are found: by path, beside the inventory, or among those that come with sparkcluster."""
+"""Finding playbooks: by path, beside the inventory, or among the bundled ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def bundled() -> Path | None:
-    """Directory of the playbooks that come along: in the installed package, or beside it in a checkout."""
+    """Directory of the bundled playbooks: in the installed package, or beside it in a checkout."""
     package = Path(sparkcluster.__file__).resolve().parent
     for directory in (package / "bundled" / "playbooks", package.parent / "playbooks"):
         if directory.is_dir() and (
@@ -42,10 +42,10 @@ def overlay(name: str, beside: Sequence[Path]) -> Path:
             path = directory / f"{name}{suffix}"
             if "/" not in name and "\x00" not in name and _is_there(path):
                 return path
-    known = sorted({file.stem for directory in directories if directory.is_dir() for file in directory.iterdir()})
-    near = closest(name, known)
-    hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}" if known else "there are none"
-    raise UsageError(f"no overlay named {shown(name)}; looked in {_list(directories)}", hint=hint)
+    available = sorted({file.stem for directory in directories if directory.is_dir() for file in directory.iterdir()})
+    near = closest(name, available)
+    hint = f"did you mean {near}?" if near else f"overlays: {', '.join(available)}" if available else None
+    raise UsageError(f"no overlay named {shown(name)} in {_list(directories)}", hint=hint)
 
 
 def overlays() -> list[str]:
@@ -77,13 +77,13 @@ def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -
         UsageError: there is none; the hint says which name is near and where was looked.
     """
     if "\x00" in name:
-        raise UsageError("a playbook's name cannot hold a null character")
+        raise UsageError("a playbook's name cannot contain a null character")
     if "/" in name or name.endswith(_SUFFIXES):
         candidates = [directory / Path(name).expanduser() for directory in beside]
         for path in candidates:
             if _is_there(path):
                 return path
-        raise UsageError(f"no playbook at {shown(name)[1:-1]}", hint=f"looked for {_list(candidates)}")
+        raise UsageError(f"no playbook at {shown(name)[1:-1]}", hint=f"searched {_list(candidates)}")
     directories: list[Path] = []
     for directory in beside:
         directories += [directory, directory / "playbooks", directory.parent / "playbooks"]
@@ -97,10 +97,8 @@ def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -
                 return path
     known = sorted({one for directory in [*directories, own] for one in _in(directory)})
     near = closest(name, known)
-    hint = f"did you mean {near}?" if near else "'sparkcluster playbooks' lists those that come along"
-    raise UsageError(
-        f"no playbook named {shown(name)}; looked in {_list(directories)} and among the bundled", hint=hint
-    )
+    hint = f"did you mean {near}?" if near else "sparkcluster playbooks lists the bundled ones"
+    raise UsageError(f"no playbook named {shown(name)} in {_list(directories)} or among the bundled ones", hint=hint)
 
 
 def _is_there(path: Path) -> bool:
@@ -111,7 +109,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _in(directory: Path | None) -> list[str]:
-    """Names of the playbooks in a directory; inventories lie there too, and playbooks have a model."""
+    """Names of the playbooks in a directory, which may contain inventories as well: playbooks have a model."""
     out = []
     try:
         for file in sorted(directory.iterdir()) if directory else ():

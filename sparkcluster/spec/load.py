@@ -1,4 +1,4 @@
-"""From files to a spec: read, check against the models and each other, and tell everything at once."""
+"""From files to a spec: read, check against the models and each other, and report all problems at once."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def load(inventory_path: Path, playbook: str | None = None) -> Spec:
 
     Args:
         inventory_path: file of the inventory.
-        playbook: name or path of a playbook in place of the one that the inventory names; looked up from the
+        playbook: name or path of a playbook instead of the one in the inventory; looked up from the
             current directory, then from the inventory's.
 
     Raises:
-        UsageError: a file is not there or cannot be read.
-        SpecError: what they say cannot be used; holds every problem, by file and line.
+        UsageError: a file is missing or cannot be read.
+        SpecError: with every problem of the files, by file and line.
     """
     document = read(inventory_path)
     inventory, problems = validate(document, Inventory)
@@ -46,7 +46,7 @@ def load(inventory_path: Path, playbook: str | None = None) -> Spec:
     unusable = playbook is None and any(problem.path == "playbook" for problem in problems)
     if isinstance(wanted, str) and not unusable:
         try:
-            served_path, overlays = _find(wanted, inventory_path, document, given=playbook is not None)
+            served_path, overlays = _find(wanted, inventory_path, document, from_flag=playbook is not None)
             served, served_document, more = _playbook(served_path, overlays)
             problems += more
             if inventory and served:
@@ -62,7 +62,7 @@ def load(inventory_path: Path, playbook: str | None = None) -> Spec:
 
 
 def load_playbook(path: Path, overlays: Sequence[str] = ()) -> Playbook:
-    """The playbook in one file, by itself, with ``overlays`` on it.
+    """The playbook in one file, with ``overlays`` applied.
 
     Raises:
         UsageError, SpecError: as :func:`load`.
@@ -71,7 +71,7 @@ def load_playbook(path: Path, overlays: Sequence[str] = ()) -> Playbook:
 
 
 def load_named(wanted: str) -> Playbook:
-    """The playbook of a name or path, overlays behind its ``+``; looked up from the current directory.
+    """The playbook of a name or path with overlays after ``+``; looked up from the current directory.
 
     Raises:
         UsageError, SpecError: as :func:`load`.
@@ -81,7 +81,7 @@ def load_named(wanted: str) -> Playbook:
 
 
 def read_playbook(path: Path, overlays: Sequence[str] = ()) -> tuple[Playbook, Document]:
-    """The same, with the document that it is the sum of.
+    """As :func:`load_playbook`, with the merged document.
 
     Raises:
         UsageError, SpecError: as :func:`load`.
@@ -93,13 +93,13 @@ def read_playbook(path: Path, overlays: Sequence[str] = ()) -> tuple[Playbook, D
 
 
 def is_playbook(document: Document) -> bool:
-    """Whether a file is meant as a playbook: it names a model, or one that it extends, and no nodes."""
+    """Whether a file is a playbook: it has a model or ``extends``, and no nodes."""
     data = document.data
     return "nodes" not in data and "cluster" not in data and ("model" in data or "extends" in data)
 
 
 def is_overlay(document: Document) -> bool:
-    """Whether a file is meant as an overlay, which is no playbook by itself."""
+    """Whether a file is an overlay."""
     return "overlay" in document.data
 
 
@@ -108,18 +108,18 @@ def read(path: Path) -> Document:
 
     Raises:
         UsageError: it cannot be read.
-        SpecError: it is no YAML.
+        SpecError: it is not YAML.
     """
     name = shown(str(path), 300)[1:-1]
     return parse(text(path), name)
 
 
 def text(path: Path) -> str:
-    """The text in a file, as much as any file that a user writes may hold.
+    """The text in a file of at most ``MAX_BYTES``.
 
     Raises:
         UsageError: it cannot be read, or is too large.
-        SpecError: it is no text.
+        SpecError: it is not UTF-8.
     """
     name = shown(str(path), 300)[1:-1]
     content = _bytes(path, name)
@@ -130,16 +130,16 @@ def text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         column = error.start - content.rfind(b"\n", 0, error.start)
-        problem = Problem(name, line, column, "", "the file is not UTF-8 text", "save it as UTF-8")
+        problem = Problem(name, line, column, "", "the file is not UTF-8", "save it as UTF-8")
         raise SpecError([problem]) from None
 
 
 def _bytes(path: Path, name: str) -> bytes:
     try:
-        # Without O_NONBLOCK, opening a named pipe that nobody writes to would wait for ever.
+        # Without O_NONBLOCK, opening a named pipe without a writer would block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError:
-        raise UsageError(f"{name} is no file name") from None
+        raise UsageError(f"{name} is not a file name") from None
     except OSError as error:
         raise _unread(error, name) from None
     try:
@@ -147,7 +147,7 @@ def _bytes(path: Path, name: str) -> bytes:
         if stat.S_ISDIR(mode):
             raise UsageError(f"{name} is a directory", hint="name the YAML file in it")
         if not stat.S_ISREG(mode):
-            raise UsageError(f"{name} is no regular file", hint="save it to a file first")
+            raise UsageError(f"{name} is not a regular file", hint="save it to a file first")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(MAX_BYTES + 1)
     except OSError as error:
@@ -158,21 +158,21 @@ def _bytes(path: Path, name: str) -> bytes:
 
 def _unread(error: OSError, name: str) -> UsageError:
     if error.errno in {errno.ENOENT, errno.ENOTDIR}:
-        return UsageError(f"{name}: no such file", hint="inventories to copy: inventory/ in the project")
+        return UsageError(f"{name}: no such file", hint="example inventories are in inventory/")
     if error.errno == errno.EACCES:
-        return UsageError(f"{name} may not be read", hint=f"ls -l {name}")
+        return UsageError(f"{name}: permission denied", hint=f"ls -l {name}")
     return UsageError(f"{name} cannot be read: {os.strerror(error.errno or 0)}")
 
 
 def _playbook(path: Path, overlays: Sequence[str] = ()) -> tuple[Playbook | None, Document, list[Problem]]:
-    document = _with_overlays(_whole(path), path, overlays)
+    document = _with_overlays(_extended(path), path, overlays)
     playbook, problems = validate(document, Playbook)
     if playbook:
         problems += check.playbook(playbook, document)
     return playbook, document, problems
 
 
-def _whole(path: Path, above: Sequence[Path] = ()) -> Document:
+def _extended(path: Path, above: Sequence[Path] = ()) -> Document:
     """The document in ``path``, on top of what it extends.
 
     Raises:
@@ -181,14 +181,14 @@ def _whole(path: Path, above: Sequence[Path] = ()) -> Document:
     document = read(path)
     if is_overlay(document):
         name = shown(str(path), 300)[1:-1]
-        raise UsageError(f"{name} is an overlay, no playbook", hint="write a playbook's name, +, and the overlay's")
+        raise UsageError(f"{name} is an overlay, not a playbook", hint="write PLAYBOOK+OVERLAY")
     wanted = document.data.get("extends") if isinstance(document.data, dict) else None
     if not isinstance(wanted, str) or not wanted:
         return document
     chain = [*above, path]
     if len(chain) > compose.MAX_DEPTH:
-        message = f"more than {compose.MAX_DEPTH} playbooks stand on one another here"
-        raise SpecError([document.problem(("extends",), message, "extend one of the lower ones")])
+        message = f"more than {compose.MAX_DEPTH} levels of extends"
+        raise SpecError([document.problem(("extends",), message, "extend a playbook further down")])
     try:
         base = _base(wanted, chain)
     except SpecError:
@@ -196,39 +196,39 @@ def _whole(path: Path, above: Sequence[Path] = ()) -> Document:
     except UsageError as error:
         raise SpecError([document.problem(("extends",), error.message, error.hint)]) from None
     if "name" not in document.data:
-        message, hint = "a playbook that extends another has a name of its own", "add name: …"
+        message, hint = "a playbook that extends another needs its own name", "add name: …"
         raise SpecError([document.problem(("extends",), message, hint)])
     return compose.put_on(base, document)
 
 
 def _base(wanted: str, chain: Sequence[Path]) -> Document:
-    """What the last of ``chain`` extends, whole."""
+    """The merged playbook that the last of ``chain`` extends."""
     path, overlays = _named(wanted, [chain[-1].parent], other_than=chain[-1])
-    if any(path.resolve() == one.resolve() for one in chain):
-        raise UsageError("playbooks extend one another in a circle", hint=f"{path.name} leads back to itself")
-    return _with_overlays(_whole(path, chain), path, overlays)
+    if any(path.resolve() == other.resolve() for other in chain):
+        raise UsageError("circular extends", hint=" extends ".join(each.name for each in (*chain, path)))
+    return _with_overlays(_extended(path, chain), path, overlays)
 
 
 def _with_overlays(document: Document, path: Path, overlays: Sequence[str]) -> Document:
-    """``document`` with ``overlays`` on it, the last on top.
+    """``document`` with ``overlays`` applied in order.
 
     Raises:
-        UsageError: the playbook does not allow one, or there is none of that name.
-        SpecError: an overlay's file makes no sense.
+        UsageError: the playbook does not allow an overlay, or it does not exist.
+        SpecError: an overlay's file is invalid.
     """
     allowed = document.data.get("overlays") if isinstance(document.data, dict) else None
-    listed = [one for one in allowed if isinstance(one, str)] if isinstance(allowed, list) else []
+    listed = [name for name in allowed if isinstance(name, str)] if isinstance(allowed, list) else []
     for name in overlays:
         if name not in listed:
-            may = f"it takes {', '.join(listed)}" if listed else "it takes none"
+            may = f"allowed: {', '.join(listed)}" if listed else "it allows none"
             raise UsageError(
-                f"the overlay {shown(name)} is not made for the playbook {path.stem}",
-                hint=f"{may}; a playbook of your own may say extends: {path.stem} and overlays: [{name}]",
+                f"the playbook {path.stem} does not allow the overlay {shown(name)}",
+                hint=f"{may}; to allow it, write a playbook with extends: {path.stem} and overlays: [{name}]",
             )
         file = library.overlay(name, [path.parent])
         top = read(file)
         if not is_overlay(top):
-            raise SpecError([top.problem((), "this file is no overlay", f"begin it with overlay: {name}")])
+            raise SpecError([top.problem((), "this file is not an overlay", f"begin it with overlay: {name}")])
         stem = document.data.get("name")
         data = {key: value for key, value in top.data.items() if key not in {"overlay", "name", "extends"}}
         top = dataclasses.replace(top, data={"name": f"{stem}-{name}", **data})
@@ -237,25 +237,25 @@ def _with_overlays(document: Document, path: Path, overlays: Sequence[str]) -> D
 
 
 def _named(wanted: str, beside: Sequence[Path], *, other_than: Path | None) -> tuple[Path, list[str]]:
-    """The file that ``wanted`` names, and the overlays behind its ``+``."""
+    """The file that ``wanted`` names, and the overlays after its ``+``."""
     head, slash, last = wanted.rpartition("/")
     stem, *overlays = last.split("+")
     if overlays:
         try:
-            return library.find(wanted, beside, other_than=other_than), []  # a file may have a + in its name
+            return library.find(wanted, beside, other_than=other_than), []  # a file name may contain +
         except UsageError:
-            suffix = next((one for one in (".yaml", ".yml") if overlays[-1].endswith(one)), "")
+            suffix = next((end for end in (".yaml", ".yml") if overlays[-1].endswith(end)), "")
             overlays[-1] = overlays[-1].removesuffix(suffix)
             wanted = f"{head}{slash}{stem}{suffix}"
     return library.find(wanted, beside, other_than=other_than), overlays
 
 
-def _find(wanted: str, inventory_path: Path, document: Document, *, given: bool) -> tuple[Path, list[str]]:
-    beside = [Path(), inventory_path.parent] if given else [inventory_path.parent]
+def _find(wanted: str, inventory_path: Path, document: Document, *, from_flag: bool) -> tuple[Path, list[str]]:
+    beside = [Path(), inventory_path.parent] if from_flag else [inventory_path.parent]
     try:
         return _named(wanted, beside, other_than=inventory_path)
     except UsageError as error:
-        if given:
+        if from_flag:
             raise
         raise SpecError([document.problem(("playbook",), error.message, error.hint)]) from None
 
@@ -268,15 +268,17 @@ def validate(document: Document, model: type[_Model]) -> tuple[_Model | None, li
     except ValidationError as error:
         places = {(problem.line, problem.column) for problem in found}
         more = messages.problems(error, document, model)
-        return None, found + [one for one in more if (one.line, one.column) not in places]
+        return None, found + [problem for problem in more if (problem.line, problem.column) not in places]
     return (None if found else checked), found
 
 
 def _unreadable(inventory: Inventory, document: Document) -> list[Problem]:
-    """Identities that no login could use; asked here, since the answer for all nodes is one."""
+    """Problems of private keys that cannot be read."""
     out = []
     written: list[tuple[KeyPath, str | None]] = [(("ssh", "identity"), inventory.ssh.identity)]
-    written += [(("nodes", i, "ssh", "identity"), one.ssh.identity) for i, one in enumerate(inventory.nodes) if one.ssh]
+    written += [
+        (("nodes", i, "ssh", "identity"), node.ssh.identity) for i, node in enumerate(inventory.nodes) if node.ssh
+    ]
     for path, identity in written:
         if identity is None:
             continue
@@ -286,8 +288,8 @@ def _unreadable(inventory: Inventory, document: Document) -> list[Problem]:
         except (OSError, RuntimeError, ValueError):
             readable = False
         if not readable:
-            message = f"{shown(identity)[1:-1]} is not there or may not be read"
-            out.append(document.problem(path, message, "name the private key, as ~/.ssh/id_ed25519"))
+            message = f"{shown(identity)[1:-1]} is missing or cannot be read"
+            out.append(document.problem(path, message, "give the path of the private key, such as ~/.ssh/id_ed25519"))
     return out
 
 
@@ -295,5 +297,5 @@ def _sorted(problems: Sequence[Problem], first: str) -> list[Problem]:
     """By line, the inventory's before the playbook's."""
     return sorted(
         set(problems),
-        key=lambda one: (one.file != first, one.file, one.line, one.column, one.path, one.message),
+        key=lambda each: (each.file != first, each.file, each.line, each.column, each.path, each.message),
     )

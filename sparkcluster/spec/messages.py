@@ -1,4 +1,4 @@
-"""What pydantic found, in the words of who wrote the file, at the place where it stands."""
+"""Messages for what pydantic found, with the place in the file."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from sparkcluster.errors import Problem
 from sparkcluster.spec.base import Section
 from sparkcluster.spec.document import Document, KeyPath, shown
 
-# What a pattern of the models asks for; a test holds that none is missing.
+# The patterns of the models in words; a test checks that none is missing.
 PATTERNS = {
-    r"^[A-Za-z0-9][A-Za-z0-9_.-]*$": "letters, digits and . _ - only, beginning with a letter or digit",
-    r'^(/|~$|~/)[^\x00-\x1f\x7f,:"]*$': "a path from / or ~/, without ',' ':' and '\"'",
-    r"^(/|~)[^\x00-\x1f\x7f]*$": "a path from / or ~/",
-    r'^/[^\x00-\x1f\x7f,:"]*$': "a path from /, without ',' ':' and '\"'",
+    r"^[A-Za-z0-9][A-Za-z0-9_.-]*$": "letters, digits and . _ - only, starting with a letter or digit",
+    r'^(/|~$|~/)[^\x00-\x1f\x7f,:"]*$': "an absolute path or one from ~/, without ',' ':' and '\"'",
+    r"^(/|~)[^\x00-\x1f\x7f]*$": "an absolute path or one from ~/",
+    r'^/[^\x00-\x1f\x7f,:"]*$': "an absolute path, without ',' ':' and '\"'",
     r"^[A-Za-z_][A-Za-z0-9_]*$": "the name of an environment variable: letters, digits and '_'",
-    r"^[A-Z][A-Z0-9]*-[0-9]{3}$": "the code of a finding, as NET-014",
+    r"^[A-Z][A-Z0-9]*-[0-9]{3}$": "the code of a finding, such as NET-014",
     r"^[0-9A-Za-z:][0-9A-Za-z.:%_-]*$": "a host name or an address",
-    r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$": "the name of a network interface, as enp1s0f0np0",
-    r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$": "the name of an RDMA device, as rocep1s0f0",
+    r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$": "the name of a network interface, such as enp1s0f0np0",
+    r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$": "the name of an RDMA device, such as rocep1s0f0",
     r"^[a-z_][a-z0-9_.-]*\$?$": "a login name",
-    r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:,%\[\]-]*$": "one or more of user@host:port, with commas between",
-    r"^(management|interconnect|[0-9A-Fa-f.:]+)$": "an address, or management, or interconnect",
-    r"^[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*$": "a Hugging Face repository, as owner/name",
+    r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:,%\[\]-]*$": "user@host:port, or several separated by commas",
+    r"^(management|interconnect|[0-9A-Fa-f.:]+)$": "an address, management or interconnect",
+    r"^[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*$": "a Hugging Face repository, such as owner/name",
     r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$": "a branch, tag or commit",
-    r"^[A-Za-z0-9_][A-Za-z0-9_./:@-]*$": "an image reference, as registry.example/engine:v1.0",
+    r"^[A-Za-z0-9_][A-Za-z0-9_./:@-]*$": "an image reference, such as registry.example/engine:v1.0",
     r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$": "letters, digits and . _ : / ~ - only",
-    r"^[A-Z][A-Z_]{2,31}$": "a Linux capability, as SYS_NICE",
-    r"^[A-Za-z][A-Za-z0-9_]*$": "the name of a class, as Qwen3MoeForCausalLM",
+    r"^[A-Z][A-Z_]{2,31}$": "a Linux capability, such as SYS_NICE",
+    r"^[A-Za-z][A-Za-z0-9_]*$": "the name of a class, such as Qwen3MoeForCausalLM",
 }
-# Choices whose branches pydantic reports one by one.
+# Unions whose branches pydantic reports one by one.
 CHOICES = {
-    "interconnect": "must be auto, or a section that lists rails",
-    "tensor_parallel": "must be auto, or a whole number from 1",
+    "interconnect": "must be auto or a section with rails",
+    "tensor_parallel": "must be auto or an integer from 1",
 }
-# Keys that are refused for a reason: why, and what to do instead.
+# Keys that are refused: reason and hint.
 REFUSED = {
     ("container", "shm_size"): (
         "has no effect: ranks use the node's IPC (docker run --ipc host), and with it the node's /dev/shm",
@@ -56,35 +56,35 @@ _SECRET_VALUE = re.compile(r"(hf_|sk-|nvapi-|gh[a-z]_|glpat-|Bearer |-----BEGIN)
 
 
 def problems(error: ValidationError, document: Document, model: type[Section]) -> list[Problem]:
-    """Every problem that pydantic found in ``document``, one for each place."""
+    """The problems that pydantic found in ``document``, one for each place."""
     out: dict[KeyPath, Problem] = {}
-    for one in error.errors(include_url=False, include_context=True):
-        path = _path(one["loc"], document.data, one["type"])
-        if path == ("interconnect",) and isinstance(one["input"], dict):
-            continue  # a section was meant, and the problems in it are told by themselves
+    for each in error.errors(include_url=False, include_context=True):
+        path = _path(each["loc"], document.data, each["type"])
+        if path == ("interconnect",) and isinstance(each["input"], dict):
+            continue  # the problems in the section are reported separately
         if path[:1] == ("args",):
-            path = path[:2]  # which branch of the union came nearest says nothing to a user
+            path = path[:2]  # the branches of the union mean nothing to a user
         if path not in out:
-            out[path] = _problem(one, path, document, model)
+            out[path] = _problem(each, path, document, model)
     return list(out.values())
 
 
-def closest(word: str, known: Sequence[str]) -> str | None:
-    """The one of ``known`` that ``word`` most likely was meant to be."""
-    folded = {one.lower().replace("_", "-"): one for one in known}
+def closest(word: str, names: Sequence[str]) -> str | None:
+    """The most similar one of ``names``, if any is similar."""
+    folded = {name.lower().replace("_", "-"): name for name in names}
     near = difflib.get_close_matches(word[:80].lower().replace("_", "-"), list(folded), n=1, cutoff=0.6)
     return folded[near[0]] if near else None
 
 
 def may_show(path: KeyPath, value: object) -> bool:
-    """Whether ``value`` may stand in a message: nothing that is a secret by its place or its looks."""
+    """Whether ``value`` may appear in a message: neither its place nor its form suggests a secret."""
     if any(isinstance(part, str) and _SECRET_PATH.search(part) for part in path):
         return False
     return not (isinstance(value, str) and _SECRET_VALUE.search(value))
 
 
 def _path(loc: tuple[int | str, ...], data: Any, kind: str) -> KeyPath:
-    """Where ``loc`` is in the file: without the names of union branches that pydantic puts in between."""
+    """The path of ``loc`` in the file, without the names of union branches that pydantic inserts."""
     path: list[str | int] = []
     for index, part in enumerate(loc):
         last = index == len(loc) - 1
@@ -111,7 +111,7 @@ def _problem(  # noqa: PLR0911 - one return for each kind of error
     if kind == "missing":
         field = field_at(model, path)
         about = f"{path[-1]}: {field.description}" if field and field.description else str(path[-1])
-        return document.problem(path, "is missing", f"add {about}")
+        return document.problem(path, "is required", f"add {about}")
     if error["loc"] and error["loc"][-1] == "[key]":
         if kind in {"literal_error", "value_error"}:
             return document.problem(path, *_words(error, path, document, None), key=True)
@@ -121,8 +121,8 @@ def _problem(  # noqa: PLR0911 - one return for each kind of error
         return document.problem(path, CHOICES[str(path[0])] + _is(path, document, error["input"]))
     if path[:1] == ("args",):
         if len(path) == 1:
-            return document.problem(path, "must be a section of 'key: value' lines")
-        wanted = "must be true, false, a number, a text, a list of numbers and texts, or a section"
+            return document.problem(path, "must be a section")
+        wanted = "must be a boolean, number, string, list of numbers and strings, or section"
         return document.problem(path, wanted)
     message, hint = _words(error, path, document, field_at(model, path))
     return document.problem(path, message, hint)
@@ -134,13 +134,13 @@ def unknown_key(document: Document, path: KeyPath, allowed: Sequence[str]) -> Pr
         return document.problem(path, *REFUSED[path], key=True)
     near = closest(str(path[-1]), allowed)
     hint = f"did you mean {near}? " if near else ""
-    return document.problem(path, "unknown key", f"{hint}Allowed here: {', '.join(allowed)}", key=True)
+    return document.problem(path, "unknown key", f"{hint}allowed: {', '.join(allowed)}", key=True)
 
 
 def _is(path: KeyPath, document: Document, value: object) -> str:
-    """``, is 70000``: what stands there, where that may be shown."""
+    """``, is 70000``: the value, if it may be shown."""
     if value is None:
-        return ", but nothing is given"
+        return ", but is empty"
     if isinstance(value, (dict, list)):
         return ", is a section" if isinstance(value, dict) else ", is a list"
     if not may_show(path, value):
@@ -153,35 +153,35 @@ def _words(  # noqa: PLR0911 - one return for each kind of error
     error: Any, path: KeyPath, document: Document, field: FieldInfo | None
 ) -> tuple[str, str | None]:
     kind, context, value = error["type"], error.get("ctx", {}), error["input"]
-    given = _is(path, document, value)
+    shown_value = _is(path, document, value)
     if kind == "string_type":
         return _not_text(path, document, value)
     if kind in {"int_type", "int_from_float", "int_parsing"}:
         quoted = isinstance(value, str) and value.isdecimal() and path not in document.written
-        return f"must be a whole number{given}", f"write {value} without quotes" if quoted else None
+        return f"must be an integer{shown_value}", f"write {value} without quotes" if quoted else None
     if kind in {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}:
-        return f"must be {_bounds(field, context)}{given}", None
+        return f"must be {_bounds(field, context)}{shown_value}", None
     if kind == "string_pattern_mismatch":
-        return f"must be {PATTERNS.get(context['pattern'], 'something else')}{given}", None
+        return f"must be {PATTERNS.get(context['pattern'], 'something else')}{shown_value}", None
     if kind == "literal_error":
-        return _not_among(str(context["expected"]), value, given)
+        return _not_among(str(context["expected"]), value, shown_value)
     if kind == "value_error":
         return str(context["error"]), None
     simple = {
         "float_type": "must be a number",
         "bool_type": "must be true or false",
         "finite_number": "must be a finite number",
-        "dict_type": "must be a section of 'key: value' lines",
-        "model_type": "must be a section of 'key: value' lines",
-        "model_attributes_type": "must be a section of 'key: value' lines",
-        "list_type": "must be a list, each entry after '- '",
+        "dict_type": "must be a section",
+        "model_type": "must be a section",
+        "model_attributes_type": "must be a section",
+        "list_type": "must be a list",
         "too_short": f"needs at least {context.get('min_length')} entry",
         "string_too_short": "is too short" if context.get("min_length", 1) > 1 else "is empty",
         "string_too_long": f"is longer than {context.get('max_length')} characters",
     }
     if kind in {"too_short", "string_too_short", "string_too_long"}:
         return simple[kind], None
-    return simple.get(kind, "has a value that does not fit here") + given, None
+    return simple.get(kind, "has an invalid value") + shown_value, None
 
 
 def _not_text(path: KeyPath, document: Document, value: object) -> tuple[str, str | None]:
@@ -189,23 +189,23 @@ def _not_text(path: KeyPath, document: Document, value: object) -> tuple[str, st
     if written is None or value is None or not may_show(path, value):
         kind = {bool: "true or false", int: "a number", float: "a number"}.get(type(value))
         if kind is None:
-            return f"must be a text{_is(path, document, value)}", None
-        return f"must be a text, but reads as {kind}", "put the value in quotes"
+            return f"must be a string{_is(path, document, value)}", None
+        return f"must be a string, but reads as {kind}", "put the value in quotes"
     kind = "true or false" if isinstance(value, bool) else "a number"
-    return f"must be a text, but {shown(written)[1:-1]} reads as {kind}", f"write {shown(written)} in quotes"
+    return f"must be a string, but {shown(written)[1:-1]} reads as {kind}", f"write {shown(written)}"
 
 
-def _not_among(expected: str, value: object, given: str) -> tuple[str, str | None]:
+def _not_among(expected: str, value: object, shown_value: str) -> tuple[str, str | None]:
     words = re.findall(r"'([^']*)'", expected)
     near = closest(value, words) if isinstance(value, str) else None
     text = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
-    return f"must be {text}{given}", f"did you mean {near}?" if near else None
+    return f"must be {text}{shown_value}", f"did you mean {near}?" if near else None
 
 
 def _bounds(field: FieldInfo | None, context: dict[str, Any]) -> str:
     limits = dict(context)
-    for one in field.metadata if field else ():
-        limits.update({name: getattr(one, name) for name in ("ge", "gt", "le", "lt") if hasattr(one, name)})
+    for bound in field.metadata if field else ():
+        limits.update({name: getattr(bound, name) for name in ("ge", "gt", "le", "lt") if hasattr(bound, name)})
     if "ge" in limits and "le" in limits:
         return f"between {limits['ge']} and {limits['le']}"
     words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
@@ -217,7 +217,7 @@ def _allowed(model: type[Section], path: KeyPath) -> list[str]:
 
 
 def field_at(model: type[Section], path: KeyPath) -> FieldInfo | None:
-    """The field that the last part of ``path`` names, if a section has one."""
+    """The field at ``path``, if there is one."""
     if not path or isinstance(path[-1], int):
         return None
     for section in _sections(model, path[:-1]):
@@ -229,8 +229,13 @@ def field_at(model: type[Section], path: KeyPath) -> FieldInfo | None:
 def _sections(model: type[Section], path: KeyPath) -> list[type[Section]]:
     annotations: list[Any] = [model]
     for part in path:
-        annotations = [step for one in annotations for option in options(one) for step in _step(option, part)]
-    return [one for each in annotations for one in options(each) if isinstance(one, type) and issubclass(one, Section)]
+        annotations = [step for each in annotations for option in options(each) for step in _step(option, part)]
+    return [
+        option
+        for each in annotations
+        for option in options(each)
+        if isinstance(option, type) and issubclass(option, Section)
+    ]
 
 
 def _step(option: Any, part: str | int) -> list[Any]:
@@ -243,12 +248,12 @@ def _step(option: Any, part: str | int) -> list[Any]:
 
 
 def options(annotation: Any) -> Iterator[Any]:
-    """The branches of a type: those of a union, else itself; ``Annotated`` is looked through."""
+    """The branches of a union, else the type itself; ``Annotated`` is unwrapped."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from options(get_args(annotation)[0])
     elif origin in {Union, types.UnionType}:
-        for one in get_args(annotation):
-            yield from options(one)
+        for branch in get_args(annotation):
+            yield from options(branch)
     elif origin is not Literal or annotation:
         yield annotation

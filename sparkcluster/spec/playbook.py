@@ -1,4 +1,4 @@
-"""The playbook: what a cluster serves, by which image, arguments and environment, and how it is verified."""
+"""The playbook: model, image, arguments and environment that a cluster serves, and how it is verified."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Checkpoint = Literal["modelopt", "compressed-tensors", "mxfp4", "fp8", "gptq", "
 
 
 class Model(Section):
-    """Which weights: a Hugging Face repository at a revision, or a directory that lies on the nodes."""
+    """The weights: a Hugging Face repository at a revision, or a directory on the nodes."""
 
     id: str | None = Field(
         None,
@@ -34,7 +34,7 @@ class Model(Section):
     )
     path: NodePath | None = Field(None, description="directory of weights on every node; ~ is expanded there")
     checkpoint: Checkpoint | None = Field(
-        None, description="how the weights are stored; default: what their config.json says once they are there"
+        None, description="format of the weights; default: that in their config.json, once staged"
     )
     architecture: str | None = Field(
         None,
@@ -45,42 +45,44 @@ class Model(Section):
     @model_validator(mode="after")
     def _one_source(self) -> Model:
         if (self.id is None) == (self.path is None):
-            raise ValueError("give either id (a Hugging Face repository) or path (a directory)")
+            raise ValueError("must have either id (a Hugging Face repository) or path (a directory)")
         return self
 
     @property
     def label(self) -> str:
-        """Repository or directory, as the user wrote it."""
+        """Repository or directory as written."""
         return self.id or str(self.path)
 
 
 class Mount(Section):
-    """A directory or file of the node that the container sees."""
+    """A directory or file of the node in the container."""
 
     source: NodePath = Field(description="path on the node; ~ is expanded there")
     target: ContainerPath = Field(description="path in the container")
-    read_only: bool = Field(True, description="whether the container may only read it")
+    read_only: bool = Field(True, description="whether it is read-only in the container")
 
 
 class Cache(Section):
-    """A directory that outlives the container; kept apart per image, since a stale one deadlocks TP."""
+    """A directory that outlives the container; one per image, since a stale one deadlocks tensor parallelism."""
 
     name: Name = Field(description="name of its directory below state_dir")
-    target: ContainerPath = Field(description="path in the container, as /root/.cache/engine")
+    target: ContainerPath = Field(description="path in the container, such as /root/.cache/engine")
 
 
 class Verify(Section):
-    """How a model shows that it answers; sent as real traffic is sent."""
+    """The completion that verifies the endpoint; sent like real traffic."""
 
-    prompt: str = Field("What is 12 * 17? Answer with the number.", min_length=1, description="what the model is asked")
-    expect: str | None = Field(None, description="regular expression that the answer must match somewhere")
-    max_tokens: int = Field(512, ge=1, description="reasoning models need at least 512 to reach an answer")
-    temperature: float = Field(0.0, ge=0, le=2, description="0 is greedy, and the same every time")
-    chat_template_kwargs: dict[str, Any] = Field(
-        default_factory=dict, description="sent along as real traffic sends them, as enable_thinking: false"
+    prompt: str = Field(
+        "What is 12 * 17? Answer with the number.", min_length=1, description="prompt of the completion"
     )
-    pause_s: float = Field(5, ge=0, le=600, description="the second completion comes after this many seconds")
-    timeout_s: float = Field(180, gt=0, description="limit for one completion, first-use compilation included")
+    expect: str | None = Field(None, description="regular expression to find in the answer")
+    max_tokens: int = Field(512, ge=1, description="reasoning models need at least 512 to reach an answer")
+    temperature: float = Field(0.0, ge=0, le=2, description="0: greedy, the same answer every time")
+    chat_template_kwargs: dict[str, Any] = Field(
+        default_factory=dict, description="sent with the request, such as enable_thinking: false"
+    )
+    pause_s: float = Field(5, ge=0, le=600, description="pause before the second completion, in seconds")
+    timeout_s: float = Field(180, gt=0, description="timeout of one completion, including compilation on first use")
 
     @field_validator("expect")
     @classmethod
@@ -93,112 +95,114 @@ class Verify(Section):
 
 
 class Figure(Section):
-    """What somebody measured, or what their guide promises, so that a user knows what to expect."""
+    """A measured or published figure, so that users know what to expect."""
 
-    what: str = Field(min_length=2, description="as decode, prefill, time to first token, weights, KV cache")
-    value: int | float | list[int | float] = Field(description="one number, or the two ends of a range")
-    unit: str = Field(min_length=1, description="as tok/s, s, GB, tokens")
-    when: str = Field("", description="under which conditions")
-    source: str = Field(min_length=8, description="who says so: an address or a title")
-    approximate: bool = Field(False, description="whether the source itself says about")
+    what: str = Field(min_length=2, description="such as decode, prefill, time to first token, weights, KV cache")
+    value: int | float | list[int | float] = Field(description="a number, or the two ends of a range")
+    unit: str = Field(min_length=1, description="such as tok/s, s, GB, tokens")
+    when: str = Field("", description="conditions")
+    source: str = Field(min_length=8, description="URL or title of the source")
+    approximate: bool = Field(False, description="whether the source calls it approximate")
 
 
 class Request(Section):
-    """How requests to this model are best sent; told to users, not enforced."""
+    """Recommended request parameters; shown to users, not enforced."""
 
-    temperature: float | None = Field(None, ge=0, le=2, description="as the model's makers advise")
+    temperature: float | None = Field(None, ge=0, le=2, description="as recommended by the model's authors")
     top_p: float | None = Field(None, gt=0, le=1, description="likewise")
     top_k: int | None = Field(None, ge=-1, description="likewise")
-    max_tokens: int | None = Field(None, ge=1, description="enough for an answer after its reasoning")
+    max_tokens: int | None = Field(None, ge=1, description="enough for an answer after the reasoning")
     chat_template_kwargs: dict[str, Any] = Field(
-        default_factory=dict, description="as enable_thinking: false, which turns the reasoning off"
+        default_factory=dict, description="such as enable_thinking: false, which turns reasoning off"
     )
-    note: str = Field("", description="what else to know, in a sentence")
+    note: str = Field("", description="further advice, in a sentence")
 
 
 class Allow(Section):
     """A finding that this playbook accepts, and why."""
 
-    code: FindingCode = Field(description="code of the finding, as MODEL-012")
-    reason: str = Field(min_length=8, description="why this playbook may do so")
+    code: FindingCode = Field(description="code of the finding, such as MODEL-012")
+    reason: str = Field(min_length=8, description="why it is acceptable")
 
 
 class Container(Section):
-    """Docker options beyond those that every rank gets."""
+    """Docker options in addition to those of every rank."""
 
-    cap_add: list[Capability] = Field(default_factory=list, description="Linux capabilities, as SYS_NICE")
+    cap_add: list[Capability] = Field(default_factory=list, description="Linux capabilities, such as SYS_NICE")
 
 
 class Playbook(Section):
     """What the cluster serves."""
 
-    name: Name = Field(description="name of the playbook; that of its file")
+    name: Name = Field(description="name of the playbook, the same as its file's")
     extends: str | None = Field(
         None,
         min_length=1,
         max_length=1024,
-        description="name or path of a playbook that this one stands on: keys here win, section by section",
+        description="name or path of a playbook to extend; keys of this one win, section by section",
     )
     overlays: list[Name] = Field(
-        default_factory=list, description="overlays that may be put on it, as in `playbook: NAME+OVERLAY`"
+        default_factory=list, description="overlays that it allows, as in `playbook: NAME+OVERLAY`"
     )
-    description: str = Field("", description="one line on what it serves and where its figures come from")
-    source: list[str] = Field(default_factory=list, description="whose recipe it is: addresses or titles")
+    description: str = Field("", description="one line on what it serves and the source of its figures")
+    source: list[str] = Field(default_factory=list, description="sources of the recipe: URLs or titles")
     goal: Literal["speed", "memory"] = Field(
-        "speed", description="what its arguments were chosen for; memory: to leave room for other programs"
+        "speed", description="what its arguments are optimized for; memory: leaves memory to other programs"
     )
-    figures: list[Figure] = Field(default_factory=list, description="what was measured with it, and by whom")
+    figures: list[Figure] = Field(default_factory=list, description="measured and published figures")
     request: Request = Field(
-        default_factory=lambda: Request.model_validate({}), description="how requests are best sent"
+        default_factory=lambda: Request.model_validate({}), description="recommended request parameters"
     )
-    model: Model = Field(description="which weights")
+    model: Model = Field(description="the weights")
     image: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./:@-]*$",
-        description="container image, by tag or digest; runtime process needs none",
+        description="container image, by tag or digest; not needed with runtime process",
     )
-    engine: str = Field(engines.DEFAULT, description="the inference engine: a directory of sparkcluster/engines")
+    engine: str = Field(engines.DEFAULT, description="inference engine: a directory of sparkcluster/engines")
     served_name: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$",
-        description="name of the model in the API; default: the model's",
+        description="name of the model in the API; default: its id or directory",
     )
     tensor_parallel: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        "auto", description="ranks that share each layer; auto: nodes of the group / pipeline_parallel"
+        "auto", description="tensor parallel size; auto: nodes of the group / pipeline_parallel"
     )
-    pipeline_parallel: int = Field(1, ge=1, description="stages the layers are divided into")
+    pipeline_parallel: int = Field(1, ge=1, description="pipeline stages")
     executor: Executor = Field(
         "auto",
-        description="how the ranks meet: ray, which is brought to an image without it, native, or auto: "
-        "ray where it can be had",
+        description="ray, which is staged if the image lacks it; native, the engine's multi-node backend; "
+        "or auto: ray if it is available",
     )
     args: dict[str, ArgumentValue] = Field(
         default_factory=dict,
-        description="engine arguments under the engine's own flag names, without dashes in front",
+        description="engine arguments by the names of its flags, without leading dashes",
     )
     env: dict[EnvName, str] = Field(
-        default_factory=dict, description="environment of every rank, beside what the plan sets"
+        default_factory=dict, description="environment of every rank, in addition to the plan's"
     )
     secrets: list[EnvName] = Field(
-        default_factory=list, description="variables taken from the controller's environment, never shown"
+        default_factory=list, description="variables from the controller's environment, never shown"
     )
-    mounts: list[Mount] = Field(default_factory=list, description="what else of the node a container sees")
+    mounts: list[Mount] = Field(
+        default_factory=list, description="further directories and files of the node in the container"
+    )
     setup: list[str] = Field(default_factory=list, description="shell lines run in the container before the engine")
     command: list[str] | None = Field(
-        None, min_length=1, description="a whole command, for images driven by environment"
+        None, min_length=1, description="complete command, for images that are configured by environment"
     )
     caches: list[Cache] | None = Field(
         None,
-        description="directories kept from one container to the next of the same image; default: the engine's",
+        description="directories kept between containers of the same image; default: the engine's",
     )
     container: Container = Field(
         default_factory=lambda: Container.model_validate({}), description="further options of the container"
     )
     verify: Verify = Field(
-        default_factory=lambda: Verify.model_validate({}), description="the completion that proves it serves"
+        default_factory=lambda: Verify.model_validate({}), description="the completion that verifies the endpoint"
     )
-    ready_timeout_s: float = Field(1800, gt=0, description="limit from start to the first answer, in seconds")
-    allow: list[Allow] = Field(default_factory=list, description="findings that this playbook accepts, and why")
+    ready_timeout_s: float = Field(1800, gt=0, description="timeout from start to the first answer, in seconds")
+    allow: list[Allow] = Field(default_factory=list, description="accepted findings, with reasons")
 
     @field_validator("engine")
     @classmethod
@@ -209,12 +213,12 @@ class Playbook(Section):
 
     @property
     def kept_caches(self) -> list[Cache]:
-        """Directories kept from one container to the next: the playbook's, else those that its engine needs."""
+        """Directories kept between containers: the playbook's, else the engine's."""
         if self.caches is not None:
             return self.caches
         return [Cache(name=name, target=target) for name, target in engines.engine(self.engine).caches.items()]
 
     @property
     def model_name(self) -> str:
-        """The name under which the API knows the model."""
+        """Name of the model in the API."""
         return self.served_name or self.model.id or str(self.model.path).rstrip("/").rsplit("/", 1)[-1]

@@ -21,7 +21,7 @@ def test_what_one_spark_has_comes_to_the_other_and_nothing_starts(lab, cli, rank
     done = cli("stage", lab.inventory, "weights", "--json").ok().json
     assert [(one["what"], one["node"], one["source"]) for one in done["copied"]] == [("weights", "bare", "full")]
     assert done["copied"][0]["bytes"] > 0
-    assert done["staging"][0]["missing"] == {"bare": "not there"}
+    assert done["staging"][0]["missing"] == {"bare": "missing"}
 
     rest = cli("stage", lab.inventory).ok()
     assert re.search(r"image  \S+: bare from full, \d+\.\d\d GB in \d+\.\d s, \d+\.\d\d GB/s", rest.out)

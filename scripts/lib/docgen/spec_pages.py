@@ -21,47 +21,46 @@ _MODELS: dict[str, type[Section]] = {"inventory": Inventory, "playbook": Playboo
 _INTRO = {
     "inventory": """# Inventory
 
-What a cluster **is**: which Sparks, how to reach them, what joins them, and which playbook they serve.
-Begin with one of the [examples](../inventory); `sparkcluster lint FILE` checks it without touching a
+What a cluster **is**: its Sparks, how to reach them, their interconnect, and the playbook they serve.
+Start from one of the [examples](../inventory); `sparkcluster lint FILE` checks it without contacting a
 node.
 
-An editor that knows YAML schemas completes and checks the keys when the file begins with
+Editors with YAML schema support complete and check the keys if the file starts with
 
 ```yaml
 # yaml-language-server: $schema=../docs/inventory.schema.json
 ```
 
-with the path of [that file](inventory.schema.json) from where yours lies.
+with the path of [the schema](inventory.schema.json) relative to your file.
 """,
     "playbook": """# Playbook
 
-What a cluster **serves**: model, image, engine arguments, environment, and how it shows that it works.
-Those that come along are listed by `sparkcluster playbooks`; an inventory names one of them, or the path
-of your own.
+What a cluster **serves**: model, image, engine arguments, environment, and how the endpoint is verified.
+`sparkcluster playbooks` lists the bundled ones; an inventory names one of them, or the path of your own.
 
-An editor completes and checks the keys when the file begins with
+Editors with YAML schema support complete and check the keys if the file starts with
 
 ```yaml
 # yaml-language-server: $schema=../docs/playbook.schema.json
 ```
 
-with the path of [that file](playbook.schema.json) from where yours lies.
+with the path of [the schema](playbook.schema.json) relative to your file.
 """,
 }
 
 _OUTRO = {
     "inventory": """
-## How it is read
+## Rules
 
-- A key given twice, an unknown key, or a value of another kind is an error with file, line and column;
-  all of them are told at once. `1.10` is a number and `no` is false: a text that looks like either wants
-  quotes.
-- A key with nothing behind it counts as not given.
-- Every node is another machine with its own address. With `groups`, every node belongs to one of them;
+- A duplicate key, an unknown key or a value of the wrong type is an error with file, line and column;
+  all errors are reported at once. `1.10` is a number and `no` is false: quote strings that look like
+  either.
+- An empty key counts as absent.
+- Every node is a machine with its own address. With `groups`, every node belongs to one of them;
   the first node of a group is its head.
-- SSH keys of a node go over those of the `ssh` section, and what neither says comes from
+- The `ssh` section of a node overrides that of the inventory; keys that neither sets come from
   `~/.ssh/config`.
-- Anchors and aliases work; tags (`!…`) and merge keys (`<<`) do not.
+- Anchors and aliases are supported; tags (`!…`) and merge keys (`<<`) are not.
 """,
     "playbook": """
 ## Engine arguments
@@ -81,25 +80,25 @@ in; the API key is named in the inventory. Neither is ever written to a command 
 
 ## Files of the model
 
-In a container `/sparkcluster/model` leads to the model's own directory on every node, whatever its revision. So a
-parser, a patch or a draft that comes with the weights can be named: `reasoning-parser-plugin:
-/sparkcluster/model/parser.py`, or in `setup` a line that copies a file over the image's own.
+In a container, `/sparkcluster/model` links to the model's directory, whatever its revision. So a parser, a patch or
+a draft model that comes with the weights can be used: `reasoning-parser-plugin: /sparkcluster/model/parser.py`, or in
+`setup` a line that copies a file over the image's.
 
-## One on top of another
+## Extending playbooks
 
-`extends: NAME` begins with another playbook; what this one writes wins. The sections (`args`, `env`, `verify`, ...)
-are taken key by key, `mounts`, `setup`, `secrets` and `allow` add up, all else is replaced whole, and `null` takes
-a key away.
+`extends: NAME` starts from another playbook, whose keys this one overrides. Sections (`args`, `env`, `verify`, ...) are
+merged key by key, `mounts`, `setup`, `secrets` and `allow` are concatenated, everything else is replaced, and `null`
+removes a key.
 
-An overlay is a part of a playbook that fits several, such as a way to draft tokens: a file in `overlays/` that
-begins with `overlay: NAME` in place of a name and a model. `playbook: NAME+OVERLAY` in the inventory, `--playbook
-NAME+OVERLAY` or `extends: NAME+OVERLAY` puts it on, provided that the playbook lists it under `overlays`.
+An overlay is a part of a playbook that fits several, such as speculative decoding: a file in `overlays/` that starts
+with `overlay: NAME` instead of a name and a model. It is applied by `playbook: NAME+OVERLAY` in the inventory,
+`--playbook NAME+OVERLAY` or `extends: NAME+OVERLAY`, if the playbook lists it under `overlays`.
 
-## Where a playbook is looked for
+## Where playbooks are searched
 
 A name with a `/`, or one that ends in `.yaml` or `.yml`, is a path from the inventory's directory (with
-`--playbook`, from the current directory first). Any other name is looked for beside the inventory, in
-`playbooks/` there and one level up, and then among those that come along.
+`--playbook`, from the current directory first). Any other name is searched beside the inventory, in
+`playbooks/` there and one level up, and then among the bundled ones.
 """,
 }
 
@@ -107,11 +106,11 @@ A name with a `/`, or one that ends in `.yaml` or `.yml`, is a path from the inv
 def schema(kind: str) -> dict[str, Any]:
     """JSON Schema of an ``inventory`` or a ``playbook``."""
     generated = _MODELS[kind].model_json_schema()
-    for one in [generated, *generated.get("$defs", {}).values()]:
-        for name, field in one.get("properties", {}).items():
+    for definition in [generated, *generated.get("$defs", {}).values()]:
+        for name, field in definition.get("properties", {}).items():
             field.pop("title", None)
-            # An empty key counts as not given, so an editor has to allow it.
-            if name not in one.get("required", ()) and field.get("type") == "object":
+            # An empty key counts as absent, so editors must allow it.
+            if name not in definition.get("required", ()) and field.get("type") == "object":
                 field["type"] = ["object", "null"]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -156,25 +155,25 @@ def _kind(field: FieldInfo) -> str:
         word = _word(option)
         if word and word not in words:
             words.append(word)
-    limits = {key: getattr(one, key) for one in field.metadata for key in ("ge", "gt", "le") if hasattr(one, key)}
+    limits = {key: getattr(bound, key) for bound in field.metadata for key in ("ge", "gt", "le") if hasattr(bound, key)}
     low = f"from {limits['ge']}" if "ge" in limits else f"above {limits['gt']}" if "gt" in limits else ""
     high = f"to {limits['le']}" if "le" in limits else ""
-    return " or ".join(words) + "".join(f" {one}" for one in (low, high) if one)
+    return " or ".join(words) + "".join(f" {bound}" for bound in (low, high) if bound)
 
 
 def _word(option: Any) -> str:
     origin = get_origin(option)
     if origin is Literal:
-        return ", ".join(f"`{one}`" for one in get_args(option))
+        return ", ".join(f"`{value}`" for value in get_args(option))
     if origin is list:
-        inner = [_word(one) for one in options(get_args(option)[0])]
-        return "list of " + " or ".join("sections" if one == "section" else one for one in inner)
+        inner = [_word(each) for each in options(get_args(option)[0])]
+        return "list of " + " or ".join("sections" if word == "section" else word for word in inner)
     if origin is dict:
         return "section of names and values"
     if isinstance(option, type) and issubclass(option, Section):
         return "section"
-    known = {str: "text", int: "number", float: "number", bool: "`true`, `false`", Any: "anything"}
-    return known.get(option, "")
+    words = {str: "string", int: "number", float: "number", bool: "`true`, `false`", Any: "anything"}
+    return words.get(option, "")
 
 
 def _default(field: FieldInfo) -> str:
@@ -186,7 +185,7 @@ def _default(field: FieldInfo) -> str:
     if isinstance(value, Section):
         return "see below"
     if isinstance(value, list):
-        return ", ".join(f"`{getattr(one, 'name', one)}`" for one in value)
+        return ", ".join(f"`{getattr(each, 'name', each)}`" for each in value)
     if value in ({}, ""):
         return ""
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"

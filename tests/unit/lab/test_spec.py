@@ -80,7 +80,7 @@ def test_a_spec_survives_its_journey_through_json(tmp_path):
 @pytest.mark.parametrize(
     ("text", "where", "what"),
     [
-        ("sparks:\n- mtu: fast\n", ":2:8: sparks[0].mtu", "whole number"),
+        ("sparks:\n- mtu: fast\n", ":2:8: sparks[0].mtu", "must be an integer"),
         ("sparks:\n- {}\n- ports: p7\n", ":3:10: sparks[1].ports", "p0, p1, both or none"),
         ("sparks:\n- nmae: a\n", ":2:3: sparks[0].nmae", "unknown key"),
         ("sparks:\n- name: a; touch /tmp/x\n", ":2:9: sparks[0].name", "host name"),
@@ -92,7 +92,7 @@ def test_a_spec_survives_its_journey_through_json(tmp_path):
         ("topology: ring\nsparks: [{}, {}]\n", ":1:1:", "needs 3 Sparks"),
         ("sparks: [{name: a}, {name: a}]\n", ":1:1:", "two Sparks are called a"),
         ("sparks: 3\n", ":1:9:", "must be a list"),
-        ("- 1\n", ":1:1:", "the file holds a list"),
+        ("- 1\n", ":1:1:", "found a list"),
         ("", ":1:1:", "the file is empty"),
         ("sparks: [\n", ":2:1:", "expected"),
     ],
