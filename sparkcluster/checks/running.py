@@ -22,6 +22,8 @@ from sparkcluster.checks.diagnosis import (
     unplaced,
 )
 from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.endpoint.dead import dead as is_dead
+from sparkcluster.endpoint.dead import stall_limit_s
 from sparkcluster.endpoint.judge import garbage
 from sparkcluster.engines.signature import plain
 from sparkcluster.facts.model import Unread
@@ -114,7 +116,8 @@ def hung(context: Context) -> Iterator[Seen]:
     """A collective that one rank does not take part in hangs all of them: no token, no error, and a GPU that spins.
 
     Seen by the engine's own token counters, read twice, while a request of doctor's own gets no token. The ranks that
-    wait spin at 90 % and more at 22 to 26 W; one that idles beside them is the suspect.
+    wait spin at 90 % and more at 22 to 26 W; one that idles beside them is the suspect. Without that it is a warning
+    until nothing has moved for longer than a prefill may take: a prompt of 256K tokens moves no counter for minutes.
     """
     for found in causes(context):
         if found.cause.code == "RUN-003":
@@ -128,11 +131,19 @@ def hung(context: Context) -> Iterator[Seen]:
         idle = [name for name in nodes if gpus(context, name) and name not in spinning]
         suspect = idle[0] if spinning and len(idle) == 1 else None
         drawn = [_drawn(context, name) for name in nodes if gpus(context, name)]
+        seen = "; ".join([figures, *drawn])
+        if not spinning and not is_dead([], reply):
+            limit_s = stall_limit_s(reply.context)
+            summary = f"{group} makes no token: it hangs, or is in the prefill of a long prompt"
+            seen += f"; a prefill may take {limit_s:.0f} s"
+            remedy = (f"sparkcluster doctor INVENTORY --timeout {limit_s + 20:.0f}   to tell which", LOGS)
+            yield Seen(reply.head, summary, seen, remedy, severity="warning")
+            continue
         summary = f"{group} hangs: its engine takes requests and makes no token"
         if suspect:
             summary += f", and {suspect} idles while the others wait"
         remedy = ("sparkcluster preflight INVENTORY --deep", f"{DOWN}, then {UP}")
-        yield Seen(suspect or reply.head, summary, "; ".join([figures, *drawn]), remedy)
+        yield Seen(suspect or reply.head, summary, seen, remedy)
 
 
 def _spins(context: Context, node: str) -> bool:

@@ -60,6 +60,7 @@ def ask(
     max_tokens: int | None = None,
     show: Show | None = None,
     counters: Counters | None = None,
+    until_dead: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Reply:
     """Ask for one completion; every failure is a reply whose ``problem`` names it.
@@ -71,15 +72,16 @@ def ask(
         limit_s: the most seconds that the whole answer may take; default: those of ``verify``.
         max_tokens: the most tokens; default: those of ``verify``.
         show: called with each piece of text as it comes.
-        counters: metrics to read meanwhile. An engine whose counters do not move is then waited for beyond ``limit_s``,
-            until one moves or it counts as dead.
+        counters: metrics to read meanwhile, so that the reply says for how long none moved.
+        until_dead: wait beyond ``limit_s`` for an engine whose counters do not move, until one does or it is dead.
         progress: told what is waited for beyond ``limit_s``.
     """
     limit_s = limit_s or verify.timeout_s
-    longest_s, silence_s = (LONGEST_S, SILENCE_S) if counters else (limit_s, limit_s + SLACK_S)
+    longest_s = LONGEST_S if until_dead else limit_s
+    silence_s = SILENCE_S if until_dead else limit_s + SLACK_S
     tokens = max_tokens or verify.max_tokens
     document = request(endpoint, verify, limit_s=longest_s, max_tokens=tokens, counters=counters)
-    exchange = _Exchange(Reply(endpoint.group, host.name, limit_s=limit_s), show, progress)
+    exchange = _Exchange(Reply(endpoint.group, host.name, limit_s=limit_s), show, progress, until_dead=until_dead)
     try:
         with stream(host, "ask", document) as running:
             for line in running.lines(silence_s):
@@ -107,10 +109,13 @@ def _document(line: bytes) -> dict[str, Any]:
 class _Exchange:
     """What has come of one request so far."""
 
-    def __init__(self, reply: Reply, show: Show | None, progress: Callable[[str], None] | None) -> None:
+    def __init__(
+        self, reply: Reply, show: Show | None, progress: Callable[[str], None] | None, *, until_dead: bool
+    ) -> None:
         self._reply = reply
         self._show = show
         self._progress = progress
+        self._until_dead = until_dead
         self._began = time.monotonic()
         self._said = {"content": "", "reasoning": ""}
         self._movement = Movement()
@@ -147,7 +152,7 @@ class _Exchange:
             return None
         dead_s = stall_limit_s(context)
         # Waiting longer tells nothing new of an engine that moves, or has stood still for too long.
-        if stalled_s is None or stalled_s < at_s - COUNTERS_S or stalled_s >= dead_s:
+        if not self._until_dead or stalled_s is None or stalled_s < at_s - COUNTERS_S or stalled_s >= dead_s:
             return self.failed("timeout", f"no whole answer within {at_s:.0f} s")
         if self._progress:
             self._progress(f"no counter of the engine has moved for {stalled_s:.0f} s; dead after {dead_s:.0f} s")

@@ -253,7 +253,8 @@ class _Asking:
 
     def _ask(self, group: str, endpoint: Endpoint, verify: Verify) -> None:
         host, tokens = self._fleet.hosts[endpoint.head], min(TOKENS, verify.max_tokens)
-        self._replies[group] = ask(host, endpoint, verify, limit_s=self.limit_s, max_tokens=tokens)
+        counters = engines.engine(self._spec.playbook.engine).counters
+        self._replies[group] = ask(host, endpoint, verify, limit_s=self.limit_s, max_tokens=tokens, counters=counters)
         self._report.progress(host.name, "answered" if self._replies[group].ttft_s is not None else "no answer")
 
     def replies(self, limit_s: float) -> dict[str, Reply]:

@@ -125,6 +125,7 @@ def _ask(
                 verify,
                 max_tokens=brief(verify),
                 counters=engines.engine(recorded[name].engine).counters,
+                until_dead=True,
                 progress=lambda text: report.progress(host.name, text),
             )
             if reply.problem != "engine-dead":

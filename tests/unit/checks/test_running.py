@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,17 @@ def test_a_frozen_core_counts_no_request_and_hangs_all_the_same(diagnosed):
     """As a real vLLM 0.32 showed whose engine core was stopped: its gauges are set after each step."""
     frozen = tuple(Counters(at_s=at, generated=64, prompted=64, running=0, waiting=0) for at in (0, 3))
     assert codes(diagnosed(head(rank("alpha", 0), counters=frozen), None, silence())) == {("RUN-003", "alpha")}
+
+
+@pytest.mark.parametrize(("stalled_s", "severity"), [(24.0, "warning"), (61.0, "error")])
+def test_no_token_is_a_warning_until_no_prefill_can_take_as_long(diagnosed, stalled_s, severity):
+    """Without a GPU that spins; a prompt of 256K tokens moves no counter for minutes."""
+    waiting = dataclasses.replace(silence(), stalled_s=stalled_s, context=4096)
+    (found,) = diagnosed(head(rank("alpha", 0), made=0), None, waiting)
+    assert (found.code, found.severity) == ("RUN-003", severity)
+    assert ("prefill" in found.summary) is (severity == "warning")
+    if severity == "warning":
+        assert found.remedy[0].startswith("sparkcluster doctor INVENTORY --timeout 80")
 
 
 def test_an_idle_engine_that_refuses_the_key_does_not_hang(diagnosed):
