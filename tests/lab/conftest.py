@@ -257,6 +257,7 @@ class Cli:
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        self.program: tuple[str, ...] = ("-m", "sparkcluster")
         self.running: list[Running] = []
 
     def start(self, *argv: object, env: dict[str, str] | None = None, prefix: tuple[str, ...] = ()) -> Running:
@@ -269,7 +270,7 @@ class Cli:
             **(env or {}),
         }
         process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "sparkcluster", *words],
+            [*prefix, sys.executable, *self.program, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,0 +1,17 @@
+"""What a node is told of Canned."""
+
+from collections.abc import Iterable
+from typing import Any
+
+NAME = "canned"
+INSPECTION = 'ENGINE = {"version": "1.0"}\n'
+
+
+def built(entrypoint: list[str]) -> bool:
+    """No image is made for it."""
+    return False
+
+
+def keep_variables(env: dict[str, Any], names: Iterable[str], private: str) -> str | None:
+    """It runs without Ray."""
+    return None

@@ -1,0 +1,57 @@
+"""A second engine is one directory: Canned serves on a virtual Spark, and nothing outside of its directory knows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ENGINES = Path(__file__).parents[1] / "data" / "engines"
+PROGRAM = f"""
+import sys
+import sparkcluster.engines
+from sparkcluster.cli.main import console
+sparkcluster.engines.__path__.append({str(ENGINES)!r})
+sys.exit(console())
+"""
+
+
+@pytest.fixture
+def canned(cli):
+    """The command line where ``engines/`` has one directory more."""
+    cli.program = ("-c", PROGRAM)
+    return cli
+
+
+@pytest.fixture
+def inventory(lab, variant):
+    nodes = [{"name": "left", "host": lab.sparks[0].host}]
+    return variant(lab, nodes=nodes, api={"key": {"env": "LAB_KEY"}}, playbook={"engine": "canned", "args": None})
+
+
+def test_another_engine_is_planned_started_verified_watched_and_stopped(canned, inventory, ranks, lab, monkeypatch):
+    monkeypatch.setenv("LAB_KEY", "s3cret")
+    plan = canned("plan", inventory, "--json").ok().json
+    assert plan["nodes"]["left"]["env"].keys().isdisjoint({"VLLM_HOST_IP", "VLLM_MARLIN_USE_ATOMIC_ADD"})
+    assert plan["nodes"]["left"]["secrets"] == ["CANNED_KEY"]
+
+    assert "is up (release 1," in canned("up", inventory).ok().out
+    assert canned("up", inventory, "--json").ok().json["changed"] is False
+
+    status = canned("status", inventory, "--json").ok().json
+    assert (status["state"], status["groups"][0]["ready"]) == ("serving", True)
+    assert canned("ask", inventory, "What is 12 * 17?").ok().out.strip() == "12 * 17 is 204."
+    assert "canned is ready" in canned("logs", inventory, "left").ok().out
+    findings = canned("doctor", inventory, "--json").ok().json["findings"]
+    assert not [found for found in findings if found["code"].startswith("RUN-")], findings
+
+    assert "1 rank removed" in canned("down", inventory).ok().out
+    assert ranks(lab) == {"left": [], "right": []}
+
+
+def test_an_engine_that_is_not_there_is_one_problem_with_its_line(cli, variant, lab):
+    path = variant(lab, playbook={"engine": "sglang"})
+    refused = cli("lint", path)
+    assert refused.code == 2
+    assert "engine: must be one of vllm" in refused.err
+    assert refused.err.count("playbook.yaml:") == 1
