@@ -37,12 +37,13 @@ def seconds(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Say what ails the cluster; exit 1 where something does."""
+    from sparkcluster import output_file
     from sparkcluster.inspect import bundle
     from sparkcluster.inspect.doctor import Options, doctor
 
     spec = load_spec(args)
     if args.bundle:
-        bundle.check_path(args.bundle)
+        output_file.check_path(args.bundle, "--bundle", "bundle.tar.gz")
     with connect_fleet(spec) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
         found = doctor(fleet, spec, Options(timeout_s=args.timeout), report)
     if args.bundle:

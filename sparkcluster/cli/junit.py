@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-from sparkcluster.cli import report_file
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
     from sparkcluster.findings import Finding
     from sparkcluster.inspect.preflight import Preflight
-
-
-def check_path(path: Path) -> None:
-    """Make sure that ``path`` can be written, before anybody is asked anything.
-
-    Raises:
-        UsageError: it cannot.
-    """
-    report_file.check_path(path, "--junit {}/preflight.xml")
-
-
-def write(path: Path, found: Preflight) -> None:
-    """Write the report at once, so that nobody reads half of it.
-
-    Raises:
-        UsageError: it cannot be written, though it seemed so before.
-    """
-    report_file.write(path, document(found))
 
 
 def document(found: Preflight) -> bytes:
@@ -79,8 +59,6 @@ def _cases(found: Preflight, node: str | None) -> Iterator[Element]:
 
 
 def _codes(text: str) -> list[str]:
-    import re
-
     return re.findall(r"\b[A-Z][A-Z0-9]*-\d{3}\b", text)
 
 
@@ -108,7 +86,4 @@ def _told(one: Finding) -> str:
 
 def _legal(text: str) -> str:
     """``text`` without what XML 1.0 has no place for."""
-    return "".join(
-        one if one in "\t\n\r" or " " <= one <= "\ud7ff" or "\ue000" <= one <= "\ufffd" or one > "\uffff" else "\ufffd"
-        for one in text
-    )
+    return re.sub("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)

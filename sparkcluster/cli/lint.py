@@ -29,12 +29,13 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.linting import lint
 
     if args.sarif is not None:
+        from sparkcluster import output_file
         from sparkcluster.cli import sarif
 
-        sarif.check_path(args.sarif)
+        output_file.check_path(args.sarif, "--sarif", "lint.sarif")
     linted = lint(args.files)
     if args.sarif is not None:
-        sarif.write(args.sarif, linted)
+        output_file.write(args.sarif, lambda file: file.write(sarif.text(linted)))
     failed = 2 if linted.errors else 1 if has_errors(linted.findings) else 0
     if args.json:
         emit_json({"ok": not failed, "findings": [one.as_json() for one in linted.findings], "nodes": {}})

@@ -36,9 +36,10 @@ def run(args: argparse.Namespace) -> int:
     """Look at every node; exit 1 where a finding would stop ``up``."""
     spec = load_spec(args)
     if args.junit:
+        from sparkcluster import output_file
         from sparkcluster.cli import junit
 
-        junit.check_path(args.junit)
+        output_file.check_path(args.junit, "--junit", "preflight.xml")
     ignored = _codes(args.ignore)
     with connect_fleet(spec) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
         asked = begin_probe(fleet, spec)
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
         found = preflight(fleet, spec, Options(deep=args.deep, hashes=args.hash, ignore=ignored), report, asked)
     if args.junit:
-        junit.write(args.junit, found)
+        output_file.write(args.junit, lambda file: file.write(junit.document(found)))
     if args.json or args.json_lines:
         emit_json(found.as_json(), line=args.json_lines)
     else:

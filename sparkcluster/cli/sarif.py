@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from sparkcluster.cli import report_file
-
 if TYPE_CHECKING:
     from sparkcluster.findings import Finding
     from sparkcluster.linting import Linted
@@ -23,23 +21,9 @@ TITLES = {
 }
 
 
-def check_path(path: Path) -> None:
-    """Make sure that ``path`` can be written.
-
-    Raises:
-        UsageError: it cannot.
-    """
-    report_file.check_path(path, "--sarif {}/lint.sarif")
-
-
-def write(path: Path, linted: Linted) -> None:
-    """Write the log at once, so that nobody reads half of it.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
-    text = json.dumps(document(linted), indent=2, ensure_ascii=False) + "\n"
-    report_file.write(path, text.encode("utf-8", "backslashreplace"))
+def text(linted: Linted) -> bytes:
+    """The log as JSON."""
+    return (json.dumps(document(linted), indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 def document(linted: Linted) -> dict[str, Any]:

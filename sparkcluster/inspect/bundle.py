@@ -10,14 +10,14 @@ import platform
 import re
 import sys
 import tarfile
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import sparkcluster
-from sparkcluster.errors import SparkclusterError, UsageError
+from sparkcluster import output_file
+from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.model import read
 from sparkcluster.inspect.doctor import Diagnosis
 from sparkcluster.runtime import secrets
@@ -131,43 +131,22 @@ class Scrubber:
         return words
 
 
-def check_path(path: Path) -> None:
-    """Raise UsageError where ``path`` could not be written, before any node is asked."""
-    folder = path.expanduser().parent
-    if path.expanduser().is_dir():
-        raise UsageError(f"{path} is a directory", hint=f"--bundle {path / 'bundle.tar.gz'}")
-    if path.expanduser().exists() and not path.expanduser().is_file():
-        raise UsageError(f"{path} is no regular file", hint="--bundle ~/bundle.tar.gz")
-    if not folder.is_dir():
-        raise UsageError(f"there is no directory {folder}", hint=f"mkdir -p {folder}")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"{folder} cannot be written", hint="--bundle ~/bundle.tar.gz")
-
-
 def write(path: Path, found: Diagnosis) -> None:
     """Write the bundle: readable by its owner alone, and whole or not at all.
 
     Raises:
         UsageError: it could not be written after all.
     """
-    target = path.expanduser()
-    try:
-        handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
-        try:
-            with os.fdopen(handle, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
-                top = f"sparkcluster-{found.spec.inventory.cluster}"
-                for name, text in contents(found):
-                    data = text.encode(errors="backslashreplace")
-                    entry = tarfile.TarInfo(f"{top}/{name}")
-                    entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
-                    archive.addfile(entry, io.BytesIO(data))
-            Path(partial).chmod(0o600)
-            Path(partial).replace(target)
-        except BaseException:
-            Path(partial).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}", hint="--bundle ~/bundle.tar.gz") from error
+
+    def fill(file: IO[bytes]) -> None:
+        with tarfile.open(fileobj=file, mode="w:gz") as archive:
+            for name, text in contents(found):
+                data = text.encode(errors="backslashreplace")
+                entry = tarfile.TarInfo(f"sparkcluster-{found.spec.inventory.cluster}/{name}")
+                entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
+                archive.addfile(entry, io.BytesIO(data))
+
+    output_file.write(path, fill, private=True)
 
 
 def contents(found: Diagnosis) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,7 +17,7 @@ from sparkcluster.facts.model import Facts, Unread
 from sparkcluster.facts.running import Look, Reply, Running
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.hosts.program import call
 from sparkcluster.inspect.preflight import examine, ordered
 from sparkcluster.node.shared import LABEL_RANK_DIR
@@ -134,16 +133,16 @@ def doctor(
     facts = collected.facts
     held, known = holding(spec.inventory.cluster, facts), newest(facts.values())
     report.step("look", "ranks, logs and counters, and one real answer")
-    reach_s = max(3.0, until - clock() - ROUND_TRIP_S)
-    asking = _Asking(fleet, spec, reach_s, report)
+    limit_s = max(3.0, until - clock() - ROUND_TRIP_S)
     recorded = known.record if known is not None and held.of_release(known) else None
-    if recorded is not None:
-        asking.start(_recorded(recorded))
-    looks = look(fleet, spec, facts, reach_s)
+    questions = {} if recorded is None else _recorded(recorded)
+    calls = ask_groups(fleet, spec, questions, limit_s, report)
+    looks = look(fleet, spec, facts, limit_s)
     if recorded is None:
-        asking.limit_s = max(2.0, until - clock() - ROUND_TRIP_S)
-        asking.start(_launched(spec, looks))
-    replies = asking.replies(until - clock() + 1)
+        limit_s = max(2.0, until - clock() - ROUND_TRIP_S)
+        questions = _launched(spec, looks)
+        calls = ask_groups(fleet, spec, questions, limit_s, report)
+    replies = replies_of(calls, questions, until - clock() + 1, limit_s)
     running = Running(looks, replies, known, current_lease(facts))
     report.step("check", count(len(facts), "node"))
     findings, topology = examine(spec, collected, facts)
@@ -230,40 +229,35 @@ def _launched(spec: Spec, looks: Mapping[str, Look | Unread]) -> dict[str, Quest
     return found
 
 
-class _Asking:
-    """One streamed completion of every group, each in a thread that cannot keep the program from ending."""
+def ask_groups(
+    fleet: Fleet, spec: Spec, questions: Mapping[str, Question], limit_s: float, report: Report
+) -> Calls[Reply]:
+    """Begin one streamed completion of every group whose head is in the inventory."""
+    counters = engines.engine(spec.playbook.engine).counters
 
-    def __init__(self, fleet: Fleet, spec: Spec, limit_s: float, report: Report) -> None:
-        self.limit_s = limit_s
-        self._fleet = fleet
-        self._spec = spec
-        self._report = report
-        self._threads: list[threading.Thread] = []
-        self._heads: dict[str, str] = {}
-        self._replies: dict[str, Reply] = {}
+    def one(question: Question) -> Reply:
+        endpoint, verify = question
+        host, tokens = fleet.hosts[endpoint.head], min(TOKENS, verify.max_tokens)
+        reply = ask(host, endpoint, verify, limit_s=limit_s, max_tokens=tokens, counters=counters)
+        report.progress(host.name, "answered" if reply.ttft_s is not None else "no answer")
+        return reply
 
-    def start(self, questions: Mapping[str, Question]) -> None:
-        """Ask, of the groups whose head is there to be asked."""
-        for group, (endpoint, verify) in questions.items():
-            if endpoint.head in self._fleet.hosts:
-                self._heads[group] = endpoint.head
-                thread = threading.Thread(target=self._ask, args=(group, endpoint, verify), daemon=True)
-                self._threads.append(thread)
-                thread.start()
+    return Calls(one, {group: asked for group, asked in questions.items() if asked[0].head in fleet.hosts})
 
-    def _ask(self, group: str, endpoint: Endpoint, verify: Verify) -> None:
-        host, tokens = self._fleet.hosts[endpoint.head], min(TOKENS, verify.max_tokens)
-        counters = engines.engine(self._spec.playbook.engine).counters
-        self._replies[group] = ask(host, endpoint, verify, limit_s=self.limit_s, max_tokens=tokens, counters=counters)
-        self._report.progress(host.name, "answered" if self._replies[group].ttft_s is not None else "no answer")
 
-    def replies(self, limit_s: float) -> dict[str, Reply]:
-        """What came within ``limit_s``, by group; one whose node fell silent is a reply that says so."""
-        until = time.monotonic() + limit_s
-        for thread in self._threads:
-            thread.join(max(0.0, until - time.monotonic()))
-        late = f"nothing came within {self.limit_s:.0f} s"
-        return {
-            group: self._replies.get(group) or Reply(group, head, problem="timeout", message=late, limit_s=self.limit_s)
-            for group, head in self._heads.items()
-        }
+def replies_of(
+    calls: Calls[Reply], questions: Mapping[str, Question], limit_s: float, asked_s: float
+) -> dict[str, Reply]:
+    """Replies by group that came within ``limit_s``; a group without one gets a reply that says so."""
+    return {
+        group: Reply(
+            group,
+            questions[group][0].head,
+            problem="timeout",
+            message=f"no answer within {asked_s:.0f} s",
+            limit_s=asked_s,
+        )
+        if isinstance(outcome, SparkclusterError)
+        else outcome
+        for group, outcome in calls.wait(limit_s).items()
+    }

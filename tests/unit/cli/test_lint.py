@@ -209,7 +209,7 @@ def test_a_report_takes_no_devices_place(written, tmp_path):
 
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(UsageError, match="no regular file"):
+    with pytest.raises(UsageError, match="not a regular file"):
         main(["lint", str(written(GOOD)), "--sarif", str(pipe)])
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster import errors
+from sparkcluster import errors, output_file
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.running import Log, Look, RankSeen, Reply, Running
 from sparkcluster.findings import Finding
@@ -152,7 +152,7 @@ def test_a_bundle_that_fails_halfway_leaves_nothing(diagnosis, tmp_path, monkeyp
 @pytest.mark.parametrize(("path", "why"), [("none/b.tar.gz", "there is no directory"), (".", "is a directory")])
 def test_a_path_that_cannot_be_written_is_refused_before_anything(path, why, tmp_path):
     with pytest.raises(errors.UsageError, match=why) as refused:
-        bundle.check_path(tmp_path / path)
+        output_file.check_path(tmp_path / path, "--bundle", "bundle.tar.gz")
     assert refused.value.exit_code == 2
     assert refused.value.hint
 

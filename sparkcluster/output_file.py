@@ -1,0 +1,63 @@
+"""Files that a command writes beside its output: checked before any node is queried, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from sparkcluster.errors import UsageError
+
+
+def check_path(path: Path, flag: str, name: str) -> None:
+    """Make sure that ``path`` can be written.
+
+    Args:
+        path: where the file is to be.
+        flag: that names it.
+        name: of a file, for the hint.
+
+    Raises:
+        UsageError: it cannot, or is a device or a pipe, which a file would replace.
+    """
+    path = path.expanduser()
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory", hint=f"{flag} {path}/{name}")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is not a regular file", hint=f"{flag} {name}")
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no directory {path.parent}", hint=f"mkdir -p {path.parent}")
+    if not os.access(path.resolve().parent, os.W_OK | os.X_OK):
+        raise UsageError(f"cannot write {path}: permission denied", hint=f"{flag} ~/{name}")
+
+
+def write(path: Path, fill: Callable[[IO[bytes]], Any], *, private: bool = False) -> None:
+    """Write a file at once; through a link, into the file that it leads to.
+
+    Args:
+        path: of the file.
+        fill: writes its content.
+        private: whether its owner alone may read it.
+
+    Raises:
+        UsageError: it cannot be written, though it seemed so before.
+    """
+    partial = None
+    try:
+        target = path.expanduser().resolve()
+        with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+            partial = Path(file.name)
+            fill(file)
+        if not private:
+            umask = os.umask(0)
+            os.umask(umask)
+            partial.chmod(0o666 & ~umask)
+        partial.replace(target)
+    except BaseException as error:
+        if partial is not None:
+            partial.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
+        raise UsageError(f"cannot write {path}: {error.strerror or error}", hint="name another file") from None
