@@ -1,4 +1,4 @@
-"""Checks of the memory that CPU and GPU of each node share."""
+"""Checks of the unified memory of each node."""
 
 from __future__ import annotations
 
@@ -9,113 +9,112 @@ from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.facts.model import Facts, Memory, read
 
 GIB = 2**30
-# Less than this in swap is what any system that has been up for days moves out.
+# Any system that has been up for days swaps out less than this.
 SWAPPED_BYTES = 4 * GIB
-# An engine that goes by MemFree refuses a node like this one was: 40 of 121 GiB in the page cache.
+# An engine that reads MemFree refused a node with 40 of 121 GiB in the page cache.
 MUCH_CACHE = 0.2
 DROP = "sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'"
 
 
 @check(
     "HOST-006",
-    "There is memory for what the engine will take",
+    "There is enough free memory for the engine",
     needs=("memory",),
     severity="warning",
     scope="container",
-    source="NVIDIA DGX Spark known issues: what can be allocated is MemAvailable and free swap",
-    remedy="end what else takes memory, or lower gpu-memory-utilization",
+    source="NVIDIA DGX Spark known issues: MemAvailable and free swap can be allocated",
+    remedy="stop other programs, or lower gpu-memory-utilization",
 )
 def memory(context: Context) -> Iterator[Seen]:
-    """The engine refuses to start, or the node freezes and only ICMP still answers.
+    """The engine refuses to start, or the node freezes and answers only to ping.
 
-    GPU and CPU share one memory. The engine takes the share of it that `gpu-memory-utilization` names, or its default.
+    GPU and CPU share one memory. The engine takes the share set by `gpu-memory-utilization`, or its default.
     """
-    for name, facts, have, wanted in _claims(context):
-        free = have.available_bytes + have.swap_free_bytes
-        if free < wanted:
+    for name, facts, available, needed in _needs(context):
+        free = available.available_bytes + available.swap_free_bytes
+        if free < needed:
             yield Seen(
                 name,
-                f"{name} has less memory free than the engine will take",
-                f"{free / GIB:.1f} of {have.total_bytes / GIB:.1f} GiB, {wanted / GIB:.1f} GiB wanted",
-                _room(facts, have),
+                f"{name} has less free memory than the engine takes",
+                f"{free / GIB:.1f} of {available.total_bytes / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed",
+                _free_memory(facts, available),
             )
 
 
 @check(
     "HOST-022",
-    "Page cache leaves the engine its memory",
+    "The page cache leaves enough memory for the engine",
     needs=("memory",),
     severity="warning",
     scope="container",
     remedy=DROP,
 )
 def page_cache(context: Context) -> Iterator[Seen]:
-    """The engine ends with `Free memory on device is less than desired`, though the memory could be had.
+    """The engine fails with `Free memory on device is less than desired`, though the memory is available.
 
-    What files leave in the page cache is free for every program and taken for CUDA, which goes by MemFree. Reading
-    weights or loading an image fills it. sparkcluster takes what it stages out of the cache again; what others
-    read stays until it is dropped. Newer engines count the cache as free: a warning only where it holds a fifth of
-    the memory and more, else told for information.
+    The page cache is free memory to every program but CUDA, which reads MemFree. Reading weights or loading an image
+    fills it. sparkcluster drops what it stages from the cache; what others read stays. Newer engines count the cache
+    as free: a warning if it is a fifth of the memory or more, else for information.
     """
-    for name, _, have, wanted in _claims(context):
-        enough = have.available_bytes + have.swap_free_bytes >= wanted
-        held = min(have.cached_bytes, have.available_bytes - have.free_bytes)
-        if enough and have.free_bytes < wanted <= have.free_bytes + held + have.swap_free_bytes and held > 0:
+    for name, _, memory, needed in _needs(context):
+        enough = memory.available_bytes + memory.swap_free_bytes >= needed
+        cached = min(memory.cached_bytes, memory.available_bytes - memory.free_bytes)
+        if enough and memory.free_bytes < needed <= memory.free_bytes + cached + memory.swap_free_bytes and cached > 0:
             yield Seen(
                 name,
-                f"page cache holds memory of {name} that the engine will want",
-                f"{have.free_bytes / GIB:.1f} GiB free, {wanted / GIB:.1f} GiB wanted, about "
-                f"{held / GIB:.1f} GiB would be freed",
+                f"the page cache of {name} uses memory that the engine needs",
+                f"{memory.free_bytes / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed, about "
+                f"{cached / GIB:.1f} GiB would be freed",
                 (DROP,),
-                severity="warning" if held >= MUCH_CACHE * have.total_bytes else "info",
+                severity="warning" if cached >= MUCH_CACHE * memory.total_bytes else "info",
             )
 
 
 @check(
     "HOST-023",
-    "Little is swapped out",
+    "Little memory is swapped out",
     needs=("memory",),
     severity="info",
     source="practitioners' reports: a Spark that swaps stalls before it runs out",
-    remedy="sudo swapoff -a && sudo swapon -a while nothing serves",
+    remedy="sudo swapoff -a && sudo swapon -a while the cluster is not serving",
 )
 def swapped(context: Context) -> Iterator[Seen]:
-    """Whatever was moved to disk is slow when it is wanted again: a sign that memory was short here lately.
+    """Memory that was swapped out is slow when it is needed again; the node was recently short of memory.
 
-    Swap itself is part of DGX OS, and counts as memory that can be had.
+    DGX OS has swap, which counts as available memory.
     """
     for name, facts in context.facts.items():
-        have = read(facts.memory)
-        if have is not None and have.swap_total_bytes - have.swap_free_bytes > SWAPPED_BYTES:
-            out = have.swap_total_bytes - have.swap_free_bytes
+        memory = read(facts.memory)
+        if memory is not None and memory.swap_total_bytes - memory.swap_free_bytes > SWAPPED_BYTES:
+            used = memory.swap_total_bytes - memory.swap_free_bytes
             yield Seen(
                 name,
-                f"{name} has moved much of its memory to disk",
-                f"{out / GIB:.1f} of {have.swap_total_bytes / GIB:.1f} GiB of swap in use",
+                f"{name} has swapped out much of its memory",
+                f"{used / GIB:.1f} of {memory.swap_total_bytes / GIB:.1f} GiB of swap in use",
                 ("ps aux --sort=-rss | head", "sudo swapoff -a && sudo swapon -a"),
             )
 
 
 @check(
     "HOST-024",
-    "The kernel keeps memory together for RDMA",
+    "The kernel reserves contiguous memory for RDMA",
     needs=("memory",),
     severity="warning",
     scope="interconnect",
     source="NVIDIA DGX Spark forum: CmaTotal 0 on 7.0.0-1019-nvidia without kho=off",
-    remedy="kho=off on the kernel's command line",
+    remedy="add kho=off to the kernel command line",
 )
 def contiguous(context: Context) -> Iterator[Seen]:
-    """Registering buffers of several GB for RDMA fails: `ibv_reg_mr … Cannot allocate memory`, and the rank dies.
+    """Registering RDMA buffers of several GB fails with `ibv_reg_mr … Cannot allocate memory`, and the rank exits.
 
-    Healthy is a CmaTotal of 131072 kB. Kernel 7.0.0-1019-nvidia has none unless it is started with `kho=off`.
+    A healthy CmaTotal is 131072 kB. Kernel 7.0.0-1019-nvidia has none unless booted with `kho=off`.
     """
     for member in context.topology.members.values():
-        have = read(context.facts[member.name].memory)
-        if member.hcas and have is not None and have.cma_total_bytes == 0:
+        memory = read(context.facts[member.name].memory)
+        if member.hcas and memory is not None and memory.cma_total_bytes == 0:
             yield Seen(
                 member.name,
-                f"{member.name} keeps no contiguous memory for RDMA",
+                f"{member.name} reserves no contiguous memory for RDMA",
                 f"CmaTotal 0 kB, kernel {context.facts[member.name].kernel}",
                 (
                     "echo 'GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX kho=off\"' | sudo tee /etc/default/grub.d/kho.cfg",
@@ -125,16 +124,17 @@ def contiguous(context: Context) -> Iterator[Seen]:
             )
 
 
-def _claims(context: Context) -> Iterator[tuple[str, Facts, Memory, int]]:
-    """Nodes on which the engine is still to take its memory, with the bytes that it will want."""
+def _needs(context: Context) -> Iterator[tuple[str, Facts, Memory, int]]:
+    """Nodes on which the engine has not taken its memory yet, with the bytes that it needs."""
     for name, facts in context.facts.items():
-        have = read(facts.memory)
-        if have is not None and not runs_rank(context, facts):
-            yield name, facts, have, int(have.total_bytes * context.engine.memory_share(context.spec.playbook, facts))
+        memory = read(facts.memory)
+        if memory is not None and not runs_rank(context, facts):
+            share = context.engine.memory_share(context.spec.playbook, facts)
+            yield name, facts, memory, int(memory.total_bytes * share)
 
 
-def _room(facts: Facts, have: Memory) -> tuple[str, ...]:
-    lower = max(0.1, int(100 * (have.available_bytes + have.swap_free_bytes) / have.total_bytes) / 100)
-    others = [rank.name for rank in read(facts.ranks) or () if rank.state == "running"]
-    ours = tuple(f"docker stop {name}   if it may end" for name in others)
-    return (*ours, "ps aux --sort=-rss | head", f"set gpu-memory-utilization: {lower} in the playbook")
+def _free_memory(facts: Facts, memory: Memory) -> tuple[str, ...]:
+    lower = max(0.1, int(100 * (memory.available_bytes + memory.swap_free_bytes) / memory.total_bytes) / 100)
+    running = [rank.name for rank in read(facts.ranks) or () if rank.state == "running"]
+    stop = tuple(f"docker stop {name}   if it is not needed" for name in running)
+    return (*stop, "ps aux --sort=-rss | head", f"set gpu-memory-utilization: {lower} in the playbook")

@@ -166,7 +166,7 @@ def test_a_hung_collective_is_named_as_what_it_looks_like(see):
 def test_page_cache_that_leaves_too_little(see, memory, name):
     (finding,) = see({name: {"memory": memory(free_bytes=40 * GB, cached_bytes=80 * GB)}})
     assert told([finding]) == [("HOST-022", "warning", name)]
-    assert "37.3 GiB free, 107.7 GiB wanted, about 74.5 GiB would be freed" in finding.seen
+    assert "37.3 GiB free, 107.7 GiB needed, about 74.5 GiB would be freed" in finding.seen
     assert finding.remedy == ("sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'",)
 
 
