@@ -22,10 +22,9 @@ from typing import Any
 
 from sparkcluster.errors import LabError
 from sparkcluster.lab import rootfs, template
-from sparkcluster.lab.engine import install
+from sparkcluster.lab.engine import install, stub
 from sparkcluster.lab.machine import SPARK_PATH
 
-STUB = Path(__file__).parent / "engine" / "stub"
 REPOSITORY = "sparkcluster-lab"
 _SCRIPT = (
     "#!/usr/bin/python3\nimport sys\n\nfrom {module} import main\n\nif __name__ == '__main__':\n    sys.exit(main())\n"
@@ -78,8 +77,8 @@ def made_of(family: str) -> list[str]:
     parts += [repr(rootfs.apt_source()), platform.machine(), *rootfs.ENGINE_PACKAGES]
     if family == "vllm":
         return [*parts, install.recipe(ray=True), Path(install.__file__).read_text()]
-    files = [path for path in sorted(STUB.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
-    return parts + [f"{path.relative_to(STUB)}\n{path.read_text()}" for path in files]
+    files = [path for path in sorted(stub.HERE.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
+    return parts + [f"{path.relative_to(stub.HERE)}\n{path.read_text()}" for path in files]
 
 
 def build(family: str, folder: Path) -> dict[str, Known]:
@@ -142,11 +141,12 @@ def _stub(docker: template.Docker, layers: Path) -> str:
         diff = docker.import_stream(source)
     common = _common(site) | {f"{site}/stub.pth": (b"/opt/stub/site\n", 0o644)}
     ray: dict[str, tuple[bytes, int]] = {}
-    for path in sorted(STUB.rglob("*")):
-        inside = path.relative_to(STUB)
+    for path in sorted(stub.HERE.rglob("*")):
+        inside = path.relative_to(stub.HERE)
         if path.is_file() and len(inside.parts) > 1 and "__pycache__" not in path.parts:
             chosen = ray if inside.parts[1].split("-")[0] == "ray" else common
             chosen[f"opt/stub/{inside}"] = (path.read_bytes(), 0o755 if inside.parts[0] == "bin" else 0o644)
+    common |= {f"opt/stub/site/{name}": (text.encode(), 0o644) for name, text in stub.sources().items()}
     _pack(layers / "engine.tar", common, {"usr/local/bin/vllm": "/opt/stub/bin/vllm"})
     _pack(layers / "ray.tar", ray, {"usr/local/bin/ray": "/opt/stub/bin/ray"})
     return diff

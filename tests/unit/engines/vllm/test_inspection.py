@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -205,10 +206,13 @@ def test_what_is_read_of_vllm_is_what_its_own_parser_takes() -> None:
     assert {"qwen3", "deepseek_r1"} <= set(found["reasoning_parsers"])
 
 
-def test_the_stub_takes_for_its_flags_what_its_table_has() -> None:
+def test_the_stub_takes_for_its_flags_what_its_table_has(tmp_path: Path) -> None:
     """Its image is asked like any other, so a playbook's flags are checked in the lab too."""
-    site = Path(sparkcluster.lab.engine.stub.__file__).parent / "site"
-    found = ask(site)
+    shutil.copytree(sparkcluster.lab.engine.stub.SITE, tmp_path, dirs_exist_ok=True)
+    for name, text in sparkcluster.lab.engine.stub.sources().items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = ask(tmp_path)
     assert set(found["flags"]) == table_flags()
     assert {"hermes", "qwen3_coder", "openai"} <= set(found["tool_parsers"])
     assert {"qwen3", "deepseek_r1"} <= set(found["reasoning_parsers"])
