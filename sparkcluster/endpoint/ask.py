@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sparkcluster.endpoint.dead import Movement, stall_limit_s
+from sparkcluster.endpoint.dead import MOVING_S, Movement, stall_limit_s
 from sparkcluster.endpoint.find import Endpoint
 from sparkcluster.errors import CommandTimeout, HostError
 from sparkcluster.facts.running import Reply
@@ -18,9 +18,7 @@ from sparkcluster.spec.playbook import Verify
 
 # The program on the head ends by itself at its limit; a node that is busy may take seconds to start it.
 SLACK_S = 15
-# The ask program reads counters every 2 s, and waits 3 s for them.
-COUNTERS_S = 6
-# While it does, it is never silent for long, and ends after this at the latest.
+# A program that reads counters is never silent for long, and ends after this at the latest.
 SILENCE_S, LONGEST_S = 30, 7200
 # Decoded in less than this, an answer came in one piece, and the time says nothing about its speed.
 SHORTEST_DECODE_S = 0.01
@@ -152,7 +150,7 @@ class _Exchange:
             return None
         dead_s = stall_limit_s(context)
         # Waiting longer tells nothing new of an engine that moves, or has stood still for too long.
-        if not self._until_dead or stalled_s is None or stalled_s < at_s - COUNTERS_S or stalled_s >= dead_s:
+        if not self._until_dead or stalled_s is None or stalled_s < at_s - MOVING_S or stalled_s >= dead_s:
             return self.failed("timeout", f"no whole answer within {at_s:.0f} s")
         if self._progress:
             self._progress(f"no counter of the engine has moved for {stalled_s:.0f} s; dead after {dead_s:.0f} s")

@@ -15,6 +15,8 @@ from sparkcluster.facts.running import Reply
 PREFILL_FLOOR = 200.0
 """Tokens per second that any model prefills at least."""
 LEAST_S = 60.0
+# Counters are read every 2 s, and a step of a busy engine takes seconds.
+MOVING_S = 6.0
 UNKNOWN_CONTEXT = 262_144
 """Tokens of the longest prompt where the engine does not say it: that of most models."""
 
@@ -41,6 +43,11 @@ def dead(gone: Sequence[str], reply: Reply | None) -> str | None:
     if reply.problem is not None and reply.stalled_s is not None and reply.stalled_s >= limit_s:
         return f"no counter of the engine has moved for {reply.stalled_s:.0f} s while a request waits"
     return None
+
+
+def busy(reply: Reply) -> bool:
+    """Whether a request got no whole answer in time from an engine that was seen working."""
+    return reply.problem == "timeout" and reply.stalled_s is not None and reply.stalled_s <= MOVING_S
 
 
 class Movement:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from sparkcluster import engines
 from sparkcluster.endpoint.ask import ask
-from sparkcluster.endpoint.dead import dead
+from sparkcluster.endpoint.dead import busy, dead
 from sparkcluster.endpoint.find import recorded_endpoints
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.running import Reply
@@ -81,7 +82,8 @@ def group_documents(fleet: Fleet, recorded: dict[str, Any], held: Holding, *, st
         name = heads[host.name]
         verify = groups[name].verify
         limit_s = min(STATUS_LIMIT_S, verify.timeout_s)
-        return ask(host, found[name], verify, limit_s=limit_s, max_tokens=1)
+        counters = engines.engine(groups[name].engine).counters
+        return ask(host, found[name], verify, limit_s=limit_s, max_tokens=1, counters=counters)
 
     replies = {heads[head]: reply for head, reply in fleet.each(first_token, heads).items()}
     documents = []
@@ -90,7 +92,10 @@ def group_documents(fleet: Fleet, recorded: dict[str, Any], held: Holding, *, st
         why = reply.message if isinstance(reply, SparkclusterError) else problem(reply)
         ready = reply is not None and why is None
         some = any(rank.state == "running" for node in ranks.get(name, {}).values() for rank in node)
-        state = "serving" if ready else "down" if not some else "starting" if starting else "degraded"
+        if ready or (isinstance(reply, Reply) and busy(reply)):
+            state = "serving"
+        else:
+            state = "down" if not some else "starting" if starting else "degraded"
         documents.append(
             {
                 "name": name,
@@ -109,8 +114,10 @@ def problem(reply: Reply | None) -> str | None:
     """Why a group is not ready, in one line; a slow answer alone is no sign of death."""
     if reply is None or reply.problem is None:
         return None
+    if busy(reply):
+        return f"no token within {reply.limit_s:.0f} s: its engine is busy with other requests"
     if dead([], reply) is None and reply.problem == "timeout":
-        return f"no token within {reply.limit_s:.0f} s: busy, or waiting for a long prompt (sparkcluster doctor tells)"
+        return f"no token within {reply.limit_s:.0f} s: it hangs, or is in the prefill of a long prompt"
     return f"the model does not answer: {reply.message}"
 
 
@@ -123,9 +130,9 @@ def overall(groups: list[dict[str, Any]], held: Holding, *, blind: bool, startin
         blind: whether the ranks of some node are not known.
         starting: whether an ``up`` is under way; any other operation leaves the state that is seen.
     """
-    if groups and all(group["ready"] for group in groups) and not blind:
+    if groups and all(group["state"] == "serving" for group in groups) and not blind:
         return "serving"
-    if starting and not any(group["ready"] for group in groups):
+    if starting and not any(group["state"] == "serving" for group in groups):
         return "starting"
     return "degraded" if held.anything or blind else "down"
 

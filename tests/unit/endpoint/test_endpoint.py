@@ -8,7 +8,7 @@ import json
 import pytest
 
 from sparkcluster.endpoint.ask import ask
-from sparkcluster.endpoint.dead import Movement, dead, stall_limit_s
+from sparkcluster.endpoint.dead import Movement, busy, dead, stall_limit_s
 from sparkcluster.endpoint.find import Endpoint, endpoints, of_launcher
 from sparkcluster.endpoint.judge import brief, judge
 from sparkcluster.errors import CommandTimeout, HostLost
@@ -144,6 +144,20 @@ def test_a_prompt_as_long_as_the_context_may_prefill_in_silence(context, limit_s
 def test_dead_is_a_rank_gone_an_engine_that_says_so_or_no_movement_for_longer_than_a_prefill(gone, reply, is_dead):
     found = dead(gone, None if reply is None else dataclasses.replace(ASKED, **reply))
     assert (found is not None) is is_dead
+
+
+@pytest.mark.parametrize(
+    ("reply", "is_busy"),
+    [
+        ({"problem": "timeout", "stalled_s": 2.0}, True),
+        ({"problem": "timeout", "stalled_s": 20.0}, False),
+        ({"problem": "timeout"}, False),
+        ({"problem": "refused", "stalled_s": 2.0}, False),
+        ({}, False),
+    ],
+)
+def test_busy_is_an_engine_that_was_seen_working(reply, is_busy):
+    assert busy(dataclasses.replace(ASKED, **reply)) is is_busy
 
 
 def test_movement_is_any_counter_that_changes_and_silence_of_the_metrics_is_none():

@@ -134,3 +134,38 @@ def test_people_read_who_does_what_since_when(told, world, capsys, monkeypatch):
         "atlas: down",
         "ann@desk is running stage on atlas, started 12 s ago",
     ]
+
+
+@pytest.mark.parametrize(
+    ("generated", "state", "why"), [((1, 2, 3), "serving", "busy"), ((1, 1, 1), "degraded", "prefill")]
+)
+def test_an_engine_that_works_for_others_serves_and_none_is_called_dead(world, monkeypatch, generated, state, why):
+    """No token came within the limit, and the counters moved or did not."""
+    monkeypatch.setattr("sparkcluster.endpoint.dead.MOVING_S", 0)
+    one = served(world())
+    late = {"error": {"status": None, "kind": "timeout", "message": "127.0.0.1:8000 gave no whole answer within 30 s"}}
+    told = [{"counters": {"generated": value}, "context": 4096} for value in generated]
+    hosts = {}
+    for name, facts in one.facts.items():
+        hosts[name] = FakeHost(name).program("ask", lambda _: [*told, late])
+        hosts[name].program("probe", facts.model_dump(mode="json"))
+    document = status(Fleet(hosts), one.spec).document
+    assert (document["state"], document["groups"][0]["ready"]) == (state, False)
+    assert why in document["groups"][0]["why"]
+
+
+def test_a_group_that_did_not_come_up_is_down_beside_the_one_that_serves(world):
+    pairs = [{"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes": ["gamma", "delta"]}]
+    one = world("alpha beta gamma delta", groups=pairs)
+    plan = one.plan(3)
+    one.run(plan, "alpha", "beta").record(plan, 3, answered=["east"])
+    done = {"done": {"content": "x", "usage": None, "ttft_s": 0.1, "total_s": 0.2}}
+    hosts = {
+        name: FakeHost(name).program("ask", done).program("probe", facts.model_dump(mode="json"))
+        for name, facts in one.facts.items()
+    }
+    document = status(Fleet(hosts), one.spec).document
+    assert document["state"] == "degraded"
+    assert [(group["name"], group["state"], group["ready"]) for group in document["groups"]] == [
+        ("east", "serving", True), ("west", "down", False),
+    ]  # fmt: skip
