@@ -1,4 +1,4 @@
-"""How engines tell what they do, without printing: the cli renders it as lines, live, or JSON lines."""
+"""How the rooms below the CLI report progress without printing: the CLI shows it as lines, live, or as JSON lines."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Protocol
 
 
 class Report(Protocol):
-    """Where an engine says what it is doing. Called from several threads."""
+    """Receives progress. Called from several threads."""
 
     def step(self, name: str, text: str = "") -> None:
-        """A step of the walk begins; ``name`` is stable, as ``stage``."""
+        """A step begins; ``name`` is stable, as ``stage``."""
         ...
 
     def progress(self, node: str, text: str) -> None:
-        """What one node is at; replaces what was said of it before."""
+        """What a node is doing; replaces what was reported for it before."""
         ...
 
     def note(self, text: str) -> None:
@@ -22,16 +22,16 @@ class Report(Protocol):
 
 
 class Silent:
-    """A Report that nobody listens to."""
+    """A Report that discards everything."""
 
     def step(self, name: str, text: str = "") -> None:
-        """Nothing is said."""
+        """Discard it."""
 
     def progress(self, node: str, text: str) -> None:
-        """Nothing is said."""
+        """Discard it."""
 
     def note(self, text: str) -> None:
-        """Nothing is said."""
+        """Discard it."""
 
 
 def count(number: int, thing: str) -> str:

@@ -1,4 +1,4 @@
-"""What the commands share: their flags, and how spec and fleet come to be."""
+"""What the commands share: flags, and making spec and fleet."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def inventory_argument(parser: argparse.ArgumentParser, *, playbook: bool = True) -> None:
-    """Add INVENTORY, ``--json`` and, where it makes sense, ``--playbook``."""
+    """Add INVENTORY, ``--json`` and, unless ``playbook`` is false, ``--playbook``."""
     parser.add_argument("inventory", metavar="INVENTORY", type=Path, help="path of the inventory")
     if playbook:
-        parser.add_argument("--playbook", metavar="P", help="name or path of another playbook than the inventory's")
+        parser.add_argument("--playbook", metavar="P", help="name or path of a playbook, in place of the inventory's")
     json_argument(parser)
 
 
 def json_argument(parser: argparse.ArgumentParser) -> None:
     """Add ``--json``."""
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, nothing else there")
+    parser.add_argument("--json", action="store_true", help="print one JSON document to stdout and nothing else")
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
@@ -41,7 +41,7 @@ def at_least(minimum: int) -> Callable[[str], int]:
 
 
 def load_spec(args: argparse.Namespace) -> Spec:
-    """The spec that the command line names."""
+    """The spec of the inventory and playbook on the command line."""
     from sparkcluster.spec.load import load
 
     return load(args.inventory, getattr(args, "playbook", None))

@@ -1,7 +1,7 @@
-"""``sparkcluster``: finds the command, imports that module alone, and turns every outcome into an exit code.
+"""``sparkcluster``: imports the module of one command, runs it, and turns every outcome into an exit code.
 
-A command is a module of this package with ``add_arguments(parser)`` and ``run(args) -> int``. Nothing is
-imported here that ``--help`` does not need: its start is measured against ``python3 -c pass``.
+A command is a module of this package with ``add_arguments(parser)`` and ``run(args) -> int``. This module imports
+nothing that ``--help`` does not need; ``tests/unit/cli/test_imports.py`` counts.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
     from sparkcluster.errors import SparkclusterError
 
 COMMANDS = {
-    "up": "bring a cluster up, and say so only when the model has answered",
-    "down": "stop and remove what up made, on every node",
-    "status": "what runs, where, and whether it serves",
-    "plan": "what up would do: environment, containers and exact commands of every node",
-    "preflight": "look at every node and say what would make up fail; changes nothing",
-    "checks": "every check by its code, and with --explain the page of one",
-    "doctor": "what ails a cluster that runs, or should; changes nothing",
-    "logs": "logs of one or all nodes",
-    "ask": "one streamed answer, with its speed",
-    "stage": "bring weights and image to every node, and start nothing",
-    "releases": "what was deployed, and when",
-    "playbooks": "list the playbooks that come along",
-    "lint": "check inventories and playbooks without touching a node",
-    "import": "make a playbook of another tool's recipe, or of a docker run line",
-    "fit": "whether a model fits in memory, before anything is downloaded",
-    "lab": "virtual Sparks on this machine, to try things without hardware",
+    "up": "start a cluster and verify that the model answers",
+    "down": "stop and remove what up started, on every node",
+    "status": "show what runs on which node, and whether it serves",
+    "plan": "show what up would do: environment, containers and commands of every node",
+    "preflight": "check every node for what would make up fail; changes nothing",
+    "checks": "list the checks by code, or explain one of them",
+    "doctor": "diagnose a cluster that runs or should run; changes nothing",
+    "logs": "print the logs of one node or of all",
+    "ask": "send a prompt, stream the answer and show its speed",
+    "stage": "copy weights and image to every node; starts nothing",
+    "releases": "list what was deployed, and when",
+    "playbooks": "list the bundled playbooks",
+    "lint": "check inventories and playbooks without contacting a node",
+    "import": "convert another tool's recipe or a docker run line to a playbook",
+    "fit": "calculate whether a model fits in memory, before any download",
+    "lab": "run virtual Sparks on this machine, to try it without hardware",
 }
 
-# Where the command's name cannot be the module's.
+# Commands whose name cannot be a module's.
 _MODULES = {"import": "import_"}
 
 _EPILOG = """\
 INVENTORY is the path of a YAML file; inventory/ in the project has examples.
-sparkcluster COMMAND --help tells more about one command.
+Run sparkcluster COMMAND --help for the flags of one command.
 
 Exit codes:
 """
@@ -50,13 +50,13 @@ def main(argv: Sequence[str]) -> int:
     """Run one command.
 
     Args:
-        argv: words of the command line, without the program's own name.
+        argv: the command line without the name of the program.
 
     Returns:
         The exit code.
 
     Raises:
-        SparkclusterError: as the command does; UsageError for words that make no sense.
+        SparkclusterError: as the command does; UsageError for an invalid command line.
     """
     first = argv[0] if argv else ""
     if first in COMMANDS:
@@ -112,25 +112,25 @@ def console() -> NoReturn:
     """Entry point of the program."""
     import gc
 
-    # A run makes few cycles, but its imports so many objects that looking for some costs a tenth of the start.
+    # A run creates few cycles, but its imports so many objects that collecting costs a tenth of the start.
     gc.set_threshold(50_000, 20, 20)
-    # pydantic would read the metadata of every installed package, for plugins that nobody here uses.
+    # pydantic would read the metadata of every installed package, for plugins that are not used here.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # started with the descriptor closed
+        if stream is None:  # its descriptor was closed at the start
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
         elif hasattr(stream, "reconfigure"):
-            # Names from other machines may hold what this locale has no letters for.
+            # Names from other machines may have characters that this locale cannot encode.
             stream.reconfigure(errors="backslashreplace")
     code = guarded(sys.argv[1:])
-    # The interpreter's last look for cycles, over all that was imported, would cost a fifth of a short run.
+    # The interpreter's last collection, over all that was imported, would cost a fifth of a short run.
     gc.freeze()
     sys.exit(code)
 
 
 def guarded(argv: Sequence[str]) -> int:
-    """Run one command and turn whatever it raises into lines for the user and an exit code."""
+    """Run one command; report whatever it raises and return the exit code."""
     from sparkcluster.cli.interrupt import Interrupts
 
     try:
@@ -150,14 +150,14 @@ def _guarded(argv: Sequence[str]) -> int:
             from sparkcluster.errors import Interrupted
 
             return _fail(Interrupted("interrupted"), argv)
-        except Exception as error:  # noqa: BLE001 - the last resort, so that no user meets a traceback
-            return _tell(error, argv)
-    except OSError:  # telling it failed as well: nobody is there to be told
+        except Exception as error:  # noqa: BLE001 - the last resort: no user sees a traceback
+            return _report(error, argv)
+    except OSError:  # reporting it failed as well: the output is closed
         return _quiet()
     return code
 
 
-def _tell(error: Exception, argv: Sequence[str]) -> int:
+def _report(error: Exception, argv: Sequence[str]) -> int:
     from sparkcluster.errors import SparkclusterError
 
     if isinstance(error, SparkclusterError):
@@ -174,10 +174,10 @@ def _no_command(word: str) -> SparkclusterError:
 
     shown = word if word.isprintable() and len(word) < 60 else ascii(word)[:60]
     if word.startswith("-"):
-        return UsageError(f"no flag {shown} before the command", hint="flags come after the command")
-    near = get_close_matches(word, COMMANDS, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"commands are {', '.join(COMMANDS)}"
-    return UsageError(f"no command {shown}", hint=hint)
+        return UsageError(f"unknown flag before the command: {shown}", hint="flags come after the command")
+    similar = get_close_matches(word, COMMANDS, n=1)
+    hint = f"did you mean {similar[0]}?" if similar else f"commands are {', '.join(COMMANDS)}"
+    return UsageError(f"unknown command: {shown}", hint=hint)
 
 
 def _fail(error: SparkclusterError, argv: Sequence[str]) -> int:
@@ -198,15 +198,15 @@ def _fail(error: SparkclusterError, argv: Sequence[str]) -> int:
 
 
 def _with_inventory(hint: str, words: Sequence[str]) -> str:
-    """``hint`` with the path that the user gave in place of INVENTORY, so that it can be pasted."""
+    """``hint`` with the inventory of the command line in place of INVENTORY, so that it can be pasted."""
     import shlex
 
-    given = next((word for word in words[1:] if not word.startswith("-") and os.path.isfile(word)), None)  # noqa: PTH113
-    return hint if given is None else hint.replace("INVENTORY", shlex.quote(given))
+    path = next((word for word in words[1:] if not word.startswith("-") and os.path.isfile(word)), None)  # noqa: PTH113
+    return hint if path is None else hint.replace("INVENTORY", shlex.quote(path))
 
 
 def _internal(error: BaseException, argv: Sequence[str]) -> int:
-    """An error that is ours: one line, and the traceback in a file that only the user may read."""
+    """Report a bug of sparkcluster: one line, and the traceback in a file that only the user may read."""
     import tempfile
     import traceback
 
@@ -219,16 +219,15 @@ def _internal(error: BaseException, argv: Sequence[str]) -> int:
         descriptor, path = tempfile.mkstemp(prefix="sparkcluster-", suffix=".traceback")
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(report)
-        hint = f"please report it with {path}"
+        hint = f"please report it and attach {path}"
     except OSError:
-        hint = "SPARKCLUSTER_DEBUG=1 shows the traceback"
+        hint = "set SPARKCLUSTER_DEBUG=1 to see the traceback"
     first = (str(error).splitlines() or [""])[0][:200]
-    told = SparkclusterError(f"internal: {type(error).__name__}: {first}".rstrip(": "), hint=hint)
-    return _fail(told, argv)
+    return _fail(SparkclusterError(f"internal error: {type(error).__name__}: {first}".rstrip(": "), hint=hint), argv)
 
 
 def _output_is_gone() -> bool:
-    """Whether who reads our output has closed it, as ``head`` does; other broken pipes are real errors."""
+    """Whether the reader of stdout or stderr closed it, as ``head`` does; other broken pipes are real errors."""
     import select
 
     poll = select.poll()
@@ -241,7 +240,7 @@ def _output_is_gone() -> bool:
 
 
 def _quiet() -> int:
-    """End without a word; what is still buffered goes nowhere, or Python would complain at exit."""
+    """End without a message; what is still buffered is discarded, or Python would report it at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,4 +1,4 @@
-"""What commands write: data to stdout, talk to stderr; plain in a pipe, in colour where it is welcome."""
+"""What commands write: data to stdout, messages to stderr; plain in a pipe, coloured on a terminal."""
 
 from __future__ import annotations
 
@@ -28,46 +28,46 @@ def say(line: str = "") -> None:
 
 
 def note(line: str) -> None:
-    """Write one line of talk to stderr."""
+    """Write one message to stderr."""
     sys.stderr.write(clean(line) + "\n")
 
 
 def clean(text: str) -> str:
-    """``text`` without what would move a terminal's cursor: logs of engines and nodes hold such things."""
-    return "".join(one if one.isprintable() or one == "\t" else "�" for one in text)
+    """``text`` without control characters, which logs of engines and nodes contain."""
+    return "".join(char if char.isprintable() or char == "\t" else "�" for char in text)
 
 
 def screened(text: str, stream: TextIO) -> str:
-    """``text`` of engines and models for ``stream``: as it is into a pipe, harmless on a terminal.
+    """``text`` of engines and models for ``stream``: unchanged in a pipe, without control characters on a terminal.
 
-    Line breaks, and colours where they are welcome, stay; what moves the cursor or talks to the terminal does not.
+    Line breaks stay, and so do colours if ``stream`` takes them.
     """
     if not stream.isatty():
         return text
     import re
 
     parts = re.split(r"(\x1b\[[0-9;]*m|\n)", text)
-    kept = in_colour(stream)
-    shown = [clean(one) if at % 2 == 0 else one if one == "\n" or kept else "" for at, one in enumerate(parts)]
+    colour = in_colour(stream)
+    shown = [clean(part) if at % 2 == 0 else part if part == "\n" or colour else "" for at, part in enumerate(parts)]
     return "".join(shown)
 
 
 def moves(stream: TextIO) -> bool:
-    """Whether ``stream`` is a terminal on which what was written can be written over."""
+    """Whether ``stream`` is a terminal on which lines can be overwritten."""
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def program() -> str:
-    """What to type to start this program again: its name where PATH has it, else the path it was started by."""
+    """What to type to run this program again: its name if PATH has it, else the path that was typed."""
     import shlex
     import shutil
 
-    started, found = sys.argv[0], shutil.which("sparkcluster")
-    if os.path.basename(started) != "sparkcluster":  # noqa: PTH119 - pathlib costs --help its time
+    typed_path, found = sys.argv[0], shutil.which("sparkcluster")
+    if os.path.basename(typed_path) != "sparkcluster":  # noqa: PTH119 - pathlib is slow to import
         return "sparkcluster"
-    if found and os.path.exists(started) and os.path.samefile(found, started):  # noqa: PTH110, PTH121 - likewise
+    if found and os.path.exists(typed_path) and os.path.samefile(found, typed_path):  # noqa: PTH110, PTH121 - likewise
         return "sparkcluster"
-    return shlex.quote(started)
+    return shlex.quote(typed_path)
 
 
 def typed(text: str) -> str:
@@ -83,12 +83,12 @@ def typed(text: str) -> str:
 
 
 def in_colour(stream: TextIO) -> bool:
-    """Whether ``stream`` is a terminal that shall be coloured (NO_COLOR and TERM=dumb say no)."""
+    """Whether ``stream`` is a terminal that takes colours (not with NO_COLOR or TERM=dumb)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def label(word: str, stream: TextIO) -> str:
-    """``word:``, coloured by what it says where ``stream`` takes colour."""
+    """``word:``, coloured by its meaning if ``stream`` takes colours."""
     if word in _COLOURS and in_colour(stream):
         return f"\x1b[{_COLOURS[word]}m{word}:\x1b[0m"
     return f"{word}:"
@@ -114,7 +114,7 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     drawn = Table(box=None, pad_edge=False, header_style="bold" if in_colour(sys.stdout) else "")
     for at, column in enumerate(columns):
-        # Names and dates are read at a glance; what is long anyway gives way.
+        # Names and dates stay on one line; long columns are wrapped.
         short = max((len(row[at]) for row in rows), default=0) <= _SHORT
         drawn.add_column(column, no_wrap=at == 0 or short, overflow="fold")
     for row in rows:
@@ -123,7 +123,7 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def render_error(error: SparkclusterError) -> None:
-    """Write an error to stderr: ``error: …``, what belongs to it, and ``hint: …`` with what to type."""
+    """Write an error to stderr: ``error: …``, its findings and log, and ``hint: …`` with what to type."""
     word = label("error", sys.stderr)
     problems = getattr(error, "problems", None)
     if problems is not None:
@@ -142,15 +142,15 @@ def render_error(error: SparkclusterError) -> None:
         render_finding(finding)
     for line in getattr(error, "log", ())[-_LOG_LINES:]:
         note(f"  | {line}")
-    told = [remedy for finding in getattr(error, "findings", ()) for remedy in finding.remedy]
-    if error.hint and error.hint not in told:
+    remedies = [remedy for finding in getattr(error, "findings", ()) for remedy in finding.remedy]
+    if error.hint and error.hint not in remedies:
         note_labelled(label("hint", sys.stderr), typed(error.hint))
     for other in error.others:
         render_error(other)
 
 
 def render_finding(finding: Any) -> None:
-    """Write a finding to stderr: what, where, what was seen, why it matters, what to type."""
+    """Write a finding to stderr: code, place, summary, what was seen, why it matters, what to type."""
     place = f"{finding.file}:{finding.line}: " if finding.file else f"{finding.node}: " if finding.node else ""
     note_labelled(f"  {label(finding.severity, sys.stderr)}", f"{finding.code} {place}{finding.summary}")
     for word, text in (("seen", finding.seen), ("why", finding.why)):
@@ -161,5 +161,5 @@ def render_finding(finding: Any) -> None:
 
 
 def note_labelled(word: str, text: str) -> None:
-    """Write one line to stderr behind a label that may hold colour."""
+    """Write one line to stderr after a label that may be coloured."""
     sys.stderr.write(f"{word} {clean(text)}\n")

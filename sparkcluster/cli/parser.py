@@ -1,4 +1,4 @@
-"""argparse that speaks as the rest does: errors raised, not printed, with a hint of what to type."""
+"""argparse with errors that are raised, not printed, and that hint at what to type."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class Parser(argparse.ArgumentParser):
         """The command line in ``words``.
 
         Raises:
-            UsageError: an unknown flag, a missing or superfluous word, a value that does not fit.
+            UsageError: an unknown flag, a missing or extra argument, an invalid value.
         """
-        given, unknown = self.parse_known_args(list(words))
+        parsed, unknown = self.parse_known_args(list(words))
         for word in unknown:
             if word.startswith("-"):
                 flag = word.partition("=")[0]
-                near = get_close_matches(flag, sorted(set(_flags(self))), n=1)
-                hint = f"did you mean {near[0]}?" if near else f"{self.prog} --help"
-                raise UsageError(f"no flag {_shown(flag)} in {self.prog}", hint=hint)
+                similar = get_close_matches(flag, sorted(set(_flags(self))), n=1)
+                hint = f"did you mean {similar[0]}?" if similar else f"{self.prog} --help"
+                raise UsageError(f"unknown flag of {self.prog}: {_shown(flag)}", hint=hint)
         if unknown:
-            raise UsageError(f"one word too many: {_shown(unknown[0])}", hint=f"{self.prog} --help")
-        if not hasattr(given, "json"):
-            given.json = False
-        return given
+            raise UsageError(f"unexpected argument: {_shown(unknown[0])}", hint=f"{self.prog} --help")
+        if not hasattr(parsed, "json"):
+            parsed.json = False
+        return parsed
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print.
@@ -50,17 +50,17 @@ class Parser(argparse.ArgumentParser):
         choice = re.fullmatch(r"argument (\S+): invalid choice: '?(.*?)'? \(choose from (.*)\)", text)
         hint = f"{self.prog} --help"
         if choice:
-            known = [one.strip(" '") for one in choice[3].split(",")]
-            near = get_close_matches(choice[2], known, n=1)
+            choices = [word.strip(" '") for word in choice[3].split(",")]
+            similar = get_close_matches(choice[2], choices, n=1)
             text = f"{choice[1]} cannot be {_shown(choice[2])}"
-            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}"
+            hint = f"did you mean {similar[0]}?" if similar else f"one of {', '.join(choices)}"
         text = re.sub(r"^argument (\S+): ", r"\1: ", text)
         raise UsageError(_shown(text, 300), hint=hint)
 
 
 def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Every flag of a parser and of the commands below it."""
-    for action in parser._actions:  # noqa: SLF001 - argparse has no public way to ask
+    """Every flag of a parser and of its subcommands."""
+    for action in parser._actions:  # noqa: SLF001 - argparse has no public list
         yield from action.option_strings
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for inner in action.choices.values():

@@ -1,4 +1,4 @@
-"""Showing what an engine does: a live table on a terminal, plain lines in a pipe, JSON lines for programs."""
+"""Progress of a command: a live table on a terminal, plain lines in a pipe, JSON lines for programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SILENT_S = 2
 
 
 def reporter(*, as_json: bool, json_lines: bool, stream: TextIO | None = None) -> Shown:
-    """The Report that fits where output goes: all of it to stderr but JSON lines, which are data."""
+    """The Report for this output: to stderr, except JSON lines, which are data."""
     err = stream or sys.stderr
     if json_lines:
         return JsonLines(sys.stdout)
@@ -34,18 +34,18 @@ def reporter(*, as_json: bool, json_lines: bool, stream: TextIO | None = None) -
 
 
 class Waiting:
-    """Says on stderr what is waited for once that takes longer than two seconds; use as a context manager.
+    """Reports on stderr what a command waits for, after two seconds; a context manager.
 
-    On a terminal the line counts the seconds and goes away; elsewhere it is said again after ``STILL_S``.
+    On a terminal the line counts the seconds and is cleared; elsewhere it is repeated every ``STILL_S``.
     """
 
     def __init__(self, text: str, stream: TextIO | None = None) -> None:
         self._text = text
         self._stream = stream or sys.stderr
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._tell, daemon=True)
+        self._thread = threading.Thread(target=self._report, daemon=True)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         began, pause, moving = time.monotonic(), float(SILENT_S), moves(self._stream)
         while not self._over.wait(pause):
             pause = 1.0 if moving else float(STILL_S)
@@ -57,7 +57,7 @@ class Waiting:
             self._stream.flush()
 
     def end(self) -> None:
-        """Stop telling; a second call does nothing."""
+        """Stop reporting; a second call does nothing."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -73,9 +73,9 @@ class Waiting:
 
 
 class Lines:
-    """One line per step and per change of a node's phase; numbers inside a phase are not repeated.
+    """One line per step and per change of a node's phase, not per change of a number in it.
 
-    A phase that goes on is said again after ``STILL_S``, with its age: a log that stands still looks like a hang.
+    A phase that lasts is repeated every ``STILL_S`` with its age: a log without news looks like a hang.
     """
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,7 +83,7 @@ class Lines:
         self._clock = clock
         self._since: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._said: dict[str, tuple[str, float]] = {}
+        self._shown: dict[str, tuple[str, float]] = {}
 
     def _write(self, line: str) -> None:
         with self._lock:
@@ -95,18 +95,18 @@ class Lines:
         self._write(f"{name}: {text}" if text else name)
 
     def progress(self, node: str, text: str) -> None:
-        """A node is at something; the same phase again is said only after a while."""
-        before, when = self._said.get(node, ("", 0.0))
+        """What a node is doing; the same phase is repeated only after a while."""
+        before, when = self._shown.get(node, ("", 0.0))
         now = self._clock()
         if text == before:
             if text and now - when >= STILL_S:
-                self._said[node] = (text, now)
+                self._shown[node] = (text, now)
                 self._write(f"  {node}: {text}, for {now - self._since[node]:.0f} s now")
             return
         same_phase = before.split(" ")[:1] == text.split(" ")[:1]
         if not text or (same_phase and now - when < QUIET_S):
             return
-        self._said[node] = (text, now)
+        self._shown[node] = (text, now)
         self._since[node] = now
         self._write(f"  {node}: {text}")
 
@@ -120,7 +120,7 @@ class Lines:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 class JsonLines(Lines):
@@ -135,8 +135,8 @@ class JsonLines(Lines):
 
     def progress(self, node: str, text: str) -> None:
         """``{"event": "progress", "node", "text"}``, when it changes."""
-        if self._said.get(node, ("", 0.0))[0] != text:
-            self._said[node] = (text, 0.0)
+        if self._shown.get(node, ("", 0.0))[0] != text:
+            self._shown[node] = (text, 0.0)
             self._event(event="progress", node=node, text=text)
 
     def note(self, text: str) -> None:
@@ -145,7 +145,7 @@ class JsonLines(Lines):
 
 
 class Screen:
-    """Steps as lines that stay; below them, live, what each node is at."""
+    """Steps as lines that stay; below them, live, what each node is doing."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
@@ -175,7 +175,7 @@ class Screen:
         return Group(self._spinner, table)
 
     def step(self, name: str, text: str = "") -> None:
-        """A step begins; the one before is done."""
+        """A step begins; the previous one is done."""
         if self._step:
             self._console.print(f"[green]✓[/] {self._step}", highlight=False)
         self._step = f"{name}  {text}" if text else name
@@ -184,7 +184,7 @@ class Screen:
         self._refresh()
 
     def progress(self, node: str, text: str) -> None:
-        """What a node is at."""
+        """What a node is doing."""
         if text:
             self._nodes[node] = text
             self._refresh()

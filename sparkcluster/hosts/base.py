@@ -32,7 +32,7 @@ class Result:
 
 
 class Stream(Protocol):
-    """A command that runs on a node, line by line, until it ends or is closed."""
+    """A running command on a node: lines of its output, until it ends or is closed."""
 
     def lines(self, silence_s: float) -> Iterator[bytes]:
         """Lines of its standard output without their ends, until it ends.

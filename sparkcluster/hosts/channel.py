@@ -1,4 +1,4 @@
-"""One command on one SSH channel."""
+"""A command on an SSH channel."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def run(command: Command, stdin: Iterable[bytes], size_bytes: int, timeout_s: fl
     command.watch_stderr()
 
     def feed() -> None:
-        # A command may end without reading its input: then its exit code is what counts.
+        # A command may end without reading its input: then its exit code counts.
         with contextlib.suppress(*_BROKEN):
             for chunk in stdin:
                 _send(channel, chunk)

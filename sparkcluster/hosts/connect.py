@@ -43,7 +43,7 @@ def connect(nodes: Mapping[str, Address]) -> Fleet:
     # ssh -G is a process per node: run them in parallel
     resolving = Calls(_target, nodes)
     if any(_far(node) for node in nodes.values()):
-        import sparkcluster.hosts.ssh  # noqa: F401 - which takes as long as those processes
+        import sparkcluster.hosts.ssh  # noqa: F401 - takes as long as those processes
     targets: dict[str, SshTarget | None] = {}
     for name, target in resolving.wait(30).items():
         if isinstance(target, SparkclusterError):
@@ -79,17 +79,17 @@ def _host(name: str, target: SshTarget | None, jumps: dict[SshTarget, SshHost]) 
 
 
 def is_here(target: SshTarget, *, explicit_port: bool = False) -> bool:
-    """Whether ``target`` is this machine and the user who runs us.
+    """Whether ``target`` is this machine and the current user.
 
-    An address behind a jump is another network's, a loopback address with a port of its own is a tunnel's
-    end, and another user has another home and other rights: these go by SSH.
+    An address behind a jump is in another network, a loopback address with a port set explicitly is a tunnel, and
+    another user has another home and other rights: all of these are reached by SSH.
     """
     if target.jump is not None or target.proxy_command or target.user != getpass.getuser():
         return False
     try:
         found = socket.getaddrinfo(target.host, None, type=socket.SOCK_STREAM)
     except OSError:
-        return False  # connecting will say so, with the node's name
+        return False  # connecting reports it, with the node's name
     addresses = {ipaddress.ip_address(str(sockaddr[0]).partition("%")[0]) for *_, sockaddr in found}
     if any(address.is_loopback for address in addresses):
         return not (explicit_port and target.port != 22)

@@ -1,4 +1,4 @@
-"""A node that exists in a test only: it answers as scripted and remembers what it was asked."""
+"""A node for tests: it returns scripted results and records what was run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Self
 from sparkcluster.errors import CommandFailed
 from sparkcluster.hosts.base import Closing, Result
 
-# What a command answers: a Result, the text of its output, an error, or a function of argv and stdin.
+# Result of a command: a Result, the text of its output, an error, or a function of argv and stdin.
 Answer = Result | str | Exception | Callable[[Sequence[str], bytes], Result]
 
 
 class FakeHost:
-    """Takes answers by ``on`` and ``program``, the last that fits wins; keeps ``calls`` and ``files``."""
+    """Scripted by ``on`` and ``program``, of which the last match wins; records ``calls`` and ``files``."""
 
     def __init__(self, name: str = "spark-1") -> None:
         self.name = name
@@ -27,17 +27,17 @@ class FakeHost:
         self._programs: dict[str, Callable[[dict[str, Any]], Any]] = {}
 
     def on(self, *words: str, answer: Answer = "") -> Self:
-        """Answer commands that begin with ``words``."""
+        """Set the result of commands that begin with ``words``."""
         self._answers.insert(0, (list(words), answer))
         return self
 
     def program(self, module: str, answer: Callable[[dict[str, Any]], Any] | dict[str, Any]) -> Self:
-        """Answer the program ``module``: a document, a list of lines, or a function of its request."""
+        """Set the result of the program ``module``: a document, a list of lines, or a function of its request."""
         self._programs[module] = answer if callable(answer) else lambda _: answer
         return self
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30) -> Result:
-        """The scripted answer; exit code 127 where there is none."""
+        """The scripted result; exit code 127 if there is none."""
         del timeout_s
         self.calls.append((list(argv), stdin))
         if stdin.startswith(b'{"start": '):
@@ -45,8 +45,8 @@ class FakeHost:
             module = boot["program"]
             self.requests.append((module, boot["request"]))
             if module in self._programs:
-                said = self._programs[module](boot["request"])
-                lines = said if isinstance(said, list) else [said]
+                answer = self._programs[module](boot["request"])
+                lines = answer if isinstance(answer, list) else [answer]
                 return Result(0, "".join(json.dumps(line) + "\n" for line in lines).encode(), b"")
         for words, answer in self._answers:
             if list(argv[: len(words)]) == words:
@@ -58,22 +58,22 @@ class FakeHost:
         return Result(127, b"", f"{argv[0]}: not scripted".encode())
 
     def stream(self, argv: Sequence[str], *, stdin: bytes = b"") -> FakeStream:
-        """A stream over the lines of the scripted answer."""
+        """A stream of the lines of the scripted result."""
         return FakeStream(self.run(argv, stdin=stdin))
 
     def put(self, content: bytes | Path, path: str, *, mode: int = 0o600) -> None:
-        """Keep the file in ``files``."""
+        """Record the file in ``files``."""
         if path.startswith("/proc/"):
             raise CommandFailed(f"{path} could not be written on {self.name}", node=self.name, step="put")
         self.files[path] = (content.read_bytes() if isinstance(content, Path) else content, mode)
 
     def close(self) -> None:
-        """Remember that it was closed."""
+        """Record that it was closed."""
         self.closed = True
 
 
 class FakeStream(Closing):
-    """Lines of one Result; ``sent`` holds what was written to it."""
+    """Lines of a Result; ``sent`` is what was written to it."""
 
     def __init__(self, result: Result) -> None:
         self._result = result
@@ -86,7 +86,7 @@ class FakeStream(Closing):
         yield from self._result.stdout.splitlines()
 
     def send(self, data: bytes) -> None:
-        """Keep ``data`` in ``sent``."""
+        """Add ``data`` to ``sent``."""
         self.sent += data
 
     def finish(self) -> Result:
@@ -95,5 +95,5 @@ class FakeStream(Closing):
         return self._result
 
     def close(self) -> None:
-        """Remember that it was closed."""
+        """Record that it was closed."""
         self.closed = True

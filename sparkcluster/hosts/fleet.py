@@ -1,4 +1,4 @@
-"""Many hosts at once: every outcome is reported, not the first failure."""
+"""Run a function on many hosts at once; every outcome is returned, not only the first failure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Fleet(Closing):
 
     Args:
         hosts: the nodes.
-        others: what has to be closed after them, as the jumps that they share.
+        others: closed after them, such as the jump hosts that they share.
     """
 
     def __init__(self, hosts: Mapping[str, Host], others: Iterable[Host] = ()) -> None:
@@ -45,15 +45,15 @@ class Fleet(Closing):
     def each(
         self, function: Callable[[Host], T], names: Iterable[str] | None = None, *, limit_s: float = 900
     ) -> dict[str, T | SparkclusterError]:
-        """Call ``function`` for all nodes (or ``names``) at once; per node what it returned or why it failed.
+        """Call ``function`` for all nodes (or ``names``) at once; per node its result or its error.
 
-        An error that is not ours is a defect: it propagates once all have ended. A node that has not ended
-        after ``limit_s`` seconds counts as CommandTimeout; its thread is left to the limits of its own.
+        An exception that is no SparkclusterError is a bug and is raised once all have ended. A node that has not
+        ended after ``limit_s`` seconds counts as CommandTimeout; its thread goes on until its own time-outs.
         """
         return self.start(function, names).wait(limit_s)
 
     def start(self, function: Callable[[Host], T], names: Iterable[str] | None = None) -> Calls[T]:
-        """Begin what ``each`` does, and go on; ``wait`` of what this returns is its end."""
+        """Start what ``each`` does without waiting; ``wait`` of the return value ends it."""
         chosen = self.names if names is None else list(names)
         return Calls(function, {name: self.hosts[name] for name in chosen})
 
@@ -77,7 +77,7 @@ class Calls(Generic[T]):
             threading.Thread(target=call.run, daemon=True, name=f"each {name}").start()
 
     def wait(self, limit_s: float) -> dict[str, T | SparkclusterError]:
-        """Per node what the function returned or why it failed, once all have ended.
+        """Per node the result of the function or its error, once all have ended.
 
         Any other exception, SystemExit included, is raised here. A node that has not ended ``limit_s`` seconds
         from now counts as CommandTimeout.
@@ -116,7 +116,7 @@ class _Call(Generic[T]):
 
 
 def values(outcomes: Mapping[str, T | SparkclusterError]) -> dict[str, T]:
-    """What came back, of the nodes where something did."""
+    """The results, of the nodes that did not fail."""
     return {name: outcome for name, outcome in outcomes.items() if not isinstance(outcome, SparkclusterError)}
 
 

@@ -1,4 +1,4 @@
-"""Making one verified SSH connection: TCP, host key, login, each failure told apart."""
+"""Opens a verified SSH connection: TCP, host key, login, with an error for each way to fail."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from sparkcluster.hosts.resolve import SshTarget
 from sparkcluster.hosts.transport import Proxy, Transport, paramiko
 
 KEEPALIVE_S = 10
-# A handshake is a second of CPU on a busy controller; more than this at once only slow each other down.
+# A handshake takes a second of CPU on a busy controller; more at once only slow each other down.
 _HANDSHAKES = threading.BoundedSemaphore(8)
 
 
 def connect(name: str, target: SshTarget, through: paramiko.Transport | None = None) -> Transport:
-    """An open connection to ``target``, over ``through`` where it has a jump.
+    """An open connection to ``target``, through the connection ``through`` if it has a jump host.
 
     TCP, handshake and login together take at most ``target.connect_timeout_s`` seconds.
 
     Raises:
-        HostError: which one says what is wrong; it names node ``name``.
+        HostError: its class says what is wrong; it names node ``name``.
         UsageError: the identity that the inventory names cannot be read.
     """
     login = _Login(name, target)
@@ -66,15 +66,15 @@ def _handshake(name: str, target: SshTarget, sock: Any, login: _Login, deadline:
         transport.close()
         if time.monotonic() >= deadline - 0.1:
             raise HostTimeout(
-                f"{name}: sshd on {target.host} port {target.port} took the connection and then said "
+                f"{name}: sshd on {target.host} port {target.port} accepted the connection and then sent "
                 f"nothing for {target.connect_timeout_s:g} s",
                 node=name,
                 step="connect",
-                hint=f"ssh -v {target.login} true   shows where it stops; on the node: sudo systemctl restart ssh",
+                hint=f"run ssh -v {target.login} true to see where it stops; on the node: sudo systemctl restart ssh",
             ) from error
         reason = str(error).strip() or type(error).__name__
         raise HostLost(
-            f"{name}: {target.host} port {target.port} broke off the SSH handshake: {reason}",
+            f"{name}: {target.host} port {target.port} closed the connection during the SSH handshake: {reason}",
             node=name,
             step="connect",
             hint=f"ssh -v {target.login} true",
@@ -84,12 +84,12 @@ def _handshake(name: str, target: SshTarget, sock: Any, login: _Login, deadline:
 
 
 def left(deadline: float) -> float:
-    """Seconds until ``deadline``, at least a moment, since 0 stands for no limit in many places."""
+    """Seconds until ``deadline``, more than 0, which would mean no limit in many places."""
     return max(0.05, deadline - time.monotonic())
 
 
 def _reach(name: str, target: SshTarget, through: paramiko.Transport | None, deadline: float) -> Any:
-    """A socket, or what does for one, to the node's sshd."""
+    """A socket to the node's sshd, or an object used as one."""
     if through is not None:
         try:
             return through.open_channel(
@@ -98,7 +98,7 @@ def _reach(name: str, target: SshTarget, through: paramiko.Transport | None, dea
         except (paramiko.SSHException, EOFError, OSError) as error:
             late = time.monotonic() >= deadline - 0.1
             kind, what = (HostTimeout, "does not reach") if late else (HostRefused, "cannot reach")
-            jump = target.jump.host if target.jump else "the jump"
+            jump = target.jump.host if target.jump else "the jump host"
             raise kind(
                 f"{name}: {jump} {what} {target.host} port {target.port}: {error}", node=name, step="connect"
             ) from error
@@ -116,7 +116,7 @@ def _tcp(name: str, target: SshTarget, deadline: float) -> socket.socket:
             f"{name}: {target.host} does not resolve to an address",
             node=name,
             step="connect",
-            hint=f"getent hosts {shlex.quote(target.host)}, or give an address as host",
+            hint=f"getent hosts {shlex.quote(target.host)}, or set host to an address",
         ) from error
     failure: OSError = ConnectionRefusedError()
     for index, (family, kind, protocol, _, address) in enumerate(found):
@@ -130,7 +130,7 @@ def _tcp(name: str, target: SshTarget, deadline: float) -> socket.socket:
             continue
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
-            # A node that vanished is noticed two keep-alives later, not after a quarter of an hour.
+            # A node that vanished is detected after two keep-alives, not after 15 minutes.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 2 * KEEPALIVE_S * 1000)
         return sock
     if isinstance(failure, TimeoutError):
@@ -141,13 +141,13 @@ def _tcp(name: str, target: SshTarget, deadline: float) -> socket.socket:
             hint=f"ping {target.host}",
         ) from failure
     refused = isinstance(failure, ConnectionRefusedError)
-    hint = "sudo systemctl start ssh, on the node" if refused else f"ping {target.host}   and see whether it is on"
+    hint = "on the node: sudo systemctl start ssh" if refused else f"ping {target.host}, and check its power"
     reason = (failure.strerror or str(failure)).lower()
     raise HostRefused(f"{name}: {where}: {reason}", node=name, step="connect", hint=hint) from failure
 
 
 def _check_host_key(name: str, target: SshTarget, key: paramiko.PKey) -> None:
-    """Accept a node's key, store it if the user wants that, or raise."""
+    """Accept a node's key, store it if host_keys is accept-new, or raise."""
     kind, blob = key.get_name(), key.get_base64()
     verdict, file = known_hosts.check(target.known_hosts, target.key_name, kind, blob)
     shown = f"{kind} {key.fingerprint}"
@@ -157,18 +157,18 @@ def _check_host_key(name: str, target: SshTarget, key: paramiko.PKey) -> None:
         return
     if verdict == "unknown":
         raise HostKeyUnknown(
-            f"{name}: the host key of {target.key_name} was never seen before ({shown})",
+            f"{name}: the host key of {target.key_name} is unknown ({shown})",
             node=name,
             step="connect",
-            hint=f"ssh {target.login} true   once, to compare and store it, or host_keys: accept-new",
+            hint=f"run ssh {target.login} true once to compare and store it, or set host_keys: accept-new",
         )
     forget = f"ssh-keygen -R '{target.key_name}' -f {shlex.quote(str(file))}"
-    text = "is revoked" if verdict == "revoked" else "is not the one on record"
+    text = "is revoked" if verdict == "revoked" else "has changed"
     raise HostKeyChanged(
-        f"{name}: the host key of {target.key_name} {text} ({shown}): reinstalled, or another machine in between",
+        f"{name}: the host key of {target.key_name} {text} ({shown}): reinstalled, or another machine answers",
         node=name,
         step="connect",
-        hint=forget if verdict == "changed" else f"look for {target.key_name} in {file}",
+        hint=forget if verdict == "changed" else f"find {target.key_name} in {file}",
     )
 
 
@@ -183,7 +183,7 @@ def _store(name: str, target: SshTarget, kind: str, blob: str) -> known_hosts.Ve
 
 
 class _Login:
-    """Keys in the order of OpenSSH: those named first, then the agent's, then the usual files."""
+    """Tries keys in the order of OpenSSH: the inventory's, the agent's, then the files of ssh_config."""
 
     def __init__(self, name: str, target: SshTarget) -> None:
         self.name = name
@@ -199,13 +199,13 @@ class _Login:
                     f"{name}: identity {target.identity} cannot be read: {error.strerror}",
                     node=name,
                     step="connect",
-                    hint="see identity in the inventory's ssh section",
+                    hint="check ssh.identity in the inventory",
                 ) from error
 
     def authenticate(self, transport: Transport) -> None:
         """Log in on ``transport``, or raise AuthFailed."""
         agent = paramiko.Agent()
-        reason = "it accepts none of our keys"
+        reason = "no key was accepted"
         try:
             for key in self._keys(agent):
                 self.tried += 1
@@ -224,21 +224,21 @@ class _Login:
                     continue
                 if not more:
                     return
-                reason = f"it wants {', '.join(more)} besides a key"
+                reason = f"it requires {', '.join(more)} besides a key"
         finally:
             agent.close()
-        self._fail(reason if self.tried else "we have no key to offer")
+        self._fail(reason if self.tried else "there is no key to offer")
 
     def _fail(self, reason: str) -> NoReturn:
         target = self.target
         locked = f"; {self.locked[0]} is protected by a passphrase" if self.locked else ""
-        own = f"-i {shlex.quote(str(target.identity))} " if target.identity else ""
+        option = f"-i {shlex.quote(str(target.identity))} " if target.identity else ""
         unlock = f"ssh-add {shlex.quote(str(self.locked[0]))}" if self.locked else None
         raise AuthFailed(
             f"{self.name}: login as {target.user} on {target.host} failed: {reason}{locked}",
             node=self.name,
             step="connect",
-            hint=unlock or f"ssh-copy-id {own}{target.login}",
+            hint=unlock or f"ssh-copy-id {option}{target.login}",
         )
 
     def _keys(self, agent: paramiko.Agent) -> Iterator[paramiko.PKey]:
@@ -248,7 +248,7 @@ class _Login:
                 key = self._load(target.identity, agent)
             except (ValueError, paramiko.SSHException) as error:
                 raise UsageError(
-                    f"{self.name}: identity {target.identity} is no private key that can be used: {error}",
+                    f"{self.name}: identity {target.identity} is not a usable private key: {error}",
                     node=self.name,
                     step="connect",
                 ) from error
@@ -262,12 +262,12 @@ class _Login:
             try:
                 key = self._load(file, agent)
             except (ValueError, OSError, paramiko.SSHException):
-                continue  # ssh passes over such a file of the defaults, too
+                continue  # ssh skips such a file, too
             if key is not None:
                 yield key
 
     def _load(self, file: Path, agent: paramiko.Agent) -> paramiko.PKey | None:
-        """The key in ``file``; where a passphrase protects it, the agent's copy of it, or None."""
+        """The key in ``file``; if a passphrase protects it, the agent's copy of it, or None."""
         try:
             return paramiko.PKey.from_path(file)
         except (paramiko.PasswordRequiredException, TypeError):

@@ -1,4 +1,4 @@
-"""The known_hosts files: is this key the node's, another's, or never seen; and storing one on first use."""
+"""The known_hosts files: checks a host key, and stores one on first use."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Verdict = Literal["known", "changed", "revoked", "unknown"]
 def check(files: Sequence[Path], name: str, kind: str, blob: str) -> tuple[Verdict, Path | None]:
     """Whether key ``blob`` (base64) of type ``kind`` belongs to ``name``, and the file that says so.
 
-    Any of several keys on record will do, as with OpenSSH; a revoked one never does.
+    Any of several known keys is accepted, as by OpenSSH; a revoked key never is.
     """
     verdict: Verdict = "unknown"
     where: Path | None = None
     for file in files:
-        for marker, own_kind, own_blob in _entries(file, name):
-            same = (own_kind, own_blob) == (kind, blob)
+        for marker, known_kind, known_blob in _entries(file, name):
+            same = (known_kind, known_blob) == (kind, blob)
             if marker == "@revoked" and same:
                 return "revoked", file
             if marker:
@@ -37,15 +37,15 @@ def check(files: Sequence[Path], name: str, kind: str, blob: str) -> tuple[Verdi
 
 
 def kinds(files: Sequence[Path], name: str) -> list[str]:
-    """Key types on record for ``name``: those to ask its sshd for, first come first."""
+    """Known key types of ``name``: those to request from its sshd, in the order of the files."""
     found = [kind for file in files for marker, kind, _ in _entries(file, name) if not marker]
     return list(dict.fromkeys(found))
 
 
 def store(file: Path, name: str, kind: str, blob: str) -> Verdict:
-    """Add a key to ``file`` (made for the user alone where it is missing), unless one got there first.
+    """Add a key to ``file`` (created for the user alone if it is missing), unless another was added first.
 
-    Safe for several threads and programs at once; the verdict is the one that then holds.
+    Safe for several threads and programs at once; returns the verdict after it.
     """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -62,7 +62,7 @@ def store(file: Path, name: str, kind: str, blob: str) -> Verdict:
 
 
 def _entries(file: Path, name: str) -> Iterator[tuple[str, str, str]]:
-    """Marker, type and key of each line of ``file`` that speaks of ``name``."""
+    """Marker, type and key of each line of ``file`` that is about ``name``."""
     try:
         text = file.read_text(errors="replace")
     except OSError:
@@ -83,11 +83,11 @@ def _matches(patterns: str, name: str) -> bool:
         # HMAC-SHA1 is what the file format hashes names with; it guards their privacy, not the keys
         return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), digest)
     listed = patterns.lower().split(",")
-    if any(one.startswith("!") and _glob(one[1:], name) for one in listed):
+    if any(pattern.startswith("!") and _glob(pattern[1:], name) for pattern in listed):
         return False
-    return any(_glob(one, name) for one in listed)
+    return any(_glob(pattern, name) for pattern in listed)
 
 
 def _glob(pattern: str, name: str) -> bool:
-    """``*`` and ``?`` alone: brackets stand for themselves in known_hosts."""
+    """Match ``*`` and ``?`` only: brackets are literal in known_hosts."""
     return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))

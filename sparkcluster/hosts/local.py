@@ -22,14 +22,14 @@ _NOT_FOUND = 127
 
 
 class LocalHost:
-    """The machine we run on. Commands start in the home directory, as over SSH."""
+    """The machine that runs sparkcluster. Commands start in the home directory, as over SSH."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     @property
     def python(self) -> str:
-        """The interpreter that runs us: with runtime ``process`` the engine is looked for beside it first."""
+        """The interpreter of sparkcluster: with runtime ``process`` the engine is looked up beside it first."""
         return sys.executable
 
     @property
@@ -80,7 +80,7 @@ class LocalHost:
                 start_new_session=True,
             )
         except OSError as error:
-            # what a shell on the other side of SSH would answer
+            # as a shell on the other side of SSH
             return Result(_NOT_FOUND, b"", f"{argv[0]}: {error.strerror}".encode())
 
 
@@ -145,7 +145,7 @@ class _LocalStream(LineStream):
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM to the command and its children, SIGKILL a second later to what is left."""
+    """Send SIGTERM to the command and its children, SIGKILL a second later to those that are left."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)

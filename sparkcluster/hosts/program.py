@@ -1,4 +1,4 @@
-"""Running a module of ``sparkcluster.node`` on a node: its source and its request go in by standard input.
+"""Runs a module of ``sparkcluster.node`` on a node: source and request are sent by standard input.
 
 The line that starts it is the same for every program and holds no user data. The first line of input
 is a JSON document with the sources and the request; what follows belongs to the program.
@@ -20,7 +20,7 @@ from sparkcluster.hosts.quote import PYTHON_OPTIONS
 
 _START = "import sys,json;sys.dont_write_bytecode=True;boot=json.loads(sys.stdin.buffer.readline());exec(boot['start'])"
 
-# Sources travel compressed: a third of the bytes, which a slow uplink to many nodes is felt by.
+# Sources are sent compressed: a third of the bytes, which matters on a slow uplink to many nodes.
 _UNPACK = """
 import binascii, zlib
 boot["modules"] = json.loads(zlib.decompress(binascii.a2b_base64(boot["packed"])))
@@ -68,7 +68,7 @@ def _modules(module: str, engine: str) -> dict[str, str]:
 
 @functools.cache
 def _packed(module: str, engine: str) -> str:
-    """``_modules`` as one printable word."""
+    """``_modules`` as one printable string."""
     modules = list(_modules(module, engine).items())
     return base64.b64encode(zlib.compress(json.dumps(modules).encode())).decode()
 
@@ -98,10 +98,10 @@ def command(
 def call(
     host: Host, module: str, request: dict[str, Any], *, timeout_s: float = 30, task: str = "", engine: str = ""
 ) -> dict[str, Any]:
-    """Run a program to its end and return the document it answers.
+    """Run a program to its end and return the document that it prints.
 
     Raises:
-        CommandFailed: it failed or answered no document; the message carries its last line of stderr.
+        CommandFailed: it failed or printed no document; the message has its last line of stderr.
         HostError: the node could not be reached, or did not answer within ``timeout_s``.
     """
     task = task or module
@@ -119,6 +119,6 @@ def call(
 
 
 def stream(host: Host, module: str, request: dict[str, Any]) -> Stream:
-    """Start a program that talks in lines."""
+    """Start a program that prints lines."""
     argv, stdin = command(module, request)
     return host.stream(argv, stdin=stdin)

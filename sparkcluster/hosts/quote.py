@@ -1,4 +1,4 @@
-"""The one function through which every value goes that reaches a shell."""
+"""Command lines: every value that reaches a shell is quoted here."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ def quote(argv: Sequence[str]) -> str:
     """Command line that a POSIX shell splits into exactly ``argv``.
 
     Raises:
-        UsageError: ``argv`` is empty, or holds a NUL byte, which no command line can carry.
+        UsageError: ``argv`` is empty or has a NUL byte.
     """
     if not argv or any("\0" in argument for argument in argv):
-        raise UsageError("a command needs at least one word, and none with a NUL byte")
+        raise UsageError("a command line is empty or has a NUL byte")
     return shlex.join(argv)
 
 
-# Options of the interpreter that runs our programs. Without site: nothing of it is needed, and Ubuntu's brings a
-# hook of its crash reporter along.
+# Options of the interpreter that runs programs of sparkcluster. Without site, which is not needed: Ubuntu's has a
+# hook of its crash reporter.
 PYTHON_OPTIONS = ("-I", "-S", "-c")
 
 
 def shown(argv: Sequence[str]) -> str:
-    """Short name of a command for messages: the task of our programs, else the program, never its input."""
+    """Short name of a command for messages: the task of a program of sparkcluster, else the name of the program."""
     if tuple(argv[1:4]) == PYTHON_OPTIONS:
         return argv[-1]
     program = argv[0].rsplit("/", 1)[-1]
     return f"{program} {argv[1]}" if len(argv) > 1 and argv[1].isalpha() else program
 
 
-# Says on standard error which process it is before it becomes the command: sshd passes no signals on to
-# commands of root, so that ending one takes its number.
+# Prints its process ID to standard error before it becomes the command: sshd does not forward signals to
+# commands of root, so that ending one takes its ID.
 _NAMED = 'printf "\\001%s\\n" "$$" >&2; exec "$@"'
 MARK = re.compile(rb"\x01(\d+)\n")
 
-# Ends the process group of $1: SIGTERM, and SIGKILL where that did not help within a second.
+# Ends the process group of $1: SIGTERM, and SIGKILL a second later.
 _END = (
     'to() { kill -s "$1" -- "-$2" 2>/dev/null || kill -s "$1" "$2" 2>/dev/null; }; '
     'to TERM "$1"; for i in 1 2 3 4 5 6 7 8 9 10; do '
@@ -47,7 +47,7 @@ _END = (
 
 
 def named(argv: Sequence[str]) -> str:
-    """Command line of ``argv`` whose first line of standard error matches ``MARK``: its process."""
+    """Command line of ``argv`` whose first line of standard error matches ``MARK``: its process ID."""
     quote(argv)
     return quote(["sh", "-c", _NAMED, "sh", *argv])
 
@@ -57,8 +57,8 @@ def end_line(pid: int) -> str:
     return quote(["sh", "-c", _END, "sh", str(pid)])
 
 
-# Writes standard input to $1 with mode $2, only where all $3 bytes arrived: a connection that breaks
-# looks like the end of the input. Parents are made, for the user alone.
+# Writes standard input to $1 with mode $2, only if all $3 bytes arrived: a connection that breaks looks like the
+# end of the input. Creates parent directories for the user alone.
 PUT = (
     'set -e; umask 077; p=$1; case $p in "~/"*) p=$HOME/${p#"~/"};; esac; '
     'case $p in */*) mkdir -p "${p%/*}/";; esac; t=$p.$$.partial; trap \'rm -f "$t"\' EXIT; '

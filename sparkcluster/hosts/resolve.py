@@ -1,4 +1,4 @@
-"""Where and how a node is reached by SSH: what ``ssh_config`` says of it, and the inventory over that."""
+"""How a node is reached by SSH: ``ssh_config``, overridden by the inventory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from sparkcluster.errors import UsageError
+from sparkcluster.hosts.base import Result
 
 _JUMP = re.compile(
     r"^(?:(?P<user>[^@:\s]+)@)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[^-@:\s\[\]][^@:\s\[\]]*)(?::(?P<port>\d{1,5}))?$"
@@ -34,18 +35,18 @@ class SshSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SshTarget:
-    """One way to one sshd, with nothing left to look up.
+    """How to reach an sshd, with nothing left to look up.
 
     Attributes:
         host: name or address to connect to.
-        alias: name under which its key stands in known_hosts.
-        identity: key file that the inventory names; has to be readable.
-        identities: key files that ssh_config names; those that are not there are passed over.
-        identities_only: offer no other key of the agent than these.
-        known_hosts: files to look host keys up in; the first is the one that a new key is stored in.
+        alias: its name in known_hosts.
+        identity: key file from the inventory; must be readable.
+        identities: key files from ssh_config; missing ones are skipped.
+        identities_only: offer no other key of the agent.
+        known_hosts: files with host keys; a new key is stored in the first.
         connect_timeout_s: limit for TCP, handshake and login together.
-        jump: the machine through which it is reached.
-        proxy_command: ssh_config's ProxyCommand, words filled in.
+        jump: the jump host.
+        proxy_command: ssh_config's ProxyCommand with its tokens expanded.
     """
 
     host: str
@@ -63,29 +64,29 @@ class SshTarget:
 
     @property
     def key_name(self) -> str:
-        """Its name as known_hosts has it: ``[host]:port`` for ports other than 22."""
+        """Its name in known_hosts: ``[host]:port`` for ports other than 22."""
         name = (self.alias or self.host).lower()
         return name if self.port == 22 else f"[{name}]:{self.port}"
 
     @property
     def login(self) -> str:
-        """Words that follow ``ssh`` to get there by hand."""
+        """Arguments of ``ssh`` to log in by hand."""
         port = "" if self.port == 22 else f"-p {self.port} "
         return f"{port}{self.user}@{self.host}"
 
 
 def resolve(host: str, ssh: SshSettings) -> SshTarget:
-    """How ``host`` is reached: keys that ``ssh`` sets win over what ssh_config says.
+    """How ``host`` is reached: what ``ssh`` sets overrides ssh_config.
 
     Raises:
-        UsageError: ssh_config cannot be read, or a jump makes no sense.
+        UsageError: ssh_config cannot be read, or a jump host is invalid.
     """
     return _resolve(host, ssh, hops=())
 
 
 def _resolve(host: str, ssh: SshSettings, hops: tuple[str, ...]) -> SshTarget:
     if len(hops) > 8:
-        raise UsageError(f"ProxyJump goes in a circle: {' -> '.join(hops)}", hint="look at ~/.ssh/config")
+        raise UsageError(f"ProxyJump loops: {' -> '.join(hops)}", hint="check ~/.ssh/config")
     config = _ssh_config(host, ssh)
     name = config.get("hostname", [host])[0]
     user = ssh.user or config.get("user", [getpass.getuser()])[0]
@@ -116,7 +117,7 @@ def _jump(text: str, ssh: SshSettings, hops: tuple[str, ...]) -> SshTarget:
     *before, last = text.removeprefix("ssh://").split(",")
     match = _JUMP.match(last)
     if match is None:
-        raise UsageError(f"a jump reads user@host:port, not {last!r}", hint="see jump in the inventory's ssh section")
+        raise UsageError(f"invalid jump host {last!r}", hint="ssh.jump in the inventory is user@host:port")
     settings = dataclasses.replace(
         ssh, user=match["user"], port=int(match["port"]) if match["port"] else None, jump=",".join(before) or None
     )
@@ -124,7 +125,7 @@ def _jump(text: str, ssh: SshSettings, hops: tuple[str, ...]) -> SshTarget:
 
 
 def _ssh_config(host: str, ssh: SshSettings) -> dict[str, list[str]]:
-    """What ssh_config says of ``host``, keys in lower case, one value per line of it."""
+    """The ssh_config of ``host``: keys in lower case, one value per line."""
     argv = ["ssh", "-G"]
     argv += ["-p", str(ssh.port)] if ssh.port else []
     argv += ["-l", ssh.user] if ssh.user else []
@@ -135,17 +136,15 @@ def _ssh_config(host: str, ssh: SshSettings) -> dict[str, list[str]]:
             stdin=subprocess.DEVNULL,
             timeout=10,
             check=False,
-            start_new_session=True,  # Ctrl-C in a terminal is for us alone: it would look like a broken ssh_config
+            start_new_session=True,  # Ctrl-C would end it as well, which looks like an invalid ssh_config
         )
     except FileNotFoundError:
         return _without_ssh(host)
     except subprocess.TimeoutExpired:
-        raise UsageError(
-            f"ssh -G {host} did not end within 10 s", hint="look for Match exec in ~/.ssh/config"
-        ) from None
+        raise UsageError(f"ssh -G {host} did not end within 10 s", hint="check Match exec in ~/.ssh/config") from None
     if done.returncode:
-        last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
-        raise UsageError(f"ssh_config cannot be used for {host}: {last}", hint=f"ssh -G {host}")
+        reason = Result(done.returncode, done.stdout, done.stderr).reason
+        raise UsageError(f"invalid ssh_config for {host}: {reason}", hint=f"ssh -G {host}")
     config: dict[str, list[str]] = {}
     for line in done.stdout.decode(errors="replace").splitlines():
         key, _, value = line.partition(" ")
@@ -154,13 +153,13 @@ def _ssh_config(host: str, ssh: SshSettings) -> dict[str, list[str]]:
 
 
 def _without_ssh(host: str) -> dict[str, list[str]]:
-    """The same where no ssh is installed."""
+    """The same if no ssh is installed."""
     from sparkcluster.hosts.transport import paramiko, ssh_config
 
     try:
         found = ssh_config(host)
     except paramiko.SSHException as error:
-        raise UsageError(f"ssh_config cannot be used for {host}: {error}") from None
+        raise UsageError(f"invalid ssh_config for {host}: {error}") from None
     config = {key: value if isinstance(value, list) else [str(value)] for key, value in found.items()}
     config.setdefault("userknownhostsfile", ["~/.ssh/known_hosts"])
     config.setdefault("globalknownhostsfile", ["/etc/ssh/ssh_known_hosts"])

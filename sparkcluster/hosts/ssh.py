@@ -17,17 +17,17 @@ from sparkcluster.hosts.quote import put_argv, shown
 from sparkcluster.hosts.resolve import SshTarget
 from sparkcluster.hosts.transport import Transport, paramiko
 
-# OpenSSH's default of MaxSessions is 10; the last is kept for ending a command that outlived its limit.
+# OpenSSH's default of MaxSessions is 10; the last is reserved for ending commands that timed out.
 _SESSIONS = 9
 
 
 class SshHost:
-    """A machine behind sshd. Connects at first use; a failure to connect is remembered, not tried again.
+    """A machine with an sshd. Connects at first use; a failure to connect is kept, not retried.
 
     Args:
         name: the node's name in the inventory.
         target: where and how.
-        jump: the host that ``target.jump`` stands for, where several nodes share it; made here otherwise.
+        jump: the host of ``target.jump`` if several nodes share it; default: another one.
     """
 
     def __init__(self, name: str, target: SshTarget, jump: SshHost | None = None) -> None:
@@ -63,10 +63,10 @@ class SshHost:
         return channel.ChannelStream(command, stdin)
 
     def put(self, content: bytes | Path, path: str, *, mode: int = 0o600) -> None:
-        """Write a file atomically, its directories with it; ``~/`` is the user's home there."""
+        """Write a file atomically, with its directories; ``~/`` is the user's home there."""
         size = content.stat().st_size if isinstance(content, Path) else len(content)
         chunks = _chunks(content) if isinstance(content, Path) else [content]
-        # 1 MB/s is less than any network that a Spark hangs on
+        # 1 MB/s is slower than any network that a Spark is on
         check_put(self._name, path, self._run(put_argv(path, mode, size), chunks, size, 30 + size / 1e6))
 
     def close(self) -> None:
@@ -78,9 +78,9 @@ class SshHost:
             self._jump.close()
 
     def transport(self) -> Transport:
-        """The open transport, connected now where it was not.
+        """The open transport; connects if it is not open.
 
-        A connection that broke is made anew; one that could not be made stays so for this run.
+        A connection that broke is opened again; one that could not be opened is not retried in this run.
         """
         with self._lock:
             if self._closed:
@@ -103,7 +103,7 @@ class SshHost:
         what = shown(argv)
         while True:
             if not self._sessions.acquire(timeout=left(deadline)):
-                raise CommandTimeout(f"{self._name} has no session free for {what}", node=self._name, step=what)
+                raise CommandTimeout(f"{self._name} has no free session for {what}", node=self._name, step=what)
             limit = min(left(deadline), self.target.connect_timeout_s)
             begin = time.monotonic()
             try:
@@ -118,16 +118,16 @@ class SshHost:
                 raise
 
     def _judge(self, error: Exception, transport: Transport, what: str, deadline: float, *, waited_out: bool) -> None:
-        """Raise what a session that was not opened means, or return where asking again may help.
+        """Raise the error of a session that was not opened, or return if a retry may succeed.
 
-        That it was refused cannot be told by the error's type: of two refused at once, paramiko tells one.
+        The type of ``error`` does not say that it was refused: of two refused at once, paramiko reports one.
         """
         if not transport.is_active():
             raise HostLost(
-                f"connection to {self._name} broke before {what} began", node=self._name, step=what
+                f"connection to {self._name} broke before {what} started", node=self._name, step=what
             ) from error
         if waited_out and time.monotonic() < deadline:
-            # sshd took the request and said nothing; so it will for the next one
+            # sshd does not answer requests; a retry would wait as long
             failure = HostTimeout(
                 f"{self._name}: sshd opened no session within {self.target.connect_timeout_s:g} s",
                 node=self._name,
@@ -140,10 +140,10 @@ class SshHost:
             raise failure from error
         if time.monotonic() >= deadline:
             raise CommandTimeout(
-                f"{what} on {self._name} did not begin within its limit: {error}",
+                f"{what} on {self._name} did not start in time: {error}",
                 node=self._name,
                 step=what,
-                hint=None if waited_out else "look at MaxSessions in /etc/ssh/sshd_config of the node",
+                hint=None if waited_out else "check MaxSessions in /etc/ssh/sshd_config of the node",
             ) from error
 
 
@@ -155,7 +155,7 @@ def _hang_up(transport: Transport) -> None:
 
 
 def _again(error: HostError | UsageError) -> HostError | UsageError:
-    """A fresh copy of an error: one object raised in many threads would mix up their tracebacks."""
+    """A copy of an error: one object raised in many threads would mix up their tracebacks."""
     return type(error)(error.message, node=error.node, step=error.step, hint=error.hint)
 
 

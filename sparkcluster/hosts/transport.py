@@ -1,7 +1,7 @@
-"""All that is used of paramiko beyond what it documents, and what its transport lacks for us.
+"""Everything that is used of paramiko beyond its documentation.
 
 paramiko drops the signal that ended a command, and waits a round trip to start one. ``pyproject.toml`` bounds its
-version, ``tests/unit/hosts/test_transport.py`` fails if one of these names goes.
+version; ``tests/unit/hosts/test_transport.py`` fails if a name that is used here is removed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import subprocess
 import sys
 from typing import Any, ClassVar
 
-# paramiko imports invoke, a fifth of the time of a short command, for "Match exec" in ssh_config alone, and does
-# without it where it is missing.
+# paramiko imports invoke, a fifth of the time of a short command, only for "Match exec" in ssh_config, and works
+# without it.
 _without_invoke = "invoke" not in sys.modules
 if _without_invoke:
     sys.modules["invoke"] = None  # type: ignore[assignment]
@@ -27,7 +27,7 @@ finally:
 
 __all__ = ["Proxy", "Transport", "exit_code", "paramiko", "send_exec", "ssh_config"]
 
-# Errors reach the user through ours; without a handler Python would print paramiko's log beside them.
+# Without a handler Python would print paramiko's log beside the errors of sparkcluster.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
@@ -46,7 +46,7 @@ def _handle_request(channel: paramiko.Channel, message: paramiko.Message) -> Non
 
 
 class Transport(paramiko.Transport):
-    """A transport that knows ``exit-signal``, with limits in seconds."""
+    """A transport that keeps ``exit-signal``, with limits in seconds."""
 
     _channel_handler_table: ClassVar[Any] = {
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]  # noqa: SLF001
@@ -76,8 +76,8 @@ class Transport(paramiko.Transport):
 class Proxy(paramiko.ProxyCommand):
     """ssh_config's ProxyCommand in a session of its own.
 
-    Ctrl-C in a terminal reaches all of our process group, and would cut the connection that the ranks are to be
-    stopped over.
+    Ctrl-C in a terminal reaches the whole process group, and would break the connection over which ranks are to be
+    stopped.
     """
 
     def __init__(self, command: str) -> None:
@@ -94,7 +94,7 @@ class Proxy(paramiko.ProxyCommand):
 
 
 def exit_code(channel: paramiko.Channel, timeout_s: float) -> int | None:
-    """Exit code of the channel's command, negative for a signal; None where the connection broke before it.
+    """Exit code of the channel's command, negative for a signal; None if the connection broke before it.
 
     Raises:
         TimeoutError: it did not come within ``timeout_s``.
@@ -106,9 +106,9 @@ def exit_code(channel: paramiko.Channel, timeout_s: float) -> int | None:
 
 
 def send_exec(channel: paramiko.Channel, line: str) -> None:
-    """Request that ``line`` be run, and go on: a round trip less than waiting for the answer.
+    """Request that ``line`` be run, without waiting for the reply, which saves a round trip.
 
-    A node that refuses answers so, upon which paramiko closes the channel.
+    If the node refuses, paramiko closes the channel.
     """
     message = paramiko.Message()
     message.add_byte(cMSG_CHANNEL_REQUEST)
@@ -120,10 +120,10 @@ def send_exec(channel: paramiko.Channel, line: str) -> None:
 
 
 def ssh_config(host: str) -> dict[str, Any]:
-    """What the ssh_config files of user and system say of ``host``, as fabric reads them: without ``Include``.
+    """The ssh_config of ``host`` from the files of user and system, as fabric reads them: without ``Include``.
 
     Raises:
-        paramiko.SSHException: they make no sense.
+        paramiko.SSHException: a file is invalid.
     """
     import fabric
     import invoke

@@ -107,15 +107,15 @@ def test_no_command_shows_the_help_as_talk(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("words", "error", "hint"),
     [
-        (["statsu"], "no command statsu", "did you mean status?"),
-        (["frobnicate"], "no command frobnicate", "commands are up, down"),
-        (["a; touch /tmp/x\n"], "no command 'a; touch /tmp/x\\n'", "commands are"),
-        (["--json", "status"], "no flag --json before the command", "flags come after the command"),
-        (["status", "--jsn"], "no flag --jsn in sparkcluster status", "did you mean --json?"),
-        (["status", "a", "b"], "one word too many: b", "sparkcluster status --help"),
+        (["statsu"], "unknown command: statsu", "did you mean status?"),
+        (["frobnicate"], "unknown command: frobnicate", "commands are up, down"),
+        (["a; touch /tmp/x\n"], "unknown command: 'a; touch /tmp/x\\n'", "commands are"),
+        (["--json", "status"], "unknown flag before the command: --json", "flags come after the command"),
+        (["status", "--jsn"], "unknown flag of sparkcluster status: --jsn", "did you mean --json?"),
+        (["status", "a", "b"], "unexpected argument: b", "sparkcluster status --help"),
         (["status", "--timeout", "x"], "--timeout: invalid float value: 'x'", "sparkcluster status --help"),
         (["status", "--timeout"], "--timeout: expected one argument", "sparkcluster status --help"),
-        (["status", "--js"], "no flag --js in sparkcluster status", "did you mean --json?"),
+        (["status", "--js"], "unknown flag of sparkcluster status: --js", "did you mean --json?"),
         (["lint"], "FILE is missing", "sparkcluster lint --help"),
         (["lab", "upp"], "COMMAND cannot be upp", "did you mean up?"),
     ],
@@ -215,8 +215,8 @@ def test_unexpected_error_is_one_line_and_a_file(
     assert frame.guarded(["status"]) == 1
     error, hint = capsys.readouterr().err.splitlines()
     (report,) = tmp_path.iterdir()
-    assert error == "error: internal: ZeroDivisionError: a"
-    assert hint == f"hint: please report it with {report}"
+    assert error == "error: internal error: ZeroDivisionError: a"
+    assert hint == f"hint: please report it and attach {report}"
     assert "Traceback" in report.read_text()
     assert report.stat().st_mode & 0o077 == 0
 
@@ -243,7 +243,7 @@ def test_broken_pipe_of_an_engine_is_an_error_and_not_silence(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     command(raises(BrokenPipeError(32, "Broken pipe")))
     assert frame.guarded(["status"]) == 1
-    assert "internal: BrokenPipeError" in capsys.readouterr().err
+    assert "internal error: BrokenPipeError" in capsys.readouterr().err
 
 
 def test_reader_that_goes_away_is_no_news() -> None:
@@ -360,7 +360,7 @@ def on_terminal(words: list[str], **env: str) -> str:
 
 
 def test_terminal_gets_colour_unless_told_otherwise() -> None:
-    assert "\x1b[1;31merror:\x1b[0m no command" in on_terminal(["x"])
+    assert "\x1b[1;31merror:\x1b[0m unknown command" in on_terminal(["x"])
     assert "\x1b" not in on_terminal(["x"], NO_COLOR="1")
     assert "\x1b" not in on_terminal(["x"], TERM="dumb")
     assert "\x1b" not in on_terminal(["playbooks"], NO_COLOR="1")
