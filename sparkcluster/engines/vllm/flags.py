@@ -19,24 +19,24 @@ TABLE = Path(__file__).with_name("flags.tsv")
 
 Kind = Literal["bool", "flag", "value", "optional", "list"]
 
-# Flags of releases before the oldest in the table, which guides still print, and what came after them.
+# Flags of releases before the oldest in the table, which guides still print, and what replaced them.
 GONE = {
-    "speculative-disable-by-batch-size": "take it out: V1 has none; write max-num-seqs: 4, or no drafting",
+    "speculative-disable-by-batch-size": "remove it: V1 has none; write max-num-seqs: 4, or no speculative-config",
     "speculative-model": "write speculative-config: {model: …, num_speculative_tokens: …}",
     "num-speculative-tokens": "write speculative-config: {num_speculative_tokens: …}",
-    "num-scheduler-steps": "take it out: V1 schedules by itself; see async-scheduling",
-    "use-v2-block-manager": "take it out: there is no other one",
+    "num-scheduler-steps": "remove it: V1 has async-scheduling",
+    "use-v2-block-manager": "remove it: there is no other one",
     "guided-decoding-backend": "write structured-outputs-config: {backend: …}",
-    "enable-reasoning": "take it out: reasoning-parser is enough",
+    "enable-reasoning": "remove it: reasoning-parser is enough",
     "rope-scaling": "write hf-overrides: {rope_parameters: …}",
     "rope-theta": "write hf-overrides: {rope_parameters: …}",
-    "device": "take it out: vLLM finds its platform by itself",
-    "preemption-mode": "take it out: V1 has one way alone",
-    "block-manager": "take it out: there is no other one",
+    "device": "remove it: vLLM detects its platform",
+    "preemption-mode": "remove it: V1 has only one mode",
+    "block-manager": "remove it: there is no other one",
     "max-seq-len-to-capture": "write max-cudagraph-capture-size",
     "task": "write runner and convert",
-    "swap-space": "take it out: V1 swaps nothing",
-    "disable-log-requests": "take it out: it is the default; enable-log-requests turns it on",
+    "swap-space": "remove it: V1 does not swap",
+    "disable-log-requests": "remove it: it is the default; enable-log-requests enables it",
 }
 
 _SIZE = re.compile(r"-?\d+(\.\d+)?[kKmMgGtT]?|auto|-1")
@@ -111,7 +111,7 @@ def find(name: str) -> Flag | None:
 
 
 def near(name: str) -> str | None:
-    """The known flag that ``name`` is probably meant to be."""
+    """The flag that ``name`` probably stands for."""
     return closest(name.replace("_", "-").lower(), sorted(table()))
 
 
@@ -191,7 +191,7 @@ def _switch(flag: Flag, value: Any) -> str | None:
     if value is True or (value is False and flag.kind == "bool"):
         return None
     if value is False:
-        return "has no negated form: leave it out"
+        return "has no negated form: remove it"
     return "takes no value: write true or false, unquoted"
 
 

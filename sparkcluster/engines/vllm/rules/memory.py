@@ -1,4 +1,4 @@
-"""Rules on memory: how much of the one memory the engine may take, for how many requests of which length."""
+"""Rules on memory: how much of the shared memory the engine may take, for how many requests of which length."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from sparkcluster.engines.vllm import defaults
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 
+SHARE = "gpu-memory-utilization"
 CEILING = 0.90
 SAFE = 0.87
 LONG = 131072
@@ -22,95 +23,88 @@ LONG_CEILING = 0.82
     source=f"{sources.TWO_SPARKS}; 0.92 in a community recipe: {sources.GUIDE}",
 )
 def ceiling(served: Served) -> Iterator[Seen]:
-    """Above 0.90 a Spark ends in Xid 43 or freezes, since system and page cache live in the same memory.
+    """Above 0.90 a Spark fails with Xid 43 or freezes, since system and page cache share the memory.
 
     0.85 to 0.87 is the tested range. Sources disagree: a community recipe for a model of 8 GB takes 0.92, which a
-    playbook may `allow`. Left out, vLLM takes 0.92 from 0.20 on.
+    playbook may `allow`. If it is not set, vLLM takes 0.92 from 0.20 on.
     """
-    share = served.number("gpu-memory-utilization")
-    at = served.path("gpu-memory-utilization")
+    share = served.number(SHARE)
     if not served.spark:
         return
     if share is None:
         default = defaults.utilizations(served.versions)[0]
-        if "gpu-memory-utilization" not in served.flags and default > CEILING:
-            summary = f"vLLM takes {default:.0%} of the memory where gpu-memory-utilization is not set"
-            yield served.say("warning", at, summary, "write gpu-memory-utilization: 0.85")
+        if SHARE not in served.flags and default > CEILING:
+            summary = f"{SHARE} is not set: vLLM takes {default:.0%} of the memory"
+            yield served.say(SHARE, summary, f"write {SHARE}: 0.85", severity="warning")
     elif share > CEILING:
-        summary = f"{share:.0%} of the memory leaves too little for the system"
-        yield served.say("error", at, summary, "write gpu-memory-utilization: 0.85")
+        yield served.say(SHARE, f"{share:.0%} of the memory leaves too little for the system", f"write {SHARE}: 0.85")
     elif share > SAFE:
         summary = f"{share:.0%} of the memory is above the tested range"
-        yield served.say("info", at, summary, "write gpu-memory-utilization: 0.85 if it ends under load")
+        yield served.say(SHARE, summary, f"write {SHARE}: 0.85 if it fails under load", severity="info")
 
 
-@rule("SM121-061", "Long context over two Sparks leaves memory", source=sources.TWO_SPARKS)
+@rule("SM121-061", "A long context on two Sparks leaves memory", source=sources.TWO_SPARKS)
 def long_context(served: Served) -> Iterator[Seen]:
-    """At 131,072 tokens over two Sparks, more than 0.82 ended in Xid 43 under load.
+    """At 131,072 tokens on two Sparks, more than 0.82 failed with Xid 43 under load.
 
     On one Spark the same context is served at 0.85.
     """
-    share, tokens = served.number("gpu-memory-utilization"), served.number("max-model-len")
+    share, tokens = served.number(SHARE), served.number("max-model-len")
     if not served.spark or served.nodes < 2 or tokens is None or tokens < LONG:
         return
     if share is not None and LONG_CEILING < share <= CEILING:
-        summary = f"{share:.0%} of the memory at {int(tokens)} tokens has ended in Xid 43 on two Sparks"
-        at = served.path("gpu-memory-utilization")
-        yield served.say("warning", at, summary, f"write gpu-memory-utilization: {LONG_CEILING}")
+        summary = f"{share:.0%} of the memory at {int(tokens)} tokens has failed with Xid 43 on two Sparks"
+        yield served.say(SHARE, summary, f"write {SHARE}: {LONG_CEILING}")
 
 
 @rule(
     "SM121-062",
     "Few requests run at once",
     severity="info",
-    source=f"{sources.VLLM_BLOG}; 92 tok/s in sum of 16 streams where one has 6: {sources.GUIDE}",
+    source=f"{sources.VLLM_BLOG}; 92 tok/s in total of 16 streams, 6 of one: {sources.GUIDE}",
 )
 def sequences(served: Served) -> Iterator[Seen]:
-    """Above four streams each of them gets slower, since they share the memory's bandwidth.
+    """Above four streams each one gets slower, since they share the memory bandwidth.
 
-    In sum more streams give more tokens: a dense model of 31B had 6 tok/s alone and 92 in 16 streams. So it is a hint,
+    In total more streams give more tokens: a dense model of 31B had 6 tok/s alone and 92 in 16 streams. So it is info,
     above 16.
     """
     count = served.number("max-num-seqs")
     if served.spark and count is not None and count > 16:
-        summary = f"{int(count)} requests at once share one memory's bandwidth"
-        yield served.say("info", served.path("max-num-seqs"), summary, "write max-num-seqs: 4 where one user waits")
+        summary = f"{int(count)} concurrent requests share the memory bandwidth"
+        yield served.say("max-num-seqs", summary, "write max-num-seqs: 4 for a single user")
 
 
-@rule("SM121-063", "The context is one that the model was trained for", severity="error", source=sources.GUIDE)
+@rule("SM121-063", "The model was trained for the context", severity="error", source=sources.GUIDE)
 def context(served: Served) -> Iterator[Seen]:
-    """An engine refuses more tokens than the model was trained for, unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set.
+    """VLLM refuses more tokens than the model was trained for, unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set.
 
-    YaRN, by `hf-overrides`, stretches a model past its training. It costs quality of short prompts, and a prompt of a
-    million tokens takes minutes on a GB10.
+    YaRN, by `hf-overrides`, extends the context past the training. It costs quality of short prompts, and a prompt of
+    a million tokens takes minutes on a GB10.
     """
-    tokens = served.number("max-model-len")
-    native = served.context
-    allowed = served.playbook.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1"
+    tokens, native = served.number("max-model-len"), served.context
     if tokens is None or native is None or tokens <= native:
         return
-    at = served.path("max-model-len")
-    stretched = "hf-overrides" in served.flags or "rope-scaling" in served.flags
-    if not allowed and not stretched:
+    if "hf-overrides" in served.flags or "rope-scaling" in served.flags:
+        summary = f"YaRN extends the context from {native} to {int(tokens)} tokens"
+        yield served.say("max-model-len", summary, "remove both if prompts are short", severity="info")
+    elif served.playbook.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") != "1":
         remedy = 'write VLLM_ALLOW_LONG_MAX_MODEL_LEN: "1" under env, and YaRN under hf-overrides'
-        yield served.say("error", at, f"{int(tokens)} tokens are more than the model's {native}", remedy)
-    elif stretched:
-        summary = f"YaRN stretches the model from {native} to {int(tokens)} tokens"
-        yield served.say("info", at, summary, "take both out where prompts are short")
+        yield served.say("max-model-len", f"{int(tokens)} tokens are more than the model's {native}", remedy)
 
 
 @rule(
     "SM121-064",
-    "Coding agents find their prompt again",
+    "Prefixes are cached for coding agents",
     source=f"{sources.GUIDE}; on by default: vllm/engine/arg_utils.py of 0.28.0",
 )
 def prefix_cache(served: Served) -> Iterator[Seen]:
-    """Left alone, vLLM does not cache prefixes of Qwen3-Coder-Next: an agent's prompt is read anew each turn.
+    """By default vLLM does not cache prefixes of Qwen3-Coder-Next: an agent's prompt is prefilled again each turn.
 
-    From 0.28 on it does so by default, for hybrid models too.
+    From 0.28 on it does, for hybrid models too.
     """
     written = served.flags.get("enable-prefix-caching")
     default = served.since(*defaults.SINCE["hybrid models cache prefixes"])
     if served.named("Qwen3-Coder-Next") and not (default if written is None else written):
-        at = served.path("enable-prefix-caching")
-        yield served.say("warning", at, "prefix caching is off for this model", "write enable-prefix-caching: true")
+        remedy = "write enable-prefix-caching: true"
+        yield served.say("enable-prefix-caching", "prefix caching is off for this model", remedy)

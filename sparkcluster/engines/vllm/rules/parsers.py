@@ -1,4 +1,4 @@
-"""Rules on parsers: tool calls and reasoning come out as the API promises only where the parser is the model's."""
+"""Rules on parsers: tool calls and reasoning follow the API only with the model's parser."""
 
 from __future__ import annotations
 
@@ -8,44 +8,41 @@ from sparkcluster.checks.registry import Seen
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 
-# A reasoning model needs this much to reach an answer.
+# A reasoning model needs this many tokens to reach an answer.
 TOKENS = 512
 # Parsers that a checkpoint brings as a file, in no release of vLLM.
 BROUGHT = frozenset({"nano_v3", "super_v3"})
+CHOICE, TOOLS, REASONING = "enable-auto-tool-choice", "tool-call-parser", "reasoning-parser"
 
 
 @rule(
     "SM121-080",
-    "Tool choice and its parser are given together",
+    "Tool choice and its parser are set together",
     severity="error",
     source=f"vllm/entrypoints/openai/cli_args.py; {sources.GUIDE}",
 )
 def together(served: Served) -> Iterator[Seen]:
-    """`--enable-auto-tool-choice` without a parser ends the engine as it starts.
+    """`--enable-auto-tool-choice` without a parser fails at startup.
 
     A parser without it answers HTTP 400 to every request that offers tools:
     `"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set`.
     """
-    chosen, parser = served.on("enable-auto-tool-choice"), served.text("tool-call-parser")
-    if chosen and parser is None:
-        at = served.path("enable-auto-tool-choice")
+    enabled, parser = served.on(CHOICE), served.text(TOOLS)
+    if enabled and parser is None:
         usual = served.model.tools[0] if served.model and served.model.tools else "…"
-        summary = "enable-auto-tool-choice is given without a parser"
-        yield served.say("error", at, summary, f"write tool-call-parser: {usual}")
-    elif parser is not None and not chosen:
-        at = served.path("tool-call-parser")
-        summary = "a tool parser is given, and tool calls answer HTTP 400"
-        yield served.say("warning", at, summary, "write enable-auto-tool-choice: true")
+        yield served.say(CHOICE, f"{CHOICE} is set without a parser", f"write {TOOLS}: {usual}")
+    elif parser is not None and not enabled:
+        summary = "a tool parser is set, but tool calls answer HTTP 400"
+        yield served.say(TOOLS, summary, f"write {CHOICE}: true", severity="warning")
 
 
-@rule("SM121-081", "A model that calls tools may", severity="info", source=sources.GUIDE)
+@rule("SM121-081", "A model that can call tools may do so", severity="info", source=sources.GUIDE)
 def tools(served: Served) -> Iterator[Seen]:
-    """Without parser and `--enable-auto-tool-choice` agents get HTTP 400, while chat works and the model is listed."""
-    known = served.model.tools if served.model else ()
-    if known and not served.on("enable-auto-tool-choice") and served.text("tool-call-parser") is None:
-        remedy = f"write enable-auto-tool-choice: true and tool-call-parser: {known[0]}"
-        at = served.path("tool-call-parser")
-        yield served.say("info", at, "requests that offer tools will answer HTTP 400", remedy)
+    """Without parser and `--enable-auto-tool-choice` agents get HTTP 400, though chat works and the model is listed."""
+    parsers = served.model.tools if served.model else ()
+    if parsers and not served.on(CHOICE) and served.text(TOOLS) is None:
+        remedy = f"write {CHOICE}: true and {TOOLS}: {parsers[0]}"
+        yield served.say(TOOLS, "requests that offer tools will answer HTTP 400", remedy)
 
 
 @rule(
@@ -54,17 +51,15 @@ def tools(served: Served) -> Iterator[Seen]:
     source=f"{sources.GUIDE}; docs.vllm.ai, Tool Calling; the models' cards",
 )
 def tool_parser(served: Served) -> Iterator[Seen]:
-    """A parser that expects another format leaves tool calls in the text, as JSON or tags.
+    """A parser for another format leaves tool calls in the text, as JSON or tags.
 
-    It follows the model's family, never the client: an agent called Hermes does not want the parser hermes.
-    Gemma 4 26B-A4B wants pythonic, the other Gemma 4 models gemma4.
+    It depends on the model's family, not on the client: the agent Hermes does not need the parser hermes.
+    Gemma 4 26B-A4B needs pythonic, the other Gemma 4 models gemma4.
     """
-    said, model = served.text("tool-call-parser"), served.model
-    if said and model and model.tools and said not in model.tools:
-        summary = f"tool parser {said} is not that of {model.name}"
-        yield served.say(
-            "warning", served.path("tool-call-parser"), summary, f"write tool-call-parser: {model.tools[0]}"
-        )
+    parser, model = served.text(TOOLS), served.model
+    if parser and model and model.tools and parser not in model.tools:
+        summary = f"tool parser {parser} is not that of {model.name}"
+        yield served.say(TOOLS, summary, f"write {TOOLS}: {model.tools[0]}")
 
 
 @rule(
@@ -73,47 +68,43 @@ def tool_parser(served: Served) -> Iterator[Seen]:
     source=f"{sources.GUIDE}; {sources.VLLM_BLOG}; docs.vllm.ai, Reasoning Outputs",
 )
 def reasoning_parser(served: Served) -> Iterator[Seen]:
-    """Without its parser a model's thoughts stand in the answer; with a wrong one it is empty."""
-    said, model = served.text("reasoning-parser"), served.model
+    """Without its parser the model's reasoning is part of the answer; with a wrong one the answer is empty."""
+    parser, model = served.text(REASONING), served.model
     if model is None:
         return
-    at = served.path("reasoning-parser")
-    if said and model.reasoning == "never":
-        summary = f"{model.name} does not reason, and its answers would be empty"
-        yield served.say("warning", at, summary, "take reasoning-parser out")
-    elif said and model.thoughts and said not in model.thoughts:
-        summary = f"reasoning parser {said} is not that of {model.name}"
-        yield served.say("warning", at, summary, f"write reasoning-parser: {model.thoughts[0]}")
-    elif not said and model.reasoning == "always" and model.thoughts:
-        summary = "thoughts will stand in the answer"
-        yield served.say("info", at, summary, f"write reasoning-parser: {model.thoughts[0]}")
+    if parser and model.reasoning == "never":
+        yield served.say(REASONING, f"{model.name} does not reason: its answers would be empty", f"remove {REASONING}")
+    elif model.thoughts and parser and parser not in model.thoughts:
+        summary = f"reasoning parser {parser} is not that of {model.name}"
+        yield served.say(REASONING, summary, f"write {REASONING}: {model.thoughts[0]}")
+    elif model.thoughts and not parser and model.reasoning == "always":
+        summary = "reasoning will be part of the answer"
+        yield served.say(REASONING, summary, f"write {REASONING}: {model.thoughts[0]}", severity="info")
 
 
 @rule("SM121-084", "A parser that comes with the weights is loaded", severity="error", source=sources.GUIDE)
 def plugin(served: Served) -> Iterator[Seen]:
-    """The parsers nano_v3 and super_v3 are files beside the weights; without the plugin the engine ends at once.
+    """The parsers nano_v3 and super_v3 are files in the checkpoint; without the plugin the engine fails at startup.
 
-    vLLM's own nemotron_v3 reads the same format and needs no file.
+    vLLM's nemotron_v3 reads the same format and needs no file.
     """
-    said = served.text("reasoning-parser")
-    if said in BROUGHT and "reasoning-parser-plugin" not in served.flags:
-        summary = f"reasoning parser {said} is no part of vLLM"
-        remedy = "write reasoning-parser: nemotron_v3, or reasoning-parser-plugin: /path/in/the/container.py"
-        yield served.say("error", served.path("reasoning-parser"), summary, remedy)
+    parser = served.text(REASONING)
+    if parser in BROUGHT and "reasoning-parser-plugin" not in served.flags:
+        remedy = f"write {REASONING}: nemotron_v3, or reasoning-parser-plugin: /path/in/the/container.py"
+        yield served.say(REASONING, f"reasoning parser {parser} is not part of vLLM", remedy)
 
 
 @rule(
     "SM121-085",
-    "A reasoning model is asked for enough",
+    "Verification of a reasoning model allows enough tokens",
     source=f"512, for tools 1024: {sources.TWO_SPARKS}; 10,000 for Nemotron-3-Nano: {sources.GUIDE}",
 )
 def budget(served: Served) -> Iterator[Seen]:
-    """Thoughts come out of max_tokens first; with fewer than 512 the answer is `content: null`."""
+    """Reasoning uses max_tokens first; with fewer than 512 the answer is `content: null`."""
     model, verify = served.model, served.playbook.verify
     thinking = verify.chat_template_kwargs.get("enable_thinking")
-    thinks = thinking is not False and (
-        model is not None and (model.reasoning == "always" or (model.reasoning == "asked" and thinking is True))
-    )
-    if thinks and model and verify.max_tokens < TOKENS:
-        summary = f"{model.name} thinks first, and is verified with {verify.max_tokens} tokens"
-        yield served.say("warning", ("verify", "max_tokens"), summary, f"write max_tokens: {TOKENS} or more")
+    if model is None or thinking is False or verify.max_tokens >= TOKENS:
+        return
+    if model.reasoning == "always" or (model.reasoning == "asked" and thinking is True):
+        summary = f"{model.name} reasons first, and is verified with {verify.max_tokens} tokens"
+        yield served.say(("verify", "max_tokens"), summary, f"write max_tokens: {TOKENS} or more")

@@ -1,6 +1,6 @@
-"""What a playbook will run, as far as it can be known: by asking the nodes, by what is written, or not at all.
+"""What a playbook will run: as nodes report it, as the playbook says, or unknown.
 
-Unknown is a value of its own, None: no rule fires on it unless the rule says so.
+Unknown is None: no rule reports it unless the rule says so.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ class Served:
     """What a playbook will run.
 
     Attributes:
-        playbook: as it was written.
+        playbook: as written.
         nodes: of the largest group.
         image: its reference, or empty.
         tag: behind the colon.
         digest: the image as any node can pull it, ``name@sha256:…``; None where no node has it from a registry.
         moves: whether the tag is given to new builds; None where that is not known.
-        family: who built the image; None where there is none.
+        family: who built the image; None without one.
         versions: the vLLM that it may contain.
         asked: whether a node reported which vLLM it has.
-        spark: whether this is a GB10, unless a node or the playbook says otherwise.
+        spark: whether it runs on a GB10; assumed unless a node or the playbook says otherwise.
         drivers: NVIDIA driver by node.
-        baked: variables that the image sets by itself.
+        baked: variables that the image sets.
         kind: how the weights are stored.
         weights: their numbers: nvfp4, mxfp4, fp8 or bf16.
-        mixed: whether a checkpoint mixes FP8 and NVFP4; known from its config.json alone.
+        mixed: whether the checkpoint mixes FP8 and NVFP4, by its config.json.
         model: family of the model.
         moe: whether it is a mixture of experts.
         context: tokens that it was trained for.
@@ -94,12 +94,22 @@ class Served:
         return self.weights in {"nvfp4", "mxfp4"}
 
     @property
+    def gemma_4(self) -> bool:
+        """Whether the model is one of Gemma 4."""
+        return self.model is not None and self.model.name.startswith("Gemma 4")
+
+    @property
+    def fp8_cache(self) -> bool:
+        """Whether the KV cache is set to FP8."""
+        return (self.text("kv-cache-dtype") or "").startswith("fp8")
+
+    @property
     def dflash(self) -> bool:
         """Whether it drafts with DFlash."""
         return self.draft.get("method") == "dflash"
 
     def number(self, flag: str) -> float | None:
-        """The flag's number, None where it is not given or is none."""
+        """The flag's number; None if it is not set or not a number."""
         value = self.flags.get(flag)
         if isinstance(value, bool) or value is None:
             return None
@@ -109,20 +119,36 @@ class Served:
             return None
 
     def text(self, flag: str) -> str | None:
-        """The flag's value in lower case, None where it is not given."""
+        """The flag's value in lower case; None if it is not set."""
         value = self.flags.get(flag)
         return None if value is None or isinstance(value, bool) else str(value).lower()
 
     def on(self, flag: str) -> bool:
-        """Whether a flag without a value is given."""
+        """Whether a flag without a value is set."""
         return self.flags.get(flag) is True
 
     def path(self, flag: str) -> KeyPath:
         """Where ``flag`` is written, or would be."""
         return self.at.get(flag, ("args",) if self.playbook.command is None else ("command",))
 
-    def say(self, severity: Severity, at: KeyPath | None, summary: str, *remedy: str, node: str | None = None) -> Seen:
-        """What a rule saw: the key's value, and what of image and model it is judged by."""
+    def say(
+        self,
+        where: str | KeyPath | None,
+        summary: str,
+        *remedy: str,
+        severity: Severity | None = None,
+        node: str | None = None,
+    ) -> Seen:
+        """What a rule saw: the key's value, and what of image and model it is judged by.
+
+        Args:
+            where: an engine argument by its name, or the path of another key.
+            summary: what is wrong.
+            remedy: what to write instead.
+            severity: None for that of the rule.
+            node: that it is about.
+        """
+        at = self.path(where) if isinstance(where, str) else where
         weights = f" ({self.kind})" if self.kind else ""
         about = f"{self.playbook.model.label}{weights} on {self.image or 'no image'} ({self.versions})"
         value = _written(self.playbook, at)
@@ -148,7 +174,7 @@ def rule(code: str, title: str, *, severity: Severity = "warning", source: str) 
 
 
 def served(context: Context) -> Served:
-    """What ``context``'s playbook will run, by its facts where there are some."""
+    """What the playbook of ``context`` will run, by facts if there are any."""
     spec, playbook = context.spec, context.spec.playbook
     docker = spec.inventory.runtime.kind == "docker"
     facts = list(context.facts.values())
@@ -314,7 +340,7 @@ def _context(config: Mapping[str, Any]) -> int | None:
 
 
 def _written(playbook: Playbook, at: KeyPath | None) -> str:
-    """The value at a path of the playbook, short; nothing where the path names no value of its own."""
+    """The value at a path of the playbook, abridged; empty if the path names no single value."""
     if not at or at in {("args",), ("command",)}:
         return ""
     value: Any = playbook.model_dump()

@@ -1,4 +1,4 @@
-"""Rules on speculative decoding: DFlash, MTP and what they want of image, cache and kernels."""
+"""Rules on speculative decoding: DFlash, MTP and what they need of image, cache and kernels."""
 
 from __future__ import annotations
 
@@ -12,31 +12,30 @@ from sparkcluster.engines.vllm.rules.served import Served, rule
 CONFIG = "speculative-config"
 # Builds that are made for DFlash on a GB10.
 BUILDS = ("aeon-7/", "z-lab/")
-# What a drafter's name leaves out of its target's.
+# What the name of a drafter leaves out of its target's.
 _VARIANT = re.compile(r"-(nvfp4|fp8|bf16|it|instruct|dflash|b16|reasoning|heretic|speculator\.dflash)(?=-|$)")
 
 
-@rule("SM121-100", "DFlash keeps its KV cache in BF16", severity="error", source=sources.GUIDE)
+@rule("SM121-100", "DFlash has a BF16 KV cache", severity="error", source=sources.GUIDE)
 def dflash_cache(served: Served) -> Iterator[Seen]:
-    """DFlash's drafter reads the target's KV cache as BF16; in FP8 nothing that it drafts is right."""
-    if served.dflash and (served.text("kv-cache-dtype") or "").startswith("fp8"):
-        at = served.path("kv-cache-dtype")
-        yield served.say("error", at, "DFlash cannot draft from an FP8 KV cache", "take kv-cache-dtype out")
+    """DFlash's drafter reads the target's KV cache as BF16; with FP8 all its drafts are wrong."""
+    if served.dflash and served.fp8_cache:
+        yield served.say("kv-cache-dtype", "DFlash cannot draft from an FP8 KV cache", "remove kv-cache-dtype")
 
 
-@rule("SM121-101", "The image's vLLM knows DFlash", severity="error", source=f"vLLM PR 41880; {sources.GUIDE}")
+@rule("SM121-101", "The image supports DFlash", severity="error", source=f"vLLM PR 41880; {sources.GUIDE}")
 def dflash_version(served: Served) -> Iterator[Seen]:
-    """DFlash came with vLLM 0.21; NGC 26.04 (0.19) does not know the method."""
+    """DFlash was added in vLLM 0.21; NGC 26.04 (0.19) does not have the method."""
     if served.dflash and served.since(0, 21) is False:
         remedy = "take vllm/vllm-openai:nightly or another image with vLLM 0.21 or newer"
-        yield served.say("error", ("image",), "this image does not know DFlash", remedy)
+        yield served.say(("image",), "this image does not support DFlash", remedy)
 
 
 @rule("SM121-102", "DFlash runs without DeepGEMM", source=sources.GUIDE)
 def dflash_gemm(served: Served) -> Iterator[Seen]:
-    """DeepGEMM does not fit DFlash's drafting and fails in silence: VLLM_USE_DEEP_GEMM=0 turns it off."""
+    """DeepGEMM does not work with DFlash's drafts and fails silently: VLLM_USE_DEEP_GEMM=0 disables it."""
     if served.dflash and served.spark and served.playbook.env.get("VLLM_USE_DEEP_GEMM") != "0":
-        yield served.say("warning", ("env",), "DeepGEMM is left on beside DFlash", 'write VLLM_USE_DEEP_GEMM: "0"')
+        yield served.say(("env",), "DeepGEMM is enabled with DFlash", 'write VLLM_USE_DEEP_GEMM: "0"')
 
 
 @rule(
@@ -46,138 +45,127 @@ def dflash_gemm(served: Served) -> Iterator[Seen]:
     source=f"{sources.GUIDE}; flash_attn: https://github.com/AEON-7/vllm-dflash",
 )
 def dflash_attention(served: Served) -> Iterator[Seen]:
-    """On a GB10 flash_attn and FlashInfer crash under DFlash; the drafter's own backend is best left alone.
+    """On a GB10 flash_attn and FlashInfer crash with DFlash; the drafter's own backend is best not set.
 
     Sources disagree: AEON-7's own image runs it with flash_attn on a GB10 and names Triton for when that fails, so it
-    is left alone.
+    is not reported.
     """
     if not (served.dflash and served.spark) or "aeon-7/" in served.image:
         return
-    backend, at = served.text("attention-backend"), served.path("attention-backend")
+    flag, remedy = "attention-backend", "write attention-backend: triton_attn"
+    backend = served.text(flag)
     if backend is None or backend == "auto":
-        yield served.say(
-            "warning", at, "attention is left to vLLM under DFlash", "write attention-backend: triton_attn"
-        )
+        yield served.say(flag, "attention-backend is not set with DFlash", remedy, severity="warning")
     elif backend != "triton_attn":
-        yield served.say(
-            "error", at, f"{backend} crashes under DFlash on a GB10", "write attention-backend: triton_attn"
-        )
+        yield served.say(flag, f"{backend} crashes with DFlash on a GB10", remedy)
     if "attention_backend" in served.draft:
-        at = served.path(CONFIG)
-        yield served.say("warning", at, "the drafter's attention is chosen by hand", "take attention_backend out of it")
+        summary = "the drafter's attention backend is set"
+        yield served.say(CONFIG, summary, "remove attention_backend from it", severity="warning")
 
 
 @rule("SM121-104", "DFlash drafts for weights that it was trained on", source=sources.GUIDE)
 def dflash_weights(served: Served) -> Iterator[Seen]:
-    """With quantised weights under stock vLLM only the first few of 15 tokens are accepted, and it gets slower.
+    """With quantized weights on stock vLLM only the first few of 15 tokens are accepted, and it gets slower.
 
-    Images built for DFlash on a GB10 (aeon-7, z-lab) do well with their own quantised targets; BF16 targets do
+    Images built for DFlash on a GB10 (aeon-7, z-lab) do well with their own quantized targets; BF16 targets do
     everywhere.
     """
-    quantised = served.kind not in {None, "bf16"} or served.fp4
-    if served.dflash and served.spark and quantised and not any(one in served.image for one in BUILDS):
-        summary = "DFlash's drafts are hardly accepted with quantised weights"
-        remedy = "take the model in BF16, an image built for DFlash, or method: mtp"
-        yield served.say("warning", served.path(CONFIG), summary, remedy)
+    quantized = served.kind not in {None, "bf16"} or served.fp4
+    if served.dflash and served.spark and quantized and not any(build in served.image for build in BUILDS):
+        summary = "few of DFlash's drafts are accepted with quantized weights"
+        yield served.say(CONFIG, summary, "take the model in BF16, an image built for DFlash, or method: mtp")
 
 
 @rule("SM121-105", "The drafter was trained for this model", source=sources.GUIDE)
 def dflash_drafter(served: Served) -> Iterator[Seen]:
-    """A drafter is trained for one target; for another, next to nothing is accepted."""
+    """A drafter is trained for one target; with another, almost nothing is accepted."""
     drafter = served.draft.get("model")
     if not (served.dflash and isinstance(drafter, str) and "dflash" in drafter.lower()):
         return
     drafts, target = _bare(drafter), _bare(served.playbook.model.label)
     if drafts and drafts not in target and target not in drafts and served.playbook.model.id:
-        summary = f"{drafter} was trained for another model"
-        yield served.say("warning", served.path(CONFIG), summary, "take the drafter that names this model")
+        yield served.say(CONFIG, f"{drafter} was trained for another model", "take the drafter that names this model")
 
 
 @rule("SM121-106", "Gemma 4 drafts with an image made for it", source=sources.GUIDE)
 def dflash_gemma(served: Served) -> Iterator[Seen]:
-    """Gemma 4's DFlash drafters run on Z Lab's build of vLLM alone."""
-    gemma = served.model is not None and served.model.name.startswith("Gemma 4")
-    if served.dflash and gemma and "gemma4-dflash" not in served.tag:
+    """Gemma 4's DFlash drafters run only on Z Lab's build of vLLM."""
+    if served.dflash and served.gemma_4 and "gemma4-dflash" not in served.tag:
         remedy = "write image: ghcr.io/z-lab/vllm-openai:gemma4-dflash-cu130"
-        yield served.say("warning", ("image",), "this image cannot draft for Gemma 4 by DFlash", remedy)
+        yield served.say(("image",), "this image cannot draft for Gemma 4 by DFlash", remedy)
 
 
-@rule("SM121-107", "Gemma's own draft reads an FP8 KV cache", severity="error", source=sources.GUIDE)
+@rule("SM121-107", "Gemma's own drafter reads an FP8 KV cache", severity="error", source=sources.GUIDE)
 def gemma_draft(served: Served) -> Iterator[Seen]:
-    """The MTP draft that comes with gemma-4-12B-coder breaks with an NVFP4 KV cache: `--kv-cache-dtype fp8`.
+    """The MTP drafter of gemma-4-12B-coder breaks with an NVFP4 KV cache: it needs `--kv-cache-dtype fp8`.
 
     The opposite of DFlash, which must not have it.
     """
-    gemma = served.model is not None and served.model.name.startswith("Gemma 4")
-    draft = str(served.draft.get("model", "")).rstrip("/")
-    fp8 = (served.text("kv-cache-dtype") or "").startswith("fp8")
-    if gemma and served.draft.get("method") == "mtp" and draft.endswith("assistant") and not fp8:
-        at = served.path("kv-cache-dtype")
-        yield served.say("error", at, "this draft needs an FP8 KV cache", "write kv-cache-dtype: fp8")
+    own = served.draft.get("method") == "mtp" and str(served.draft.get("model", "")).rstrip("/").endswith("assistant")
+    if served.gemma_4 and own and not served.fp8_cache:
+        yield served.say("kv-cache-dtype", "this drafter needs an FP8 KV cache", "write kv-cache-dtype: fp8")
 
 
 @rule("SM121-108", "MTP drafts few tokens", source=sources.GUIDE)
 def mtp_tokens(served: Served) -> Iterator[Seen]:
-    """Each token that MTP drafts costs a pass: one to three pay. DFlash checks a block at once: 7 to 15."""
+    """Each token that MTP drafts costs a pass: one to three pay off. DFlash checks a block at once: 7 to 15."""
     tokens = served.draft.get("num_speculative_tokens")
     if served.draft.get("method") == "mtp" and isinstance(tokens, int) and tokens > 3:
-        summary = f"MTP drafts {tokens} tokens, of which most are in vain"
-        yield served.say("warning", served.path(CONFIG), summary, "write num_speculative_tokens: 3 or fewer")
+        summary = f"MTP drafts {tokens} tokens, of which most are rejected"
+        yield served.say(CONFIG, summary, "write num_speculative_tokens: 3 or fewer")
 
 
-@rule("SM121-109", "The model has heads to draft with", source=sources.GUIDE)
-def mtp_heads(served: Served) -> Iterator[Seen]:
-    """Nemotron-3-Nano ships no speculator, and Gemma 4 26B-A4B and 31B none of their own; n-gram works for any."""
+@rule("SM121-109", "The model has layers to draft with", source=sources.GUIDE)
+def mtp_layers(served: Served) -> Iterator[Seen]:
+    """Nemotron-3-Nano has no MTP layers, nor have Gemma 4 26B-A4B and 31B; n-gram works for any model."""
     without = served.named("Nemotron 3 Nano", "Nemotron 3 Nano Omni", "Gemma 4 26B-A4B", "Gemma 4")
     if without and served.draft.get("method") == "mtp" and "model" not in served.draft:
-        summary = "this checkpoint has no MTP heads"
-        yield served.say("warning", served.path(CONFIG), summary, "write method: ngram, or take the config out")
+        yield served.say(CONFIG, "this checkpoint has no MTP layers", f"write method: ngram, or remove {CONFIG}")
 
 
-@rule("SM121-110", "Drafting is for few requests", severity="info", source=sources.GUIDE)
+@rule("SM121-110", "Speculative decoding serves few requests", severity="info", source=sources.GUIDE)
 def load(served: Served) -> Iterator[Seen]:
-    """Drafting costs throughput once many requests run: it is for one user, or a few."""
+    """It costs throughput once many requests run: it is for one user, or a few."""
     count = served.number("max-num-seqs")
     if served.draft and count is not None and count >= 32:
-        summary = f"drafting costs throughput with {int(count)} requests"
-        yield served.say("info", served.path(CONFIG), summary, "take speculative-config out, or write max-num-seqs: 4")
+        summary = f"speculative decoding costs throughput with {int(count)} requests"
+        yield served.say(CONFIG, summary, f"remove {CONFIG}, or write max-num-seqs: 4")
 
 
 @rule(
     "SM121-111",
-    "Scheduling goes with the drafting",
+    "async-scheduling supports the drafting method",
     severity="error",
     source="vllm/config/vllm.py of 0.32.0; https://github.com/vllm-project/vllm/pull/31998",
 )
 def scheduling(served: Served) -> Iterator[Seen]:
-    """Asked for by `--async-scheduling`, it ends an engine that drafts by n-gram or suffix as that starts.
+    """With `--async-scheduling` an engine that drafts by n-gram or suffix fails at startup.
 
-    `Currently, async scheduling is only supported with EAGLE/MTP/...`. Left out, vLLM does without it by itself.
+    `Currently, async scheduling is only supported with EAGLE/MTP/...`. If it is not set, vLLM disables it.
     """
     method = served.draft.get("method")
     if method in {"ngram", "suffix"} and served.on("async-scheduling"):
-        at = served.path("async-scheduling")
-        yield served.say("error", at, f"async-scheduling does not go with {method}", "take async-scheduling out")
+        summary = f"async-scheduling does not support {method}"
+        yield served.say("async-scheduling", summary, "remove async-scheduling")
 
 
 @rule(
     "SM121-112",
-    "Suffix drafting has its package",
+    "Suffix decoding has its package",
     source="vllm/config/speculative.py of 0.32.0; https://github.com/vllm-project/vllm/pull/25784",
 )
 def suffix(served: Served) -> Iterator[Seen]:
-    """Suffix decoding is Arctic Inference's; without it the engine ends as it starts.
+    """Suffix decoding is Arctic Inference's; without it the engine fails at startup.
 
-    `Arctic Inference is required for suffix decoding`. vLLM does not depend on it, so an image has it only where its
-    builder put it in.
+    `Arctic Inference is required for suffix decoding`. vLLM does not depend on it, so an image has it only if its
+    builder installed it.
     """
-    brought = any("arctic-inference" in line for line in [*served.playbook.setup, *(served.playbook.command or ())])
-    if served.draft.get("method") == "suffix" and not brought:
+    installed = any("arctic-inference" in line for line in [*served.playbook.setup, *(served.playbook.command or ())])
+    if served.draft.get("method") == "suffix" and not installed:
         remedy = "write pip install arctic-inference==0.1.1 under setup, unless the image has it; or method: ngram"
-        yield served.say("warning", served.path(CONFIG), "suffix drafting needs a package of its own", remedy)
+        yield served.say(CONFIG, "suffix decoding needs the package arctic-inference", remedy)
 
 
 def _bare(name: str) -> str:
-    """A model's name without organisation and variant, to compare drafter and target by."""
-    last = name.rstrip("/").rsplit("/", 1)[-1].lower()
-    return _VARIANT.sub("", last)
+    """A model's name without organization and variant, to compare drafter and target by."""
+    return _VARIANT.sub("", name.rstrip("/").rsplit("/", 1)[-1].lower())
