@@ -1,4 +1,4 @@
-"""Who sits where: spec and facts in, head, ranks, rails, addresses, interfaces and HCAs out. Pure."""
+"""Which node has which rank, address, interface and HCAs, from spec and facts. Pure."""
 
 from sparkcluster.topology.build import build
 from sparkcluster.topology.model import Group, Link, Member, Rail, Topology

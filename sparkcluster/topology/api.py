@@ -1,4 +1,4 @@
-"""Where a group's endpoint listens, and what to type to reach it."""
+"""Address that the API of a group listens on, and its URL."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sparkcluster.topology.model import Member
 
 
 def resolve(api: Api, head: Node, facts: Facts, member: Member) -> tuple[str, str]:
-    """Address to listen on and endpoint, for the group whose head is ``head``.
+    """Address to listen on and URL, for the group whose head is ``head``.
 
-    ``management`` is the address by which the head is reached where that is one of its own, else that of its
-    management interface; ``interconnect`` is where it meets the other ranks. An endpoint that listens
-    everywhere is named by the management address.
+    ``management`` is the address of the head in the inventory if the head has it, else that of its management
+    interface; ``interconnect`` is the address that the ranks use. The URL of an API that listens on all addresses has
+    the management address.
 
     Raises:
-        PlanError: ``management`` is asked for and the head has no such address.
+        PlanError: ``management`` is set and the head has no such address.
     """
     if api.host == "interconnect":
         host = shown = member.address
@@ -30,7 +30,7 @@ def resolve(api: Api, head: Node, facts: Facts, member: Member) -> tuple[str, st
                 f"{head.label} has no management address for the API to listen on",
                 node=head.label,
                 step="topology",
-                hint="give api.host as an address in the inventory",
+                hint="set api.host in the inventory to an address",
             )
     else:
         host = shown = api.host
@@ -42,4 +42,4 @@ def resolve(api: Api, head: Node, facts: Facts, member: Member) -> tuple[str, st
 
 def _management(head: Node, facts: Facts, member: Member) -> str | None:
     found = candidates.management(head, facts, {link.interface for link in member.links})
-    return str(found[0].address) if found else None
+    return found[0].address if found else None

@@ -1,4 +1,4 @@
-"""Which interfaces of one node may belong to the interconnect, and by which it is managed."""
+"""Which interfaces of a node may belong to the interconnect, and which are for management."""
 
 from __future__ import annotations
 
@@ -9,39 +9,15 @@ from sparkcluster.errors import PlanError
 from sparkcluster.facts.model import Facts, Interface, Unread, read
 from sparkcluster.node.shared import VIRTUAL_INTERFACES
 from sparkcluster.spec.inventory import Node, NodeInterconnect
+from sparkcluster.topology.model import Link
 
 Network = ipaddress.IPv4Network
 
 LINK_LOCAL = Network("169.254.0.0/16")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Candidate:
-    """One interface with the address by which it could serve.
-
-    Attributes:
-        hca: RDMA device whose network device it is, or None.
-        gid_index: RoCE v2 index of ``address`` on that device, or None.
-        wireless: whether it is WiFi, which serves for management alone.
-    """
-
-    interface: str
-    address: ipaddress.IPv4Address
-    network: Network
-    mtu: int
-    speed_mbps: int | None
-    hca: str | None
-    gid_index: int | None
-    wireless: bool = False
-
-    @property
-    def link_local(self) -> bool:
-        """Whether nobody ever gave it an address (169.254/16, as NVIDIA's netplan leaves it)."""
-        return self.address in LINK_LOCAL
-
-
 def is_up(interface: Interface) -> bool:
-    """Whether it can carry traffic; some drivers never say more than ``unknown`` of their state."""
+    """Whether it can carry traffic; some drivers always report the state ``unknown``."""
     return interface.carrier and interface.operstate.lower() in {"up", "unknown"}
 
 
@@ -56,128 +32,120 @@ def interfaces_of(name: str, facts: Facts) -> tuple[Interface, ...]:
             f"the interfaces of {name} could not be read: {facts.interfaces.unread}",
             node=name,
             step="topology",
-            hint=f"see that `ip -j addr` works on {name}",
+            hint=f"check that `ip -j addr` works on {name}",
         )
     return facts.interfaces
 
 
-def automatic(name: str, facts: Facts) -> list[Candidate]:
-    """Interfaces that are up, have an address and an HCA: on a Spark these are the cabled twins."""
+def automatic(name: str, facts: Facts) -> list[Link]:
+    """Interfaces that are up and have an address and an HCA: the cabled twins of a Spark."""
     found = []
     for interface in interfaces_of(name, facts):
         hca = facts.hca_of(interface.name)
         if hca is not None and is_up(interface):
-            found += _candidates(interface, facts)
+            found += _links(interface, facts)
     return found
 
 
-def on_rails(name: str, facts: Facts, rails: list[Network]) -> list[Candidate]:
-    """Interfaces with an address in one of ``rails``, which the inventory names; RDMA or not, up or not.
+def on_rails(name: str, facts: Facts, rails: list[Network]) -> list[Link]:
+    """Interfaces with an address in one of ``rails`` of the inventory, with or without RDMA, up or down.
 
     Raises:
         PlanError: the node has no address on any of them.
     """
     found = [
-        dataclasses.replace(candidate, network=rail)
+        dataclasses.replace(link, subnet=str(rail))
         for interface in interfaces_of(name, facts)
-        for candidate in _candidates(interface, facts)
+        for link in _links(interface, facts)
         for rail in rails
-        if candidate.address in rail
+        if link.ip in rail
     ]
     if not found:
         raise PlanError(
-            f"{name} has no address on any of the rails {', '.join(map(str, rails))}; it has {_seen(facts)}",
+            f"{name} has no address on any of the rails {', '.join(map(str, rails))}; it has {_described(facts)}",
             node=name,
             step="topology",
-            hint="give its interface an address there, or correct interconnect.rails in the inventory",
+            hint="give its interface an address on a rail, or fix interconnect.rails in the inventory",
         )
     return found
 
 
-def explicit(name: str, facts: Facts, wanted: NodeInterconnect) -> list[Candidate]:
-    """What the inventory says of this node, completed with addresses from its facts.
+def explicit(name: str, facts: Facts, written: NodeInterconnect) -> list[Link]:
+    """Interfaces and HCAs that the inventory lists for this node, with addresses from its facts.
 
     Raises:
-        PlanError: an interface is not there or has no address, or an HCA is not there.
+        PlanError: an interface does not exist or has no address, or an HCA does not exist.
     """
     interfaces = {interface.name: interface for interface in interfaces_of(name, facts)}
-    known = {hca.name: hca for hca in read(facts.hcas) or ()}
+    hcas = {hca.name: hca for hca in read(facts.hcas) or ()}
     found = []
-    for position, label in enumerate(wanted.interfaces):
+    for position, label in enumerate(written.interfaces):
         interface = interfaces.get(label)
         if interface is None or not interface.addresses:
-            what = "has no IPv4 address" if interface else "is not there"
+            what = "has no IPv4 address" if interface else "does not exist"
             raise PlanError(
-                f"interface {label} of {name} {what}; it has {_seen(facts)}",
+                f"interface {label} of {name} {what}; it has {_described(facts)}",
                 node=name,
                 step="topology",
-                hint=f"correct interconnect.interfaces of {name} in the inventory",
+                hint=f"fix interconnect.interfaces of {name} in the inventory",
             )
-        candidate = _candidates(interface, facts)[0]
-        if position < len(wanted.hcas):
-            hca = wanted.hcas[position]
-            if hca not in known:
+        link = _links(interface, facts)[0]
+        if position < len(written.hcas):
+            hca = written.hcas[position]
+            if hca not in hcas:
                 raise PlanError(
-                    f"HCA {hca} of {name} is not there; it has {', '.join(sorted(known)) or 'none'}",
+                    f"HCA {hca} of {name} does not exist; it has {', '.join(sorted(hcas)) or 'none'}",
                     node=name,
                     step="topology",
-                    hint=f"correct interconnect.hcas of {name} in the inventory",
+                    hint=f"fix interconnect.hcas of {name} in the inventory",
                 )
-            index = known[hca].roce_v2_index(str(candidate.address))
-            candidate = dataclasses.replace(candidate, hca=hca, gid_index=index)
-        if wanted.gid_index is not None and candidate.hca:
-            candidate = dataclasses.replace(candidate, gid_index=wanted.gid_index)
-        found.append(candidate)
+            link = dataclasses.replace(link, hca=hca, gid_index=hcas[hca].roce_v2_index(link.address))
+        if written.gid_index is not None and link.hca:
+            link = dataclasses.replace(link, gid_index=written.gid_index)
+        found.append(link)
     return found
 
 
-def management(node: Node, facts: Facts, taken: set[str]) -> list[Candidate]:
-    """Addresses by which the node may be met apart from the interconnect, the best first.
+def management(node: Node, facts: Facts, rails: set[str]) -> list[Link]:
+    """Addresses at which other nodes can reach the node outside of the interconnect, the best first.
 
-    The address by which we reach it comes first, since that is known to work; then wired interfaces, then
-    wireless ones. Otherwise interfaces in ``taken`` (on the rails), of an HCA and virtual ones are left out.
+    The address that we connect to comes first, since it works; then wired interfaces, then wireless ones. Interfaces
+    in ``rails``, those of an HCA and virtual ones are left out.
     """
-    everything = [
-        (interface, candidate)
-        for interface in read(facts.interfaces) or ()
-        for candidate in _candidates(interface, facts)
-    ]
-    reached = [candidate for _, candidate in everything if str(candidate.address) == node.host]
-    reached = [candidate for candidate in reached if not candidate.address.is_loopback]
+    every = [(link, interface) for interface in read(facts.interfaces) or () for link in _links(interface, facts)]
+    reached = [link for link, _ in every if link.address == node.host and not link.ip.is_loopback]
     usable = [
-        candidate
-        for interface, candidate in everything
+        (link.ip in LINK_LOCAL, interface.wireless, link.interface, link.ip, link)
+        for link, interface in every
         if is_up(interface)
         and not interface.name.startswith(VIRTUAL_INTERFACES)
-        and interface.name not in taken
-        and candidate.hca is None
-        and candidate not in reached
+        and interface.name not in rails
+        and link.hca is None
+        and link not in reached
     ]
-    ordered = sorted(usable, key=lambda one: (one.link_local, one.wireless, one.interface, one.address))
-    return reached + ordered
+    return reached + [link for *_, link in sorted(usable, key=lambda each: each[:4])]
 
 
-def _candidates(interface: Interface, facts: Facts) -> list[Candidate]:
+def _links(interface: Interface, facts: Facts) -> list[Link]:
     hca = facts.hca_of(interface.name)
     return [
-        Candidate(
+        Link(
             interface=interface.name,
-            address=own.ip,
-            network=own.network,
+            address=str(address.ip),
+            subnet=str(address.network),
             mtu=interface.mtu,
             speed_mbps=interface.speed_mbps,
             hca=hca.name if hca else None,
-            gid_index=hca.roce_v2_index(str(own.ip)) if hca else None,
-            wireless=interface.wireless,
+            gid_index=hca.roce_v2_index(str(address.ip)) if hca else None,
         )
-        for own in sorted(interface.ipv4())
+        for address in sorted(interface.ipv4())
     ]
 
 
-def _seen(facts: Facts) -> str:
+def _described(facts: Facts) -> str:
     described = [
         f"{interface.name} ({', '.join(interface.addresses) or 'no address'})"
-        for interface in sorted(read(facts.interfaces) or (), key=lambda one: one.name)
+        for interface in sorted(read(facts.interfaces) or (), key=lambda interface: interface.name)
         if not interface.name.startswith(VIRTUAL_INTERFACES)
     ]
     return ", ".join(described) or "no interface"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 from collections.abc import Collection
 from typing import Literal
 
@@ -11,13 +12,13 @@ Kind = Literal["single", "direct", "switch", "ring", "management"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Link:
-    """One twin of one node that belongs to the interconnect.
+    """One interface of a node with an address; in the topology, a twin that belongs to the interconnect.
 
     Attributes:
-        subnet: network of its rail; the widest where the nodes' prefixes differ.
-        mtu: in bytes, as the interface has it now.
+        subnet: network of its rail; the widest if the nodes' prefixes differ.
+        mtu: current MTU in bytes.
         hca: its RDMA device, None on a network without RDMA.
-        gid_index: index of the RoCE v2 GID that maps ``address`` in the table of ``hca``.
+        gid_index: index of the RoCE v2 GID for ``address`` in the table of ``hca``.
     """
 
     interface: str
@@ -28,17 +29,27 @@ class Link:
     hca: str | None
     gid_index: int | None
 
+    @property
+    def ip(self) -> ipaddress.IPv4Address:
+        """``address``, parsed."""
+        return ipaddress.IPv4Address(self.address)
+
+    @property
+    def network(self) -> ipaddress.IPv4Network:
+        """``subnet``, parsed."""
+        return ipaddress.IPv4Network(self.subnet)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rail:
-    """One subnet of the interconnect and the link that each node has on it."""
+    """One subnet of the interconnect and the link of each node on it."""
 
     subnet: str
     links: tuple[tuple[str, Link], ...]
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Names of the nodes on it; a node whose twins share the subnet counts once."""
+        """Names of the nodes on it; a node with both twins in the subnet counts once."""
         return tuple(dict.fromkeys(name for name, _ in self.links))
 
 
@@ -52,7 +63,7 @@ class Member:
             group, on the management network in a ring, 127.0.0.1 where the node is alone.
         interface: the interface that carries ``address``.
         links: its twins in use, in the order of the rails.
-        gid_index: RoCE v2 index that all its HCAs share, None where they disagree or have none.
+        gid_index: RoCE v2 index if all its HCAs use the same, else None.
     """
 
     name: str
@@ -74,10 +85,10 @@ class Group:
     """The nodes that hold one model together, head first.
 
     Attributes:
-        kind: ``direct`` two nodes on the same rails, ``switch`` more of them, ``ring`` three nodes of which
-            each pair has subnets of its own, ``management`` no interconnect found, ``single`` one node.
-        missing: its nodes that did not answer, where the topology is that of the others.
-        api_host: address that the endpoint listens on; ``endpoint`` is the one to type.
+        kind: ``direct`` two nodes on the same rails, ``switch`` more of them, ``ring`` three nodes where each pair has
+            its own subnets, ``management`` no interconnect found, ``single`` one node.
+        missing: nodes that did not answer; the topology is that of the others.
+        api_host: address that the API listens on; ``endpoint`` is its URL.
     """
 
     name: str
@@ -92,7 +103,7 @@ class Group:
 
     @property
     def size(self) -> int:
-        """How many nodes it is to have, those that did not answer too."""
+        """Number of its nodes, with those that did not answer."""
         return len(self.members) + len(self.missing)
 
     @property
@@ -102,7 +113,7 @@ class Group:
 
     @property
     def head(self) -> Member:
-        """The member with rank 0; the first that answered, where that one did not."""
+        """The member with rank 0, or the first that answered."""
         return self.members[0]
 
 
@@ -124,5 +135,5 @@ class Topology:
         return dataclasses.replace(self, groups=tuple(group for group in self.groups if group.name in names))
 
     def group_of(self, node: str) -> Group:
-        """The group that ``node`` sits in."""
+        """The group of ``node``."""
         return next(group for group in self.groups if any(member.name == node for member in group.members))

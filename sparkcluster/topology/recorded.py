@@ -1,4 +1,4 @@
-"""A group's topology as a document that a release keeps, and what has drifted since. Pure."""
+"""The topology of a group in the record of a release, and what has changed since. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def document(group: Group) -> dict[str, Any]:
 
 
 def restored(recorded: Mapping[str, Any]) -> Group | None:
-    """The group of a document; None where another version wrote it."""
+    """The group of a document; None if another version wrote it."""
     try:
         members = tuple(
             Member(**{**member, "links": tuple(Link(**link) for link in member["links"])})
@@ -29,11 +29,11 @@ def restored(recorded: Mapping[str, Any]) -> Group | None:
 
 
 def drift(before: Group, now: Group | None) -> list[str]:
-    """What has changed since ``before`` of the addresses, interfaces and GID indices that its ranks use, in lines.
+    """Changes since ``before`` to addresses, interfaces and GID indices that the ranks use, one line each.
 
     Args:
-        before: as the ranks were started.
-        now: None where no topology can be made of what the nodes say now.
+        before: when the ranks were started.
+        now: None if the current facts give no topology.
     """
     if now is None:
         return ["the interconnect that its ranks use is no longer found"]

@@ -70,7 +70,7 @@ ROWS = [
     Row("Docker from a snap", "snap-docker", {("HOST-025", WARNING)}, "sudo snap remove docker"),
     Row("Docker does not run", "docker-stopped", {("HOST-001", ERROR)}, "enable --now docker", "^sudo systemctl"),
     Row("stale CDI spec", "cdi-stale", {("HOST-026", WARNING)}, "nvidia-ctk cdi generate", "^sudo"),
-    Row("uses memory that the engine needs", "page-cache 80", {("HOST-022", WARNING)}, "drop_caches"),
+    Row("page cache too large", "page-cache 80", {("HOST-022", WARNING)}, "drop_caches"),
     Row("no memory left", "memory-free 4000000", {("HOST-006", WARNING)}, "gpu-memory-utilization: 0.1"),
     Row("no memory for RDMA", "no-cma", {("HOST-024", WARNING)}, "kho=off"),
     Row("disk full", "disk-full", {("HOST-005", ERROR)}, "docker image prune", quick=True),

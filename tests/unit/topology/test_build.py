@@ -245,9 +245,9 @@ def test_nodes_in_routed_subnets_join_when_every_interface_is_named(spark, clust
 @pytest.mark.parametrize(
     ("own", "said"),
     [
-        ({"interfaces": ["enp9s0"]}, "interface enp9s0 of alpha is not there"),
+        ({"interfaces": ["enp9s0"]}, "interface enp9s0 of alpha does not exist"),
         ({"interfaces": ["enp1s0f1np1"]}, "interface enp1s0f1np1 of alpha has no IPv4 address"),
-        ({"interfaces": ["enp1s0f0np0"], "hcas": ["mlx5_0"]}, "HCA mlx5_0 of alpha is not there"),
+        ({"interfaces": ["enp1s0f0np0"], "hcas": ["mlx5_0"]}, "HCA mlx5_0 of alpha does not exist"),
     ],
 )
 def test_an_explicit_part_that_is_missing_is_named(spark, cluster, own, said):
@@ -263,7 +263,7 @@ def test_interfaces_that_could_not_be_read_say_why(spark, cluster):
 
 
 def test_a_node_without_facts_is_named(spark, cluster):
-    with pytest.raises(PlanError, match="nothing is known of beta"):
+    with pytest.raises(PlanError, match="there are no facts of beta"):
         topology.build(cluster(TWO), {"alpha": spark()})
 
 
