@@ -1,6 +1,6 @@
 """Changes a node, step by step, under the lease. Python 3.8, standard library only.
 
-Every step finds out first what is already true, so that the same request twice ends the same way.
+Steps are idempotent: the same request twice has the same result.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Step = Dict[str, Any]
 
 
 class Failed(Exception):
-    """A step that did not work, with what the program said."""
+    """A step failed; the message is the program's."""
 
 
 def main(request: Request, lines: BinaryIO) -> dict[str, Any]:
     """Run ``request["steps"]`` in order; ``request`` also has state_dir, cluster, epoch, order and wait_s.
 
     Answers ``{"results": [...]}``, ``{"refused": why}`` where the lease does not allow it, or
-    ``{"failed": {"step": name, "message": why}}`` at the first step that failed.
+    ``{"failed": {"step": name, "message": why}}`` at the first step that fails.
     """
     results = []
     name = ""
@@ -55,7 +55,7 @@ def main(request: Request, lines: BinaryIO) -> dict[str, Any]:
 
 
 def run(argv: list[str], limit_s: float = 120) -> str:
-    """Output of ``argv``; Failed with its last words where it fails."""
+    """Output of ``argv``; Failed with its last output lines if it fails."""
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=limit_s
@@ -63,33 +63,33 @@ def run(argv: list[str], limit_s: float = 120) -> str:
     except FileNotFoundError:
         raise Failed("%s: command not found" % argv[0])
     except subprocess.TimeoutExpired:
-        raise Failed("%s did not end within %.0f s" % (" ".join(argv[:2]), limit_s))
+        raise Failed("%s timed out after %.0f s" % (" ".join(argv[:2]), limit_s))
     if done.returncode:
-        words = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-        raise Failed(" ".join(words[-3:]) or "%s: exit code %d" % (argv[0], done.returncode))
+        output = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
+        raise Failed(" ".join(output[-3:]) or "%s: exit code %d" % (argv[0], done.returncode))
     return done.stdout.decode(errors="replace")
 
 
 def put(request: Request, step: Step) -> dict[str, Any]:
-    """Write a file; parents are made, readable by this user alone."""
+    """Write a file; parents are created, readable by this user only."""
     common.write_atomically(common.expand(step["path"]), step["content"].encode(), step.get("mode", 0o600))
     return {}
 
 
 def make_directory(request: Request, step: Step) -> dict[str, Any]:
-    """Make a directory and its parents."""
+    """Create a directory and its parents."""
     os.makedirs(common.expand(step["path"]), exist_ok=True)
     return {}
 
 
 def delete(request: Request, step: Step) -> dict[str, Any]:
-    """Remove a file or a tree below the state directory; gone already is fine."""
+    """Remove a file or tree below the state directory, if it exists."""
     path = common.expand(step["path"])
-    # The link itself would go, not what it points at; links on the way there are followed first.
+    # A link itself is removed, not its target; links in its parents are resolved first.
     path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
     inside = os.path.realpath(common.expand(request["state_dir"]))
     if not path.startswith(inside + os.sep):
-        raise Failed("%s is not below %s" % (path, inside))
+        raise Failed("%s is outside of %s" % (path, inside))
     if os.path.islink(path) or os.path.isfile(path):
         os.unlink(path)
     elif os.path.lexists(path):
@@ -98,7 +98,7 @@ def delete(request: Request, step: Step) -> dict[str, Any]:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a directory; what a container wrote there may be root's, which takes ``sudo -n``."""
+    """Remove a directory; files that a container wrote may be root's and need ``sudo -n``."""
     try:
         shutil.rmtree(path)
     except FileNotFoundError:
@@ -111,7 +111,7 @@ def remove_tree(path: str) -> None:
 
 
 def start_container(request: Request, step: Step) -> dict[str, Any]:
-    """``docker run`` a rank; one that runs already under this name and plan is left alone."""
+    """``docker run`` a rank; one of this name and plan that is running is kept."""
     found = inspect(step["name"])
     if found:
         if found["State"]["Running"] and found["Config"]["Labels"].get(LABEL_PLAN) == step["plan"]:
@@ -121,7 +121,7 @@ def start_container(request: Request, step: Step) -> dict[str, Any]:
 
 
 def inspect(name: str) -> Any:
-    """What the engine knows of a container, or None where there is none."""
+    """Docker's description of a container, or None if there is none."""
     try:
         return json.loads(run(["docker", "inspect", "--type", "container", name]))[0]
     except Failed as error:
@@ -131,7 +131,7 @@ def inspect(name: str) -> Any:
 
 
 def stop_containers(request: Request, step: Step) -> dict[str, Any]:
-    """Stop and remove containers; those gone already are fine."""
+    """Stop and remove containers that exist."""
     names = list(step["names"])
     if not names:
         return {}
@@ -163,13 +163,13 @@ def stop_containers(request: Request, step: Step) -> dict[str, Any]:
 
 
 def alive(rank: Any) -> bool:
-    """Whether the process that a rank.json names still is that process."""
+    """Whether the process in a rank.json is still running."""
     ticks = rank and common.start_ticks(rank["pid"])
     return ticks is not None and ticks == rank["start_ticks"]
 
 
 def start_process(request: Request, step: Step) -> dict[str, Any]:
-    """Start a rank as a process of its own session; one that runs already under this plan is left alone."""
+    """Start a rank as a process in its own session; one of this plan that is running is kept."""
     directory = common.expand(step["rank_dir"])
     os.makedirs(directory, mode=0o700, exist_ok=True)
     record = os.path.join(directory, RANK_FILE)
@@ -189,9 +189,9 @@ def start_process(request: Request, step: Step) -> dict[str, Any]:
                 name, equals, value = line.rstrip("\n").partition("=")
                 if equals:
                     environment[name] = value
-    # The shell stays as parent to keep the exit code, which an orphan's would be lost with.
+    # The shell stays as parent to record the exit code.
     argv = ["/bin/sh", "-c", '"$@"; echo $? > "$0"', exit_file, *step["argv"]]
-    # A log that went on from the last time would be read as this rank's: its "ready", its errors.
+    # The log of the last start would be taken for this one's: its "ready", its errors.
     with open(os.path.join(directory, "log"), "wb") as log:
         process = subprocess.Popen(
             argv,
@@ -214,7 +214,7 @@ def start_process(request: Request, step: Step) -> dict[str, Any]:
 
 
 def session_members(leader: int) -> list[int]:
-    """Processes of the session that ``leader`` started, zombies left out."""
+    """Processes of the session of ``leader``, without zombies."""
     members = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -230,7 +230,7 @@ def session_members(leader: int) -> list[int]:
 
 
 def end_process(directory: str, grace_s: float) -> None:
-    """End a rank's whole session, by force after ``grace_s`` seconds, and remove its record."""
+    """Terminate a rank's session, kill it after ``grace_s`` seconds, and remove its record."""
     record = os.path.join(directory, RANK_FILE)
     rank = common.read_json(record)
     if rank and common.start_ticks(rank["pid"]) in (None, rank["start_ticks"]):
@@ -245,20 +245,20 @@ def end_process(directory: str, grace_s: float) -> None:
                 time.sleep(0.05)
         left = session_members(rank["pid"])
         if left:
-            raise Failed("processes %s do not end" % left)
+            raise Failed("processes %s cannot be killed" % left)
     if os.path.exists(record):
         os.unlink(record)
 
 
 def stop_processes(request: Request, step: Step) -> dict[str, Any]:
-    """End ranks that run as processes; those gone already are fine. Their logs stay until the next start."""
+    """Terminate ranks that run as processes, if they exist. Their logs stay until the next start."""
     for directory in step["rank_dirs"]:
         end_process(common.expand(directory), float(step.get("grace_s", 30)))
     return {}
 
 
 def record_release(request: Request, step: Step) -> dict[str, Any]:
-    """Write a numbered release; the newest ``keep`` stay."""
+    """Write a numbered release; only the newest ``keep`` remain."""
     directory = os.path.join(common.cluster_dir(request["state_dir"], request["cluster"]), "releases")
     path = os.path.join(directory, "%06d.json" % step["number"])
     common.write_atomically(path, json.dumps(step["record"], sort_keys=True).encode())

@@ -1,6 +1,6 @@
-"""Files, locks and the lease, as every program on a node shares them. Python 3.8, standard library only.
+"""Output, files, locks and the lease, for all programs on a node. Python 3.8, standard library only.
 
-Below ``state_dir`` each cluster has a directory of its own::
+Each cluster has a directory below ``state_dir``::
 
     clusters/NAME/lease.lock       flock held by the process that holds the lease
     clusters/NAME/lease.json       {"epoch", "operator", "operation", "since", "granted"}: the last epoch granted
@@ -27,7 +27,7 @@ class Refused(Exception):
 
 
 class Busy(Exception):
-    """Another change is still under way on this node."""
+    """Another change is in progress on this node."""
 
 
 def emit(document: dict[str, Any]) -> None:
@@ -58,8 +58,8 @@ def cluster_dir(state_dir: str, cluster: str) -> str:
 
 
 def write_atomically(path: str, content: bytes, mode: int = 0o600) -> None:
-    """Write ``content`` (bytes) so that readers see all of it or what was there before."""
-    import tempfile  # 3 ms, and most programs write nothing
+    """Write ``content`` (bytes) so that readers see either all of it or the old content."""
+    import tempfile  # 3 ms, and most programs write no files
 
     directory = os.path.dirname(path)
     os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -78,7 +78,7 @@ def write_atomically(path: str, content: bytes, mode: int = 0o600) -> None:
 
 
 def read_json(path: str) -> Any:
-    """The JSON document in ``path``, or None where there is none that can be read."""
+    """The JSON document in ``path``, or None if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return json.loads(file.read())
@@ -87,9 +87,9 @@ def read_json(path: str) -> Any:
 
 
 def try_lock(path: str, wait_s: float = 0.5) -> BinaryIO | None:
-    """An open file that holds an exclusive flock on ``path``, or None where somebody else does for ``wait_s``.
+    """An open file with an exclusive flock on ``path``, or None if another process has it for ``wait_s``.
 
-    One try is not enough: whoever only asks (``is_locked``) holds a shared lock for an instant.
+    One attempt is not enough: ``is_locked`` holds a shared lock for an instant.
     """
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -107,7 +107,7 @@ def try_lock(path: str, wait_s: float = 0.5) -> BinaryIO | None:
 
 
 def is_locked(path: str) -> bool:
-    """Whether somebody holds the flock on ``path``; asking takes nothing away from anyone."""
+    """Whether a process holds the flock on ``path``."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -123,7 +123,7 @@ def is_locked(path: str) -> bool:
 
 
 def check_epoch(state_dir: str, cluster: str, epoch: int) -> None:
-    """Raise Refused unless the lease is held right now and under ``epoch``."""
+    """Raise Refused unless the lease is held now, under ``epoch``."""
     directory = cluster_dir(state_dir, cluster)
     lease = read_json(os.path.join(directory, "lease.json")) or {}
     if lease.get("epoch") != epoch:
@@ -132,27 +132,29 @@ def check_epoch(state_dir: str, cluster: str, epoch: int) -> None:
             % (epoch, lease.get("operator") or "nobody", lease.get("epoch", 0))
         )
     if lease.get("granted") is False:
-        raise Refused("epoch %s is over: %s is taking the lease" % (epoch, lease.get("operator") or "somebody"))
+        raise Refused(
+            "epoch %s is over: %s is acquiring the lease" % (epoch, lease.get("operator") or "another operator")
+        )
     if not is_locked(os.path.join(directory, "lease.lock")):
-        raise Refused("epoch %s is over: the lease lapsed and nobody holds it" % epoch)
+        raise Refused("epoch %s is over: the lease expired and has no holder" % epoch)
 
 
 def change_lock(state_dir: str, cluster: str, wait_s: float) -> BinaryIO:
-    """The lock under which changes run, held; Busy when another change does not end within ``wait_s``."""
+    """The acquired lock of changes; Busy if another change does not end within ``wait_s``."""
     lock = try_lock(os.path.join(cluster_dir(state_dir, cluster), "change.lock"), wait_s)
     if lock is None:
-        raise Busy("another change is still under way here after %.0f s" % wait_s)
+        raise Busy("another change is still in progress after %.0f s" % wait_s)
     return lock
 
 
 @contextlib.contextmanager
 def changing(state_dir: str, cluster: str, epoch: int, wait_s: float = 20.0, order: int = 0) -> Iterator[None]:
-    """Hold the right to change ``cluster`` on this node; the epoch is checked once it is held.
+    """Hold the lock of changes of ``cluster`` on this node; the epoch is checked under it.
 
-    ``order`` counts an operator's changes: one that was sent before another and arrives after it is refused, as a
-    start that was interrupted and overtaken by the stop.
+    ``order`` numbers an operator's changes: one that arrives after a later one is refused, such as an interrupted
+    start after its stop.
 
-    Raises Refused for an epoch or order that is over, and Busy when another change does not end within ``wait_s``.
+    Raises Refused for an epoch or order that is over, and Busy if another change does not end within ``wait_s``.
     """
     lock = change_lock(state_dir, cluster, wait_s)
     try:
@@ -160,7 +162,7 @@ def changing(state_dir: str, cluster: str, epoch: int, wait_s: float = 20.0, ord
         if order:
             last = lock.read(64).split()
             if len(last) == 2 and int(last[0]) == epoch and int(last[1]) > order:
-                raise Refused("a later change of the same operator came before this one")
+                raise Refused("a later change of the same operator was applied before this one")
             lock.seek(0)
             lock.truncate()
             lock.write(b"%d %d" % (epoch, order))
@@ -171,7 +173,7 @@ def changing(state_dir: str, cluster: str, epoch: int, wait_s: float = 20.0, ord
 
 
 def start_ticks(pid: int) -> int | None:
-    """Start time of process ``pid`` in ticks since boot, which tells it from a later one; None if it ended."""
+    """Start time of process ``pid`` in ticks since boot, which distinguishes reused PIDs; None if it ended."""
     try:
         with open("/proc/%d/stat" % pid) as file:
             fields = file.read().rpartition(")")[2].split()

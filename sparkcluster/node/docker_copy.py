@@ -1,4 +1,4 @@
-"""An image from one node's Docker engine to another's. Python 3.8, standard library only."""
+"""Copies an image from one node's Docker engine to another's. Python 3.8, standard library only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkcluster.node.wire import Failed, Pace, Wire
 
 Request = Dict[str, Any]
 
-# docker save writes all layers to the engine's own disk before it says a byte; docker load unpacks after the last.
+# docker save writes all layers to disk before its first byte of output; docker load unpacks after the last byte.
 _ENGINE_SILENT_S = 1200.0
 
 
@@ -33,7 +33,7 @@ def send(request: Request, line: Wire, check: Callable[[], None]) -> dict[str, A
                 limit = time.monotonic() + _ENGINE_SILENT_S
                 while True:
                     if not select.select([output], [], [], 2)[0]:
-                        _within(limit, "docker save said nothing for %.0f s")
+                        _within(limit, "docker save printed nothing for %.0f s")
                         line.send_frame(b"")
                         continue
                     chunk = output.read1(wire.CHUNK)  # type: ignore[attr-defined]
@@ -54,7 +54,7 @@ def send(request: Request, line: Wire, check: Callable[[], None]) -> dict[str, A
 
 
 def receive(request: Request, line: Wire, check: Callable[[], None]) -> dict[str, Any]:
-    """Load what comes, name it, and make sure that it is the image that was asked for."""
+    """Load the image, tag it, and verify that it is the requested one."""
     image_id = request["image_id"]
     pace = Pace(int(request.get("size") or 0), check)
     there = inspect(image_id)
@@ -64,9 +64,9 @@ def receive(request: Request, line: Wire, check: Callable[[], None]) -> dict[str
         there = inspect(image_id)
         line.send_line({"loaded": True})
     if there is None:
-        raise Failed("docker", "docker load took the image, but %s is not there" % image_id)
+        raise Failed("docker", "docker load succeeded, but %s is missing" % image_id)
     if there[0] != request["image_id"] and there[1] != request.get("layers"):
-        raise Failed("docker", "%s arrived in place of %s" % (there[0], request["image_id"]))
+        raise Failed("docker", "received %s instead of %s" % (there[0], request["image_id"]))
     check()
     code, output = _run(["docker", "tag", there[0], staged_as(request["reference"])])
     if code:
@@ -75,7 +75,7 @@ def receive(request: Request, line: Wire, check: Callable[[], None]) -> dict[str
 
 
 def _load(line: Wire, pace: Pace, check: Callable[[], None]) -> str | None:
-    """Feed the stream to ``docker load``; the ID that it names."""
+    """Pipe the stream to ``docker load``; the ID that it prints."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(["docker", "load"], stdin=subprocess.PIPE, stdout=output, stderr=output)
         with process:
@@ -93,7 +93,7 @@ def _load(line: Wire, pace: Pace, check: Callable[[], None]) -> str | None:
                 _close(stdin)
                 limit = time.monotonic() + _ENGINE_SILENT_S
                 while process.poll() is None:
-                    _within(limit, "docker load did not end within %.0f s")
+                    _within(limit, "docker load did not finish within %.0f s")
                     line.alive()
                     pace.add()
                     time.sleep(0.2)
@@ -118,9 +118,9 @@ def _within(limit: float, text: str) -> None:
 
 
 def _feed(process: subprocess.Popen[bytes], stdin: Any, chunk: bytes) -> None:
-    """Write to the engine, which may not hang for ever."""
+    """Write to ``docker load``, with a time limit."""
     if not select.select([], [stdin], [], 60)[1]:
-        raise Failed("docker", "docker load takes nothing any more")
+        raise Failed("docker", "docker load stopped reading")
     stdin.write(chunk)
     stdin.flush()
 
@@ -137,7 +137,7 @@ def _kind(text: str) -> str:
 
 
 def inspect(reference: str) -> Tuple[str, List[str]] | None:
-    """ID and layers of an image, or None where it is not here."""
+    """ID and layers of an image, or None if it is missing."""
     code, output = _run(["docker", "image", "inspect", reference])
     if code:
         if "no such image" in output.lower():
@@ -155,7 +155,7 @@ def _start(argv: List[str], errors: Any) -> subprocess.Popen[bytes]:
 
 
 def _run(argv: List[str], limit_s: float = 60) -> Tuple[int, str]:
-    """Exit code, and standard output or what a failure says on standard error."""
+    """Exit code, and standard output, or standard error of a failure."""
     try:
         done = subprocess.run(
             argv,
@@ -168,12 +168,12 @@ def _run(argv: List[str], limit_s: float = 60) -> Tuple[int, str]:
     except FileNotFoundError:
         raise Failed("docker", "%s is not installed" % argv[0]) from None
     except subprocess.TimeoutExpired:
-        raise Failed("docker", "%s did not end within %.0f s" % (" ".join(argv[:2]), limit_s)) from None
-    said = done.stderr if done.returncode else done.stdout
-    return done.returncode, said.decode("utf-8", "replace").strip()
+        raise Failed("docker", "%s timed out after %.0f s" % (" ".join(argv[:2]), limit_s)) from None
+    output = done.stderr if done.returncode else done.stdout
+    return done.returncode, output.decode("utf-8", "replace").strip()
 
 
 def _last(file: BinaryIO) -> str:
     file.seek(0)
     lines = file.read().decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else "no reason given"
+    return lines[-1] if lines else "no output"

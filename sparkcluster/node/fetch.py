@@ -1,8 +1,8 @@
-"""Brings an image from its registry or a model from Hugging Face's hub to this node.
+"""Downloads an image from its registry or a model from Hugging Face's hub to this node.
 
 Python 3.8, standard library only. The request says ``what`` (image or weights) and the lease. For an image:
 ``reference``. For weights: ``id``, ``revision``, ``hf_home``, ``image`` (ID of one that can do it, or None), and
-``token``, which reaches the downloader through its environment and stands in no argument list.
+``token``, which the downloader gets by its environment and never by an argument.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparkcluster.node.wire import Failed
 
 Request = Dict[str, Any]
 
-_SILENT_S = 300.0  # a registry or the hub may be slow, but does not stop for that long
+_SILENT_S = 300.0  # a slow registry or hub makes progress within this time
 _HUB = ("huggingface.co", 443)
 _DENIED = re.compile(
     r"unauthorized|authentication required|no basic auth|access denied|denied: |403 forbidden|401", re.I
@@ -34,7 +34,7 @@ _SNAPSHOT = (
 
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
-    """Do it and answer ``done``, ``refused`` or ``failed`` with its ``kind``."""
+    """Download, and answer ``done``, ``refused`` or ``failed`` with its ``kind``."""
     common.end_with(stdin)
 
     def check() -> None:
@@ -54,32 +54,32 @@ def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
 
 
 def pull(request: Request, check: Callable[[], None]) -> dict[str, Any]:
-    """``docker pull``; a registry that wants a login is told apart."""
+    """``docker pull``; a registry that requires a login has a kind of its own."""
     pace = wire.Pace(0, check)
     code, text = follow(["docker", "pull", request["reference"]], dict(os.environ), pace, lambda: 0)
     if code:
-        last = (text.strip().splitlines() or ["no reason given"])[-1]
+        last = (text.strip().splitlines() or ["no output"])[-1]
         kind = "auth" if _DENIED.search(last) else "disk" if "no space left" in last else "registry"
         raise Failed(kind, last)
     return {"bytes": 0}
 
 
 def download(request: Request, check: Callable[[], None]) -> dict[str, Any]:
-    """A snapshot of the model into the cache of this node, by its own ``hf`` or in the serving image."""
+    """Download a snapshot of the model into this node's cache, with its ``hf`` or in the serving image."""
     hf_home = common.expand(request["hf_home"])
     environment = dict(os.environ, HF_HOME=hf_home, HF_HUB_DISABLE_TELEMETRY="1")
     if request.get("token"):
         environment["HF_TOKEN"] = request["token"]
     argv = _downloader(request, hf_home, environment)
     if argv is None:
-        raise Failed("no downloader", "neither hf nor an image that holds it is here")
+        raise Failed("no downloader", "the node has neither hf nor an image with huggingface_hub")
     reach_hub(environment)
     os.makedirs(hf_home, exist_ok=True)
     folder = os.path.join(hf_home, hub_folder(request["id"]), "blobs")
     pace = wire.Pace(0, check)
     code, text = follow(argv, environment, pace, lambda: _size(folder))
     if code:
-        last = (text.strip().splitlines() or ["no reason given"])[-1]
+        last = (text.strip().splitlines() or ["no output"])[-1]
         gated = re.search(r"401|403|gated|restricted|unauthorized|RepositoryNotFound", text, re.I)
         kind = "hub auth" if gated else "disk" if "No space left" in text else "hub"
         raise Failed(kind, last)
@@ -99,7 +99,7 @@ def _downloader(request: Request, hf_home: str, environment: Dict[str, str]) -> 
     argv = ["docker", "run", "--rm", "--init", "--network", "host", "--pull", "never", "--entrypoint", "python3"]
     argv += ["--user", "%d:%d" % (os.getuid(), os.getgid())]
     argv += ["-v", "%s:%s" % (hf_home, hf_home)]
-    # names alone: docker takes the values from our environment
+    # names only: docker takes the values from our environment
     for name in ("HF_HOME", "HF_TOKEN", "HF_ENDPOINT", "HTTPS_PROXY", "SPARKCLUSTER_ID", "SPARKCLUSTER_REVISION"):
         if name in environment:
             argv += ["-e", name]
@@ -107,7 +107,7 @@ def _downloader(request: Request, hf_home: str, environment: Dict[str, str]) -> 
 
 
 def reach_hub(environment: Dict[str, str]) -> None:
-    """Find out within 5 s whether the hub can be reached, which its own client takes minutes for."""
+    """Check within 5 s that the hub can be reached, for which its client takes minutes."""
     if any(environment.get(name) for name in ("HTTPS_PROXY", "https_proxy", "HF_ENDPOINT")):
         return
     try:
@@ -117,10 +117,10 @@ def reach_hub(environment: Dict[str, str]) -> None:
 
 
 def follow(argv: List[str], environment: Dict[str, str], pace: wire.Pace, size: Callable[[], int]) -> Tuple[int, str]:
-    """Run ``argv``, saying ``size()`` as it goes; its exit code and the end of what it said.
+    """Run ``argv`` and report ``size()`` meanwhile; its exit code and the end of its output.
 
     Raises:
-        Failed: it neither said nor wrote anything for a long time.
+        Failed: neither output nor ``size()`` changed for ``_SILENT_S``.
     """
     try:
         process = subprocess.Popen(
@@ -132,7 +132,7 @@ def follow(argv: List[str], environment: Dict[str, str], pace: wire.Pace, size: 
         output = process.stdout
         if output is None:
             raise Failed("other", "%s has no output" % argv[0])
-        said = b""
+        tail = b""
         seen = time.monotonic()
         try:
             while True:
@@ -140,7 +140,7 @@ def follow(argv: List[str], environment: Dict[str, str], pace: wire.Pace, size: 
                     chunk = os.read(output.fileno(), 1 << 16)
                     if not chunk:
                         break
-                    said = (said + chunk)[-(1 << 16) :]
+                    tail = (tail + chunk)[-(1 << 16) :]
                     seen = time.monotonic()
                 now = size()
                 if now != pace.done:
@@ -151,7 +151,7 @@ def follow(argv: List[str], environment: Dict[str, str], pace: wire.Pace, size: 
         except BaseException:
             process.kill()
             raise
-    return process.returncode, said.decode("utf-8", "replace")
+    return process.returncode, tail.decode("utf-8", "replace")
 
 
 def _within(seen: float, program: str) -> None:

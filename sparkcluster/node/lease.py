@@ -1,8 +1,7 @@
-"""Holds the lease of a cluster on this node for as long as it is fed. Python 3.8, standard library only.
+"""Holds the lease of a cluster on this node while heartbeats arrive. Python 3.8, standard library only.
 
-It lives on the operator's connection: heartbeats come in by standard input, and it lets go when none
-came for ``ttl_s``, when the connection ends, or when it is killed; the lock is a flock, so nothing
-can be left behind.
+Heartbeats come by standard input over the operator's connection. The lease is released when none came for
+``ttl_s``, when the connection ends, or when the program is killed: the lock is a flock, so none is left behind.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, BinaryIO
 
 from sparkcluster.node import common
 
-# A change that outlived its operator has this long to end before the next one is told to wait.
+# A change of the last operator has this long to end; then the next operator is refused.
 BARRIER_S = 15.0
 
 
@@ -52,8 +51,8 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
         }
         common.write_atomically(record, json.dumps(document).encode())
 
-    # From here on the last epoch is over, although the next one is not known yet: without this, its
-    # operator could wake up and change something under our lock.
+    # This ends the last epoch before the next one is known. Otherwise its operator could resume and change
+    # something under our lock.
     write(last.get("epoch", 0), False)
     common.emit({"epoch": last.get("epoch", 0)})
 
@@ -80,7 +79,7 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
         if epoch is None:
             continue
         try:
-            # What the last operator had begun ends before the next one looks at the node.
+            # A change of the last operator ends before the next one reads the state of the node.
             common.change_lock(request["state_dir"], request["cluster"], BARRIER_S).close()
         except common.Busy as busy:
             common.emit({"busy": str(busy)})
@@ -88,5 +87,5 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
         write(epoch, True)
         common.emit({"granted": epoch})
     lock.close()
-    # The reader may be blocked in a read that never ends; nothing is left to flush.
+    # The reading thread may block forever; nothing is left to flush.
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Reads the records of a cluster's releases on this node. Python 3.8, standard library only."""
+"""Reads the release records of a cluster on this node. Python 3.8, standard library only."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from sparkcluster.node import common
 
 
 def main(request: dict[str, Any], lines: BinaryIO) -> dict[str, Any]:
-    """``{"records": [...]}`` of the cluster that ``request`` names, oldest first; unreadable ones left out."""
+    """``{"records": [...]}`` of the cluster that ``request`` names, oldest first, without unreadable ones."""
     directory = os.path.join(common.cluster_dir(request["state_dir"], request["cluster"]), "releases")
     names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
-    found = [common.read_json(os.path.join(directory, name)) for name in names if name.endswith(".json")]
-    return {"records": [record for record in found if record]}
+    records = [common.read_json(os.path.join(directory, name)) for name in names if name.endswith(".json")]
+    return {"records": [record for record in records if record]}

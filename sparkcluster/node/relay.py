@@ -3,13 +3,12 @@
 Python 3.8, standard library only. The request says ``do`` (send or receive), ``what`` (files or image), the
 lease (``state_dir``, ``cluster``, ``epoch``), ``address``, ``token``, and for a receiver ``port``.
 
-Files: ``root`` is a directory on each side; with ``revision`` it is one of Hugging Face's cache, of which that
-snapshot, its blobs and ``ref`` are copied. Each file is written beside its place under a name that ends in
-``.partial``, synced and renamed; links follow, then the ref: what is half there does not look whole.
-``verify`` compares SHA-256 of every file, of those that were there before, too.
+Files: ``root`` is a directory on each side; with ``revision`` it is a model in Hugging Face's cache, of which that
+snapshot, its blobs and ``ref`` are copied. Each file is written next to its target under a name that ends in
+``.partial``, synced and renamed; links follow, then the ref, so that an incomplete copy never looks complete.
+``verify`` compares the SHA-256 of every file, including those that existed before.
 
-Image: ``image_id``, ``reference``, ``layers``. It goes from ``docker save`` to ``docker load`` without touching a disk
-of ours.
+Image: ``image_id``, ``reference``, ``layers``, piped from ``docker save`` to ``docker load``.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _RESERVE_BYTES = 256 << 20  # left free for logs and records
 
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
-    """Do what the request says and answer ``done``, ``refused`` or ``failed`` with its ``kind``."""
+    """Copy, and answer ``done``, ``refused`` or ``failed`` with its ``kind``."""
     common.end_with(stdin)
 
     def check() -> None:
@@ -61,7 +60,7 @@ def _open(request: Request) -> Wire:
 
 
 def because(error: BaseException) -> Failed:
-    """An error of the system in words, with the kind that the controller has a hint for."""
+    """The failure for an ``OSError``, with a kind for which the controller has a hint."""
     number = getattr(error, "errno", None)
     where = getattr(error, "filename", None)
     text = "%s%s" % (os.strerror(number).lower() if number else error, ": %s" % where if where else "")
@@ -76,10 +75,10 @@ def because(error: BaseException) -> Failed:
 
 
 def manifest(root: str, revision: str | None, ref: str | None) -> dict[str, Any]:
-    """What is to be copied: files with size and mark, links with target, the ref; paths relative to ``root``."""
+    """What to copy: files with size and mark, links with target, the ref; paths relative to ``root``."""
     top = os.path.join(root, "snapshots", revision) if revision else root
     if not os.path.isdir(top):
-        raise Failed("source", "%s is not there" % top)
+        raise Failed("source", "%s does not exist" % top)
     files: dict[str, dict[str, Any]] = {}
     links: list[list[str]] = []
     blobs = os.path.realpath(os.path.join(root, "blobs")) + os.sep
@@ -98,7 +97,7 @@ def manifest(root: str, revision: str | None, ref: str | None) -> dict[str, Any]
             found = os.stat(path)
             if not stat.S_ISREG(found.st_mode):
                 continue
-            # a blob's name says what it holds, so that another source may go on where one ended
+            # a blob is named by its content, so that a copy can resume from another source
             mark = "%d" % found.st_size if is_blob else "%d-%d" % (found.st_size, found.st_mtime_ns)
             files[relative] = {
                 "path": relative,
@@ -107,13 +106,13 @@ def manifest(root: str, revision: str | None, ref: str | None) -> dict[str, Any]
                 "mtime": [found.st_atime_ns, found.st_mtime_ns],
             }
     if not files:
-        raise Failed("source", "%s holds no file" % top)
+        raise Failed("source", "%s contains no files" % top)
     refs = {ref: revision} if revision and ref and ref != revision else {}
     return {"files": list(files.values()), "links": links, "refs": refs}
 
 
 def send_files(request: Request, line: Wire, check: Callable[[], None]) -> dict[str, Any]:
-    """Offer what is here, and send what the receiver lacks."""
+    """Send the manifest, then the files that the receiver requests."""
     root = common.expand(request["root"])
     offer = manifest(root, request.get("revision"), request.get("ref"))
     line.send_line(offer)
@@ -134,22 +133,22 @@ def send_files(request: Request, line: Wire, check: Callable[[], None]) -> dict[
 
 
 def _hash(file: BinaryIO, digest: Any, line: Wire, pace: Pace) -> Any:
-    """``digest`` over the whole file; the other side is told every second that we are at it."""
+    """``digest`` of the whole file, with a keep-alive to the other side every second."""
     file.seek(0)
-    told = time.monotonic()
+    last = time.monotonic()
     while True:
         chunk = file.read(4 << 20)
         if not chunk:
             return digest
         digest.update(chunk)
         pace.add()
-        if time.monotonic() - told > 1:
-            told = time.monotonic()
+        if time.monotonic() - last > 1:
+            last = time.monotonic()
             line.alive()
 
 
 def _forget(descriptor: int) -> None:
-    """Leave the page cache: on a Spark it holds memory that the GPU wants."""
+    """Drop the file from the page cache: on a Spark it takes memory from the GPU."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -158,7 +157,7 @@ def _forget(descriptor: int) -> None:
 
 
 class Receiver:
-    """Puts what is offered below ``root``."""
+    """Receives files below ``root``."""
 
     def __init__(self, root: str, line: Wire, check: Callable[[], None], verify: bool) -> None:
         self.root = root
@@ -170,14 +169,14 @@ class Receiver:
         self.pace = Pace(0, check)
 
     def inside(self, path: str) -> str:
-        """Absolute form of ``path``; Failed where it leads out of ``root``."""
+        """Absolute form of ``path``; Failed if it is outside of ``root``."""
         whole = os.path.normpath(os.path.join(self.root, path))
         if os.path.isabs(path) or not whole.startswith(self.root + os.sep):
-            raise Failed("link", "the other side offers %r" % path)
+            raise Failed("link", "the sender offers a path outside of the directory: %r" % path)
         return whole
 
     def run(self) -> dict[str, Any]:
-        """Fetch what is missing and make it look whole at the end."""
+        """Fetch what is missing; links and ref come last."""
         offer = self.line.read_line()
         files: List[Dict[str, Any]] = offer["files"]
         self.pace.total = sum(entry["size"] for entry in files)
@@ -186,7 +185,7 @@ class Receiver:
         self.pace.done = sum(files[number]["size"] for number in whole) + sum(each[1] for each in wanted)
         self._room(sum(files[number]["size"] - offset for number, offset in wanted))
         if self.verify:
-            # before anything is asked for: hashed while it comes, what lies here would hold up the sender
+            # before the request: hashing existing files while receiving would stall the sender
             wanted = [[number, files[number]["size"]] for number in whole] + wanted
             for number, offset in wanted:
                 self._hash_here(number, files[number], offset)
@@ -211,7 +210,7 @@ class Receiver:
         return os.path.join(folder, ".%s.%s.partial" % (name, mark))
 
     def _begun(self, entry: Dict[str, Any]) -> int:
-        """Bytes of it that an earlier run left."""
+        """Bytes that an earlier run received."""
         try:
             size = os.stat(self._partial(entry)).st_size
         except OSError:
@@ -227,29 +226,29 @@ class Receiver:
                 _forget(file.fileno())
 
     def _room(self, needed: int) -> None:
-        there = self.root
-        while not os.path.isdir(there):
-            there = os.path.dirname(there)
-        found = os.statvfs(there)
+        existing = self.root
+        while not os.path.isdir(existing):
+            existing = os.path.dirname(existing)
+        found = os.statvfs(existing)
         free = found.f_bavail * found.f_frsize
         if needed and free < needed + _RESERVE_BYTES:
-            text = "%s has %.1f GB free, and %.1f GB are to come" % (there, free / 1e9, needed / 1e9)
+            text = "%s has %.1f GB free, %.1f GB needed" % (existing, free / 1e9, needed / 1e9)
             raise Failed("disk", text)
 
     def _fetch(self, files: List[Dict[str, Any]], wanted: List[List[int]]) -> None:
-        """Receive ``wanted`` (number of file and first byte); what turns out wrong is fetched whole, once."""
+        """Receive ``wanted`` (number of file and first byte); files with a wrong hash are fetched again, once."""
         again = self._round(files, wanted)
         if again and self._round(files, again):
-            raise Failed("hash", "%s does not arrive as it was sent" % files[again[0][0]]["path"])
+            raise Failed("hash", "%s arrives with another hash than it was sent with" % files[again[0][0]]["path"])
 
     def _round(self, files: List[Dict[str, Any]], wanted: List[List[int]]) -> List[List[int]]:
         if not wanted:
             return []
         self.line.send_line(wanted)
-        return [[number, 0] for number, offset in wanted if not self._one(number, files[number], offset)]
+        return [[number, 0] for number, offset in wanted if not self._receive(number, files[number], offset)]
 
-    def _one(self, number: int, entry: Dict[str, Any], offset: int) -> bool:
-        """Receive one file from ``offset`` on; False where it is not what the sender has."""
+    def _receive(self, number: int, entry: Dict[str, Any], offset: int) -> bool:
+        """Receive one file from ``offset``; False if its hash differs from the sender's."""
         target, partial = self.inside(entry["path"]), self._partial(entry)
         there = offset == entry["size"] and self._is_there(entry)
         digest = self.digests.pop(number, None) or hashlib.sha256()
@@ -274,11 +273,11 @@ class Receiver:
 
     @staticmethod
     def _same(entry: Dict[str, Any], own: str, theirs: str) -> bool:
-        """Whether both sides hold the same; large blobs are named after their SHA-256 by the hub."""
+        """Whether the hashes are equal; the hub names large blobs by their SHA-256."""
         name = os.path.basename(entry["path"])
         named = re.match(r"^[0-9a-f]{64}$", name)
         if named and entry["path"].startswith("blobs/") and theirs != name:
-            raise Failed("source", "%s is damaged on the sender's side" % entry["path"])
+            raise Failed("source", "%s is corrupt on the sender" % entry["path"])
         return own == theirs
 
     def _write(self, file: BinaryIO, size: int, digest: Any) -> None:
@@ -294,7 +293,7 @@ class Receiver:
             self.received += got
             self.pace.add(got)
             if unsynced >= _SYNC_EVERY:
-                # in pieces, so that no sync lasts so long that the sender gives us up
+                # in pieces, so that no sync exceeds the sender's time-out
                 file.flush()
                 os.fdatasync(file.fileno())
                 unsynced = 0
@@ -324,7 +323,7 @@ def _sync(folder: str) -> None:
 
 
 def receive_files(request: Request, line: Wire, check: Callable[[], None]) -> dict[str, Any]:
-    """Fetch what this node lacks of what the sender offers."""
+    """Fetch the offered files that this node lacks."""
     root = common.expand(request["root"])
     os.makedirs(root, exist_ok=True)
     return Receiver(root, line, check, bool(request.get("verify"))).run()

@@ -1,4 +1,4 @@
-"""What lies on the node's disks: room, weights, and what sparkcluster recorded."""
+"""Disk space, weights, and the records of sparkcluster on this node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkcluster.node import common
 from sparkcluster.node.machine import Machine, Unreadable, because
 from sparkcluster.node.shared import hub_folder
 
-# safetensors refuses longer headers itself (MAX_HEADER_SIZE in its tensor.rs)
+# safetensors refuses longer headers (MAX_HEADER_SIZE in its tensor.rs)
 _HEADER_LIMIT_BYTES = 100_000_000
 _CONFIG_LIMIT_BYTES = 256 * 1024  # the longest seen lists some thousand unquantised layers in 100 KB
 _DEPTH = 3  # of directories below a model
@@ -29,27 +29,27 @@ _TOKENIZERS = re.compile(
 
 
 def disks(machine: Machine, purposes: List[Tuple[str, str]]) -> List[Dict[str, Any]]:
-    """Room on the file system under each path, or under its nearest ancestor that exists.
+    """Space on the file system of each path, or of its nearest ancestor that exists.
 
     Args:
-        machine: where to look.
+        machine: the node.
         purposes: pairs of purpose and absolute path.
     """
     found = []
     for purpose, path in purposes:
-        there = path
-        while there != "/" and not machine.exists(there):
-            there = os.path.dirname(there)
-        total, free = machine.space(there)
+        existing = path
+        while existing != "/" and not machine.exists(existing):
+            existing = os.path.dirname(existing)
+        total, free = machine.space(existing)
         found.append({"purpose": purpose, "path": path, "total_bytes": total, "free_bytes": free})
     return found
 
 
 def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, Any]:
-    """The model as it lies here: in a directory of its own, or in Hugging Face's cache.
+    """The files of the model, in its directory or in Hugging Face's cache.
 
-    A file that the cache is still loading (``.incomplete``) is told only where something is missing: such
-    files also stay behind from downloads that were repeated and went well.
+    Unfinished downloads (``.incomplete``) are reported only if something is missing: such files also remain after a
+    repeated download that succeeded.
     """
     if model.get("path"):
         folder, revision, cache = str(model["path"]), model.get("revision"), ""
@@ -59,7 +59,7 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
         revision = (machine.line("%s/refs/%s" % (cache, wanted)) or wanted).strip()
         folder = "%s/snapshots/%s" % (cache, revision)
     loading = [name for name in machine.names(cache + "/blobs") if name.endswith(".incomplete")] if cache else []
-    # listing tells a directory that this user may not read from one that is not there
+    # is_dir distinguishes an unreadable directory from a missing one
     if not machine.names(folder) and not machine.is_dir(folder):
         nothing: Dict[str, Any] = {"path": None, "revision": None, "config": None}
         return dict(nothing, files=[], missing=[], truncated=loading)
@@ -81,7 +81,7 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
 
 
 def config(machine: Machine, folder: str, sizes: Dict[str, int]) -> Optional[Dict[str, Any]]:
-    """The model's own description of itself, None where there is none that can be read."""
+    """The model's configuration, None if it cannot be read."""
     name = next((name for name in _CONFIGS if name in sizes), None)
     if name is None or sizes[name] > _CONFIG_LIMIT_BYTES:
         return None
@@ -92,9 +92,9 @@ def config(machine: Machine, folder: str, sizes: Dict[str, int]) -> Optional[Dic
 
 
 def safetensors_size(machine: Machine, path: str) -> Optional[int]:
-    """Bytes that a safetensors file has by its own header, or None where the header makes no sense.
+    """Size of a safetensors file by its header, or None if the header is invalid.
 
-    The file is 8 bytes of header length, the header, and the tensors one after the other.
+    The file is 8 bytes of header length, the header, and the tensors in sequence.
     """
     try:
         with open(machine.at(path), "rb") as file:
@@ -110,14 +110,14 @@ def safetensors_size(machine: Machine, path: str) -> Optional[int]:
         raise Unreadable(because(error)) from None
     if len(header) < length or not header.startswith(b"{"):
         return None
-    # several times faster than parsing the JSON, which is some MB a model; text in the metadata cannot
-    # look like this, for its quotes are escaped
+    # several times faster than parsing the JSON, some MB for each model; quotes in the metadata are escaped, so its
+    # text cannot match
     ends = re.findall(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d+)\s*\]', header)
     return 8 + length + max((int(end) for end in ends), default=0)
 
 
 def _files(machine: Machine, folder: str) -> Tuple[Dict[str, int], List[str]]:
-    """Size of every file below ``folder`` through links, and the links whose file is gone."""
+    """Size of every file below ``folder`` with links followed, and the broken links."""
     sizes: Dict[str, int] = {}
     broken: List[str] = []
     top = machine.at(folder)
@@ -135,7 +135,7 @@ def _files(machine: Machine, folder: str) -> Tuple[Dict[str, int], List[str]]:
 
 
 def _expected(machine: Machine, folder: str, sizes: Dict[str, int]) -> List[str]:
-    """Names that a model needs and that are not there."""
+    """Files that a model needs and that are missing."""
     missing = []
     if not any(name in sizes for name in _CONFIGS):
         missing.append(_CONFIGS[0])
@@ -148,7 +148,7 @@ def _expected(machine: Machine, folder: str, sizes: Dict[str, int]) -> List[str]
         except Unreadable:
             mapped = None
         if not isinstance(mapped, dict):
-            missing.append(index)  # there, and of no use
+            missing.append(index)  # it exists but is invalid
             continue
         missing += [name for name in sorted(set(map(str, mapped.values()))) if name not in sizes]
     if not indexes and not any(name.endswith(_WEIGHTS) for name in sizes):
@@ -157,10 +157,10 @@ def _expected(machine: Machine, folder: str, sizes: Dict[str, int]) -> List[str]
 
 
 def release(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, Any]]:
-    """The newest release that is recorded here, or None.
+    """The newest release recorded on this node, or None.
 
     Raises:
-        Unreadable: there is a record and it makes no sense.
+        Unreadable: the record is invalid.
     """
     folder = "%s/clusters/%s/releases" % (state_dir, cluster)
     numbers = [name for name in machine.names(folder) if re.match(r"^\d+\.json$", name)]
@@ -175,10 +175,10 @@ def release(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str
 
 
 def lease(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, Any]]:
-    """The last lease that was granted here and whether it is held right now, or None.
+    """The last lease granted on this node and whether it is held now, or None.
 
     Raises:
-        Unreadable: there is a document and it makes no sense.
+        Unreadable: the record is invalid.
     """
     folder = "%s/clusters/%s" % (state_dir, cluster)
     held = common.is_locked(machine.at(folder + "/lease.lock"))
@@ -198,7 +198,7 @@ def lease(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, 
 
 
 def rays(machine: Machine, state_dir: str) -> List[str]:
-    """Names of the Rays for images without one that lie here whole, with the archive that others may copy."""
+    """Names of the complete copies of Ray on this node that have their archive for other nodes."""
     folder = state_dir + "/ray"
     return [
         name

@@ -1,7 +1,7 @@
-"""Unpacks the Ray that is brought to an image without one. Python 3.8, standard library only.
+"""Unpacks the Ray that is mounted into images without it. Python 3.8, standard library only.
 
-A step of the agent: what it makes looks whole only once it is, and is never changed again, since containers
-that run may have it mounted.
+A step of the agent: the directory appears complete or not at all, and is never changed afterwards, since running
+containers may have it mounted.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ MARKER = "sparkcluster.json"
 
 
 def unpack(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
-    """Unpack ``step["archive"]`` (a compressed tar) as directory ``step["path"]``; one that is there stays.
+    """Unpack ``step["archive"]`` (a compressed tar) as directory ``step["path"]``, unless it exists.
 
-    With ``sha256`` in the step, an archive of another hash is removed and OSError raised.
+    With ``sha256`` in the step, an archive with another hash is removed and OSError raised.
     """
     archive, path = common.expand(step["archive"]), common.expand(step["path"])
     if os.path.exists(os.path.join(path, MARKER)):
@@ -29,10 +29,10 @@ def unpack(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
     digest = hash_of(archive)
     if step.get("sha256") not in (None, digest):
         os.unlink(archive)
-        raise OSError("%s did not arrive as it was sent" % archive)
+        raise OSError("%s is corrupt: its SHA-256 differs from the sender's" % archive)
     folder, name = os.path.split(path)
     for left in os.listdir(folder):
-        # only one change runs at a time, so whoever made it is gone
+        # only one change runs at a time, so its program has ended
         if left.startswith(".partial-" + name):
             shutil.rmtree(os.path.join(folder, left), ignore_errors=True)
     partial = os.path.join(folder, ".partial-%s-%d" % (name, os.getpid()))
@@ -45,7 +45,7 @@ def unpack(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
         raise OSError("%s is damaged: %s" % (archive, error))
     with open(os.path.join(partial, MARKER), "w") as file:
         json.dump({"sha256": digest}, file)
-    # a power cut must not leave a marker beside files that are still empty
+    # after a power failure, no marker may exist beside files that are still empty
     os.sync()
     if os.path.isdir(path):
         shutil.rmtree(path)
@@ -54,17 +54,17 @@ def unpack(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def extract(packed: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> None:
-    """Write one member below ``folder``: plain files and directories alone, readable by whoever runs the engine."""
+    """Write one member below ``folder``: files and directories only, readable by every user."""
     target = os.path.normpath(os.path.join(folder, member.name))
     if not (target + os.sep).startswith(folder + os.sep):
-        raise OSError("the archive leads out of its folder: %r" % member.name)
+        raise OSError("path outside of the archive's directory: %r" % member.name)
     if member.isdir():
         os.makedirs(target, exist_ok=True)
         os.chmod(target, 0o755)
         return
     content = packed.extractfile(member) if member.isreg() else None
     if content is None:
-        raise OSError("the archive holds something that is no file: %r" % member.name)
+        raise OSError("neither file nor directory in the archive: %r" % member.name)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     with content, open(target, "wb") as file:
         shutil.copyfileobj(content, file, 1 << 20)

@@ -1,9 +1,9 @@
 """One TCP connection between two nodes, opened with a token. Python 3.8, standard library only.
 
 The sender listens on its interconnect address, on a port that the kernel chooses; the receiver connects and
-names the token, which both got over SSH. Lines are JSON documents, everything else is raw bytes whose number
-is known beforehand, or frames. Whoever sees no progress for ``STALL_S`` gives up; whoever fails hangs up, and
-tells the controller why.
+sends the token, which both got over SSH. Messages are JSON documents, data is raw bytes of a known length or
+frames. A side without progress for ``STALL_S`` gives up; one that fails closes the connection and reports the
+cause to the controller.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ENDED = 0xFFFFFFFE
 
 
 class Failed(Exception):
-    """What stops a transfer: ``kind`` is for programs, the text for people."""
+    """A copy failed; ``kind`` is for programs, the text for users."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -33,9 +33,9 @@ class Failed(Exception):
 
 
 class Pace:
-    """Says how far a transfer is, once a second, and calls ``check`` (which may raise) as often as that.
+    """Reports the progress of a copy and calls ``check`` (which may raise), once a second.
 
-    A sender is quiet: the controller listens to the receiver, and words that nobody reads would stop it.
+    A sender is quiet: the controller reads the receiver's output only, and a full pipe would block the sender.
     """
 
     def __init__(self, total: int, check: Any, *, quiet: bool = False) -> None:
@@ -46,7 +46,7 @@ class Pace:
         self._said = 0.0
 
     def add(self, size: int = 0) -> None:
-        """``size`` more bytes are there."""
+        """Count ``size`` more bytes."""
         self.done += size
         now = time.monotonic()
         if now - self._said >= 1:
@@ -57,7 +57,7 @@ class Pace:
 
 
 class Wire:
-    """The connection, once the token was right."""
+    """A connection with a valid token."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.settimeout(STALL_S)
@@ -67,7 +67,7 @@ class Wire:
         self.reader = sock.makefile("rb", buffering=CHUNK)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.reader.close()
         self.sock.close()
 
@@ -76,7 +76,7 @@ class Wire:
         try:
             self.sock.sendall(data)
         except socket.timeout:
-            raise Failed("link", "the other side took nothing for %.0f s" % STALL_S) from None
+            raise Failed("link", "the other node read nothing for %.0f s" % STALL_S) from None
         except OSError as error:
             raise Failed("link", "the connection broke: %s" % (error.strerror or error)) from None
 
@@ -86,11 +86,11 @@ class Wire:
             try:
                 sent = self.sock.sendfile(file, offset, min(size, 16 << 20))
             except socket.timeout:
-                raise Failed("link", "the other side took nothing for %.0f s" % STALL_S) from None
+                raise Failed("link", "the other node read nothing for %.0f s" % STALL_S) from None
             except OSError as error:
                 raise Failed("link", "the connection broke: %s" % (error.strerror or error)) from None
             if not sent:
-                raise Failed("source", "%s became shorter while it was sent" % file.name)
+                raise Failed("source", "%s was truncated while it was sent" % file.name)
             offset += sent
             size -= sent
             pace.add(sent)
@@ -100,11 +100,11 @@ class Wire:
         try:
             size = self.reader.readinto1(view)  # type: ignore[attr-defined]
         except socket.timeout:
-            raise Failed("link", "nothing came for %.0f s" % STALL_S) from None
+            raise Failed("link", "received nothing for %.0f s" % STALL_S) from None
         except OSError as error:
             raise Failed("link", "the connection broke: %s" % (error.strerror or error)) from None
         if not size:
-            raise Failed("link", "the other side ended before all was there")
+            raise Failed("link", "the other node closed the connection too early")
         return int(size)
 
     def read(self, size: int) -> bytes:
@@ -121,25 +121,25 @@ class Wire:
         self.send(_FRAME.pack(len(text)) + text)
 
     def read_line(self) -> Any:
-        """Receive a JSON document; ``null`` is a sign of life and passed over."""
+        """Receive a JSON document; ``null`` is a keep-alive and skipped."""
         while True:
             size = _FRAME.unpack(self.read(_FRAME.size))[0]
             if size > _LINE_LIMIT:
-                raise Failed("link", "the other side does not speak our protocol")
+                raise Failed("link", "invalid message from the other node")
             document = json.loads(self.read(size))
             if document is not None:
                 return document
 
     def alive(self) -> None:
-        """Tell a side that waits in ``read_line`` that work goes on."""
+        """Send a keep-alive to a side that waits in ``read_line``."""
         self.send_line(None)
 
     def send_frame(self, data: bytes) -> None:
-        """Send a piece of a stream of unknown length; an empty one is a sign of life."""
+        """Send a piece of a stream of unknown length; an empty one is a keep-alive."""
         self.send(_FRAME.pack(len(data)) + data)
 
     def end_frames(self) -> None:
-        """The stream is whole."""
+        """Mark the end of the stream."""
         self.send(_FRAME.pack(_ENDED))
 
     def read_frame(self) -> bytes | None:
@@ -148,7 +148,7 @@ class Wire:
         if size == _ENDED:
             return None
         if size > 16 * CHUNK:
-            raise Failed("link", "the other side does not speak our protocol")
+            raise Failed("link", "invalid message from the other node")
         return self.read(size)
 
 
@@ -167,7 +167,7 @@ def accept(address: str, token: str, *, count: int = 1, limit_s: float = 2 * STA
             try:
                 sock, _ = listener.accept()
             except socket.timeout:
-                raise Failed("link", "nobody connected to %s within %.0f s" % (address, limit_s)) from None
+                raise Failed("link", "no connection to %s within %.0f s" % (address, limit_s)) from None
             if knows(sock, token.encode()):
                 accepted.append(sock)
             else:

@@ -101,13 +101,13 @@ def test_nothing_is_changed_once_nobody_holds_the_lease(change, state, leased):
         pass
     (leased / "lease.lock").unlink()
     answer = change({"do": "put", "path": str(state / "x"), "content": "x"})
-    assert answer == {"refused": "epoch 7 is over: the lease lapsed and nobody holds it"}
+    assert answer == {"refused": "epoch 7 is over: the lease expired and has no holder"}
 
 
 def test_nothing_is_changed_while_somebody_else_is_taking_the_lease(change, state, leased):
     common.write_atomically(str(leased / "lease.json"), b'{"epoch": 7, "operator": "bob@desk", "granted": false}')
     answer = change({"do": "put", "path": str(state / "x"), "content": "x"})
-    assert answer == {"refused": "epoch 7 is over: bob@desk is taking the lease"}
+    assert answer == {"refused": "epoch 7 is over: bob@desk is acquiring the lease"}
 
 
 def test_a_change_waits_for_the_one_before_it_and_says_so_when_that_does_not_end(change, state, leased):
@@ -118,14 +118,14 @@ def test_a_change_waits_for_the_one_before_it_and_says_so_when_that_does_not_end
     with common.try_lock(str(leased / "change.lock")):
         answer = change({"do": "put", "path": str(state / "y"), "content": "y"}, wait_s=0.1)
     assert answer["failed"]["step"] == "change"
-    assert "another change is still under way" in answer["failed"]["message"]
+    assert "another change is still in progress" in answer["failed"]["message"]
     assert not (state / "y").exists()
 
 
 def test_a_change_that_was_overtaken_by_a_later_one_is_refused(change, state):
     late = {"do": "put", "path": str(state / "x"), "content": "x"}
     assert change(order=2) == {"results": []}
-    assert change(late, order=1) == {"refused": "a later change of the same operator came before this one"}
+    assert change(late, order=1) == {"refused": "a later change of the same operator was applied before this one"}
     assert not (state / "x").exists()
     assert "results" in change(late, order=3)
 
@@ -194,7 +194,7 @@ def test_delete_keeps_off_what_is_not_below_the_state_directory(change, state, t
     (outside / "inner").mkdir(parents=True)
     (state / "link").symlink_to(outside)
     answer = change({"do": "delete", "path": path.format(tmp=tmp_path, state=state)})
-    assert "is not below" in answer["failed"]["message"]
+    assert "is outside of" in answer["failed"]["message"]
     assert (outside / "inner").is_dir()
     assert state.is_dir()
 

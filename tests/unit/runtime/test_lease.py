@@ -231,8 +231,8 @@ class Scripted(FakeHost):
 
 def test_a_change_that_does_not_end_is_a_lease_that_is_held():
     alpha = Scripted("alpha", {"epoch": 1}, {"granted": 2})
-    beta = Scripted("beta", {"epoch": 1}, {"busy": "another change is still under way here after 15 s"})
-    with pytest.raises(LeaseHeld, match="on beta another change is still under way") as caught:
+    beta = Scripted("beta", {"epoch": 1}, {"busy": "another change is still in progress after 15 s"})
+    with pytest.raises(LeaseHeld, match="on beta another change is still in progress") as caught:
         lease(Fleet({"alpha": alpha, "beta": beta})).acquire(list(NODES))
     assert (caught.value.exit_code, bool(caught.value.hint)) == (3, True)
     assert all(one.closed for one in (*alpha.made, *beta.made))

@@ -103,12 +103,12 @@ def test_verify_names_a_source_that_is_damaged_itself(pair, step, model):
     write(pair[0].hf_home)
     blob = max((pair[0].hf_home / "hub/models--Qwen--Qwen3-8B/blobs").iterdir(), key=lambda one: one.stat().st_size)
     blob.write_bytes(b"X" * 3_000_000)
-    with pytest.raises(StageError, match="is damaged on the sender's side"):
+    with pytest.raises(StageError, match="is corrupt on the sender"):
         move(step, *pair, *roots(pair, revision=revision, ref="main", verify=True))
 
 
 def test_a_source_that_is_gone_is_named(pair, step, model):
-    with pytest.raises(StageError, match=r"stage weights on a: .* is not there") as caught:
+    with pytest.raises(StageError, match=r"stage weights on a: .* does not exist") as caught:
         move(step, *pair, *roots(pair, revision="abc"))
     assert caught.value.node == "a"
 
@@ -201,7 +201,7 @@ def test_a_sender_that_dies_in_the_middle_is_told_and_what_came_is_kept(peer, tm
     assert peer.wire.read_line() == [[0, 0]]
     peer.wire.send(b"x" * 4_000_000)
     peer.wire.close()
-    assert peer.outcome() == {"failed": "the other side ended before all was there", "kind": "link"}
+    assert peer.outcome() == {"failed": "the other node closed the connection too early", "kind": "link"}
     left = [one.name for one in (tmp_path / "to").iterdir()]
     assert len(left) == 1
     assert left[0].endswith(".partial")
@@ -211,7 +211,7 @@ def test_a_link_that_is_cut_ends_it_within_the_limit(peer):
     begin = time.monotonic()
     peer.wire.send_line(offer())
     peer.wire.send(b"x" * 1000)
-    assert peer.outcome() == {"failed": "nothing came for 1 s", "kind": "link"}
+    assert peer.outcome() == {"failed": "received nothing for 1 s", "kind": "link"}
     assert time.monotonic() - begin < 5
 
 
@@ -232,21 +232,21 @@ def test_a_lease_that_is_lost_in_the_middle_stops_it(peer, lease, tmp_path):
     thread.start()
     said = peer.outcome()
     thread.join(10)
-    assert "the lease lapsed" in said["refused"]
+    assert "the lease expired" in said["refused"]
     assert not (tmp_path / "to" / "m.bin").exists()
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", ""])
 def test_a_path_that_leads_out_is_refused(peer, tmp_path, path):
     peer.wire.send_line(offer(path, 0))
-    assert peer.outcome()["failed"].startswith("the other side offers")
+    assert peer.outcome()["failed"].startswith("the sender offers")
     assert not (tmp_path / "x").exists()
 
 
 def test_a_link_that_leads_out_is_refused(peer, tmp_path):
     peer.wire.send_line(offer(size=0, links=[["l", "../../x"]]))
     assert peer.wire.read_line() == [[0, 0]]
-    assert peer.outcome()["failed"].startswith("the other side offers")
+    assert peer.outcome()["failed"].startswith("the sender offers")
     assert not (tmp_path / "to" / "l").is_symlink()
 
 
@@ -254,7 +254,7 @@ def test_more_than_fits_is_told_before_a_byte_comes(peer):
     peer.wire.send_line(offer(size=10**18))
     said = peer.outcome()
     assert said["kind"] == "disk"
-    assert "1000000000.0 GB are to come" in said["failed"]
+    assert "1000000000.0 GB needed" in said["failed"]
 
 
 def test_a_controller_that_is_gone_ends_the_relay(peer):
