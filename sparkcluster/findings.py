@@ -6,6 +6,8 @@ import dataclasses
 from typing import Any, Literal
 
 Severity = Literal["error", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+"""Most severe first."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sparkcluster import checks
 from sparkcluster.errors import Problem, SpecError, UsageError
-from sparkcluster.findings import Finding, Severity
+from sparkcluster.findings import SEVERITIES, Finding
 from sparkcluster.spec import Inventory, Playbook, Spec, compose
 from sparkcluster.spec.document import Document
 from sparkcluster.spec.load import is_overlay, is_playbook, load, read, read_playbook
@@ -42,18 +42,19 @@ def lint(paths: Sequence[Path]) -> Linted:
         try:
             findings += _file(path)
         except SpecError as error:
-            problems += [one for one in error.problems if one not in problems]
+            problems += [problem for problem in error.problems if problem not in problems]
         except UsageError as error:
             unread.append(error)
-    told = [*map(_unread, unread), *map(_malformed, problems), *findings]
-    order: tuple[Severity, ...] = ("error", "warning", "info")
-    unique = sorted(
-        dict.fromkeys(told), key=lambda one: (one.file or "", one.line or 0, order.index(one.severity), one.code)
-    )
+    found = [*map(_unread, unread), *map(_malformed, problems), *findings]
+
+    def place(finding: Finding) -> tuple[str, int, int, str]:
+        return finding.file or "", finding.line or 0, SEVERITIES.index(finding.severity), finding.code
+
+    unique = sorted(dict.fromkeys(found), key=place)
     return Linted(
         tuple(unique),
         (*unread, *([SpecError(problems)] if problems else [])),
-        {(one.file, one.line, _summary(one)): one.column for one in problems},
+        {(problem.file, problem.line, _summary(problem)): problem.column for problem in problems},
     )
 
 
@@ -84,7 +85,8 @@ def _playbook(path: Path) -> list[Finding]:
     found = _judged(path, playbook, document)
     for name in playbook.overlays:
         more, sum_ = read_playbook(path, [name])
-        found += [one for one in _judged(path, more, sum_) if one.file != str(path) and one not in found]
+        judged = [finding for finding in _judged(path, more, sum_) if finding.file != str(path)]
+        found += [finding for finding in judged if finding not in found]
     return found
 
 
@@ -99,7 +101,11 @@ def _overlay(path: Path, document: Document) -> list[Finding]:
                 continue
             takers += 1
             playbook, sum_ = read_playbook(file, [name])
-            found += [one for one in _judged(file, playbook, sum_) if one.file == str(path) and one not in found]
+            found += [
+                finding
+                for finding in _judged(file, playbook, sum_)
+                if finding.file == str(path) and finding not in found
+            ]
     if not takers:
         found.append(
             Finding(
@@ -119,7 +125,7 @@ def _takes(path: Path) -> list[str]:
         return []
     data = document.data if isinstance(document.data, dict) else {}
     listed = data.get("overlays")
-    return [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
+    return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
 
 
 def _judged(path: Path, playbook: Playbook, document: Document) -> list[Finding]:
@@ -131,13 +137,13 @@ def _judged(path: Path, playbook: Playbook, document: Document) -> list[Finding]
     for count in counts:
         nodes = count * playbook.pipeline_parallel
         spec = Spec(stand_in(playbook, nodes), playbook, path, path, places)
-        found += [one for one in checks.check_written(spec) if one not in found]
+        found += [finding for finding in checks.check_written(spec) if finding not in found]
     return _placed(found, str(path))
 
 
 def _placed(findings: Iterable[Finding], file: str) -> list[Finding]:
     """What concerns the whole file stands at its beginning."""
-    return [one if one.file else dataclasses.replace(one, file=file, line=1) for one in findings]
+    return [finding if finding.file else dataclasses.replace(finding, file=file, line=1) for finding in findings]
 
 
 def _unread(error: UsageError) -> Finding:

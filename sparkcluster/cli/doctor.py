@@ -63,7 +63,7 @@ def show(found: Diagnosis, *, inventory: str, verbose: bool) -> None:
 
     nodes = [node.label for node in found.spec.inventory.nodes]
     findings_view.show(found.findings, nodes, inventory=inventory, verbose=verbose)
-    if any(verbose or one.severity != "info" for one in found.findings):
+    if any(verbose or finding.severity != "info" for finding in found.findings):
         say()
     colour = "1;32" if found.ok else "1;31"
     told = found.verdict()

@@ -93,9 +93,9 @@ def _heading(name: str, nodes: Sequence[str], group: Group | None, *, many: bool
 
 
 def _box(spec: Spec, node: str, facts: Facts | None, group: Group | None, findings: Sequence[Finding]) -> Box:
-    host = next(one.host for one in spec.inventory.nodes if one.label == node)
-    member = next((one for one in group.members if one.name == node), None) if group else None
-    own = [one for one in findings if one.node == node and one.severity in MARKS]
+    host = next(entry.host for entry in spec.inventory.nodes if entry.label == node)
+    member = next((member for member in group.members if member.name == node), None) if group else None
+    own = [finding for finding in findings if finding.node == node and finding.severity in MARKS]
     role = "did not answer" if facts is None else "not seated" if member is None else _role(member)
     rows = [] if facts is None else list(_rows(facts, member, group))
     placed: dict[int, list[Finding]] = {}
@@ -115,7 +115,7 @@ def _role(member: Member) -> str:
 
 
 def _marks(findings: Sequence[Finding]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(f"{MARKS[one.severity]} {one.code}" for one in findings))
+    return tuple(dict.fromkeys(f"{MARKS[finding.severity]} {finding.code}" for finding in findings))
 
 
 def _places(finding: Finding, rows: Sequence[Row]) -> list[int]:
@@ -136,24 +136,36 @@ def _named(row: Row) -> set[str]:
 def _rows(facts: Facts, member: Member | None, group: Group | None) -> Iterator[Row]:
     """The twins in use, then what else has an HCA; a node that meets the others elsewhere says where."""
     links = list(member.links) if member else []
-    interfaces = {one.name: one for one in (facts.interfaces if isinstance(facts.interfaces, tuple) else ())}
+    interfaces = {
+        interface.name: interface for interface in (facts.interfaces if isinstance(facts.interfaces, tuple) else ())
+    }
     for link in links:
         yield _used(link, interfaces.get(link.interface), facts)
     used = {link.interface for link in links}
     ports: dict[str, list[Interface]] = {}
-    for one in interfaces.values():
-        if one.name not in used and facts.hca_of(one.name) is not None:
-            ports.setdefault(port(one.name, one), []).append(one)
+    for interface in interfaces.values():
+        if interface.name not in used and facts.hca_of(interface.name) is not None:
+            ports.setdefault(port(interface.name, interface), []).append(interface)
     for label, twins in sorted(ports.items()):
-        if not any(one.carrier for one in twins) and not any(port(link.interface, None) == label for link in links):
+        if not any(interface.carrier for interface in twins) and not any(
+            port(link.interface, None) == label for link in links
+        ):
             yield Row((f"{label} no cable".strip(),))
             continue
-        for one in twins:
-            hca = facts.hca_of(one.name)
-            address = one.addresses[0].partition("/")[0] if one.addresses else ""
-            why = "no cable" if not one.carrier else "no address" if not address else "not in use"
+        for interface in twins:
+            hca = facts.hca_of(interface.name)
+            address = interface.addresses[0].partition("/")[0] if interface.addresses else ""
+            why = "no cable" if not interface.carrier else "no address" if not address else "not in use"
             yield Row(
-                (label, one.name, address, hca.name if hca else "", why, _speed(one.speed_mbps), f"MTU {one.mtu}")
+                (
+                    label,
+                    interface.name,
+                    address,
+                    hca.name if hca else "",
+                    why,
+                    _speed(interface.speed_mbps),
+                    f"MTU {interface.mtu}",
+                )
             )
     if member and group and group.kind in {"ring", "management"}:
         where = (member.interface, member.address)
@@ -161,7 +173,7 @@ def _rows(facts: Facts, member: Member | None, group: Group | None) -> Iterator[
 
 
 def _used(link: Link, interface: Interface | None, facts: Facts) -> Row:
-    hca = next((one for one in facts.hcas if one.name == link.hca), None) if isinstance(facts.hcas, tuple) else None
+    hca = next((hca for hca in facts.hcas if hca.name == link.hca), None) if isinstance(facts.hcas, tuple) else None
     if interface is not None and not interface.carrier:
         state = "no cable"
     elif interface is not None and interface.operstate.lower() not in {"up", "unknown"}:
@@ -230,7 +242,7 @@ def _columns(boxes: Sequence[Box], inner: int) -> list[int] | None:
     """Widths of the fields where all of them fit beside each other."""
     rows = [row for box in boxes for row in box.rows if len(row.fields) > 1]
     widths = [max((len(row.fields[at]) for row in rows), default=0) for at in range(7)]
-    return widths if sum(widths) + sum(1 for one in widths if one) - 1 <= inner else None
+    return widths if sum(widths) + sum(1 for size in widths if size) - 1 <= inner else None
 
 
 def _lines(row: Row, columns: list[int] | None, inner: int) -> Iterator[str]:
@@ -296,7 +308,9 @@ class Gutter:
         """Beside the title of box ``place``: the letters of the rails that begin in it."""
         self._at = (place, -1)
         cells = dict.fromkeys(self._running(self._at), "║")
-        cells |= {self._columns[one]: self._letter(one) for one, (first, _) in self._spans.items() if first[0] == place}
+        cells |= {
+            self._columns[rail]: self._letter(rail) for rail, (first, _) in self._spans.items() if first[0] == place
+        }
         return self._row(cells)
 
     def along(self, place: int) -> str:

@@ -33,10 +33,10 @@ def show(findings: Sequence[Finding], nodes: Iterable[str], *, inventory: str, v
         inventory: path that the user gave, put into remedies in place of INVENTORY.
         verbose: whether to tell why each matters.
     """
-    shown = [one for one in findings if verbose or one.severity != "info"]
-    places = dict.fromkeys([None, *nodes, *(one.node for one in shown)])
+    shown = [finding for finding in findings if verbose or finding.severity != "info"]
+    places = dict.fromkeys([None, *nodes, *(finding.node for finding in shown)])
     for place in places:
-        own = [one for one in shown if one.node == place]
+        own = [finding for finding in shown if finding.node == place]
         if own:
             say()
             say(bold(clean(place or "cluster"), sys.stdout))
@@ -85,17 +85,17 @@ def marked(line: str, stream: TextIO) -> str:
 
 def verdict(findings: Sequence[Finding], nodes: int, checks: int, seconds: float, *, verbose: bool = False) -> str:
     """One line: whether ``up`` may begin, and if not, how much is wrong where."""
-    notes = sum(one.severity == "info" for one in findings)
-    warnings = sum(one.severity == "warning" for one in findings)
+    notes = sum(finding.severity == "info" for finding in findings)
+    warnings = sum(finding.severity == "warning" for finding in findings)
     parts = []
     if warnings:
         parts.append(count(warnings, "warning"))
     if notes:
         parts.append(count(notes, "note") + ("" if verbose else " (-v shows)"))
     wrong: dict[str | None, int] = {}
-    for one in findings:
-        if one.severity == "error":
-            wrong[one.node] = wrong.get(one.node, 0) + 1
+    for finding in findings:
+        if finding.severity == "error":
+            wrong[finding.node] = wrong.get(finding.node, 0) + 1
     if not wrong:
         return ", ".join([f"ready: {count(nodes, 'node')}", count(checks, "check"), *parts, f"{seconds:.1f} s"])
     places = list(wrong.items())

@@ -41,20 +41,20 @@ def _cases(found: Preflight, node: str | None) -> Iterator[Element]:
     """Every check of one node (None: of the cluster as a whole, where it found something), then other findings."""
     from sparkcluster.checks import CATALOGUE
 
-    own = [one for one in found.findings if one.node == node]
-    unread = {code for one in own if one.code == "FACT-001" for code in _codes(one.why)}
+    own = [finding for finding in found.findings if finding.node == node]
+    unread = {code for finding in own if finding.code == "FACT-001" for code in _codes(finding.why)}
     for code, check in CATALOGUE.items():
         if check.stage not in found.stages:
             continue
-        seen = [one for one in own if one.code == code]
+        seen = [finding for finding in own if finding.code == code]
         if node is not None or seen:
             away = node in found.errors
             skip = "the node did not answer" if away else "a fact it needs could not be read" if code in unread else ""
             yield _case(node, f"{code} {check.title}", seen, skip)
     if node is not None and node not in found.errors:
         yield _case(node, "the node can be asked", [], "")
-    for code in dict.fromkeys(one.code for one in own if one.code not in CATALOGUE):
-        seen = [one for one in own if one.code == code]
+    for code in dict.fromkeys(finding.code for finding in own if finding.code not in CATALOGUE):
+        seen = [finding for finding in own if finding.code == code]
         yield _case(node, f"{code} {seen[0].summary}", seen, "")
 
 
@@ -66,22 +66,22 @@ def _case(node: str | None, name: str, seen: list[Finding], skip: str) -> Elemen
     from xml.etree.ElementTree import Element, SubElement
 
     case = Element("testcase", classname=f"preflight.{_legal(node or 'cluster')}", name=_legal(name), time="0")
-    errors = [one for one in seen if one.severity == "error"]
-    others = [one for one in seen if one.severity != "error"]
+    errors = [finding for finding in seen if finding.severity == "error"]
+    others = [finding for finding in seen if finding.severity != "error"]
     if errors:
         failure = SubElement(case, "failure", type=errors[0].code, message=_legal(errors[0].summary))
-        failure.text = _legal("\n\n".join(_told(one) for one in errors))
+        failure.text = _legal("\n\n".join(_told(finding) for finding in errors))
     elif skip and not seen:
         SubElement(case, "skipped", message=_legal(skip))
     if others:
-        SubElement(case, "system-out").text = _legal("\n\n".join(_told(one) for one in others))
+        SubElement(case, "system-out").text = _legal("\n\n".join(_told(finding) for finding in others))
     return case
 
 
-def _told(one: Finding) -> str:
-    lines = [f"{one.severity}: {one.code} {one.summary}"]
-    lines += [f"{word}: {text}" for word, text in (("seen", one.seen), ("why", one.why)) if text]
-    return "\n".join([*lines, *(f"hint: {remedy}" for remedy in one.remedy)])
+def _told(finding: Finding) -> str:
+    lines = [f"{finding.severity}: {finding.code} {finding.summary}"]
+    lines += [f"{word}: {text}" for word, text in (("seen", finding.seen), ("why", finding.why)) if text]
+    return "\n".join([*lines, *(f"hint: {remedy}" for remedy in finding.remedy)])
 
 
 def _legal(text: str) -> str:

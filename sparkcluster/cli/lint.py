@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         output_file.write(args.sarif, lambda file: file.write(sarif.text(linted)))
     failed = 2 if linted.errors else 1 if has_errors(linted.findings) else 0
     if args.json:
-        emit_json({"ok": not failed, "findings": [one.as_json() for one in linted.findings], "nodes": {}})
+        emit_json({"ok": not failed, "findings": [finding.as_json() for finding in linted.findings], "nodes": {}})
         return failed
     for error in linted.errors:
         render_error(error)
@@ -51,14 +51,14 @@ def show(linted: Linted, files: int, *, verbose: bool) -> None:
     """Findings by file and line, each with what to type, and a verdict last."""
     from sparkcluster.report import count
 
-    shown = [one for one in linted.findings if verbose or one.severity != "info"]
+    shown = [finding for finding in linted.findings if verbose or finding.severity != "info"]
     for finding in shown:
         _one(finding, verbose=verbose)
-    notes = sum(one.severity == "info" for one in linted.findings)
+    notes = sum(finding.severity == "info" for finding in linted.findings)
     parts = [
         count(number, word)
         for word in ("error", "warning")
-        if (number := sum(one.severity == word for one in linted.findings))
+        if (number := sum(finding.severity == word for finding in linted.findings))
     ]
     verdict = f"{count(files, 'file')}: {' and '.join(parts)}" if parts else f"{count(files, 'file')} in order"
     say(f"{verdict}, and {count(notes, 'note')} with --verbose" if notes and not verbose else verdict)

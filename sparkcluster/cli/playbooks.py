@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
                 "tensor_parallel": playbook.tensor_parallel,
                 "overlays": playbook.overlays,
                 "source": playbook.source,
-                "figures": [one.model_dump() for one in playbook.figures],
+                "figures": [figure.model_dump() for figure in playbook.figures],
                 "path": str(path),
             }
             for path, playbook in found
@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     table(("PLAYBOOK", "WHAT IT IS"), [(playbook.name, playbook.description) for _, playbook in found])
     note("overlays, put on as NAME+OVERLAY where a playbook takes them:")
-    note(f"  {', '.join(one for one in library.overlays() if not one.startswith('dflash-'))}")
-    note(f"  {', '.join(one for one in library.overlays() if one.startswith('dflash-'))}")
+    note(f"  {', '.join(overlay for overlay in library.overlays() if not overlay.startswith('dflash-'))}")
+    note(f"  {', '.join(overlay for overlay in library.overlays() if overlay.startswith('dflash-'))}")
     return 0
 
 

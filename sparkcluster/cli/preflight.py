@@ -76,8 +76,8 @@ def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
     nodes = [node.label for node in found.spec.inventory.nodes]
     findings_view.show(found.findings, nodes, inventory=inventory, verbose=verbose)
     waiting: dict[tuple[str, str], list[str]] = {}
-    for one in found.unasked:
-        waiting.setdefault((one.what, one.why), []).append(one.node or "the cluster")
+    for gap in found.unasked:
+        waiting.setdefault((gap.what, gap.why), []).append(gap.node or "the cluster")
     if waiting:
         say()
     for (what, why), names in waiting.items():

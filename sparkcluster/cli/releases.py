@@ -33,15 +33,15 @@ def run(args: argparse.Namespace) -> int:
         ("RELEASE", "VERIFIED", "MODEL", "IMAGE", "DIGEST", "PLAN", "NODES"),
         [
             (
-                str(one["number"]) + (" *" if one["running"] else ""),
-                dt.datetime.fromtimestamp(one["verified_at"], tz=dt.UTC).strftime("%Y-%m-%d %H:%M"),
-                str(one["model"]),
-                str(one["image"] or "-"),
-                str(one["digest"] or "-"),
-                one["plan_hash"][:12],
-                ", ".join(one["nodes"]),
+                str(release["number"]) + (" *" if release["running"] else ""),
+                dt.datetime.fromtimestamp(release["verified_at"], tz=dt.UTC).strftime("%Y-%m-%d %H:%M"),
+                str(release["model"]),
+                str(release["image"] or "-"),
+                str(release["digest"] or "-"),
+                release["plan_hash"][:12],
+                ", ".join(release["nodes"]),
             )
-            for one in releases
+            for release in releases
         ],
     )
     return 0

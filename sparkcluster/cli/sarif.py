@@ -30,7 +30,7 @@ def document(linted: Linted) -> dict[str, Any]:
     """One run of one tool, with a rule for every code that was found."""
     from sparkcluster import __version__
 
-    codes = list(dict.fromkeys(one.code for one in linted.findings))
+    codes = list(dict.fromkeys(finding.code for finding in linted.findings))
     return {
         "$schema": SCHEMA,
         "version": "2.1.0",
@@ -45,7 +45,7 @@ def document(linted: Linted) -> dict[str, Any]:
                 },
                 "columnKind": "unicodeCodePoints",
                 "invocations": [{"executionSuccessful": not linted.errors}],
-                "results": [_result(one, codes.index(one.code), linted) for one in linted.findings],
+                "results": [_result(finding, codes.index(finding.code), linted) for finding in linted.findings],
             }
         ],
     }
@@ -70,12 +70,12 @@ def _rule(code: str) -> dict[str, Any]:
 
 
 def _result(finding: Finding, index: int, linted: Linted) -> dict[str, Any]:
-    lines = [finding.summary, finding.seen, *(f"hint: {one}" for one in finding.remedy)]
+    lines = [finding.summary, finding.seen, *(f"hint: {remedy}" for remedy in finding.remedy)]
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": index,
         "level": LEVELS[finding.severity],
-        "message": {"text": "\n".join(one for one in lines if one)},
+        "message": {"text": "\n".join(line for line in lines if line)},
     }
     if finding.file:
         line = finding.line or 1

@@ -46,17 +46,17 @@ def lines(done: StageReport, *, dry_run: bool) -> list[str]:
     said = []
     for staging in done.stagings:
         head = f"{staging.what}  {staging.name}"
-        copied = [one for one in done.copied if one.what == staging.what]
+        copied = [copy for copy in done.copied if copy.what == staging.what]
         if not staging.missing and not copied:
             said.append(f"{head}: nothing is missing")
         elif dry_run:
             said += [f"{head}: {node} {lacks}, would come {_origin(staging)}" for node, lacks in staging.missing]
-        for one in copied:
-            origin = "downloaded" if one.source == "download" else f"from {one.source}"
-            rate = f", {one.bytes / 1e9 / one.seconds:.2f} GB/s" if one.seconds > 0 else ""
-            said.append(f"{head}: {one.node} {origin}, {one.bytes / 1e9:.2f} GB in {one.seconds:.1f} s{rate}")
+        for copy in copied:
+            origin = "downloaded" if copy.source == "download" else f"from {copy.source}"
+            rate = f", {copy.bytes / 1e9 / copy.seconds:.2f} GB/s" if copy.seconds > 0 else ""
+            said.append(f"{head}: {copy.node} {origin}, {copy.bytes / 1e9:.2f} GB in {copy.seconds:.1f} s{rate}")
         if not dry_run:
-            reached = {one.node for one in copied}
+            reached = {copy.node for copy in copied}
             said += [f"{head}: {node} {lacks}" for node, lacks in staging.missing if node not in reached]
     return said or ["nothing is staged with this runtime"]
 

@@ -115,7 +115,7 @@ def program() -> str:
 
 def read(output: str, exit_code: int | None) -> AllGather:
     """What a rank's output says."""
-    network = next((found[1] for one in _NETWORK if (found := one.search(output)) is not None), None)
+    network = next((found[1] for pattern in _NETWORK if (found := pattern.search(output)) is not None), None)
     said = next((line for line in output.splitlines() if line.startswith(_MARK)), None)
     try:
         document = json.loads(said.removeprefix(_MARK)) if said else None

@@ -68,7 +68,7 @@ class Conversation:
 
 def end_all(conversations: Iterable[Conversation]) -> None:
     """End them at once: each has seconds to clean up after itself."""
-    threads = [threading.Thread(target=one.end, daemon=True) for one in conversations]
+    threads = [threading.Thread(target=conversation.end, daemon=True) for conversation in conversations]
     for thread in threads:
         thread.start()
     for thread in threads:

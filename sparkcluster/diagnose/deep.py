@@ -104,13 +104,13 @@ class _Run:
         )  # fmt: skip
         pairs = sum(len(pairs) for pairs in rounds)
         self.report.step("measure", f"{count(pairs, 'pair')}, {in_words(seconds)}")
-        busy = [name for name in names if any(one.state == "running" for one in read(self.facts[name].ranks) or ())]
+        busy = [name for name in names if any(rank.state == "running" for rank in read(self.facts[name].ranks) or ())]
         if busy:
             self.report.note(
                 f"a rank runs on {', '.join(busy)}: what it sends is missing from the figures, and it waits"
             )
         for together in rounds:
-            self._at_once([self._of_pair(one, other) for one, other in together])
+            self._at_once([self._of_pair(first, second) for first, second in together])
         if refused is None:
             self.report.step("all-gather", f"{collective.SIZE_BYTES >> 20} MiB in {self.spec.playbook.image}")
             groups = [group for group in self.topology.groups if len(group.members) > 1]
@@ -166,39 +166,41 @@ class _Run:
     def _talk(self, host: Host, request: dict[str, Any], silence_s: float) -> Iterator[Conversation]:
         if self._stopped:
             raise HostError("the measurement was stopped", node=host.name, step="measure")
-        one = Conversation(host, "measure", request, silence_s=silence_s)
+        conversation = Conversation(host, "measure", request, silence_s=silence_s)
         with self._lock:
-            self._open.add(one)
+            self._open.add(conversation)
         try:
             if self._stopped:
                 raise HostError("the measurement was stopped", node=host.name, step="measure")
-            yield one
+            yield conversation
         finally:
-            one.end()
+            conversation.end()
             with self._lock:
-                self._open.discard(one)
+                self._open.discard(conversation)
 
     def _single(self, host: Host, request: dict[str, Any], silence_s: float) -> dict[str, Any]:
-        with self._talk(host, request, silence_s) as one:
-            return _outcome(one)
+        with self._talk(host, request, silence_s) as conversation:
+            return _outcome(conversation)
 
     # one pair
 
-    def _of_pair(self, one: str, other: str) -> Callable[[], None]:
-        return lambda: self._measure_pair((self.topology.members[one], self.topology.members[other]))
+    def _of_pair(self, first: str, second: str) -> Callable[[], None]:
+        return lambda: self._measure_pair((self.topology.members[first], self.topology.members[second]))
 
     def _measure_pair(self, pair: tuple[Member, Member]) -> None:
-        one, other = pair
-        rails = [links for links in shared(*pair) if up(self.facts, one, links[0]) and up(self.facts, other, links[1])]
+        first, second = pair
+        rails = [
+            links for links in shared(*pair) if up(self.facts, first, links[0]) and up(self.facts, second, links[1])
+        ]
         for own, theirs in rails:
-            self._keep("tcp", (one, other), own, partial(self._tcp, pair, (own, theirs)))
-            self._keep("tcp", (other, one), theirs, partial(self._tcp, (other, one), (theirs, own)))
-        if not (self.tools.get(one.name) and self.tools.get(other.name)):
+            self._keep("tcp", (first, second), own, partial(self._tcp, pair, (own, theirs)))
+            self._keep("tcp", (second, first), theirs, partial(self._tcp, (second, first), (theirs, own)))
+        if not (self.tools.get(first.name) and self.tools.get(second.name)):
             return
         fast = [ends for ends in rails if perftest.usable(*ends)]
         for own, theirs in fast:
-            self._keep("rdma", (one, other), own, partial(self._rdma, pair, [(own, theirs)]))
-            self._keep("rdma", (other, one), theirs, partial(self._rdma, (other, one), [(theirs, own)]))
+            self._keep("rdma", (first, second), own, partial(self._rdma, pair, [(own, theirs)]))
+            self._keep("rdma", (second, first), theirs, partial(self._rdma, (second, first), [(theirs, own)]))
         if len(fast) > 1:
             self._keep("rdma-both", pair, fast[0][0], partial(self._rdma, pair, fast))
 
@@ -247,13 +249,13 @@ class _Run:
         over = str(rails[0][0].hca) if len(rails) == 1 else " and ".join(str(own.hca) for own, _ in rails)
         found: list[float | str] = ["it was not tried"] * len(rails)
 
-        def one(place: int) -> Callable[[], None]:
+        def measure(place: int) -> Callable[[], None]:
             def measure() -> None:
                 found[place] = self._perftest(pair, rails[place], perftest.PORT + place)
 
             return measure
 
-        self._at_once([one(place) for place in range(len(rails))])
+        self._at_once([measure(place) for place in range(len(rails))])
         wrong = [str(each) for each in found if isinstance(each, str)]
         total = None if wrong else round(sum(each for each in found if not isinstance(each, str)), 2)
         return _rate(kind, (source.name, target.name), over, total, rails[0][0], seen="; ".join(wrong))
@@ -313,13 +315,13 @@ class _Run:
             return measure
 
         self._at_once([rank(member) for member in group.members])
-        missing = next((one for one in found.values() if not one.torch), None)
+        missing = next((result for result in found.values() if not result.torch), None)
         if missing is not None:
             self.skipped["collective"] = f"the image has no torch: {missing.seen}"
             return
-        wrong = [f"{name}: {one.seen}" for name, one in found.items() if one.bus_gb_s is None]
-        rates = [one.bus_gb_s for one in found.values() if one.bus_gb_s is not None]
-        over = min((one.over for one in found.values()), key=lambda text: "Socket" not in text)
+        wrong = [f"{name}: {result.seen}" for name, result in found.items() if result.bus_gb_s is None]
+        rates = [result.bus_gb_s for result in found.values() if result.bus_gb_s is not None]
+        over = min((result.over for result in found.values()), key=lambda text: "Socket" not in text)
         gbit_s = None if wrong else round(min(rates) * 8, 2)
         with self._lock:
             self.rates.append(Rate("collective", names, over, gbit_s, seen="; ".join(wrong)))
@@ -329,24 +331,24 @@ class _NoResult(Exception):
     """The program on the node says why there is none."""
 
 
-def _outcome(one: Conversation) -> dict[str, Any]:
+def _outcome(conversation: Conversation) -> dict[str, Any]:
     """What a measuring program came to; signs of life are passed over."""
     while True:
-        said = one.answer()
+        said = conversation.answer()
         if "done" in said:
             return dict(said["done"])
         if "failed" in said:
-            raise _NoResult(f"{one.host.name}: {said['failed']}")
+            raise _NoResult(f"{conversation.host.name}: {said['failed']}")
 
 
-def _said(one: Conversation, key: str) -> Any:
+def _said(conversation: Conversation, key: str) -> Any:
     """The value of ``key``, once it is said."""
     while True:
-        said = one.answer()
+        said = conversation.answer()
         if key in said:
             return said[key]
         if "failed" in said:
-            raise _NoResult(f"{one.host.name}: {said['failed']}")
+            raise _NoResult(f"{conversation.host.name}: {said['failed']}")
 
 
 def _rate(

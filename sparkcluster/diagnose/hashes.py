@@ -9,7 +9,7 @@ from typing import Any
 from sparkcluster.diagnose.conversation import Conversation, end_all
 from sparkcluster.errors import CommandFailed, CommandTimeout
 from sparkcluster.facts.hashes import HashedFile, Hashes
-from sparkcluster.facts.model import Facts, Weights
+from sparkcluster.facts.model import Facts, read
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.report import Report, count
@@ -28,18 +28,19 @@ def hashes(fleet: Fleet, facts: Mapping[str, Facts], report: Report) -> Hashes:
         facts: by name of node.
         report: told how far each node is.
     """
-    places = {name: one.weights for name, one in facts.items() if isinstance(one.weights, Weights) and one.weights.path}
+    weights = {name: read(node_facts.weights) for name, node_facts in facts.items()}
+    places = {name: found for name, found in weights.items() if found is not None and found.path}
     if not places:
         return Hashes({})
-    size = max(one.size_bytes for one in places.values())
+    size = max(found.size_bytes for found in places.values())
     report.step("hash", f"{_sized(size)} on {count(len(places), 'node')}")
     running: list[Conversation] = []
 
     def ask(host: Host) -> tuple[HashedFile, ...]:
         request = {"path": places[host.name].path, "threads": THREADS}
-        one = Conversation(host, "hashes", request, silence_s=_SILENT_S)
-        running.append(one)
-        return _files(one, report, limit_s=_limit_s(places[host.name].size_bytes))
+        conversation = Conversation(host, "hashes", request, silence_s=_SILENT_S)
+        running.append(conversation)
+        return _files(conversation, report, limit_s=_limit_s(places[host.name].size_bytes))
 
     try:
         outcomes = fleet.each(ask, list(places), limit_s=_limit_s(size) + _SILENT_S)
@@ -56,10 +57,10 @@ def _limit_s(size_bytes: int) -> float:
     return _START_S + size_bytes / _LEAST_BYTES_S
 
 
-def _files(one: Conversation, report: Report, *, limit_s: float) -> tuple[HashedFile, ...]:
-    name, limit = one.host.name, time.monotonic() + limit_s
+def _files(conversation: Conversation, report: Report, *, limit_s: float) -> tuple[HashedFile, ...]:
+    name, limit = conversation.host.name, time.monotonic() + limit_s
     while True:
-        said = one.answer()
+        said = conversation.answer()
         if "done" in said:
             return tuple(_file(each) for each in said["done"])
         if "failed" in said:

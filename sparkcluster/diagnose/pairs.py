@@ -66,10 +66,10 @@ def _of_group(spec: Spec, facts: Mapping[str, Facts], group: Group) -> Iterator[
             yield Pair(source.name, target.name, None, source.address, target.address, None, here)
 
 
-def shared(one: Member, other: Member) -> Iterator[tuple[Link, Link]]:
+def shared(first: Member, other: Member) -> Iterator[tuple[Link, Link]]:
     """Links of two nodes on one rail; where twins share a subnet, the first with the first."""
-    for subnet in dict.fromkeys(link.subnet for link in one.links):
-        mine = [link for link in one.links if link.subnet == subnet]
+    for subnet in dict.fromkeys(link.subnet for link in first.links):
+        mine = [link for link in first.links if link.subnet == subnet]
         theirs = [link for link in other.links if link.subnet == subnet]
         yield from zip(mine, theirs, strict=False)
 
@@ -90,4 +90,4 @@ def fixed_ports(spec: Spec, facts: Mapping[str, Facts], group: Group) -> tuple[t
 def up(facts: Mapping[str, Facts], member: Member, link: Link) -> bool:
     """Whether a link can carry anything, as its node says."""
     interfaces = read(facts[member.name].interfaces) or ()
-    return all(is_up(one) for one in interfaces if one.name == link.interface)
+    return all(is_up(interface) for interface in interfaces if interface.name == link.interface)

@@ -28,9 +28,9 @@ def client(link: Link, address: str, *, seconds: int, port: int = PORT) -> list[
     return [*server(link, seconds=seconds, port=port), address]
 
 
-def usable(one: Link, other: Link) -> bool:
+def usable(first: Link, other: Link) -> bool:
     """Whether both ends have what the command lines need."""
-    return None not in (one.hca, other.hca, one.gid_index, other.gid_index)
+    return None not in (first.hca, other.hca, first.gid_index, other.gid_index)
 
 
 def average_gbit_s(output: str) -> float | None:

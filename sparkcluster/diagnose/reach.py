@@ -63,7 +63,7 @@ class _Run:
         self.fleet = fleet
         self.wanted = wanted
         self.busy = {
-            name for name, own in facts.items() if any(one.state == "running" for one in read(own.ranks) or ())
+            name for name, own in facts.items() if any(rank.state == "running" for rank in read(own.ranks) or ())
         }
         self.common = {
             "token": secrets.token_hex(16),
@@ -79,18 +79,20 @@ class _Run:
         listening = self.fleet.each(self._listen, names)
         unasked = {name: error.message for name, error in failures(listening).items()}
         there = values(listening)
-        asked = list(_asked(self.wanted, there))
-        tried = self.fleet.each(lambda host: self._try(host.name, asked), there)
+        attempts = list(_attempts(self.wanted, there))
+        tried = self.fleet.each(lambda host: self._try(host.name, attempts), there)
         unasked |= {name: error.message for name, error in failures(tried).items()}
         results = values(tried)
         heard: dict[str, dict[str, Any]] = {}
-        if any(not _well(results.get(one.pair.source, {}).get(str(one.number), {})) for one in asked):
+        if any(not _well(results.get(attempt.pair.source, {}).get(str(attempt.number), {})) for attempt in attempts):
             heard = values(self.fleet.each(self._heard, [name for name in there if name in results]))
         paths = [
             path
-            for one in asked
-            if one.pair.source in results
-            for path in _paths(one, results[one.pair.source][str(one.number)], heard.get(one.pair.target))
+            for attempt in attempts
+            if attempt.pair.source in results
+            for path in _paths(
+                attempt, results[attempt.pair.source][str(attempt.number)], heard.get(attempt.pair.target)
+            )
         ]
         for name, said in there.items():
             for address, reason in said["failed"].items():
@@ -110,13 +112,13 @@ class _Run:
         request = {
             **self.common,
             "addresses": list(addresses),
-            "fixed": [] if host.name in self.busy else [list(one) for one in fixed],
+            "fixed": [] if host.name in self.busy else [list(port) for port in fixed],
         }
         conversation = self.open[host.name] = Conversation(host, "reach", request, silence_s=_ANSWER_S)
         return conversation.answer()
 
-    def _try(self, name: str, asked: Sequence[_Asked]) -> dict[str, Any]:
-        mine = [one.as_try() for one in asked if one.pair.source == name]
+    def _try(self, name: str, attempts: Sequence[_Attempt]) -> dict[str, Any]:
+        mine = [attempt.as_request() for attempt in attempts if attempt.pair.source == name]
         conversation = self.open[name]
         conversation.say({"try": mine})
         results: dict[str, Any] = conversation.answer()["results"]
@@ -129,7 +131,7 @@ class _Run:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Asked:
+class _Attempt:
     """One pair with the ports where its target listens; ``number`` is even, the next one its large packet's."""
 
     number: int
@@ -137,7 +139,7 @@ class _Asked:
     udp: int
     tcp: tuple[tuple[int, str], ...]
 
-    def as_try(self) -> dict[str, Any]:
+    def as_request(self) -> dict[str, Any]:
         return {
             "id": self.number,
             "source": self.pair.source_address,
@@ -148,17 +150,17 @@ class _Asked:
         }
 
 
-def _asked(wanted: Iterable[Pair], there: Mapping[str, dict[str, Any]]) -> Iterator[_Asked]:
+def _attempts(wanted: Iterable[Pair], there: Mapping[str, dict[str, Any]]) -> Iterator[_Attempt]:
     for place, pair in enumerate(wanted):
         said = there.get(pair.target)
         if said is None or pair.source not in there or pair.target_address not in said["udp"]:
             continue
         if pair.source_address in there[pair.source]["failed"]:
             continue
-        listens = [tuple(one) for one in said["fixed"]]
+        listens = [tuple(entry) for entry in said["fixed"]]
         fixed = [(port, use) for port, use in pair.ports if (pair.target_address, port) in listens]
         ephemeral = (said["tcp"][pair.target_address], _OPENED)
-        yield _Asked(2 * place, pair, said["udp"][pair.target_address], (ephemeral, *fixed))
+        yield _Attempt(2 * place, pair, said["udp"][pair.target_address], (ephemeral, *fixed))
 
 
 def _well(result: Mapping[str, Any]) -> bool:
@@ -166,9 +168,9 @@ def _well(result: Mapping[str, Any]) -> bool:
     return all(part["ok"] for part in [*parts, *result.get("tcp", {}).values()])
 
 
-def _paths(one: _Asked, result: Mapping[str, Any], heard: Mapping[str, Any] | None) -> Iterator[Path]:
-    """What one node's tries of one pair come to; ``heard`` is what its target says that it heard, if it was asked."""
-    pair = one.pair
+def _paths(attempt: _Attempt, result: Mapping[str, Any], heard: Mapping[str, Any] | None) -> Iterator[Path]:
+    """Results of the probes between two nodes; ``heard`` is what the target received, if it was queried."""
+    pair = attempt.pair
     udp, icmp = result.get("udp", {}), result.get("icmp", {})
     rtt = udp.get("rtt_ms") or icmp.get("rtt_ms")
 
@@ -197,7 +199,7 @@ def _paths(one: _Asked, result: Mapping[str, Any], heard: Mapping[str, Any] | No
 
     small = udp if udp.get("ok") or udp.get("own") or not icmp else icmp
     if small:
-        yield path("ping", small, udp_came(one.number), rtt_ms=rtt)
+        yield path("ping", small, udp_came(attempt.number), rtt_ms=rtt)
     verdicts = [
         result[full]
         for kind, full in (("udp", "udp_full"), ("icmp", "icmp_full"))
@@ -206,9 +208,9 @@ def _paths(one: _Asked, result: Mapping[str, Any], heard: Mapping[str, Any] | No
     if verdicts:
         # Only beside a small packet of the same kind does the large one speak of its size and not of a firewall.
         best = next((part for part in verdicts if part["ok"]), verdicts[0])
-        came = udp_came(one.number + 1) if best is result.get("udp_full") else None
+        came = udp_came(attempt.number + 1) if best is result.get("udp_full") else None
         yield path("jumbo", best, came, size_bytes=pair.size_bytes)
-    for port, use in one.tcp:
+    for port, use in attempt.tcp:
         part = result["tcp"].get(str(port))
         if part is None:
             continue

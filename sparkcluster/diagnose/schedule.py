@@ -43,7 +43,7 @@ def rounds(names: Sequence[str]) -> list[list[Two]]:
     for _ in range(len(circle) - 1):
         half = len(circle) // 2
         pairs = zip(circle[:half], reversed(circle[half:]), strict=True)
-        found.append([(one, other) for one, other in pairs if one is not None and other is not None])
+        found.append([(first, other) for first, other in pairs if first is not None and other is not None])
         circle = [circle[0], circle[-1], *circle[1:-1]]
     return [pairs for pairs in found if pairs]
 
@@ -67,7 +67,7 @@ def estimate(topology: Topology, options: Options, *, rdma: bool = True, collect
     members = topology.members
     total = 0.0
     for pairs in schedule(topology):
-        total += max(_pair_s([*shared(members[one], members[other])], options, rdma=rdma) for one, other in pairs)
+        total += max(_pair_s([*shared(members[first], members[other])], options, rdma=rdma) for first, other in pairs)
     joined = any(len(group.members) > 1 for group in topology.groups)
     return total + (COLLECTIVE_S if collective and options.collective and joined else 0.0)
 

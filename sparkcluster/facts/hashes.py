@@ -32,5 +32,5 @@ class Hashes:
 
     def as_json(self) -> dict[str, Any]:
         """The hashes as ``preflight --hash --json`` shows them."""
-        files = {name: [dataclasses.asdict(one) for one in held] for name, held in self.files.items()}
+        files = {name: [dataclasses.asdict(file) for file in held] for name, held in self.files.items()}
         return {"files": files, "unasked": dict(self.unasked)}

@@ -101,7 +101,7 @@ class Scrubber:
 
     def __init__(self, values: Iterable[str]) -> None:
         # What is shorter may be a word of every log.
-        self._values = sorted({one for one in values if len(one) >= 4}, key=len, reverse=True)
+        self._values = sorted({value for value in values if len(value) >= 4}, key=len, reverse=True)
 
     def text(self, text: str) -> str:
         """``text`` without secrets."""
@@ -114,9 +114,9 @@ class Scrubber:
     def document(self, value: Any, name: str = "") -> Any:
         """A JSON document without secrets, in its texts and under names that look like one."""
         if isinstance(value, dict):
-            return {self.text(str(key)): self.document(one, str(key)) for key, one in value.items()}
+            return {self.text(str(key)): self.document(item, str(key)) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return self._words([self.document(one, name) for one in value])
+            return self._words([self.document(item, name) for item in value])
         if isinstance(value, str) and value and _SECRET_NAME.search(name) and not _HARMLESS.search(name):
             return REMOVED
         return self.text(value) if isinstance(value, str) else value
@@ -197,10 +197,10 @@ def known(spec: Spec) -> list[str]:
 
 def _findings(found: Diagnosis) -> Iterator[str]:
     yield f"{found.verdict()}\n"
-    for one in found.findings:
-        yield f"\n{one.severity}: {one.code} {one.node or 'cluster'}: {one.summary}\n"
-        yield f"  seen: {one.seen}\n  why: {one.why}\n"
-        yield from (f"  hint: {remedy}\n" for remedy in one.remedy)
+    for finding in found.findings:
+        yield f"\n{finding.severity}: {finding.code} {finding.node or 'cluster'}: {finding.summary}\n"
+        yield f"  seen: {finding.seen}\n  why: {finding.why}\n"
+        yield from (f"  hint: {remedy}\n" for remedy in finding.remedy)
 
 
 def _file(name: str) -> str:

@@ -92,7 +92,7 @@ class Diagnosis:
             speeds = [reply.tokens_per_s for reply in replies if reply.tokens_per_s]
             parts += [f"{min(speeds):.1f} tokens/s"] if speeds else []
         for severity in ("error", "warning"):
-            number = sum(one.severity == severity for one in self.findings)
+            number = sum(finding.severity == severity for finding in self.findings)
             parts += [count(number, severity)] if number else []
         return f"{', '.join([*parts, count(len(self.facts), 'node')])}, {self.seconds:.1f} s"
 
@@ -159,9 +159,9 @@ SUPERSEDED = frozenset({"HOST-020"})
 
 def of_what_runs(findings: list[Finding], held: Holding) -> list[Finding]:
     """``findings`` without what is lint's to say of what was written, and of a launch where one has been."""
-    about = [one for one in findings if one.code not in CATALOGUE or CATALOGUE[one.code].stage != "written"]
-    left_out = SUPERSEDED | {UNPLANNED}
-    return [one for one in about if one.code not in left_out or not held.running]
+    written = {code for code, check in CATALOGUE.items() if check.stage == "written"}
+    left_out = written | (SUPERSEDED | {UNPLANNED} if held.running else set())
+    return [finding for finding in findings if finding.code not in left_out]
 
 
 def look(fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float) -> dict[str, Look | Unread]:
@@ -169,7 +169,7 @@ def look(fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float) -
     interval_s = min(INTERVAL_S, limit_s / 4)
     serving = engines.engine(spec.playbook.engine)
 
-    def one(host: Host) -> Look:
+    def observe(host: Host) -> Look:
         request = {
             "cluster": spec.inventory.cluster,
             "state_dir": facts[host.name].state_dir,
@@ -190,7 +190,7 @@ def look(fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float) -
                 f"look on {host.name} answered wrongly: {error}", node=host.name, step="look"
             ) from error
 
-    outcomes = fleet.each(one, list(facts), limit_s=limit_s + ROUND_TRIP_S) if facts else {}
+    outcomes = fleet.each(observe, list(facts), limit_s=limit_s + ROUND_TRIP_S) if facts else {}
     return {
         name: Unread(unread=outcome.message) if isinstance(outcome, SparkclusterError) else outcome
         for name, outcome in outcomes.items()
@@ -210,10 +210,10 @@ def _recorded(recorded: dict[str, Any]) -> dict[str, Question]:
 def _launched(spec: Spec, looks: Mapping[str, Look | Unread]) -> dict[str, Question]:
     """The same of groups that run without a record, by the launcher documents of their heads."""
     found: dict[str, Question] = {}
-    for name, one in looks.items():
-        if isinstance(one, Unread) or isinstance(one.ranks, Unread):
+    for name, look in looks.items():
+        if isinstance(look, Unread) or isinstance(look.ranks, Unread):
             continue
-        for rank in one.ranks:
+        for rank in look.ranks:
             if rank.running and rank.launcher.get("role") == "head":
                 folder = rank.labels.get(LABEL_RANK_DIR, "")
                 key_file = f"{folder}/{SECRETS_FILE}" if spec.inventory.api.key is not None and folder else None
@@ -235,14 +235,14 @@ def ask_groups(
     """Begin one streamed completion of every group whose head is in the inventory."""
     counters = engines.engine(spec.playbook.engine).counters
 
-    def one(question: Question) -> Reply:
+    def ask_group(question: Question) -> Reply:
         endpoint, verify = question
         host, tokens = fleet.hosts[endpoint.head], min(TOKENS, verify.max_tokens)
         reply = ask(host, endpoint, verify, limit_s=limit_s, max_tokens=tokens, counters=counters)
         report.progress(host.name, "answered" if reply.ttft_s is not None else "no answer")
         return reply
 
-    return Calls(one, {group: asked for group, asked in questions.items() if asked[0].head in fleet.hosts})
+    return Calls(ask_group, {group: asked for group, asked in questions.items() if asked[0].head in fleet.hosts})
 
 
 def replies_of(

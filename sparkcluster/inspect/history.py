@@ -30,9 +30,9 @@ def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
         return records
 
     outcomes = fleet.each(read)
-    known = {name: one for name, one in outcomes.items() if not isinstance(one, SparkclusterError)}
+    known = {name: outcome for name, outcome in outcomes.items() if not isinstance(outcome, SparkclusterError)}
     if not known:
-        raise next(one for one in outcomes.values() if isinstance(one, SparkclusterError))
+        raise next(outcome for outcome in outcomes.values() if isinstance(outcome, SparkclusterError))
     facts = collect_facts(fleet, spec, list(known)).facts
     latest = newest(facts.values())
     running = latest.number if latest and holding(cluster, facts).of_release(latest) else None

@@ -39,7 +39,7 @@ def follow(
         NotServing: nothing runs there.
         HostError: nothing runs where we could ask, and not every node could be asked.
     """
-    known = [one.label for one in spec.inventory.nodes]
+    known = [entry.label for entry in spec.inventory.nodes]
     if node is not None and node not in known:
         raise UsageError(f"{node} is not in the inventory", hint=f"its nodes: {', '.join(known)}")
     collected = collect_facts(fleet, spec, [node] if node else None)
@@ -81,7 +81,7 @@ def follow(
                 show(event.node, (f"[sparkcluster] {event.error.message}",))
                 waiting.pop(event.node, None)
             elif isinstance(event, Tick) and event.node in waiting:
-                ended = all(one.get("state") != "running" for one in event.states.values())
+                ended = all(state.get("state") != "running" for state in event.states.values())
                 waiting[event.node] -= 1 if not go_on or ended else 0
                 if waiting[event.node] <= 0:
                     del waiting[event.node]

@@ -17,9 +17,9 @@ from sparkcluster.diagnose.reach import reach as ask_reach
 from sparkcluster.errors import LeaseHeld, PlanError, SparkclusterError, UsageError
 from sparkcluster.facts.hashes import Hashes
 from sparkcluster.facts.measured import Measured
-from sparkcluster.facts.model import Facts, Image, Unread
+from sparkcluster.facts.model import Facts, Image, Unread, Weights
 from sparkcluster.facts.reach import Reach
-from sparkcluster.findings import Finding, has_errors
+from sparkcluster.findings import SEVERITIES, Finding, has_errors
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.inspect.cluster import assess
 from sparkcluster.probing.collect import Collected, collect_facts, inspect_images, node_documents
@@ -89,7 +89,7 @@ class Preflight:
     @property
     def checks(self) -> int:
         """How many checks were run."""
-        return sum(one.stage in self.stages for one in CATALOGUE.values())
+        return sum(check.stage in self.stages for check in CATALOGUE.values())
 
     def as_json(self) -> dict[str, Any]:
         """The document of ``preflight --json``."""
@@ -102,7 +102,7 @@ class Preflight:
             "reach": None if self.reach is None else self.reach.as_json(),
             "measured": None if self.measured is None else self.measured.as_json(),
             "hashes": None if self.hashes is None else self.hashes.as_json(),
-            "unasked": [dataclasses.asdict(one) for one in self.unasked],
+            "unasked": [dataclasses.asdict(gap) for gap in self.unasked],
             "checks": self.checks,
             "seconds": round(self.seconds, 3),
         }
@@ -271,27 +271,27 @@ def unplanned(error: PlanError) -> Finding:
 def softened(findings: Iterable[Finding], ignored: Collection[str]) -> list[Finding]:
     """``findings`` with the errors of ``ignored`` codes as warnings."""
     return [
-        dataclasses.replace(one, severity="warning", why=f"{one.why}; it is ignored here")
-        if one.severity == "error" and one.code in ignored
-        else one
-        for one in findings
+        dataclasses.replace(finding, severity="warning", why=f"{finding.why}; it is ignored here")
+        if finding.severity == "error" and finding.code in ignored
+        else finding
+        for finding in findings
     ]
 
 
 def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The gravest first."""
-    gravity = ("error", "warning", "info")
-    return tuple(sorted(findings, key=lambda one: gravity.index(one.severity)))
+    """The most severe first."""
+    return tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
 def unasked(spec: Spec, facts: Mapping[str, Facts]) -> list[Unasked]:
     """What the nodes cannot tell before image and weights are there."""
     found: list[Unasked] = []
-    for name, one in facts.items():
-        if spec.inventory.runtime.kind == "docker" and not isinstance(one.image, Image):
-            why = one.image.unread if isinstance(one.image, Unread) else f"{spec.playbook.image} is not there yet"
-            found.append(Unasked(name, "what the image holds", why))
-        if one.weights is None or isinstance(one.weights, Unread) or one.weights.path is None:
-            why = one.weights.unread if isinstance(one.weights, Unread) else "the weights are not there yet"
-            found.append(Unasked(name, "whether the weights are whole", why))
+    for name, node_facts in facts.items():
+        image, weights = node_facts.image, node_facts.weights
+        if spec.inventory.runtime.kind == "docker" and not isinstance(image, Image):
+            why = image.unread if isinstance(image, Unread) else f"{spec.playbook.image} is not there yet"
+            found.append(Unasked(name, "the image's content", why))
+        if not isinstance(weights, Weights) or weights.path is None:
+            why = weights.unread if isinstance(weights, Unread) else "the weights are not there yet"
+            found.append(Unasked(name, "whether the weights are complete", why))
     return found

@@ -59,29 +59,29 @@ def listed(top: str) -> List[Dict[str, Any]]:
                     "path": real,
                 }
             )
-    return sorted(found, key=lambda one: (-one["size_bytes"], one["name"]))
+    return sorted(found, key=lambda file: (-file["size_bytes"], file["name"]))
 
 
 def hashed(files: List[Dict[str, Any]], threads: int) -> List[Dict[str, Any]]:
     """``files`` with their hashes; the hash lets go of the interpreter, so threads share the work."""
     waiting: "queue.Queue[Dict[str, Any]]" = queue.Queue()
-    for one in files:
-        waiting.put(one)
+    for file in files:
+        waiting.put(file)
     done = [0] * max(1, threads)
     errors: List[BaseException] = []
 
     def work(place: int) -> None:
         try:
             while True:
-                one = waiting.get_nowait()
-                one["sha256"] = digest(one["path"], done, place)
+                file = waiting.get_nowait()
+                file["sha256"] = digest(file["path"], done, place)
         except queue.Empty:
             return
         except BaseException as error:
             errors.append(error)
 
     workers = [threading.Thread(target=work, args=(place,), daemon=True) for place in range(len(done))]
-    total, said = sum(one["size_bytes"] for one in files), time.monotonic()
+    total, said = sum(file["size_bytes"] for file in files), time.monotonic()
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -92,7 +92,7 @@ def hashed(files: List[Dict[str, Any]], threads: int) -> List[Dict[str, Any]]:
                 common.emit({"bytes": sum(done), "total": total})
     if errors:
         raise errors[0]
-    return [{key: value for key, value in one.items() if key != "path"} for one in files]
+    return [{key: value for key, value in file.items() if key != "path"} for file in files]
 
 
 def digest(path: str, done: List[int], place: int) -> str:

@@ -86,7 +86,7 @@ def look(request: dict[str, Any], machine: Machine, sleep: Callable[[float], Non
     jobs.start("ranks", lambda: ranks(request, machine))
     listed = jobs.value("ranks")
     known = listed if isinstance(listed, list) else []
-    head = next((one for one in known if one["launcher"].get("role") == "head" and one["state"] == "running"), None)
+    head = next((rank for rank in known if rank["launcher"].get("role") == "head" and rank["state"] == "running"), None)
     for number, rank in enumerate(known):
         jobs.start("log %d" % number, lambda rank=rank: log(rank, request))  # type: ignore[misc]
         if rank["state"] == "running" and rank["runtime"] == "docker":
@@ -212,14 +212,14 @@ def hidden(machine: Machine, known: list[dict[str, Any]], secrets_file: str) -> 
     except Unreadable:
         pass
     # What is shorter may be a word that logs are full of.
-    return sorted((one.strip() for one in found if len(one.strip()) >= 6), key=len, reverse=True)
+    return sorted((line.strip() for line in found if len(line.strip()) >= 6), key=len, reverse=True)
 
 
 def without(value: Any, secret: list[str]) -> Any:
     """``value`` with every one of ``secret`` taken out of its texts."""
     if isinstance(value, str):
-        for one in secret:
-            value = value.replace(one, "(removed)")
+        for text in secret:
+            value = value.replace(text, "(removed)")
         return value
     if isinstance(value, dict):
         return {key: without(each, secret) for key, each in value.items()}

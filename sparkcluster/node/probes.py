@@ -87,16 +87,16 @@ class Probes:
         self.sent: Dict[Key, float] = {}
         self.ports: Dict[Key, int] = {}
         self.rounds = 0
-        self.probes = {one["id"]: one for one in probes}
+        self.probes = {probe["id"]: probe for probe in probes}
         self.udp: Dict[str, socket.socket] = {}
         self.icmp: Icmp | None = None
-        for one in probes:
-            self.results[str(one["id"])] = {"tcp": {}}
-            for port in one["tcp"]:
-                self.connect(one, port)
-            self.pending.add((one["id"], "udp"))
-            if one["size_bytes"]:
-                self.pending.add((one["id"], "udp_full"))
+        for probe in probes:
+            self.results[str(probe["id"])] = {"tcp": {}}
+            for port in probe["tcp"]:
+                self.connect(probe, port)
+            self.pending.add((probe["id"], "udp"))
+            if probe["size_bytes"]:
+                self.pending.add((probe["id"], "udp_full"))
 
     def wait_s(self) -> float:
         """How long nothing has to be done unless something comes."""
@@ -155,12 +155,12 @@ class Probes:
         for number, what in sorted(self.pending):
             if not what.startswith("udp"):
                 continue
-            one, full = self.probes[number], what == "udp_full"
-            size = one["size_bytes"] - _HEADERS_BYTES if full else 64
+            probe, full = self.probes[number], what == "udp_full"
+            size = probe["size_bytes"] - _HEADERS_BYTES if full else 64
             data = HEAD.pack(self.node.token, number + full, size & 0xFFFF).ljust(size, b"\0")
             self.sent[number, what] = time.monotonic()
             try:
-                self.udp_from(one["source"]).sendto(data, (one["target"], one["udp"]))
+                self.udp_from(probe["source"]).sendto(data, (probe["target"], probe["udp"]))
             except BlockingIOError:
                 continue
             except OSError as error:
@@ -191,10 +191,10 @@ class Probes:
 
     # TCP
 
-    def connect(self, one: Probe, port: int) -> None:
+    def connect(self, probe: Probe, port: int) -> None:
         """Begin a connection."""
         what = "tcp:%d" % port
-        key = (one["id"], what)
+        key = (probe["id"], what)
         self.pending.add(key)
         self.sent[key] = time.monotonic()
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -204,18 +204,18 @@ class Probes:
             number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             self.node.selector.unregister(sock)
             drop(sock)
-            self.settle(one["id"], what, ok=number == 0, seen=os.strerror(number).lower() if number else "")
+            self.settle(probe["id"], what, ok=number == 0, seen=os.strerror(number).lower() if number else "")
 
         try:
-            sock.bind((one["source"], 0))
+            sock.bind((probe["source"], 0))
             self.ports[key] = sock.getsockname()[1]
-            sock.connect((one["target"], port))
+            sock.connect((probe["target"], port))
         except BlockingIOError:
             pass
         except OSError as error:
             sock.close()
             # A refusal may come before connect returns.
-            self.settle(one["id"], what, ok=False, seen=why(error), own=error.errno not in _TOLD)
+            self.settle(probe["id"], what, ok=False, seen=why(error), own=error.errno not in _TOLD)
             return
         self.node.watch(sock, connected, write=True)
 
@@ -259,14 +259,14 @@ class Icmp:
         for place, (number, what) in enumerate(self.keys):
             if (number, what) not in self.probes.pending or not self.sockets:
                 continue
-            one = self.probes.probes[number]
-            size = one["size_bytes"] - _HEADERS_BYTES if what == "icmp_full" else 56
+            probe = self.probes.probes[number]
+            size = probe["size_bytes"] - _HEADERS_BYTES if what == "icmp_full" else 56
             head = struct.pack("!BBHHH", 8, 0, 0, self.mark, place)
             data = b"\0" * size
             head = struct.pack("!BBHHH", 8, 0, checksum(head + data), self.mark, place)
             self.probes.sent[number, what] = time.monotonic()
             try:
-                self.sockets[one["source"]].sendto(head + data, (one["target"], 0))
+                self.sockets[probe["source"]].sendto(head + data, (probe["target"], 0))
             except OSError as error:
                 if error.errno == errno.EMSGSIZE:
                     self.probes.settle(number, what, ok=False, seen=why(error), own=True)
@@ -283,10 +283,10 @@ class Icmp:
     def spawn(self) -> None:
         """One ``ping`` for each echo; without it, nothing is known by this way."""
         for number, what in self.keys:
-            one = self.probes.probes[number]
-            size = one["size_bytes"] - _HEADERS_BYTES if what == "icmp_full" else 56
+            probe = self.probes.probes[number]
+            size = probe["size_bytes"] - _HEADERS_BYTES if what == "icmp_full" else 56
             argv = ["ping", "-n", "-q", "-c", "1", "-W", "1", "-M", "do", "-s", str(size)]
-            argv += ["-I", one["source"], one["target"]]
+            argv += ["-I", probe["source"], probe["target"]]
             try:
                 program = subprocess.Popen(
                     argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -118,8 +118,8 @@ class Node(Sockets):
 
     def accept(self, sock: socket.socket) -> None:
         """Take a connection and keep it until its other end drops it."""
-        one, _ = sock.accept()
-        self.accepted.append(one)
+        accepted, _ = sock.accept()
+        self.accepted.append(accepted)
 
     # the conversation
 

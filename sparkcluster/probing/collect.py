@@ -142,7 +142,7 @@ def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: P
         kept: directory of this machine where answers are kept and looked up, so that nothing is left on a node;
             None has the nodes keep them.
     """
-    asking = [name for name, one in facts.items() if (image := read(one.image)) and image.inside is None]
+    asking = [name for name, node_facts in facts.items() if (image := read(node_facts.image)) and image.inside is None]
     if not asking:
         return facts
 
