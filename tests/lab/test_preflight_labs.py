@@ -92,7 +92,7 @@ def test_before_image_and_weights_are_staged_it_says_what_it_cannot_ask_and_pull
     assert looked.found == set()
     unasked = {(one["node"], one["what"]) for one in looked.document["unasked"]}
     assert unasked == {
-        (spark.name, what) for spark in bare for what in ("what the image holds", "whether the weights are whole")
+        (spark.name, what) for spark in bare for what in ("the image's content", "whether the weights are complete")
     }
     lab.fault(bare[0].name, "gid-missing")
     assert look(lab.inventory).found == {("NET-003", bare[0].name, ERROR)}

@@ -194,7 +194,7 @@ def test_the_program_ends_with_its_input():
 
 
 def asked(pair):
-    return reaching._Asked(0, pair, 4000, ((5000, reaching._OPENED), (6379, "Ray")))
+    return reaching._Attempt(0, pair, 4000, ((5000, reaching._OPENED), (6379, "Ray")))
 
 
 def mean(loopback, result, heard):

@@ -116,8 +116,8 @@ def test_before_image_and_weights_are_there_it_says_what_it_could_not_ask(found,
     one = found(world_)
 
     assert {(ask.node, ask.what) for ask in one.unasked} >= {
-        ("beta", "what the image holds"),
-        ("beta", "whether the weights are whole"),
+        ("beta", "the image's content"),
+        ("beta", "whether the weights are complete"),
     }
     assert codes(one) == []
     asked = {program for host in found.hosts.values() for program, _ in host.requests}
