@@ -1,4 +1,4 @@
-"""Logs of a launch that failed, kept where it was started: its ranks are removed, and their own logs with them."""
+"""Logs of a failed launch, kept on the machine where ``up`` was typed: its ranks are removed, and so are their logs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _COMMAND = re.compile(r"sparkcluster logs INVENTORY(?: [\w.-]+)?")
 
 
 def directory(cluster: str) -> Path:
-    """Where the logs of the last launch of ``cluster`` that failed lie, below the user's state directory."""
+    """Directory of the logs of the last failed launch of ``cluster``, below the user's state directory."""
     base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(base).expanduser() / "sparkcluster" / "failed" / cluster
 
 
 def keep(place: Path, logs: Mapping[str, Sequence[str]]) -> bool:
-    """Write one file for each node into ``place``, readable by the user alone; False where that cannot be done."""
+    """Write one file for each node into ``place``, readable by the user alone; False where that fails."""
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         for old in place.glob("*.log"):
@@ -33,10 +33,10 @@ def keep(place: Path, logs: Mapping[str, Sequence[str]]) -> bool:
 
 
 def pointed(hint: str | None, place: Path) -> str:
-    """``hint`` with the kept logs in place of the command that would find none any more."""
+    """``hint`` with the directory of the logs in place of the command that would no longer find any."""
     where = f"{place}/"
     if hint is None:
-        return f"the ranks' last lines are in {where}"
+        return f"last log lines: {where}"
     if _COMMAND.search(hint):
         return _COMMAND.sub(lambda _: where, hint)
-    return f"{hint}; the ranks' last lines are in {where}"
+    return f"{hint}; last log lines: {where}"

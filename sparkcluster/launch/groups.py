@@ -1,9 +1,9 @@
-"""Launch several groups at once; each succeeds or fails by itself."""
+"""Launch several groups at once; each succeeds or fails on its own."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sparkcluster.errors import Interrupted, LaunchError, SparkclusterError
@@ -20,16 +20,16 @@ Outcome = Reply | SparkclusterError
 class _Running:
     """One launch under way in a thread of its own."""
 
-    def __init__(self, fleet: Fleet, changer: Changer, launch: Launch, report: Report, over: threading.Event) -> None:
+    def __init__(self, launch: Launch, run: Callable[[Launch], Reply]) -> None:
         self.launch = launch
         self.ended = threading.Event()
         self.outcome: Reply | BaseException = LaunchError("the launch did not end", step="launch")
-        self._what = (fleet, changer, launch, report, over)
+        self._launch_group = run
         threading.Thread(target=self._run, name=f"launch {launch.group}", daemon=True).start()
 
     def _run(self) -> None:
         try:
-            self.outcome = run(*self._what)
+            self.outcome = self._launch_group(self.launch)
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
             self.outcome = error
         finally:
@@ -47,19 +47,19 @@ def launch_groups(
         fleet: the nodes.
         changer: the right to change them.
         launches: one for each group.
-        report: told what goes on.
+        report: progress goes there.
         logs: directory that the last log lines of groups that fail are written to; None for nowhere.
     """
     steps = [launch.steps for launch in launches if launch.steps is not None]
     if steps:
         report.step("start", count(sum(len(nodes) for nodes in steps), "rank"))
     report.step("watch", "until the model answers")
-    over = threading.Event()
-    running = [_Running(fleet, changer, launch, report, over) for launch in launches]
+    cancelled = threading.Event()
+    running = [_Running(each, lambda launch: run(fleet, changer, launch, report, cancelled)) for each in launches]
     try:
         _wait(running)
     except KeyboardInterrupt:
-        _interrupt(running, report, over)
+        _interrupt(running, report, cancelled)
     outcomes: dict[str, Outcome] = {}
     for each in running:
         if not isinstance(each.outcome, (Reply, SparkclusterError)):
@@ -79,10 +79,10 @@ def _all_ended(running: Sequence[_Running]) -> bool:
     return all(each.ended.wait(0.1) for each in running)
 
 
-def _interrupt(running: Sequence[_Running], report: Report, over: threading.Event) -> None:
-    """Have what has not answered stopped after Ctrl-C; a second Ctrl-C is heard from the note onwards."""
+def _interrupt(running: Sequence[_Running], report: Report, cancelled: threading.Event) -> None:
+    """After Ctrl-C, stop the groups that have not answered; from the note onwards a second Ctrl-C ends the wait."""
     try:
-        over.set()
+        cancelled.set()
         report.note("stopping what was started; press Ctrl-C again to leave it as it is")
         _wait(running)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""From events to a verdict: which group is ready, which rank is dead and why. Pure; time is passed in."""
+"""From events to a verdict on one group: whether it is ready, which rank is dead and why. Pure; time is passed in."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sparkcluster.topology.model import Topology
 
 KEPT_LINES = 400
 SHOWN_LINES = 15
-# After the first death its last words and those of the ranks it takes along are still on their way.
-LAST_WORDS_S = 1.5
+# After the first death its last log lines, and those of the ranks that die with it, are still on their way.
+LAST_LINES_S = 1.5
 # A carrier that returns within this time was a flap, which NCCL survives.
 LINK_GRACE_S = 3
 # A Docker engine that is restarted is back within a few seconds, and its containers may have lived on.
@@ -28,7 +28,7 @@ KILLED = frozenset({137, 139, 134})
 
 @dataclasses.dataclass
 class RankState:
-    """What is known of one rank."""
+    """One rank as the events so far tell."""
 
     node: str
     state: str = "unknown"
@@ -41,7 +41,7 @@ class RankState:
 
 
 def warnings(event: Event) -> list[str]:
-    """What the launcher said that a user should know although the launch goes on."""
+    """Warnings of the launcher that do not stop the launch."""
     mark = "phase=bind missing:"
     if not isinstance(event, Lines):
         return []
@@ -53,19 +53,23 @@ def warnings(event: Event) -> list[str]:
 
 
 class Readiness:
-    """Accumulates events of a launch.
+    """Accumulates events of the launch of one group.
+
+    Attributes:
+        head: the node with rank 0.
 
     Args:
-        plan: what was started.
-        topology: which interfaces carry it.
+        plan: of the group.
+        topology: of the group.
         now: monotonic time in seconds at which it was started.
     """
 
     def __init__(self, plan: Plan, topology: Topology, *, now: float) -> None:
         self.started = now
         self.plan = plan
+        self.head = topology.groups[0].head.name
         self.engine = engines.engine(plan.engine)
-        self.ranks = {one.name: RankState(node.node) for node in plan.nodes.values() for one in node.containers}
+        self.ranks = {rank.name: RankState(node.node) for node in plan.nodes.values() for rank in node.containers}
         self.progress = {name: Progress(self.engine) for name in plan.nodes}
         self._interfaces = {
             member.name: {link.interface for link in member.links} for member in topology.members.values()
@@ -113,16 +117,13 @@ class Readiness:
         if tick.listening:
             self._ready.add(tick.node)
 
-    def ready_groups(self) -> set[str]:
-        """Groups whose API takes connections or says that it has started."""
-        return {
-            group.name
-            for group in self.plan.groups
-            if group.nodes[0] in self._ready or self.progress[group.nodes[0]].ready
-        }
+    @property
+    def ready(self) -> bool:
+        """Whether the API takes connections or says that it has started."""
+        return self.head in self._ready or self.progress[self.head].ready
 
     def failure(self, now: float) -> LaunchError | None:
-        """Why the launch has failed, once that is certain and its last words are in."""
+        """Why the launch has failed, once that is certain and the last log lines are in."""
         if self._gone:
             gone = next(iter(self._gone.values()))
             failure = LaunchError(
@@ -138,7 +139,7 @@ class Readiness:
             (rank for rank in self.ranks.values() if rank.died_at is not None),
             key=lambda rank: rank.died_at or 0,
         )
-        if dead and now - (dead[0].died_at or 0) >= LAST_WORDS_S:
+        if dead and now - (dead[0].died_at or 0) >= LAST_LINES_S:
             return self._death(dead)
         for (node, interface), since in self._down.items():
             if now - since >= LINK_GRACE_S:
@@ -152,7 +153,7 @@ class Readiness:
         for name, rank in self.ranks.items():
             if rank.unreadable_since is not None and now - rank.unreadable_since >= UNREADABLE_GRACE_S:
                 return LaunchError(
-                    f"Docker on {rank.node} has not told the state of {name} for {UNREADABLE_GRACE_S} s"
+                    f"Docker on {rank.node} has not reported the state of {name} for {UNREADABLE_GRACE_S} s"
                     + (f": {rank.error}" if rank.error else ""),
                     node=rank.node,
                     step="watch",
@@ -163,30 +164,30 @@ class Readiness:
 
     @property
     def dying(self) -> bool:
-        """Whether a rank has ended, also where its last words are not in yet."""
+        """Whether a rank has ended, also before its last log lines are in."""
         return any(rank.died_at is not None for rank in self.ranks.values())
 
     def _death(self, dead: list[RankState]) -> LaunchError:
-        """Name the rank that died for a reason of its own, before those that it took along."""
+        """The rank that died first for a reason of its own, not one that died because of it."""
         found = [
             (rank, known) for rank in dead if (known := cause(self.engine, list(rank.lines), None, rank.oom_killed))
         ]
         explained = {id(rank) for rank, _ in found}
         killed = [rank for rank in dead if rank.exit_code in KILLED and id(rank) not in explained]
         if killed or not found:
-            # Nobody but the kernel or a person kills a rank so; what the others say of it are consequences.
+            # Only the kernel or a person ends a rank like this; what the others log are consequences.
             rank = (killed or dead)[0]
             known = cause(self.engine, list(rank.lines), rank.exit_code)
         else:
             rank, known = found[0]
-            teller, rank = rank, self._blamed(rank)
-            if rank is not teller:
+            reporter, rank = rank, self._blamed(rank)
+            if rank is not reporter:
                 return LaunchError(
-                    f"the rank on {rank.node} failed, as the log of {teller.node} tells: {known.summary}",
+                    f"the rank on {rank.node} failed, according to the log of {reporter.node}: {known.summary}",
                     node=rank.node,
                     step="watch",
                     hint=known.hint,
-                    log=self.tail(teller.node),
+                    log=self.tail(reporter.node),
                 )
         how = "is gone" if rank.state == "gone" else "ended"
         died = f"the rank on {rank.node} {how}"
@@ -202,13 +203,13 @@ class Readiness:
             log=self.tail(rank.node),
         )
 
-    def _blamed(self, teller: RankState) -> RankState:
-        """The rank that the log of ``teller`` blames, by default itself."""
-        nodes = next(group.nodes for group in self.plan.groups if teller.node in group.nodes)
-        number = blamed(self.engine, list(teller.lines), [self._addresses[name] for name in nodes])
+    def _blamed(self, reporter: RankState) -> RankState:
+        """The rank that the log of ``reporter`` blames, by default itself."""
+        number = blamed(self.engine, list(reporter.lines), list(self._addresses.values()))
         if number is None:
-            return teller
-        return next(rank for rank in self.ranks.values() if rank.node == nodes[number])
+            return reporter
+        node = list(self._addresses)[number]
+        return next(rank for rank in self.ranks.values() if rank.node == node)
 
     def tail(self, node: str) -> tuple[str, ...]:
         """The last log lines of ``node``'s ranks."""
@@ -226,19 +227,14 @@ class Readiness:
         }
 
     def overdue(self, limit_s: float) -> LaunchError:
-        """The launch did not answer within ``limit_s``: name who stands at what."""
-        groups = [group for group in self.plan.groups if group.name not in self.ready_groups()] or list(
-            self.plan.groups
-        )
-        head = groups[0].nodes[0]
-        where = "; ".join(f"{name}: {self.progress[name].text}" for name in groups[0].nodes)
-        found = cause(self.engine, list(self.tail(head)), None, False)
+        """The group did not answer within ``limit_s``: how far each node got."""
+        where = "; ".join(f"{name}: {progress.text}" for name, progress in self.progress.items())
+        found = cause(self.engine, list(self.tail(self.head)), None, False)
+        hint = "a larger model may need a larger ready_timeout_s in its playbook, or --timeout"
         return LaunchError(
             f"no answer within {limit_s:.0f} s ({where})" + (f": {found.summary}" if found else ""),
-            node=head,
+            node=self.head,
             step="watch",
-            hint=found.hint
-            if found
-            else "a larger model may need a larger ready_timeout_s in its playbook, or --timeout",
-            log=self.tail(head),
+            hint=found.hint if found else hint,
+            log=self.tail(self.head),
         )

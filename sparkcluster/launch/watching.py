@@ -1,7 +1,7 @@
 """What happens on every node while a group comes up, as one queue of events.
 
-On each node the watch program says at least every two seconds what state its ranks are in, whether the cable
-is in, and what the engine logged. A node that says nothing is an event as well.
+On each node the watch program reports at least every two seconds the state of its ranks, the carrier of its interfaces
+and the new lines of the engine's log. A node that is silent is an event as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import stream
 
 INTERVAL_S = 2
-# Three missed signs of life; a busy Spark under model load has been seen to take over 2 s for one.
+# Three missed reports; one was seen to take over 2 s on a Spark that loads a model.
 SILENCE_S = 7
 
 
@@ -35,7 +35,7 @@ class Lines:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tick:
-    """A sign of life: state and exit code of each rank, carrier of each interface."""
+    """One report: state and exit code of each rank, carrier of each interface."""
 
     node: str
     states: dict[str, dict[str, Any]]
@@ -45,7 +45,7 @@ class Tick:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gone:
-    """The node cannot be watched any more."""
+    """The node can no longer be watched."""
 
     node: str
     error: SparkclusterError
@@ -55,7 +55,7 @@ Event = Lines | Tick | Gone
 
 
 class Watching:
-    """Watches ranks on their nodes; a context manager. ``requests`` is what each node's program is asked."""
+    """Watches ranks on their nodes; a context manager. ``requests`` are those of the watch program, by node."""
 
     def __init__(self, fleet: Fleet, requests: Mapping[str, dict[str, Any]], *, silence_s: float = SILENCE_S) -> None:
         self._fleet = fleet
@@ -82,14 +82,14 @@ class Watching:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over = True
-        for one in list(self._streams):
-            threading.Thread(target=one.close, daemon=True).start()
+        for each in list(self._streams):
+            threading.Thread(target=each.close, daemon=True).start()
 
     def _follow(self, host: Host) -> None:
         try:
             following = stream(host, "watch", self._requests[host.name])
             self._streams.append(following)
-            if self._over:  # ended while this one was still connecting
+            if self._over:  # ended while this was still connecting
                 following.close()
                 return
             for line in following.lines(self._silence_s):
@@ -101,14 +101,14 @@ class Watching:
             )
         except CommandTimeout:
             failure = CommandTimeout(
-                f"{host.name} has said nothing for {self._silence_s:.0f} s: its sshd or the whole node hangs",
+                f"no report from {host.name} for {self._silence_s:.0f} s: its sshd or the whole node hangs",
                 node=host.name,
                 step="watch",
                 hint=f"try: ssh {host.name} true; a node that answers ping but not ssh is often out of memory",
             )
         except SparkclusterError as error:
             failure = error
-        except Exception as error:  # noqa: BLE001 - a watcher that ends without a word would be waited for
+        except Exception as error:  # noqa: BLE001 - without an event the launch would wait until its limit
             failure = HostLost(
                 f"watching {host.name} failed: {type(error).__name__}: {error}", node=host.name, step="watch"
             )
@@ -117,7 +117,7 @@ class Watching:
 
 
 def parse(node: str, line: bytes) -> list[Event]:
-    """The events in one line that the watch program said; a line that is no document is none."""
+    """The events in one line of the watch program; none in a line that is not JSON."""
     try:
         document = json.loads(line)
     except ValueError:

@@ -1,4 +1,4 @@
-"""``down``: stop and remove what ``up`` made, on every node that a record or the inventory names."""
+"""``down``: stop and remove what ``up`` made, on every node of the inventory and of the newest record."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Down:
 
 
 def former_nodes(spec: Spec, recorded: dict[str, object]) -> list[Node]:
-    """Nodes that the last record names and the inventory does not, as they were reached then."""
+    """Nodes of the newest record that are no longer in the inventory, as they were reached then."""
     present = {node.label for node in spec.inventory.nodes}
     nodes = recorded.get("nodes")
     if not isinstance(nodes, dict):
@@ -35,7 +35,7 @@ def former_nodes(spec: Spec, recorded: dict[str, object]) -> list[Node]:
         Node.model_validate(
             {
                 "host": known["host"],
-                # A host that stood for its own name need not be one that can be written as a name.
+                # A host that was used as the name may not be valid as a name.
                 "name": None if name == known["host"] else name,
                 "connection": known.get("connection", "auto"),
                 "ssh": Ssh.model_validate(known.get("ssh", {})),
@@ -52,12 +52,12 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
     Args:
         fleet: the inventory's nodes.
         spec: inventory and playbook.
-        report: where to tell what is going on.
-        reach: how further nodes, which only a record names, are connected to.
+        report: progress goes there.
+        reach: connects to nodes that are only in the record.
 
     Raises:
-        StopError: something stays, on nodes that could not be reached or would not stop it.
-        LeaseHeld: another operator is at it.
+        StopError: ranks are left on nodes that could not be reached or did not stop them.
+        LeaseHeld: another operator holds the lease.
     """
     report.step("probe", count(len(fleet.hosts), "node"))
     collected = collect_facts(fleet, spec)
@@ -65,7 +65,9 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
     former = former_nodes(spec, known.record if known else {})
     facts, errors = dict(collected.facts), dict(collected.errors)
     if former:
-        report.note(f"also on {', '.join(node.label for node in former)}, which the last release used")
+        report.note(
+            f"also on {', '.join(node.label for node in former)}: in the newest release, no longer in the inventory"
+        )
         fleet = fleet.joined(reach(former))
         more = collect_facts(fleet, spec, [node.label for node in former])
         facts |= more.facts
@@ -73,12 +75,11 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
     ranks: dict[str, tuple[Rank, ...]] = {}
     left: dict[str, SparkclusterError] = dict(errors)
     if facts:
-        # Also where no rank is seen: an up may be at work that has none yet, or one that was killed may have
-        # left a start under way.
+        # Also where no rank was found: an up may be under way, or a killed one may have left a start under way.
         with Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operation="down").acquire(
             list(facts)
         ) as lease:
-            # What was seen before the lease was ours may have changed since.
+            # Facts from before the lease may be stale.
             now = collect_facts(fleet, spec, list(facts))
             left |= now.errors
             left |= {

@@ -1,4 +1,4 @@
-"""Bringing Ray to nodes whose image lacks it, as a step of ``up`` and ``stage``."""
+"""Ray for nodes whose image lacks it, as a step of ``up`` and ``stage``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sparkcluster.topology.model import Topology
 
 
 def bring(changer: Changer, spec: Spec, facts: Mapping[str, Facts], topology: Topology, report: Report) -> list[Copied]:
-    """Bring Ray to the nodes of ``topology`` that lack it; what was copied.
+    """Copy Ray to the nodes of ``topology`` that lack it; what was copied.
 
     Raises:
-        StageError: it cannot be had, or does not reach a node.
+        StageError: it could not be fetched, or did not reach a node.
     """
     lacking = staging.find_missing(spec, facts, topology)
     if lacking is None or not lacking.missing:
@@ -28,8 +28,8 @@ def bring(changer: Changer, spec: Spec, facts: Mapping[str, Facts], topology: To
 
 
 def can_do_without(spec: Spec, error: StageError) -> bool:
-    """Whether executor native may take Ray's place, where Ray could not be fetched.
+    """Whether executor native may replace Ray where it could not be fetched.
 
-    Not where it could not be brought from here to a node: that is to be mended, not avoided.
+    Not where a copy to a node failed: that is an error to fix.
     """
     return spec.playbook.executor == "auto" and error.node is None

@@ -1,4 +1,4 @@
-"""``stage``: weights, image and what the image lacks, brought to every node; nothing is started."""
+"""``stage``: copy weights, image and what the image lacks to every node; nothing is started."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Options:
 
     Attributes:
         what: weights, image or both; Ray for an image without one comes with the image.
-        dry_run: only say what would be done.
+        dry_run: only report what would be done.
         verify: compare the content of weights on all nodes, also where nothing is missing.
     """
 
@@ -35,11 +35,11 @@ class Options:
 
 
 def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageReport:
-    """Bring what is missing to every node.
+    """Copy what is missing to every node.
 
     Raises:
         FoundErrors: a node cannot be reached; nothing was changed.
-        LeaseHeld: another operator is at it.
+        LeaseHeld: another operator holds the lease.
         StageError: something did not reach a node.
     """
     report.step("probe", count(len(fleet.hosts), "node"))
@@ -50,7 +50,7 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
     lease = Lease(fleet, cluster=cluster, state_dir=state_dir, operation="stage")
     with lease.acquire(list(view.facts)):
         report.step("lease", f"epoch {lease.epoch}")
-        # What was seen before the lease was ours may have changed since.
+        # Facts from before the lease may be stale.
         return _stage(fleet, _look(fleet, spec), options, report, epoch=lease.epoch)
 
 
@@ -80,8 +80,10 @@ def _stage(fleet: Fleet, view: View, options: Options, report: Report, *, epoch:
         return done
     if done.changed:
         view = _look(fleet, view.spec)
-    lacking = view.topology and ray_staging.find_missing(view.spec, view.facts, view.topology)
-    if not lacking or not view.bring_ray:
+    if view.topology is None or not view.bring_ray:
+        return done
+    lacking = ray_staging.find_missing(view.spec, view.facts, view.topology)
+    if not lacking:
         return done
     done = dataclasses.replace(done, stagings=(*done.stagings, lacking))
     if options.dry_run:
@@ -89,9 +91,7 @@ def _stage(fleet: Fleet, view: View, options: Options, report: Report, *, epoch:
     try:
         inventory = view.spec.inventory
         changer = Changer(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, epoch=epoch)
-        copied = []
-        if view.topology is not None and view.bring_ray:
-            copied = ray.bring(changer, view.spec, view.facts, view.topology, report)
+        copied = ray.bring(changer, view.spec, view.facts, view.topology, report)
     except StageError as error:
         if not ray.can_do_without(view.spec, error):
             raise

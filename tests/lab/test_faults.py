@@ -109,7 +109,7 @@ def logs(spark):
 @pytest.mark.full
 def test_a_node_whose_sshd_hangs_is_named(loading, lab, ranks):
     lab.fault("right", "ssh-hang")
-    done = ended(loading, time.monotonic(), FAULT_S, "right", "has said nothing for", "left running on right")
+    done = ended(loading, time.monotonic(), FAULT_S, "right", "no report from right for", "left running on right")
     assert "sparkcluster down" in done.err
     assert ranks(lab)["left"] == []
     lab.heal()

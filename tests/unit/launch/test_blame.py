@@ -63,7 +63,8 @@ def test_the_worker_whose_failure_the_head_tells_is_named(launch, two):
     failure = launch.failure(112)
     assert failure.node == "beta"
     assert (
-        failure.message == "the rank on beta failed, as the log of alpha tells: the model's files are not on that node"
+        failure.message
+        == "the rank on beta failed, according to the log of alpha: the model's files are not on that node"
     )
     assert failure.log == words
 

@@ -39,10 +39,10 @@ def test_a_disk_that_takes_nothing_is_no_failure_of_the_launch(tmp_path):
 @pytest.mark.parametrize(
     ("hint", "told"),
     [
-        (None, "the ranks' last lines are in /x/"),
+        (None, "last log lines: /x/"),
         ("its log: sparkcluster logs INVENTORY beta", "its log: /x/"),
         ("why: sparkcluster logs INVENTORY NODE, and sudo dmesg there", "why: /x/, and sudo dmesg there"),
-        ("reseat the cable", "reseat the cable; the ranks' last lines are in /x/"),
+        ("reseat the cable", "reseat the cable; last log lines: /x/"),
     ],
 )
 def test_a_hint_points_to_what_was_kept(hint, told):
