@@ -14,7 +14,7 @@ import subprocess
 import time
 from typing import Any, BinaryIO, Callable, Dict
 
-from sparkcluster.node import common
+from sparkcluster.node import common, docker
 from sparkcluster.node.shared import LABEL_PLAN, RANK_FILE
 from sparkcluster.node.unpack import unpack
 
@@ -116,16 +116,16 @@ def start_container(request: Request, step: Step) -> dict[str, Any]:
     if found:
         if found["State"]["Running"] and found["Config"]["Labels"].get(LABEL_PLAN) == step["plan"]:
             return {"id": found["Id"], "already": True}
-        run(["docker", "rm", "--force", step["name"]])
+        run(docker.remove(step["name"]))
     return {"id": run(step["argv"]).strip(), "already": False}
 
 
 def inspect(name: str) -> Any:
     """Docker's description of a container, or None if there is none."""
     try:
-        return json.loads(run(["docker", "inspect", "--type", "container", name]))[0]
+        return json.loads(run(docker.inspect(name)))[0]
     except Failed as error:
-        if "no such" in str(error).lower():
+        if docker.is_missing(str(error)):
             return None
         raise
 
@@ -138,7 +138,7 @@ def stop_containers(request: Request, step: Step) -> dict[str, Any]:
     grace_s = int(step.get("grace_s", 30))
     waiting = [
         subprocess.Popen(
-            ["docker", "stop", "--time", str(grace_s), name],
+            docker.stop(name, grace_s),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -153,9 +153,9 @@ def stop_containers(request: Request, step: Step) -> dict[str, Any]:
     left = []
     for name in names:
         try:
-            run(["docker", "rm", "--force", "--volumes", name])
+            run(docker.remove(name))
         except Failed as error:
-            if "no such" not in str(error).lower():
+            if not docker.is_missing(str(error)):
                 left.append("%s: %s" % (name, error))
     if left:
         raise Failed("; ".join(left))

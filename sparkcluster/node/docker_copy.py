@@ -9,7 +9,7 @@ import tempfile
 import time
 from typing import Any, BinaryIO, Callable, Dict, List, Tuple
 
-from sparkcluster.node import wire
+from sparkcluster.node import docker, wire
 from sparkcluster.node.common import staged_as
 from sparkcluster.node.wire import Failed, Pace, Wire
 
@@ -25,7 +25,7 @@ def send(request: Request, line: Wire, check: Callable[[], None]) -> dict[str, A
         return {"bytes": 0}
     pace = Pace(0, check, quiet=True)
     with tempfile.TemporaryFile() as errors:
-        with _start(["docker", "save", request["image_id"]], errors) as process:
+        with _start(docker.save(request["image_id"]), errors) as process:
             output = process.stdout
             if output is None:
                 raise Failed("other", "docker save has no output")
@@ -68,7 +68,7 @@ def receive(request: Request, line: Wire, check: Callable[[], None]) -> dict[str
     if there[0] != request["image_id"] and there[1] != request.get("layers"):
         raise Failed("docker", "received %s instead of %s" % (there[0], request["image_id"]))
     check()
-    code, output = _run(["docker", "tag", there[0], staged_as(request["reference"])])
+    code, output = _run(docker.tag(there[0], staged_as(request["reference"])))
     if code:
         raise Failed("docker", "docker tag: %s" % output)
     return {"bytes": pace.done, "image_id": there[0]}
@@ -77,7 +77,7 @@ def receive(request: Request, line: Wire, check: Callable[[], None]) -> dict[str
 def _load(line: Wire, pace: Pace, check: Callable[[], None]) -> str | None:
     """Pipe the stream to ``docker load``; the ID that it prints."""
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(["docker", "load"], stdin=subprocess.PIPE, stdout=output, stderr=output)
+        process = subprocess.Popen(docker.load(), stdin=subprocess.PIPE, stdout=output, stderr=output)
         with process:
             stdin = process.stdin
             if stdin is None:
@@ -133,14 +133,14 @@ def _close(stdin: Any) -> None:
 
 
 def _kind(text: str) -> str:
-    return "disk" if "no space left" in text else "docker"
+    return "disk" if docker.disk_is_full(text) else "docker"
 
 
 def inspect(reference: str) -> Tuple[str, List[str]] | None:
     """ID and layers of an image, or None if it is missing."""
-    code, output = _run(["docker", "image", "inspect", reference])
+    code, output = _run(docker.inspect_image(reference))
     if code:
-        if "no such image" in output.lower():
+        if docker.is_missing(output):
             return None
         raise Failed("docker", output)
     found = json.loads(output)[0]

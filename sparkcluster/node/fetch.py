@@ -16,7 +16,7 @@ import subprocess
 import time
 from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple
 
-from sparkcluster.node import common, wire
+from sparkcluster.node import common, docker, wire
 from sparkcluster.node.shared import hub_folder
 from sparkcluster.node.wire import Failed
 
@@ -56,7 +56,7 @@ def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
 def pull(request: Request, check: Callable[[], None]) -> dict[str, Any]:
     """``docker pull``; a registry that requires a login has a kind of its own."""
     pace = wire.Pace(0, check)
-    code, text = follow(["docker", "pull", request["reference"]], dict(os.environ), pace, lambda: 0)
+    code, text = follow(docker.pull(request["reference"]), dict(os.environ), pace, lambda: 0)
     if code:
         last = (text.strip().splitlines() or ["no output"])[-1]
         kind = "auth" if _DENIED.search(last) else "disk" if "no space left" in last else "registry"
@@ -96,14 +96,13 @@ def _downloader(request: Request, hf_home: str, environment: Dict[str, str]) -> 
         return None
     environment["SPARKCLUSTER_ID"] = request["id"]
     environment["SPARKCLUSTER_REVISION"] = request["revision"]
-    argv = ["docker", "run", "--rm", "--init", "--network", "host", "--pull", "never", "--entrypoint", "python3"]
-    argv += ["--user", "%d:%d" % (os.getuid(), os.getgid())]
-    argv += ["-v", "%s:%s" % (hf_home, hf_home)]
+    options = ["--init", "--network", "host", "--user", "%d:%d" % (os.getuid(), os.getgid())]
+    options += ["-v", "%s:%s" % (hf_home, hf_home)]
     # names only: docker takes the values from our environment
     for name in ("HF_HOME", "HF_TOKEN", "HF_ENDPOINT", "HTTPS_PROXY", "SPARKCLUSTER_ID", "SPARKCLUSTER_REVISION"):
         if name in environment:
-            argv += ["-e", name]
-    return [*argv, request["image"], "-c", _SNAPSHOT]
+            options += ["-e", name]
+    return docker.run_once(request["image"], "python3", _SNAPSHOT, options)
 
 
 def reach_hub(environment: Dict[str, str]) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any, Dict, List
 
-from sparkcluster.node import common, containers, engine, interpreter
+from sparkcluster.node import common, containers, docker, engine, interpreter
 from sparkcluster.node.machine import Machine, Unreadable, because, quoted
 
 LIMIT_S = 60.0  # of one container; the first start of a big image reads it from a cold disk
@@ -60,10 +60,9 @@ def run(machine: Machine, image_id: str) -> Dict[str, Any]:
         exit_code, output = _docker_run(machine, image_id, python)
         if exit_code == 0:
             return interpreter.parse(output)
-        # how docker run tells that the program is not there (126 and 127, as a shell does)
-        if exit_code not in (126, 127):
+        if exit_code not in (docker.NOT_EXECUTABLE, docker.NOT_FOUND):
             break
-    if exit_code in (126, 127):
+    if exit_code in (docker.NOT_EXECUTABLE, docker.NOT_FOUND):
         raise Unreadable("neither python3 nor python starts in the image")
     raise Unreadable("%s in the image exit %d: %s" % (python, exit_code, _last_line(output)))
 
@@ -85,12 +84,12 @@ def family(config: Dict[str, Any], *, ngc: bool) -> str:
 
 def _docker_run(machine: Machine, image_id: str, python: str) -> List[Any]:
     name = "sparkcluster-ask-%d-%s" % (os.getpid(), image_id.rpartition(":")[2][:12])
-    argv = ["docker", "run", "--rm", "--name", name, "--network", "none", "--pull=never"]
+    options = ["--name", name, "--network", "none"]
     try:
-        return list(machine.run([*argv, "--entrypoint", python, image_id, "-c", interpreter.SNIPPET], LIMIT_S))
+        return list(machine.run(docker.run_once(image_id, python, interpreter.SNIPPET, options), LIMIT_S))
     except Unreadable:
         try:
-            machine.run(["docker", "rm", "--force", name])  # ending the client leaves its container
+            machine.run(docker.remove(name))  # ending the client leaves its container
         except Unreadable:
             pass
         raise

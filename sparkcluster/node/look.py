@@ -15,7 +15,7 @@ import time
 import urllib.parse
 from typing import Any, Callable
 
-from sparkcluster.node import common, vitals, watch
+from sparkcluster.node import common, docker, vitals, watch
 from sparkcluster.node.machine import Machine, Unreadable, because
 from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_RANK_DIR, LABEL_STATE_DIR, LAUNCHER_FILE, RANK_FILE
 
@@ -246,7 +246,7 @@ def log(rank: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
 def container_log(name: str, tail: str, most: int) -> tuple[list[str], bool]:
     """At most ``most`` lines of a container's log, and whether that is all that was asked for."""
     query = "/containers/%s/logs?stdout=1&stderr=1&tail=%s" % (urllib.parse.quote(name), tail)
-    connection, response = watch.docker_get(query)
+    connection, response = docker.get(query)
     lines: list[str] = []
     rest, size = b"", 0
     try:

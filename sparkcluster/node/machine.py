@@ -17,6 +17,8 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
+from sparkcluster.node import docker
+
 LIMIT_S = 3.0  # of one program or one answer of the Docker engine
 
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/:@")
@@ -168,17 +170,6 @@ class Machine:
         output = done.stdout or (done.stderr if done.returncode else b"")
         return done.returncode, output.decode("utf-8", "replace")
 
-    def docker_socket(self) -> str:
-        """Path of the Docker engine's socket.
-
-        Raises:
-            Unreadable: DOCKER_HOST names something else than a socket on this machine.
-        """
-        host = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-        if not host.startswith("unix://"):
-            raise Unreadable("DOCKER_HOST is %s, and only unix:// can be read" % host)
-        return host[len("unix://") :]
-
     def docker(self, path: str) -> Tuple[int, Any]:
         """HTTP status and document that the Docker engine answers to ``GET path``.
 
@@ -187,7 +178,10 @@ class Machine:
         Raises:
             Unreadable: no engine answers, or this user may not ask it.
         """
-        where = self.docker_socket()
+        try:
+            where = docker.socket_path()
+        except ValueError as error:
+            raise Unreadable(str(error)) from None
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(LIMIT_S)

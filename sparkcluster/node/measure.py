@@ -17,7 +17,7 @@ import threading
 import time
 from typing import Any, BinaryIO, Callable, Dict, List
 
-from sparkcluster.node import common
+from sparkcluster.node import common, docker
 from sparkcluster.node.wire import Failed, accept
 
 ACCEPT_S = 10.0
@@ -268,7 +268,7 @@ def remove(name: str) -> None:
     """Remove a container; gone already is fine."""
     try:
         subprocess.run(
-            ["docker", "rm", "--force", "--volumes", name],
+            docker.remove(name),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

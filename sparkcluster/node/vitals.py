@@ -8,10 +8,9 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import subprocess
 from typing import Any
 
-from sparkcluster.node import watch
+from sparkcluster.node import docker, watch
 from sparkcluster.node.machine import Machine, Unreadable
 
 HTTP_S = 3.0
@@ -81,27 +80,16 @@ def gpu_inside(name: str) -> str:
     Raises:
         Unreadable: the container has no nvidia-smi, or it did not answer.
     """
-    code, output = _docker(["exec", name, "nvidia-smi", "-L"], 5)
-    if code in (125, 126, 127):
+    code, output = _inside(name, ["nvidia-smi", "-L"], 5)
+    if code in (125, docker.NOT_EXECUTABLE, docker.NOT_FOUND):
         raise Unreadable("no nvidia-smi in the container")
     # The card's own number has no part in any verdict.
     return re.sub(r"\s*\(UUID:.*?\)", "", output.strip())[:300]
 
 
-def _docker(words: list[str], limit_s: float) -> tuple[int, str]:
-    try:
-        done = subprocess.run(
-            ["docker", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=limit_s,
-        )
-    except FileNotFoundError:
-        raise Unreadable("docker is not installed")
-    except subprocess.TimeoutExpired:
-        raise Unreadable("no answer within %g s: docker %s" % (limit_s, words[0]))
-    return done.returncode, done.stdout.decode("utf-8", "replace")
+def _inside(name: str, words: list[str], limit_s: float) -> tuple[int, str]:
+    """Exit code and output of a program in a container; of one that fails, stderr stands in for an empty output."""
+    return Machine().run(docker.execute(name, *words), limit_s)
 
 
 def ray_nodes(head: dict[str, Any], limit_s: float) -> dict[str, bool]:
@@ -116,7 +104,7 @@ def ray_nodes(head: dict[str, Any], limit_s: float) -> dict[str, bool]:
     alarm_s = max(2, int(limit_s) - 1)
     command = [head["python"] or "python3", "-c", _ASK_RAY]
     words = [document["ray"]["address"], document["engine"][0], str(alarm_s)]
-    code, output = _docker(["exec", head["name"], *command, *words], limit_s)
+    code, output = _inside(head["name"], [*command, *words], limit_s)
     for line in reversed(output.splitlines()):
         try:
             answer = json.loads(line)

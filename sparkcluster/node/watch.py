@@ -27,7 +27,7 @@ import time
 import urllib.parse
 from typing import Any, BinaryIO, Callable, Iterator
 
-from sparkcluster.node import common
+from sparkcluster.node import common, docker
 from sparkcluster.node.shared import RANK_FILE
 
 LINE_BYTES = 4096
@@ -36,36 +36,10 @@ _OVER = ("exited", "dead", "gone")
 _ENDS = re.compile(rb"[\r\n]+")
 
 
-class DockerConnection(http.client.HTTPConnection):
-    """HTTP to the Docker engine over its socket."""
-
-    def __init__(self, timeout_s: float | None) -> None:
-        http.client.HTTPConnection.__init__(self, "docker", timeout=timeout_s)
-
-    def connect(self) -> None:
-        """Open the engine's socket, where DOCKER_HOST says or where it always is."""
-        place = os.environ.get("DOCKER_HOST", "")
-        path = place[len("unix://") :] if place.startswith("unix://") else "/var/run/docker.sock"
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(path)
-
-
-def docker_get(path: str, timeout_s: float | None = 5) -> tuple[DockerConnection, http.client.HTTPResponse]:
-    """Ask the engine; the caller closes the connection."""
-    connection = DockerConnection(timeout_s)
-    try:
-        connection.request("GET", path)
-        return connection, connection.getresponse()
-    except BaseException:
-        connection.close()
-        raise
-
-
 def container_state(name: str) -> dict[str, Any]:
     """What the engine says of a container; never raises."""
     try:
-        connection, response = docker_get("/containers/%s/json" % urllib.parse.quote(name))
+        connection, response = docker.get("/containers/%s/json" % urllib.parse.quote(name))
         try:
             body = response.read()
         finally:
@@ -160,7 +134,7 @@ class Watch:
         else:
             query += "&tail=%d" % self.tail
         quoted = urllib.parse.quote(name)
-        connection, response = docker_get("/containers/%s/json" % quoted)
+        connection, response = docker.get("/containers/%s/json" % quoted)
         try:
             body = response.read()
         finally:
@@ -169,7 +143,7 @@ class Watch:
             return False
         raw = bool(json.loads(body.decode(errors="replace"))["Config"].get("Tty"))
         # No limit on the stream: a serving engine may be quiet for hours, and the ticks are the sign of life.
-        connection, response = docker_get("/containers/%s/logs?%s" % (quoted, query), None)
+        connection, response = docker.get("/containers/%s/logs?%s" % (quoted, query), None)
         try:
             if response.status != 200:
                 return False

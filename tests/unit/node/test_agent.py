@@ -362,7 +362,7 @@ def test_a_container_that_is_dead_or_of_another_plan_is_replaced(change, docker,
     (docker / "state").write_text(runs)
     (docker / "plan").write_text(plan)
     assert change(start_container()) == {"results": [{"id": "2", "already": False}]}
-    assert "rm --force x" in (docker / "told").read_text()
+    assert "rm --force --volumes x" in (docker / "told").read_text()
 
 
 def test_what_docker_says_when_it_cannot_start_is_handed_on(change, docker):

@@ -60,9 +60,9 @@ def test_the_whole_command_line_and_the_kept_answer(
     machine = spark(make_machine, [(0, PRINTED)], {"Entrypoint": ["vllm", "serve"]})
     found = image.ask(request(tmp_path), machine)
     argv = machine.ran[0]
-    assert argv[4].startswith("sparkcluster-ask-")
-    assert [*argv[:4], *argv[5:]] == [
-        "docker", "run", "--rm", "--name", "--network", "none", "--pull=never",
+    assert argv[6].startswith("sparkcluster-ask-")
+    assert [*argv[:6], *argv[7:]] == [
+        "docker", "run", "--rm", "--pull", "never", "--name", "--network", "none",
         "--entrypoint", "python3", ID, "-c", interpreter.SNIPPET,
     ]  # fmt: skip
     facts = EngineFacts.model_validate(found)
@@ -120,7 +120,7 @@ def test_an_image_that_cannot_answer_is_told_and_asked_again(
 def test_a_container_that_hangs_is_removed(make_machine: Any, tmp_path: Path) -> None:
     machine = spark(make_machine, [Unreadable("no answer within 60 s: docker")])
     assert image.ask(request(tmp_path), machine) == {"unread": "no answer within 60 s: docker"}
-    assert machine.ran[-1] == ["docker", "rm", "--force", machine.ran[0][4]]
+    assert machine.ran[-1] == ["docker", "rm", "--force", "--volumes", machine.ran[0][6]]
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ def test_of_a_long_log_the_first_and_the_last_lines_are_read(tmp_path):
     ],
 )
 def test_rays_list_or_why_there_is_none(output, said, monkeypatch):
-    monkeypatch.setattr(vitals, "_docker", lambda *_: (0, output))
+    monkeypatch.setattr(vitals, "_inside", lambda *_: (0, output))
     head = {"runtime": "docker", "name": "c", "python": "python3",
             "launcher": {"ray": {"address": "192.168.177.11:6379"}, "engine": ["vllm"]}}  # fmt: skip
     if said is None:
@@ -237,10 +237,10 @@ def test_rays_list_or_why_there_is_none(output, said, monkeypatch):
 
 
 def test_a_container_without_nvidia_smi_says_nothing_of_its_gpu(monkeypatch):
-    monkeypatch.setattr(vitals, "_docker", lambda *_: (127, "exec failed"))
+    monkeypatch.setattr(vitals, "_inside", lambda *_: (127, "exec failed"))
     with pytest.raises(Unreadable, match="no nvidia-smi"):
         vitals.gpu_inside("c")
-    monkeypatch.setattr(vitals, "_docker", lambda *_: (0, "GPU 0: NVIDIA GB10 (UUID: GPU-6b1a0c55)\n"))
+    monkeypatch.setattr(vitals, "_inside", lambda *_: (0, "GPU 0: NVIDIA GB10 (UUID: GPU-6b1a0c55)\n"))
     assert vitals.gpu_inside("c") == "GPU 0: NVIDIA GB10"
 
 
