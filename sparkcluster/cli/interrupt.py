@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from threading import Timer
-    from types import FrameType, TracebackType
+    from types import FrameType
 
 _AGAIN_S = 0.02
 
@@ -52,9 +52,7 @@ class Interrupts:
             self._before = signal.signal(signal.SIGINT, self._on_signal)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
         if self._again is not None:

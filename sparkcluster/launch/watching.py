@@ -11,7 +11,6 @@ import json
 import queue
 import threading
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from sparkcluster.errors import CommandTimeout, HostLost, SparkclusterError
@@ -78,9 +77,7 @@ class Watching:
             threading.Thread(target=self._follow, args=(host,), name=f"watch-{name}", daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._over = True
         for each in list(self._streams):
             threading.Thread(target=each.close, daemon=True).start()

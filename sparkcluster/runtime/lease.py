@@ -14,12 +14,11 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from sparkcluster.errors import CommandFailed, HostError, LeaseHeld, SparkclusterError
 from sparkcluster.facts.model import LeaseFact
-from sparkcluster.hosts.base import Host, Stream
+from sparkcluster.hosts.base import Closing, Host, Stream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import stream
 
@@ -77,7 +76,7 @@ class _Holder:
         return document
 
 
-class Lease:
+class Lease(Closing):
     """The right to change a cluster, on all of its nodes. Use as a context manager.
 
     Args:
@@ -172,14 +171,6 @@ class Lease:
             thread.start()
         for thread in threads:
             thread.join(5)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _holder(document: Any) -> LeaseFact:
