@@ -215,7 +215,7 @@ class _Attempt:
         endpoint = endpoints(self._launch.plan.as_json(), self._launch.plan.engine)[self._launch.group]
         try:
             self._outcome = verify_group(self._fleet.hosts[endpoint.head], endpoint, self._launch.verify)
-        except Exception as error:  # noqa: BLE001 - raised in the thread that waits
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
             self._outcome = error
 
     def _follow(self, watching: Watching) -> None:
