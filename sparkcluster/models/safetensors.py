@@ -1,8 +1,8 @@
-"""Headers of safetensors files: which tensors there are and how large, without the tensors.
+"""Headers of safetensors files: names and sizes of tensors, without the tensors.
 
-The format is eight bytes with the header's length, little-endian, then that much JSON, then the data
-(https://huggingface.co/docs/safetensors). So small a reader needs no library, and can refuse a length before it
-reads that much.
+The format is eight bytes with the header's length, little-endian, the header as JSON, and the data
+(https://huggingface.co/docs/safetensors). The safetensors library only opens whole files on disk, and this reader can
+refuse a length before it reads that much.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparkcluster.errors import UsageError
 
 LENGTH_BYTES = 8
 HEADER_LIMIT = 100_000_000
-"""The library's own limit on a header, in bytes."""
+"""The library's limit on a header, in bytes."""
 INDEX_LIMIT = 200_000_000
 FILES_LIMIT = 4096
 TENSORS_LIMIT = 4_000_000
@@ -56,12 +56,12 @@ class Tensor:
 
 
 def of_checkpoint(names: Iterable[str]) -> list[str]:
-    """The files among ``names`` that an engine reads, sorted.
+    """The files among ``names`` that an engine loads, sorted.
 
-    Repositories may hold the same weights twice: in folders of their own, or as Mistral's ``consolidated`` files.
+    Repositories may have the same weights twice: in subdirectories, or as Mistral's ``consolidated`` files.
     """
-    found = sorted(name for name in names if name.endswith(".safetensors") and "/" not in name)
-    return [name for name in found if not name.startswith("consolidated")] or found
+    files = sorted(name for name in names if name.endswith(".safetensors") and "/" not in name)
+    return [name for name in files if not name.startswith("consolidated")] or files
 
 
 def header_length(first: bytes, size_bytes: int | None, name: str) -> int:
@@ -69,47 +69,47 @@ def header_length(first: bytes, size_bytes: int | None, name: str) -> int:
 
     Args:
         first: the first eight bytes of the file.
-        size_bytes: of the whole file, None where it is not known.
+        size_bytes: of the whole file, None if unknown.
         name: of the file, for messages.
 
     Raises:
-        UsageError: the file is shorter than that, or no safetensors file.
+        UsageError: the file is truncated, or not a safetensors file.
     """
     if len(first) < LENGTH_BYTES:
-        raise _broken(name, f"has {len(first)} bytes, and a safetensors file begins with eight of them")
+        raise _broken(name, f"has {len(first)} bytes; a safetensors file has at least eight")
     length = int.from_bytes(first[:LENGTH_BYTES], "little")
     if length > HEADER_LIMIT:
-        raise _broken(name, f"says that its header has {length:,} bytes, and at most {HEADER_LIMIT:,} make sense")
+        raise _broken(name, f"has a header of {length:,} bytes, and at most {HEADER_LIMIT:,} are allowed")
     if size_bytes is not None and LENGTH_BYTES + length > size_bytes:
-        raise _broken(name, f"is cut off: its header has {length:,} bytes, the file {size_bytes:,}")
+        raise _broken(name, f"is truncated: its header has {length:,} bytes, the file {size_bytes:,}")
     return length
 
 
 def header(text: bytes, size_bytes: int | None, name: str) -> list[Tensor]:
-    """The tensors that a header names.
+    """The tensors in a header.
 
     Args:
         text: the header.
-        size_bytes: of the whole file, None where it is not known.
+        size_bytes: of the whole file, None if unknown.
         name: of the file, for messages.
 
     Raises:
-        UsageError: it is no header, or the file is shorter than its tensors.
+        UsageError: it is not a header, or the file is truncated.
     """
     document = _json(text, name)
     tensors = [_tensor(key, value, name) for key, value in document.items() if key != "__metadata__"]
     data = max((end for _, end in tensors), default=0)
     if size_bytes is not None and LENGTH_BYTES + len(text) + data > size_bytes:
         missing = LENGTH_BYTES + len(text) + data - size_bytes
-        raise _broken(name, f"is cut off: {missing:,} bytes of its tensors are missing")
+        raise _broken(name, f"is truncated: {missing:,} bytes of its tensors are missing")
     return [tensor for tensor, _ in tensors]
 
 
 def index(text: bytes, name: str) -> list[str]:
-    """The files that a model.safetensors.index.json names.
+    """The files in a model.safetensors.index.json.
 
     Raises:
-        UsageError: it is no index, or names what is no file beside it.
+        UsageError: it is not an index, or lists a path outside of its directory.
     """
     weights = _json(text, name).get("weight_map")
     if not isinstance(weights, Mapping) or not weights:
@@ -117,10 +117,10 @@ def index(text: bytes, name: str) -> list[str]:
     files: set[str] = set()
     for file in weights.values():
         if not isinstance(file, str) or not re.fullmatch(r"[\w][\w.+-]*\.safetensors", file, re.ASCII):
-            raise _broken(name, f"names {str(file)[:60]!r}, which is no file beside it")
+            raise _broken(name, f"lists {str(file)[:60]!r}, which is not a file in its directory")
         files.add(file)
         if len(files) > FILES_LIMIT:
-            raise _broken(name, f"names more than {FILES_LIMIT} files")
+            raise _broken(name, f"lists more than {FILES_LIMIT} files")
     return sorted(files)
 
 
@@ -128,39 +128,39 @@ def _json(text: bytes, name: str) -> Mapping[str, Any]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        raise _broken(name, "holds no JSON where its header should be") from None
+        raise _broken(name, "has a header that is not JSON") from None
     if not isinstance(document, dict):
-        raise _broken(name, "holds no mapping where its header should be")
+        raise _broken(name, "has a header that is not a mapping")
     if len(document) > TENSORS_LIMIT:
-        raise _broken(name, f"names more than {TENSORS_LIMIT} tensors")
+        raise _broken(name, f"lists more than {TENSORS_LIMIT} tensors")
     return document
 
 
 def _tensor(key: str, value: object, name: str) -> tuple[Tensor, int]:
-    """A tensor, and where it ends in the data."""
+    """A tensor, and its end offset in the data."""
     fields = value if isinstance(value, dict) else {}
     dtype, shape, offsets = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
-    shown = key[:60]
+    tensor = f"has a tensor {key[:60]!r}"
     if not isinstance(dtype, str) or dtype not in BITS:
-        raise _broken(name, f"has a tensor {shown!r} of a dtype that is not known")
+        raise _broken(name, f"{tensor} of an unknown dtype")
     if not _whole(shape) or len(shape) > 16:  # type: ignore[arg-type]
-        raise _broken(name, f"has a tensor {shown!r} of no shape")
+        raise _broken(name, f"{tensor} without a valid shape")
     if not _whole(offsets) or len(offsets) != 2:  # type: ignore[arg-type]
-        raise _broken(name, f"has a tensor {shown!r} that lies nowhere")
+        raise _broken(name, f"{tensor} without valid offsets")
     start, end = offsets  # type: ignore[misc]
     count = 1
     for extent in shape:  # type: ignore[union-attr]
         count *= extent
         if count > 1 << 50:
-            raise _broken(name, f"has a tensor {shown!r} larger than any model")
+            raise _broken(name, f"{tensor} larger than any model")
     if end - start != -(-count * BITS[dtype] // 8):
-        raise _broken(name, f"has a tensor {shown!r} whose place is not as large as its shape")
+        raise _broken(name, f"{tensor} whose offsets do not match its shape")
     return Tensor(key, dtype, tuple(shape), end - start), end  # type: ignore[arg-type]
 
 
 def _whole(value: object) -> bool:
-    return isinstance(value, list) and all(type(one) is int and 0 <= one < 1 << 53 for one in value)
+    return isinstance(value, list) and all(type(number) is int and 0 <= number < 1 << 53 for number in value)
 
 
 def _broken(name: str, what: str) -> UsageError:
-    return UsageError(f"{name} {what}", hint="fetch the file again, or name a model whose download is complete")
+    return UsageError(f"{name} {what}", hint="download the file again")

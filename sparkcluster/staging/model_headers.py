@@ -24,7 +24,6 @@ import os
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +47,15 @@ def from_path(path: Path) -> Source:
         path: its directory, or a config.json alone.
 
     Raises:
-        UsageError: it is not there, or broken.
+        UsageError: it is missing or invalid.
     """
     if path.is_file():
         return Source(str(path), _config(_read(path, CONFIG_LIMIT), str(path)), None)
     if not path.is_dir():
-        raise UsageError(f"no model at {path}", hint="name a directory with a config.json, or a config.json")
+        raise UsageError(f"no model at {path}", hint="give a directory with a config.json, or a config.json")
     file = path / "config.json"
     if not file.is_file():
-        raise UsageError(f"no config.json in {path}", hint="name the directory that holds the model's config.json")
+        raise UsageError(f"no config.json in {path}", hint="give the directory with the model's config.json")
     config = _config(_read(file, CONFIG_LIMIT), str(file))
     listed = path / INDEX
     if listed.is_file():
@@ -64,25 +63,25 @@ def from_path(path: Path) -> Source:
         absent = [name for name in names if not (path / name).is_file()]
         if absent:
             raise UsageError(
-                f"{listed} names {len(absent)} files that are not there, as {absent[0]}",
-                hint="let the download finish, or give --config with the config.json alone",
+                f"{listed} lists {len(absent)} missing files, such as {absent[0]}",
+                hint="finish the download, or pass the config.json alone to --config",
             )
     else:
-        names = safetensors.of_checkpoint(one.name for one in path.iterdir())[: safetensors.FILES_LIMIT]
+        names = safetensors.of_checkpoint(file.name for file in path.iterdir())[: safetensors.FILES_LIMIT]
     tensors = [tensor for name in names for tensor in _local_header(path / name)]
     return Source(str(path), config, tuple(tensors) if names else None)
 
 
 def from_hub(repository: str, revision: str = "main") -> Source:
-    """A model on the hub: its config.json and the headers of its tensors, which is a few hundred KB.
+    """A model on the hub: its config.json and the headers of its tensors, a few hundred KB.
 
     Args:
-        repository: as ``Qwen/Qwen3.6-35B-A3B``.
+        repository: such as ``Qwen/Qwen3.6-35B-A3B``.
         revision: branch, tag or commit.
 
     Raises:
-        UsageError: there is no such model, or what there is of it makes no sense.
-        SparkclusterError: the hub does not answer, or wants a token.
+        UsageError: there is no such model, or its files are invalid.
+        SparkclusterError: the hub does not answer, or requires a token.
     """
     remote = _Remote(repository, revision)
     text = remote.read("config.json", CONFIG_LIMIT)
@@ -94,32 +93,27 @@ def from_hub(repository: str, revision: str = "main") -> Source:
     listed = remote.read(INDEX, safetensors.INDEX_LIMIT)
     names = [ONE_FILE] if listed is None else safetensors.index(listed, f"{repository} {INDEX}")
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        found = list(pool.map(remote.header, names))
-    if listed is None and found == [None]:
+        headers = list(pool.map(remote.header, names))
+    if listed is None and headers == [None]:
         return Source(repository, config, None)
-    absent = [name for name, one in zip(names, found, strict=True) if one is None]
+    absent = [name for name, header in zip(names, headers, strict=True) if header is None]
     if absent:
         raise UsageError(
-            f"the index of {repository} names {absent[0]}, which the hub does not have",
-            hint="name another revision, or give --config with the config.json alone",
+            f"the index of {repository} lists {absent[0]}, which is not on the hub",
+            hint="use another revision, or pass a config.json to --config",
         )
-    return Source(repository, config, tuple(_joined(found)))
-
-
-def _joined(found: Iterable[list[Tensor] | None]) -> Iterable[Tensor]:
-    for one in found:
-        yield from one or ()
+    return Source(repository, config, tuple(tensor for header in headers for tensor in header or ()))
 
 
 def _read(path: Path, limit: int) -> bytes:
     try:
         with path.open("rb") as file:
-            # A read makes room for all that it was asked for at once.
+            # A read allocates as many bytes as requested.
             text = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint="check its path and rights") from None
     if len(text) > limit:
-        raise UsageError(f"{path} has more than {limit:,} bytes", hint="name the model's own file")
+        raise UsageError(f"{path} is larger than {limit:,} bytes", hint="give the model's file")
     return text
 
 
@@ -137,14 +131,14 @@ def _config(text: bytes, name: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise UsageError(f"{name} holds no JSON", hint="fetch the file again") from None
+        raise UsageError(f"{name} is not JSON", hint="download the file again") from None
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
-    """Redirects within the hub keep the token, all others lose it."""
+    """Keeps the token in redirects within the hub and drops it in all others."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:  # noqa: PLR0917 - the base's
-        """The request that follows a redirect."""
+        """The request for a redirect."""
         made = super().redirect_request(req, fp, code, msg, headers, newurl)
         token = req.unredirected_hdrs.get("Authorization")
         before, after = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
@@ -160,14 +154,14 @@ class _Remote:
         self.repository = repository
         self.endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
         if not _is_address(self.endpoint):
-            raise UsageError(f"HF_ENDPOINT is {self.endpoint}, which is no http address", hint="unset HF_ENDPOINT")
+            raise UsageError(f"HF_ENDPOINT is {self.endpoint}, which is not an http address", hint="unset HF_ENDPOINT")
         quoted = urllib.parse.quote(revision, safe="")
         self.base = f"{self.endpoint}/{urllib.parse.quote(repository)}/resolve/{quoted}"
         self.token = _token()
         self.opener = urllib.request.build_opener(_SameHost())
 
     def header(self, name: str) -> list[Tensor] | None:
-        """Tensors of one file; None where the hub has no such file."""
+        """Tensors of one file; None if the hub has no such file."""
         shown = f"{self.repository} {name}"
         first = self._range(name, 0, FIRST_BYTES)
         if first is None:
@@ -179,29 +173,29 @@ class _Remote:
             more = self._range(name, len(text), end - len(text))
             text += more[0] if more is not None else b""
             if len(text) < end:
-                raise SparkclusterError(f"{shown} came incomplete", hint="run the same command again")
+                raise SparkclusterError(f"{shown}: incomplete download", hint="run the same command again")
         return safetensors.header(text[safetensors.LENGTH_BYTES : end], size, shown)
 
     def read(self, name: str, limit: int) -> bytes | None:
-        """A whole small file; None where the hub has none."""
+        """A whole small file; None if the hub has no such file."""
         response = self._open(name, {})
         if response is None:
             return None
         with response:
             text = self._take(response, limit + 1, name)
         if len(text) > limit:
-            raise UsageError(f"{self.repository} {name} has more than {limit:,} bytes", hint="check model.id")
+            raise UsageError(f"{self.repository} {name} is larger than {limit:,} bytes", hint="check model.id")
         return text
 
     def _range(self, name: str, start: int, count: int) -> tuple[bytes, int | None] | None:
-        """``count`` bytes from ``start``, and the size of the whole file where the hub tells it."""
+        """``count`` bytes from ``start``, and the size of the whole file if the hub reports it."""
         response = self._open(name, {"Range": f"bytes={start}-{start + count - 1}"})
         if response is None:
             return None
         with response:
-            told = (response.headers.get("Content-Range") or "").rpartition("/")[2]
-            size = int(told) if told.isdecimal() and len(told) < 20 else None
-            if response.status != 206:  # the whole file comes: only its beginning is of use
+            total = (response.headers.get("Content-Range") or "").rpartition("/")[2]
+            size = int(total) if total.isdecimal() and len(total) < 20 else None
+            if response.status != 206:  # the hub ignores the range and sends the whole file
                 if start:
                     self._take(response, start, name)
                 length = response.headers.get("Content-Length") or ""
@@ -217,7 +211,7 @@ class _Remote:
             return b"".join(pieces)
         except (OSError, http.client.HTTPException) as error:
             raise SparkclusterError(
-                f"{self.endpoint} broke off in {name} of {self.repository}: {type(error).__name__}",
+                f"the connection to {self.endpoint} broke in {name} of {self.repository}: {type(error).__name__}",
                 hint="run the same command again",
             ) from None
 
@@ -225,7 +219,7 @@ class _Remote:
         request = urllib.request.Request(f"{self.base}/{urllib.parse.quote(name)}", headers=headers)  # noqa: S310
         request.add_header("User-Agent", "sparkcluster")
         if self.token:
-            # Not sent on to the storage that the hub redirects to; see _SameHost.
+            # Not sent to the storage that the hub redirects to; see _SameHost.
             request.add_unredirected_header("Authorization", f"Bearer {self.token}")
         try:
             return self.opener.open(request, timeout=TIMEOUT_S)
@@ -235,8 +229,8 @@ class _Remote:
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", None) or error
             raise SparkclusterError(
-                f"{self.endpoint} cannot be asked for {self.repository}: {reason}",
-                hint="check the network and HF_ENDPOINT, or give --config with a local directory or config.json",
+                f"cannot query {self.endpoint} for {self.repository}: {reason}",
+                hint="check the network and HF_ENDPOINT, or pass a local directory or config.json to --config",
             ) from None
 
     def _refused(self, code: int) -> None:
@@ -244,12 +238,12 @@ class _Remote:
             return
         if code in {http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN}:
             raise SparkclusterError(
-                f"{self.endpoint} does not show {self.repository} {_to_whom(self.token)}",
+                f"{self.endpoint} denies access to {self.repository} with{' this' if self.token else 'out a'} token",
                 hint="check model.id, accept the model's terms on its page, then export HF_TOKEN=hf_…",
             )
         raise SparkclusterError(
             f"{self.endpoint} answered {code} for {self.repository}",
-            hint="try again later, or give --config with a local directory or config.json",
+            hint="try again later, or pass a local directory or config.json to --config",
         )
 
 
@@ -258,10 +252,6 @@ def _is_address(endpoint: str) -> bool:
         parts = urllib.parse.urlsplit(endpoint)
         return parts.scheme in {"http", "https"} and bool(parts.hostname)
     return False
-
-
-def _to_whom(token: str | None) -> str:
-    return "to this token" if token else "without a token"
 
 
 def _token() -> str | None:

@@ -132,7 +132,7 @@ def test_an_inventory_tells_the_number_of_nodes(fit, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "config", "told"),
     [
-        ((), "{", "holds no JSON"),
+        ((), "{", "is not JSON"),
         ((), {**LLAMA_8B, "num_hidden_layers": 10**40}, "num_hidden_layers must be"),
         (("--nodes", "3"), LLAMA_8B, "32 attention heads"),
         (("--config", "nowhere"), LLAMA_8B, "no model at nowhere"),
