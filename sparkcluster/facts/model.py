@@ -1,4 +1,4 @@
-"""Typed facts. A value that could not be read is an ``Unread`` that says why, never a default."""
+"""Typed facts. A value that could not be read is an ``Unread`` with the reason, never a default."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ T = TypeVar("T")
 
 
 class Fact(BaseModel):
-    """Base of all facts: immutable; keys that a newer probe adds are passed over."""
+    """Base of all facts: immutable; unknown keys of a newer probe are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Unread(Fact):
-    """What could not be read, and because of what; in JSON ``{"unread": "why"}``."""
+    """A value that could not be read, and why; in JSON ``{"unread": "why"}``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     unread: str
 
 
 def read(value: T | Unread) -> T | None:
-    """``value``, or None where it could not be read."""
+    """``value``, or None if it could not be read."""
     return None if isinstance(value, Unread) else value
 
 
@@ -53,9 +53,9 @@ class Dgx(Fact):
 
 
 class Gpu(Fact):
-    """One line of nvidia-smi; GB10 answers ``[N/A]`` for memory, which is None here.
+    """One line of nvidia-smi; a GB10 prints ``[N/A]`` for memory, which is None here.
 
-    ``temperature_c`` and ``vbios`` are None also where this driver does not know the question.
+    ``temperature_c`` and ``vbios`` are None if the driver does not support the field.
     """
 
     name: str
@@ -69,10 +69,10 @@ class Gpu(Fact):
 
 
 class Memory(Fact):
-    """``/proc/meminfo`` in bytes. CUDA can take MemFree; MemAvailable counts page cache that it cannot.
+    """``/proc/meminfo`` in bytes. CUDA can allocate MemFree; MemAvailable includes page cache, which it cannot.
 
-    ``cma_total_bytes`` is the contiguous area that RDMA registers from: 131072 kB on a Spark, 0 on a 7.0 kernel
-    without ``kho=off``, None where the kernel knows none.
+    ``cma_total_bytes`` is the contiguous area for RDMA: 131072 kB on a Spark, 0 on a 7.0 kernel without ``kho=off``,
+    None if the kernel does not report it.
     """
 
     total_bytes: int
@@ -85,7 +85,7 @@ class Memory(Fact):
 
 
 class Disk(Fact):
-    """The file system under one path; ``purpose`` is state, hf_home or docker (where images lie)."""
+    """The file system of one path; ``purpose`` is state, hf_home or docker (the images)."""
 
     purpose: Literal["state", "hf_home", "docker"]
     path: str
@@ -94,11 +94,11 @@ class Disk(Fact):
 
 
 class Docker(Fact):
-    """The Docker engine as its API answers it.
+    """The Docker engine, from its API.
 
     Attributes:
-        images_dir: where its images lie; containerd's own directory where that keeps them, else ``root_dir``.
-        cdi_driver: driver whose libraries its CDI specification mounts, None where no file names one.
+        images_dir: directory of its images: that of containerd if it stores them, else ``root_dir``.
+        cdi_driver: driver version whose libraries the CDI specification mounts, None if no file names one.
         cgroup_driver: systemd or cgroupfs.
     """
 
@@ -115,7 +115,7 @@ class Docker(Fact):
 
 
 class Interface(Fact):
-    """One network interface; ``addresses`` are IPv4 with prefix, as 192.168.177.11/24."""
+    """One network interface; ``addresses`` are IPv4 with prefix, such as 192.168.177.11/24."""
 
     name: str
     mac: str
@@ -134,7 +134,7 @@ class Interface(Fact):
 
 
 class Gid(Fact):
-    """One entry of an HCA's GID table that is not empty."""
+    """One non-empty entry of an HCA's GID table."""
 
     index: int
     value: str
@@ -143,7 +143,7 @@ class Gid(Fact):
 
     @property
     def ipv4(self) -> str | None:
-        """The IPv4 address that the GID maps, or None."""
+        """The mapped IPv4 address, or None."""
         mapped = ipaddress.IPv6Address(self.value).ipv4_mapped
         return None if mapped is None else str(mapped)
 
@@ -154,7 +154,7 @@ class Gid(Fact):
 
 
 class Hca(Fact):
-    """One RDMA device, port 1 (a ConnectX-7 function of a Spark has no other)."""
+    """One RDMA device with port 1 (a ConnectX-7 function of a Spark has only one)."""
 
     name: str
     netdev: str | None
@@ -166,16 +166,16 @@ class Hca(Fact):
 
     @property
     def active(self) -> bool:
-        """Whether its port can carry traffic; DOWN with LINK_UP occurs and is not active."""
+        """Whether its port can carry traffic; DOWN with LINK_UP is not active."""
         return self.state == "ACTIVE"
 
     def roce_v2_index(self, address: str) -> int | None:
-        """Index of the RoCE v2 GID that maps IPv4 ``address``, or None."""
+        """Index of the RoCE v2 GID for IPv4 ``address``, or None."""
         return next((gid.index for gid in self.gids if gid.is_roce_v2 and gid.ipv4 == address), None)
 
 
 class Listener(Fact):
-    """One listening TCP socket and, where it may be known, its process."""
+    """One listening TCP socket; ``process`` is None if it belongs to another user."""
 
     address: str
     port: int
@@ -203,7 +203,7 @@ class Image(Fact):
 
 
 class EngineFacts(Fact):
-    """What lies in an image, or in the engine's Python of runtime ``process``.
+    """Software in an image, or in the engine's Python of runtime ``process``.
 
     Attributes:
         flags: what this `vllm serve` takes, without dashes in front; None where that was never asked.
@@ -226,7 +226,7 @@ class EngineFacts(Fact):
 
 
 class Rank(Fact):
-    """One rank that we or somebody else's sparkcluster made: a container or a process."""
+    """One rank that any sparkcluster started: a container or a process."""
 
     name: str
     state: Literal["created", "running", "exited", "dead", "unknown"]
@@ -245,9 +245,9 @@ class WeightFile(Fact):
 
 
 class Weights(Fact):
-    """The model as it lies on the node.
+    """The model on the node.
 
-    ``config`` is its config.json, or Mistral's params.json, as parsed; None where there is none of at most 256 KiB.
+    ``config`` is its parsed config.json, or Mistral's params.json; None without one of at most 256 KiB.
     """
 
     path: str | None
@@ -259,7 +259,7 @@ class Weights(Fact):
 
     @property
     def complete(self) -> bool:
-        """Whether every file that config and index name is there at full length."""
+        """Whether all files listed in config and index exist at full length."""
         return self.path is not None and bool(self.files) and not self.missing and not self.truncated
 
     @property
@@ -269,7 +269,7 @@ class Weights(Fact):
 
 
 class ReleaseFact(Fact):
-    """The newest release recorded on the node; ``record`` is the document as it was written."""
+    """The newest release recorded on the node; ``record`` is the unparsed document."""
 
     number: int
     plan_hash: str
@@ -299,23 +299,23 @@ class LeaseFact(Fact):
 
 
 class Facts(Fact):
-    """Everything one node said of itself in one round trip.
+    """Everything that the probe read of one node in one round trip.
 
     Attributes:
-        reached_at: own address that the SSH connection came in on; None without SSH.
-        clock_offset_s: how far this node's clock is ahead of the controller's, and
-        clock_error_s: by how much that may be wrong (half the round trip). Set by who gathers, not by the node.
-        names: IPv4 addresses of the inventory's host names as this node resolves them; empty where its resolver
-            knows no such name (an alias of ~/.ssh/config never is one), Unread where the resolver failed or hung.
-        remove_ipc: whether logind takes a user's host IPC away at the last logout (RemoveIPC, yes by default); None
-            without logind. It spares users with uid < 1000 (root too, hence what root's containers hold) and
-            whoever ``lingers``.
-        lingers: whether ``loginctl enable-linger`` was said for this user, who then never logs out fully.
-        driver_module: version of the nvidia module that lies there for the running kernel, ``present`` where it
-            tells none, None for none; Unread where the node keeps no modules for this kernel at all.
-        firewall: ufw or firewalld where one is switched on; None where none was found, nftables by hand included.
-        kernel_log: at most 200 lines of the kernel on NVRM, Xid, out of memory, mlx5, newest last and without
-            serial numbers; None unless it was asked for.
+        reached_at: the node's address of the SSH connection; None without SSH.
+        clock_offset_s: how far the node's clock is ahead of the controller's; set by the controller.
+        clock_error_s: error of that offset (half the round trip); likewise.
+        names: IPv4 addresses that the inventory's host names resolve to on this node; empty for an unknown name (such
+            as an alias of ~/.ssh/config), Unread if the resolver failed or hung.
+        remove_ipc: whether logind removes a user's IPC objects at the last logout (RemoveIPC, yes by default); None
+            without logind. It does not affect users with uid < 1000, such as root and its containers, nor users who
+            ``linger``.
+        lingers: whether ``loginctl enable-linger`` is set for this user.
+        driver_module: version of the nvidia module on disk for the running kernel, ``present`` if it has none, None
+            without a module; Unread if the node has no modules for this kernel.
+        firewall: ufw or firewalld if active; else None, even with nftables rules set by hand.
+        kernel_log: at most 200 lines of the kernel about NVRM, Xid, out of memory and mlx5, newest last and without
+            serial numbers; None unless requested.
         rays: names of the complete Rays that were brought to images without, as ``plan.image.ray_name`` makes them.
     """
 

@@ -1,4 +1,4 @@
-"""From the probe's document to facts."""
+"""Parses the output of the probe into facts."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from sparkcluster.facts.model import EngineFacts, Facts, Unread
 
 
 def parse(node: str, document: dict[str, Any]) -> Facts:
-    """Facts of ``node`` from what its probe answered.
+    """Facts of ``node`` from the output of its probe.
 
-    A reading of an unexpected shape, as of a tool that answers what no other version did, is Unread and costs
-    the others nothing.
+    A reading of an unexpected shape, for example from an unusual version of a tool, becomes Unread; the others are
+    kept.
 
     Raises:
-        CommandFailed: the document is not what a probe answers; the message names the first field.
+        CommandFailed: the document is not the output of a probe; the message names the first invalid field.
     """
     try:
         return Facts.model_validate(document)
     except ValidationError as error:
         fields = {str(problem["loc"][0]) if problem["loc"] else "" for problem in error.errors(include_input=False)}
         if fields <= _may_be_unread():
-            odd = {field: {"unread": _wrong(error, field)} for field in fields}
-            return Facts.model_validate({**document, **odd})
+            unread = {field: {"unread": _problem(error, field)} for field in fields}
+            return Facts.model_validate({**document, **unread})
         more = f" and {error.error_count() - 1} more" if error.error_count() > 1 else ""
         raise CommandFailed(
-            f"probe of {node} answered {_wrong(error)}{more}",
+            f"invalid answer of the probe on {node}: {_problem(error)}{more}",
             node=node,
             step="probe",
             hint="run the same sparkcluster version that is installed here; the probe travels with it",
@@ -38,19 +38,19 @@ def parse(node: str, document: dict[str, Any]) -> Facts:
 
 
 def parse_engine(document: dict[str, Any]) -> EngineFacts | Unread:
-    """What an image said of itself, or why that is not known."""
+    """What is in an image, or why it is unknown."""
     try:
         return Unread.model_validate(document) if "unread" in document else EngineFacts.model_validate(document)
     except ValidationError as error:
-        return Unread(unread=f"the image answered {_wrong(error)}")
+        return Unread(unread=f"invalid answer of the image: {_problem(error)}")
 
 
-def _wrong(error: ValidationError, field: str | None = None) -> str:
-    """The first problem, or the first of ``field``, in words."""
+def _problem(error: ValidationError, field: str | None = None) -> str:
+    """The first problem, or the first of ``field``."""
     problems = error.errors(include_url=False, include_input=False)
     chosen = [each for each in problems if field is None or each["loc"][:1] == (field,)]
     first = next((each for each in chosen if "Unread" not in each["loc"]), chosen[0])
-    return f"{'.'.join(str(part) for part in first['loc']) or 'the document'} wrongly: {first['msg']}"
+    return f"{'.'.join(str(part) for part in first['loc']) or 'the document'}: {first['msg']}"
 
 
 @functools.cache

@@ -12,8 +12,8 @@ import pytest
 
 from sparkcluster import plan as planning
 from sparkcluster import topology as topologies
-from sparkcluster.facts import Facts
 from sparkcluster.facts.engine import image_digest
+from sparkcluster.facts.model import Facts
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.records import record
 from sparkcluster.release.outcome import newly_recorded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster import checks
-from sparkcluster.facts import Listener, Unread
+from sparkcluster.facts.model import Listener, Unread
 
 from .conftest import told
 

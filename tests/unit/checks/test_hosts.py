@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster import checks
-from sparkcluster.facts import Disk, Gpu, Listener, Unread
+from sparkcluster.facts.model import Disk, Gpu, Listener, Unread
 
 from .conftest import rails, told
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster import checks, topology
-from sparkcluster.facts import Unread, Weights
+from sparkcluster.facts.model import Unread, Weights
 
 from .conftest import told
 

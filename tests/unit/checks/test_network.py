@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.facts import Unread
+from sparkcluster.facts.model import Unread
 
 from .conftest import PORT_0, rails, told
 

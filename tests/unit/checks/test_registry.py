@@ -7,7 +7,7 @@ import pytest
 from sparkcluster import topology
 from sparkcluster.checks.pages import pages
 from sparkcluster.checks.registry import CATALOGUE, Check, Context, Seen, run
-from sparkcluster.facts import Facts, Unread
+from sparkcluster.facts.model import Facts, Unread
 
 from .conftest import rails, told
 

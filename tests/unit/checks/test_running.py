@@ -14,8 +14,7 @@ from hypothesis.strategies import lists, text
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import CATALOGUE, Context
 from sparkcluster.endpoint.judge import garbage
-from sparkcluster.facts import Unread
-from sparkcluster.facts.model import LeaseFact, ReleaseFact
+from sparkcluster.facts.model import LeaseFact, ReleaseFact, Unread
 from sparkcluster.facts.running import Counters, GpuSample, Log, Look, RankSeen, Reply, Running, Traffic
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "logs"

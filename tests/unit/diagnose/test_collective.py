@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from sparkcluster import topology
 from sparkcluster.diagnose import collective
-from sparkcluster.facts import Unread
-from sparkcluster.facts.model import Rank
+from sparkcluster.facts.model import Rank, Unread
 from sparkcluster.node import all_gather
 
 

@@ -42,7 +42,7 @@ def test_keys_of_a_newer_probe_are_passed_over() -> None:
     [({"uid": "many"}, "uid"), ({"hcas": [{"name": 1}], "groups": 3}, "groups"), ({"probe_s": None}, "probe_s")],
 )
 def test_a_document_of_the_wrong_shape_names_node_and_field(change: dict[str, object], field: str) -> None:
-    with pytest.raises(CommandFailed, match=rf"^probe of spark-b answered {field}") as raised:
+    with pytest.raises(CommandFailed, match=rf"^invalid answer of the probe on spark-b: {field}") as raised:
         parse("spark-b", {**HEALTHY, **change})
     assert raised.value.node == "spark-b"
     assert raised.value.step == "probe"
@@ -50,7 +50,9 @@ def test_a_document_of_the_wrong_shape_names_node_and_field(change: dict[str, ob
 
 
 def test_an_empty_document_is_refused() -> None:
-    with pytest.raises(CommandFailed, match=r"^probe of a answered hostname wrongly: Field required and \d+ more$"):
+    with pytest.raises(
+        CommandFailed, match=r"^invalid answer of the probe on a: hostname: Field required and \d+ more$"
+    ):
         parse("a", {})
 
 
@@ -59,7 +61,7 @@ def test_a_reading_of_an_unexpected_shape_costs_itself_alone() -> None:
     hcas, memory = facts.hcas, facts.memory
     assert isinstance(hcas, Unread)
     assert hcas.unread.startswith("hcas.")
-    assert hcas.unread.endswith("netdev wrongly: Field required")
+    assert hcas.unread.endswith("netdev: Field required")
     assert isinstance(memory, Unread)
     assert facts.docker == parse("a", HEALTHY).docker
 
@@ -69,5 +71,5 @@ def test_an_image_that_answers_oddly_is_unread() -> None:
     assert parse_engine(told).python == "python3"  # type: ignore[union-attr]
     assert parse_engine({"unread": "no python"}) == Unread(unread="no python")
     assert parse_engine({**told, "flags": 3}) == Unread(
-        unread="the image answered flags wrongly: Input should be a valid tuple"
+        unread="invalid answer of the image: flags: Input should be a valid tuple"
     )

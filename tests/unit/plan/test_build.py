@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sparkcluster import plan, topology
 from sparkcluster.engines.vllm import serve
 from sparkcluster.errors import PlanError
-from sparkcluster.facts import Facts, Unread
+from sparkcluster.facts.model import Facts, Unread
 from sparkcluster.plan import docker, environment
 from sparkcluster.plan.build import container_name
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from sparkcluster import plan, topology
-from sparkcluster.facts import Facts
+from sparkcluster.facts.model import Facts
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sparkcluster import plan, topology
-from sparkcluster.facts import Facts
+from sparkcluster.facts.model import Facts
 from sparkcluster.spec import Spec, library, load
 from sparkcluster.spec.inventory import Inventory
 from tests.unit import golden

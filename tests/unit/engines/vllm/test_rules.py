@@ -12,7 +12,7 @@ from sparkcluster import checks, topology
 from sparkcluster.checks.registry import CATALOGUE, Context
 from sparkcluster.engines.vllm import families, rules, versions
 from sparkcluster.engines.vllm.rules.served import served
-from sparkcluster.facts import Unread
+from sparkcluster.facts.model import Unread
 from sparkcluster.spec import load
 
 ROOT = Path(__file__).parents[4]
@@ -176,7 +176,7 @@ def test_a_command_is_read_for_its_flags(cluster):
     words = ["bash", "-c", "vllm serve org/model --kv-cache-dtype=fp8 --enforce-eager --no-enable-prefix-caching"]
     spec = cluster({"a": "192.168.86.11"}, playbook={"command": words})
 
-    seen = served(Context(spec, {}, checks._nothing(spec)))
+    seen = served(Context(spec, {}, checks._empty(spec)))
 
     assert seen.flags["kv-cache-dtype"] == "fp8"
     assert seen.on("enforce-eager")
