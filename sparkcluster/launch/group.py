@@ -174,7 +174,7 @@ class _Attempt:
         self._cancelled = cancelled
         self._readiness = Readiness(launch.plan, launch.topology, now=time.monotonic())
         self._verifying: threading.Thread | None = None
-        self._outcome: Reply | Exception | None = None
+        self._outcome: Reply | BaseException | None = None
 
     def until_answered(self) -> Reply:
         """Watch until the group has answered twice; its last reply."""
@@ -204,7 +204,7 @@ class _Attempt:
                 # A wrong answer may be a dying engine's: wait for its death to be seen, and name that.
                 self._await_death(watching)
                 raise self._unanswered(self._outcome)
-            if isinstance(self._outcome, Exception):
+            if isinstance(self._outcome, BaseException):
                 raise self._outcome
             if time.monotonic() - self._readiness.started > limit_s:
                 raise self._readiness.overdue(limit_s)
