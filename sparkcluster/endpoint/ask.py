@@ -20,7 +20,7 @@ from sparkcluster.spec.playbook import Verify
 SLACK_S = 15
 # A program that reads counters is never silent for long, and ends after this at the latest.
 SILENCE_S, LONGEST_S = 30, 7200
-# Decoded in less than this, an answer came in one piece, and the time says nothing about its speed.
+# An answer decoded in less time came in one piece, and its speed is unknown.
 SHORTEST_DECODE_S = 0.01
 
 Show = Callable[[str, str], None]
@@ -72,7 +72,7 @@ def ask(
         show: called with each piece of text as it comes.
         counters: metrics to read meanwhile, so that the reply says for how long none moved.
         until_dead: wait beyond ``limit_s`` for an engine whose counters do not move, until one does or it is dead.
-        progress: told what is waited for beyond ``limit_s``.
+        progress: called with the reason for waiting beyond ``limit_s``.
     """
     limit_s = limit_s or verify.timeout_s
     longest_s = LONGEST_S if until_dead else limit_s
@@ -105,7 +105,7 @@ def _document(line: bytes) -> dict[str, Any]:
 
 
 class _Exchange:
-    """What has come of one request so far."""
+    """The state of one request."""
 
     def __init__(
         self, reply: Reply, show: Show | None, progress: Callable[[str], None] | None, *, until_dead: bool
@@ -119,7 +119,7 @@ class _Exchange:
         self._movement = Movement()
 
     def feed(self, event: dict[str, Any]) -> Reply | None:
-        """Take in one document of the ask program; the reply, once it is certain."""
+        """Process one document of the ask program; the reply, once it is final."""
         at_s = time.monotonic() - self._began
         for kind, key in (("content", "text"), ("reasoning", "reasoning")):
             if text := event.get(key):
@@ -149,7 +149,7 @@ class _Exchange:
         if at_s < self._reply.limit_s:
             return None
         dead_s = stall_limit_s(context)
-        # Waiting longer tells nothing new of an engine that moves, or has stood still for too long.
+        # No need to wait longer for an engine that moves, or that has not moved for too long.
         if not self._until_dead or stalled_s is None or stalled_s < at_s - MOVING_S or stalled_s >= dead_s:
             return self.failed("timeout", f"no whole answer within {at_s:.0f} s")
         if self._progress:

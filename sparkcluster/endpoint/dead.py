@@ -1,4 +1,4 @@
-"""When a group is dead, which is the one condition under which it may be replaced without asking. Pure.
+"""When a group is dead: the only condition under which it is replaced without asking. Pure.
 
 A busy engine looks the same as a dead one for minutes: a prompt of 256K tokens moves no counter until its prefill ends.
 """

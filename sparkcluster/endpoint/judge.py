@@ -9,7 +9,7 @@ from sparkcluster.spec.playbook import Verify
 
 # A shorter answer may be right: one word, or `!`.
 SHORT = 16
-# Greedy decoding of a healthy model repeats itself too, but not from its first words on.
+# Greedy decoding of a healthy model repeats itself too, but not from the start.
 WORDS, SHARE = 12, 0.8
 BRIEF_TOKENS = 32
 
@@ -24,7 +24,7 @@ def garbage(text: str) -> str | None:
     if len(said) < SHORT:
         return None
     if said.count("�") >= max(4, len(said) // 10):
-        return f"bytes that are no text: {said[:24]!r}"
+        return f"bytes that are not text: {said[:24]!r}"
     if len(set(said)) <= 2:
         return f"one character over and over: {said[:24]!r}"
     words = re.findall(r"\w+|[^\w\s]+", said)

@@ -11,7 +11,7 @@ from sparkcluster.endpoint.find import recorded_endpoints
 from sparkcluster.errors import NotServing, UsageError
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.plan.records import holding, newest, recorded_groups
+from sparkcluster.plan.records import cluster_ranks, newest, recorded_groups
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
 
@@ -53,7 +53,7 @@ def ask(
     """
     collected = collect_facts(fleet, spec)
     known = newest(collected.facts.values())
-    if known is None or not holding(spec.inventory.cluster, collected.facts).running:
+    if known is None or not cluster_ranks(spec.inventory.cluster, collected.facts).running:
         for error in collected.errors.values():
             raise error
         raise NotServing(f"{spec.inventory.cluster} is down", step="ask", hint=f"sparkcluster up {spec.inventory_path}")

@@ -13,7 +13,7 @@ from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.plan.build import build as build_plan
 from sparkcluster.plan.image import has_brought_ray, without_ray
 from sparkcluster.plan.model import Plan
-from sparkcluster.plan.records import Holding, holding, newest, next_number, runs_planned
+from sparkcluster.plan.records import ClusterRanks, cluster_ranks, newest, next_number, runs_planned
 from sparkcluster.probing.collect import Collected, collect_facts, inspect_images
 from sparkcluster.probing.start import Answer
 from sparkcluster.spec import Spec
@@ -36,7 +36,7 @@ class View:
     spec: Spec
     collected: Collected
     facts: dict[str, Facts]
-    held: Holding
+    ranks: ClusterRanks
     newest: ReleaseFact | None
     topology: Topology | None
     plan: Plan | None
@@ -93,7 +93,7 @@ def look(
 def assess(spec: Spec, collected: Collected, facts: dict[str, Facts], *, bring_ray: bool | None = None) -> View:
     """Everything that follows from the facts. Pure."""
     cluster = spec.inventory.cluster
-    held = holding(cluster, facts)
+    present = cluster_ranks(cluster, facts)
     known = newest(facts.values())
     topology: Topology | None = None
     plan: Plan | None = None
@@ -110,8 +110,8 @@ def assess(spec: Spec, collected: Collected, facts: dict[str, Facts], *, bring_r
             findings += run_checks(spec, facts, topology)
             whole = with_image(spec, facts, topology)
             if whole.groups:
-                brought = brings_ray(spec, facts, topology, held, known) if bring_ray is None else bring_ray
-                planned = plan_of(spec, facts, whole, held, bring_ray=brought)
+                brought = brings_ray(spec, facts, topology, present, known) if bring_ray is None else bring_ray
+                planned = plan_of(spec, facts, whole, present, bring_ray=brought)
             if whole == topology:
                 plan = planned
             else:
@@ -122,7 +122,7 @@ def assess(spec: Spec, collected: Collected, facts: dict[str, Facts], *, bring_r
         spec=spec,
         collected=collected,
         facts=facts,
-        held=held,
+        ranks=present,
         newest=known,
         topology=topology,
         plan=plan,
@@ -144,14 +144,14 @@ def with_image(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> To
     return topology if len(groups) == len(topology.groups) else dataclasses.replace(topology, groups=tuple(groups))
 
 
-def plan_of(spec: Spec, facts: dict[str, Facts], topology: Topology, held: Holding, *, bring_ray: bool) -> Plan:
+def plan_of(spec: Spec, facts: dict[str, Facts], topology: Topology, present: ClusterRanks, *, bring_ray: bool) -> Plan:
     """The plan of ``topology`` under the next release number; groups that run it already keep theirs.
 
     Names and paths carry the release: ranks that run are watched and asked under their own.
     """
     following = next_number(facts.values())
     plan = build_plan(spec, facts, topology, release=following, bring_ray=bring_ray)
-    ranks = held.groups()
+    ranks = present.groups()
     running = {group.name: runs_planned(plan, group, ranks.get(group.name, {})) for group in plan.groups}
     if not any(running.values()):
         return plan
@@ -160,7 +160,7 @@ def plan_of(spec: Spec, facts: dict[str, Facts], topology: Topology, held: Holdi
 
 
 def brings_ray(
-    spec: Spec, facts: Mapping[str, Facts], topology: Topology, held: Holding, newest: ReleaseFact | None
+    spec: Spec, facts: Mapping[str, Facts], topology: Topology, present: ClusterRanks, newest: ReleaseFact | None
 ) -> bool:
     """Whether the ranks will meet in a Ray that is brought to them. Pure.
 
@@ -174,9 +174,9 @@ def brings_ray(
         return False
     if spec.playbook.executor == "ray":
         return True
-    if newest is not None and held.of_release(newest):
+    if newest is not None and present.of_release(newest):
         return has_recorded_ray(newest)
-    return any(has_brought_ray(facts[name]) for name in wanting) or not held.anything
+    return any(has_brought_ray(facts[name]) for name in wanting) or not present.anything
 
 
 def has_recorded_ray(release: ReleaseFact) -> bool:

@@ -22,7 +22,7 @@ from sparkcluster.hosts.program import call
 from sparkcluster.inspect.preflight import examine, ordered
 from sparkcluster.node.shared import LABEL_RANK_DIR
 from sparkcluster.plan.build import SECRETS_FILE
-from sparkcluster.plan.records import Holding, current_lease, holding, newest, recorded_groups
+from sparkcluster.plan.records import ClusterRanks, cluster_ranks, current_lease, newest, recorded_groups
 from sparkcluster.probing.collect import collect_facts, node_documents
 from sparkcluster.report import Report, count
 from sparkcluster.spec import Spec
@@ -131,10 +131,10 @@ def doctor(
     # A node whose sshd hangs leaves the others most of the time.
     collected = collect_facts(fleet, spec, kernel_log=True, limit_s=max(4.0, options.timeout_s * 0.4))
     facts = collected.facts
-    held, known = holding(spec.inventory.cluster, facts), newest(facts.values())
+    present, known = cluster_ranks(spec.inventory.cluster, facts), newest(facts.values())
     report.step("look", "ranks, logs and counters, and one real answer")
     limit_s = max(3.0, until - clock() - ROUND_TRIP_S)
-    recorded = known.record if known is not None and held.of_release(known) else None
+    recorded = known.record if known is not None and present.of_release(known) else None
     questions = {} if recorded is None else _recorded(recorded)
     calls = ask_groups(fleet, spec, questions, limit_s, report)
     looks = look(fleet, spec, facts, limit_s)
@@ -149,7 +149,7 @@ def doctor(
     only: tuple[Stage, ...] = ("running",)
     nothing = Topology(cluster=spec.inventory.cluster, groups=(), rails=())
     findings += run_stage(Context(spec, facts, topology or nothing, running=running), only)
-    found = ordered(of_what_runs(findings, held))
+    found = ordered(of_what_runs(findings, present))
     return Diagnosis(spec, facts, collected.errors, running, found, clock() - began)
 
 
@@ -157,10 +157,10 @@ def doctor(
 SUPERSEDED = frozenset({"HOST-020"})
 
 
-def of_what_runs(findings: list[Finding], held: Holding) -> list[Finding]:
+def of_what_runs(findings: list[Finding], present: ClusterRanks) -> list[Finding]:
     """``findings`` without what is lint's to say of what was written, and of a launch where one has been."""
     written = {code for code, check in CATALOGUE.items() if check.stage == "written"}
-    left_out = written | (SUPERSEDED | {UNPLANNED} if held.running else set())
+    left_out = written | (SUPERSEDED | {UNPLANNED} if present.running else set())
     return [finding for finding in findings if finding.code not in left_out]
 
 

@@ -8,7 +8,7 @@ from sparkcluster.errors import SparkclusterError
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import call
-from sparkcluster.plan.records import holding, newest
+from sparkcluster.plan.records import cluster_ranks, newest
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
 
@@ -35,7 +35,7 @@ def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
         raise next(outcome for outcome in outcomes.values() if isinstance(outcome, SparkclusterError))
     facts = collect_facts(fleet, spec, list(known)).facts
     latest = newest(facts.values())
-    running = latest.number if latest and holding(cluster, facts).of_release(latest) else None
+    running = latest.number if latest and cluster_ranks(cluster, facts).of_release(latest) else None
     releases: dict[int, dict[str, Any]] = {}
     for name, records in known.items():
         for record in filter(whole, records):

@@ -8,7 +8,7 @@ from sparkcluster.errors import NotServing, UsageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch.watching import Gone, Lines, Tick, Watching
 from sparkcluster.node.shared import LABEL_RANK_DIR, LABEL_RUNTIME
-from sparkcluster.plan.records import holding
+from sparkcluster.plan.records import cluster_ranks
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
 
@@ -43,7 +43,7 @@ def follow(
     if node is not None and node not in known:
         raise UsageError(f"{node} is not in the inventory", hint=f"its nodes: {', '.join(known)}")
     collected = collect_facts(fleet, spec, [node] if node else None)
-    ranks = {name: own for name, own in holding(spec.inventory.cluster, collected.facts).own.items() if own}
+    ranks = {name: own for name, own in cluster_ranks(spec.inventory.cluster, collected.facts).ours.items() if own}
     if not ranks:
         for error in collected.errors.values():  # what runs may be where nobody could ask
             raise error

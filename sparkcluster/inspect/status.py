@@ -15,9 +15,9 @@ from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.node.shared import LABEL_RANK
 from sparkcluster.plan.records import (
-    Holding,
+    ClusterRanks,
+    cluster_ranks,
     current_lease,
-    holding,
     newest,
     recorded_groups,
     runs_recorded,
@@ -45,14 +45,14 @@ class Status:
 def status(fleet: Fleet, spec: Spec) -> Status:
     """Look at every node, and ask every group that should serve for a real token."""
     collected = collect_facts(fleet, spec)
-    held = holding(spec.inventory.cluster, collected.facts)
+    present = cluster_ranks(spec.inventory.cluster, collected.facts)
     known = newest(collected.facts.values())
-    recorded = known.record if known and held.of_release(known) else {}
+    recorded = known.record if known and present.of_release(known) else {}
     lease = current_lease(collected.facts)
     starting = lease is not None and lease.operation == "up"
-    groups = group_documents(fleet, recorded, held, starting=starting)
+    groups = group_documents(fleet, recorded, present, starting=starting)
     blind = bool(collected.errors or unreadable(collected.facts))
-    state = overall(groups, held, blind=blind, starting=starting)
+    state = overall(groups, present, blind=blind, starting=starting)
     first = groups[0] if groups else None
     return Status(
         {
@@ -65,16 +65,18 @@ def status(fleet: Fleet, spec: Spec) -> Status:
             "release": recorded.get("number"),
             "lease": lease.model_dump(include={"operator", "operation", "since", "epoch"}) if lease else None,
             "groups": groups,
-            "nodes": node_documents(spec, collected, held, recorded, groups),
+            "nodes": node_documents(spec, collected, present, recorded, groups),
         }
     )
 
 
-def group_documents(fleet: Fleet, recorded: dict[str, Any], held: Holding, *, starting: bool) -> list[dict[str, Any]]:
+def group_documents(
+    fleet: Fleet, recorded: dict[str, Any], present: ClusterRanks, *, starting: bool
+) -> list[dict[str, Any]]:
     """The groups of a recorded release as they are now; each is asked for one token, all at once."""
     groups = recorded_groups(recorded)
     found = recorded_endpoints(recorded) if groups else {}
-    ranks = held.groups()
+    ranks = present.groups()
     running = {name: runs_recorded(group, ranks.get(name, {}), group.ranks) for name, group in groups.items()}
     heads = {found[name].head: name for name in groups if running[name] and found[name].head in fleet.hosts}
 
@@ -121,12 +123,12 @@ def problem(reply: Reply | None) -> str | None:
     return f"the model does not answer: {reply.message}"
 
 
-def overall(groups: list[dict[str, Any]], held: Holding, *, blind: bool, starting: bool) -> str:
+def overall(groups: list[dict[str, Any]], present: ClusterRanks, *, blind: bool, starting: bool) -> str:
     """The state of the cluster in one word.
 
     Args:
         groups: documents of the recorded release's groups.
-        held: the ranks on all nodes.
+        present: the ranks on all nodes.
         blind: whether the ranks of some node are not known.
         starting: whether an ``up`` is under way; any other operation leaves the state that is seen.
     """
@@ -134,11 +136,11 @@ def overall(groups: list[dict[str, Any]], held: Holding, *, blind: bool, startin
         return "serving"
     if starting and not any(group["state"] == "serving" for group in groups):
         return "starting"
-    return "degraded" if held.anything or blind else "down"
+    return "degraded" if present.anything or blind else "down"
 
 
 def node_documents(
-    spec: Spec, collected: Collected, held: Holding, recorded: dict[str, Any], groups: list[dict[str, Any]]
+    spec: Spec, collected: Collected, present: ClusterRanks, recorded: dict[str, Any], groups: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """One document for each node of the inventory."""
     ready = {name for group in groups if group["ready"] for name in group["nodes"]}
@@ -147,7 +149,7 @@ def node_documents(
     documents: list[dict[str, Any]] = []
     for node in spec.inventory.nodes:
         name = node.label
-        rank = next(iter(held.own.get(name, ())), None)
+        rank = next(iter(present.ours.get(name, ())), None)
         error = collected.errors.get(name)
         number = rank.labels.get(LABEL_RANK) if rank else None
         containers = planned.get(name, {}).get("containers", [])

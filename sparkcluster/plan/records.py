@@ -1,6 +1,6 @@
 """Records of verified releases: what was deployed, from what, and where its nodes are reached. Pure.
 
-A record lies on every node of the cluster and holds no secret. It names how each node is reached, so that a
+A record is on every node of the cluster and contains no secret. It has how each node is reached, so that a
 node that was since taken out of the inventory is still found and cleaned.
 """
 
@@ -21,13 +21,13 @@ KEEP = 20
 
 
 def newest(facts: Iterable[Facts]) -> ReleaseFact | None:
-    """The newest release that any node knows."""
-    known = [release for one in facts if (release := read(one.release)) is not None]
-    return max(known, key=lambda release: release.number, default=None)
+    """The newest release on any node."""
+    releases = [release for node in facts if (release := read(node.release)) is not None]
+    return max(releases, key=lambda release: release.number, default=None)
 
 
 def next_number(facts: Iterable[Facts]) -> int:
-    """The number that the next release gets: one above every number on any node, tried ones included."""
+    """The number of the next release: above every number on any node, those of failed starts included."""
     taken = [0]
     for one in facts:
         if release := read(one.release):
@@ -47,7 +47,7 @@ class RecordedGroup:
         verify: how it shows that it answers.
         verified: whether it has answered; its ranks were stopped where it has not.
         network: its topology when it was started; None in a record of an older version.
-        written: what the inventory said of its network then.
+        written: the network settings of the inventory then.
         secrets: keyed hashes of its secrets, from ``runtime.secrets``; empty in a record of an older version.
     """
 
@@ -95,24 +95,24 @@ def recorded_groups(recorded: Mapping[str, Any]) -> dict[str, RecordedGroup]:
     more = recorded.get("groups", {})
     found = {}
     for name in dict.fromkeys(node.get("group", "") for node in plan["nodes"].values()):
-        own = more.get(name, {})
-        verify = own.get("verify", recorded.get("playbook", {}).get("verify", {}))
+        group = more.get(name, {})
+        verify = group.get("verify", recorded.get("playbook", {}).get("verify", {}))
         found[name] = RecordedGroup(
             name=name,
-            release=own.get("release", recorded.get("number", 0)),
+            release=group.get("release", recorded.get("number", 0)),
             engine=recorded.get("playbook", {}).get("engine", engines.DEFAULT),
             plan=group_plan(plan, name),
             verify=Verify.model_validate(verify),
-            verified=own.get("verified", True),
-            network=own.get("network"),
-            written=own.get("written"),
-            secrets=own.get("secrets", {}),
+            verified=group.get("verified", True),
+            network=group.get("network"),
+            written=group.get("written"),
+            secrets=group.get("secrets", {}),
         )
     return found
 
 
 def written_network(spec: Spec) -> dict[str, Any]:
-    """What the inventory says of the network, which decides with the facts who meets whom by which address."""
+    """The network settings of the inventory; with the facts they determine the topology."""
     document = spec.inventory.model_dump(mode="json", exclude_defaults=True)
     return {
         "interconnect": document.get("interconnect"),
@@ -184,33 +184,33 @@ Ranks = Mapping[str, Sequence[Rank]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Holding:
+class ClusterRanks:
     """What a cluster has running, read off its nodes.
 
     Attributes:
-        own: our ranks by node, whatever their state.
+        ours: our ranks by node, whatever their state.
         foreign: ranks of other clusters by node.
         stray: ranks that carry our cluster's name but another state directory.
     """
 
-    own: dict[str, tuple[Rank, ...]]
+    ours: dict[str, tuple[Rank, ...]]
     foreign: dict[str, tuple[Rank, ...]]
     stray: dict[str, tuple[Rank, ...]]
 
     @property
     def anything(self) -> bool:
         """Whether a rank of ours is there in whatever state."""
-        return any(self.own.values())
+        return any(self.ours.values())
 
     @property
     def running(self) -> bool:
         """Whether a rank of ours runs."""
-        return any(rank.state == "running" for ranks in self.own.values() for rank in ranks)
+        return any(rank.state == "running" for ranks in self.ours.values() for rank in ranks)
 
     def groups(self) -> dict[str, dict[str, tuple[Rank, ...]]]:
         """Our ranks by group and node."""
         found: dict[str, dict[str, tuple[Rank, ...]]] = {}
-        for node, ranks in self.own.items():
+        for node, ranks in self.ours.items():
             for rank in ranks:
                 nodes = found.setdefault(rank.labels.get(LABEL_GROUP, ""), {})
                 nodes[node] = (*nodes.get(node, ()), rank)
@@ -220,7 +220,7 @@ class Holding:
         """Whether a rank runs that ``release`` recorded."""
         recorded = recorded_groups(release.record) if release else {}
         names = frozenset().union(*(names for group in recorded.values() for names in group.ranks.values()))
-        return any(rank.state == "running" and rank.name in names for ranks in self.own.values() for rank in ranks)
+        return any(rank.state == "running" and rank.name in names for ranks in self.ours.values() for rank in ranks)
 
 
 def runs_recorded(group: RecordedGroup, ranks: Ranks, nodes: Collection[str]) -> bool:
@@ -257,15 +257,15 @@ def unreadable(facts: Mapping[str, Facts]) -> dict[str, str]:
     return {name: one.ranks.unread for name, one in facts.items() if isinstance(one.ranks, Unread)}
 
 
-def holding(cluster: str, facts: Mapping[str, Facts]) -> Holding:
+def cluster_ranks(cluster: str, facts: Mapping[str, Facts]) -> ClusterRanks:
     """Sort the ranks on every node into ours, other clusters' and strays."""
-    own: dict[str, tuple[Rank, ...]] = {}
+    ours: dict[str, tuple[Rank, ...]] = {}
     foreign: dict[str, tuple[Rank, ...]] = {}
     stray: dict[str, tuple[Rank, ...]] = {}
     for name, one in facts.items():
         ranks = read(one.ranks) or ()
         mine = [rank for rank in ranks if rank.labels.get(LABEL_CLUSTER) == cluster]
-        own[name] = tuple(r for r in mine if r.labels.get(LABEL_STATE_DIR) == one.state_dir)
-        stray[name] = tuple(rank for rank in mine if rank not in own[name])
+        ours[name] = tuple(r for r in mine if r.labels.get(LABEL_STATE_DIR) == one.state_dir)
+        stray[name] = tuple(rank for rank in mine if rank not in ours[name])
         foreign[name] = tuple(rank for rank in ranks if rank not in mine)
-    return Holding(own, foreign, stray)
+    return ClusterRanks(ours, foreign, stray)

@@ -9,7 +9,7 @@ from sparkcluster.errors import CommandFailed, SparkclusterError, StopError
 from sparkcluster.facts.model import Rank
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch import group as launching
-from sparkcluster.plan.records import holding, newest, unreadable
+from sparkcluster.plan.records import cluster_ranks, newest, unreadable
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer
@@ -34,14 +34,14 @@ def former_nodes(spec: Spec, recorded: dict[str, object]) -> list[Node]:
     return [
         Node.model_validate(
             {
-                "host": known["host"],
+                "host": reached["host"],
                 # A host that was used as the name may not be valid as a name.
-                "name": None if name == known["host"] else name,
-                "connection": known.get("connection", "auto"),
-                "ssh": Ssh.model_validate(known.get("ssh", {})),
+                "name": None if name == reached["host"] else name,
+                "connection": reached.get("connection", "auto"),
+                "ssh": Ssh.model_validate(reached.get("ssh", {})),
             }
         )
-        for name, known in nodes.items()
+        for name, reached in nodes.items()
         if name not in present
     ]
 
@@ -61,8 +61,8 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
     """
     report.step("probe", count(len(fleet.hosts), "node"))
     collected = collect_facts(fleet, spec)
-    known = newest(collected.facts.values())
-    former = former_nodes(spec, known.record if known else {})
+    release = newest(collected.facts.values())
+    former = former_nodes(spec, release.record if release else {})
     facts, errors = dict(collected.facts), dict(collected.errors)
     if former:
         report.note(
@@ -86,10 +86,10 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
                 name: CommandFailed(why, node=name, step="probe", hint=f"on {name}: systemctl status docker")
                 for name, why in unreadable(now.facts).items()
             }
-            held = holding(spec.inventory.cluster, now.facts)
-            ranks = {name: own for name, own in held.own.items() if own}
+            present = cluster_ranks(spec.inventory.cluster, now.facts)
+            ranks = {name: found for name, found in present.ours.items() if found}
             if ranks:
-                report.step("stop", count(sum(len(own) for own in ranks.values()), "rank"))
+                report.step("stop", count(sum(map(len, ranks.values())), "rank"))
             changer = Changer(
                 fleet,
                 cluster=spec.inventory.cluster,
@@ -98,8 +98,8 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
             )
             left |= launching.stop(changer, ranks)
             wipe = {
-                name: [{"do": "delete", "path": f"{one.state_dir}/clusters/{spec.inventory.cluster}/ranks"}]
-                for name, one in now.facts.items()
+                name: [{"do": "delete", "path": f"{node.state_dir}/clusters/{spec.inventory.cluster}/ranks"}]
+                for name, node in now.facts.items()
                 if name not in left
             }
             changer.attempt(wipe, timeout_s=60)
@@ -111,4 +111,4 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
             step="stop",
             hint=f"{error.hint}; then sparkcluster down again" if error.hint else "run sparkcluster down again",
         )
-    return Down({name: tuple(rank.name for rank in own) for name, own in ranks.items()})
+    return Down({name: tuple(rank.name for rank in found) for name, found in ranks.items()})

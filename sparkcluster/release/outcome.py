@@ -1,4 +1,4 @@
-"""What a launch of several groups comes to: what is recorded, and the one error that is shown. Pure."""
+"""The end of a launch of several groups: what is recorded, and the error that is shown. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def newly_recorded(
     secrets: Mapping[str, object],
     kept: Mapping[str, GroupState],
 ) -> list[RecordedGroup]:
-    """Every group of ``plan`` as the next release records it; one that has not answered is recorded as that.
+    """Every group of ``plan`` as the next release records it, also a group that has not answered.
 
     Args:
         spec: what the user wrote.
@@ -58,7 +58,7 @@ def newly_recorded(
 
 
 def failure(outcomes: Mapping[str, Outcome], number: int) -> SparkclusterError | None:
-    """The error of a launch, with what became of every group; None where all came up."""
+    """The error of a launch, with the outcome of every group; None if all came up."""
     errors = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, SparkclusterError)}
     if not errors:
         return None
@@ -77,11 +77,11 @@ def failure(outcomes: Mapping[str, Outcome], number: int) -> SparkclusterError |
 
 
 def came_back(group: GroupState) -> LaunchError:
-    """A rank that was removed and is there again."""
+    """The error for a rank that was removed and exists again."""
     node, rank = next((node, ranks[0]) for node, ranks in group.ranks.items() if ranks)
     return LaunchError(
-        f"{rank.name} on {node} was removed and is there again, {rank.state}",
+        f"{rank.name} on {node} was removed and exists again ({rank.state})",
         node=node,
         step="clean",
-        hint=f"on {node}: docker rm -f {rank.name}, and see what starts it",
+        hint=f"on {node}: docker rm -f {rank.name}, and find out what starts it",
     )

@@ -1,4 +1,4 @@
-"""What serves already, and whether it may stay: each group is asked, and judged by its own release."""
+"""What already serves, and whether it stays: each group is asked, and its answer judged by its own release."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View
 from sparkcluster.node.shared import LABEL_STATE_DIR
-from sparkcluster.plan.records import Holding
+from sparkcluster.plan.records import ClusterRanks
 from sparkcluster.release.states import TABLE, Action, GroupState, State, after_asking, group_states
 from sparkcluster.report import Report
 from sparkcluster.runtime import secrets
 
-# A failed request may be that one's failure; an engine that is dead fails the next one too.
+# HTTP 500 may be the failure of a single request; a dead engine fails the next one too.
 AGAIN_S = 2.0
 
 
@@ -86,7 +86,7 @@ def survey(
     Args:
         fleet: the nodes.
         view: the cluster as it is now.
-        report: told what goes on.
+        report: progress goes there.
         before: what came of asking earlier; a group whose ranks are the same as then is not asked again.
         sleep: waits between two requests.
     """
@@ -137,22 +137,22 @@ def _ask(
     for head, outcome in fleet.each(check, heads, limit_s=2 * LONGEST_S).items():
         seen[heads[head]] = Seen(None, outcome.message) if isinstance(outcome, SparkclusterError) else outcome
     for name, endpoint in found.items():
-        # Nothing says that a head which is no longer in the inventory does not serve.
-        seen.setdefault(name, Seen(None, f"its head, {endpoint.head}, is no longer in the inventory"))
+        # A head that is no longer in the inventory may still serve.
+        seen.setdefault(name, Seen(None, f"its head {endpoint.head} is no longer in the inventory"))
     return seen
 
 
 def refuse(view: View, found: Survey, actions: Mapping[str, Action]) -> None:
-    """Raise where a group stands in the way of the plan, and ``up`` does not replace it; nothing is changed then.
+    """Raise if a group conflicts with the plan and ``up`` does not replace it; nothing is changed.
 
     Raises:
         OtherPlan: a group serves another plan, or was started with another secret.
-        LaunchError: ranks are not ours to touch.
-        FoundErrors, PlanError: a group serves, and what ``up`` would deploy cannot even be planned.
+        LaunchError: ranks belong to another state directory.
+        FoundErrors, PlanError: a group serves, and the new plan cannot be made.
     """
     refused = {name: group for name, group in found.states.items() if actions[name] is Action.REFUSE}
     if any(group.state is State.TAKEN for group in refused.values()):
-        raise taken(view.held)
+        raise taken(view.ranks)
     if not refused:
         return
     if any(group.state is State.OTHER for group in refused.values()):
@@ -160,22 +160,22 @@ def refuse(view: View, found: Survey, actions: Mapping[str, Action]) -> None:
             view.stop_on_errors()
         lines = [line for group in refused.values() for line in group.changes]
         raise OtherPlan("this cluster serves another plan; nothing was changed", lines, hint=_hint(view))
-    rotated = [f"{name}: {variable} has another value" for name in refused for variable in found.rotated.get(name, ())]
+    rotated = [f"{name}: {variable} has a new value" for name in refused for variable in found.rotated.get(name, ())]
     if rotated:
-        message = "a secret is not the one that the ranks were started with; nothing was changed"
+        message = "a secret differs from the one in use; nothing was changed"
         raise OtherPlan(message, rotated, hint=_hint(view))
 
 
 def not_answering(view: View, found: Survey, actions: Mapping[str, Action]) -> NotServing | None:
     """The error for a group that serves this plan, is not dead, and does not answer as its release expects.
 
-    It is left as it is, and keeps no other group from being started.
+    It is left running, and the other groups are started.
     """
     for name, action in actions.items():
         if action is Action.REFUSE and name in found.seen:
             seen = found.seen[name]
             return NotServing(
-                f"{name} does not answer as its release expects: {seen.wrong}; it is not dead, and was left as it is",
+                f"{name} does not answer as its release expects: {seen.wrong}; it is not dead and was left running",
                 node=seen.reply.head if seen.reply else None,
                 step="verify",
                 hint=_hint(view),
@@ -188,9 +188,9 @@ def _hint(view: View) -> str:
     return f"sparkcluster up {path} --replace; or sparkcluster down {path}, then up"
 
 
-def taken(held: Holding) -> LaunchError:
-    """Ranks with our cluster's name that belong to another state directory."""
-    node, rank = next((name, ranks[0]) for name, ranks in held.stray.items() if ranks)
+def taken(present: ClusterRanks) -> LaunchError:
+    """The error for ranks with our cluster's name and another state directory."""
+    node, rank = next((name, ranks[0]) for name, ranks in present.stray.items() if ranks)
     where = rank.labels.get(LABEL_STATE_DIR, "?")
     return LaunchError(
         f"{rank.name} on {node} belongs to a cluster of this name with state_dir {where}",
@@ -200,8 +200,8 @@ def taken(held: Holding) -> LaunchError:
     )
 
 
-def tell_differences(view: View, found: Survey, actions: Mapping[str, Action], report: Report) -> None:
-    """Note what is not as written of groups that are kept: addresses that drifted, and an edited ``verify``."""
+def note_differences(view: View, found: Survey, actions: Mapping[str, Action], report: Report) -> None:
+    """Note how groups that are kept differ from what is written: drifted addresses, and an edited ``verify``."""
     for name, group in found.states.items():
         if actions[name] is not Action.KEEP or group.recorded is None:
             continue
@@ -209,6 +209,8 @@ def tell_differences(view: View, found: Survey, actions: Mapping[str, Action], r
         for line in group.drift:
             report.note(f"{name}: {line} {since}")
         if group.drift:
-            report.note(f"hint: sparkcluster up {view.spec.inventory_path} --replace   starts {name} with these")
+            report.note(
+                f"hint: sparkcluster up {view.spec.inventory_path} --replace   restarts {name} with the new values"
+            )
         if group.recorded.verify != view.spec.playbook.verify:
-            report.note(f"{name}: verify in the playbook was edited {since}; it is used from the next start on")
+            report.note(f"{name}: verify in the playbook was edited {since}; it takes effect at the next start")

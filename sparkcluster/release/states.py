@@ -9,12 +9,12 @@
               plan would do the same
     OTHER     likewise, and the plan would do something else              ask
     REMAINS   anything else of ours: a rank is gone, or there are others  clean, then start
-    TAKEN     ranks that are not ours to touch                            refuse
+    TAKEN     ranks with our name and another state directory             refuse
 
-What is to be done after asking depends on what was seen (``after_asking``): a group that answers is kept, one that is
-dead (``endpoint.dead``) is cleaned, and whatever else is refused, unless the user said ``--replace``.
+After asking (``after_asking``) a group that answers is kept, a dead group (``endpoint.dead``) is cleaned, and any
+other is refused, or cleaned with ``--replace``.
 
-``up`` that was killed at any point leaves one of these, so the next one knows how to go on.
+An ``up`` that was killed at any point leaves one of these states, from which the next ``up`` continues.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class State(enum.Enum):
 
 
 class Action(enum.Enum):
-    """What ``up`` does about it."""
+    """What ``up`` does next."""
 
     START = "start"
     WATCH = "watch"
@@ -114,7 +114,7 @@ def after_asking(state: State, *, answers: bool, dead: bool, rotated: bool, drif
 
 def group_states(view: View) -> dict[str, GroupState]:
     """The state of every group that is planned, recorded and still running, or has ranks; by name."""
-    present = view.held.groups()
+    present = view.ranks.groups()
     recorded = recorded_groups(view.newest.record) if view.newest else {}
     names = [group.name for group in view.topology.groups] if view.topology else []
     if not names:
@@ -127,12 +127,12 @@ def group_states(view: View) -> dict[str, GroupState]:
 
 def _group(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]], recorded: RecordedGroup | None) -> GroupState:
     planned = next((group for group in view.planned.groups if group.name == name), None) if view.planned else None
-    nodes = set(planned.nodes) if planned else {node for one in (ranks, view.held.stray) for node in one}
-    if any(view.held.stray.get(node) for node in nodes):
+    nodes = set(planned.nodes) if planned else {*ranks, *view.ranks.stray}
+    if any(view.ranks.stray.get(node) for node in nodes):
         return GroupState(name, State.TAKEN, ranks)
     if not ranks:
         return GroupState(name, State.EMPTY, ranks)
-    if recorded is not None and recorded.verified and runs_recorded(recorded, ranks, view.held.own):
+    if recorded is not None and recorded.verified and runs_recorded(recorded, ranks, view.ranks.ours):
         changes, drifted = compared(view, recorded)
         return GroupState(name, State.OTHER if changes else State.SERVING, ranks, recorded, changes, drifted)
     number = runs_planned(view.planned, planned, ranks) if view.planned and planned else None
@@ -143,8 +143,8 @@ def _group(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]], recorde
 def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What the plan would change of a recorded group, and what has drifted since it was started.
 
-    Where addresses, interfaces or GID indices are not those of then, though the inventory says the same of the network,
-    the plan is made with those of then.
+    If the plan differs and the network section of the inventory does not, the plan is compared with the addresses,
+    interfaces and GID indices that the group was started with: what then still differs is a change, the rest is drift.
     """
     changes = _changes(recorded, view.planned)
     before = restored(recorded.network) if recorded.network else None
@@ -158,7 +158,7 @@ def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[str, ...], tupl
 
 
 def _changes(recorded: RecordedGroup, plan: Plan | None) -> tuple[str, ...]:
-    group = next((one for one in plan.groups if one.name == recorded.name), None) if plan else None
+    group = next((found for found in plan.groups if found.name == recorded.name), None) if plan else None
     if plan is None:
         return ("no plan can be made of the playbook and what the nodes say",)
     if group is None:
@@ -169,7 +169,7 @@ def _changes(recorded: RecordedGroup, plan: Plan | None) -> tuple[str, ...]:
 def _plan_with(view: View, group: Group) -> Plan | None:
     """The plan where ``group`` has the topology given."""
     others = view.topology.groups if view.topology else ()
-    groups = tuple(group if one.name == group.name else one for one in others) or (group,)
+    groups = tuple(group if other.name == group.name else other for other in others) or (group,)
     rails = view.topology.rails if view.topology else ()
     try:
         return build(

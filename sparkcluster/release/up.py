@@ -1,4 +1,4 @@
-"""``up``: probe, check, plan, stage, start, watch, verify, record, as the state table says."""
+"""``up``: probe, check, plan, stage, start, watch, verify, record, following the state table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.inspect.cluster import View, look
 from sparkcluster.probing.start import Answer
-from sparkcluster.release.serving import Survey, not_answering, refuse, survey, tell_differences
+from sparkcluster.release.serving import Survey, not_answering, note_differences, refuse, survey
 from sparkcluster.release.states import Action
 from sparkcluster.release.walk import Options, Walk, stop_before_staging
 from sparkcluster.report import Report, count
@@ -62,7 +62,7 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report, asked: Calls[
     view, found = see(fleet, spec, report, asked)
     actions = found.actions(replace=options.replace)
     refuse(view, found, actions)
-    tell_differences(view, found, actions, report)
+    note_differences(view, found, actions, report)
     if not {Action.START, Action.WATCH, Action.CLEAN} & set(actions.values()):
         left_alone = not_answering(view, found, actions)
         if left_alone:
@@ -77,7 +77,7 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report, asked: Calls[
         )
     secrets.check(spec)
     if Action.CLEAN not in actions.values() and Action.START in actions.values():
-        # Not even a lease is taken for what would stop anyway.
+        # Fail before taking a lease.
         stop_before_staging(view, [name for name, action in actions.items() if action is Action.START])
     lease = Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operation="up")
     with lease.acquire(list(view.facts)):
@@ -94,7 +94,7 @@ def see(fleet: Fleet, spec: Spec, report: Report, asked: Calls[Answer] | None) -
     """The cluster and what each group answers; looked at again where an engine may be dying."""
     view = look(fleet, spec, asked=asked)
     if view.collected.errors:
-        # Not asked first: an engine that has lost a node may keep a request waiting.
+        # First of all: an engine that has lost a node may keep a request waiting.
         raise FoundErrors(view.findings)
     found = survey(fleet, view, report)
     replies = [seen.reply for seen in found.seen.values() if seen.reply]

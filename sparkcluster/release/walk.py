@@ -52,7 +52,7 @@ def elsewhere(view: View, names: Collection[str]) -> tuple[str, ...]:
 
     To start anything beside them would leave them behind: the next record would not name them.
     """
-    recorded = recorded_groups(view.newest.record) if view.newest and view.held.of_release(view.newest) else {}
+    recorded = recorded_groups(view.newest.record) if view.newest and view.ranks.of_release(view.newest) else {}
     present = {node.label for node in view.spec.inventory.nodes}
     return tuple(
         node for name, group in recorded.items() if name in names for node in group.ranks if node not in present
@@ -67,7 +67,7 @@ def relevant(findings: Sequence[Finding], view: View, names: Collection[str]) ->
 
 
 def stop_before_staging(view: View, names: Collection[str]) -> Topology:
-    """The topology of the groups ``names``, where nothing is wrong but what staging mends.
+    """The topology of the groups ``names``, unless a finding is an error that staging does not fix.
 
     Raises:
         FoundErrors: with every finding about them.
@@ -88,7 +88,7 @@ class Walk:
         fleet: the nodes.
         spec: inventory and playbook.
         options: the user's flags.
-        report: told what goes on.
+        report: progress goes there.
         epoch: of the lease.
     """
 
@@ -99,7 +99,7 @@ class Walk:
         self.report = report
         self.epoch = epoch
         self.changer = Changer(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, epoch=epoch)
-        # What was seen before the lease was ours may have changed since.
+        # Facts from before the lease may be stale.
         self.view = look(fleet, spec)
         self.number = 0
         self.doing = "probe"
@@ -112,14 +112,14 @@ class Walk:
     def interrupted(self) -> Interrupted:
         """What an interruption outside of the launch itself leaves behind."""
         left = {
-            "clean": "old ranks may be left; sparkcluster up or down goes on from there",
+            "clean": "old ranks may be left; sparkcluster up or down continues from there",
             "launch": "ranks may still run: sparkcluster down INVENTORY stops them",
             "record": "the model serves, and sparkcluster up again records it",
         }
         return Interrupted(f"interrupted; {left.get(self.doing, 'no rank was started')}", step=self.doing)
 
     def survey(self, before: Survey) -> tuple[Survey, dict[str, Action]]:
-        """Every group as it is now, and what to do with each; raises where ``up`` has to leave one alone."""
+        """Every group as it is now, and what to do with each; raises if a group conflicts with the plan."""
         found = survey(self.fleet, self.view, self.report, before=before)
         actions = found.actions(replace=self.options.replace)
         refuse(self.view, found, actions)
@@ -171,7 +171,7 @@ class Walk:
             )
         ranks = {
             node: tuple(rank for each in groups.values() for rank in each.ranks.get(node, ()))
-            for node in self.view.held.own
+            for node in self.view.ranks.ours
         }
         left = stop(self.changer, ranks, grace_s=KILL_GRACE_S)
         if left:
@@ -188,7 +188,7 @@ class Walk:
         if starting:
             self.prepare(starting)
         if len(starting) < len(groups):
-            self.report.note("the ranks of this plan run already: going on from there")
+            self.report.note("the ranks of this plan are already running: continuing with them")
         topology, plan = self.view.ready()
         values = secrets.values(self.spec, plan.of_groups(starting))
         entry = standalone("entry", self.spec.playbook.engine)
@@ -230,10 +230,10 @@ class Walk:
                 self.report.note(f"warning: {finding.code} {finding.node or ''}: {finding.summary}")
 
     def check(self, names: Collection[str]) -> list[Finding]:
-        """Stop where something is wrong that staging does not mend, before anything is changed.
+        """Stop on errors that staging does not fix, before anything is changed.
 
         Returns:
-            Findings about what the nodes reach of one another, which the view does not have.
+            Findings about the connections between the nodes, which the view does not have.
         """
         topology = stop_before_staging(self.view, names)
         _, reached = between(self.fleet, self.spec, self.view.facts, topology, self.report, epoch=self.epoch)
@@ -260,7 +260,7 @@ class Walk:
         self.view.ready()
 
     def stage_ray(self) -> None:
-        """Bring Ray to an image without, or go on without it where the playbook leaves that open."""
+        """Copy Ray to nodes whose image lacks it, or use executor native if the playbook allows both."""
         topology = self.view.topology
         if topology is None or not self.view.bring_ray:
             return
@@ -281,8 +281,8 @@ class Walk:
         caches = f"{self.view.facts[name].state_dir}/caches/"
         return [
             {"do": "delete", "path": path}
-            for one in self.view.plan.nodes[name].containers
-            for path in one.directories
+            for rank in self.view.plan.nodes[name].containers
+            for path in rank.directories
             if path.startswith(caches)
         ]
 

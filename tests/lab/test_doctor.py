@@ -155,7 +155,7 @@ def test_of_a_hung_group_the_gpu_that_idles_is_the_suspect(serving, doctor):
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("kind", "shown"), [("garbage", "!!!!"), ("garbage=bytes", "no text"), ("garbage=repeat", "'mult'")]
+    ("kind", "shown"), [("garbage", "!!!!"), ("garbage=bytes", "not text"), ("garbage=repeat", "'mult'")]
 )
 def test_an_answer_that_is_no_language(kind, shown, serving, doctor):
     ail(serving.sparks[0], kind)

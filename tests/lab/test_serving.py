@@ -48,7 +48,7 @@ def test_a_rotated_key_is_offered(lab, cli, variant, ranks):
     cli("up", path, env={"THE_KEY": "kEy-first-value"}).ok()
     before = ranks(lab)
     offered = cli("up", path, "--json", env={"THE_KEY": "kEy-second-value"})
-    assert (offered.code, offered.error["difference"]) == (1, ["default: VLLM_API_KEY has another value"])
+    assert (offered.code, offered.error["difference"]) == (1, ["default: VLLM_API_KEY has a new value"])
     assert ranks(lab) == before
     cli("up", path, "--replace", env={"THE_KEY": "kEy-second-value"}).ok()
     assert cli("up", path, "--json", env={"THE_KEY": "kEy-second-value"}).ok().json["changed"] is False

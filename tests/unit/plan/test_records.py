@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from sparkcluster.endpoint.find import endpoints
-from sparkcluster.plan.records import holding, newest, recorded_groups
+from sparkcluster.plan.records import cluster_ranks, newest, recorded_groups
 from sparkcluster.spec.playbook import Playbook
 
 
@@ -42,11 +42,11 @@ def test_the_release_that_runs_is_known_by_the_names_of_its_ranks(world):
     one = world()
     one.run(one.plan(4)).record(one.plan(4), 4)
     known = newest(one.facts.values())
-    assert holding("atlas", one.facts).of_release(known)
-    assert not holding("atlas", world().facts).of_release(known)
+    assert cluster_ranks("atlas", one.facts).of_release(known)
+    assert not cluster_ranks("atlas", world().facts).of_release(known)
     other = world()
-    assert not holding("atlas", other.run(other.plan(5)).facts).of_release(known)
-    assert not holding("atlas", one.facts).of_release(None)
+    assert not cluster_ranks("atlas", other.run(other.plan(5)).facts).of_release(known)
+    assert not cluster_ranks("atlas", one.facts).of_release(None)
 
 
 def test_a_record_of_an_older_version_is_one_of_groups_that_all_answered(world):

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from sparkcluster.inspect.cluster import assess
-from sparkcluster.plan.records import holding, next_number
+from sparkcluster.plan.records import cluster_ranks, next_number
 from sparkcluster.probing.collect import Collected
 from sparkcluster.release.states import TABLE, Action, State, after_asking, group_states
 
@@ -33,7 +33,7 @@ def test_ranks_of_another_cluster_are_nothing_of_ours(world):
     one = world()
     one.run(one.plan(), **{"io.sparkcluster.cluster": "borea"})
     assert seen(one) is State.EMPTY
-    assert holding("atlas", one.facts).foreign["alpha"]
+    assert cluster_ranks("atlas", one.facts).foreign["alpha"]
 
 
 def test_all_ranks_of_this_plan_without_a_record(world):

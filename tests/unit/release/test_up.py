@@ -153,7 +153,7 @@ def test_what_is_not_dead_is_refused_with_what_was_seen_and_replaced_on_demand(u
     with pytest.raises(NotServing) as caught:
         up(served(world(**changes)), answers={"alpha": reply})
     assert (caught.value.exit_code, caught.value.node) == (1, "alpha")
-    assert "it is not dead, and was left as it is" in caught.value.message
+    assert "it is not dead and was left running" in caught.value.message
     assert reply.get("message", "the answer") in caught.value.message
     assert "up inventory.yaml --replace; or sparkcluster down inventory.yaml" in caught.value.hint
     assert set(up.done) == {"ask alpha"}
@@ -187,7 +187,7 @@ def test_drift_is_told_and_no_reason_to_stop_what_answers(up, world, spark):
     assert up(one).drift == {"default": ("beta: address 192.168.177.12 → 192.168.177.99",)}
     assert up.report.notes == [
         "default: beta: address 192.168.177.12 → 192.168.177.99 since release 3 was started",
-        "hint: sparkcluster up inventory.yaml --replace   starts default with these",
+        "hint: sparkcluster up inventory.yaml --replace   restarts default with the new values",
     ]
 
 
@@ -204,9 +204,9 @@ def test_a_rotated_key_is_offered_and_applied_with_replace(up, world, monkeypatc
         one.change(name, release={"number": 1, "plan_hash": document["plan_hash"], "record": document})
     assert up(one).changed is False
     monkeypatch.setenv("KEY", "second")
-    with pytest.raises(OtherPlan, match="a secret is not the one") as caught:
+    with pytest.raises(OtherPlan, match="a secret differs from the one in use") as caught:
         up(one)
-    assert caught.value.lines == ("default: VLLM_API_KEY has another value",)
+    assert caught.value.lines == ("default: VLLM_API_KEY has a new value",)
     assert "--replace" in caught.value.hint
     monkeypatch.delenv("KEY")
     assert up(one).changed is False
