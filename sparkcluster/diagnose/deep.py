@@ -1,4 +1,4 @@
-"""``preflight --deep``: what the links carry, pair by pair, and the whole group in its serving image."""
+"""``preflight --deep``: bandwidth of each pair of nodes, and of each group by an all-gather in the serving image."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Group, Link, Member, Topology
 
 _ASK_S = 10
-_SPARE_S = 25  # beyond what it is to last, that a measurement may be silent: its own limits end it earlier
+_SPARE_S = 25  # a measurement may be silent this much longer than it lasts; its own limits end it earlier
 
 
 def deep(
@@ -38,16 +38,16 @@ def deep(
 ) -> Measured:
     """Measure every pair of every group, no node in two measurements at a time, then each group as a whole.
 
-    Only the last runs containers, and only under a lease, while no rank runs; they are removed whatever happens. After
-    Ctrl-C nothing of it is left on any node.
+    Only the latter starts containers, under the lease and while no rank runs; they are removed in any case. Ctrl-C
+    leaves nothing on any node.
 
     Args:
         fleet: the nodes.
         spec: inventory and playbook.
         facts: of every node in ``topology``.
         topology: who shares which rails.
-        report: told beforehand how long it will take, and then what is measured.
-        epoch: of our own lease; None leaves the containers out.
+        report: gets the expected duration first, then each measurement.
+        epoch: of our own lease; None skips the containers.
         options: how thoroughly.
     """
     run = _Run(fleet, spec, facts, topology, report=report, options=options)
@@ -82,7 +82,7 @@ class _Run:
         self._lock = threading.Lock()
         self._stopped = False
 
-    # the walk
+    # the sequence
 
     def go(self, epoch: int | None) -> Measured:
         names = [member.name for group in self.topology.groups if len(group.members) > 1 for member in group.members]
@@ -107,7 +107,7 @@ class _Run:
         busy = [name for name in names if any(rank.state == "running" for rank in read(self.facts[name].ranks) or ())]
         if busy:
             self.report.note(
-                f"a rank runs on {', '.join(busy)}: what it sends is missing from the figures, and it waits"
+                f"a rank runs on {', '.join(busy)}: its traffic lowers the figures, and measuring slows it down"
             )
         for together in rounds:
             self._at_once([self._of_pair(first, second) for first, second in together])
@@ -132,16 +132,16 @@ class _Run:
 
     def _no_collective(self, epoch: int | None) -> str | None:
         if not self.options.collective:
-            return "it was left out: what was found before has to be mended first"
+            return "skipped: fix the errors above first"
         if self.unasked:
-            return f"{next(iter(self.unasked))} cannot take part"
+            return f"{next(iter(self.unasked))} did not answer"
         reason = collective.why_not(self.spec, self.facts, self.topology)
         if reason is None and epoch is None:
-            return "a container is started under the cluster's lease alone, which another operator holds"
+            return "it starts containers, and another operator holds the lease"
         return reason
 
     def _at_once(self, jobs: Sequence[Callable[[], None]]) -> None:
-        """Run ``jobs`` beside each other; the main thread stays awake for Ctrl-C."""
+        """Run ``jobs`` in parallel; the main thread stays responsive to Ctrl-C."""
         defects: list[Exception] = []
 
         def work(job: Callable[[], None]) -> None:
@@ -160,10 +160,10 @@ class _Run:
         if defects:
             raise defects[0]
 
-    # talking
+    # connections
 
     @contextlib.contextmanager
-    def _talk(self, host: Host, request: dict[str, Any], silence_s: float) -> Iterator[Conversation]:
+    def _converse(self, host: Host, request: dict[str, Any], silence_s: float) -> Iterator[Conversation]:
         if self._stopped:
             raise HostError("the measurement was stopped", node=host.name, step="measure")
         conversation = Conversation(host, "measure", request, silence_s=silence_s)
@@ -179,7 +179,7 @@ class _Run:
                 self._open.discard(conversation)
 
     def _single(self, host: Host, request: dict[str, Any], silence_s: float) -> dict[str, Any]:
-        with self._talk(host, request, silence_s) as conversation:
+        with self._converse(host, request, silence_s) as conversation:
             return _outcome(conversation)
 
     # one pair
@@ -205,7 +205,7 @@ class _Run:
             self._keep("rdma-both", pair, fast[0][0], partial(self._rdma, pair, fast))
 
     def _keep(self, kind: str, ends: tuple[Member, Member], link: Link, measure: Callable[[], Rate]) -> None:
-        """Take one measurement; one that fails is kept as such, and the next one goes on."""
+        """Take one measurement; a failed one is kept as such, and the next follows."""
         source, target = ends
         if self._stopped or {source.name, target.name} & set(self.unasked):
             return
@@ -229,8 +229,8 @@ class _Run:
         options = self.options
         shared_request = {"token": secrets.token_hex(16), "streams": options.streams, "address": theirs.address}
         silence_s = options.seconds + _SPARE_S
-        with self._talk(self.fleet[target.name], {**shared_request, "do": "receive"}, silence_s) as receiver:
-            port = _said(receiver, "port")
+        with self._converse(self.fleet[target.name], {**shared_request, "do": "receive"}, silence_s) as receiver:
+            port = _value(receiver, "port")
             asked = {
                 **shared_request, "do": "send", "port": port, "source": own.address, "seconds": options.seconds,
                 "messages": options.messages,
@@ -247,7 +247,7 @@ class _Run:
         source, target = pair
         kind = "rdma" if len(rails) == 1 else "rdma-both"
         over = str(rails[0][0].hca) if len(rails) == 1 else " and ".join(str(own.hca) for own, _ in rails)
-        found: list[float | str] = ["it was not tried"] * len(rails)
+        found: list[float | str] = ["not measured"] * len(rails)
 
         def measure(place: int) -> Callable[[], None]:
             def measure() -> None:
@@ -272,14 +272,14 @@ class _Run:
             "do": "run", "argv": perftest.client(own, theirs.address, seconds=seconds, port=port), "limit_s": limit_s
         }  # fmt: skip
         try:
-            with self._talk(self.fleet[target.name], serve, limit_s + _SPARE_S) as server:
-                _said(server, "port")
+            with self._converse(self.fleet[target.name], serve, limit_s + _SPARE_S) as server:
+                _value(server, "port")
                 done = self._single(self.fleet[source.name], drive, limit_s + _SPARE_S)
                 gbit_s = perftest.average_gbit_s(done["output"])
                 if gbit_s is not None:
                     return gbit_s
-                told = perftest.complaint(done["output"], done["exit"])
-                return f"{source.name} {own.hca} to {target.name} {theirs.hca}: {told}"
+                reason = perftest.complaint(done["output"], done["exit"])
+                return f"{source.name} {own.hca} to {target.name} {theirs.hca}: {reason}"
         except _NoResult as error:
             return f"{source.name} {own.hca} to {target.name} {theirs.hca}: {error}"
 
@@ -328,27 +328,27 @@ class _Run:
 
 
 class _NoResult(Exception):
-    """The program on the node says why there is none."""
+    """The program on the node reported a failure."""
 
 
 def _outcome(conversation: Conversation) -> dict[str, Any]:
-    """What a measuring program came to; signs of life are passed over."""
+    """The result of a measuring program; its signs of life are skipped."""
     while True:
-        said = conversation.answer()
-        if "done" in said:
-            return dict(said["done"])
-        if "failed" in said:
-            raise _NoResult(f"{conversation.host.name}: {said['failed']}")
+        answer = conversation.answer()
+        if "done" in answer:
+            return dict(answer["done"])
+        if "failed" in answer:
+            raise _NoResult(f"{conversation.host.name}: {answer['failed']}")
 
 
-def _said(conversation: Conversation, key: str) -> Any:
-    """The value of ``key``, once it is said."""
+def _value(conversation: Conversation, key: str) -> Any:
+    """The value of ``key``, once it arrives."""
     while True:
-        said = conversation.answer()
-        if key in said:
-            return said[key]
-        if "failed" in said:
-            raise _NoResult(f"{conversation.host.name}: {said['failed']}")
+        answer = conversation.answer()
+        if key in answer:
+            return answer[key]
+        if "failed" in answer:
+            raise _NoResult(f"{conversation.host.name}: {answer['failed']}")
 
 
 def _rate(

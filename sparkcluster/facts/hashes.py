@@ -1,10 +1,9 @@
-"""What the weights on every node really hold, as ``preflight --hash`` read them."""
+"""Hashes of the weights on every node, as ``preflight --hash`` computed them."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,12 +24,7 @@ class HashedFile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hashes:
-    """The files of every node that was asked, and why some could not be read."""
+    """Hashed files by node, and why some nodes have none."""
 
     files: Mapping[str, tuple[HashedFile, ...]]
     unasked: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """The hashes as ``preflight --hash --json`` shows them."""
-        files = {name: [dataclasses.asdict(file) for file in held] for name, held in self.files.items()}
-        return {"files": files, "unasked": dict(self.unasked)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 RateKind = Literal["tcp", "rdma", "rdma-both", "collective"]
 
@@ -17,7 +17,7 @@ class Rate:
         kind: ``tcp`` one rail by TCP, ``rdma`` one HCA by ib_write_bw, ``rdma-both`` both twins of a port at the
             same time, ``collective`` an all-gather of the whole group in the serving image.
         nodes: who took part; source and target of the kinds that have two.
-        over: interface, HCA, or transport that it went over, as ``NCCL over IB``.
+        over: interface, HCA, or transport that it went over, for example ``NCCL over IB``.
         gbit_s: 10^9 bits per second, of a collective its bus bandwidth; None where it gave no result, which
             ``seen`` explains.
         latency_ms: median round trip of a small message, where it was measured.
@@ -31,10 +31,6 @@ class Rate:
     latency_ms: float | None = None
     seen: str = ""
     subnet: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """The measurement as ``preflight --deep --json`` shows it."""
-        return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,12 +47,3 @@ class Measured:
     unasked: Mapping[str, str] = dataclasses.field(default_factory=dict)
     skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
     without_perftest: tuple[str, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """The measurements as ``preflight --deep --json`` shows them."""
-        return {
-            "rates": [rate.as_json() for rate in self.rates],
-            "unasked": dict(self.unasked),
-            "skipped": dict(self.skipped),
-            "without_perftest": list(self.without_perftest),
-        }

@@ -1,10 +1,10 @@
-"""What nodes could and could not reach of one another: facts about pairs, gathered after the topology is known."""
+"""Which nodes reach one another, and how: facts about pairs, collected once the topology is known."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 PathKind = Literal["ping", "jumbo", "port", "ephemeral"]
 
@@ -18,9 +18,9 @@ class Path:
         kind: ``ping`` a small packet, ``jumbo`` one of the rail's whole MTU that may not be fragmented, ``port``
             a TCP connection to a port that the launch will use, ``ephemeral`` to one that the kernel chose.
         port: TCP port, of the two kinds that have one.
-        use: who will listen there, as ``Ray``.
+        use: what will listen there, for example ``Ray``.
         size_bytes: of a ``jumbo`` packet, headers included.
-        seen: what went wrong, in the system's words; empty where ``ok``.
+        seen: what went wrong, as the system words it; empty where ``ok``.
         lost_at: whose incoming packets do not arrive, where that is known: the target's, or the source's, which
             then waits for an answer that was sent; ``sent`` where the source itself would not send it.
     """
@@ -39,10 +39,6 @@ class Path:
     seen: str = ""
     lost_at: Literal["source", "target", "sent"] | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """The path as ``preflight --json`` shows it."""
-        return dataclasses.asdict(self)
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reach:
@@ -50,7 +46,3 @@ class Reach:
 
     paths: tuple[Path, ...]
     unasked: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """The attempts as ``preflight --json`` shows them."""
-        return {"paths": [path.as_json() for path in self.paths], "unasked": dict(self.unasked)}

@@ -1,4 +1,4 @@
-"""What a cluster that runs was seen doing: its ranks and their logs, counters, Ray's members, one real completion."""
+"""State of a running cluster: its ranks and their logs, counters, Ray's members, and one real completion."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Log(Fact):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """All lines that are known, oldest first."""
+        """All lines that were read, oldest first."""
         return self.first + self.last
 
 
@@ -29,11 +29,11 @@ class RankSeen(Fact):
 
     Attributes:
         state: ``created``, ``running``, ``restarting``, ``paused``, ``exited``, ``dead`` or ``gone``.
-        exit_code: None where it runs, or where nobody knows.
+        exit_code: None while it runs, or where it is unknown.
         restarts: how often Docker has started it again.
         labels: of its container: group, node, rank, release, plan.
         launcher: of its launcher document: role, executor, address, members, engine's command, ray.
-        gpu: what nvidia-smi says inside the container; None where that was not asked.
+        gpu: output of nvidia-smi inside the container; None where it was not run.
     """
 
     name: str
@@ -66,7 +66,7 @@ class RankSeen(Fact):
 
 
 class Counters(Fact):
-    """The engine's own counters at one moment, ``at_s`` seconds after the look began; None where it has none."""
+    """The engine's counters ``at_s`` seconds after the program started; None for a counter that it lacks."""
 
     at_s: float
     generated: float | None = None
@@ -77,7 +77,7 @@ class Counters(Fact):
 
 
 class GpuSample(Fact):
-    """What a GPU did at one moment; None for what nvidia-smi does not tell."""
+    """A GPU at one moment; None for what nvidia-smi does not report."""
 
     at_s: float
     utilization_percent: float | None = None
@@ -115,18 +115,18 @@ class Look(Fact):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reply:
-    """What came of one streamed completion, asked on the head of a group.
+    """The result of one streamed completion, requested on the head of a group.
 
     Attributes:
-        head: the node that was asked.
+        head: the node that sent the request.
         ttft_s: seconds to the first streamed token of any field; None where none came.
-        text: what it said, or where it said nothing what it thought.
-        finish: why it ended, in OpenAI's words; None where it did not.
-        problem: kind of the error as the ask program names it, or ``timeout``; None where it ended well.
-        message: that error in words.
-        limit_s: how long it was waited for.
-        context: longest prompt and answer together, in tokens, where the engine said it.
-        stalled_s: for how long, at the end, no counter of the engine had moved; None where they were not read.
+        text: its content, or its reasoning where there was no content.
+        finish: ``finish_reason``; None where it did not end.
+        problem: kind of the error as ``node/ask.py`` names it, or ``timeout``; None on success.
+        message: of that error.
+        limit_s: the time limit.
+        context: longest prompt and answer together, in tokens, where the engine reported it.
+        stalled_s: seconds for which no counter of the engine had moved at the end; None where they were not read.
         done: the final document of the ask program; empty where the answer did not end.
     """
 
@@ -153,13 +153,13 @@ class Reply:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Running:
-    """What ``doctor`` gathered beside the facts.
+    """What ``doctor`` collected in addition to the facts.
 
     Attributes:
-        looks: by node; why there is none, of the nodes that answered the probe and not this.
+        looks: by node, or why there is none.
         replies: by group.
-        recorded: the newest release that any node knows; None where no record can be read.
-        lease: that is held right now, or None.
+        recorded: the newest release recorded on any node; None where no record can be read.
+        lease: the one that is held right now, or None.
     """
 
     looks: Mapping[str, Look | Unread]
@@ -168,7 +168,7 @@ class Running:
     lease: LeaseFact | None = None
 
     def seen(self) -> Iterator[tuple[str, Look]]:
-        """Every node that could be looked at."""
+        """Every node that was inspected."""
         for name, look in self.looks.items():
             if isinstance(look, Look):
                 yield name, look
@@ -181,7 +181,7 @@ class Running:
                     yield name, rank
 
     def as_json(self) -> dict[str, Any]:
-        """What was gathered as ``doctor --json`` shows it; of logs only how many lines were read."""
+        """The document of ``doctor --json``; of logs, only how many lines were read."""
         nodes: dict[str, Any] = {}
         for name, look in self.looks.items():
             nodes[name] = document = look.model_dump(mode="json")

@@ -1,1 +1,1 @@
-"""Looking at a cluster: status, logs, doctor, preflight, bundle, history and ask. Nothing on a node is changed."""
+"""Inspecting a cluster: status, logs, doctor, preflight, bundle, history and ask. Nothing on a node is changed."""

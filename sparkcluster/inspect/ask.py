@@ -1,4 +1,4 @@
-"""One streamed completion of what serves, asked from the head itself."""
+"""One streamed completion, requested on the head itself."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def ask(
     group: str | None,
     max_tokens: int,
 ) -> Asked:
-    """Stream one completion; every piece goes to ``show`` as (content or reasoning, text).
+    """Stream one completion; every part goes to ``show`` as (content or reasoning, text).
 
     Raises:
-        NotServing: nothing is recorded, or it does not answer.
+        NotServing: no release is recorded, or it does not answer.
         UsageError: there is no such group.
     """
     collected = collect_facts(fleet, spec)

@@ -1,4 +1,4 @@
-"""The support bundle: everything that ``doctor`` saw in one file that may be shown to others."""
+"""The support bundle: everything that ``doctor`` saw, in one file that can be shared."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ REMOVED = "(removed)"
 _README = """\
 A support bundle of sparkcluster {version}, cluster {cluster}, {when}.
 
-findings.txt    what ails, in the words of `sparkcluster doctor`
-doctor.json     the whole document of `sparkcluster doctor --json`
-facts/          what each node said of itself
+findings.txt    the findings of `sparkcluster doctor`
+doctor.json     the output of `sparkcluster doctor --json`
+facts/          facts of each node
 logs/           first and last log lines of every rank
-kernel/         lines of each node's kernel about GPU, memory and RDMA
+kernel/         each node's kernel log lines about GPU, memory and RDMA
 spec/           inventory and playbook as they were read
 release.json    the newest recorded release with its plan
-versions.json   of sparkcluster, Python and this machine
+versions.json   versions of sparkcluster, Python and this machine
 
-Taken out, and replaced by {removed}: API keys, tokens and passwords, values of the playbook's secrets, variables
+Replaced by {removed}: API keys, tokens and passwords, values of the playbook's secrets, variables
 whose names look like one, passwords in URLs, serial numbers and UUIDs of hardware, the last half of hardware
 addresses and of the GUIDs and link-local addresses that are made of them.
-Left in: host names, user names, IP addresses, paths, the prompt and answer of doctor's own question, and whatever
-else stands in the engines' logs. Look through it before you show it to others.
+Not removed: host names, user names, IP addresses, paths, doctor's prompt and its answer, and everything else in the
+engines' logs. Review the files before you share them.
 """
 
-# A variable, key or argument whose value nobody else is to see.
+# A variable, key or argument whose value is secret.
 _WORDS = "TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?-?KEY|ACCESS_?KEY|PRIVATE_?KEY"
 _NAME = rf"[A-Za-z0-9_.-]{{0,40}}(?:{_WORDS})"
 _SECRET_NAME = re.compile(rf"(?i)^{_NAME}S?$")
-# Settings that carry such a word and no secret.
+# Settings whose names contain such a word and that are not secret.
 _HARMLESS = re.compile(
     r"(?i)max[_-]?tokens|num[_-].*tokens|batched[_-]tokens|tokens_per_s|^tokens$|special_tokens|token_ids?|secrets_file"
     r"|tokenizer|first_token|^secrets$|_tokens?_total|key_file|keys?_file|^token$|prompt_tokens|completion_tokens"
@@ -93,14 +93,14 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 class Scrubber:
-    """Takes out of texts and documents what nobody else is to see.
+    """Removes secrets from texts and documents.
 
     Args:
         values: exact values of known secrets.
     """
 
     def __init__(self, values: Iterable[str]) -> None:
-        # What is shorter may be a word of every log.
+        # Shorter values may be ordinary words.
         self._values = sorted({value for value in values if len(value) >= 4}, key=len, reverse=True)
 
     def text(self, text: str) -> str:
@@ -150,9 +150,9 @@ def write(path: Path, found: Diagnosis) -> None:
 
 
 def contents(found: Diagnosis) -> Iterator[tuple[str, str]]:
-    """Names and texts of the bundle's files, with nothing secret in them."""
+    """Names and texts of the bundle's files, without secrets."""
     spec = found.spec
-    scrubber = Scrubber(known(spec))
+    scrubber = Scrubber(known_secrets(spec))
 
     def document(value: Any) -> str:
         return json.dumps(scrubber.document(value), indent=1, ensure_ascii=False) + "\n"
@@ -184,12 +184,12 @@ def contents(found: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "versions.json", document(versions)
 
 
-def known(spec: Spec) -> list[str]:
-    """Values of all secrets that this machine can tell."""
+def known_secrets(spec: Spec) -> list[str]:
+    """Values of all secrets that are known on this machine."""
     found = [os.environ.get(name, "") for name in spec.playbook.secrets]
     found += [value for name, value in os.environ.items() if _SECRET_NAME.search(name) and len(value) >= 8]
     if spec.inventory.api.key is not None:
-        # A key that cannot be read here stands in nothing that was written here.
+        # A key that cannot be read here is in no file that was written here.
         with contextlib.suppress(SparkclusterError):
             found.append(secrets.api_key(spec))
     return found

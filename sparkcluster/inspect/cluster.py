@@ -76,7 +76,7 @@ def look(
     bring_ray: bool | None = None,
     asked: Calls[Answer] | None = None,
 ) -> View:
-    """Ask every node and make of it what can be made; one round trip, and a second for an image never seen.
+    """Query every node: one round trip, and a second one for an image whose content is unknown.
 
     Args:
         fleet: the nodes.

@@ -1,4 +1,4 @@
-"""``doctor``: what ails a cluster that runs, or should; nothing on a node is changed."""
+"""``doctor``: find out what is wrong with a running cluster; nothing on a node is changed."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from sparkcluster.topology.model import Topology
 
 TIMEOUT_S = 30.0
 INTERVAL_S = 3.0
-# Enough to show language; a longer answer would only make whoever asks wait.
+# Enough to tell language from garbage.
 TOKENS = 48
-# An engine tells what it runs on within its first thousand lines (130 with tensor parallel 2 over Ray).
+# An engine logs its configuration within its first thousand lines (130 with tensor parallel 2 over Ray).
 HEAD_LINES, TAIL_LINES = 1500, 600
-# The way there and back, Python's start on the node included.
+# SSH round trip and Python's start on the node.
 ROUND_TRIP_S = 1.5
 
 
@@ -48,13 +48,13 @@ class Options:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was seen, and what ails.
+    """The result of ``doctor``.
 
     Attributes:
         facts: of the nodes that answered, by name.
         errors: of those that did not.
         running: ranks, logs, counters and answers.
-        seconds: what all of it took.
+        seconds: how long all of it took.
     """
 
     spec: Spec
@@ -66,18 +66,18 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """Whether every group gave a word, and nothing ails but what a warning tells."""
+        """Whether every group answered and no finding is an error."""
         return self.serving and not has_errors(self.findings)
 
     @property
     def serving(self) -> bool:
-        """Whether every group that was asked gave a first token."""
+        """Whether every group that was queried returned a first token."""
         replies = self.running.replies.values()
         return bool(replies) and all(reply.ttft_s is not None for reply in replies)
 
     @property
     def model(self) -> str:
-        """Name of what is, or was last, served."""
+        """Name of the model that is, or was last, served."""
         recorded = self.running.recorded.record if self.running.recorded else {}
         return str(recorded.get("plan", {}).get("model") or self.spec.playbook.model_name)
 
@@ -116,23 +116,23 @@ def doctor(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> Diagnosis:
-    """Look at every node, at what runs there, and ask every group for a word, all within the limit.
+    """Query every node and what runs there, and request a completion from every group, all within the limit.
 
     Args:
         fleet: the nodes.
         spec: inventory and playbook.
         options: the user's flags.
-        report: where to tell what is going on.
+        report: gets progress.
         clock: monotonic time in seconds.
     """
     began = clock()
     until = began + options.timeout_s
     report.step("probe", count(len(fleet.hosts), "node"))
-    # A node whose sshd hangs leaves the others most of the time.
+    # A node whose sshd hangs must leave most of the time to the others.
     collected = collect_facts(fleet, spec, kernel_log=True, limit_s=max(4.0, options.timeout_s * 0.4))
     facts = collected.facts
     present, known = cluster_ranks(spec.inventory.cluster, facts), newest(facts.values())
-    report.step("look", "ranks, logs and counters, and one real answer")
+    report.step("inspect", "ranks, logs and counters, and one real completion")
     limit_s = max(3.0, until - clock() - ROUND_TRIP_S)
     recorded = known.record if known is not None and present.of_release(known) else None
     questions = {} if recorded is None else _recorded(recorded)
@@ -153,19 +153,19 @@ def doctor(
     return Diagnosis(spec, facts, collected.errors, running, found, clock() - began)
 
 
-# Of a GPU that works both of its readings are judged, by RUN-003 and RUN-015; one alone says less.
+# RUN-003 and RUN-015 judge both readings of a GPU under load; HOST-020 has one alone.
 SUPERSEDED = frozenset({"HOST-020"})
 
 
 def of_what_runs(findings: list[Finding], present: ClusterRanks) -> list[Finding]:
-    """``findings`` without what is lint's to say of what was written, and of a launch where one has been."""
+    """``findings`` without those that lint reports, and while ranks run without those about a launch."""
     written = {code for code, check in CATALOGUE.items() if check.stage == "written"}
     left_out = written | (SUPERSEDED | {UNPLANNED} if present.running else set())
     return [finding for finding in findings if finding.code not in left_out]
 
 
 def look(fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float) -> dict[str, Look | Unread]:
-    """What runs on every node that answered the probe, and why not where that cannot be said."""
+    """What runs on every node that answered the probe, or why that is unknown."""
     interval_s = min(INTERVAL_S, limit_s / 4)
     serving = engines.engine(spec.playbook.engine)
 
@@ -186,9 +186,7 @@ def look(fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float) -
         try:
             return Look.model_validate(document)
         except ValueError as error:
-            raise CommandFailed(
-                f"look on {host.name} answered wrongly: {error}", node=host.name, step="look"
-            ) from error
+            raise CommandFailed(f"malformed answer of {host.name}: {error}", node=host.name, step="look") from error
 
     outcomes = fleet.each(observe, list(facts), limit_s=limit_s + ROUND_TRIP_S) if facts else {}
     return {
@@ -198,17 +196,17 @@ def look(fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float) -
 
 
 Question = tuple[Endpoint, Verify]
-"""Where a group is asked, and how."""
+"""A group's endpoint, and how its answer is verified."""
 
 
 def _recorded(recorded: dict[str, Any]) -> dict[str, Question]:
-    """What to ask of every group of a recorded release."""
+    """Endpoints of a recorded release, by group."""
     groups = recorded_groups(recorded)
     return {name: (endpoint, groups[name].verify) for name, endpoint in recorded_endpoints(recorded).items()}
 
 
 def _launched(spec: Spec, looks: Mapping[str, Look | Unread]) -> dict[str, Question]:
-    """The same of groups that run without a record, by the launcher documents of their heads."""
+    """Endpoints of groups that run without a record, from the launcher documents of their heads."""
     found: dict[str, Question] = {}
     for name, look in looks.items():
         if isinstance(look, Unread) or isinstance(look.ranks, Unread):

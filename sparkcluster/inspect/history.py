@@ -1,4 +1,4 @@
-"""What was deployed: the records of all nodes, as one list."""
+"""Releases, merged from the records of all nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
     can pull it), the nodes that have the record, and whether it is what runs now.
 
     Raises:
-        SparkclusterError: no node could be asked.
+        SparkclusterError: no node could be queried.
     """
     cluster = spec.inventory.cluster
 
@@ -30,14 +30,14 @@ def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
         return records
 
     outcomes = fleet.each(read)
-    known = {name: outcome for name, outcome in outcomes.items() if not isinstance(outcome, SparkclusterError)}
-    if not known:
+    answered = {name: outcome for name, outcome in outcomes.items() if not isinstance(outcome, SparkclusterError)}
+    if not answered:
         raise next(outcome for outcome in outcomes.values() if isinstance(outcome, SparkclusterError))
-    facts = collect_facts(fleet, spec, list(known)).facts
+    facts = collect_facts(fleet, spec, list(answered)).facts
     latest = newest(facts.values())
     running = latest.number if latest and cluster_ranks(cluster, facts).of_release(latest) else None
     releases: dict[int, dict[str, Any]] = {}
-    for name, records in known.items():
+    for name, records in answered.items():
         for record in filter(whole, records):
             entry = releases.setdefault(
                 record["number"],
@@ -58,6 +58,6 @@ def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
 
 
 def whole(record: dict[str, Any]) -> bool:
-    """Whether a record says what is listed; another version's, or a hand's, may not."""
+    """Whether a record has every key that is listed; one that was edited or that another version wrote may not."""
     needed = {"number", "plan_hash", "verified_at", "operator", "plan"}
     return needed <= record.keys() and isinstance(record["plan"], dict) and {"model", "image"} <= record["plan"].keys()

@@ -1,4 +1,4 @@
-"""Logs of what runs, from all nodes at once."""
+"""Logs of running ranks, from all nodes in parallel."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sparkcluster.plan.records import cluster_ranks
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
 
-# How long after its first sign of life a node may still be sending the lines it already had.
-SETTLED_TICKS = 2
+# Signs of life after which a node has sent the lines that it already had.
+BACKLOG_TICKS = 2
 
 
 def follow(
@@ -25,7 +25,7 @@ def follow(
     tail: int,
     go_on: bool,
 ) -> int:
-    """Hand the log lines of every rank to ``show`` with the node's name; returns the exit code.
+    """Pass the log lines of every rank to ``show`` with the node's name; returns the exit code.
 
     Args:
         fleet: the nodes.
@@ -33,19 +33,19 @@ def follow(
         show: gets node and lines.
         node: one node alone, or None for all.
         tail: how many of the last lines each rank begins with.
-        go_on: until interrupted, else until what is there has been shown.
+        go_on: whether to follow until interrupted; else what is there is shown.
 
     Raises:
-        NotServing: nothing runs there.
-        HostError: nothing runs where we could ask, and not every node could be asked.
+        NotServing: no rank runs there.
+        HostError: no rank runs on the nodes that answered, and some did not.
     """
-    known = [entry.label for entry in spec.inventory.nodes]
-    if node is not None and node not in known:
-        raise UsageError(f"{node} is not in the inventory", hint=f"its nodes: {', '.join(known)}")
+    names = [entry.label for entry in spec.inventory.nodes]
+    if node is not None and node not in names:
+        raise UsageError(f"{node} is not in the inventory", hint=f"its nodes: {', '.join(names)}")
     collected = collect_facts(fleet, spec, [node] if node else None)
     ranks = {name: own for name, own in cluster_ranks(spec.inventory.cluster, collected.facts).ours.items() if own}
     if not ranks:
-        for error in collected.errors.values():  # what runs may be where nobody could ask
+        for error in collected.errors.values():  # ranks may run on a node that did not answer
             raise error
         raise NotServing(
             f"no rank of {spec.inventory.cluster} on {node or 'any node'}",
@@ -71,7 +71,7 @@ def follow(
         }
         for name, own in ranks.items()
     }
-    waiting = dict.fromkeys(requests, SETTLED_TICKS)
+    waiting = dict.fromkeys(requests, BACKLOG_TICKS)
     with Watching(fleet, requests) as watching:
         while waiting:
             event = watching.next(0.5)

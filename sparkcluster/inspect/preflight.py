@@ -1,4 +1,4 @@
-"""``preflight``: look at every node, compare them, say what would make a launch fail; nothing on a node is changed."""
+"""``preflight``: query every node, compare them, report what would make a launch fail; nothing on a node is changed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Options:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unasked:
-    """What could not be asked of a node (or None for all), and why."""
+    """What cannot be determined yet for a node (or None for all), and why."""
 
     node: str | None
     what: str
@@ -58,15 +58,15 @@ class Unasked:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Preflight:
-    """What was found.
+    """The result of ``preflight``.
 
     Attributes:
         facts: of the nodes that answered, by name.
         errors: of those that did not.
-        topology: of the nodes that could be seated, None where none could.
-        stages: of checks that were run.
-        unasked: what nobody could tell yet.
-        seconds: what all of it took.
+        topology: of the nodes that could be placed, None where none could.
+        stages: of the checks that were run.
+        unasked: what cannot be determined yet.
+        seconds: how long all of it took.
     """
 
     spec: Spec
@@ -83,7 +83,7 @@ class Preflight:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing stops a launch."""
+        """Whether nothing prevents a launch."""
         return not has_errors(self.findings)
 
     @property
@@ -98,10 +98,10 @@ class Preflight:
             "cluster": self.spec.inventory.cluster,
             "findings": [finding.as_json() for finding in self.findings],
             "nodes": node_documents(self.spec, self.facts, self.errors),
-            "topology": None if self.topology is None else dataclasses.asdict(self.topology),
-            "reach": None if self.reach is None else self.reach.as_json(),
-            "measured": None if self.measured is None else self.measured.as_json(),
-            "hashes": None if self.hashes is None else self.hashes.as_json(),
+            "topology": self.topology and dataclasses.asdict(self.topology),
+            "reach": self.reach and dataclasses.asdict(self.reach),
+            "measured": self.measured and dataclasses.asdict(self.measured),
+            "hashes": self.hashes and dataclasses.asdict(self.hashes),
             "unasked": [dataclasses.asdict(gap) for gap in self.unasked],
             "checks": self.checks,
             "seconds": round(self.seconds, 3),
@@ -109,35 +109,35 @@ class Preflight:
 
 
 def check_codes(codes: Iterable[str]) -> tuple[str, ...]:
-    """``codes`` as they are written in the catalogue.
+    """``codes`` in upper case.
 
     Raises:
-        UsageError: one is not known.
+        UsageError: there is no such check.
     """
     known = pages()
     wanted = tuple(code.upper() for code in codes)
     for code in wanted:
         if code not in known:
             near = get_close_matches(code, sorted(known), n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else "sparkcluster checks   lists them"
-            raise UsageError(f"there is no check {code[:40]!r}", hint=hint)
+            hint = f"did you mean {near[0]}?" if near else "sparkcluster checks lists them"
+            raise UsageError(f"unknown check {code[:40]!r}", hint=hint)
     return wanted
 
 
 def preflight(
     fleet: Fleet, spec: Spec, options: Options, report: Report, asked: Calls[Answer] | None = None
 ) -> Preflight:
-    """Ask every node at once and check all that can be: what fails on one node keeps nobody from the others.
+    """Query all nodes in parallel and run every check that can be run; a node that fails does not stop the others.
 
     Args:
         fleet: the nodes.
         spec: inventory and playbook.
         options: the user's flags.
-        report: where to tell what is going on.
-        asked: where the probe was sent already, by ``probing.begin``.
+        report: gets progress.
+        asked: probes that were already sent, by ``probing.start.begin``.
 
     Raises:
-        UsageError: ``options.ignore`` names a code that there is not.
+        UsageError: ``options.ignore`` names an unknown code.
     """
     began = time.monotonic()
     ignored = check_codes(options.ignore)
@@ -180,7 +180,7 @@ def preflight(
 
 
 def examine(spec: Spec, collected: Collected, facts: dict[str, Facts]) -> tuple[list[Finding], Topology | None]:
-    """Findings of one look at the nodes, and the topology of those that can be seated. Pure."""
+    """Findings about the collected facts, and the topology of the nodes that can be placed. Pure."""
     if not collected.errors:
         view = assess(spec, collected, facts)
         findings = list(view.findings)
@@ -211,14 +211,14 @@ def between(
     *,
     epoch: int | None = None,
 ) -> tuple[Reach, list[Finding]]:
-    """What the nodes of ``topology`` reach of one another, and what is wrong with that.
+    """Which nodes of ``topology`` reach one another, and findings about it.
 
     Args:
         fleet: the nodes.
         spec: inventory and playbook.
         facts: of every node in ``topology``.
-        topology: who has to reach whom.
-        report: told what goes on.
+        topology: which nodes have to reach which.
+        report: gets progress.
         epoch: of our own lease, where we hold it.
     """
     reach = ask_reach(fleet, spec, facts, topology, report, epoch=epoch)
@@ -229,17 +229,17 @@ def between(
 def measure(
     fleet: Fleet, spec: Spec, facts: dict[str, Facts], topology: Topology, report: Report, *, whole: bool
 ) -> Measured:
-    """What the links carry, as ``diagnose.deep`` measures it.
+    """Bandwidth and latency of the links, by ``diagnose.deep``.
 
     Args:
         fleet: the nodes.
         spec: inventory and playbook.
         facts: of the nodes that answered.
-        topology: who shares which rails.
-        report: told beforehand how long it will take.
-        whole: whether nothing stands against a container on every node, which is started under the lease.
+        topology: which nodes share which rails.
+        report: gets the expected duration first.
+        whole: whether no error prevents starting a container on every node, which is done under the lease.
     """
-    # Here, so that only those who measure pay for it.
+    # Imported late: only --deep needs it.
     from sparkcluster.diagnose.deep import deep  # noqa: PLC0415
     from sparkcluster.diagnose.schedule import Options as Thoroughness  # noqa: PLC0415
 
@@ -256,14 +256,14 @@ def measure(
 
 
 def unplanned(error: PlanError) -> Finding:
-    """What keeps topology or plan from being made, as a finding."""
+    """Why topology or plan cannot be made, as a finding."""
     return Finding(
         code=UNPLANNED,
         severity="error",
         node=error.node,
         summary=error.message,
-        seen=f"while making the {error.step or 'plan'}",
-        why="without a plan nothing can be started",
+        seen=f"during {error.step or 'plan'}",
+        why="nothing can be started without a plan",
         remedy=(error.hint,) if error.hint else (),
     )
 
@@ -271,7 +271,7 @@ def unplanned(error: PlanError) -> Finding:
 def softened(findings: Iterable[Finding], ignored: Collection[str]) -> list[Finding]:
     """``findings`` with the errors of ``ignored`` codes as warnings."""
     return [
-        dataclasses.replace(finding, severity="warning", why=f"{finding.why}; it is ignored here")
+        dataclasses.replace(finding, severity="warning", why=f"{finding.why}; ignored here by request")
         if finding.severity == "error" and finding.code in ignored
         else finding
         for finding in findings
@@ -284,7 +284,7 @@ def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def unasked(spec: Spec, facts: Mapping[str, Facts]) -> list[Unasked]:
-    """What the nodes cannot tell before image and weights are there."""
+    """What cannot be determined before image and weights are there."""
     found: list[Unasked] = []
     for name, node_facts in facts.items():
         image, weights = node_facts.image, node_facts.weights

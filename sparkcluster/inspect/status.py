@@ -43,7 +43,7 @@ class Status:
 
 
 def status(fleet: Fleet, spec: Spec) -> Status:
-    """Look at every node, and ask every group that should serve for a real token."""
+    """Query every node, and request a token from every group that should serve."""
     collected = collect_facts(fleet, spec)
     present = cluster_ranks(spec.inventory.cluster, collected.facts)
     known = newest(collected.facts.values())

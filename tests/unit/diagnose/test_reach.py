@@ -127,7 +127,7 @@ def test_two_healthy_nodes_reach_each_other_by_everything_and_leave_no_socket(tw
     assert all(path.rtt_ms is not None for path in found.paths if path.kind == "ping")
     with socket.create_server((HEAD, 6379)):
         pass
-    assert json.loads(json.dumps(found.as_json()))["paths"][0]["ok"] is True
+    assert json.loads(json.dumps(dataclasses.asdict(found)))["paths"][0]["ok"] is True
 
 
 def test_a_port_that_somebody_has_is_left_to_the_check_of_ports(two):
