@@ -52,8 +52,7 @@ class Conversation:
         return document
 
     def _last_words(self) -> str:
-        lines = self._stream.finish().stderr.decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "no output"
+        return self._stream.finish().reason
 
     def end(self) -> None:
         """Close its input and wait for its end, at most 5 s; never raises, and the second time does nothing."""

@@ -86,8 +86,8 @@ def ask(
                 ended = exchange.feed(_document(line))
                 if ended is not None:
                     return ended
-            last = running.finish().stderr.decode(errors="replace").strip().splitlines()
-        problem, message = "lost", f"the answer broke off{f': {last[-1]}' if last else ''}"
+            reason = running.finish().reason
+        problem, message = "lost", f"the answer broke off: {reason}"
     except CommandTimeout as error:
         problem, message = "timeout", error.message
     except HostError as error:

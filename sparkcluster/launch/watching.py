@@ -92,10 +92,8 @@ class Watching:
             for line in following.lines(self._silence_s):
                 for event in parse(host.name, line):
                     self._events.put(event)
-            last = following.finish().stderr.decode(errors="replace").strip().splitlines()
-            failure: SparkclusterError = HostLost(
-                f"watching {host.name} ended: {last[-1] if last else 'connection closed'}", node=host.name, step="watch"
-            )
+            reason = following.finish().reason
+            failure: SparkclusterError = HostLost(f"watch on {host.name} ended: {reason}", node=host.name, step="watch")
         except CommandTimeout:
             failure = CommandTimeout(
                 f"no report from {host.name} for {self._silence_s:.0f} s: its sshd or the whole node hangs",

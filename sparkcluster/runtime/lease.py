@@ -66,12 +66,8 @@ class _Holder:
         """The next document it says."""
         line = next(self._lines, None)
         if line is None:
-            last = self.stream.finish().stderr.decode(errors="replace").strip().splitlines()
-            raise CommandFailed(
-                f"lease failed on {self.name}: {last[-1] if last else 'no output'}",
-                node=self.name,
-                step="lease",
-            )
+            reason = self.stream.finish().reason
+            raise CommandFailed(f"lease failed on {self.name}: {reason}", node=self.name, step="lease")
         document: dict[str, Any] = json.loads(line)
         return document
 

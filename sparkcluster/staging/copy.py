@@ -100,8 +100,7 @@ def follow(step: Step, node: str, running: Stream, report: Report) -> dict[str, 
             return dict(last["done"])
     if "failed" not in last and "refused" not in last:
         with contextlib.suppress(HostError):
-            lines = running.finish().stderr.decode(errors="replace").strip().splitlines()
-            last = {"failed": lines[-1] if lines else "it exited without output", "kind": "other"}
+            last = {"failed": running.finish().reason, "kind": "other"}
     return failure_of(node, last)
 
 
