@@ -1,4 +1,4 @@
-"""Inference engines: one directory each, which holds all that is known of the engine."""
+"""Inference engines: one directory each, with everything that is specific to the engine."""
 
 from __future__ import annotations
 

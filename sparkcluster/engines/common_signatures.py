@@ -1,4 +1,4 @@
-"""How causes show in the log whatever the engine: Ray, NCCL, CUDA, Docker, the kernel and files.
+"""Signatures of what every engine runs on: Ray, NCCL, CUDA, Docker, the kernel and files.
 
 Each with a public thread that has the line. Those that name a root come before those that name its consequence: no
 memory, then no worker, then no engine.
@@ -14,9 +14,9 @@ from sparkcluster.engines.signature import Cause, Signature
 
 
 def versions(_found: re.Match[str], lines: Sequence[str]) -> Cause:
-    """Which versions of Ray and Python met."""
-    told = [match for line in lines if (match := re.search(r"\b(Ray|Python): ([\w.]+)", line))]
-    parts = [f"{match[1]} {match[2]}" for match in told[-4:]]
+    """The versions of Ray and Python that differ."""
+    versions_seen = [match for line in lines if (match := re.search(r"\b(Ray|Python): ([\w.]+)", line))]
+    parts = [f"{match[1]} {match[2]}" for match in versions_seen[-4:]]
     seen = f": the head has {' and '.join(parts[:2])}, this rank {' and '.join(parts[2:])}" if len(parts) == 4 else ""
     return Cause(
         f"Ray or Python differ between the ranks{seen}",
@@ -30,15 +30,15 @@ def actor(_found: re.Match[str], lines: Sequence[str]) -> Cause:
     where = f" on {places[-1]}" if places else ""
     return Cause(
         f"a worker process{where} died",
-        "its own log or the kernel's says why: sparkcluster logs INVENTORY NODE, and sudo dmesg on that node",
+        "see its log and the kernel's: sparkcluster logs INVENTORY NODE, and sudo dmesg on that node",
     )
 
 
 def port_taken(port: str | None) -> Cause:
-    """A port that somebody else holds, by number where the log names it."""
+    """A port that another process uses, by number where the log has it."""
     if port is None:
-        return Cause("a port is taken", "who holds it: sudo ss -ltnp on that node")
-    return Cause(f"port {port} is taken", f"who holds it: sudo ss -ltnp 'sport = :{port}' on that node")
+        return Cause("a port is in use", "sudo ss -ltnp on that node shows by which process")
+    return Cause(f"port {port} is in use", f"sudo ss -ltnp 'sport = :{port}' on that node shows by which process")
 
 
 RAY = (
@@ -54,14 +54,14 @@ RAY = (
         "ray-token",
         r"InvalidAuthToken|Authentication token is missing or incorrect|AuthenticationError: ",
         "Ray rejected this rank's token",
-        "an older launch of this cluster still runs: sparkcluster down INVENTORY, then up again",
+        "an earlier launch of this cluster is still running: sparkcluster down INVENTORY, then up again",
         "docs.ray.io/en/latest/ray-security/token-auth.html",
     ),
     Signature(
         "no-ray",
         r"\bray: (?:command )?not found|No module named '?ray\b|Ray is not installed",
         "the image has no Ray",
-        "let sparkcluster bring one along, or set executor: native in the playbook",
+        "use executor: auto, which lets sparkcluster bring Ray, or executor: native in the playbook",
         "vllm-project/vllm#13388",
     ),
 )
@@ -126,14 +126,14 @@ INTERCONNECT = (
         "interface",
         r"(?:Unable to find (?:address|interface) (?:for|matching|with)|no socket interface found)"
         r"[^\w]*(?P<name>[\w.-]*)",
-        "an interface that the plan names is not there or has no address: {name}",
+        "an interface of the plan is missing or has no address: {name}",
         "see sparkcluster preflight INVENTORY; a cable pulled out also takes its interface away",
         "vllm-project/vllm#40991",
     ),
     Signature(
         "store",
         r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<have>\d+)/(?P<all>\d+) clients",
-        "only {have} of {all} ranks met within {seconds} s",
+        "only {have} of {all} ranks connected within {seconds} s",
         "the ranks do not reach each other: sparkcluster preflight INVENTORY looks at address, MTU, firewall",
         "vllm-project/vllm#16334",
     ),
@@ -141,20 +141,20 @@ INTERCONNECT = (
         "store",
         r"client socket has timed out after \d+ms .*connect to \((?P<host>[^,]+), (?P<port>\d+)\)",
         "a rank could not reach {host} port {port}",
-        "is a firewall between the Sparks? on both: sudo ufw status",
+        "check for a firewall between the Sparks, on both: sudo ufw status",
         "vllm-project/vllm#19670",
     ),
     Signature(
         "gloo",
         r"Gloo connectFullMesh failed|gloo/transport/tcp/pair\.cc",
-        "Gloo could not connect the ranks: one of them offers an address that the others do not reach",
+        "Gloo could not connect the ranks: one of them advertises an address that the others do not reach",
         "see sparkcluster preflight INVENTORY; GLOO_SOCKET_IFNAME must name the interconnect on every node",
         "gpustack/gpustack#2125",
     ),
     Signature(
         "collective",
         r"Watchdog caught collective operation timeout: WorkNCCL\(.*?OpType=(?P<what>\w+)",
-        "a collective ({what}) never came back from all ranks",
+        "a collective ({what}) did not complete on all ranks",
         "see sparkcluster preflight INVENTORY --deep: MTU, GID and link of every rail; then up again",
         "vllm-project/vllm#5484",
         code="RUN-003",
@@ -185,8 +185,8 @@ TRITON = (
     Signature(
         "ptxas",
         r"ptxas fatal\s*: Value 'sm_\w+' is not defined|PTXASError|Cannot find ptxas|phase=ptxas missing",
-        "Triton has no assembler that knows the GB10",
-        "take an image with CUDA 13, or mount its ptxas at /usr/local/cuda/bin/ptxas",
+        "Triton has no ptxas that supports the GB10",
+        "use an image with CUDA 13, or mount its ptxas at /usr/local/cuda/bin/ptxas",
         "triton-lang/triton#8539",
     ),
 )
@@ -202,14 +202,14 @@ FILES = (
     Signature(
         "gated",
         r"GatedRepoError|Cannot access gated repo|You are trying to access a gated repo|401 Client Error",
-        "Hugging Face wants a login for this model",
-        "accept its terms on its page and set HF_TOKEN, then: sparkcluster stage INVENTORY weights",
+        "Hugging Face requires a login for this model",
+        "accept its terms on its page and set HF_TOKEN, then run sparkcluster stage INVENTORY weights",
         "tenstorrent/tt-inference-server#37",
     ),
     Signature(
         "weights-corrupt",
         r"Error while deserializing header: (?P<why>\w+)|SafetensorError: (?P<other>.{1,80})",
-        "a weights file is cut short or corrupt",
+        "a weights file is truncated or corrupt",
         "sparkcluster stage INVENTORY weights --verify",
         "QwenLM/Qwen3-VL#264",
     ),
@@ -233,8 +233,8 @@ FILES = (
     Signature(
         "docker-group",
         r"(?i)permission denied while trying to connect to the docker",
-        "the user may not talk to Docker",
-        "on that node: sudo usermod -aG docker $USER, then log in again",
+        "the user may not use Docker",
+        "on that node: sudo usermod -aG docker $USER, then log out and back in",
         "docs.docker.com/engine/install/linux-postinstall",
     ),
     Signature(
@@ -261,8 +261,8 @@ CONSEQUENCES = (
     Signature(
         "placement",
         r"Waiting for creating a placement group of specs for \d+ seconds|Cannot provide a placement group",
-        "Ray has no place for all ranks: a node is missing, or its GPU is taken",
-        "sparkcluster status INVENTORY shows which; something else may hold its GPU: nvidia-smi there",
+        "Ray cannot place all ranks: a node is missing, or its GPU is in use",
+        "sparkcluster status INVENTORY shows which; nvidia-smi there shows what uses its GPU",
         "vllm-project/aibrix#927",
         code="RUN-007",
         consequence=True,

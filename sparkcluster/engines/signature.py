@@ -1,4 +1,4 @@
-"""What a signature is: how one cause shows in an engine's log, and what is to be said of it. Pure."""
+"""Signatures: log lines by which a cause is recognised, and what to report about it. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 EXPLAINED = "RUN-021"
-"""Code of the causes that have no check of their own."""
+"""Code of causes without a check for them alone."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a rank ended or ails, in one line, and what mends it (None where nothing better than the log is known).
+    """Why a rank ended or fails, in one line, and how to fix it (None where there is only the log).
 
     Attributes:
-        line: of the log, as it stands there; empty where no line says it.
+        line: of the log, unchanged; empty without one.
         code: of the check that reports it for a cluster that runs.
-        consequence: whether it names what follows from another cause rather than a root.
+        consequence: whether it follows from another cause.
     """
 
     summary: str
@@ -31,13 +31,13 @@ class Cause:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Signature:
-    """How one cause shows in a log.
+    """Log lines of one cause.
 
     Attributes:
         name: short and stable.
         pattern: searched for in single lines, the last match counts.
         summary: what it means; names of the pattern's groups in braces.
-        hint: what mends it; likewise.
+        hint: how to fix it; likewise.
         source: public thread that has the line.
         code, consequence: as of the Cause.
     """
@@ -52,7 +52,7 @@ class Signature:
     consequence: bool = False
 
     def match(self, lines: Sequence[str]) -> Cause | None:
-        """The cause when one of ``lines`` shows it."""
+        """The cause if one of ``lines`` matches."""
         for line in reversed(lines):
             found = re.search(self.pattern, line)
             if found is None:
@@ -67,5 +67,5 @@ class Signature:
 
 
 def plain(lines: Sequence[str]) -> list[str]:
-    """``lines`` without terminal colours, which would stand between the words of a pattern."""
+    """``lines`` without terminal colours, which would split the words of a pattern."""
     return [ANSI.sub("", line) for line in lines]

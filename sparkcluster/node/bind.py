@@ -103,7 +103,7 @@ _TRIAL = "import socket,sys;s=socket.socket();s.bind(('',0));sys.exit(s.getsockn
 def build(path: str, env: MutableMapping[str, str]) -> str | None:
     """Compile the library to ``path``. Returns what went wrong in one line, or None."""
     wanted = ([env["CC"]] if env.get("CC") else []) + list(COMPILERS)
-    compiler = next((found for found in (shutil.which(one, path=env.get("PATH")) for one in wanted) if found), None)
+    compiler = next((found for name in wanted if (found := shutil.which(name, path=env.get("PATH")))), None)
     if compiler is None:
         return "no C compiler (%s) in this image" % ", ".join(COMPILERS)
     fresh = "%s.%d" % (path, os.getpid())
@@ -122,8 +122,8 @@ def build(path: str, env: MutableMapping[str, str]) -> str | None:
     except (OSError, subprocess.SubprocessError) as error:
         return "%s: %s" % (compiler, error)
     if done.returncode != 0:
-        said = done.stdout.decode(errors="replace").strip().splitlines()
-        return "%s exited with %d: %s" % (compiler, done.returncode, said[0] if said else "no message")
+        lines = done.stdout.decode(errors="replace").strip().splitlines()
+        return "%s exited with %d: %s" % (compiler, done.returncode, lines[0] if lines else "no output")
     os.replace(fresh, path)
     return None
 
@@ -166,9 +166,9 @@ def confine(env: MutableMapping[str, str], address: str, open_ports: Iterable[in
             trouble = "%s was built and has no effect" % path
         if trouble is not None:
             return "missing: %s" % trouble
-    others = [one for one in env.get("LD_PRELOAD", "").replace(":", " ").split() if one != path]
+    others = [name for name in env.get("LD_PRELOAD", "").replace(":", " ").split() if name != path]
     env["LD_PRELOAD"] = ":".join([path, *others])
-    # A raylet takes LD_PRELOAD from its workers unless it is told to leave it.
+    # Without it a raylet removes LD_PRELOAD from the environment of its workers.
     env["RAY_LD_PRELOAD_ON_WORKERS"] = "1"
     env[ADDRESS] = address
     ports = ",".join(str(port) for port in open_ports)

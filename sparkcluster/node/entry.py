@@ -95,9 +95,9 @@ def wait_for_members(
     limit_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Wait until every member is alive in Ray, by its address; the count alone could be a stranger."""
+    """Wait until every member is alive in Ray, by its address: a count would include nodes of others."""
     address, members = document["ray"]["address"], document["members"]
-    until, said, said_at, buffer, missing = clock() + limit_s, "", 0.0, b"", list(members)
+    until, shown, shown_at, buffer, missing = clock() + limit_s, "", 0.0, b"", list(members)
     error = None
     alive: list[str] = []
     child = subprocess.Popen(
@@ -111,18 +111,18 @@ def wait_for_members(
                 len(members),
                 " ".join(missing),
             )
-            if line != said or clock() - said_at >= 10:
+            if line != shown or clock() - shown_at >= 10:
                 say(line)
-                said, said_at = line, clock()
+                shown, shown_at = line, clock()
             if not select.select([output], [], [], 1)[0]:
                 continue
             data = os.read(output, 65536)
             if not data:
-                raise Stop(RAY_FAILED, "Ray at %s cannot be asked: %s" % (address, error or "no answer"))
+                raise Stop(RAY_FAILED, "cannot query Ray at %s: %s" % (address, error or "no answer"))
             *whole, buffer = (buffer + data).split(b"\n")
-            for one in whole:
+            for text in whole:
                 try:
-                    answer = json.loads(one.decode(errors="replace"))
+                    answer = json.loads(text.decode(errors="replace"))
                 except ValueError:
                     continue
                 error = answer.get("error", error)
@@ -136,7 +136,7 @@ def wait_for_members(
     if missing:
         raise Stop(
             RANK_MISSING,
-            "after %d s Ray at %s still lacks %s (alive: %s)"
+            "after %d s Ray at %s has no %s (alive: %s)"
             % (limit_s, address, " ".join(missing), " ".join(alive) or "none"),
         )
     say("phase=ray-formed %d/%d" % (len(members), len(members)))
@@ -144,12 +144,12 @@ def wait_for_members(
 
 def wait_for_head(
     address: str,
-    own: str,
+    source: str,
     limit_s: float,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait until the head's Ray takes connections from our own interconnect address."""
+    """Wait until the head's Ray accepts connections from ``source``, this node's interconnect address."""
     host, _, port = address.rpartition(":")
     until = clock() + limit_s
     said_at = float("-inf")
@@ -158,7 +158,7 @@ def wait_for_head(
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             with socket.socket(family, socket.SOCK_STREAM) as probe:
                 probe.settimeout(3)
-                probe.bind((own, 0))
+                probe.bind((source, 0))
                 probe.connect((host, int(port)))
             return
         except OSError as error:
@@ -166,7 +166,7 @@ def wait_for_head(
         if clock() >= until:
             raise Stop(
                 RANK_MISSING,
-                "after %d s Ray's head at %s does not answer %s: %s" % (limit_s, address, own, last),
+                "after %d s Ray's head at %s is not reachable from %s: %s" % (limit_s, address, source, last),
             )
         if clock() - said_at >= 10:
             say("phase=ray-join waiting for %s (%s)" % (address, last))
@@ -175,7 +175,7 @@ def wait_for_head(
 
 
 def end_started(mark: str) -> None:
-    """End what this launcher started, by the mark in its environment; nobody else's Ray is touched."""
+    """End what this launcher started, by the mark in its environment; other users' Ray is left alone."""
     needle = ("%s=%s" % (MARK, mark)).encode()
     for sent in (signal.SIGTERM, signal.SIGKILL):
         alive = False
@@ -212,12 +212,12 @@ def launch(document: dict[str, Any], folder: str, env: dict[str, str]) -> NoRetu
         ray = document["ray"]
         if ray.get("token"):
             if not (env.get("RAY_AUTH_TOKEN") or env.get("RAY_AUTH_TOKEN_PATH")):
-                raise Stop(RAY_FAILED, "no RAY_AUTH_TOKEN in the environment, though Ray is to ask for one")
+                raise Stop(RAY_FAILED, "RAY_AUTH_TOKEN is not set, and Ray requires it")
             env["RAY_AUTH_MODE"] = "token"
         env["RAY_ADDRESS"] = ray["address"]
         python = ray_python(document.get("ray_path"), document["engine"][0])
         start = ray_command(ray["start"], python)
-        # For the engine alone: what starts or joins a cluster is told the address by its arguments.
+        # For the engine only: ray start gets the address by its arguments.
         starting = {name: value for name, value in env.items() if name != "RAY_ADDRESS"}
         if document["role"] == "worker":
             wait_for_head(ray["address"], document["address"], limit_s)
@@ -249,7 +249,7 @@ def checked(path: str) -> dict[str, Any]:
 
 def terminated(_signal: int, _frame: object) -> NoReturn:
     """SIGTERM and SIGINT before the engine took over."""
-    raise Stop(TERMINATED, "asked to stop before the engine started")
+    raise Stop(TERMINATED, "received SIGTERM before the engine started")
 
 
 def main(argv: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Asks an image once what lies in it, and keeps the answer: an image ID is a hash, so it never changes."""
+"""Reads once what an image contains, and keeps it: an image ID is a hash, so its content never changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIMIT_S = 60.0  # of one container; the first start of a big image reads it from
 
 
 def main(request: Dict[str, Any], _lines: Any = None) -> Dict[str, Any]:
-    """Answer what the image holds, from the kept answer where there is one.
+    """What the image contains, as kept from an earlier run or read now.
 
     Args:
         request: state_dir, image_id (of this node's Docker engine), reference (how the user calls it) and keep
@@ -22,10 +22,10 @@ def main(request: Dict[str, Any], _lines: Any = None) -> Dict[str, Any]:
     Returns:
         The engine facts of the image, or ``{"unread": "why"}``.
     """
-    return ask(request, Machine())
+    return inspect(request, Machine())
 
 
-def ask(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
+def inspect(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
     """The same, of any machine."""
     image_id = str(request["image_id"])
     state_dir = common.expand(str(request["state_dir"]))
@@ -44,12 +44,12 @@ def ask(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
     try:
         common.write_atomically(path, json.dumps(found, sort_keys=True).encode())
     except OSError:
-        pass  # the answer is still good; the next run asks again
+        pass  # the next run reads the image again
     return found
 
 
 def run(machine: Machine, image_id: str) -> Dict[str, Any]:
-    """What the image's own Python says.
+    """What the image's Python reports.
 
     Its environment is left as the image sets it, PYTHONPATH too, for so will the engine see it.
 
@@ -71,8 +71,8 @@ def family(config: Dict[str, Any], *, ngc: bool) -> str:
     """Who built the image: ``ngc`` by NVIDIA's entrypoint, ``upstream`` by the engine's, else ``other``.
 
     Args:
-        config: the image's configuration as the Docker engine tells it.
-        ngc: whether /opt/nvidia/nvidia_entrypoint.sh lies in it.
+        config: the image's configuration, from the Docker engine.
+        ngc: whether it has /opt/nvidia/nvidia_entrypoint.sh.
     """
     entrypoint = config.get("Entrypoint") or []
     words = [entrypoint] if isinstance(entrypoint, str) else [str(word) for word in entrypoint]
@@ -83,7 +83,7 @@ def family(config: Dict[str, Any], *, ngc: bool) -> str:
 
 
 def _docker_run(machine: Machine, image_id: str, python: str) -> List[Any]:
-    name = "sparkcluster-ask-%d-%s" % (os.getpid(), image_id.rpartition(":")[2][:12])
+    name = "sparkcluster-inspect-%d-%s" % (os.getpid(), image_id.rpartition(":")[2][:12])
     options = ["--name", name, "--network", "none"]
     try:
         return list(machine.run(docker.run_once(image_id, python, interpreter.SNIPPET, options), LIMIT_S))
@@ -96,7 +96,7 @@ def _docker_run(machine: Machine, image_id: str, python: str) -> List[Any]:
 
 
 def _config(machine: Machine, image_id: str) -> Dict[str, Any]:
-    """The image's configuration, empty where the Docker engine does not tell it."""
+    """The image's configuration, empty where the Docker engine does not report it."""
     try:
         status, found = machine.docker("/images/%s/json" % quoted(image_id))
     except Unreadable:

@@ -29,7 +29,7 @@ BAD_DOCUMENT, SETUP_FAILED, RANK_MISSING, RAY_FAILED, NO_ENGINE, TERMINATED = 2,
 # Where CUDA's own images have it.
 CUDA_PTXAS = "/usr/local/cuda/bin/ptxas"
 
-# sm_121a, the GB10, is known to PTX from ISA 8.8 on (PTX ISA release notes, CUDA 12.9).
+# PTX has sm_121a, the GB10, since ISA 8.8 (PTX ISA release notes, CUDA 12.9).
 _TRIAL_PTX = ".version 8.8\n.target sm_121a\n.address_size 64\n.visible .entry k() { ret; }\n"
 
 
@@ -125,9 +125,9 @@ def assembles(ptxas: str) -> bool:
 
 
 def place_ptxas(triton_dir: str, env: dict[str, str], in_place: bool) -> str:
-    """Give this Triton an assembler that knows the GB10, before the engine's first line.
+    """Give this Triton a ptxas that supports the GB10, before the engine starts.
 
-    ``in_place`` is False where the installation is the user's own and only a variable may be set.
+    ``in_place`` is False where the installation is the user's, and only a variable may be set.
     Returns what was done, in words.
     """
     name = ptxas_name(triton_dir)
@@ -180,8 +180,7 @@ print(json.dumps(lacking))
 def missing_needs(ray_path: str, python: str) -> dict[str, list[str]]:
     """What the brought Ray requires and ``python`` has not: names in the folder ``needs`` by distribution.
 
-    What it has stays its own: folders in PYTHONPATH come first, so all of ours would shadow what the engine was
-    built with.
+    What it has is not replaced: folders in PYTHONPATH come first, so ours would shadow what the engine was built with.
     """
     try:
         with open(os.path.join(ray_path, "needs.json")) as file:
@@ -193,7 +192,7 @@ def missing_needs(ray_path: str, python: str) -> dict[str, list[str]]:
         done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
         return {name: needs[name] for name in json.loads(done.stdout.decode())}
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise Stop(RAY_FAILED, "%s cannot be asked what of Ray's needs it has: %s" % (python, error)) from error
+        raise Stop(RAY_FAILED, "%s did not list its packages: %s" % (python, error)) from error
 
 
 def show_needs(ray_path: str, lacking: dict[str, list[str]], private: str) -> str:
@@ -206,7 +205,7 @@ def show_needs(ray_path: str, lacking: dict[str, list[str]], private: str) -> st
 
 
 def private_directory(beside: str) -> str:
-    """A folder that only we may read: beside the launcher where that can be written, else a temporary one."""
+    """A folder that only we may read: beside the launcher if that is writable, else a temporary one."""
     path = os.path.join(beside, "private")
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
@@ -218,7 +217,7 @@ def private_directory(beside: str) -> str:
 
 
 def link_model(model: dict[str, str], env: dict[str, str], link: str = MODEL_LINK) -> str:
-    """Make ``link`` lead to the model's files, so that a playbook can name one of them. Returns what was done."""
+    """Link ``link`` to the model's files, so that a playbook can name one of them. Returns what was done."""
     path = model.get("path")
     if not path:
         folder = os.path.join(env.get("HF_HOME", ""), hub_folder(model["id"]))
@@ -234,19 +233,19 @@ def link_model(model: dict[str, str], env: dict[str, str], link: str = MODEL_LIN
         os.symlink(path, fresh)
         os.replace(fresh, link)
     except OSError as error:
-        return "%s cannot lead to the model: %s" % (link, error.strerror or error)
-    return "%s leads to %s" % (link, path)
+        return "%s cannot be linked to the model: %s" % (link, error.strerror or error)
+    return "%s -> %s" % (link, path)
 
 
 def run_setup(lines: list[str], env: dict[str, str], limit_s: float) -> None:
-    """The playbook's own lines, in order, each with its limit in seconds."""
+    """Run the playbook's ``setup`` lines in order, each with a limit in seconds."""
     for number, line in enumerate(lines, 1):
         say("phase=setup %d/%d" % (number, len(lines)))
         child = subprocess.Popen(["sh", "-c", line], env=env, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
             code = child.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            raise Stop(SETUP_FAILED, "setup line %d ran longer than %d s" % (number, limit_s)) from None
+            raise Stop(SETUP_FAILED, "setup line %d did not end within %d s" % (number, limit_s)) from None
         finally:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
@@ -259,8 +258,6 @@ def prepare(document: dict[str, Any], folder: str, env: dict[str, str]) -> str:
     """What holds for every executor: paths, setup, ptxas, carry-over file. Returns the private folder."""
     inside = document.get("runtime", "docker") == "docker"
     before = dict(env)
-    for path in document.get("python_path") or []:
-        prepend(env, "PYTHONPATH", path)
     private = private_directory(folder)
     ray_path = document.get("ray_path")
     if ray_path:

@@ -38,9 +38,9 @@ if path:
     if words and words[0].startswith("#!") and "python" in " ".join(words):
         name = words[1] if words[0].endswith("/env") and len(words) > 1 else words[0][2:]
         python = shutil.which(name, path=env.get("PATH")) or python
-ask = '''
+query = '''
 import json, os, sys
-sys.path = [one for one in sys.path if one]
+sys.path = [path for path in sys.path if path]
 try:
     import ray
     ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
@@ -51,7 +51,7 @@ except Exception as error:
     print(json.dumps({"error": "%s: %s" % (type(error).__name__, error)}), flush=True)
 os._exit(0)
 '''
-os.execve(python, [python, "-c", ask, sys.argv[1]], env)
+os.execve(python, [python, "-c", query, sys.argv[1]], env)
 """
 
 
@@ -59,7 +59,7 @@ def gpu(machine: Machine) -> dict[str, Any]:
     """What the first GPU is doing now.
 
     Raises:
-        Unreadable: nvidia-smi's own words.
+        Unreadable: with the message of nvidia-smi.
     """
     code, output = machine.run(["nvidia-smi", "--query-gpu=" + _SMI, "--format=csv,noheader,nounits"])
     line = (output.strip().splitlines() or ["no output"])[0]
@@ -75,7 +75,7 @@ def _figure(text: str) -> float | None:
 
 
 def gpu_inside(name: str) -> str:
-    """What nvidia-smi says in a container, which can lose a GPU that its host still has.
+    """What nvidia-smi prints in a container, which can lose a GPU that its host still has.
 
     Raises:
         Unreadable: the container has no nvidia-smi, or it did not answer.
@@ -83,7 +83,7 @@ def gpu_inside(name: str) -> str:
     code, output = _inside(name, ["nvidia-smi", "-L"], 5)
     if code in (125, docker.NOT_EXECUTABLE, docker.NOT_FOUND):
         raise Unreadable("no nvidia-smi in the container")
-    # The card's own number has no part in any verdict.
+    # The card's UUID is left out: no check uses it.
     return re.sub(r"\s*\(UUID:.*?\)", "", output.strip())[:300]
 
 
@@ -96,10 +96,10 @@ def ray_nodes(head: dict[str, Any], limit_s: float) -> dict[str, bool]:
     """Whether each node that ever joined is alive, by address, as Ray itself lists them.
 
     Raises:
-        Unreadable: Ray could not be asked.
+        Unreadable: Ray could not be queried.
     """
     if head["runtime"] != "docker":
-        raise Unreadable("runtime process: Ray is asked in containers alone")
+        raise Unreadable("with runtime process Ray is not queried")
     document = head["launcher"]
     alarm_s = max(2, int(limit_s) - 1)
     command = [head["python"] or "python3", "-c", _ASK_RAY]
@@ -115,7 +115,7 @@ def ray_nodes(head: dict[str, Any], limit_s: float) -> dict[str, bool]:
         if isinstance(answer, dict) and "error" in answer:
             raise Unreadable(str(answer["error"])[:300])
     last = (output.strip().splitlines() or ["no answer within %d s" % alarm_s])[-1]
-    raise Unreadable("Ray cannot be asked (exit %d): %s" % (code, last[:300]))
+    raise Unreadable("cannot query Ray (exit %d): %s" % (code, last[:300]))
 
 
 def api(engine: list[str], flags: dict[str, str]) -> tuple[str, int]:
@@ -176,7 +176,7 @@ def metrics(text: str, names: dict[str, list[str]]) -> dict[str, float | None]:
 def traffic(machine: Machine) -> dict[str, Any]:
     """Bytes that left by RDMA and by sockets of the same ports since boot, and pages swapped.
 
-    The counters of mlx5's RDMA ports count RDMA alone and those of its network devices sockets alone.
+    The counters of mlx5's RDMA ports count RDMA only, and those of its network devices sockets only.
     """
     rdma, sockets = {}, {}
     for name in machine.names("/sys/class/infiniband"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from sparkcluster import engines
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.engine import has_ray
 from sparkcluster.facts.model import EngineFacts
@@ -42,21 +43,27 @@ def sizes(playbook: Playbook, group: str, nodes: int) -> Parallel:
 
 
 def executor(playbook: Playbook, engine: EngineFacts | None, *, nodes: int, bring_ray: bool) -> Executor:
-    """What joins the ranks; one rank needs nothing.
+    """What joins the ranks; a single rank needs nothing.
 
     Raises:
-        PlanError: the playbook insists on Ray and there is none.
+        PlanError: the engine serves on one node only, or the playbook requires Ray and there is none.
     """
     if nodes == 1:
         return "none"
-    if playbook.executor == "native":
-        return "native"
-    if bring_ray or has_ray(engine):
-        return "ray"
-    if playbook.executor == "ray":
-        raise PlanError(
-            f"playbook {playbook.name} wants executor ray, but there is no Ray beside its engine",
-            step="plan",
-            hint="set executor: auto in the playbook, which takes the engine's own multi-node backend instead",
-        )
-    return "native"
+    serving = engines.engine(playbook.engine)
+    usable: list[Executor] = [name for name in ("ray", "native") if name in serving.executors]
+    if "ray" in usable and not (bring_ray or has_ray(engine)):
+        usable.remove("ray")
+    if playbook.executor in usable:
+        return playbook.executor
+    if usable and playbook.executor == "auto":
+        return usable[0]
+    if not serving.executors:
+        hint = "in the inventory, give each node a group of its own"
+        raise PlanError(f"{serving.title} serves on one node, and a group has {nodes}", step="plan", hint=hint)
+    missing = {"ray": "no Ray", "native": "no multi-node backend"}.get(playbook.executor, "neither")
+    raise PlanError(
+        f"playbook {playbook.name} requires executor {playbook.executor}, but its engine has {missing}",
+        step="plan",
+        hint="set executor: auto in the playbook, which uses the one that there is",
+    )

@@ -183,7 +183,7 @@ def test_a_port_that_is_taken_after_the_checks_is_named(lab, cli, variant, ranks
     up = cli.start("up", variant(lab, playbook={"setup": ["sleep 6"]}))
     up.wait_for("watch: ", timeout=40)
     lab.fault("left", "port-busy", "8000")
-    ended(up, time.monotonic(), 20, "left", "a port is taken")
+    ended(up, time.monotonic(), 20, "left", "a port is in use")
     none_left(ranks, lab)
 
 

@@ -1,4 +1,4 @@
-"""How causes show in vLLM's log, with the public threads that have the lines.
+"""Signatures of vLLM's log, each with a public thread that has the line.
 
 A launch searches for them when a rank has ended, ``checks.running`` when a cluster does not answer.
 """
@@ -16,7 +16,7 @@ from sparkcluster.engines.vllm import ENGINE, flags
 
 
 def argument(found: re.Match[str], _lines: Sequence[str]) -> Cause:
-    """The argument that vLLM refused, and the one that may have been meant."""
+    """The argument that vLLM rejected, and the closest one that it has."""
     words = found["what"].split()
     flag = next((word for word in words if word.startswith("-")), words[0]).split("=")[0]
     name = flag.lstrip("-").replace("_", "-")
@@ -24,8 +24,8 @@ def argument(found: re.Match[str], _lines: Sequence[str]) -> Cause:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
     meant = f"write {close[0]}" if close else f"remove {name}"
     return Cause(
-        f"this vLLM does not know the argument {flag}",
-        f"{meant} under args in the playbook, or take an image whose vLLM has it",
+        f"this vLLM does not have the argument {flag}",
+        f"{meant} under args in the playbook, or use an image whose vLLM has it",
     )
 
 
@@ -33,16 +33,16 @@ _COMMAND_LINE = (
     Signature(
         "serve-twice",
         r"unrecognized arguments: serve\b",
-        "the image's entrypoint already says `vllm serve`, so it was said twice",
-        "drop `vllm serve` from command in the playbook, or take an image without that entrypoint",
+        "the command has `vllm serve` twice: the image's entrypoint contains it already",
+        "remove `vllm serve` from command in the playbook, or use an image without that entrypoint",
         "vllm-project/vllm#37133",
     ),
     Signature("argument", r"unrecognized arguments: (?P<what>.+)", "", None, "vllm-project/vllm#42399", argument),
     Signature(
         "argument-value",
         r"error: argument (?P<flag>--[\w-]+)[^:]*: (?P<why>.{1,160})",
-        "vLLM refuses the value of {flag}: {why}",
-        "mend it under args in the playbook",
+        "vLLM rejects the value of {flag}: {why}",
+        "fix it under args in the playbook",
         "vllm-project/vllm#25837",
     ),
 )
@@ -104,8 +104,8 @@ _MODEL = (
     Signature(
         "architecture",
         r"Model architectures? (?P<names>\[.*?\]|\S+) (?:are|is) not supported",
-        "this vLLM does not know the model's architecture {names}",
-        "take a newer image in the playbook",
+        "this vLLM does not support the model's architecture {names}",
+        "use a newer image in the playbook",
         "vllm-project/vllm#2248",
     ),
 )
@@ -115,8 +115,8 @@ _CONSEQUENCES = (
         "engine-dead",
         r"EngineDeadError|EngineCore encountered (?:an issue|a fatal error)|Engine core initialization failed"
         r"|EngineCore failed to start",
-        "the engine died; its API may live on and still answer /health",
-        "the reason stands further up in its log: sparkcluster logs INVENTORY",
+        "the engine died; its API may still answer /health",
+        "the reason is further up in its log: sparkcluster logs INVENTORY",
         "vllm-project/vllm#53157",
         code="RUN-016",
         consequence=True,
@@ -155,16 +155,16 @@ SCALES = (
     Signature(
         "scales-nan",
         r"(?i:\bnan\b.{0,60}\bscales?\b|scales?\b.{0,60}\bnan\b)|scale' has zero or non-finite values",
-        "scales of quantised weights are not numbers",
-        "take a checkpoint that was calibrated in full, or moe-backend: marlin under args in the playbook",
+        "scales of quantised weights are NaN or infinite",
+        "use a checkpoint that was calibrated in full, or moe-backend: marlin under args in the playbook",
         "vllm-project/vllm#45320",
         code="RUN-012",
     ),
     Signature(
         "scales-unlike",
         r"w1_weight_scale_2 must match w3_weight_scale_2",
-        "gate and up projections of the experts have scales of their own, and the kernel takes one for both",
-        "take a checkpoint whose gate and up projections share a scale",
+        "gate and up projections of the experts have separate scales, and the kernel uses one for both",
+        "use a checkpoint whose gate and up projections share a scale",
         "vllm-project/vllm#54150",
         code="RUN-012",
     ),

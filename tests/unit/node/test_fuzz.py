@@ -121,7 +121,7 @@ def test_an_image_that_answers_anything_is_known_or_unread(standing: list[Any], 
     machine = Spoilt(standing[0], seed)
     machine.run = lambda argv, limit_s=3.0: (0, printed)  # type: ignore[method-assign]
     state = f"/tmp/{seed}"
-    document = image.ask({"state_dir": state, "image_id": "sha256:" + "5f" * 32, "keep": False}, machine)
+    document = image.inspect({"state_dir": state, "image_id": "sha256:" + "5f" * 32, "keep": False}, machine)
     parse_engine(json.loads(json.dumps(document)))
 
 

@@ -58,9 +58,9 @@ def test_the_whole_command_line_and_the_kept_answer(
     for module in (image, containers):
         monkeypatch.setattr(module, "engine", node)
     machine = spark(make_machine, [(0, PRINTED)], {"Entrypoint": ["vllm", "serve"]})
-    found = image.ask(request(tmp_path), machine)
+    found = image.inspect(request(tmp_path), machine)
     argv = machine.ran[0]
-    assert argv[6].startswith("sparkcluster-ask-")
+    assert argv[6].startswith("sparkcluster-inspect-")
     assert [*argv[:6], *argv[7:]] == [
         "docker", "run", "--rm", "--pull", "never", "--name", "--network", "none",
         "--entrypoint", "python3", ID, "-c", interpreter.SNIPPET,
@@ -70,7 +70,7 @@ def test_the_whole_command_line_and_the_kept_answer(
     assert found["triton_backend"] == "/usr/lib/python3/triton/backends/nvidia"
     kept = tmp_path / "state" / "images" / (ID.replace(":", "-") + ".json")
     assert json.loads(kept.read_text()) == found
-    assert image.ask(request(tmp_path), machine) == found
+    assert image.inspect(request(tmp_path), machine) == found
     assert len(machine.ran) == 1
 
 
@@ -79,7 +79,7 @@ def test_a_kept_answer_that_makes_no_sense_is_asked_for_anew(make_machine: Any, 
     kept.parent.mkdir(parents=True)
     for content in ("{", "[]", '{"python": 3}'):
         kept.write_text(content)
-        assert image.ask(request(tmp_path), spark(make_machine, [(0, PRINTED)]))["family"] == "other"
+        assert image.inspect(request(tmp_path), spark(make_machine, [(0, PRINTED)]))["family"] == "other"
 
 
 def test_an_answer_to_older_questions_is_asked_for_anew_once(make_machine: Any, tmp_path: Path) -> None:
@@ -88,14 +88,14 @@ def test_an_answer_to_older_questions_is_asked_for_anew_once(make_machine: Any, 
     kept.write_text(json.dumps({**ANSWER, "family": "upstream"}))
     now = "sparkcluster-engine " + json.dumps({**ANSWER, "flags": ["host", "port"]}) + "\n"
     machine = spark(make_machine, [(0, now)])
-    assert image.ask(request(tmp_path), machine)["flags"] == ["host", "port"]
-    assert image.ask(request(tmp_path), machine)["flags"] == ["host", "port"]
+    assert image.inspect(request(tmp_path), machine)["flags"] == ["host", "port"]
+    assert image.inspect(request(tmp_path), machine)["flags"] == ["host", "port"]
     assert len(machine.ran) == 1
 
 
 def test_python_stands_in_for_python3(make_machine: Any, tmp_path: Path) -> None:
     machine = spark(make_machine, [(127, "executable file not found in $PATH"), (0, PRINTED)])
-    assert image.ask(request(tmp_path), machine)["version"] == "0.32.0"
+    assert image.inspect(request(tmp_path), machine)["version"] == "0.32.0"
     assert machine.ran[1][machine.ran[1].index("--entrypoint") + 1] == "python"
 
 
@@ -113,13 +113,13 @@ def test_python_stands_in_for_python3(make_machine: Any, tmp_path: Path) -> None
 def test_an_image_that_cannot_answer_is_told_and_asked_again(
     make_machine: Any, tmp_path: Path, outcomes: Any, why: str
 ) -> None:
-    assert image.ask(request(tmp_path), spark(make_machine, outcomes)) == {"unread": why}
+    assert image.inspect(request(tmp_path), spark(make_machine, outcomes)) == {"unread": why}
     assert not (tmp_path / "state").exists()
 
 
 def test_a_container_that_hangs_is_removed(make_machine: Any, tmp_path: Path) -> None:
     machine = spark(make_machine, [Unreadable("no answer within 60 s: docker")])
-    assert image.ask(request(tmp_path), machine) == {"unread": "no answer within 60 s: docker"}
+    assert image.inspect(request(tmp_path), machine) == {"unread": "no answer within 60 s: docker"}
     assert machine.ran[-1] == ["docker", "rm", "--force", "--volumes", machine.ran[0][6]]
 
 

@@ -148,7 +148,7 @@ def test_the_link_leads_to_the_snapshot_that_a_branch_stands_for(tmp_path: Path)
     (folder / "snapshots" / "0123abc" / "parser.py").write_text("here")
     link = tmp_path / "model"
     said = prepare.link_model({"id": "owner/model", "revision": "main"}, {"HF_HOME": str(tmp_path)}, str(link))
-    assert said == f"{link} leads to {folder}/snapshots/0123abc"
+    assert said == f"{link} -> {folder}/snapshots/0123abc"
     assert (link / "parser.py").read_text() == "here"
 
 
@@ -161,4 +161,6 @@ def test_the_link_takes_a_commit_as_its_own_name_and_a_directory_as_it_is(tmp_pa
 
 
 def test_a_link_that_cannot_be_made_is_said_and_stops_nothing(tmp_path: Path) -> None:
-    assert "cannot lead to the model" in prepare.link_model({"path": "/weights"}, {}, str(tmp_path / "no" / "model"))
+    assert "cannot be linked to the model" in prepare.link_model(
+        {"path": "/weights"}, {}, str(tmp_path / "no" / "model")
+    )

@@ -380,3 +380,10 @@ def test_nothing_of_this_machine_is_in_the_golden_files():
     for path in (Path(__file__).parents[2] / "golden" / "plan").rglob("*"):
         if path.is_file():
             assert "/work" not in path.read_text()
+
+
+def test_a_group_needs_an_executor_that_its_engine_has(two, cluster, monkeypatch):
+    """An engine that cannot join ranks is refused for two nodes, and not started as two single ones."""
+    monkeypatch.setattr("sparkcluster.engines.vllm.Vllm.executors", frozenset())
+    with pytest.raises(PlanError, match="vLLM serves on one node, and a group has 2"):
+        build(cluster(TWO), two())
