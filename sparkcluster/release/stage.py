@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from sparkcluster.errors import FoundErrors, PlanError, StageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View, look
-from sparkcluster.release import ray
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
-from sparkcluster.staging import ray as ray_staging
+from sparkcluster.staging import ray
 from sparkcluster.staging.artifacts import Artifact
 from sparkcluster.staging.run import StageReport
 from sparkcluster.staging.run import stage as stage_all
@@ -45,13 +44,13 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
     report.step("probe", count(len(fleet.hosts), "node"))
     view = _look(fleet, spec)
     if options.dry_run:
-        return _stage(fleet, view, options, report, epoch=0)
+        return copy_missing(fleet, view, options, report, epoch=0)[0]
     cluster, state_dir = spec.inventory.cluster, spec.inventory.state_dir
     lease = Lease(fleet, cluster=cluster, state_dir=state_dir, operation="stage")
     with lease.acquire(list(view.facts)):
         report.step("lease", f"epoch {lease.epoch}")
         # Facts from before the lease may be stale.
-        return _stage(fleet, _look(fleet, spec), options, report, epoch=lease.epoch)
+        return copy_missing(fleet, _look(fleet, spec), options, report, epoch=lease.epoch)[0]
 
 
 def _look(fleet: Fleet, spec: Spec) -> View:
@@ -61,7 +60,13 @@ def _look(fleet: Fleet, spec: Spec) -> View:
     return view
 
 
-def _stage(fleet: Fleet, view: View, options: Options, report: Report, *, epoch: int) -> StageReport:
+def copy_missing(fleet: Fleet, view: View, options: Options, report: Report, *, epoch: int) -> tuple[StageReport, View]:
+    """Copy what is missing to every node, under a lease; what was done, and the cluster afterwards.
+
+    Raises:
+        PlanError: no topology can be made.
+        StageError: something did not reach a node.
+    """
     if view.topology is None:
         raise view.unplanned or PlanError("no topology can be made of these nodes", step="stage")
     report.step("stage", " and ".join(options.what))
@@ -76,25 +81,32 @@ def _stage(fleet: Fleet, view: View, options: Options, report: Report, *, epoch:
         verify=options.verify,
         progress=report.progress,
     )
-    if "image" not in options.what:
-        return done
     if done.changed:
         view = _look(fleet, view.spec)
-    if view.topology is None or not view.bring_ray:
-        return done
-    lacking = ray_staging.find_missing(view.spec, view.facts, view.topology)
-    if not lacking:
-        return done
+    if "image" not in options.what or view.topology is None or not view.bring_ray:
+        return done, view
+    lacking = ray.find_missing(view.spec, view.facts, view.topology)
+    if lacking is None:
+        return done, view
     done = dataclasses.replace(done, stagings=(*done.stagings, lacking))
-    if options.dry_run:
-        return done
+    if options.dry_run or not lacking.missing:
+        return done, view
+    report.step("ray", f"{lacking.name} for {', '.join(name for name, _ in lacking.missing)}")
+    inventory = view.spec.inventory
+    changer = Changer(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, epoch=epoch)
     try:
-        inventory = view.spec.inventory
-        changer = Changer(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, epoch=epoch)
-        copied = ray.bring(changer, view.spec, view.facts, view.topology, report)
+        copied = ray.stage(changer, view.facts, view.topology, lacking, progress=report.progress)
     except StageError as error:
-        if not ray.can_do_without(view.spec, error):
+        if not can_do_without_ray(view.spec, error):
             raise
-        report.note(f"warning: {error.message}; up will use executor native")
-        return done
-    return dataclasses.replace(done, copied=(*done.copied, *copied))
+        report.note(f"warning: {error.message}; the ranks will use executor native")
+        return done, look(fleet, view.spec, bring_ray=False)
+    return dataclasses.replace(done, copied=(*done.copied, *copied)), _look(fleet, view.spec)
+
+
+def can_do_without_ray(spec: Spec, error: StageError) -> bool:
+    """Whether executor native may replace Ray where it could not be fetched.
+
+    Not where a copy to a node failed: that is an error to fix.
+    """
+    return spec.playbook.executor == "auto" and error.node is None

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sparkcluster
-from sparkcluster.errors import FoundErrors, Interrupted, LaunchError, SparkclusterError, StageError
+from sparkcluster.errors import FoundErrors, Interrupted, LaunchError, SparkclusterError
 from sparkcluster.facts.engine import image_digest
 from sparkcluster.facts.running import Reply
 from sparkcluster.findings import Finding, has_errors
@@ -20,16 +20,16 @@ from sparkcluster.launch import failed_logs
 from sparkcluster.launch.group import Launch, stop
 from sparkcluster.launch.groups import Outcome, launch_groups
 from sparkcluster.plan.records import KEEP, record, recorded_groups
-from sparkcluster.release import ray
 from sparkcluster.release.outcome import came_back, failure, newly_recorded
 from sparkcluster.release.serving import Survey, not_answering, refuse, survey
+from sparkcluster.release.stage import Options as StageOptions
+from sparkcluster.release.stage import copy_missing
 from sparkcluster.release.states import Action, GroupState, State
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, secrets, start_steps
 from sparkcluster.runtime.lease import this_operator
 from sparkcluster.runtime.ranks import KILL_GRACE_S
 from sparkcluster.spec import Spec
-from sparkcluster.staging.run import stage
 from sparkcluster.topology.model import Topology
 
 
@@ -220,7 +220,8 @@ class Walk:
         """Check and stage for the groups ``names``."""
         self.step("check")
         reached = self.check(names)
-        self.stage()
+        self.doing = "stage"
+        _, self.view = copy_missing(self.fleet, self.view, StageOptions(), self.report, epoch=self.epoch)
         self.view.ready()
         findings = relevant(self.view.findings, self.view, names)
         if has_errors(findings):
@@ -240,38 +241,6 @@ class Walk:
         if has_errors(reached):
             raise FoundErrors([*relevant(self.view.findings, self.view, names), *reached])
         return reached
-
-    def stage(self) -> None:
-        """Bring image and weights to the nodes that lack them, then look again."""
-        if self.view.topology is None:
-            raise self.view.unplanned or LaunchError("no topology", step="plan")
-        self.step("stage", "image and weights, where they are missing")
-        done = stage(
-            self.fleet,
-            self.view.facts,
-            self.view.topology,
-            self.spec,
-            epoch=self.epoch,
-            progress=self.report.progress,
-        )
-        if done.changed:
-            self.view = look(self.fleet, self.spec)
-        self.stage_ray()
-        self.view.ready()
-
-    def stage_ray(self) -> None:
-        """Copy Ray to nodes whose image lacks it, or use executor native if the playbook allows both."""
-        topology = self.view.topology
-        if topology is None or not self.view.bring_ray:
-            return
-        try:
-            if ray.bring(self.changer, self.spec, self.view.facts, topology, self.report):
-                self.view = look(self.fleet, self.spec)
-        except StageError as error:
-            if not ray.can_do_without(self.spec, error):
-                raise
-            self.report.note(f"{error.message}: the ranks use executor native")
-            self.view = look(self.fleet, self.spec, bring_ray=False)
 
     def cache_steps(self, name: str) -> list[dict[str, Any]]:
         """Steps that throw the compile caches of the plan's image away, where the user asks for it."""

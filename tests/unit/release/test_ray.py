@@ -8,7 +8,7 @@ from sparkcluster.errors import StageError
 from sparkcluster.inspect.cluster import assess
 from sparkcluster.plan.image import ray_name
 from sparkcluster.probing.collect import Collected
-from sparkcluster.release import ray
+from sparkcluster.release.stage import can_do_without_ray
 
 TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
 INSIDE = {"python": "/usr/bin/python3", "python_version": "3.12.3", "platform": "manylinux_2_39_aarch64",
@@ -90,6 +90,6 @@ def test_executor_ray_leaves_no_choice(view):
 
 def test_only_what_cannot_be_fetched_can_be_done_without(view):
     nowhere, broken = StageError("no index answers"), StageError("disk full", node="alpha")
-    assert ray.can_do_without(view().spec, nowhere)
-    assert not ray.can_do_without(view().spec, broken)
-    assert not ray.can_do_without(view(executor="ray").spec, nowhere)
+    assert can_do_without_ray(view().spec, nowhere)
+    assert not can_do_without_ray(view().spec, broken)
+    assert not can_do_without_ray(view(executor="ray").spec, nowhere)

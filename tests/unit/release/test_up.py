@@ -16,6 +16,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import assess
 from sparkcluster.probing.collect import Collected
 from sparkcluster.release import serving, walk
+from sparkcluster.release import stage as staging
 from sparkcluster.release import up as module
 from sparkcluster.staging.run import StageReport
 
@@ -96,7 +97,8 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         monkeypatch.setattr(module, "DYING_S", 0)
         monkeypatch.setattr(walk, "stop", stop)
         monkeypatch.setattr(walk, "launch_groups", launch)
-        monkeypatch.setattr(walk, "stage", getattr(run, "stage", lambda *_, **__: StageReport(())))
+        monkeypatch.setattr(staging, "look", look)
+        monkeypatch.setattr(staging, "stage_all", getattr(run, "stage", lambda *_, **__: StageReport(())))
         held_lease = type("L", (), {"acquire": lambda _, names: held(), "epoch": 1})
         monkeypatch.setattr(module, "Lease", lambda *_, **__: held_lease())
         return module.up(fleet, world.spec, options or module.Options(), run.report)
