@@ -34,8 +34,8 @@ def whole(context: Context) -> Iterator[Seen]:
     user's own that lies on no node at all is an error, since nobody can bring it.
     """
     model, found = context.spec.playbook.model, _weights(context)
-    sources = [name for name, one in found.items() if one.complete]
-    absent = [name for name, one in found.items() if one.path is None or not one.files]
+    sources = [name for name, weights in found.items() if weights.complete]
+    absent = [name for name, weights in found.items() if weights.path is None or not weights.files]
     if model.path is not None and absent and not sources and len(absent) == len(found):
         first = absent[0]
         host = next(node.host for node in context.spec.inventory.nodes if node.label == first)
@@ -50,11 +50,11 @@ def whole(context: Context) -> Iterator[Seen]:
             ),
         )
         return
-    for name, one in found.items():
-        if one.complete:
+    for name, weights in found.items():
+        if weights.complete:
             continue
         if name in absent:
-            begun = f"; {len(one.truncated)} files were begun" if one.truncated else ""
+            begun = f"; {len(weights.truncated)} files were begun" if weights.truncated else ""
             whence = f"copied from {sources[0]}" if sources else "downloaded"
             yield Seen(
                 name,
@@ -64,13 +64,15 @@ def whole(context: Context) -> Iterator[Seen]:
                 severity="info",
             )
             continue
-        told = [f"{file} is missing" for file in one.missing] + [f"{file} is cut short" for file in one.truncated]
+        told = [f"{file} is missing" for file in weights.missing] + [
+            f"{file} is cut short" for file in weights.truncated
+        ]
         more = f", and {len(told) - 3} more" if len(told) > 3 else ""
         yield Seen(
             name,
             f"the weights of {model.label} are not whole on {name}",
-            f"{', '.join(told[:3])}{more}, in {one.path}",
-            (STAGE,) if sources or model.id else (f"copy them anew to {one.path}", STAGE),
+            f"{', '.join(told[:3])}{more}, in {weights.path}",
+            (STAGE,) if sources or model.id else (f"copy them anew to {weights.path}", STAGE),
         )
 
 
@@ -82,11 +84,13 @@ def whole(context: Context) -> Iterator[Seen]:
 )
 def revision(context: Context) -> Iterator[Seen]:
     """Each rank holds a slice of another model, and what they answer together is garbage."""
-    revisions = {name: one.revision for name, one in _weights(context).items() if one.complete and one.revision}
+    revisions = {
+        name: weights.revision for name, weights in _weights(context).items() if weights.complete and weights.revision
+    }
     common = _common(revisions)
     for name, own in revisions.items():
         if own != common:
-            others = [other for other, one in revisions.items() if one == common]
+            others = [other for other, revision_ in revisions.items() if revision_ == common]
             yield Seen(
                 name,
                 f"{name} has another revision of {context.spec.playbook.model.label}",
@@ -107,12 +111,12 @@ def alike(context: Context) -> Iterator[Seen]:
     Names and sizes are compared here; `stage weights --verify` compares the content. What no engine reads may
     differ, and of what is not weights or configuration it is a warning.
     """
-    found = {name: one for name, one in _weights(context).items() if one.complete}
-    common = _common({name: one.revision for name, one in found.items()})
-    judged = {name: one for name, one in found.items() if one.revision == common}
+    found = {name: weights for name, weights in _weights(context).items() if weights.complete}
+    common = _common({name: weights.revision for name, weights in found.items()})
+    judged = {name: weights for name, weights in found.items() if weights.revision == common}
     sizes = {
-        name: {file.name: file.size_bytes for file in one.files if file.name.endswith(READ)}
-        for name, one in judged.items()
+        name: {file.name: file.size_bytes for file in weights.files if file.name.endswith(READ)}
+        for name, weights in judged.items()
     }
     unlike: dict[str, list[tuple[str, str]]] = {}
     for file in sorted({file for own in sizes.values() for file in own}):
@@ -139,7 +143,7 @@ def _weights(context: Context) -> dict[str, Weights]:
     """Weights of every node, heads first, since they are what is copied from."""
     ranks = {name: member.rank for name, member in context.topology.members.items()}
     names = sorted(context.facts, key=lambda name: ranks.get(name, 0))
-    return {name: one for name in names if isinstance(one := context.facts[name].weights, Weights)}
+    return {name: weights for name in names if isinstance(weights := context.facts[name].weights, Weights)}
 
 
 def _common(values: Mapping[str, T]) -> T | None:

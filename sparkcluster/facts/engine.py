@@ -39,7 +39,7 @@ def builds(facts: Mapping[str, Facts]) -> dict[str, str]:
     its own store. containerd's store calls the same image by the hash of what it was pulled or loaded as, so that
     one build has several IDs: as soon as one node uses it, layers and what a container starts with are compared.
     """
-    there = {name: one.image for name, one in facts.items() if isinstance(one.image, Image)}
+    there = {name: node.image for name, node in facts.items() if isinstance(node.image, Image)}
     engines = [read(facts[name].docker) for name in there]
     if all(engine is not None and not engine.containerd_store for engine in engines):
         return {name: image.id for name, image in there.items()}
@@ -56,5 +56,5 @@ def builds(facts: Mapping[str, Facts]) -> dict[str, str]:
 
 def image_digest(facts: Iterable[Facts]) -> str | None:
     """The playbook's image as any node can pull it; a node that got a copy from another no longer knows that name."""
-    images = (read(one.image) for one in facts)
+    images = (read(node.image) for node in facts)
     return next((image.digest for image in images if image is not None and image.digest), None)

@@ -91,22 +91,22 @@ class ModelConfig:
     @property
     def hybrid(self) -> bool:
         """Whether some layers keep a state and others keys and values."""
-        return any(isinstance(one, State) for one in self.caches) and not self.attention_free
+        return any(isinstance(cache, State) for cache in self.caches) and not self.attention_free
 
     @property
     def attention_free(self) -> bool:
         """Whether no layer keeps keys and values."""
-        return all(isinstance(one, State) for one in self.caches)
+        return all(isinstance(cache, State) for cache in self.caches)
 
     @property
     def kv_heads(self) -> int | None:
         """KV heads of the first attention layer; None for latent attention, or none at all."""
-        return next((one.kv_heads for one in self.caches if isinstance(one, Attention)), None)
+        return next((cache.kv_heads for cache in self.caches if isinstance(cache, Attention)), None)
 
     @property
     def latent(self) -> bool:
         """Whether its attention is latent (MLA)."""
-        return any(isinstance(one, Latent) for one in self.caches)
+        return any(isinstance(cache, Latent) for cache in self.caches)
 
 
 def parse(document: object, name: str) -> ModelConfig:

@@ -79,7 +79,7 @@ def caches(text: Document, shape: Shape) -> list[Cache]:
     if shape.heads == 0:
         raise text.refused("num_attention_heads", "is missing")
     if shape.model_type == "falcon_h1":
-        return [one for _ in range(shape.layers) for one in (_mamba2(text, shape), _attention(text, shape))]
+        return [cache for _ in range(shape.layers) for cache in (_mamba2(text, shape), _attention(text, shape))]
     kinds = _kinds(text, shape)
     shared = text.number("num_kv_shared_layers", default=0, least=0, most=shape.layers)
     own = text.below("per_layer_config")
@@ -148,7 +148,7 @@ def _windows(text: Document, shape: Shape) -> list[str]:
         without = text.numbers("no_rope_layers") or [int((at + 1) % every != 0) for at in range(layers)]
         if len(without) != layers:
             raise text.refused("no_rope_layers", f"names {len(without)} layers, the model has {layers}")
-        return ["chunked_attention" if one else "full_attention" for one in without]
+        return ["chunked_attention" if chunked else "full_attention" for chunked in without]
     if family.startswith(("qwen2", "qwen3")):
         first = text.number("max_window_layers", default=layers, least=0, most=1 << 16)
         slides = slides and text.flag("use_sliding_window", default=False)
@@ -230,8 +230,8 @@ def drafts(text: Document, shape: Shape, own: Sequence[Cache]) -> list[Cache]:
     )
     if count == 0 and shape.model_type == "qwen3_next":
         count = 1  # it has one, which its file leaves out
-    like = next((one for one in own if isinstance(one, Latent)), None) or next(
-        (one for one in own if isinstance(one, Attention) and one.window is None and one.chunk is None), None
+    like = next((cache for cache in own if isinstance(cache, Latent)), None) or next(
+        (cache for cache in own if isinstance(cache, Attention) and cache.window is None and cache.chunk is None), None
     )
     return [like] * count if like is not None else []
 
@@ -249,6 +249,6 @@ def expert_layers(text: Document, layers: int) -> int:
     """How many layers have a mixture of experts."""
     pattern = text.text("hybrid_override_pattern")
     if pattern:
-        return sum(one in "EO" for one in pattern)
+        return sum(letter in "EO" for letter in pattern)
     dense = text.number("first_k_dense_replace", "num_dense_layers", default=0, least=0, most=layers)
     return layers - dense

@@ -102,7 +102,7 @@ class Document:
         value = self.values.get(key)
         if value is None:
             return None
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
             raise self.refused(key, f"must be a list of texts, is {_short(value)}")
         if count is not None and len(value) != count:
             raise self.refused(key, f"names {len(value)} layers, the model has {count}")
@@ -117,7 +117,7 @@ class Document:
         value = self.values.get(key)
         if value is None:
             return []
-        if not isinstance(value, list) or not all(type(one) is int for one in value):
+        if not isinstance(value, list) or not all(type(number) is int for number in value):
             raise self.refused(key, f"must be a list of whole numbers, is {_short(value)}")
         return list(value)
 

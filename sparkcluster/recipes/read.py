@@ -65,7 +65,7 @@ def convert(text: str, source: str, *, name: str | None = None) -> Imported:
     document, left = recipes[0].recipe(text, source) if recipes else _script(text, source, importers)
     if name is not None:
         document["name"] = name
-    left = [_SECRET.sub("…", one) for one in dict.fromkeys(left)]
+    left = [_SECRET.sub("…", line) for line in dict.fromkeys(left)]
     made = write.text(document, source, left)
     _validated(made, source)
     return Imported(made, document, tuple(left))
@@ -78,7 +78,7 @@ def _script(text: str, source: str, importers: list[Importer]) -> tuple[dict[str
     downloads: dict[str, str] = {}
     for words in script.commands:
         env, rest = _bare(words, importers)
-        found = next((one for importer in importers if (one := _started(rest, env, script, importer))), None)
+        found = next((started for importer in importers if (started := _started(rest, env, script, importer))), None)
         if found is None:
             _downloaded(rest, downloads)
             if rest and rest[0] not in _QUIET and not _downloads(rest):
@@ -90,7 +90,7 @@ def _script(text: str, source: str, importers: list[Importer]) -> tuple[dict[str
     if chosen is None:
         command = importers[0].COMMAND
         raise UsageError(
-            f"{source} starts no {' or '.join(engines.engine(one.ENGINE).title for one in importers)}",
+            f"{source} starts no {' or '.join(engines.engine(importer.ENGINE).title for importer in importers)}",
             hint=f"give a recipe, or a text with `docker run … {command} …` or `{command} …` in it",
         )
     container, chosen_command, importer = chosen
@@ -103,9 +103,9 @@ def _bare(words: list[str], importers: list[Importer]) -> tuple[dict[str, str], 
     env: dict[str, str] = {}
     rest = list(words)
     while rest:
-        one = assignment(rest[0])
-        if one is not None:
-            env[one[0]] = one[1]
+        assigned = assignment(rest[0])
+        if assigned is not None:
+            env[assigned[0]] = assigned[1]
         elif rest[:2] == ["uv", "run"] or rest[0] == "uvx":
             return env, _launched(rest[1:], importers)
         elif rest[0] not in _BEFORE:

@@ -123,9 +123,9 @@ class Command:
         words = list(words)
         env = dict(env)
         while words and (words[0] == "env" or assignment(words[0])):
-            one = assignment(words[0])
-            if one:
-                env[one[0]] = one[1]
+            assigned = assignment(words[0])
+            if assigned:
+                env[assigned[0]] = assigned[1]
             words = words[1:]
         after = importer.after_command(words)
         if after is not None:
@@ -181,7 +181,7 @@ def playbook(
     document: dict[str, Any] = {"name": "", "model": {}}
     revision = served.keys.pop("revision", None)
     document["model"] = _model(served.model, volumes, downloads, left)
-    mounted = any(f"{served.model}/".startswith(f"{one.target.rstrip('/')}/") for one in volumes)
+    mounted = any(f"{served.model}/".startswith(f"{volume.target.rstrip('/')}/") for volume in volumes)
     if container is not None and "path" in document["model"] and not mounted:
         left.append(
             f"the model {served.model} lies in nothing that is mounted: write model.id, or its path on the nodes"
@@ -249,7 +249,7 @@ def _environment(
     owners = engines.engine(engine).variables
     for name, value in written.items():
         if name in _HF:
-            source = next((one.source for one in volumes if value == one.target), None)
+            source = next((volume.source for volume in volumes if value == volume.target), None)
             where = f"hf_home: {source}" if source else "hf_home"
             left.append(f"{name}: write {where} in the inventory, if it is not ~/.cache/huggingface")
         elif name in owners:
@@ -277,25 +277,24 @@ def _mounts(
     used = " ".join([*command.words[1:], *command.setup, *document["env"].values()])
     homes = {value for name, value in command.env.items() if name in _HF and value}
     out: list[dict[str, Any]] = []
-    for one in volumes:
-        if unknown(one.source + one.target):
-            left.append(f"--volume {plain(one.source)}:{plain(one.target)}: the text does not say what that is")
+    for volume in volumes:
+        if unknown(volume.source + volume.target):
+            left.append(f"--volume {plain(volume.source)}:{plain(volume.target)}: the text does not say what that is")
             continue
-        is_home = one.target in homes or one.target.endswith(_CACHE_HOMES)
+        is_home = volume.target in homes or volume.target.endswith(_CACHE_HOMES)
         model = document["model"].get("path")
-        is_model = model is not None and (model == one.source or model.startswith(one.source.rstrip("/") + "/"))
-        named = f"{one.target.rstrip('/')}/" in used
-        if one.target in engines.engine(engine).caches.values():
+        is_model = model is not None and (model == volume.source or model.startswith(volume.source.rstrip("/") + "/"))
+        named = f"{volume.target.rstrip('/')}/" in used
+        if volume.target in engines.engine(engine).caches.values():
             continue  # kept by every playbook's caches
         if is_home and not homes:
-            left.append(
-                f"--volume {one.source}:{one.target}: write hf_home: {one.source} in the inventory, if it differs"
-            )
+            written = f"--volume {volume.source}:{volume.target}"
+            left.append(f"{written}: write hf_home: {volume.source} in the inventory, if it differs")
         if (is_home or is_model) and not named:
             continue
         # Weights are read; only what is neither may have to be written.
-        read_only = one.read_only or is_home or is_model
-        out.append({"source": one.source, "target": one.target, **({} if read_only else {"read_only": False})})
+        read_only = volume.read_only or is_home or is_model
+        out.append({"source": volume.source, "target": volume.target, **({} if read_only else {"read_only": False})})
     return out
 
 

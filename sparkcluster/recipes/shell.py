@@ -69,7 +69,7 @@ def parse(text: str, variables: dict[str, str] | None = None) -> Script:
 
 def unknown(word: str) -> list[str]:
     """Names of the variables in ``word`` whose value the text does not tell."""
-    return [one.strip("()") for one in _UNKNOWN.findall(word)]
+    return [name.strip("()") for name in _UNKNOWN.findall(word)]
 
 
 def plain(word: str) -> str:
@@ -100,40 +100,40 @@ class _Lexer:
             self._step(self.text[self.at])
         self._end_command()
 
-    def _step(self, one: str) -> None:
+    def _step(self, char: str) -> None:
         text = self.text
-        if one in _SPACE:
+        if char in _SPACE:
             self._end_word()
             self.at += 1
-        elif one == "\n":
+        elif char == "\n":
             self._end_command()
             self.at += 1
             self._skip_heredocs()
-        elif one == "#" and self.word is None:
+        elif char == "#" and self.word is None:
             self.at = _until(text, "\n", self.at)
-        elif one == "\\":
+        elif char == "\\":
             self._backslash()
-        elif one == "'":
+        elif char == "'":
             end = text.find("'", self.at + 1)
             if end < 0:
                 raise UsageError("a quote (') is never closed", hint="copy the whole command")
             self._add(text[self.at + 1 : end])
             self.at = end + 1
-        elif one == '"':
+        elif char == '"':
             self._double()
-        elif not self._special(one):
-            self._add(one)
+        elif not self._special(char):
+            self._add(char)
             self.at += 1
 
-    def _special(self, one: str) -> bool:
+    def _special(self, char: str) -> bool:
         """Take what shells give a meaning of its own; whether it was such."""
-        if one in "$`":
+        if char in "$`":
             self._add_split(self._variable())
-        elif one in "<>":
+        elif char in "<>":
             self._redirect()
-        elif one == "(" and self.word is not None and _ARRAY.fullmatch(self.word):
+        elif char == "(" and self.word is not None and _ARRAY.fullmatch(self.word):
             self._array(self.word)
-        elif one in ";|&()":
+        elif char in ";|&()":
             self._end_command()
             self.at += 1
         else:
@@ -150,7 +150,7 @@ class _Lexer:
         listed = _Lexer(self.text[self.at + 1 : end], inner, self.depth + 1)
         listed.in_list = True
         listed.read()
-        words = [one for command in inner.commands for one in command]
+        words = [word_ for command in inner.commands for word_ in command]
         held = self.script.arrays.get(found[1], []) if found[2] else []
         self.script.arrays[found[1]] = [*held, *words]
         self.word, self.at = None, end + 1
@@ -171,18 +171,18 @@ class _Lexer:
         while True:
             if self.at >= len(self.text):
                 raise UsageError('a quote (") is never closed', hint="copy the whole command")
-            one = self.text[self.at]
-            if one == '"':
+            char = self.text[self.at]
+            if char == '"':
                 self.at += 1
                 return
-            if one == "\\":
+            if char == "\\":
                 escaped = self.text[self.at + 1 : self.at + 2]
                 self._add("" if escaped == "\n" else escaped if escaped in '$`"\\' else f"\\{escaped}")
                 self.at += 2
-            elif one in "$`":
+            elif char in "$`":
                 self._add(self._variable())
             else:
-                self._add(one)
+                self._add(char)
                 self.at += 1
 
     def _variable(self) -> str:
@@ -304,16 +304,16 @@ class _Lexer:
             return
         named = [assignment(word) for word in words]
         if words[0] in {"export", "declare", "local", "readonly"}:
-            for one, word in zip(named[1:], words[1:], strict=True):
-                self._set(one, word, export=words[0] == "export")
+            for assigned, word in zip(named[1:], words[1:], strict=True):
+                self._set(assigned, word, export=words[0] == "export")
         elif all(named):
-            for one, word in zip(named, words, strict=True):
-                self._set(one, word, export=False)
+            for assigned, word in zip(named, words, strict=True):
+                self._set(assigned, word, export=False)
         else:
             self.script.commands.append(words)
 
-    def _set(self, one: tuple[str, str] | None, word: str, *, export: bool) -> None:
-        name, value = one or (word, None)
+    def _set(self, assigned: tuple[str, str] | None, word: str, *, export: bool) -> None:
+        name, value = assigned or (word, None)
         if value is not None:
             # What holds an unknown is as unknown; the variable's own name says more than what it was made of.
             known = value if OPEN not in value else None

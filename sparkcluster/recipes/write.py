@@ -38,9 +38,9 @@ def text(document: dict[str, Any], source: str, left: Sequence[str]) -> str:
     unique = list(dict.fromkeys(left))
     if unique:
         lines += ["#", "# Not carried over, or to be looked at:"]
-        lines += [f"# - {_line(one)}" for one in unique]
+        lines += [f"# - {_line(line)}" for line in unique]
     parts = ["\n".join(lines) + "\n"]
-    keys = [key for key in (*_ORDER, *(one for one in document if one not in _ORDER)) if key in document]
+    keys = [key for key in (*_ORDER, *(key for key in document if key not in _ORDER)) if key in document]
     parts += [_section(key, document[key]) for key in keys]
     return parts[0] + "\n" + "".join(parts[1:])
 
@@ -52,5 +52,5 @@ def _section(key: str, value: Any) -> str:
 
 def _line(words: str) -> str:
     """One line of a comment, whatever is in it."""
-    flat = "".join(one if one.isprintable() else " " for one in words)
+    flat = "".join(char if char.isprintable() else " " for char in words)
     return flat if len(flat) <= 200 else f"{flat[:199]}…"

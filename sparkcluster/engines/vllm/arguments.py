@@ -1,4 +1,4 @@
-"""What a playbook's arguments say of the engine that ``fit`` plans for."""
+"""The engine that a playbook's arguments start, as far as its memory is concerned."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.models.config import ModelConfig
 from sparkcluster.spec.playbook import ArgumentValue, Playbook
 
-ASKED = 4
-"""Requests at once that are planned for where --max-num-seqs is not said: a Spark serves 1 to 4 well."""
+CONCURRENT = 4
+"""Requests of full context that ``auto`` makes room for if --max-num-seqs is not set: a Spark serves 1 to 4 well."""
 
 AUTO = "auto"
 UTILIZATION = "gpu-memory-utilization"
@@ -46,27 +46,27 @@ def engine(
     Raises:
         UsageError: an argument makes no sense.
     """
-    given = {name.replace("_", "-"): value for name, value in playbook.args.items()}
-    drafted, model_drafts = _speculation(given.get("speculative-config"))
-    length = context or _count(given, "max-model-len", 0)
+    args = _args(playbook)
+    drafted, model_drafts = _speculation(args.get("speculative-config"))
+    length = context or _count(args, "max-model-len", 0)
     return Engine(
         context=length if length > 0 else config.context,
         version=version,
         device="cpu" if on_cpu(playbook) else "gpu",
         ranks=ranks,
         stages=stages,
-        sequences=_count(given, "max-num-seqs", defaults.SEQUENCES),
-        batched_tokens=_count(given, "max-num-batched-tokens", defaults.BATCHED_TOKENS),
-        block_size=_count(given, "block-size", 0) or None,
-        kv_dtype=_text(given, "kv-cache-dtype"),
-        dtype=_text(given, "dtype"),
-        state_dtype=_text(given, "mamba-ssm-cache-dtype"),
-        convolution_dtype=_text(given, "mamba-cache-dtype"),
-        prefix_caching=_flag(given, "enable-prefix-caching"),
-        async_scheduling=_flag(given, "async-scheduling") is not False,
+        sequences=_count(args, "max-num-seqs", defaults.SEQUENCES),
+        batched_tokens=_count(args, "max-num-batched-tokens", defaults.BATCHED_TOKENS),
+        block_size=_count(args, "block-size", 0) or None,
+        kv_dtype=_text(args, "kv-cache-dtype"),
+        dtype=_text(args, "dtype"),
+        state_dtype=_text(args, "mamba-ssm-cache-dtype"),
+        convolution_dtype=_text(args, "mamba-cache-dtype"),
+        prefix_caching=_flag(args, "enable-prefix-caching"),
+        async_scheduling=_flag(args, "async-scheduling") is not False,
         drafted=drafted,
         own_drafts=model_drafts,
-        eager=_flag(given, "enforce-eager") is True,
+        eager=_flag(args, "enforce-eager") is True,
         falls_back=_falls_back(playbook, config, version),
     )
 
@@ -87,17 +87,16 @@ def utilization(playbook: Playbook, version: Version) -> float:
     Raises:
         UsageError: it is no fraction.
     """
-    for name, value in playbook.args.items():
-        if name.replace("_", "-") != UTILIZATION or value is None or value == AUTO:
-            continue
-        try:
-            number = float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            number = 0.0
-        if not 0 < number <= 1:
-            raise UsageError(f"gpu-memory-utilization must be from 0 to 1, is {str(value)[:40]}", hint="set it to 0.85")
-        return number
-    return defaults.utilization(version)
+    value = _args(playbook).get(UTILIZATION)
+    if value is None or value == AUTO:
+        return defaults.utilization(version)
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = 0.0
+    if not 0 < number <= 1:
+        raise UsageError(f"{UTILIZATION} must be from 0 to 1, is {str(value)[:40]}", hint="set it to 0.85")
+    return number
 
 
 def claimed(playbook: Playbook, facts: Iterable[Facts] = ()) -> float:
@@ -107,7 +106,7 @@ def claimed(playbook: Playbook, facts: Iterable[Facts] = ()) -> float:
         playbook: its args.
         facts: of the nodes that run it, for the version of vLLM.
     """
-    written = next((value for name, value in playbook.args.items() if name.replace("_", "-") == UTILIZATION), None)
+    written = _args(playbook).get(UTILIZATION)
     if isinstance(written, int | float) and not isinstance(written, bool):
         return written
     return defaults.utilizations(of_engine(playbook.image, facts))[-1]
@@ -115,17 +114,16 @@ def claimed(playbook: Playbook, facts: Iterable[Facts] = ()) -> float:
 
 def wants_auto(playbook: Playbook) -> bool:
     """Whether the playbook leaves --gpu-memory-utilization to ``fit``."""
-    return any(name.replace("_", "-") == UTILIZATION and value == AUTO for name, value in playbook.args.items())
+    return _args(playbook).get(UTILIZATION) == AUTO
 
 
-def asked(playbook: Playbook) -> int:
-    """Requests of full context at once that ``auto`` makes room for: --max-num-seqs, or ``ASKED``.
+def concurrent(playbook: Playbook) -> int:
+    """Requests of full context that ``auto`` makes room for: --max-num-seqs, or ``CONCURRENT``.
 
     Raises:
         UsageError: it is no number.
     """
-    given = {name.replace("_", "-"): value for name, value in playbook.args.items()}
-    return _count(given, "max-num-seqs", ASKED)
+    return _count(_args(playbook), "max-num-seqs", CONCURRENT)
 
 
 def pool_bytes(playbook: Playbook) -> int | None:
@@ -141,8 +139,7 @@ def pool_bytes(playbook: Playbook) -> int | None:
         if not text.isdecimal() or len(text) > 5:
             raise UsageError("VLLM_CPU_KVCACHE_SPACE must be whole GiB", hint='set VLLM_CPU_KVCACHE_SPACE: "4" in env')
         return int(text) << 30
-    given = {name.replace("_", "-"): value for name, value in playbook.args.items()}
-    return _count(given, "kv-cache-memory-bytes", 0) or None
+    return _count(_args(playbook), "kv-cache-memory-bytes", 0) or None
 
 
 def on_cpu(playbook: Playbook) -> bool:
@@ -156,8 +153,7 @@ def own_drafts(playbook: Playbook) -> bool:
     Raises:
         UsageError: speculative-config makes no sense.
     """
-    given = {name.replace("_", "-"): value for name, value in playbook.args.items()}
-    return _speculation(given.get("speculative-config"))[1]
+    return _speculation(_args(playbook).get("speculative-config"))[1]
 
 
 def draft_model(playbook: Playbook) -> str:
@@ -166,8 +162,12 @@ def draft_model(playbook: Playbook) -> str:
     Raises:
         UsageError: speculative-config is no JSON.
     """
-    given = {name.replace("_", "-"): value for name, value in playbook.args.items()}
-    return str(_document(given.get("speculative-config")).get("model") or "")
+    return str(_document(_args(playbook).get("speculative-config")).get("model") or "")
+
+
+def _args(playbook: Playbook) -> dict[str, ArgumentValue]:
+    """Engine arguments with dashes, as vLLM writes them."""
+    return {name.replace("_", "-"): value for name, value in playbook.args.items()}
 
 
 def _document(value: ArgumentValue) -> Mapping[str, Any]:
@@ -176,7 +176,7 @@ def _document(value: ArgumentValue) -> Mapping[str, Any]:
         try:
             document = json.loads(value)
         except (ValueError, RecursionError):
-            raise UsageError("speculative-config is no JSON", hint="write it as a mapping in the playbook") from None
+            raise UsageError("speculative-config is not JSON", hint="write it as a mapping in the playbook") from None
     return document if isinstance(document, Mapping) else {}
 
 
@@ -192,25 +192,25 @@ def _speculation(value: ArgumentValue) -> tuple[int, bool]:
     return tokens, "mtp" in method and not document.get("model")
 
 
-def _count(given: Mapping[str, ArgumentValue], name: str, default: int) -> int:
-    value = given.get(name)
+def _count(args: Mapping[str, ArgumentValue], name: str, default: int) -> int:
+    value = args.get(name)
     if value is None or value in {AUTO, -1, "-1"}:
         return default
     text = str(value).strip()
     found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)([kmgKMG]?)", text)
     number = round(float(found[1]) * _UNITS.get(found[2], 1)) if found and not isinstance(value, bool) else 0
     if not 0 < number < 1 << 40:
-        raise UsageError(f"{name} must be a positive number, is {text[:40]}", hint=f"mend args: {name}")
+        raise UsageError(f"{name} must be a positive number, is {text[:40]}", hint=f"fix args: {name}")
     return number
 
 
-def _text(given: Mapping[str, ArgumentValue], name: str) -> str:
-    value = given.get(name)
+def _text(args: Mapping[str, ArgumentValue], name: str) -> str:
+    value = args.get(name)
     return AUTO if value is None else str(value)
 
 
-def _flag(given: Mapping[str, ArgumentValue], name: str) -> bool | None:
-    value = given.get(name)
+def _flag(args: Mapping[str, ArgumentValue], name: str) -> bool | None:
+    value = args.get(name)
     if isinstance(value, bool):
         return value
-    return False if given.get(f"no-{name}") is True else None
+    return False if args.get(f"no-{name}") is True else None

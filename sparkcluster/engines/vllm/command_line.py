@@ -82,7 +82,7 @@ def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) 
     if name in {"api-key", "hf-token"}:
         _secret(served, name)
         return
-    lost = sorted({one for value in values for one in unknown(value)})
+    lost = sorted({name for value in values for name in unknown(value)})
     if lost:
         served.left.append(f"{written}: the text does not say what {', '.join(lost)} is")
         return
@@ -141,7 +141,7 @@ def _value(flag: flags.Flag | None, name: str, values: list[str]) -> Any:
     if not values:
         return True
     if flag is not None and flag.kind == "list":
-        return [_scalar(flag.type, one) for one in values] if len(values) > 1 else _scalar(flag.type, values[0])
+        return [_scalar(flag.type, value) for value in values] if len(values) > 1 else _scalar(flag.type, values[0])
     text = values[-1]
     typ = flag.type if flag is not None and "." not in name else "any"
     if typ == "json" or (text[:1] == "{" and text[-1:] == "}"):

@@ -140,9 +140,9 @@ def _left(data: dict[str, Any], image: str) -> list[str]:
         out.append(f"container {image}: build it with build-and-copy.sh of spark-vllm-docker on the first node")
     for key in ("mods", "build_args"):
         listed = data.get(key) or []
-        for one in listed if isinstance(listed, list) else [listed]:
+        for name in listed if isinstance(listed, list) else [listed]:
             what = "changes the image before it starts" if key == "mods" else "is for the image's build"
-            out.append(f"{key}: {one}, which {what}; build an image that has it")
+            out.append(f"{key}: {name}, which {what}; build an image that has it")
     if data.get("cluster_only") is True:
         out.append("cluster_only: the model needs several Sparks; tensor_parallel says how many")
     elif "tensor_parallel" in (data.get("defaults") or {}) and data.get("solo_only") is not True:

@@ -6,10 +6,14 @@ Nothing here was measured by sparkcluster; where a node has the model, its confi
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
-from typing import Literal
+from pathlib import Path
+from typing import Literal, cast
 
-from sparkcluster.engines.vllm.versions import Version
+from sparkcluster.engines.vllm.versions import Version, numbers
+
+TABLE = Path(__file__).with_name("families.tsv")
 
 Reasoning = Literal["always", "asked", "never"]
 """Whether a model thinks before it answers: unless told not to, only when told to, or not at all."""
@@ -48,75 +52,12 @@ class Model:
     needs: Version | None = None
 
 
-# Parsers: the guide, each model's card, and vLLM's own lists (docs.vllm.ai, "Tool Calling" and "Reasoning Outputs").
-# The first that fits counts, so the special stand before the general.
-MODELS: tuple[Model, ...] = (
-    Model(
-        "Nemotron 3 Nano Omni", r"nemotron-?3-nano-omni", ("NemotronH_Nano_Omni_Reasoning_V3",), True, True, True,
-        "always", ("qwen3_coder",), ("nemotron_v3",), 262144, needs=(0, 20),
-    ),
-    Model(
-        "Nemotron 3 Nano", r"nemotron-?3-nano", (), True, True, True,
-        "always", ("qwen3_coder",), ("nano_v3", "nemotron_v3"), 262144,
-    ),
-    Model(
-        "Nemotron 3", r"nemotron-?3(\.\d)?-(super|ultra)", ("NemotronHForCausalLM",), True, True, True,
-        "always", ("qwen3_coder",), ("nemotron_v3", "super_v3"),
-    ),
-    Model(
-        "Qwen3-Coder-Next", r"qwen3-coder-next", (), True, True, False,
-        "never", ("qwen3_coder", "qwen3_xml"), (), 262144,
-    ),
-    Model("Qwen3-Next", r"qwen3-next", ("Qwen3NextForCausalLM",), True, True, False, None, (), (), 262144),
-    Model("Qwen3-Coder", r"qwen3-coder", (), True, False, False, "never", ("qwen3_coder", "qwen3_xml"), (), 262144),
-    Model(
-        "Qwen3.5", r"qwen-?3\.5", (), None, True, False,
-        "always", ("qwen3_coder", "qwen3_xml"), ("qwen3",), 262144,
-    ),
-    Model(
-        "Qwen3.6", r"qwen-?3\.[6-9]", ("Qwen3_5MoeForConditionalGeneration", "Qwen3_5ForConditionalGeneration"),
-        None, True, False, "always", ("qwen3_xml", "qwen3_coder"), ("qwen3",), 262144,
-    ),
-    Model(
-        "Qwen3 Thinking", r"qwen3-.*-thinking-2507", (), None, False, False,
-        "always", ("hermes",), ("qwen3", "deepseek_r1"), 262144,
-    ),
-    Model("Qwen3 Instruct", r"qwen3-.*-instruct-2507", (), None, False, False, "never", ("hermes",), (), 262144),
-    Model(
-        "Qwen3", r"qwen3-(\d+(\.\d+)?b)(-a\d+b)?(?!.*(instruct|embedding|reranker))",
-        ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM"), None, False, False,
-        None, ("hermes",), ("qwen3", "deepseek_r1"), 40960,
-    ),
-    Model(
-        "Gemma 4 26B-A4B", r"gemma-?4-26b-a4b", (), True, False, False,
-        "asked", ("pythonic",), ("gemma4",), 262144, tensor_one=True, needs=(0, 19),
-    ),
-    Model(
-        "Gemma 4 12B Coder", r"gemma-?4-(12b-)?coder", ("Gemma4UnifiedForConditionalGeneration",), False, False, False,
-        "asked", ("gemma4",), ("gemma4",), needs=(0, 20),
-    ),
-    Model(
-        "Gemma 4", r"gemma-?4-", ("Gemma4ForConditionalGeneration",), None, False, False,
-        "asked", ("gemma4",), ("gemma4",), 262144, needs=(0, 19),
-    ),
-    Model(
-        "gpt-oss", r"gpt-oss", ("GptOssForCausalLM",), True, False, False,
-        "always", ("openai",), ("openai_gptoss",), 131072,
-    ),
-    Model("DeepSeek-R1", r"deepseek-r1", (), None, False, False, "always", ("deepseek_v3",), ("deepseek_r1",)),
-    Model("DeepSeek-V3.1", r"deepseek-v3\.1", (), True, False, False, "asked", ("deepseek_v31",), ("deepseek_v3",)),
-    Model("DeepSeek-V3.2", r"deepseek-v3\.2", (), True, False, False, "asked", ("deepseek_v32",), ("deepseek_v3",)),
-    Model("GLM 4", r"glm-4\.[5-9]", ("Glm4MoeForCausalLM",), True, False, False, "always", ("glm45", "glm47"),
-          ("glm45", "glm47")),
-    Model("Kimi K2", r"kimi-k2", (), True, False, False, None, ("kimi_k2",), ("kimi_k2",)),
-    Model("MiniMax M2", r"minimax-m2", ("MiniMaxM2ForCausalLM",), True, False, False, "always", ("minimax_m2",),
-          ("minimax_m2", "minimax_m2_append_think")),
-    Model("Laguna", r"laguna-", ("LagunaForCausalLM",), True, False, False, None, ("poolside_v1",), ("poolside_v1",)),
-    Model("Llama 4", r"llama-4", ("Llama4ForConditionalGeneration",), True, False, False, "never",
-          ("llama4_pythonic", "llama4_json")),
-    Model("Llama 3", r"llama-3", (), False, False, False, None, ("llama3_json",)),
-    Model("Mistral", r"(mistral|devstral|ministral)-", (), None, False, False, None, ("mistral",)),
-)  # fmt: skip
+@functools.cache
+def table() -> tuple[Model, ...]:
+    """Every family, special ones before general ones."""
+    lines = TABLE.read_text(encoding="utf-8").splitlines()
+    return tuple(_model(*line.split("\t")) for line in lines if not line.startswith("#"))
+
 
 Kind = Literal["modelopt", "compressed-tensors", "mxfp4", "fp8", "gptq", "awq", "bf16"]
 
@@ -155,8 +96,8 @@ def family(name: str, architecture: str | None) -> Model | None:
     One class serves models that were trained for contexts of different lengths, so by class alone none is told.
     """
     last = name.rstrip("/").rsplit("/", 1)[-1].lower()
-    named = (one for one in MODELS if re.search(one.ids, last))
-    alike = (dataclasses.replace(one, context=None) for one in MODELS if architecture in one.architectures)
+    named = (model for model in table() if re.search(model.ids, last))
+    alike = (dataclasses.replace(model, context=None) for model in table() if architecture in model.architectures)
     return next(named, None) or next(alike, None)
 
 
@@ -165,4 +106,31 @@ def kind(name: str) -> Kind | None:
     organisation, slash, rest = name.lower().partition("/")
     if not slash:
         return None
-    return next((one for who, what, one in KINDS if re.fullmatch(who, organisation) and re.fullmatch(what, rest)), None)
+    return next(
+        (kind_ for who, what, kind_ in KINDS if re.fullmatch(who, organisation) and re.fullmatch(what, rest)), None
+    )
+
+
+_TRUTH = {"yes": True, "no": False}
+
+
+def _model(name: str, ids: str, *columns: str) -> Model:
+    architectures, moe, hybrid, mamba, reasoning, tools, thoughts, context, tensor_one, needs = columns
+    return Model(
+        name,
+        ids,
+        _list(architectures),
+        _TRUTH.get(moe),
+        _TRUTH[hybrid],
+        _TRUTH[mamba],
+        cast("Reasoning | None", None if reasoning == "-" else reasoning),
+        _list(tools),
+        _list(thoughts),
+        None if context == "-" else int(context),
+        _TRUTH[tensor_one],
+        numbers(needs),
+    )
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return () if text == "-" else tuple(text.split(","))

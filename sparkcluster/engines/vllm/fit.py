@@ -91,7 +91,9 @@ def runtime(config: ModelConfig, engine: Engine) -> int:
     if config.experts is not None:
         chosen = min(8, config.experts.count)
         each = 4 * config.hidden + chosen * (config.hidden + 2 * config.experts.width / engine.ranks)
-    states = max((one.recurrent_numbers(engine.ranks) for one in config.caches if isinstance(one, State)), default=0)
+    states = max(
+        (state.recurrent_numbers(engine.ranks) for state in config.caches if isinstance(state, State)), default=0
+    )
     numbers = tokens * each + states * tokens / 128
     logits = 2 * min(engine.sequences, tokens) * config.vocabulary * 4
     total = DRIVER_BYTES + 2 * numbers + logits
@@ -209,7 +211,7 @@ def _too_small(cache: Layout, pool: int, weights: Weights, budget: int, wanted: 
     of = "one request" if wanted == 1 else f"{wanted} requests"
     return (
         f"{of} of {cache.engine.context:,} tokens needs {cache.bytes_for(wanted) / GB:.1f} GB of KV cache"
-        f", and there is {pool / GB:.1f} GB"
+        f", but only {pool / GB:.1f} GB is left"
     )
 
 
@@ -236,12 +238,12 @@ def _smaller(
             advice.append(f"set max-model-len to {context}, with gpu-memory-utilization {most:.2f}")
         requests = room // cache.request_bytes - 1
         if wanted > 1 and requests >= 1:
-            advice.append(f"plan for {requests} requests of full context at once in place of {wanted}")
+            advice.append(f"plan for {requests} concurrent requests of full context instead of {wanted}")
         if engine.kv_dtype == "auto" and config.quantization.kv_dtype is None:
-            advice.append("set kv-cache-dtype to fp8, where the model stands it")
+            advice.append("set kv-cache-dtype to fp8, if the model tolerates it")
     nodes = 2 * engine.ranks
     if config.heads and config.heads % nodes == 0:
         advice.append(f"serve it on {nodes} Sparks: tensor_parallel {nodes}")
     if config.quantization.bits_per_weight is None or config.quantization.bits_per_weight > 8:
-        advice.append("use a checkpoint with smaller weights, as NVFP4 or FP8")
+        advice.append("use a checkpoint with smaller weights, such as NVFP4 or FP8")
     return advice or ["use a smaller model"]

@@ -125,7 +125,7 @@ def _of_node(context: Context, name: str, facts: Facts, weights: Weights) -> Pla
         UsageError: the model is not known.
     """
     playbook = context.spec.playbook
-    nodes = next((one.size for one in context.topology.groups if name in one.names), 1)
+    nodes = next((group.size for group in context.topology.groups if name in group.names), 1)
     try:
         sizes = parallel.sizes(playbook, "", nodes)
     except SparkclusterError:

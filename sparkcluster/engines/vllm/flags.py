@@ -123,9 +123,11 @@ def has(flag: Flag, versions: Versions) -> bool | None:
     known = releases()
     if versions.since(*known[0]) is not True or versions.low is None or versions.low > known[-1]:
         return None
-    oldest = max(index for index, one in enumerate(known) if one <= versions.low)
-    newest = next((index for index, one in enumerate(known) if versions.high and one >= versions.high), len(known) - 1)
-    there = {_in(flag, one) for one in known[oldest : newest + 1]}
+    oldest = max(index for index, release in enumerate(known) if release <= versions.low)
+    newest = next(
+        (index for index, release in enumerate(known) if versions.high and release >= versions.high), len(known) - 1
+    )
+    there = {_in(flag, release) for release in known[oldest : newest + 1]}
     return there.pop() if len(there) == 1 else None
 
 
@@ -153,8 +155,8 @@ def odd(flag: Flag, value: Any) -> str | None:
     """The value among ``flag``'s choices that ``value`` should be, or all of them; None where it is one."""
     if not flag.choices or isinstance(value, bool | dict) or value is None:
         return None
-    for one in value if isinstance(value, list) else [value]:
-        text = str(one)
+    for written in value if isinstance(value, list) else [value]:
+        text = str(written)
         if text.lower().replace("-", "_") not in {choice.lower().replace("-", "_") for choice in flag.choices}:
             return closest(text, list(flag.choices)) or ", ".join(flag.choices)
     return None

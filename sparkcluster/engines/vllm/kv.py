@@ -219,9 +219,9 @@ def state_mode(config: ModelConfig, engine: Engine) -> str:
     caching = engine.prefix_caching
     if caching is None:
         caching = not config.attention_free and engine.has("hybrid models cache prefixes")
-    if not caching or not any(isinstance(one, State) for one in config.caches):
+    if not caching or not any(isinstance(cache, State) for cache in config.caches):
         return "none"
-    everywhere = any(isinstance(one, State) and one.kind == "mamba2" for one in config.caches)
+    everywhere = any(isinstance(cache, State) and cache.kind == "mamba2" for cache in config.caches)
     old = not engine.has("states are cached at block ends alone")
     return "all" if old and everywhere else "align"
 
@@ -239,10 +239,14 @@ def _divides(config: ModelConfig, engine: Engine) -> None:
             f"{heads} KV heads of {config.name} cannot be shared by {ranks} ranks",
             hint="set tensor_parallel in the playbook to a divisor or a multiple",
         )
-    for one in config.caches:
-        if isinstance(one, State) and one.kind != "convolution" and (one.heads % ranks and one.kind != "mamba1"):
+    for cache in config.caches:
+        if (
+            isinstance(cache, State)
+            and cache.kind != "convolution"
+            and (cache.heads % ranks and cache.kind != "mamba1")
+        ):
             raise UsageError(
-                f"{one.heads} state heads of {config.name} cannot be shared by {ranks} ranks",
+                f"{cache.heads} state heads of {config.name} cannot be shared by {ranks} ranks",
                 hint="set tensor_parallel in the playbook to a divisor",
             )
 
@@ -253,32 +257,32 @@ def _pages(own: Sequence[Cache], config: ModelConfig, engine: Engine, mode: str)
     if kv_dtype == "auto":
         kv_dtype = config.quantization.kv_dtype or "auto"
     each = number_bytes(kv_dtype, model)
-    first = next((one for one in own if not isinstance(one, State)), None)
+    first = next((cache for cache in own if not isinstance(cache, State)), None)
     token = math.floor(first.numbers_per_token(engine.ranks) * each) if first is not None else 0
-    states = [_state_bytes(one, config, engine, model) for one in own if isinstance(one, State)]
+    states = [_state_bytes(cache, config, engine, model) for cache in own if isinstance(cache, State)]
     block = _block(config, engine, own, token=token, state=max(states, default=0), mode=mode)
     padded = block * token if first is not None else 0
     pages: list[Page] = []
     sizes = iter(states)
-    for one in own:
-        if isinstance(one, State):
+    for cache in own:
+        if isinstance(cache, State):
             size = max(next(sizes), padded)
             interval = engine.context if mode == "none" else block
-            kept = one.kind == "mamba2" and engine.has("Mamba-2 keeps a checkpoint of prefill")
+            kept = cache.kind == "mamba2" and engine.has("Mamba-2 keeps a checkpoint of prefill")
             pages.append(Page("state", interval, size, checkpoint=int(kept)))
             continue
-        numbers = one.numbers_per_token(engine.ranks)
-        pages.append(_attention_page(one, block, math.floor(numbers * each), engine))
+        numbers = cache.numbers_per_token(engine.ranks)
+        pages.append(_attention_page(cache, block, math.floor(numbers * each), engine))
     return pages
 
 
-def _attention_page(one: Attention | Latent, block: int, token: int, engine: Engine) -> Page:
-    if isinstance(one, Attention) and one.window is not None:
+def _attention_page(cache: Attention | Latent, block: int, token: int, engine: Engine) -> Page:
+    if isinstance(cache, Attention) and cache.window is not None:
         unit = KERNEL_BLOCK[engine.device]
         whole = max(unit, block // unit * unit)
-        return Page("sliding", whole, whole * token, reach=one.window)
-    if isinstance(one, Attention) and one.chunk is not None:
-        return Page("chunked", block, block * token, reach=one.chunk)
+        return Page("sliding", whole, whole * token, reach=cache.window)
+    if isinstance(cache, Attention) and cache.chunk is not None:
+        return Page("chunked", block, block * token, reach=cache.chunk)
     return Page("full", block, block * token)
 
 
@@ -292,18 +296,18 @@ def _block(config: ModelConfig, engine: Engine, own: Sequence[Cache], *, token: 
         return block
     unit = max(KERNEL_BLOCK[engine.device], block, LATENT_HYBRID_BLOCK if latent else 1)
     if mode == "all":
-        chunk = max((one.chunk for one in own if isinstance(one, State)), default=256)
+        chunk = max((state.chunk for state in own if isinstance(state, State)), default=256)
         unit = math.lcm(chunk, KERNEL_BLOCK[engine.device])
     return max(block, unit * _ceil(state, unit * token))
 
 
-def _state_bytes(one: State, config: ModelConfig, engine: Engine, model: str) -> int:
+def _state_bytes(state: State, config: ModelConfig, engine: Engine, model: str) -> int:
     convolution = DTYPE_BYTES[model if engine.convolution_dtype == "auto" else _known(engine.convolution_dtype)]
     named = engine.state_dtype if engine.state_dtype != "auto" else config.state_dtype
     recurrent = DTYPE_BYTES[_known(named)] if named is not None and named != "auto" else convolution
     return (
-        one.convolution_numbers(engine.ranks, engine.drafted) * convolution
-        + one.recurrent_numbers(engine.ranks) * recurrent
+        state.convolution_numbers(engine.ranks, engine.drafted) * convolution
+        + state.recurrent_numbers(engine.ranks) * recurrent
     )
 
 

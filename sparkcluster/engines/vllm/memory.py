@@ -50,16 +50,16 @@ class Planned:
 
     def parts(self) -> list[tuple[str, str, int]]:
         """A node's memory as sign, name and bytes of each part, in order; they add up to what is installed."""
-        one = self.fit
-        firmware = one.machine.installed_bytes - one.machine.visible_bytes
-        kept = ("W", "weights" + ("" if one.weights.measured else ", estimated"), one.weights.rank_bytes)
-        runs = ("r", "a step, driver, CUDA graphs (estimate)", one.runtime_bytes)
-        if one.pool_bytes < 0:
+        fit = self.fit
+        firmware = fit.machine.installed_bytes - fit.machine.visible_bytes
+        kept = ("W", "weights" + ("" if fit.weights.measured else ", estimated"), fit.weights.rank_bytes)
+        runs = ("r", "a step, driver, CUDA graphs (estimate)", fit.runtime_bytes)
+        if fit.pool_bytes < 0:
             return [kept, runs]
-        pool = ("K", "KV cache", one.pool_bytes)
-        host = ("h", "the engine's processes (estimate)", one.host_bytes)
-        rest = max(0, one.left_bytes)
-        system = ("s", "system", min(rest, one.machine.system_bytes))
+        pool = ("K", "KV cache", fit.pool_bytes)
+        host = ("h", "the engine's processes (estimate)", fit.host_bytes)
+        rest = max(0, fit.left_bytes)
+        system = ("s", "system", min(rest, fit.machine.system_bytes))
         free = (".", "free", rest - system[2])
         return [kept, runs, pool, host, system, free, ("x", "kept by firmware", firmware)]
 
@@ -114,7 +114,9 @@ def of_playbook(
         taken = None if auto else arguments.utilization(written, version)
         return fit(config, engine, share, machine, utilization=taken, wanted=wanted, pool_bytes=pool)
 
-    found = sorted(map(fit_of, defaults.candidates(versions)), key=lambda one: (one.fits, -one.smallest, one.tokens))
+    found = sorted(
+        map(fit_of, defaults.candidates(versions)), key=lambda fit_: (fit_.fits, -fit_.smallest, fit_.tokens)
+    )
     left_out = []
     if not share.measured:
         left_out.append("weights are estimated from config.json alone: --config DIR with the tensors counts them")
@@ -228,7 +230,7 @@ def automatic_utilization(
     """
     visible = total_bytes // GIB * GIB
     machine = Machine(visible, visible)
-    wanted = arguments.asked(written)
+    wanted = arguments.concurrent(written)
     planned = of_playbook(written, model, machine, nodes=nodes, facts=facts, wanted=wanted, size_bytes=size_bytes)
     taken = math.ceil((planned.fit.smallest + MARGIN) * 100) / 100
     if planned.fit.problems or taken > MOST:

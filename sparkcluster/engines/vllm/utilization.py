@@ -31,7 +31,7 @@ def planned(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
     if not arguments.wants_auto(playbook):
         return spec
     weights = _weights(facts)
-    memories = [memory.total_bytes for memory in (read(one.memory) for one in facts.values()) if memory is not None]
+    memories = [memory.total_bytes for memory in (read(node.memory) for node in facts.values()) if memory is not None]
     if weights is None or not memories:
         missing = "the model's config.json, which is on no node yet" if weights is None else "the memory of a node"
         raise PlanError(

@@ -83,7 +83,9 @@ class Versions:
         if self.exact is not None:
             return (self.exact,)
         first = self.low or OLDEST
-        return tuple(sorted({first, *(one for one in changes if one > first and self.since(*one) is not False)}))
+        return tuple(
+            sorted({first, *(change for change in changes if change > first and self.since(*change) is not False)})
+        )
 
     def __str__(self) -> str:
         if self.exact is not None:
@@ -143,8 +145,8 @@ def of_engine(image: str | None, facts: Iterable[Facts] = ()) -> Versions:
         image: its reference; None without a container.
         facts: of the nodes that will run it.
     """
-    for one in facts:
-        engine = engine_of(one)
+    for node in facts:
+        engine = engine_of(node)
         reported = of_text(engine.version or "") if engine is not None else UNKNOWN
         if reported.exact is not None:
             return reported

@@ -122,14 +122,14 @@ def _numbers(config: ModelConfig, *, drafts: bool) -> tuple[float, float, float]
     hidden = config.hidden
     caches: Sequence[object] = [*config.caches, *(config.drafts if drafts else ())]
     dense = 0.0
-    for one in caches:
-        if isinstance(one, Attention):
-            dense += 2 * hidden * one.head_dim * (config.heads + one.kv_heads)
-        elif isinstance(one, Latent):
-            query = config.heads * (128 + one.rope_dim)
-            dense += hidden * (query + one.numbers_per_token(1)) + (one.rank * 2 + hidden) * config.heads * 128
-        elif isinstance(one, State):
-            dense += hidden * (3 * one.width + 2 * one.groups * one.state_size)
+    for cache in caches:
+        if isinstance(cache, Attention):
+            dense += 2 * hidden * cache.head_dim * (config.heads + cache.kv_heads)
+        elif isinstance(cache, Latent):
+            query = config.heads * (128 + cache.rope_dim)
+            dense += hidden * (query + cache.numbers_per_token(1)) + (cache.rank * 2 + hidden) * config.heads * 128
+        elif isinstance(cache, State):
+            dense += hidden * (3 * cache.width + 2 * cache.groups * cache.state_size)
     width = config.feed_forward
     gates = 2 if config.model_type.startswith("nemotron") else 3
     layers = config.layers + (len(config.drafts) if drafts else 0)
@@ -142,6 +142,6 @@ def _numbers(config: ModelConfig, *, drafts: bool) -> tuple[float, float, float]
 
 def _feed_forward(experts: Experts, hidden: int, gates: int, layers: int, config: ModelConfig) -> float:
     mixed = min(experts.layers + layers - config.layers, layers)
-    one = experts.count * experts.width + experts.shared_width
+    layer = experts.count * experts.width + experts.shared_width
     plain = max(0, layers - mixed) if len(config.caches) + mixed > layers else 0
-    return gates * hidden * (mixed * one + plain * config.feed_forward)
+    return gates * hidden * (mixed * layer + plain * config.feed_forward)

@@ -179,8 +179,10 @@ def served(context: Context) -> Served:
     docker = spec.inventory.runtime.kind == "docker"
     facts = list(context.facts.values())
     known = versions.of_reference(playbook.image) if playbook.image and docker else None
-    engines = [engine.version for one in facts if (engine := engine_of(one)) and engine.version]
-    config = next((one.weights.config for one in facts if isinstance(one.weights, Weights) and one.weights.config), {})
+    engines = [engine.version for node in facts if (engine := engine_of(node)) and engine.version]
+    config = next(
+        (node.weights.config for node in facts if isinstance(node.weights, Weights) and node.weights.config), {}
+    )
     architecture = playbook.model.architecture or next(iter(_strings(config.get("architectures"))), None)
     family_of = families.family(playbook.model.label, architecture)
     flags, at = _flags(playbook)
@@ -198,8 +200,8 @@ def served(context: Context) -> Served:
         versions=versions.of_engine(playbook.image if docker else None, facts),
         asked=versions.of_engine(None, facts).exact is not None,
         spark=_spark(playbook, facts, engines),
-        drivers={name: driver for name, one in context.facts.items() if (driver := read(one.driver))},
-        baked=frozenset().union(*(one.image.env_names for one in facts if isinstance(one.image, Image))),
+        drivers={name: driver for name, node in context.facts.items() if (driver := read(node.driver))},
+        baked=frozenset().union(*(node.image.env_names for node in facts if isinstance(node.image, Image))),
         kind=kind,
         weights=_weights(kind, config, name),
         mixed=_mixed(config),
@@ -265,7 +267,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _strings(value: Any) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def _nodes(spec: Spec) -> int:
@@ -273,17 +275,17 @@ def _nodes(spec: Spec) -> int:
 
 
 def _family(facts: Iterable[Facts]) -> Family | None:
-    return next((versions.family(one.image) for one in facts if isinstance(one.image, Image)), None)
+    return next((versions.family(node.image) for node in facts if isinstance(node.image, Image)), None)
 
 
 def _spark(playbook: Playbook, facts: Iterable[Facts], engines: Iterable[str]) -> bool:
-    if any("cpu" in one for one in engines) or "cpu" in (playbook.image or "").rpartition("/")[2]:
+    if any("cpu" in version for version in engines) or "cpu" in (playbook.image or "").rpartition("/")[2]:
         return False
     if any(name.startswith("VLLM_CPU_") for name in playbook.env):
         return False
-    for one in facts:
-        if not isinstance(one.gpus, Unread):
-            return any(gpu.compute_capability in {GB10, None} for gpu in one.gpus)
+    for node in facts:
+        if not isinstance(node.gpus, Unread):
+            return any(gpu.compute_capability in {GB10, None} for gpu in node.gpus)
     return True
 
 
@@ -291,10 +293,10 @@ def _kind(playbook: Playbook, facts: Iterable[Facts], config: Mapping[str, Any])
     method = _quantization(config).get("quant_method")
     if isinstance(method, str):
         return next((kind for kind, names in families.NAMES.items() if method in names), method)
-    for one in facts:
-        if isinstance(one.weights, Weights) and one.weights.config:
+    for node in facts:
+        if isinstance(node.weights, Weights) and node.weights.config:
             # Older checkpoints of ModelOpt keep it in a file of its own.
-            own = any(file.name.endswith("hf_quant_config.json") for file in one.weights.files)
+            own = any(file.name.endswith("hf_quant_config.json") for file in node.weights.files)
             return "modelopt" if own else playbook.model.checkpoint or "bf16"
     return playbook.model.checkpoint or families.kind(playbook.model.id or "")
 

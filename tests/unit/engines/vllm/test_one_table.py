@@ -104,7 +104,7 @@ def test_what_a_node_reports_wins_over_the_tag_everywhere(spec, spark, version):
         Source("llama", LLAMA, None),
         Machine(node.memory.total_bytes // GIB * GIB, node.memory.total_bytes // GIB * GIB),
         facts=[node],
-        wanted=arguments.asked(auto.playbook),
+        wanted=arguments.concurrent(auto.playbook),
         size_bytes=16 * GIB,
     )
     assert planned.fit.engine.version == exact
