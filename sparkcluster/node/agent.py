@@ -57,13 +57,9 @@ def main(request: Request, lines: BinaryIO) -> dict[str, Any]:
 def run(argv: list[str], limit_s: float = 120) -> str:
     """Output of ``argv``; Failed with its last output lines if it fails."""
     try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=limit_s
-        )
-    except FileNotFoundError:
-        raise Failed("%s: command not found" % argv[0])
-    except subprocess.TimeoutExpired:
-        raise Failed("%s timed out after %.0f s" % (" ".join(argv[:2]), limit_s))
+        done = common.run(argv, limit_s)
+    except common.NotRun as error:
+        raise Failed(str(error))
     if done.returncode:
         output = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
         raise Failed(" ".join(output[-3:]) or "%s: exit code %d" % (argv[0], done.returncode))

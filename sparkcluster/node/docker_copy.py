@@ -7,11 +7,11 @@ import select
 import subprocess
 import tempfile
 import time
-from typing import Any, BinaryIO, Callable, Dict, List, Tuple
+from typing import Any, BinaryIO, Dict, List, Tuple
 
-from sparkcluster.node import docker, wire
+from sparkcluster.node import common, docker, wire
 from sparkcluster.node.common import staged_as
-from sparkcluster.node.wire import Failed, Pace, Wire
+from sparkcluster.node.wire import Check, Failed, Pace, Wire
 
 Request = Dict[str, Any]
 
@@ -19,7 +19,7 @@ Request = Dict[str, Any]
 _ENGINE_SILENT_S = 1200.0
 
 
-def send(request: Request, line: Wire, check: Callable[[], None]) -> dict[str, Any]:
+def send(request: Request, line: Wire, check: Check) -> dict[str, Any]:
     """Send the image unless the receiver has it: ``docker save`` into the connection."""
     if line.read_line() == {"has": True}:
         return {"bytes": 0}
@@ -53,7 +53,7 @@ def send(request: Request, line: Wire, check: Callable[[], None]) -> dict[str, A
     return {"bytes": pace.done}
 
 
-def receive(request: Request, line: Wire, check: Callable[[], None]) -> dict[str, Any]:
+def receive(request: Request, line: Wire, check: Check) -> dict[str, Any]:
     """Load the image, tag it, and verify that it is the requested one."""
     image_id = request["image_id"]
     pace = Pace(int(request.get("size") or 0), check)
@@ -74,7 +74,7 @@ def receive(request: Request, line: Wire, check: Callable[[], None]) -> dict[str
     return {"bytes": pace.done, "image_id": there[0]}
 
 
-def _load(line: Wire, pace: Pace, check: Callable[[], None]) -> str | None:
+def _load(line: Wire, pace: Pace, check: Check) -> str | None:
     """Pipe the stream to ``docker load``; the ID that it prints."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(docker.load(), stdin=subprocess.PIPE, stdout=output, stderr=output)
@@ -157,18 +157,9 @@ def _start(argv: List[str], errors: Any) -> subprocess.Popen[bytes]:
 def _run(argv: List[str], limit_s: float = 60) -> Tuple[int, str]:
     """Exit code, and standard output, or standard error of a failure."""
     try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            timeout=limit_s,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise Failed("docker", "%s is not installed" % argv[0]) from None
-    except subprocess.TimeoutExpired:
-        raise Failed("docker", "%s timed out after %.0f s" % (" ".join(argv[:2]), limit_s)) from None
+        done = common.run(argv, limit_s)
+    except common.NotRun as error:
+        raise Failed("docker", str(error)) from None
     output = done.stderr if done.returncode else done.stdout
     return done.returncode, output.decode("utf-8", "replace").strip()
 

@@ -34,26 +34,12 @@ _SNAPSHOT = (
 
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
-    """Download, and answer ``done``, ``refused`` or ``failed`` with its ``kind``."""
-    common.end_with(stdin)
-
-    def check() -> None:
-        common.check_epoch(request["state_dir"], request["cluster"], request["epoch"])
-
-    try:
-        check()
-        if request["what"] == "image":
-            return {"done": pull(request, check)}
-        return {"done": download(request, check)}
-    except common.Refused as error:
-        return {"refused": str(error)}
-    except Failed as error:
-        return {"failed": str(error), "kind": error.kind}
-    except OSError as error:
-        return {"failed": str(error), "kind": "other"}
+    """Download; the answer is that of ``wire.answer``."""
+    action = pull if request["what"] == "image" else download
+    return wire.answer(request, stdin, lambda check: action(request, check))
 
 
-def pull(request: Request, check: Callable[[], None]) -> dict[str, Any]:
+def pull(request: Request, check: wire.Check) -> dict[str, Any]:
     """``docker pull``; a registry that requires a login has a kind of its own."""
     pace = wire.Pace(0, check)
     code, text = follow(docker.pull(request["reference"]), dict(os.environ), pace, lambda: 0)
@@ -64,7 +50,7 @@ def pull(request: Request, check: Callable[[], None]) -> dict[str, Any]:
     return {"bytes": 0}
 
 
-def download(request: Request, check: Callable[[], None]) -> dict[str, Any]:
+def download(request: Request, check: wire.Check) -> dict[str, Any]:
     """Download a snapshot of the model into this node's cache, with its ``hf`` or in the serving image."""
     hf_home = common.expand(request["hf_home"])
     environment = dict(os.environ, HF_HOME=hf_home, HF_HUB_DISABLE_TELEMETRY="1")

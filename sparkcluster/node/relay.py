@@ -13,7 +13,6 @@ Image: ``image_id``, ``reference``, ``layers``, piped from ``docker save`` to ``
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
@@ -22,7 +21,7 @@ import time
 from typing import Any, BinaryIO, Callable, Dict, List
 
 from sparkcluster.node import common, docker_copy, wire
-from sparkcluster.node.wire import Failed, Pace, Wire
+from sparkcluster.node.wire import Check, Failed, Pace, Wire
 
 Request = Dict[str, Any]
 
@@ -31,44 +30,19 @@ _RESERVE_BYTES = 256 << 20  # left free for logs and records
 
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
-    """Copy, and answer ``done``, ``refused`` or ``failed`` with its ``kind``."""
-    common.end_with(stdin)
+    """Copy; the answer is that of ``wire.answer``."""
 
-    def check() -> None:
-        common.check_epoch(request["state_dir"], request["cluster"], request["epoch"])
-
-    try:
-        check()
-        line = _open(request)
+    def work(check: Check) -> dict[str, Any]:
+        if request["do"] == "send":
+            line = wire.listen(request["address"], request["token"])
+        else:
+            line = wire.connect(request["address"], request["port"], request["token"])
         try:
-            return {"done": _ROLES[request["what"], request["do"]](request, line, check)}
+            return _ROLES[request["what"], request["do"]](request, line, check)
         finally:
             line.close()
-    except common.Refused as error:
-        return {"refused": str(error)}
-    except Failed as error:
-        return {"failed": str(error), "kind": error.kind}
-    except OSError as error:
-        failure = because(error)
-        return {"failed": str(failure), "kind": failure.kind}
 
-
-def _open(request: Request) -> Wire:
-    if request["do"] == "send":
-        return wire.listen(request["address"], request["token"])
-    return wire.connect(request["address"], request["port"], request["token"])
-
-
-def because(error: BaseException) -> Failed:
-    """The failure for an ``OSError``, with a kind for which the controller has a hint."""
-    number = getattr(error, "errno", None)
-    where = getattr(error, "filename", None)
-    text = "%s%s" % (os.strerror(number).lower() if number else error, ": %s" % where if where else "")
-    if number in (errno.ENOSPC, errno.EDQUOT):
-        return Failed("disk", text)
-    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return Failed("permission", text)
-    return Failed("other", text)
+    return wire.answer(request, stdin, work)
 
 
 # files, sending
@@ -111,7 +85,7 @@ def manifest(root: str, revision: str | None, ref: str | None) -> dict[str, Any]
     return {"files": list(files.values()), "links": links, "refs": refs}
 
 
-def send_files(request: Request, line: Wire, check: Callable[[], None]) -> dict[str, Any]:
+def send_files(request: Request, line: Wire, check: Check) -> dict[str, Any]:
     """Send the manifest, then the files that the receiver requests."""
     root = common.expand(request["root"])
     offer = manifest(root, request.get("revision"), request.get("ref"))
@@ -159,7 +133,7 @@ def _forget(descriptor: int) -> None:
 class Receiver:
     """Receives files below ``root``."""
 
-    def __init__(self, root: str, line: Wire, check: Callable[[], None], verify: bool) -> None:
+    def __init__(self, root: str, line: Wire, check: Check, verify: bool) -> None:
         self.root = root
         self.line = line
         self.check = check
@@ -322,14 +296,14 @@ def _sync(folder: str) -> None:
         os.close(handle)
 
 
-def receive_files(request: Request, line: Wire, check: Callable[[], None]) -> dict[str, Any]:
+def receive_files(request: Request, line: Wire, check: Check) -> dict[str, Any]:
     """Fetch the offered files that this node lacks."""
     root = common.expand(request["root"])
     os.makedirs(root, exist_ok=True)
     return Receiver(root, line, check, bool(request.get("verify"))).run()
 
 
-_ROLES: Dict[Any, Callable[[Request, Wire, Callable[[], None]], Dict[str, Any]]] = {
+_ROLES: Dict[Any, Callable[[Request, Wire, Check], Dict[str, Any]]] = {
     ("files", "send"): send_files,
     ("files", "receive"): receive_files,
     ("image", "send"): docker_copy.send,

@@ -8,12 +8,14 @@ cause to the controller.
 
 from __future__ import annotations
 
+import errno
 import hmac
 import json
+import os
 import socket
 import struct
 import time
-from typing import Any
+from typing import Any, BinaryIO, Callable
 
 from sparkcluster.node import common
 
@@ -23,6 +25,8 @@ _LINE_LIMIT = 64 << 20
 _FRAME = struct.Struct("!I")
 _ENDED = 0xFFFFFFFE
 
+Check = Callable[[], None]
+
 
 class Failed(Exception):
     """A copy failed; ``kind`` is for programs, the text for users."""
@@ -30,6 +34,34 @@ class Failed(Exception):
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
         self.kind = kind
+
+
+def answer(request: dict[str, Any], stdin: BinaryIO, action: Callable[[Check], dict[str, Any]]) -> dict[str, Any]:
+    """Run ``action`` under the lease of ``request`` and answer ``done``, ``refused``, or ``failed`` with a kind."""
+    common.end_with(stdin)
+
+    def check() -> None:
+        common.check_epoch(request["state_dir"], request["cluster"], request["epoch"])
+
+    try:
+        check()
+        return {"done": action(check)}
+    except common.Refused as error:
+        return {"refused": str(error)}
+    except (Failed, OSError) as error:
+        failure = error if isinstance(error, Failed) else because(error)
+        return {"failed": str(failure), "kind": failure.kind}
+
+
+def because(error: OSError) -> Failed:
+    """The failure for an ``OSError``, with a kind for which the controller has a hint."""
+    text = os.strerror(error.errno).lower() if error.errno else str(error)
+    text += ": %s" % error.filename if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Failed("disk", text)
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return Failed("permission", text)
+    return Failed("other", text)
 
 
 class Pace:

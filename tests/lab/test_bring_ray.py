@@ -39,7 +39,7 @@ def put_stub_ray_into(cache: Path, engine: EngineFacts, scratch: Path) -> None:
         (info / "RECORD").write_text(f"{owned},,\n{info.name}/METADATA,,\n{info.name}/RECORD,,\n")
     place = cache / "ray" / ray_name(engine)
     place.mkdir(parents=True)
-    digest = ray_archive.pack(ray_archive.separate_dependencies(packages), place / ray_archive.ARCHIVE)
+    digest = ray_archive.pack(ray_archive.separate_dependencies(packages), place / ray_archive.FILE)
     (place / "sha256").write_text(digest)
 
 

@@ -99,7 +99,7 @@ DOCUMENTS: dict[str, Schema] = {
         "what any command prints when it fails, with the exit code of its kind",
         _optional=("findings",),
         error=record(
-            _optional=("problems", "log", "difference"),
+            _optional=("problems", "log", "difference", "others"),
             kind=text("stable name, as LeaseHeld"),
             message=text(),
             node=text("the node it is about", null=True),
@@ -113,6 +113,16 @@ DOCUMENTS: dict[str, Schema] = {
             ),
             log=many(text(), "of LaunchError: last log lines of the rank that failed"),
             difference=many(text(), "of OtherPlan: what differs from the plan that serves"),
+            others=many(
+                record(
+                    kind=text(),
+                    message=text(),
+                    node=text(null=True),
+                    step=text(null=True),
+                    hint=text(null=True),
+                ),
+                "failures of other nodes in the same step",
+            ),
         ),
         findings=many(ref("Finding"), "of FoundErrors"),
     ),

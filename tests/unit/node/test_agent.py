@@ -387,4 +387,4 @@ def test_a_container_that_stays_is_named(change, docker):
 
 def test_a_node_without_docker_says_so(change, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert change(start_container())["failed"]["message"] == "docker: command not found"
+    assert change(start_container())["failed"]["message"] == "docker is not installed"
