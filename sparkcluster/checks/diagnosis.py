@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from sparkcluster.checks.registry import Context
 from sparkcluster.engines.signature import Cause, plain
 from sparkcluster.facts.model import Unread
-from sparkcluster.facts.running import Counters, GpuSample, Look, RankSeen, Reply, Running
+from sparkcluster.facts.running import Counters, GpuSample, Observation, RankSeen, Reply, Running
 from sparkcluster.node.shared import LABEL_GROUP, LABEL_NODE, LABEL_RELEASE
 
 LINES = 400
@@ -70,8 +70,8 @@ def gone(context: Context) -> Iterator[tuple[str, RankSeen]]:
     if not any(rank.labels.get(LABEL_RELEASE) == number for _, rank in running.ranks()):
         return
     for name, node in running.recorded.record.get("plan", {}).get("nodes", {}).items():
-        look = running.looks.get(name)
-        if not isinstance(look, Look) or isinstance(look.ranks, Unread):
+        observation = running.observations.get(name)
+        if not isinstance(observation, Observation) or isinstance(observation.ranks, Unread):
             continue
         for one in node.get("containers", ()):
             if one["name"] not in present:
@@ -139,14 +139,16 @@ def last_match(context: Context, pattern: str) -> dict[str, tuple[re.Match[str],
 
 def counters(context: Context, node: str) -> tuple[Counters, ...]:
     """Counters of the engine whose head ``node`` is."""
-    look = of(context).looks.get(node)
-    return look.counters if isinstance(look, Look) and isinstance(look.counters, tuple) else ()
+    observation = of(context).observations.get(node)
+    return (
+        observation.counters if isinstance(observation, Observation) and isinstance(observation.counters, tuple) else ()
+    )
 
 
 def gpus(context: Context, node: str) -> tuple[GpuSample, ...]:
     """What the GPU of ``node`` did."""
-    look = of(context).looks.get(node)
-    return look.gpus if isinstance(look, Look) and isinstance(look.gpus, tuple) else ()
+    observation = of(context).observations.get(node)
+    return observation.gpus if isinstance(observation, Observation) and isinstance(observation.gpus, tuple) else ()
 
 
 def hangs(context: Context, reply: Reply) -> str | None:

@@ -251,21 +251,21 @@ def _stalled(context: Context, rank: RankSeen) -> str | None:
     source="sparkcluster: what is not known is not called well",
     remedy="ask the node itself: docker logs, ray status",
 )
-def looked(context: Context) -> Iterator[Seen]:
+def inspected(context: Context) -> Iterator[Seen]:
     """What could not be read is not known to be well."""
-    for name, look in of(context).looks.items():
+    for name, observation in of(context).observations.items():
         docker = context.facts[name].docker if name in context.facts else None
-        if isinstance(look, Unread):
-            yield Seen(name, f"the ranks on {name} could not be looked at", look.unread, (f"{LOGS} {name}",))
+        if isinstance(observation, Unread):
+            yield Seen(name, f"the ranks on {name} could not be inspected", observation.unread, (f"{LOGS} {name}",))
             continue
-        if isinstance(look.ranks, Unread):
+        if isinstance(observation.ranks, Unread):
             if not isinstance(docker, Unread):  # which HOST-001 tells
-                yield Seen(name, f"the ranks on {name} could not be listed", look.ranks.unread, ())
+                yield Seen(name, f"the ranks on {name} could not be listed", observation.ranks.unread, ())
             continue
-        if isinstance(look.ray, Unread) and not dead(context):
-            remedy = (f"on {name}: docker exec {look.ranks[0].name} ray status" if look.ranks else LOGS,)
-            yield Seen(name, f"Ray on {name} could not be asked", clipped(look.ray.unread), remedy)
-        for rank in look.ranks:
+        if isinstance(observation.ray, Unread) and not dead(context):
+            remedy = (f"on {name}: docker exec {observation.ranks[0].name} ray status" if observation.ranks else LOGS,)
+            yield Seen(name, f"Ray on {name} could not be queried", clipped(observation.ray.unread), remedy)
+        for rank in observation.ranks:
             if isinstance(rank.log, Unread):
                 remedy = (f"on {name}: docker logs {rank.name}",)
                 yield Seen(name, f"the log of {rank.name} could not be read", rank.log.unread, remedy)

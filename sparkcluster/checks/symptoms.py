@@ -82,13 +82,13 @@ def rdma(context: Context) -> Iterator[Seen]:
 
 def _by_sockets(context: Context, node: str) -> str | None:
     """What the ports of ``node`` sent while tokens were made, where that was by sockets alone."""
-    looks = dict(of(context).seen())
+    observations = dict(of(context).seen())
     made = [
-        (look.counters[-1].generated or 0) - (look.counters[0].generated or 0)
-        for look in looks.values()
-        if isinstance(look.counters, tuple) and len(look.counters) > 1
+        (observation.counters[-1].generated or 0) - (observation.counters[0].generated or 0)
+        for observation in observations.values()
+        if isinstance(observation.counters, tuple) and len(observation.counters) > 1
     ]
-    traffic = looks[node].traffic
+    traffic = observations[node].traffic
     if max(made, default=0) < TOKENS or not isinstance(traffic, tuple) or len(traffic) < 2:
         return None
     first, last = traffic[0], traffic[-1]
@@ -206,10 +206,10 @@ def memory(context: Context) -> Iterator[Seen]:
 
 
 def _swaps(context: Context, node: str) -> int:
-    look = dict(of(context).seen()).get(node)
-    if look is None or not isinstance(look.traffic, tuple) or len(look.traffic) < 2:
+    observation = dict(of(context).seen()).get(node)
+    if observation is None or not isinstance(observation.traffic, tuple) or len(observation.traffic) < 2:
         return 0
-    moved = look.traffic[-1].swapped_pages - look.traffic[0].swapped_pages
+    moved = observation.traffic[-1].swapped_pages - observation.traffic[0].swapped_pages
     return moved if moved >= SWAPPED_PAGES else 0
 
 

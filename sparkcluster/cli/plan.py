@@ -20,14 +20,14 @@ def run(args: argparse.Namespace) -> int:
     """Show what ``up`` would do; exit 1 where a finding would stop it."""
     from sparkcluster.errors import FoundErrors
     from sparkcluster.findings import has_errors
-    from sparkcluster.inspect.cluster import look
+    from sparkcluster.inspect.cluster import view_cluster
     from sparkcluster.release.states import group_states
     from sparkcluster.report import count
     from sparkcluster.spec import Spec
 
     spec: Spec = load_spec(args)
     with connect_fleet(spec) as fleet, Waiting(f"asking {count(len(fleet.hosts), 'node')}"):
-        view = look(fleet, spec)
+        view = view_cluster(fleet, spec)
     plan = view.plan or view.draft
     if plan is None:
         if has_errors(view.findings):

@@ -95,8 +95,8 @@ class Traffic(Fact):
     swapped_pages: int = 0
 
 
-class Look(Fact):
-    """One node as ``node/look.py`` saw it.
+class Observation(Fact):
+    """One node as ``node/observe.py`` saw it.
 
     Attributes:
         counters, health, ray: of the node that has a running head; None on the others.
@@ -110,7 +110,7 @@ class Look(Fact):
     health: int | Unread | None = None
     ray: dict[str, bool] | Unread | None = None
     traffic: tuple[Traffic, ...] | Unread | None = None
-    look_s: float = 0.0
+    observe_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,35 +156,35 @@ class Running:
     """What ``doctor`` collected in addition to the facts.
 
     Attributes:
-        looks: by node, or why there is none.
+        observations: by node, or why there is none.
         replies: by group.
         recorded: the newest release recorded on any node; None where no record can be read.
         lease: the one that is held right now, or None.
     """
 
-    looks: Mapping[str, Look | Unread]
+    observations: Mapping[str, Observation | Unread]
     replies: Mapping[str, Reply] = dataclasses.field(default_factory=dict)
     recorded: ReleaseFact | None = None
     lease: LeaseFact | None = None
 
-    def seen(self) -> Iterator[tuple[str, Look]]:
+    def seen(self) -> Iterator[tuple[str, Observation]]:
         """Every node that was inspected."""
-        for name, look in self.looks.items():
-            if isinstance(look, Look):
-                yield name, look
+        for name, observation in self.observations.items():
+            if isinstance(observation, Observation):
+                yield name, observation
 
     def ranks(self) -> Iterator[tuple[str, RankSeen]]:
         """Every rank, with its node."""
-        for name, look in self.seen():
-            if not isinstance(look.ranks, Unread):
-                for rank in look.ranks:
+        for name, observation in self.seen():
+            if not isinstance(observation.ranks, Unread):
+                for rank in observation.ranks:
                     yield name, rank
 
     def as_json(self) -> dict[str, Any]:
         """The document of ``doctor --json``; of logs, only how many lines were read."""
         nodes: dict[str, Any] = {}
-        for name, look in self.looks.items():
-            nodes[name] = document = look.model_dump(mode="json")
+        for name, observation in self.observations.items():
+            nodes[name] = document = observation.model_dump(mode="json")
             ranks = document.get("ranks")
             for rank in ranks if isinstance(ranks, list) else ():
                 log = rank.pop("log")

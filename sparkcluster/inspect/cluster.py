@@ -68,7 +68,7 @@ class View:
             raise self.unplanned
 
 
-def look(
+def view_cluster(
     fleet: Fleet,
     spec: Spec,
     *,

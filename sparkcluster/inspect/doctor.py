@@ -14,7 +14,7 @@ from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.find import Endpoint, of_launcher, recorded_endpoints
 from sparkcluster.errors import CommandFailed, SparkclusterError
 from sparkcluster.facts.model import Facts, Unread
-from sparkcluster.facts.running import Look, Reply, Running
+from sparkcluster.facts.running import Observation, Reply, Running
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Calls, Fleet
@@ -137,13 +137,13 @@ def doctor(
     recorded = known.record if known is not None and present.of_release(known) else None
     questions = {} if recorded is None else _recorded(recorded)
     calls = ask_groups(fleet, spec, questions, limit_s, report)
-    looks = look(fleet, spec, facts, limit_s)
+    observations = observe_nodes(fleet, spec, facts, limit_s)
     if recorded is None:
         limit_s = max(2.0, until - clock() - ROUND_TRIP_S)
-        questions = _launched(spec, looks)
+        questions = _launched(spec, observations)
         calls = ask_groups(fleet, spec, questions, limit_s, report)
     replies = replies_of(calls, questions, until - clock() + 1, limit_s)
-    running = Running(looks, replies, known, current_lease(facts))
+    running = Running(observations, replies, known, current_lease(facts))
     report.step("check", count(len(facts), "node"))
     findings, topology = examine(spec, collected, facts)
     only: tuple[Stage, ...] = ("running",)
@@ -164,12 +164,14 @@ def of_what_runs(findings: list[Finding], present: ClusterRanks) -> list[Finding
     return [finding for finding in findings if finding.code not in left_out]
 
 
-def look(fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float) -> dict[str, Look | Unread]:
+def observe_nodes(
+    fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float
+) -> dict[str, Observation | Unread]:
     """What runs on every node that answered the probe, or why that is unknown."""
     interval_s = min(INTERVAL_S, limit_s / 4)
     serving = engines.engine(spec.playbook.engine)
 
-    def observe(host: Host) -> Look:
+    def observe(host: Host) -> Observation:
         request = {
             "cluster": spec.inventory.cluster,
             "state_dir": facts[host.name].state_dir,
@@ -182,11 +184,11 @@ def look(fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float) -
             "api_flags": dict(serving.api_flags),
             "counters": dict(serving.counters),
         }
-        document = call(host, "look", request, timeout_s=limit_s + ROUND_TRIP_S)
+        document = call(host, "observe", request, timeout_s=limit_s + ROUND_TRIP_S)
         try:
-            return Look.model_validate(document)
+            return Observation.model_validate(document)
         except ValueError as error:
-            raise CommandFailed(f"malformed answer of {host.name}: {error}", node=host.name, step="look") from error
+            raise CommandFailed(f"malformed answer of {host.name}: {error}", node=host.name, step="observe") from error
 
     outcomes = fleet.each(observe, list(facts), limit_s=limit_s + ROUND_TRIP_S) if facts else {}
     return {
@@ -205,13 +207,13 @@ def _recorded(recorded: dict[str, Any]) -> dict[str, Question]:
     return {name: (endpoint, groups[name].verify) for name, endpoint in recorded_endpoints(recorded).items()}
 
 
-def _launched(spec: Spec, looks: Mapping[str, Look | Unread]) -> dict[str, Question]:
+def _launched(spec: Spec, observations: Mapping[str, Observation | Unread]) -> dict[str, Question]:
     """Endpoints of groups that run without a record, from the launcher documents of their heads."""
     found: dict[str, Question] = {}
-    for name, look in looks.items():
-        if isinstance(look, Unread) or isinstance(look.ranks, Unread):
+    for name, observation in observations.items():
+        if isinstance(observation, Unread) or isinstance(observation.ranks, Unread):
             continue
-        for rank in look.ranks:
+        for rank in observation.ranks:
             if rank.running and rank.launcher.get("role") == "head":
                 folder = rank.labels.get(LABEL_RANK_DIR, "")
                 key_file = f"{folder}/{SECRETS_FILE}" if spec.inventory.api.key is not None and folder else None

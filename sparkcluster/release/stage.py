@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sparkcluster.errors import FoundErrors, PlanError, StageError
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.cluster import View, look
+from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer
 from sparkcluster.runtime.lease import Lease
@@ -54,7 +54,7 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
 
 
 def _look(fleet: Fleet, spec: Spec) -> View:
-    view = look(fleet, spec)
+    view = view_cluster(fleet, spec)
     if view.collected.errors:
         raise FoundErrors(view.collected.findings())
     return view
@@ -100,7 +100,7 @@ def copy_missing(fleet: Fleet, view: View, options: Options, report: Report, *, 
         if not can_do_without_ray(view.spec, error):
             raise
         report.note(f"warning: {error.message}; the ranks will use executor native")
-        return done, look(fleet, view.spec, bring_ray=False)
+        return done, view_cluster(fleet, view.spec, bring_ray=False)
     return dataclasses.replace(done, copied=(*done.copied, *copied)), _look(fleet, view.spec)
 
 

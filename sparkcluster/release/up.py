@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from sparkcluster.errors import FoundErrors
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Calls, Fleet
-from sparkcluster.inspect.cluster import View, look
+from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.probing.start import Answer
 from sparkcluster.release.serving import Survey, not_answering, note_differences, refuse, survey
 from sparkcluster.release.states import Action
@@ -92,7 +92,7 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report, asked: Calls[
 
 def see(fleet: Fleet, spec: Spec, report: Report, asked: Calls[Answer] | None) -> tuple[View, Survey]:
     """The cluster and what each group answers; looked at again where an engine may be dying."""
-    view = look(fleet, spec, asked=asked)
+    view = view_cluster(fleet, spec, asked=asked)
     if view.collected.errors:
         # First of all: an engine that has lost a node may keep a request waiting.
         raise FoundErrors(view.findings)
@@ -100,7 +100,7 @@ def see(fleet: Fleet, spec: Spec, report: Report, asked: Calls[Answer] | None) -
     replies = [seen.reply for seen in found.seen.values() if seen.reply]
     if any(reply.problem in {"refused", "lost"} for reply in replies):
         time.sleep(DYING_S)
-        view = look(fleet, spec)
+        view = view_cluster(fleet, spec)
         if view.collected.errors:
             raise FoundErrors(view.findings)
         found = survey(fleet, view, report, before=found)

@@ -14,7 +14,7 @@ from sparkcluster.facts.running import Reply
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import standalone
-from sparkcluster.inspect.cluster import View, look
+from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.inspect.preflight import between
 from sparkcluster.launch import failed_logs
 from sparkcluster.launch.group import Launch, stop
@@ -100,7 +100,7 @@ class Walk:
         self.epoch = epoch
         self.changer = Changer(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, epoch=epoch)
         # Facts from before the lease may be stale.
-        self.view = look(fleet, spec)
+        self.view = view_cluster(fleet, spec)
         self.number = 0
         self.doing = "probe"
 
@@ -138,7 +138,7 @@ class Walk:
         dirty = {name: found.states[name] for name, action in actions.items() if action is Action.CLEAN}
         if dirty:
             self.clean(dirty, found)
-            self.view = look(self.fleet, self.spec)
+            self.view = view_cluster(self.fleet, self.spec)
             found, actions = self.survey(found)
             for name, action in actions.items():
                 if action is Action.CLEAN:

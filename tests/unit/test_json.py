@@ -69,7 +69,7 @@ def serving(world):
     one.run(plan).record(plan, 3)
     rank = {"name": "r", "state": "running", "running": True, "labels": {}, "log": {"first": ["a"], "last": []}}
     answers = {
-        "look": {"ranks": [rank], "gpus": [], "traffic": [], "look_s": 0.1},
+        "observe": {"ranks": [rank], "gpus": [], "traffic": [], "observe_s": 0.1},
         "ask": {"done": {"content": "x", "reasoning": "", "finish_reason": "stop", "usage": {"completion_tokens": 1},
                          "ttft_s": 0.1, "total_s": 0.2, "status": 200, "tool_calls": []}},
         "image": {"python": "python3", "python_version": "3.12.11", "platform": "linux_aarch64", "vllm_version": "0.18.0"},

@@ -13,7 +13,7 @@ from sparkcluster.facts.hashes import HashedFile
 from sparkcluster.facts.measured import Rate
 from sparkcluster.facts.model import Facts, Unread
 from sparkcluster.facts.reach import Path
-from sparkcluster.facts.running import Look, Reply
+from sparkcluster.facts.running import Observation, Reply
 from sparkcluster.findings import Finding
 from sparkcluster.inspect.preflight import Unasked
 from sparkcluster.spec.playbook import Figure
@@ -24,7 +24,21 @@ Schema = dict[str, Any]
 
 TYPES = {
     one.__name__: one
-    for one in (Copied, Facts, Figure, Finding, HashedFile, Look, Page, Path, Rate, Reply, Topology, Unasked, Unread)
+    for one in (
+        Copied,
+        Facts,
+        Figure,
+        Finding,
+        HashedFile,
+        Observation,
+        Page,
+        Path,
+        Rate,
+        Reply,
+        Topology,
+        Unasked,
+        Unread,
+    )
 }
 
 
@@ -239,7 +253,7 @@ DOCUMENTS: dict[str, Schema] = {
         findings=FINDINGS,
         nodes=NODE_FACTS,
         running=record(
-            nodes=by_name({"anyOf": [ref("Look"), ref("Unread")]}, "ranks, counters, GPU and kernel log by node"),
+            nodes=by_name({"anyOf": [ref("Observation"), ref("Unread")]}, "ranks, counters and GPUs by node"),
             replies=by_name(ref("Reply"), "by group"),
             release=integer("newest recorded", null=True),
             operator=text("who holds the lease", null=True),

@@ -15,7 +15,7 @@ from sparkcluster import checks, topology
 from sparkcluster.checks.registry import CATALOGUE, Context
 from sparkcluster.endpoint.judge import garbage
 from sparkcluster.facts.model import LeaseFact, ReleaseFact, Unread
-from sparkcluster.facts.running import Counters, GpuSample, Log, Look, RankSeen, Reply, Running, Traffic
+from sparkcluster.facts.running import Counters, GpuSample, Log, Observation, RankSeen, Reply, Running, Traffic
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "logs"
 CASES: list[dict[str, Any]] = json.loads((GOLDEN / "running.json").read_text())
@@ -40,12 +40,12 @@ def rank(node: str, number: int, *lines: str, engine: list[str] | None = None, *
     return base.model_copy(update={"log": log, **changes})
 
 
-def look(*ranks: RankSeen, **changes: Any) -> Look:
+def look(*ranks: RankSeen, **changes: Any) -> Observation:
     idle = GpuSample(at_s=0, utilization_percent=0, power_w=4.1, sm_clock_mhz=208)
-    return Look(ranks=ranks, gpus=(idle, idle), traffic=()).model_copy(update=changes)
+    return Observation(ranks=ranks, gpus=(idle, idle), traffic=()).model_copy(update=changes)
 
 
-def head(*ranks: RankSeen, made: float = 60, **changes: Any) -> Look:
+def head(*ranks: RankSeen, made: float = 60, **changes: Any) -> Observation:
     counters = (
         Counters(at_s=0, generated=100, running=1, waiting=0),
         Counters(at_s=3, generated=100 + made, running=0 if made else 1, waiting=0),
@@ -82,8 +82,8 @@ def diagnosed(spark, cluster):
     """Findings of a pair whose readings are given; without, a healthy one's."""
 
     def run(
-        alpha: Look | Unread | None = None,
-        beta: Look | Unread | None = None,
+        alpha: Observation | Unread | None = None,
+        beta: Observation | Unread | None = None,
         answer: Reply | None = None,
         *,
         facts: dict[str, dict[str, Any]] | None = None,
@@ -100,9 +100,9 @@ def diagnosed(spark, cluster):
         }
         spec = cluster(TWO, playbook=playbook)
         written = {**RECORD, "playbook": {"name": spec.playbook.name}} if record is None else record
-        looks = {"alpha": alpha or head(rank("alpha", 0)), "beta": beta or look(rank("beta", 1))}
+        observations = {"alpha": alpha or head(rank("alpha", 0)), "beta": beta or look(rank("beta", 1))}
         recorded = ReleaseFact(number=3, plan_hash="x", record=written) if written else None
-        seen = Running(looks, {"default": answer or reply()}, recorded, **running)
+        seen = Running(observations, {"default": answer or reply()}, recorded, **running)
         return checks.run_stage(Context(spec, known, topology.build(spec, known), running=seen), ("running",))
 
     return run

@@ -12,7 +12,7 @@ import pytest
 
 from sparkcluster import errors, output_file
 from sparkcluster.facts.model import ReleaseFact
-from sparkcluster.facts.running import Log, Look, RankSeen, Reply, Running
+from sparkcluster.facts.running import Log, Observation, RankSeen, Reply, Running
 from sparkcluster.findings import Finding
 from sparkcluster.inspect import bundle
 from sparkcluster.inspect.doctor import Diagnosis
@@ -92,7 +92,7 @@ def diagnosis(spark, cluster, monkeypatch):
     )
     reply = Reply("default", "alpha", 0.1, 30.0, 9, f"12 * 17 {SECRETS[12]} {LINES[1]}", message=LINES[4])
     seen = Running(
-        {"alpha": Look(ranks=(rank,))}, {"default": reply}, ReleaseFact(number=1, plan_hash="x", record=record)
+        {"alpha": Observation(ranks=(rank,))}, {"default": reply}, ReleaseFact(number=1, plan_hash="x", record=record)
     )
     finding = Finding("RUN-004", "error", "it answers garbage", "alpha", "; ".join(LINES), "why", ("mend it",))
     return Diagnosis(spec, {"alpha": facts}, {}, seen, (finding,), 1.0)

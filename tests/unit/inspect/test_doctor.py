@@ -40,7 +40,7 @@ def told(world):
             probed = facts.model_dump(mode="json")
             own = {
                 "probe": lambda _, said=probed: {**said, "clock_s": time.time()},
-                "look": looked(one, name),
+                "observe": looked(one, name),
                 "ask": answer or [{"text": "12 * 17"}, {"done": DONE}],
                 **(programs or {}).get(name, {}),
             }
@@ -71,7 +71,7 @@ def test_a_healthy_cluster_is_told_in_one_line(told, world):
     assert document["running"]["replies"]["default"]["text"] == DONE["content"]
     assert document["running"]["nodes"]["alpha"]["ranks"][0]["log_lines"] == 1
     # What is asked of nodes changes nothing on them.
-    assert {program for host in hosts.values() for program, _ in host.requests} == {"probe", "look", "ask"}
+    assert {program for host in hosts.values() for program, _ in host.requests} == {"probe", "observe", "ask"}
     assert all(not host.files for host in hosts.values())
 
 
@@ -79,9 +79,9 @@ def test_the_kernels_log_is_asked_for_and_ranks_by_their_state_directory(told, w
     _, hosts = told(served(world()))
     requests = dict(hosts["beta"].requests)
     assert requests["probe"]["kernel_log"] is True
-    assert requests["look"]["state_dir"] == "/home/nvidia/.local/state/sparkcluster"
-    assert requests["look"]["secrets_file"] == "secrets.env"
-    assert 0 < requests["look"]["interval_s"] <= 3
+    assert requests["observe"]["state_dir"] == "/home/nvidia/.local/state/sparkcluster"
+    assert requests["observe"]["secrets_file"] == "secrets.env"
+    assert 0 < requests["observe"]["interval_s"] <= 3
 
 
 def lost(error):
@@ -102,7 +102,7 @@ def test_an_unreachable_node_is_one_finding_and_the_others_are_asked(told, world
 
 def test_a_node_that_cannot_be_looked_at_is_said(told, world):
     hung = lost(CommandTimeout("beta did not end within 9 s", node="beta"))
-    found, _ = told(served(world()), programs={"beta": {"look": hung}})
+    found, _ = told(served(world()), programs={"beta": {"observe": hung}})
     assert codes(found) == {("RUN-022", "beta")}
     assert found.ok
 
@@ -114,7 +114,7 @@ def test_a_frozen_engine_keeps_nobody_longer_than_the_limit(told, world):
     assert time.monotonic() - began < 9
     assert codes(found) == {("RUN-002", "alpha")}
     assert found.running.replies["default"].problem == "timeout"
-    assert set(found.running.looks) == {"alpha", "beta"}
+    assert set(found.running.observations) == {"alpha", "beta"}
     frozen.set()
 
 
@@ -145,5 +145,5 @@ def test_a_cluster_that_somebody_is_starting_is_not_ill_and_not_well(told, world
 
 
 def test_a_look_that_makes_no_sense_is_a_finding(told, world):
-    found, _ = told(served(world()), programs={"beta": {"look": {"ranks": 7}}})
+    found, _ = told(served(world()), programs={"beta": {"observe": {"ranks": 7}}})
     assert codes(found) == {("RUN-022", "beta")}

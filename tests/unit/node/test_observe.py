@@ -15,8 +15,8 @@ from hypothesis.strategies import text
 
 from sparkcluster.engines.vllm import ENGINE
 from sparkcluster.facts.model import Unread
-from sparkcluster.facts.running import Look
-from sparkcluster.node import look, vitals
+from sparkcluster.facts.running import Observation
+from sparkcluster.node import observe, vitals
 from sparkcluster.node.machine import Machine, Unreadable
 
 METRICS = """\
@@ -109,17 +109,17 @@ def test_no_log_carries_a_secret_or_a_serial_number_away(tmp_path):
     folder.mkdir()
     (folder / "secrets.env").write_text("VLLM_API_KEY=open=sesame\nSHORT=abc\n")
     rank = {"labels": {"io.sparkcluster.rank_dir": str(folder)}}
-    secret = look.hidden(Node(str(tmp_path)), [rank], "secrets.env")
+    secret = observe.hidden(Node(str(tmp_path)), [rank], "secrets.env")
     assert set(secret) == {"1423025012345", "PF4ABCDE", "open=sesame"}
     told = {"first": ["key open=sesame of 1423025012345", "abc"], "last": ["board PF4ABCDE"]}
-    assert look.without(told, secret) == {
+    assert observe.without(told, secret) == {
         "first": ["key (removed) of (removed)", "abc"],
         "last": ["board (removed)"],
     }
 
 
 def test_a_reader_that_hangs_costs_its_own_reading_alone():
-    jobs = look.Jobs(0.2)
+    jobs = observe.Jobs(0.2)
     forever = threading.Event()
     jobs.start("hangs", forever.wait)
     jobs.start("fails", lambda: {}["nothing"])
@@ -134,8 +134,10 @@ def test_a_reader_that_hangs_costs_its_own_reading_alone():
 
 
 def test_a_docker_engine_that_cannot_be_asked_leaves_the_gpu_read():
-    document = look.look(REQUEST, Node(docker=Unreadable("permission denied: /var/run/docker.sock")), lambda _: None)
-    seen = Look.model_validate(document)
+    document = observe.observe(
+        REQUEST, Node(docker=Unreadable("permission denied: /var/run/docker.sock")), lambda _: None
+    )
+    seen = Observation.model_validate(document)
     assert isinstance(seen.ranks, Unread)
     assert isinstance(seen.gpus, tuple)
     assert [one.utilization_percent for one in seen.gpus] == [96.0, 96.0]
@@ -189,9 +191,11 @@ def containers(tmp_path, port: int, state_dir: str = "/state") -> dict[str, Any]
 
 
 def test_what_moves_is_read_twice_and_the_launcher_only_as_far_as_it_matters(tmp_path, engine, monkeypatch):
-    monkeypatch.setattr(look, "container_log", lambda *_: (["first line"], True))
+    monkeypatch.setattr(observe, "container_log", lambda *_: (["first line"], True))
     monkeypatch.setattr(vitals, "gpu_inside", lambda _: "GPU 0: NVIDIA GB10")
-    seen = Look.model_validate(look.look(REQUEST, Node(docker=containers(tmp_path, engine)), lambda _: None))
+    seen = Observation.model_validate(
+        observe.observe(REQUEST, Node(docker=containers(tmp_path, engine)), lambda _: None)
+    )
     assert isinstance(seen.ranks, tuple)
     rank = seen.ranks[0]
     assert (rank.name, rank.state, rank.exit_code, rank.restarts) == ("pair-3-alpha", "running", None, 2)
@@ -204,14 +208,14 @@ def test_what_moves_is_read_twice_and_the_launcher_only_as_far_as_it_matters(tmp
 
 
 def test_ranks_of_another_state_directory_are_another_clusters(tmp_path, engine):
-    document = look.look(REQUEST, Node(docker=containers(tmp_path, engine, "/elsewhere")), lambda _: None)
+    document = observe.observe(REQUEST, Node(docker=containers(tmp_path, engine, "/elsewhere")), lambda _: None)
     assert document["ranks"] == []
 
 
 def test_of_a_long_log_the_first_and_the_last_lines_are_read(tmp_path):
     rank = {"runtime": "process", "rank_dir": str(tmp_path), "name": "r"}
     (tmp_path / "log").write_text("".join(f"line {number}\n" for number in range(500)))
-    read = look.log(rank, REQUEST)
+    read = observe.log(rank, REQUEST)
     assert (read["first"][0], read["first"][-1], len(read["first"])) == ("line 0", "line 99", 100)
     assert (read["last"][0], read["last"][-1], len(read["last"])) == ("line 490", "line 499", 10)
 

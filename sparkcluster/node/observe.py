@@ -53,11 +53,11 @@ class Jobs:
 
 def main(request: dict[str, Any], _lines: Any = None) -> None:
     """Write the document, then end at once: a reader that hangs holds nothing up."""
-    print(json.dumps(look(request, Machine())), flush=True)
+    print(json.dumps(observe(request, Machine())), flush=True)
     os._exit(0)
 
 
-def look(request: dict[str, Any], machine: Machine, sleep: Callable[[float], None] = time.sleep) -> dict[str, Any]:
+def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], None] = time.sleep) -> dict[str, Any]:
     """Look at the ranks of ``request["cluster"]`` on this node.
 
     Args:
@@ -104,7 +104,7 @@ def look(request: dict[str, Any], machine: Machine, sleep: Callable[[float], Non
         rank["gpu"] = jobs.value("gpu %d" % number)
     for key in ("gpus", "traffic", "counters", "health", "ray"):
         answer[key] = jobs.value(key)
-    answer["look_s"] = round(time.monotonic() - began, 3)
+    answer["observe_s"] = round(time.monotonic() - began, 3)
     return answer
 
 
