@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from sparkcluster.cli.common import json_argument
 from sparkcluster.cli.output import emit_json, note, table
@@ -19,7 +18,9 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.spec import library
     from sparkcluster.spec.load import load_playbook
 
-    found = [(path, load_playbook(path)) for path in (library.find(name, [_bundled()]) for name in library.names())]
+    found = [
+        (path, load_playbook(path)) for path in (library.find(name, library.bundled()) for name in library.names())
+    ]
     if args.json:
         listed = [
             {
@@ -42,9 +43,3 @@ def run(args: argparse.Namespace) -> int:
     note(f"  {', '.join(overlay for overlay in library.overlays() if not overlay.startswith('dflash-'))}")
     note(f"  {', '.join(overlay for overlay in library.overlays() if overlay.startswith('dflash-'))}")
     return 0
-
-
-def _bundled() -> Path:
-    from sparkcluster.spec import library
-
-    return library.bundled() or Path()

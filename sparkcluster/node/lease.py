@@ -22,9 +22,9 @@ BARRIER_S = 15.0
 def main(request: dict[str, Any], lines: BinaryIO) -> None:
     """Hold the lease; ``request`` has state_dir, cluster, operator, operation and ttl_s (seconds).
 
-    Says ``{"held": {...}}`` and ends where somebody else holds it, else ``{"epoch": last}``. Then every line
-    read is a heartbeat; ``{"grant": N}`` writes epoch N, answered by ``{"granted": N}``, or by
-    ``{"busy": why}`` where a change that somebody else began has not ended.
+    Answers ``{"held": {...}}`` and ends if another operator holds it, else ``{"epoch": last}``. Then every line of
+    input is a heartbeat; ``{"grant": N}`` writes epoch N, answered by ``{"granted": N}``, or by ``{"busy": why}``
+    if a change of the last operator has not ended.
     """
     directory = common.cluster_dir(request["state_dir"], request["cluster"])
     record = os.path.join(directory, "lease.json")

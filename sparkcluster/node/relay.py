@@ -246,13 +246,13 @@ class Receiver:
         return True
 
     @staticmethod
-    def _same(entry: Dict[str, Any], own: str, theirs: str) -> bool:
+    def _same(entry: Dict[str, Any], received: str, sent: str) -> bool:
         """Whether the hashes are equal; the hub names large blobs by their SHA-256."""
         name = os.path.basename(entry["path"])
         named = re.match(r"^[0-9a-f]{64}$", name)
-        if named and entry["path"].startswith("blobs/") and theirs != name:
+        if named and entry["path"].startswith("blobs/") and sent != name:
             raise Failed("source", "%s is corrupt on the sender" % entry["path"])
-        return own == theirs
+        return received == sent
 
     def _write(self, file: BinaryIO, size: int, digest: Any) -> None:
         buffer = memoryview(bytearray(wire.CHUNK))

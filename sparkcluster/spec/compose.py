@@ -80,8 +80,8 @@ def _set(out: Document, path: KeyPath, source: Document, origin: KeyPath) -> Non
 
 def _mark(out: Document, path: KeyPath, source: Document, origin: KeyPath, *, deep: bool = False) -> None:
     size = len(origin)
-    for places, known in ((out.values, source.values), (out.keys, source.keys)):
-        for at, place in known.items():
+    for places, origins in ((out.values, source.values), (out.keys, source.keys)):
+        for at, place in origins.items():
             if at == origin or (deep and at[:size] == origin):
                 places[(*path, *at[size:])] = _placed(place, source.file)
     for at, text in source.written.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,34 +15,30 @@ from sparkcluster.spec.messages import closest
 _SUFFIXES = (".yaml", ".yml")
 
 
-def bundled() -> Path | None:
-    """Directory of the bundled playbooks: in the installed package, or beside it in a checkout."""
+def bundled() -> list[Path]:
+    """Directory of the bundled playbooks, if any: in the installed package, or beside it in a checkout."""
     package = Path(sparkcluster.__file__).resolve().parent
-    for directory in (package / "bundled" / "playbooks", package.parent / "playbooks"):
-        if directory.is_dir() and (
-            directory.parent == package / "bundled" or (package.parent / "pyproject.toml").is_file()
-        ):
-            return directory
-    return None
+    installed, checkout = package / "bundled" / "playbooks", package.parent / "playbooks"
+    if installed.is_dir():
+        return [installed]
+    return [checkout] if checkout.is_dir() and (package.parent / "pyproject.toml").is_file() else []
 
 
 def overlay(name: str, beside: Sequence[Path]) -> Path:
-    """The file of an overlay: in ``overlays`` within or next to the directories, then among the bundled.
+    """The file of an overlay: in ``overlays`` within or next to the directories, then among the bundled ones.
 
     Args:
         name: what follows the ``+``.
-        beside: directories of the playbooks that it may come with.
+        beside: directories of the playbooks.
 
     Raises:
         UsageError: there is none.
     """
-    own = bundled()
-    directories = [one / "overlays" for one in [*beside, *(each.parent for each in beside), *([own] if own else [])]]
-    for directory in directories:
-        for suffix in _SUFFIXES:
-            path = directory / f"{name}{suffix}"
-            if "/" not in name and "\x00" not in name and _is_there(path):
-                return path
+    parents = [*beside, *(directory.parent for directory in beside), *bundled()]
+    directories = [parent / "overlays" for parent in parents]
+    path = _file(name, directories) if "/" not in name and "\x00" not in name else None
+    if path is not None:
+        return path
     available = sorted({file.stem for directory in directories if directory.is_dir() for file in directory.iterdir()})
     near = closest(name, available)
     hint = f"did you mean {near}?" if near else f"overlays: {', '.join(available)}" if available else None
@@ -50,18 +47,14 @@ def overlay(name: str, beside: Sequence[Path]) -> Path:
 
 def overlays() -> list[str]:
     """Names of the bundled overlays, sorted."""
-    own = bundled()
-    directory = own / "overlays" if own else None
-    return (
-        sorted(file.stem for file in directory.iterdir() if file.suffix in _SUFFIXES)
-        if directory and _is_there(directory)
-        else []
+    return sorted(
+        file.stem for directory in bundled() for file in directory.glob("overlays/*") if file.suffix in _SUFFIXES
     )
 
 
 def names() -> list[str]:
     """Names of the bundled playbooks, sorted."""
-    return sorted(_in(bundled()))
+    return _in(bundled())
 
 
 def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -> Path:
@@ -69,12 +62,11 @@ def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -
 
     Args:
         name: a path if it has a ``/`` or ends in ``.yaml`` or ``.yml``, else the name of a playbook.
-        beside: directories to look in, first come first served; for a name also in ``playbooks`` within and
-            next to each.
-        other_than: the inventory, which may well be called as its playbook is.
+        beside: directories to search in order; for a name also in ``playbooks`` within and next to each.
+        other_than: the inventory, which may have the same name as its playbook.
 
     Raises:
-        UsageError: there is none; the hint says which name is near and where was looked.
+        UsageError: there is none; the hint has a similar name, or the paths that were searched.
     """
     if "\x00" in name:
         raise UsageError("a playbook's name cannot contain a null character")
@@ -89,16 +81,17 @@ def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -
         directories += [directory, directory / "playbooks", directory.parent / "playbooks"]
         if directory == Path():
             directories[-1] = Path("..") / "playbooks"
-    own = bundled()
-    for directory in [*directories, *([own] if own else [])]:
-        for suffix in _SUFFIXES:
-            path = directory / f"{name}{suffix}"
-            if path != other_than and _is_there(path):
-                return path
-    known = sorted({one for directory in [*directories, own] for one in _in(directory)})
-    near = closest(name, known)
+    found = _file(name, [*directories, *bundled()], other_than)
+    if found is not None:
+        return found
+    near = closest(name, _in([*directories, *bundled()]))
     hint = f"did you mean {near}?" if near else "sparkcluster playbooks lists the bundled ones"
     raise UsageError(f"no playbook named {shown(name)} in {_list(directories)} or among the bundled ones", hint=hint)
+
+
+def _file(name: str, directories: Sequence[Path], other_than: Path | None = None) -> Path | None:
+    paths = (directory / f"{name}{suffix}" for directory in directories for suffix in _SUFFIXES)
+    return next((path for path in paths if path != other_than and _is_there(path)), None)
 
 
 def _is_there(path: Path) -> bool:
@@ -108,18 +101,17 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def _in(directory: Path | None) -> list[str]:
-    """Names of the playbooks in a directory, which may contain inventories as well: playbooks have a model."""
-    out = []
-    try:
-        for file in sorted(directory.iterdir()) if directory else ():
-            if file.suffix in _SUFFIXES and not file.name.startswith(".") and file.is_file():
-                with file.open("rb") as content:
-                    if re.search(rb"^(model|extends):", content.read(1 << 16), re.MULTILINE):
-                        out.append(file.stem)
-    except OSError:
-        return out
-    return out
+def _in(directories: Sequence[Path]) -> list[str]:
+    """Names of the playbooks in directories, which may contain inventories as well: playbooks have a model."""
+    found = set()
+    for directory in directories:
+        with contextlib.suppress(OSError):
+            for file in directory.iterdir():
+                if file.suffix in _SUFFIXES and not file.name.startswith(".") and file.is_file():
+                    with file.open("rb") as content:
+                        if re.search(rb"^(model|extends):", content.read(1 << 16), re.MULTILINE):
+                            found.add(file.stem)
+    return sorted(found)
 
 
 def _list(paths: Sequence[Path]) -> str:
