@@ -271,17 +271,10 @@ def read_counters(request: dict[str, Any], key: str | None) -> dict[str, float]:
     parts = urllib.parse.urlsplit(request["endpoint"])
     endpoint = Endpoint("%s://%s" % (parts.scheme, parts.netloc), key, METRICS_S)
     try:
-        lines = b"\n".join(endpoint.lines(endpoint.open("GET", "/metrics"))).decode(errors="replace")
+        text = b"\n".join(endpoint.lines(endpoint.open("GET", "/metrics"))).decode(errors="replace")
     except Failed:
         return {}
-    sums: dict[str, float] = {}
-    for name, value in re.findall(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})?\s+([-+.\deE]+)", lines, re.MULTILINE):
-        try:
-            sums[name] = sums.get(name, 0.0) + float(value)
-        except ValueError:
-            continue
-    wanted = request["counters"]
-    found = {what: next((sums[one] for one in names if one in sums), None) for what, names in wanted.items()}
+    found = common.metrics(text, request["counters"])
     return {what: value for what, value in found.items() if value is not None}
 
 

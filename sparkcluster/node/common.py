@@ -16,6 +16,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -214,3 +215,21 @@ def staged_as(reference: str) -> str:
     repository, colon, tag = name.rpartition(":")
     repository = repository if colon and "/" not in tag else name
     return "%s:%s" % (repository, digest.replace(":", "-"))
+
+
+def metrics(text: str, names: dict[str, list[str]]) -> dict[str, float | None]:
+    """Values of an engine's metrics in Prometheus' text form, each the sum over all engines.
+
+    Args:
+        text: what ``/metrics`` answers.
+        names: metrics by what they count; the first that the engine has is taken.
+    """
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        match = re.match(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(\S+)", line)
+        if match:
+            try:
+                found[match.group(1)] = found.get(match.group(1), 0.0) + float(match.group(2))
+            except ValueError:
+                continue
+    return {what: next((found[name] for name in known if name in found), None) for what, known in names.items()}

@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-from sparkcluster.node import docker, watch
+from sparkcluster.node import common, docker, watch
 from sparkcluster.node.machine import Machine, Unreadable
 
 HTTP_S = 3.0
@@ -157,20 +157,7 @@ def counters(where: tuple[str, int], names: dict[str, list[str]]) -> dict[str, f
     status, text = get(where, "/metrics")
     if status != 200:
         raise Unreadable("/metrics answers %d" % status)
-    return metrics(text, names)
-
-
-def metrics(text: str, names: dict[str, list[str]]) -> dict[str, float | None]:
-    """The same from Prometheus' text form."""
-    found: dict[str, float] = {}
-    for line in text.splitlines():
-        match = re.match(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(\S+)", line)
-        if match:
-            try:
-                found[match.group(1)] = found.get(match.group(1), 0.0) + float(match.group(2))
-            except ValueError:
-                continue
-    return {what: next((found[name] for name in known if name in found), None) for what, known in names.items()}
+    return common.metrics(text, names)
 
 
 def traffic(machine: Machine) -> dict[str, Any]:

@@ -139,6 +139,8 @@ def _ask(
     for name, endpoint in found.items():
         # A head that is no longer in the inventory may still serve.
         seen.setdefault(name, Seen(None, f"its head {endpoint.head} is no longer in the inventory"))
+    for name in groups.keys() - recorded.keys():
+        seen[name] = Seen(None, "its record cannot be read")
     return seen
 
 

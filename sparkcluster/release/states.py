@@ -24,7 +24,7 @@ import enum
 from collections.abc import Mapping
 
 from sparkcluster.errors import PlanError
-from sparkcluster.facts.model import Rank
+from sparkcluster.facts.model import Rank, Unread
 from sparkcluster.inspect.cluster import View
 from sparkcluster.plan.build import build
 from sparkcluster.plan.diff import difference
@@ -136,8 +136,16 @@ def _group(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]], recorde
         changes, drifted = compared(view, recorded)
         return GroupState(name, State.OTHER if changes else State.SERVING, ranks, recorded, changes, drifted)
     number = runs_planned(view.planned, planned, ranks) if view.planned and planned else None
+    unread = next((facts.release.unread for facts in view.facts.values() if isinstance(facts.release, Unread)), None)
+    if number is None and recorded is None and unread and all_running(ranks):
+        return GroupState(name, State.OTHER, ranks, changes=(f"the record of its release cannot be read: {unread}",))
     state = State.REMAINS if number is None else State.STARTED
     return GroupState(name, state, ranks, recorded, number=number)
+
+
+def all_running(ranks: Mapping[str, tuple[Rank, ...]]) -> bool:
+    """Whether no rank has ended."""
+    return all(rank.state == "running" for found in ranks.values() for rank in found)
 
 
 def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -16,7 +16,7 @@ from hypothesis.strategies import text
 from sparkcluster.engines.vllm import ENGINE
 from sparkcluster.facts.model import Unread
 from sparkcluster.facts.running import Observation
-from sparkcluster.node import observe, vitals
+from sparkcluster.node import common, observe, vitals
 from sparkcluster.node.machine import Machine, Unreadable
 
 METRICS = """\
@@ -57,9 +57,9 @@ class Node(Machine):
 
 
 def test_counters_are_summed_over_engines_and_old_names_are_known():
-    read = vitals.metrics(METRICS, ENGINE.counters)
+    read = common.metrics(METRICS, ENGINE.counters)
     assert read == {"generated": 123.0, "prompted": 1700.0, "running": 2.0, "waiting": 0.0, "kv_cache": 0.25}
-    assert vitals.metrics("", ENGINE.counters) == dict.fromkeys(read)
+    assert common.metrics("", ENGINE.counters) == dict.fromkeys(read)
 
 
 @pytest.mark.parametrize(
@@ -251,8 +251,8 @@ def test_a_container_without_nvidia_smi_says_nothing_of_its_gpu(monkeypatch):
 @settings(max_examples=200, deadline=None)
 @given(text())
 def test_no_text_of_an_engine_makes_a_traceback(said):
-    assert set(vitals.metrics(said, ENGINE.counters)) == {"generated", "prompted", "running", "waiting", "kv_cache"}
-    assert vitals.metrics(f"vllm:generation_tokens_total{{{said}}} 3", ENGINE.counters) is not None
+    assert set(common.metrics(said, ENGINE.counters)) == {"generated", "prompted", "running", "waiting", "kv_cache"}
+    assert common.metrics(f"vllm:generation_tokens_total{{{said}}} 3", ENGINE.counters) is not None
     assert vitals.api(["vllm", "serve", "m", "--host", said], ENGINE.api_flags)[1] == 8000
     with contextlib.suppress(Unreadable):
         vitals.gpu(Node(smi=(0, said)))

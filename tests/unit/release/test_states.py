@@ -109,6 +109,16 @@ def test_a_dead_rank_of_another_start_is_no_reason_to_tear_down_what_runs_beside
     assert seen(one) is State.SERVING
 
 
+def test_ranks_that_run_beside_a_record_that_cannot_be_read_may_serve(world):
+    one = world(playbook={"env": {"A": "1"}})
+    one.run(one.plan(release=3)).change("beta", release={"unread": "no number and plan_hash: 000003.json"})
+    edited = world(playbook={"env": {"A": "2"}})
+    group = states(edited, one.facts)["default"]
+    assert (group.state, group.recorded) == (State.OTHER, None)
+    assert "000003.json" in group.changes[0]
+    assert seen(one) is State.STARTED
+
+
 def test_another_plan_that_was_never_recorded(world):
     one = world(playbook={"env": {"A": "1"}})
     one.run(one.plan(release=3))

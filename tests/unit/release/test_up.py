@@ -255,6 +255,17 @@ def test_another_plan_is_replaced_where_it_is_dead_or_the_user_says_so(up, world
     assert up.done[-2:] == ["stop alpha beta", "launch alpha beta"]
 
 
+def test_ranks_whose_record_cannot_be_read_are_replaced_on_demand_alone(up, world):
+    one = world(playbook={"env": {"A": "1"}})
+    one.run(one.plan(release=3)).change("beta", release={"unread": "no number and plan_hash: 000003.json"})
+    edited = world(playbook={"env": {"A": "2"}})
+    edited.facts = one.facts
+    with pytest.raises(OtherPlan) as caught:
+        up(edited)
+    assert "cannot be read" in caught.value.lines[0]
+    assert up(edited, options=module.Options(replace=True)).changed is True
+
+
 @pytest.mark.parametrize("kept", ["alpha", "beta"])
 def test_a_cluster_that_lost_a_node_from_its_inventory_is_not_torn_down(up, world, kept):
     whole = served(world())
