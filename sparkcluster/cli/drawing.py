@@ -1,4 +1,4 @@
-"""The cluster as a drawing in text: nodes as boxes, rails as double lines, and the codes of findings where they are."""
+"""Draws the cluster as text: nodes as boxes, rails as double lines, findings as codes at their place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sparkcluster.topology.model import Group, Link, Member, Topology
 
 MARKS = {"error": "✗", "warning": "!"}
-# For terminals and files whose encoding has no lines to draw with.
+# For encodings without box-drawing characters.
 _PLAIN = str.maketrans("─│┌┐└┘├┤═║╔╚╠╬╡╪✗…○·", "-|++++++=|++++|+x~o-")
 _KINDS = {
     "direct": "a direct cable",
@@ -26,13 +26,16 @@ _KINDS = {
 }
 
 
+Position = tuple[int, int]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a node: its fields, the rail that it hangs on, the codes found there.
+    """One line of a node: its fields, its rail, and the codes of its findings.
 
     Attributes:
-        fields: seven, or one that is a sentence.
-        names: interface, address and HCA of a sentence; of other rows they are fields.
+        fields: seven, or a single text.
+        names: interface, address and HCA that a single text is about; in other rows they are fields.
     """
 
     fields: tuple[str, ...]
@@ -58,13 +61,13 @@ def draw(
     *,
     width: int = 80,
 ) -> list[str]:
-    """Lines of the drawing, none wider than ``width`` as far as names allow.
+    """Lines of the drawing, at most ``width`` wide if the names allow it.
 
     Args:
-        spec: names the nodes and groups.
-        facts: of the nodes that answered, by name.
-        topology: who sits where, None where nobody could be seated.
-        findings: errors and warnings are marked by code on the twin that they speak of, else on the node.
+        spec: has the names of nodes and groups.
+        facts: by name of the nodes that answered.
+        topology: None if there is none.
+        findings: errors and warnings are shown by code at the twin that they name, else at the node.
         width: columns.
     """
     groups = {group.name: group for group in topology.groups} if topology else {}
@@ -95,19 +98,15 @@ def _heading(name: str, nodes: Sequence[str], group: Group | None, *, many: bool
 def _box(spec: Spec, node: str, facts: Facts | None, group: Group | None, findings: Sequence[Finding]) -> Box:
     host = next(entry.host for entry in spec.inventory.nodes if entry.label == node)
     member = next((member for member in group.members if member.name == node), None) if group else None
-    own = [finding for finding in findings if finding.node == node and finding.severity in MARKS]
     role = "did not answer" if facts is None else "not seated" if member is None else _role(member)
     rows = [] if facts is None else list(_rows(facts, member, group))
-    placed: dict[int, list[Finding]] = {}
-    rest = []
-    for finding in own:
-        at = _places(finding, rows)
-        for place in at:
-            placed.setdefault(place, []).append(finding)
-        if not at:
-            rest.append(finding)
-    marked = tuple(dataclasses.replace(row, marks=_marks(placed.get(place, []))) for place, row in enumerate(rows))
-    return Box((node, role, *([host] if host != node else [])), marked, _marks(rest))
+    of_node = [finding for finding in findings if finding.node == node and finding.severity in MARKS]
+    of_rows = [(finding, _rows_of(finding, rows)) for finding in of_node]
+    marked = [
+        dataclasses.replace(row, marks=_marks([finding for finding, named in of_rows if row in named])) for row in rows
+    ]
+    rest = _marks([finding for finding, named in of_rows if not named])
+    return Box((node, role, *([host] if host != node else [])), tuple(marked), rest)
 
 
 def _role(member: Member) -> str:
@@ -118,13 +117,13 @@ def _marks(findings: Sequence[Finding]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"{MARKS[finding.severity]} {finding.code}" for finding in findings))
 
 
-def _places(finding: Finding, rows: Sequence[Row]) -> list[int]:
-    """Rows whose interface, HCA or address the finding names, in what it says or else in what it saw."""
+def _rows_of(finding: Finding, rows: Sequence[Row]) -> list[Row]:
+    """Rows whose interface, HCA or address is in the summary of the finding, or else in what it saw."""
     for text in (finding.summary, finding.seen):
         words = set(re.findall(r"[\w.:-]*\w", text))
-        at = [place for place, row in enumerate(rows) if words & _named(row)]
-        if at:
-            return at
+        named = [row for row in rows if words & _named(row)]
+        if named:
+            return named
     return []
 
 
@@ -134,46 +133,31 @@ def _named(row: Row) -> set[str]:
 
 
 def _rows(facts: Facts, member: Member | None, group: Group | None) -> Iterator[Row]:
-    """The twins in use, then what else has an HCA; a node that meets the others elsewhere says where."""
+    """The twins in use, the other interfaces with an HCA, and the address of the rendezvous if it is on neither."""
     links = list(member.links) if member else []
-    interfaces = {
-        interface.name: interface for interface in (facts.interfaces if isinstance(facts.interfaces, tuple) else ())
-    }
     for link in links:
-        yield _used(link, interfaces.get(link.interface), facts)
+        yield _used(link, facts)
     used = {link.interface for link in links}
-    ports: dict[str, list[Interface]] = {}
-    for interface in interfaces.values():
-        if interface.name not in used and facts.hca_of(interface.name) is not None:
-            ports.setdefault(port(interface.name, interface), []).append(interface)
+    ports: dict[str, list[tuple[Interface, str]]] = {}
+    for interface in facts.interfaces if isinstance(facts.interfaces, tuple) else ():
+        hca = facts.hca_of(interface.name)
+        if interface.name not in used and hca is not None:
+            ports.setdefault(port(interface.name, interface), []).append((interface, hca.name))
     for label, twins in sorted(ports.items()):
-        if not any(interface.carrier for interface in twins) and not any(
-            port(link.interface, None) == label for link in links
-        ):
+        if not (any(twin.carrier for twin, _ in twins) or any(port(name, None) == label for name in used)):
             yield Row((f"{label} no cable".strip(),))
             continue
-        for interface in twins:
-            hca = facts.hca_of(interface.name)
-            address = interface.addresses[0].partition("/")[0] if interface.addresses else ""
-            why = "no cable" if not interface.carrier else "no address" if not address else "not in use"
-            yield Row(
-                (
-                    label,
-                    interface.name,
-                    address,
-                    hca.name if hca else "",
-                    why,
-                    _speed(interface.speed_mbps),
-                    f"MTU {interface.mtu}",
-                )
-            )
+        for twin, hca_name in twins:
+            address = twin.addresses[0].partition("/")[0] if twin.addresses else ""
+            why = "no cable" if not twin.carrier else "no address" if not address else "not in use"
+            yield Row((label, twin.name, address, hca_name, why, _speed(twin.speed_mbps), f"MTU {twin.mtu}"))
     if member and group and group.kind in {"ring", "management"}:
-        where = (member.interface, member.address)
-        yield Row((f"{' '.join(where)}: where it meets the others",), names=where)
+        rendezvous = (member.interface, member.address)
+        yield Row((f"{' '.join(rendezvous)}: rendezvous of the ranks",), names=rendezvous)
 
 
-def _used(link: Link, interface: Interface | None, facts: Facts) -> Row:
-    hca = next((hca for hca in facts.hcas if hca.name == link.hca), None) if isinstance(facts.hcas, tuple) else None
+def _used(link: Link, facts: Facts) -> Row:
+    interface, hca = facts.interface(link.interface), facts.hca(link.hca or "")
     if interface is not None and not interface.carrier:
         state = "no cable"
     elif interface is not None and interface.operstate.lower() not in {"up", "unknown"}:
@@ -197,7 +181,7 @@ def _used(link: Link, interface: Interface | None, facts: Facts) -> Row:
 
 
 def port(name: str, interface: Interface | None) -> str:
-    """Physical port of a twin, as its driver or its name tells; empty where neither does."""
+    """Physical port of a twin, from its driver or else its name; empty if unknown."""
     if interface is not None and interface.phys_port_name:
         return interface.phys_port_name
     found = re.search(r"f([01])(?:np\d)?$", name)
@@ -209,29 +193,28 @@ def _speed(mbps: int | None) -> str:
 
 
 def _stack(boxes: Sequence[Box], width: int) -> list[str]:
-    """The boxes one upon another, with the rails to their left."""
+    """The boxes below each other, with the rails to their left."""
     gutter = Gutter(boxes)
     inner = width - gutter.width - 4
     columns = _columns(boxes, inner)
-    wanted = [len(_joined(box.title)) + 3 for box in boxes]
-    bodies = [[(row, line) for row in box.rows for line in _lines(row, columns, inner)] for box in boxes]
-    wanted += [len(line) for body in bodies for _, line in body] + [len(" ".join(box.marks)) for box in boxes]
-    inner = min(inner, max(wanted, default=0))
-    lines = []
-    for place, box in enumerate(boxes):
-        corner, end = ("┌", "┐") if place == 0 else ("├", "┤")
+    bodies = [[list(_lines(row, columns, inner)) for row in box.rows] for box in boxes]
+    widths = [len(_joined(box.title)) + 3 for box in boxes] + [len(" ".join(box.marks)) for box in boxes]
+    widths += [len(line) for body in bodies for lines in body for line in lines]
+    inner = min(inner, max(widths, default=0))
+    drawn = []
+    for number, (box, body) in enumerate(zip(boxes, bodies, strict=True)):
+        corner, end = ("┌", "┐") if number == 0 else ("├", "┤")
         title = _cut(_joined(box.title), inner - 1)
-        lines.append(f"{gutter.begin(place)}{corner}─ {title} {'─' * (inner - len(title) - 1)}{end}")
-        beside = gutter.along(place)
-        lines += [f"{beside}│ {text.ljust(inner)} │" for text in _wrapped("  ".join(box.marks), inner)]
-        drawn: set[int] = set()
-        for row, line in bodies[place]:
-            attached = row.rail is not None and id(row) not in drawn
-            drawn.add(id(row))
-            left = gutter.attach(place, row) + "╡" if attached else gutter.along(place) + "│"
-            lines.append(f"{left} {_cut(line, inner).ljust(inner)} │")
-    lines.append(f"{' ' * gutter.width}└{'─' * (inner + 2)}┘")
-    return lines + gutter.legend(width)
+        drawn.append(f"{gutter.begin(number)}{corner}─ {title} {'─' * (inner - len(title) - 1)}{end}")
+        beside = gutter.along((number, -1)) + "│"
+        drawn += [f"{beside} {text.ljust(inner)} │" for text in _wrapped("  ".join(box.marks), inner)]
+        for position, (row, lines) in enumerate(zip(box.rows, body, strict=True)):
+            beside = gutter.along((number, position)) + "│"
+            first = beside if row.rail is None else gutter.attach((number, position), row.rail) + "╡"
+            for left, line in zip([first, *[beside] * len(lines)], lines, strict=False):
+                drawn.append(f"{left} {_cut(line, inner).ljust(inner)} │")
+    drawn.append(f"{' ' * gutter.width}└{'─' * (inner + 2)}┘")
+    return drawn + gutter.legend(width)
 
 
 def _joined(words: Sequence[str]) -> str:
@@ -239,7 +222,7 @@ def _joined(words: Sequence[str]) -> str:
 
 
 def _columns(boxes: Sequence[Box], inner: int) -> list[int] | None:
-    """Widths of the fields where all of them fit beside each other."""
+    """Widths of the fields if they fit on one line."""
     rows = [row for box in boxes for row in box.rows if len(row.fields) > 1]
     widths = [max((len(row.fields[at]) for row in rows), default=0) for at in range(7)]
     return widths if sum(widths) + sum(1 for size in widths if size) - 1 <= inner else None
@@ -257,9 +240,9 @@ def _lines(row: Row, columns: list[int] | None, inner: int) -> Iterator[str]:
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
     import textwrap
 
-    # "GID 3", "MTU 9000" and "✗ NET-006" each stay together
-    held = re.sub(r"(?<=\b(?:GID|MTU)) |(?<=✗) |(?<=!) ", "\0", text)
-    lines = textwrap.wrap(held, max(width, 12), subsequent_indent=indent, drop_whitespace=True)
+    # Do not break "GID 3", "MTU 9000" and "✗ NET-006".
+    joined = re.sub(r"(?<=\b(?:GID|MTU)) |(?<=✗) |(?<=!) ", "\0", text)
+    lines = textwrap.wrap(joined, max(width, 12), subsequent_indent=indent, drop_whitespace=True)
     start = re.match(r" *", text)
     found = [line.replace("\0", " ") for line in lines]
     return [
@@ -272,24 +255,24 @@ def _cut(text: str, width: int) -> str:
 
 
 class Gutter:
-    """The rails to the left of the boxes: one column each, used again where a rail has ended."""
+    """The rails to the left of the boxes: one column each, used again after the end of a rail.
+
+    Positions are those of rows: number of the box and of the row in it; row -1 is its title.
+    """
 
     def __init__(self, boxes: Sequence[Box]) -> None:
-        self._spans: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {}
-        self._ids: dict[int, tuple[int, int]] = {}
-        for place, box in enumerate(boxes):
-            for at, row in enumerate(box.rows):
-                self._ids[id(row)] = (place, at)
+        spans: dict[str, list[Position]] = {}
+        for number, box in enumerate(boxes):
+            for position, row in enumerate(box.rows):
                 if row.rail is not None:
-                    first, _ = self._spans.get(row.rail, ((place, at), (place, at)))
-                    self._spans[row.rail] = (first, (place, at))
+                    spans.setdefault(row.rail, []).append((number, position))
+        self._spans = {rail: (positions[0], positions[-1]) for rail, positions in spans.items()}
         self._columns: dict[str, int] = {}
-        ends: list[tuple[int, int]] = []
+        ends: list[Position] = []
         for rail, (first, last) in self._spans.items():
-            free = next((at for at, end in enumerate(ends) if end[0] < first[0]), len(ends))
-            ends[free : free + 1] = [last]
-            self._columns[rail] = free
-        self._at = (-1, -1)
+            column = next((column for column, end in enumerate(ends) if end[0] < first[0]), len(ends))
+            ends[column : column + 1] = [last]
+            self._columns[rail] = column
         self._count = len(ends)
 
     @property
@@ -300,51 +283,35 @@ class Gutter:
     def _letter(self, rail: str) -> str:
         return string.ascii_uppercase[list(self._spans).index(rail) % 26]
 
-    def _running(self, at: tuple[int, int]) -> dict[int, str]:
-        """Rails that pass ``at``, by column."""
-        return {self._columns[rail]: rail for rail, (first, last) in self._spans.items() if first < at < last}
+    def _cells(self, at: Position) -> dict[int, str]:
+        """Rails that continue below ``at``, by column."""
+        return {self._columns[rail]: "║" for rail, (first, last) in self._spans.items() if first <= at < last}
 
-    def begin(self, place: int) -> str:
-        """Beside the title of box ``place``: the letters of the rails that begin in it."""
-        self._at = (place, -1)
-        cells = dict.fromkeys(self._running(self._at), "║")
-        cells |= {
-            self._columns[rail]: self._letter(rail) for rail, (first, _) in self._spans.items() if first[0] == place
+    def _line(self, cells: Mapping[int, str]) -> str:
+        return (" " if self._count else "") + "".join(f"{cells.get(column, ' ')} " for column in range(self._count))
+
+    def begin(self, number: int) -> str:
+        """Beside the title of a box: the letters of the rails that begin in it."""
+        letters = {
+            self._columns[rail]: self._letter(rail) for rail, (first, _) in self._spans.items() if first[0] == number
         }
-        return self._row(cells)
+        return self._line(self._cells((number, -1)) | letters)
 
-    def along(self, place: int) -> str:
-        """Beside any line that no rail is attached to."""
-        del place
-        at = (self._at[0], self._at[1])
-        cells = {self._columns[rail]: "║" for rail, (first, last) in self._spans.items() if first <= at < last}
-        return self._row(cells)
+    def along(self, at: Position) -> str:
+        """Beside a line without a rail, at or below ``at``."""
+        return self._line(self._cells(at))
 
-    def attach(self, place: int, row: Row) -> str:
-        """Beside the line of a twin: its rail, drawn to the box."""
-        self._at = self._ids[id(row)]
-        rail = row.rail or ""
+    def attach(self, at: Position, rail: str) -> str:
+        """Beside the first line of the row ``at``: its rail, drawn to the box."""
         first, last = self._spans[rail]
-        own = self._columns[rail]
-        cells: dict[int, str] = dict.fromkeys(self._running(self._at), "║")
-        crossed = set(cells) - {own}
-        cells[own] = "○" if first == last else "╔" if self._at == first else "╚" if self._at == last else "╠"
-        text = " " if self._count else ""
-        for column in range(self._count):
-            if column < own:
-                text += cells.get(column, " ") + " "
-            elif column == own:
-                text += cells[own] + "═"
-            else:
-                text += ("╬" if column in crossed else "═") + "═"
-        del place
-        return text
-
-    def _row(self, cells: Mapping[int, str]) -> str:
-        return (" " if self._count else "") + "".join(f"{cells.get(at, ' ')} " for at in range(self._count))
+        column = self._columns[rail]
+        node = "○" if first == last else "╔" if at == first else "╚" if at == last else "╠"
+        left = self._line(self._cells(at))[: 1 + 2 * column]
+        passing = self._cells(at)
+        right = "".join(("╬" if each in passing else "═") + "═" for each in range(column + 1, self._count))
+        return f"{left}{node}═{right}"
 
     def legend(self, width: int) -> list[str]:
         """Which letter is which subnet."""
-        return (
-            _wrapped("  ".join(f"{self._letter(rail)}\0{rail}" for rail in self._spans), width) if self._spans else []
-        )
+        subnets = "  ".join(f"{self._letter(rail)}\0{rail}" for rail in self._spans)
+        return _wrapped(subnets, width) if subnets else []
