@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a recipe in YAML, or a script with the engine's command; - is stdin",
     )
     parser.add_argument("--name", metavar="N", help="name of the playbook; default: the container's or the model's")
-    parser.add_argument("-o", "--output", metavar="OUT", type=Path, help="write the playbook there, not to stdout")
-    parser.add_argument("--force", action="store_true", help="write over OUT where it is there already")
+    parser.add_argument("-o", "--output", metavar="OUT", type=Path, help="write the playbook to OUT instead of stdout")
+    parser.add_argument("--force", action="store_true", help="overwrite OUT if it exists")
     json_argument(parser)
 
 
@@ -36,16 +36,16 @@ def run(args: argparse.Namespace) -> int:
             with args.output.open("w" if args.force else "x", encoding="utf-8") as file:
                 file.write(made.text)
         except FileExistsError:
-            raise UsageError(f"{args.output} is there already", hint="add --force to write over it") from None
+            raise UsageError(f"{args.output} already exists", hint="add --force to overwrite it") from None
         except OSError as error:
-            raise UsageError(f"{args.output} cannot be written: {error.strerror}", hint="name another file") from None
+            raise UsageError(f"{args.output} cannot be written: {error.strerror}", hint="write another path") from None
     if args.json:
         emit_json({"playbook": made.document, "text": made.text, "left": list(made.left)})
         return 0
     if args.output is None:
         sys.stdout.write(made.text)
     for one in made.left:
-        note(f"not carried over, or to be looked at: {one}")
+        note(f"not imported, or to be reviewed: {one}")
     if args.output is not None:
         note(f"wrote {args.output}; next: sparkcluster lint {args.output}")
     return 0

@@ -1,4 +1,4 @@
-"""The words behind ``docker run`` up to and behind the image."""
+"""The words of a ``docker run`` command, the image's arguments included."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SHORT = {
     "w": "workdir",
 }  # fmt: skip
 
-# What the plan gives to every rank anyway, or what makes no difference to one.
+# What the plan gives every rank anyway, or what has no effect on a rank.
 GIVEN = frozenset(
     {
         "detach", "interactive", "tty", "rm", "init", "name", "gpus", "runtime", "hostname", "label", "pull", "quiet",
@@ -48,22 +48,22 @@ GIVEN = frozenset(
 
 # What a playbook cannot ask for, and why.
 REFUSED = {
-    "restart": "no container restarts by itself: all ranks of a group start and stop together",
-    "privileged": "ranks run without --privileged; GPUs and RDMA devices are handed to them as they are",
+    "restart": "containers do not restart: all ranks of a group start and stop together",
+    "privileged": "ranks run without --privileged; they get GPUs and RDMA devices as they are",
     "memory": "a limit on unified memory ends the engine while it loads; gpu-memory-utilization bounds it",
     "memory-swap": "see memory: gpu-memory-utilization bounds the engine",
     "env-file": "write its lines under env, and the secret ones' names under secrets",
     "user": "ranks run as the image's own user",
     "workdir": "write cd under setup, if the engine needs it",
     "publish-all": "ranks use the node's own network; api.port in the inventory",
-    "device": "GPUs and RDMA devices are handed to ranks as they are; others are not",
+    "device": "ranks get GPUs and RDMA devices only",
     "security-opt": "ranks run as Docker confines them",
-    "volumes-from": "name each directory under mounts",
+    "volumes-from": "write each directory under mounts",
     "tmpfs": "mount a directory of the node instead",
-    "pid": "ranks have processes of their own",
+    "pid": "ranks have their own process namespace",
     "sysctl": "set it on the nodes",
     "ipc": "ranks share the node's IPC and its /dev/shm",
-    "ulimit": "ranks have memlock without limit, a stack of 64 MiB and 1048576 open files",
+    "ulimit": "ranks have unlimited memlock, a stack of 64 MiB and 1048576 open files",
 }
 
 
@@ -82,10 +82,10 @@ class Container:
 
     Attributes:
         image: its reference.
-        words: what stands behind it.
-        entrypoint: in place of the image's own; None where it stays.
+        words: after the image.
+        entrypoint: instead of the image's own; None to keep it.
         name: of the container.
-        env: variables with their values; None where the value is the caller's.
+        env: variables with their values; None for the caller's value.
         volumes: what it sees of the node.
         cap_add: capabilities.
         left: what was not carried over, and why.
@@ -102,7 +102,7 @@ class Container:
 
 
 def read(words: list[str]) -> Container:
-    """What the words behind ``docker run`` ask for.
+    """What the words after ``docker run`` say.
 
     Raises:
         UsageError: there is no image among them.
@@ -126,9 +126,9 @@ def read(words: list[str]) -> Container:
             elif name in VALUED or name in ALONE:
                 _put(out, name, value or "")
             else:
-                out.left.append(f"{plain(word)}: docker run has no such option that is known here")
+                out.left.append(f"{plain(word)}: unknown option of docker run")
     if index >= len(words):
-        raise UsageError("docker run names no image", hint="copy the whole command")
+        raise UsageError("docker run has no image", hint="copy the whole command")
     out.image, out.words = words[index], words[index + 1 :]
     return out
 

@@ -55,7 +55,7 @@ def convert(text: str, source: str, *, name: str | None = None) -> Imported:
         SpecError: it is YAML, and broken.
     """
     if MARKS & set(text):
-        raise UsageError(f"{source} holds characters that are no text", hint="is this the right file?")
+        raise UsageError(f"{source} contains characters that are not text", hint="is this the right file?")
     odd = re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", text)
     if odd:
         line = text.count("\n", 0, odd.start()) + 1
@@ -86,7 +86,7 @@ def _script(text: str, source: str, importers: list[Importer]) -> tuple[dict[str
         elif chosen is None:
             chosen = found
         else:
-            left.append(f"only the first engine of the text is carried over, not {_cut(words)}")
+            left.append(f"only the first engine of the text is imported, not {_cut(words)}")
     if chosen is None:
         command = importers[0].COMMAND
         raise UsageError(
@@ -177,10 +177,10 @@ def _cut(words: list[str]) -> str:
 
 
 def _validated(text: str, source: str) -> None:
-    """Refuse what no playbook may say, before anybody has it in a file.
+    """Refuse what no playbook may have, before it is written to a file.
 
     Raises:
-        UsageError: the first thing that is wrong, in words of the recipe.
+        UsageError: the first thing that is wrong, in terms of the recipe.
     """
     problems: list[Problem]
     try:
@@ -196,6 +196,6 @@ def _validated(text: str, source: str) -> None:
         first = problems[0]
         where = f"{first.path}: " if first.path else ""
         raise UsageError(
-            f"{source} asks for what no playbook may: {where}{first.message}",
-            hint=first.hint or "take it out of the text",
+            f"{source} needs what a playbook may not have: {where}{first.message}",
+            hint=first.hint or "remove it from the text",
         )

@@ -173,7 +173,7 @@ def playbook(
         raise UsageError("the command names no model", hint=f"write the model after `{importer.COMMAND}`, or --model")
     if unknown(served.model):
         raise UsageError(
-            f"the model is {plain(served.model)}, which the text does not set", hint="put its name into the text"
+            f"the model is {plain(served.model)}, which the text does not set", hint="write its name in the text"
         )
     volumes = list(container.volumes) if container else []
     env, secrets, more = _environment(command.env, volumes, importer.ENGINE)
@@ -183,9 +183,7 @@ def playbook(
     document["model"] = _model(served.model, volumes, downloads, left)
     mounted = any(f"{served.model}/".startswith(f"{volume.target.rstrip('/')}/") for volume in volumes)
     if container is not None and "path" in document["model"] and not mounted:
-        left.append(
-            f"the model {served.model} lies in nothing that is mounted: write model.id, or its path on the nodes"
-        )
+        left.append(f"the model {served.model} is not in a mounted directory: write model.id, or its path on the nodes")
     if revision is not None:
         if "id" in document["model"]:
             document["model"]["revision"] = revision
@@ -215,7 +213,7 @@ def name_of(written: str) -> str:
 
 def _image(image: str) -> str:
     if unknown(image):
-        raise UsageError(f"the image is {plain(image)}, which the text does not set", hint="put its name into the text")
+        raise UsageError(f"the image is {plain(image)}, which the text does not set", hint="write its name in the text")
     return image
 
 
@@ -232,11 +230,11 @@ def _model(written: str, volumes: list[Volume], downloads: dict[str, str], left:
             source = volume.source.rstrip("/") + written[len(volume.target.rstrip("/")) :]
     if unknown(source):
         raise UsageError(
-            f"the model lies at {plain(source)}, which the text does not set", hint="put its path into the text"
+            f"the model is at {plain(source)}, which the text does not set", hint="write its path in the text"
         )
     repository = downloads.get(source.rstrip("/"))
     if repository:
-        left.append(f"the download of {repository} to {source}: put it there on every node, or write model.id")
+        left.append(f"the download of {repository} to {source}: download it on every node, or write model.id")
     return {"path": source}
 
 
@@ -255,16 +253,16 @@ def _environment(
         elif name in owners:
             left.append(f"{name}: {owners[name]}")
         elif name in _JOINS:
-            left.append(f"{name}: left out, it follows from the inventory")
+            left.append(f"{name}: left out: it follows from the inventory")
         elif name in variables.per_node(engine):
-            left.append(f"{name}: left out, since it differs from node to node and sparkcluster sets it for each")
+            left.append(f"{name}: left out: it differs between nodes, and sparkcluster sets it on each")
         elif secret(name):
             secrets.append(name)
-            left.append(f"{name}: stands under secrets; set it where you start sparkcluster")
+            left.append(f"{name}: listed under secrets; set it in the environment of sparkcluster")
         elif value is None:
-            left.append(f"{name}: write its value under env, which the text takes from the caller")
+            left.append(f"{name}: write its value under env; the text takes it from the caller")
         elif unknown(value):
-            left.append(f"{name}={plain(value)}: write its value under env, which the text does not tell")
+            left.append(f"{name}={plain(value)}: write its value under env; the text does not set it")
         else:
             env[name] = value
     return env, secrets, left
@@ -279,7 +277,7 @@ def _mounts(
     out: list[dict[str, Any]] = []
     for volume in volumes:
         if unknown(volume.source + volume.target):
-            left.append(f"--volume {plain(volume.source)}:{plain(volume.target)}: the text does not say what that is")
+            left.append(f"--volume {plain(volume.source)}:{plain(volume.target)}: the text does not set them")
             continue
         is_home = volume.target in homes or volume.target.endswith(_CACHE_HOMES)
         model = document["model"].get("path")

@@ -116,7 +116,7 @@ class _Lexer:
         elif char == "'":
             end = text.find("'", self.at + 1)
             if end < 0:
-                raise UsageError("a quote (') is never closed", hint="copy the whole command")
+                raise UsageError("a quote (') is not closed", hint="copy the whole command")
             self._add(text[self.at + 1 : end])
             self.at = end + 1
         elif char == '"':
@@ -145,7 +145,7 @@ class _Lexer:
         found = _ARRAY.fullmatch(word)
         end = _bracketed(self.text, self.at)
         if found is None or self.depth >= MAX_DEPTH:
-            raise UsageError("a list in brackets that makes no sense", hint="copy the whole command")
+            raise UsageError("an array that cannot be parsed", hint="copy the whole command")
         inner = Script(variables=self.script.variables, arrays=self.script.arrays)
         listed = _Lexer(self.text[self.at + 1 : end], inner, self.depth + 1)
         listed.in_list = True
@@ -170,7 +170,7 @@ class _Lexer:
         self.at += 1
         while True:
             if self.at >= len(self.text):
-                raise UsageError('a quote (") is never closed', hint="copy the whole command")
+                raise UsageError('a quote (") is not closed', hint="copy the whole command")
             char = self.text[self.at]
             if char == '"':
                 self.at += 1
@@ -262,7 +262,7 @@ class _Lexer:
         for mark in self.heredocs:
             found = re.compile(rf"^[ \t]*{mark}[ \t]*$", re.MULTILINE).search(self.text, self.at)
             self.at = min(found.end() + 1, len(self.text)) if found else len(self.text)
-            self.script.left.append(f"the here-document {mark}: write what it holds to a file yourself")
+            self.script.left.append(f"the here-document {mark}: write its content to a file")
         self.heredocs = []
 
     def _add(self, piece: str) -> None:
@@ -337,7 +337,7 @@ def _closing(text: str, start: int, opening: str, closing: str) -> int:
         depth += (text[index] == opening) - (text[index] == closing)
         if depth == 0:
             return index
-    raise UsageError(f"a bracket ({opening}) is never closed", hint="copy the whole command")
+    raise UsageError(f"a bracket ({opening}) is not closed", hint="copy the whole command")
 
 
 def _bracketed(text: str, start: int) -> int:
@@ -345,7 +345,7 @@ def _bracketed(text: str, start: int) -> int:
     for found in re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|(?<=\s)#[^\n]*|\\.|\)", re.DOTALL).finditer(text, start):
         if found[0] == ")":
             return found.start()
-    raise UsageError("a bracket (() is never closed", hint="copy the whole command")
+    raise UsageError("a bracket (() is not closed", hint="copy the whole command")
 
 
 def _unquoted(text: str) -> str:

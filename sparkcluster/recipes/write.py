@@ -34,10 +34,10 @@ _Dumper.add_representer(str, _represent)
 
 def text(document: dict[str, Any], source: str, left: Sequence[str]) -> str:
     """``document`` as a playbook, with where it comes from and what it lacks above it."""
-    lines = [f"# Made of {_line(source)} by `sparkcluster import`."]
+    lines = [f"# Made from {_line(source)} by `sparkcluster import`."]
     unique = list(dict.fromkeys(left))
     if unique:
-        lines += ["#", "# Not carried over, or to be looked at:"]
+        lines += ["#", "# Not imported, or to be reviewed:"]
         lines += [f"# - {_line(line)}" for line in unique]
     parts = ["\n".join(lines) + "\n"]
     keys = [key for key in (*_ORDER, *(key for key in document if key not in _ORDER)) if key in document]

@@ -5,14 +5,14 @@
 PAGE = """\
 # fit: will it fit, and how much context
 
-`sparkcluster fit PLAYBOOK` says how much memory a playbook needs before anything is downloaded. It reads the model's
+`sparkcluster fit PLAYBOOK` shows how much memory a playbook needs before anything is downloaded. It reads the model's
 `config.json` and the headers of its safetensors files (a few hundred KB by range requests, `HF_TOKEN` for gated models,
 `HF_ENDPOINT` for another hub), or a local directory with `--config DIR`, or a `config.json` alone with `--config FILE`,
 in which case the weights are estimated.
 
-It answers: does it fit; what takes how much; how many tokens of KV cache vLLM will log; how many requests of full context
+It shows: whether it fits; what takes how much; how many tokens of KV cache vLLM will log; how many requests of full context
 that is; the smallest `--gpu-memory-utilization` for `--context` and `--concurrency`; what is left for the system; what to
-change if it does not fit. Exit 1 where it does not. `--json` has all of it in bytes.
+change if it does not fit. It exits with 1 if it does not fit. `--json` has all of it in bytes.
 
 ```
 sparkcluster fit qwen3.6-35b-a3b-nvfp4
@@ -22,23 +22,22 @@ sparkcluster fit my-playbook.yaml --config ~/models/mine --nodes 2
 
 A Spark's 128 GB are GiB: Linux and CUDA see 121.6 GiB (130.6 GB) of them. Every figure is given in GB (10⁹) and GiB (2³⁰).
 
-`gpu-memory-utilization: auto` in a playbook takes the smallest utilization that holds `max-num-seqs` (4 unless said)
+`gpu-memory-utilization: auto` in a playbook takes the smallest utilization that holds `max-num-seqs` (4 if not set)
 requests of `max-model-len`, with 0.02 for what a step needs, and nothing above 0.90. It is computed from the model, the
-arguments and the memory that is built in, never from what is free, so that a plan stays the same plan. Until every node has
-the model's config, `plan` cannot know it and says so: `sparkcluster stage` brings it.
+arguments and the installed memory, never from free memory, so that the plan stays the same. It needs the model's config on
+every node: without it `plan` fails and names `sparkcluster stage`.
 
-Before a launch, check FIT-001 asks the same with the model that lies on each node and that node's memory, and FIT-003 whether
-what it needs at least is free there. Where the model is not on a node yet, nothing is said; FIT-002 tells where it is, and is
-not known.
+Before a launch, check FIT-001 computes the same from the model on each node and that node's memory, and FIT-003 checks that
+the least it needs is free. Nodes without the model are skipped; FIT-002 reports a model whose memory cannot be computed.
 
 ## What is counted, and what is estimated
 
 | part | how |
 |---|---|
 | weights of a rank | counted from the tensors: what vLLM shards is shared by the ranks, norms, routers and latent projections are on each; KV heads are replicated where there are fewer than ranks; the vocabulary is padded to 64 |
-| KV cache | vLLM's own bookkeeping, exactly: pages, groups of layers, state blocks of each request, the block that is held back (`engines/vllm/kv.py`) |
-| a step, driver, CUDA graphs | estimated from the largest batch and the model's widths; constants set by two measured starts, marked below |
-| the engine's processes, the system | 3 GiB and 5 GiB, of measurements below |
+| KV cache | vLLM's own bookkeeping, exactly: pages, groups of layers, state blocks of each request, the reserved block (`engines/vllm/kv.py`) |
+| a step, driver, CUDA graphs | estimated from the largest batch and the model's widths; constants set by two measurements, marked below |
+| the engine's processes, the system | 3 GiB and 5 GiB, from measurements below |
 
 vLLM's bookkeeping differs by version. Four things to know: `gpu-memory-utilization` is 0.92 by default since 0.20, and 0.9
 before; `GPU KV cache size` is concurrency times context since 0.21 (before it was blocks over groups, which is less for hybrid
@@ -47,7 +46,7 @@ further state blocks of each request. A node that has the image reports its vers
 Where the tag leaves it open, as `nightly` does, every version that is possible is computed: the one that needs the most memory
 is the answer, and `fit` reports the range (`engines/vllm/versions.py`, `engines/vllm/defaults.py`).
 
-Not known: models whose layers remember in another way than full, sliding, chunked and latent attention, Mamba 1 and 2, gated
+Not supported: models whose layers remember in another way than full, sliding, chunked and latent attention, Mamba 1 and 2, gated
 delta nets and short convolutions (DeepSeek V3.2 and V4, Kimi Linear, Zamba 2, …). They are refused by name. Draft models with
 layers of their own (DFlash, Eagle), and layouts that pack layers of different page sizes side by side, are not counted.
 
@@ -58,13 +57,13 @@ for CPU with 1 GiB of KV cache for each rank (`VLLM_CPU_KVCACHE_SPACE=1`), conte
 
 {agreement}
 
-Within 2 % is asked; changing a model's `num_key_value_heads`, or the block size inside `fit`, takes the prediction out of that
+The limit is 2 %; changing a model's `num_key_value_heads`, or the block size inside `fit`, breaks it
 (`tests/unit/engines/vllm/test_kv.py`).
 
 ## Against measurements on Sparks
 
-Judged at 10 %. Cells that their source marks ≈ are told only. "A constant was set by it" means that the cell is no evidence,
-since `fit` was made to come out there.
+The limit is 10 %. Cells that their source marks ≈ are shown only. "A constant was set by it" means that the cell is no evidence,
+since a constant of `fit` was chosen to match it.
 
 ### Qwen3.6-35B-A3B-NVFP4, vLLM 0.23, fp8 KV cache, 3 drafted tokens ({guide})
 

@@ -39,7 +39,7 @@ def read(words: list[str]) -> Served:
             if served.model is None:
                 served.model = word
             elif word.strip():
-                served.left.append(f"the word {plain(word)!r}, which stands alone")
+                served.left.append(f"the word {plain(word)!r}, which belongs to no flag")
             continue
         name, inline = _name(word)
         flag = flags.find(name)
@@ -84,13 +84,13 @@ def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) 
         return
     lost = sorted({name for value in values for name in unknown(value)})
     if lost:
-        served.left.append(f"{written}: the text does not say what {', '.join(lost)} is")
+        served.left.append(f"{written}: the text does not set {', '.join(lost)}")
         return
     if flag is None:
         near = flags.near(name.partition(".")[0])
         gone = flags.GONE.get(name)
         said = gone or (f"did you mean {near}?" if near else "kept under args as it is")
-        served.left.append(f"{written}: vLLM has no flag --{name} that is known here; {said}")
+        served.left.append(f"{written}: vLLM has no known flag --{name}; {said}")
     if _own(served, name, values):
         return
     value = _value(flag, name, values)
@@ -108,7 +108,7 @@ def _secret(served: Served, name: str) -> None:
         served.left.append("--api-key: write api.key in the inventory, which keeps it out of every command line")
     else:
         served.secrets.append("HF_TOKEN")
-        served.left.append("--hf-token: HF_TOKEN stands under secrets; set it where you start sparkcluster")
+        served.left.append("--hf-token: HF_TOKEN is listed under secrets; set it in the environment of sparkcluster")
 
 
 def _own(served: Served, name: str, values: list[str]) -> bool:
@@ -119,7 +119,7 @@ def _own(served: Served, name: str, values: list[str]) -> bool:
     elif name == "served-model-name" and values:
         served.keys["served_name"] = values[0]
         if values[1:]:
-            served.left.append(f"further names of the model: {', '.join(values[1:])}; a playbook has one")
+            served.left.append(f"more names of the model: {', '.join(values[1:])}; a playbook has one")
     elif name == "revision" and value:
         served.keys["revision"] = value
     elif name in {"tensor-parallel-size", "pipeline-parallel-size"} and value.isdigit():
@@ -128,7 +128,7 @@ def _own(served: Served, name: str, values: list[str]) -> bool:
         if value in {"ray", "mp"}:
             served.keys["executor"] = "ray" if value == "ray" else "native"
         else:
-            served.left.append(f"--{name} {value}: executor in a playbook is ray or native")
+            served.left.append(f"--{name} {value}: executor must be ray or native")
     elif name in _ELSEWHERE:
         if (name, value) not in {("port", "8000"), ("host", "127.0.0.1"), ("host", "localhost")}:
             served.left.append(f"--{name} {plain(value)}".rstrip() + f": write {_ELSEWHERE[name].format(value)}")

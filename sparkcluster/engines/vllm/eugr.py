@@ -56,7 +56,7 @@ def read(text: str, source: str, importer: Importer) -> tuple[dict[str, Any], li
         _named(document, data)
         _sized(document, data)
         return document, [*_left(data, image), *more, *left]
-    raise UsageError(f"{source}: its command starts no vLLM", hint="sparkcluster serves with vLLM alone")
+    raise UsageError(f"{source}: its command does not start vLLM", hint="only recipes for vLLM can be imported")
 
 
 def launched(words: list[str]) -> Container | None:
@@ -73,9 +73,9 @@ def launched(words: list[str]) -> Container | None:
             name, equals, text = value.partition("=")
             container.env[name] = text if equals else None
         elif option in {"-n", "--nodes"}:
-            container.left.append(f"--nodes {value}: the inventory names the Sparks")
+            container.left.append(f"--nodes {value}: list the Sparks in the inventory")
         elif option == "--apply-mod":
-            container.left.append(f"{option} {value}: it changes the image before it starts; build one that has it")
+            container.left.append(f"{option} {value}: it changes the image; build one that has the change")
     return container
 
 
@@ -86,14 +86,14 @@ def _starts(words: list[str]) -> bool:
 def _text(data: dict[str, Any], key: str, source: str) -> str:
     value = data.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise UsageError(f"{source}: a recipe has a text under {key}", hint=f"write {key}: …")
+        raise UsageError(f"{source}: {key} must be text", hint=f"write {key}: …")
     return value
 
 
 def _mapping(data: dict[str, Any], key: str, source: str) -> dict[str, Any]:
     value = data.get(key) or {}
     if not isinstance(value, dict):
-        raise UsageError(f"{source}: {key} is a list of names and values", hint=f"write {key}: with lines below it")
+        raise UsageError(f"{source}: {key} must be a mapping", hint=f"write {key}: with lines below it")
     return value
 
 
@@ -106,7 +106,8 @@ def _filled(command: str, defaults: dict[str, Any], source: str) -> str:
             return found[0][0]
         if name not in defaults or isinstance(defaults[name], dict | list):
             raise UsageError(
-                f"{source}: the command wants {{{name}}}, and defaults has none", hint=f"write {name}: … under defaults"
+                f"{source}: the command needs {{{name}}}, which defaults does not have",
+                hint=f"write {name}: … under defaults",
             )
         return _scalar(defaults[name])
 

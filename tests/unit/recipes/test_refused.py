@@ -27,15 +27,15 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
         ("echo hello", "starts no vLLM"),
         ("trtllm-serve org/m", "starts no vLLM"),
         ("docker run a/b:1 sglang serve", "starts no vLLM"),
-        ("docker run -d --name x", "names no image"),
+        ("docker run -d --name x", "has no image"),
         ("docker run -e", "has no value"),
         ("vllm serve", "names no model"),
         ("vllm serve $MODEL", "does not set"),
         ("vllm serve gpt2", "neither a repository nor a full path"),
-        ("vllm serve 'org/m", "never closed"),
-        ('vllm serve "org/m', "never closed"),
-        ("vllm serve ${M", "never closed"),
-        ("L=(a 'b)\nvllm serve org/m", "never closed"),
+        ("vllm serve 'org/m", "is not closed"),
+        ('vllm serve "org/m', "is not closed"),
+        ("vllm serve ${M", "is not closed"),
+        ("L=(a 'b)\nvllm serve org/m", "is not closed"),
         ("L=(a b)\n" + 'L=("${L[@]}" "${L[@]}")\n' * 40 + "vllm serve org/m", "more than"),
         ("vllm serve " + "${A:-" * 50 + "x" + "}" * 50, "nested deeper"),
         ("docker run -v /:/host a/b:1 vllm serve org/m", "control of the node"),
@@ -43,13 +43,13 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
         ("docker run -v ~/.ssh:/s a/b:1 vllm serve org/m", "your SSH keys"),
         ("docker run -v /data:/dev/x a/b:1 vllm serve org/m", "the container needs its own"),
         ("vllm serve org/m --hf-token-file ../..\x00", "\\x00"),
-        ("vllm serve org/m --seed \ue000x\ue001", "no text"),
+        ("vllm serve org/m --seed \ue000x\ue001", "not text"),
         ("A=xxxxxxxxxxxxxxxx\n" + "A=$A$A$A$A$A$A$A$A\n" * 30 + "vllm serve org/m", "more than 65536 characters"),
         ("vllm serve org/m " + "x " * 30_000, "more than 20000 words"),
-        ("recipe_version: '1'\ncontainer: x\ncommand: vllm serve {model}\n", "defaults has none"),
+        ("recipe_version: '1'\ncontainer: x\ncommand: vllm serve {model}\n", "defaults does not have"),
         ("recipe_version: '1'\ncontainer: x\ncommand: vllm serve {a.__class__}\n", "neither a repository"),
-        ("recipe_version: '1'\ncontainer: x\ncommand: [vllm]\n", "a text under command"),
-        ("recipe_version: '1'\ncontainer: x\ncommand: vllm serve a/b\ndefaults: [1]\n", "a list of names"),
+        ("recipe_version: '1'\ncontainer: x\ncommand: [vllm]\n", "command must be text"),
+        ("recipe_version: '1'\ncontainer: x\ncommand: vllm serve a/b\ndefaults: [1]\n", "defaults must be a mapping"),
     ],
 )
 def test_what_makes_no_playbook_is_refused(text, said):
@@ -88,7 +88,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out == ""
     assert main(["lint", str(out)]) == 1  # --made-up is no flag of vLLM
     before = out.read_text()
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         main(["import", str(source), "-o", str(out)])
     assert out.read_text() == before
     capsys.readouterr()
