@@ -1,4 +1,4 @@
-"""What the checks of a running cluster share: which ranks are dead, which groups are in trouble, and why. Pure."""
+"""What the checks of a running cluster share: dead ranks, groups that fail, and the causes. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINES = 400
 """As many of a log's last lines as a launch keeps, too."""
 
 DEAD = frozenset({"exited", "dead", "gone", "created"})
-# SIGKILL, SIGSEGV and SIGABRT, as exit codes tell them: nobody but the kernel or a person ends a rank so.
+# SIGKILL, SIGSEGV and SIGABRT, as exit codes: only the kernel or a person ends a rank so.
 KILLED = {137: "it was killed (SIGKILL)", 139: "it crashed (SIGSEGV)", 134: "it aborted (SIGABRT)"}
 SHOWN = 300
 
@@ -25,7 +25,7 @@ _ELSEWHERE = re.compile(r"\bip=(\d+(?:\.\d+){3})")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """A rank, where it is, and what its log or its end says."""
+    """A rank, its node, and the cause from its log or exit."""
 
     node: str
     rank: RankSeen
@@ -33,7 +33,7 @@ class Found:
 
 
 def of(context: Context) -> Running:
-    """What was gathered of the running cluster; checks of this stage are run with it alone."""
+    """What was read of the running cluster; checks of this stage run only with it."""
     return context.running or Running({})
 
 
@@ -43,7 +43,7 @@ def clipped(line: str) -> str:
 
 
 def node_at(context: Context, address: str) -> str | None:
-    """The node that has IPv4 ``address``; of one that did not answer, as the recorded plan has it."""
+    """The node that has IPv4 ``address``, by its facts or by the recorded plan."""
     found = next((name for name, facts in context.facts.items() if facts.interface_of(address)), None)
     recorded = of(context).recorded
     if found or recorded is None:
@@ -54,14 +54,14 @@ def node_at(context: Context, address: str) -> str | None:
     return None
 
 
-def teller(context: Context, node: str, line: str) -> str:
+def node_of_line(context: Context, node: str, line: str) -> str:
     """The node that ``line`` in the log of ``node`` is about: Ray's head repeats what its workers said, by address."""
     found = _ELSEWHERE.search(line)
     return (node_at(context, found[1]) if found else None) or node
 
 
 def gone(context: Context) -> Iterator[tuple[str, RankSeen]]:
-    """Ranks of the recorded release that are not there although others of it are."""
+    """Ranks of the recorded release that are missing while others of it are present."""
     running = of(context)
     if running.recorded is None:
         return
@@ -80,13 +80,13 @@ def gone(context: Context) -> Iterator[tuple[str, RankSeen]]:
 
 
 def dead(context: Context) -> list[tuple[str, RankSeen]]:
-    """Every rank that does not run and should, the first to end first."""
+    """Every rank that should run and does not, in the order they ended."""
     ended = [(name, rank) for name, rank in of(context).ranks() if rank.state in DEAD]
-    return sorted([*ended, *gone(context)], key=lambda one: one[1].finished_at or "")
+    return sorted([*ended, *gone(context)], key=lambda ended: ended[1].finished_at or "")
 
 
 def groups(context: Context) -> dict[str, list[tuple[str, RankSeen]]]:
-    """Every rank that is there, by group."""
+    """Every rank that is present, by group."""
     found: dict[str, list[tuple[str, RankSeen]]] = {}
     for name, rank in of(context).ranks():
         found.setdefault(rank.group, []).append((name, rank))
@@ -94,17 +94,17 @@ def groups(context: Context) -> dict[str, list[tuple[str, RankSeen]]]:
 
 
 def silent(reply: Reply | None) -> bool:
-    """Whether a completion was asked for and no token of any field came."""
+    """Whether a completion was requested and no token of any field came."""
     return reply is not None and reply.ttft_s is None
 
 
 def broken(reply: Reply | None) -> bool:
-    """Whether it did not come to its end."""
+    """Whether it did not complete."""
     return reply is not None and reply.problem is not None
 
 
 def causes(context: Context) -> list[Found]:
-    """Roots in the logs of groups that do not answer or have lost a rank: each once, on the node that it is about."""
+    """Root causes in the logs of groups that do not answer or have lost a rank: each once, with its node."""
     lost = {rank.group for _, rank in dead(context)}
     found: dict[tuple[str, str, str], Found] = {}
     for group, ranks in groups(context).items():
@@ -113,7 +113,7 @@ def causes(context: Context) -> list[Found]:
         for name, rank in ranks:
             cause = _cause(context, rank)
             if cause is not None and not cause.consequence:
-                node = teller(context, name, cause.line)
+                node = node_of_line(context, name, cause.line)
                 found.setdefault((cause.code, node, group), Found(node, rank, cause))
     return list(found.values())
 
@@ -122,7 +122,7 @@ def _cause(context: Context, rank: RankSeen) -> Cause | None:
     if rank.oom_killed:
         return Cause("the kernel killed it because memory ran out", context.engine.memory_hint, "OOMKilled", "RUN-014")
     lines = plain(rank.lines[-LINES:])
-    return next((cause for one in context.engine.signatures if (cause := one.match(lines)) is not None), None)
+    return next((cause for signature in context.engine.signatures if (cause := signature.match(lines))), None)
 
 
 def last_match(context: Context, pattern: str) -> dict[str, tuple[re.Match[str], str]]:
@@ -133,7 +133,7 @@ def last_match(context: Context, pattern: str) -> dict[str, tuple[re.Match[str],
         for line in plain(rank.lines):
             match = compiled.search(line)
             if match:
-                found[teller(context, name, line)] = (match, line.strip())
+                found[node_of_line(context, name, line)] = (match, line.strip())
     return found
 
 
@@ -165,7 +165,7 @@ def hangs(context: Context, reply: Reply) -> str | None:
     figures = f"{last.generated:.0f} tokens before and after {last.at_s - first.at_s:.0f} s"
     if last.running:
         figures += f", {last.running:.0f} running"
-    return f"{figures}; a request of doctor's own had no {'end' if reply.ttft_s else 'token'} in {reply.limit_s:.0f} s"
+    return f"{figures}; a request of doctor had no {'end' if reply.ttft_s else 'token'} in {reply.limit_s:.0f} s"
 
 
 def ready(context: Context, rank: RankSeen) -> bool:
@@ -185,7 +185,7 @@ def cluster_sick(context: Context) -> bool:
 
 
 def unplaced(context: Context, group: str) -> str | None:
-    """The line that says that a group waits for its placement group, where that is the last it said."""
+    """The log line of a group that waits for its placement group, if that is its last."""
     for _, rank in groups(context).get(group, []):
         for line in reversed(plain(rank.lines[-40:])):
             if re.search(r"Waiting for creating a placement group|Cannot provide a placement group", line):

@@ -27,11 +27,11 @@ STAGE = "sparkcluster stage INVENTORY image"
     remedy="docker rmi IMAGE on the node that differs, then sparkcluster stage INVENTORY image",
 )
 def same(context: Context) -> Iterator[Seen]:
-    """Ranks of different builds end in `Version mismatch`, or in answers that are wrong.
+    """Ranks of different builds end with `Version mismatch`, or give wrong answers.
 
-    Builds are told apart by the hash of their configuration, which holds layers, environment and entry point; on
-    containerd's image store, which calls one build by several IDs, by these themselves. `up` and `stage` replace
-    what differs by what the head of the group has.
+    Builds are compared by the hash of their configuration (layers, environment, entry point); on containerd's image
+    store, where a build has several IDs, by the configuration itself. `up` and `stage` replace an image that differs
+    by that of the head of its group.
     """
     found = dict(_images(context))
     marks = builds({name: context.facts[name] for name in found})
@@ -39,7 +39,7 @@ def same(context: Context) -> Iterator[Seen]:
     for name, mark in marks.items():
         if mark != common[0][0]:
             reference = str(context.spec.playbook.image)
-            others = [other for other, one in marks.items() if one == common[0][0]]
+            others = [other for other, same_mark in marks.items() if same_mark == common[0][0]]
             alike = found[name].layers == found[others[0]].layers and found[name].layers
             yield Seen(
                 name,
@@ -72,22 +72,21 @@ def architecture(context: Context) -> Iterator[Seen]:
 
 
 def foreign(context: Context, name: str, image: Image) -> bool:
-    """Whether an image says that it is built for another processor than the node's."""
+    """Whether an image is built for another processor than the node's."""
     node, built = context.facts[name].architecture, image.architecture
     return bool(built) and ARCHITECTURES.get(built or "", built) != ARCHITECTURES.get(node, node)
 
 
 @check(
     "IMG-003",
-    "The image holds the engine",
+    "The image contains the engine",
     source="general",
     remedy="image in the playbook; with runtime process, runtime.python in the inventory",
 )
 def engine(context: Context) -> Iterator[Seen]:
-    """No rank can be made of an image without the engine, or without a Python that runs.
+    """No rank can start from an image without the engine, or without a Python that runs.
 
-    An image for another processor runs nothing at all: that is IMG-002. One that could not be asked in time is
-    IMG-009.
+    An image for another processor runs nothing: that is IMG-002. One that could not be read in time is IMG-009.
     """
     title = context.engine.title
     if not context.docker:
@@ -117,14 +116,14 @@ def engine(context: Context) -> Iterator[Seen]:
 
 @check(
     "IMG-004",
-    "Ray asks its members for a token",
+    "Ray requires a token",
     severity="warning",
     scope="interconnect",
     source="docs.ray.io, Ray token authentication: since 2.52",
     remedy="an image with Ray 2.52 or newer, or executor: native",
 )
 def token(context: Context) -> Iterator[Seen]:
-    """Whoever reaches the interconnect can run commands on every node: a Ray before 2.52 has no token."""
+    """Anyone who reaches the interconnect can run commands on every node: Ray before 2.52 has no token."""
     for group in context.topology.groups:
         found = engine_of(context.facts[group.head.name])
         if found is None or found.ray_version is None:
@@ -133,7 +132,7 @@ def token(context: Context) -> Iterator[Seen]:
         if executor == "ray" and not has_token(found, brought=False):
             yield Seen(
                 group.head.name,
-                f"Ray {found.ray_version} of group {group.name} knows no token",
+                f"Ray {found.ray_version} of group {group.name} has no token authentication",
                 found.ray_version,
                 ("use an image with Ray 2.52 or newer, or executor: native in the playbook",),
             )
@@ -147,27 +146,27 @@ def token(context: Context) -> Iterator[Seen]:
     remedy="the same packages beside runtime.python of every node",
 )
 def versions(context: Context) -> Iterator[Seen]:
-    """Ray refuses its members with `Version mismatch`, and ranks of unlike engines wait for one another for ever.
+    """Ray rejects its members with `Version mismatch`, and ranks of different versions wait for each other forever.
 
-    Told of engines that lie on the nodes themselves (runtime `process`): one image holds the same everywhere, and
-    that it is one is IMG-001. An unlike torch or NCCL alone is a warning.
+    For engines on the nodes themselves (runtime `process`); that all have the same image is IMG-001. Where only torch
+    or NCCL differ it is a warning.
     """
     if context.docker:
         return
     for group in context.topology.groups:
-        engines = {name: one for name in group.names if (one := engine_of(context.facts[name])) is not None}
-        unlike: dict[str, list[str]] = {}
+        engines = {name: engine for name in group.names if (engine := engine_of(context.facts[name])) is not None}
+        differing: dict[str, list[str]] = {}
         grave: set[str] = set()
         for what, values in _packages(engines, context.engine.title).items():
             for outlier in outliers(values):
                 others = f"{outlier.expected} on {listed(outlier.others)}"
-                unlike.setdefault(outlier.node, []).append(f"{what} {outlier.value}, {others}")
+                differing.setdefault(outlier.node, []).append(f"{what} {outlier.value}, {others}")
                 if what in {context.engine.title, "Ray", "Python"}:
                     grave.add(outlier.node)
-        for name, seen in unlike.items():
+        for name, seen in differing.items():
             yield Seen(
                 name,
-                f"the engine of {name} is unlike that of the others",
+                f"the engine of {name} differs from the others",
                 "; ".join(seen),
                 (
                     f"install the same versions beside {engines[name].python}",
@@ -179,15 +178,15 @@ def versions(context: Context) -> Iterator[Seen]:
 
 @check(
     "IMG-006",
-    "Ray is there where the ranks meet in it",
+    "Ray is present where the ranks need it",
     scope="interconnect",
-    remedy="nothing with containers: it is brought; executor: native does without",
+    remedy="nothing with containers: sparkcluster brings it; executor: native does not need it",
 )
 def ray(context: Context) -> Iterator[Seen]:
-    """The worker ends with `ray: command not found` where the image has none and nobody brings it.
+    """The worker ends with `ray: command not found` if the image has no Ray and none is brought.
 
-    `up` and `stage` bring a Ray that fits to every node, as a file beside the image, and never install anything in
-    it. With runtime `process` nothing is brought.
+    `up` and `stage` bring a matching Ray to every node, as files beside the image, and install nothing in the image.
+    With runtime `process` nothing is brought.
     """
     if context.spec.playbook.executor == "native":
         return
@@ -196,19 +195,19 @@ def ray(context: Context) -> Iterator[Seen]:
             found = engine_of(context.facts[name])
             if found is None or not found.version or found.ray_version is not None:
                 continue
-            insists = context.spec.playbook.executor == "ray"
-            if not context.docker and insists:
+            required = context.spec.playbook.executor == "ray"
+            if not context.docker and required:
                 yield Seen(
                     name,
-                    f"{name} has no Ray, and the playbook insists on it",
+                    f"{name} has no Ray, and the playbook requires it",
                     f"beside {found.python}",
                     (f"{found.python} -m pip install 'ray>=2.52'", "or set executor: auto in the playbook"),
                 )
             elif context.docker and not context.facts[name].rays:
                 yield Seen(
                     name,
-                    f"the image on {name} has no Ray: up brings one that fits"
-                    if insists
+                    f"the image on {name} has no Ray: up brings a matching one"
+                    if required
                     else f"the image on {name} has no Ray: up brings one, or uses the engine's own multi-node backend",
                     f"Python {found.python_version}, {found.platform}",
                     ("sparkcluster stage INVENTORY image   brings it now", "or set executor: native in the playbook"),
@@ -218,28 +217,28 @@ def ray(context: Context) -> Iterator[Seen]:
 
 @check(
     "IMG-007",
-    "The image knows the flags of the playbook",
-    remedy="the flag as this image calls it, or an image that knows it",
+    "The image has the flags of the playbook",
+    remedy="the name of the flag in this image, or an image that has it",
 )
 def flags(context: Context) -> Iterator[Seen]:
     """The engine ends with `unrecognized arguments` as soon as it reads its command line.
 
-    The image itself is asked which flags its engine takes, once, and the answer is kept under the image's ID.
+    The flags are read once from the image itself, and kept under its ID.
     """
     playbook = context.spec.playbook
     if playbook.command is not None:
         return
     for nodes, known in _asked(context, "flags"):
         for written, value in playbook.args.items():
-            # A part of a JSON flag stands behind a dot, as --compilation-config.mode.
+            # A dot separates a part of a JSON flag, as --compilation-config.mode.
             name = written.replace("_", "-").partition(".")[0]
             if value is None or {name, f"no-{name}"} & known or name.removeprefix("no-") in known:
                 continue
             near = get_close_matches(name, known, n=1)
-            other = f"write {near[0]} in place of {written}" if near else f"take {written} out, or use another image"
+            other = f"write {near[0]} instead of {written}" if near else f"remove {written}, or use another image"
             yield Seen(
                 nodes,
-                f"the image knows no flag --{name}",
+                f"the image has no flag --{name}",
                 f"args.{written} of playbook {playbook.name}",
                 (context.engine.gone_argument(name) or f"{other} in args of the playbook",),
                 ("args", written),
@@ -248,13 +247,13 @@ def flags(context: Context) -> Iterator[Seen]:
 
 @check(
     "IMG-008",
-    "The image knows the parsers of the playbook",
+    "The image has the parsers of the playbook",
     remedy="a parser that this image has",
 )
 def parsers(context: Context) -> Iterator[Seen]:
     """The engine ends with `invalid tool call parser` before it loads the model, or with a KeyError.
 
-    A parser that a plugin of the playbook brings along is not judged.
+    A parser from a plugin of the playbook is not checked.
     """
     args = {name.replace("_", "-"): (name, value) for name, value in context.spec.playbook.args.items()}
     for flag, field, plugin in (
@@ -269,8 +268,8 @@ def parsers(context: Context) -> Iterator[Seen]:
                 near = get_close_matches(value, known, n=1)
                 yield Seen(
                     nodes,
-                    f"the image knows no {flag} {value}",
-                    f"it knows {', '.join(sorted(known))}",
+                    f"the image has no {flag} {value}",
+                    f"it has {', '.join(sorted(known))}",
                     (f"write {flag}: {near[0]}" if near else f"write one of these as {flag} in args of the playbook",),
                     ("args", written),
                 )
@@ -278,40 +277,40 @@ def parsers(context: Context) -> Iterator[Seen]:
 
 @check(
     "IMG-009",
-    "The image was asked what it holds",
+    "The content of the image was read",
     severity="warning",
     scope="container",
     source="general",
     remedy="sparkcluster stage INVENTORY image",
 )
 def asked(context: Context) -> Iterator[Seen]:
-    """Whether it holds the engine and Ray, and knows flags and parsers of the playbook, shows when it is staged.
+    """Whether it has the engine, Ray, and the flags and parsers of the playbook is known once it is staged.
 
-    Nothing is pulled to find out. `up` brings the image, asks it, and stops where it does not fit. A warning where
-    it was asked and did not answer in time: its Docker engine or its disk is very slow.
+    Nothing is pulled to find out. `up` brings the image, reads it, and stops if it does not fit. It is a warning where
+    reading took too long: the Docker engine or the disk is very slow.
     """
     for name, facts in context.facts.items():
         inside = facts.image.inside if isinstance(facts.image, Image) else None
         if isinstance(inside, Unread) and not answered(inside):
             yield Seen(
                 name,
-                f"the image on {name} did not say what it holds",
+                f"the image on {name} could not be read in time",
                 inside.unread,
-                ("sparkcluster preflight INVENTORY   asks it again", "docker ps", "uptime"),
+                ("sparkcluster preflight INVENTORY   reads it again", "docker ps", "uptime"),
             )
         elif isinstance(facts.image, Image) and facts.image.inside is None:
             yield Seen(
                 name,
-                f"the image on {name} was never asked what it holds",
+                f"the image on {name} has not been read yet",
                 facts.image.reference,
-                ("sparkcluster plan INVENTORY   asks it",),
+                ("sparkcluster plan INVENTORY   reads it",),
                 severity="info",
             )
         elif facts.image is None and context.spec.playbook.image is not None:
             yield Seen(
                 name,
                 f"the image is not on {name} yet: up brings it",
-                f"{context.spec.playbook.image}; engine, flags and parsers could not be asked for",
+                f"{context.spec.playbook.image}; engine, flags and parsers are unknown",
                 (f"{STAGE}   brings it now",),
                 severity="info",
             )

@@ -24,18 +24,18 @@ LOGS = "sparkcluster logs INVENTORY"
     remedy="read that rank's log and its kernel's, then `sparkcluster down` and `up`: all ranks or none",
 )
 def ranks(context: Context) -> Iterator[Seen]:
-    """A group is all its ranks or nothing: where one is dead, the others wait for it, some for ever.
+    """A group needs all its ranks: if one is dead, the others wait for it, some forever.
 
-    Of ranks that ended together the first is named, unless the log of one says why it did: then that is the finding.
+    Of ranks that ended together the first is reported, or the one whose log has the reason.
     """
-    told = {found.rank.group for found in causes(context)}
+    explained = {found.rank.group for found in causes(context)}
     for group, ended in _by_group(context).items():
         # Nobody but a person or the kernel does either: whatever else ended then ended because of it.
-        taken = [one for one in ended if one[1].exit_code in KILLED or one[1].state == "gone"]
-        if not taken and (group in told or _false_success(context, ended)):
+        taken = [(name, rank) for name, rank in ended if rank.exit_code in KILLED or rank.state == "gone"]
+        if not taken and (group in explained or _false_success(context, ended)):
             continue
         for name, rank in taken or ended[:1]:
-            others = [f"{other}: {one.state}" for other, one in groups(context).get(group, []) if other != name]
+            others = [f"{other}: {peer.state}" for other, peer in groups(context).get(group, []) if other != name]
             what = KILLED.get(rank.exit_code or 0) or {"gone": "its container is gone"}.get(rank.state)
             what = what or f"it ended with exit code {rank.exit_code}"
             ended_as = f"{rank.name}: {rank.state}" + (f" ({rank.exit_code})" if rank.exit_code is not None else "")
@@ -62,7 +62,7 @@ def _last_line(rank: RankSeen) -> str:
     remedy="take the restart policy away, then `sparkcluster down` and `up`",
 )
 def restarting(context: Context) -> Iterator[Seen]:
-    """A rank that comes back alone finds no group: it fails again, and leaves memory behind each time."""
+    """A rank that restarts alone finds no group: it fails again, and leaks memory each time."""
     for name, rank in of(context).ranks():
         if rank.state == "restarting" or rank.restarts > 0:
             seen = f"{rank.name}: {rank.state}, restarted {rank.restarts} times"
@@ -91,7 +91,7 @@ def ray(context: Context) -> Iterator[Seen]:
             node = node_at(context, address)
             if node in lost:
                 continue
-            alive = ", ".join(one for one, lives in look.ray.items() if lives) or "none"
+            alive = ", ".join(member for member, alive in look.ray.items() if alive) or "none"
             state = "dead" if address in look.ray else "not there"
             remedy = (LOGS if node is None else f"{LOGS} {node}", f"{DOWN}, then {UP}")
             yield Seen(
@@ -104,7 +104,7 @@ def ray(context: Context) -> Iterator[Seen]:
         line = unplaced(context, str(group)) if not missing else None
         if line:
             remedy = ("nvidia-smi on every node: what else holds its GPU", f"{DOWN}, then {UP}")
-            yield Seen(head, "Ray counts every node and still has no place for all ranks", line, remedy)
+            yield Seen(head, "Ray has every node and still cannot place all ranks", line, remedy)
 
 
 @check(
@@ -138,7 +138,7 @@ def records(context: Context) -> Iterator[Seen]:
     remedy="`sparkcluster down`, then `up`",
 )
 def same(context: Context) -> Iterator[Seen]:
-    """Ranks of two releases never meet; and a node or playbook that was changed since is served by nobody."""
+    """Ranks of two releases never join; and a node or playbook that was changed since is not in use."""
     running = of(context)
     releases: dict[str, list[str]] = {}
     for name, rank in running.ranks():
@@ -165,13 +165,13 @@ def same(context: Context) -> Iterator[Seen]:
 
 @check(
     "RUN-021",
-    "No rank ended for a reason that its log names",
+    "No rank ended for a reason that is in its log",
     stage="running",
     source="every signature names its thread in sparkcluster/engines",
-    remedy="the finding says it for each",
+    remedy="in the finding",
 )
 def explained(context: Context) -> Iterator[Seen]:
-    """The reasons why engines end that have no check of their own: ports, files, versions, arguments."""
+    """Reasons why engines end that no other check reports: ports, files, versions, arguments."""
     for found in causes(context):
         if found.cause.code == EXPLAINED:
             how = "failed" if found.rank.state in DEAD else "is in trouble"
@@ -182,25 +182,25 @@ def explained(context: Context) -> Iterator[Seen]:
 
 @check(
     "RUN-024",
-    "An engine that ended did not call that a success",
+    "An engine that died did not exit with code 0",
     stage="running",
     source="sparkrun PR #121",
     remedy="`sparkcluster down` and `up`; judge by an answer, never by an exit code",
 )
 def false_success(context: Context) -> Iterator[Seen]:
     """An API server may exit with 0 after its engine died, so whatever restarts on failure does nothing."""
-    told = {found.rank.group for found in causes(context)}
+    explained = {found.rank.group for found in causes(context)}
     for group, ended in _by_group(context).items():
-        if group in told or any(rank.exit_code in KILLED or rank.state == "gone" for _, rank in ended):
+        if group in explained or any(rank.exit_code in KILLED or rank.state == "gone" for _, rank in ended):
             continue
         for name, line in _false_success(context, ended).items():
             remedy = (f"{LOGS} {name}", f"{DOWN}, then {UP}")
-            summary = f"the engine of {group} on {name} died and its server exited with 0"
+            summary = f"the engine of {group} on {name} died and its server exited with code 0"
             yield Seen(name, summary, clipped(line), remedy)
 
 
 def _false_success(context: Context, ended: list[tuple[str, RankSeen]]) -> dict[str, str]:
-    """Nodes whose rank ended with 0 after its engine died, with the line that tells of it."""
+    """Nodes whose rank exited with code 0 after its engine died, with the line about it."""
     found: dict[str, str] = {}
     if context.engine.dead is None:
         return found

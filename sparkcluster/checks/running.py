@@ -45,16 +45,16 @@ SPIN_PERCENT, SPIN_LEAST_W, SPIN_MOST_W = 90.0, 20.0, 30.0
     remedy="sparkcluster up INVENTORY",
 )
 def runs(context: Context) -> Iterator[Seen]:
-    """Where no rank is there, nothing can serve, and nothing else can be said of it."""
+    """Without a rank nothing is served, and no other check of the cluster applies."""
     running = of(context)
-    # A node that could not be looked at may hold what is not seen.
+    # A node that could not be inspected may have ranks.
     seen_on = {name for name, look in running.seen() if not isinstance(look.ranks, Unread)}
     blind = [node.label for node in context.spec.inventory.nodes if node.label not in seen_on]
     if any(True for _ in running.ranks()) or not seen_on:
         return
     cluster = context.spec.inventory.cluster
     recorded = f"release {running.recorded.number} is recorded" if running.recorded else "no release is recorded"
-    seen = f"no rank of it on {'any node' if not blind else 'any node that could be asked'}; {recorded}"
+    seen = f"no rank of it on {'any node' if not blind else 'any node that could be queried'}; {recorded}"
     if running.lease:
         yield Seen(None, running.lease.describe(cluster), seen, ("wait for it to end",), severity="warning")
         return
@@ -68,10 +68,10 @@ def runs(context: Context) -> Iterator[Seen]:
     remedy="read the engine's log, then `sparkcluster down` and `up`",
 )
 def answers(context: Context) -> Iterator[Seen]:
-    """A cluster that gives no first token serves nobody, whatever its health endpoint says.
+    """A cluster that gives no first token does not serve, whatever its health endpoint reports.
 
-    Asked by one streamed completion on the head itself; liveness is the first token of any field (content, reasoning
-    or a tool call). Where another check says why, this one is silent.
+    Tested by one streamed completion on the head; what counts is the first token of any field (content, reasoning or a
+    tool call). Where another check reports the reason, this one does not report.
     """
     for group, reply in _unexplained(context):
         starting = not any(ready(context, rank) for _, rank in groups(context)[group])
@@ -82,16 +82,16 @@ def answers(context: Context) -> Iterator[Seen]:
             continue
         remedy: tuple[str, ...] = (LOGS, DOWN, UP)
         if reply.problem == "unauthorized":
-            remedy = (f"{DOWN}, then up: the key in use is not the one that its ranks were started with",)
+            remedy = (f"{DOWN}, then up: its ranks were started with another key",)
         yield Seen(reply.head, f"{group} gives no answer", clipped(reply.message), remedy)
 
 
 def _unexplained(context: Context) -> Iterator[tuple[str, Reply]]:
-    """Groups without a first token whose reason no other check of this module names."""
+    """Groups without a first token whose reason no other check of this module reports."""
     lost = {rank.group for _, rank in dead(context)}
-    told = {found.rank.group for found in causes(context)}
+    explained = {found.rank.group for found in causes(context)}
     for group, reply in of(context).replies.items():
-        if not broken(reply) or group in lost | told or group not in groups(context):
+        if not broken(reply) or group in lost | explained or group not in groups(context):
             continue
         if reply.problem == "engine-dead" or hangs(context, reply) or _busy(context, reply) or _partial(reply):
             continue
@@ -101,7 +101,7 @@ def _unexplained(context: Context) -> Iterator[tuple[str, Reply]]:
 
 
 def _partial(reply: Reply) -> bool:
-    """Whether a long answer merely did not end within the limit."""
+    """Whether a long answer only did not end within the limit."""
     return reply.problem == "timeout" and reply.ttft_s is not None
 
 
@@ -115,7 +115,7 @@ def _partial(reply: Reply) -> bool:
 def hung(context: Context) -> Iterator[Seen]:
     """A collective that one rank does not take part in hangs all of them: no token, no error, and a GPU that spins.
 
-    Seen by the engine's own token counters, read twice, while a request of doctor's own gets no token. The ranks that
+    Seen by the engine's token counters, read twice while a request of doctor gets no token. The ranks that
     wait spin at 90 % and more at 22 to 26 W; one that idles beside them is the suspect. Without that it is a warning
     until nothing has moved for longer than a prefill may take: a prompt of 256K tokens moves no counter for minutes.
     """
@@ -149,25 +149,25 @@ def hung(context: Context) -> Iterator[Seen]:
 def _spins(context: Context, node: str) -> bool:
     samples = gpus(context, node)
     return bool(samples) and all(
-        (one.utilization_percent or 0) >= SPIN_PERCENT and SPIN_LEAST_W <= (one.power_w or 0) <= SPIN_MOST_W
-        for one in samples
+        (sample.utilization_percent or 0) >= SPIN_PERCENT and SPIN_LEAST_W <= (sample.power_w or 0) <= SPIN_MOST_W
+        for sample in samples
     )
 
 
 def _drawn(context: Context, node: str) -> str:
-    one = gpus(context, node)[-1]
-    figures = ((one.utilization_percent, "%"), (one.power_w, "W"), (one.sm_clock_mhz, "MHz"))
+    last = gpus(context, node)[-1]
+    figures = ((last.utilization_percent, "%"), (last.power_w, "W"), (last.sm_clock_mhz, "MHz"))
     return f"{node}: " + ", ".join(f"{value:.0f} {unit}" for value, unit in figures if value is not None)
 
 
 @check(
     "RUN-004",
-    "The answer is language",
+    "The answer is not garbage",
     stage="running",
     remedy="`moe-backend: marlin` in the playbook; where it is that already, verify the weights and clear the caches",
 )
 def language(context: Context) -> Iterator[Seen]:
-    """Kernels that are wrong for sm_121 answer `!!!!!` with status 200, and only who reads the answer can tell."""
+    """Kernels that are wrong for sm_121 answer `!!!!!` with status 200; only the text shows it."""
     for group, reply in of(context).replies.items():
         if reply.problem and not reply.text:
             continue
@@ -180,26 +180,26 @@ def language(context: Context) -> Iterator[Seen]:
             first = context.engine.garbage_remedy(context.spec.playbook, lines)
             verify = ["sparkcluster stage INVENTORY weights --verify", f"{DOWN}, then {UP} --clear-caches"]
             remedy = [first] if first else verify
-        summary = f"{group} answers, and its answer is no language" if wrong else f"{group} answers nothing"
+        summary = f"{group} answers, and its output is garbage" if wrong else f"{group} answers without text"
         tokens = f"{reply.tokens} tokens without text" if reply.tokens else "no text"
         yield Seen(reply.head, summary, wrong or tokens, tuple(remedy))
 
 
 @check(
     "RUN-016",
-    "The engine behind the API lives",
+    "The engine behind the API is alive",
     stage="running",
-    remedy="`sparkcluster down` and `up`; the reason stands further up in the log",
+    remedy="`sparkcluster down` and `up`; the reason is further up in the log",
 )
 def engine(context: Context) -> Iterator[Seen]:
-    """The API server outlives its engine: it says 200 to who asks for its health and 500 to who asks for words."""
-    told = {found.rank.group for found in causes(context)}
+    """The API server outlives its engine: it answers 200 to /health and 500 to every completion."""
+    explained = {found.rank.group for found in causes(context)}
     lost = {rank.group for _, rank in dead(context)}
     for group, reply in of(context).replies.items():
-        if reply.problem != "engine-dead" or group in told | lost:
+        if reply.problem != "engine-dead" or group in explained | lost:
             continue
         look = dict(of(context).seen()).get(reply.head)
-        health = f"/health says {look.health}" if look and isinstance(look.health, int) else "/health says nothing"
+        health = f"/health: {look.health}" if look and isinstance(look.health, int) else "/health does not answer"
         lines = [line for _, rank in groups(context).get(group, []) for line in plain(rank.lines)]
         pattern = context.engine.dead
         log = next((line.strip() for line in reversed(lines) if pattern and re.search(pattern, line)), "")
@@ -217,7 +217,7 @@ def engine(context: Context) -> Iterator[Seen]:
 def stalled(context: Context) -> Iterator[Seen]:
     """A compile or autotune cache that is stale on one node makes it skip what the others do together: all wait.
 
-    The line comes once or twice while a healthy engine compiles; here it is the last that was said.
+    A healthy engine prints the line once or twice while it compiles; here it is the last line.
     """
     for group, found in groups(context).items():
         reply = of(context).replies.get(group)
@@ -245,21 +245,21 @@ def _stalled(context: Context, rank: RankSeen) -> str | None:
 
 @check(
     "RUN-022",
-    "Every node could be looked at",
+    "Every node could be inspected",
     stage="running",
     severity="warning",
-    source="sparkcluster: what is not known is not called well",
-    remedy="ask the node itself: docker logs, ray status",
+    source="sparkcluster: unknown is not healthy",
+    remedy="docker logs and ray status on that node",
 )
 def inspected(context: Context) -> Iterator[Seen]:
-    """What could not be read is not known to be well."""
+    """What could not be read may be broken."""
     for name, observation in of(context).observations.items():
         docker = context.facts[name].docker if name in context.facts else None
         if isinstance(observation, Unread):
             yield Seen(name, f"the ranks on {name} could not be inspected", observation.unread, (f"{LOGS} {name}",))
             continue
         if isinstance(observation.ranks, Unread):
-            if not isinstance(docker, Unread):  # which HOST-001 tells
+            if not isinstance(docker, Unread):  # reported by HOST-001
                 yield Seen(name, f"the ranks on {name} could not be listed", observation.ranks.unread, ())
             continue
         if isinstance(observation.ray, Unread) and not dead(context):
@@ -279,7 +279,7 @@ def inspected(context: Context) -> Iterator[Seen]:
     remedy="raise max-num-seqs, or send less at once",
 )
 def busy(context: Context) -> Iterator[Seen]:
-    """An engine that has more requests than it takes at once lets new ones wait, and looks dead to them."""
+    """An engine with more requests than it serves at once queues new ones, which get no answer for long."""
     for group, reply in of(context).replies.items():
         if _busy(context, reply):
             last = counters(context, reply.head)[-1]
@@ -289,7 +289,7 @@ def busy(context: Context) -> Iterator[Seen]:
                 "raise max-num-seqs in the playbook, or send less at once",
                 "sparkcluster doctor INVENTORY --timeout 120",
             )
-            yield Seen(reply.head, f"{group} works and lets new requests wait", seen, remedy)
+            yield Seen(reply.head, f"{group} is busy and queues new requests", seen, remedy)
 
 
 def _busy(context: Context, reply: Reply) -> bool:

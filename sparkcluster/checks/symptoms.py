@@ -118,7 +118,7 @@ def memlock(context: Context) -> Iterator[Seen]:
     "The GIDs that NCCL uses are there",
     stage="running",
     source="NVIDIA/nccl#1657",
-    remedy="`sparkcluster preflight`, which resolves every GID anew, then `sparkcluster down` and `up`",
+    remedy="`sparkcluster preflight`, which resolves every GID again, then `sparkcluster down` and `up`",
 )
 def gid(context: Context) -> Iterator[Seen]:
     """The GID table of a port moves with its addresses; a queue pair on an empty entry is never connected."""
@@ -130,7 +130,7 @@ def gid(context: Context) -> Iterator[Seen]:
     "Every rank keeps its GPU",
     stage="running",
     source="NVIDIA/nvidia-container-toolkit#48",
-    remedy="`sudo systemctl restart nvidia-cdi-refresh`, or a reboot where the kernel tells of it; then `up`",
+    remedy="`sudo systemctl restart nvidia-cdi-refresh`, or a reboot if the kernel reports it; then `up`",
 )
 def gpu_lost(context: Context) -> Iterator[Seen]:
     """A container loses its GPU by `systemctl daemon-reload` or a stale CDI specification, and a host by a fault of it.
@@ -138,24 +138,22 @@ def gpu_lost(context: Context) -> Iterator[Seen]:
     The host's nvidia-smi is well in the first case, so it is asked inside the container; of the second the kernel
     tells. Kernel lines of a host whose GPU answers again, and whose model does too, are a warning.
     """
-    told = set()
+    reported = set()
     for name, rank in of(context).ranks():
         if isinstance(rank.gpu, str) and re.search(r"NVML|No devices were found|couldn't communicate", rank.gpu):
-            told.add(name)
+            reported.add(name)
             remedy = (f"on {name}: sudo systemctl restart nvidia-cdi-refresh", AGAIN)
             yield Seen(name, f"the rank on {name} has lost its GPU", clipped(rank.gpu), remedy)
     for name, facts in context.facts.items():
         lines = [line for line in _kernel(context, name) if LOST.search(line)]
         if not lines:
             continue
-        told.add(name)
+        reported.add(name)
         over = not cluster_sick(context) and bool(read(facts.gpus))
         remedy = (f"on {name}: sudo reboot", f"then {UP}")
         summary = f"the GPU of {name} failed" + (" and answers again" if over else "")
         yield Seen(name, summary, clipped(lines[-1]), remedy, severity="warning" if over else "error")
-    for one in _explained(context, "RUN-013"):
-        if one.node not in told:
-            yield one
+    yield from (seen for seen in _explained(context, "RUN-013") if seen.node not in reported)
 
 
 def _kernel(context: Context, node: str) -> tuple[str, ...]:
@@ -170,7 +168,7 @@ def _kernel(context: Context, node: str) -> tuple[str, ...]:
     remedy="a lower gpu-memory-utilization or max-model-len, and the page cache freed",
 )
 def memory(context: Context) -> Iterator[Seen]:
-    """GPU and CPU share one memory; where it ends the node freezes, and only ICMP still answers.
+    """GPU and CPU share one memory; when it runs out the node freezes, and only ICMP still answers.
 
     NVRM's `NV_ERR_NO_MEMORY` alone says little: nodes that serve well have logged it by the dozen. It is a
     finding of weight where memory is short or the model does not answer.
@@ -194,7 +192,7 @@ def memory(context: Context) -> Iterator[Seen]:
             seen += f", {(have.swap_total_bytes - have.swap_free_bytes) / 2**30:.1f} GiB in swap"
             yield Seen(name, f"{name} is almost out of memory", seen, remedy, severity="warning")
         elif _swaps(context, name):
-            seen = f"{_swaps(context, name)} pages moved to or from swap while it was looked at"
+            seen = f"{_swaps(context, name)} pages moved to or from swap while it was inspected"
             yield Seen(
                 name,
                 f"{name} swaps",
@@ -229,12 +227,12 @@ def power(context: Context) -> Iterator[Seen]:
     for name, _ in of(context).seen():
         samples = gpus(context, name)
         if len(samples) > 1 and all(
-            (one.utilization_percent or 0) >= WEDGE_PERCENT
-            and one.power_w is not None
-            and one.power_w <= WEDGE_W
-            and one.sm_clock_mhz is not None
-            and one.sm_clock_mhz <= WEDGE_MHZ
-            for one in samples
+            (sample.utilization_percent or 0) >= WEDGE_PERCENT
+            and sample.power_w is not None
+            and sample.power_w <= WEDGE_W
+            and sample.sm_clock_mhz is not None
+            and sample.sm_clock_mhz <= WEDGE_MHZ
+            for sample in samples
         ):
             last = samples[-1]
             seen = f"{last.utilization_percent:.0f} % at {last.power_w:.1f} W and {last.sm_clock_mhz:.0f} MHz"

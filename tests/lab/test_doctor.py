@@ -174,7 +174,7 @@ def test_generation_that_is_dead_behind_a_health_of_200(serving, doctor):
     ail(serving.sparks[0], "lie-health")
     lying = doctor()
     assert told(lying) == {("RUN-016", "left")}
-    assert "/health says 200" in the(lying, "RUN-016")["seen"]
+    assert "/health: 200" in the(lying, "RUN-016")["seen"]
 
 
 def test_many_ailments_at_once_are_all_told_each_on_its_node(fresh, doctor):

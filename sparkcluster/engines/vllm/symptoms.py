@@ -17,30 +17,30 @@ FOUR_BITS = (None, "modelopt", "compressed-tensors", "mxfp4")
 
 @check(
     "RUN-011",
-    "The experts run on the kernel that was asked for",
+    "The experts run on the requested kernel",
     stage="running",
     source="vllm-project/vllm#31085",
-    remedy="an image whose vLLM knows --moe-backend (0.19 and newer)",
+    remedy="an image whose vLLM has --moe-backend (0.19 and newer)",
 )
 def expert_kernel(context: Context) -> Iterator[Seen]:
-    """On sm_121 only Marlin computes FP4 experts rightly; vLLM may choose another one in silence.
+    """On sm_121 only Marlin computes FP4 experts correctly; vLLM may choose another kernel silently.
 
-    Judged only where the release that runs asks for `moe-backend: marlin`.
+    Checked only where the running release has `moe-backend: marlin`.
     """
-    asking = {name for name, rank in of(context).ranks() if _asked(rank.launcher.get("engine") or []) == "marlin"}
-    groups_asking = {rank.group for name, rank in of(context).ranks() if name in asking}
+    ranks = list(of(context).ranks())
+    requesting = {rank.group for _, rank in ranks if _moe_backend(rank.launcher.get("engine") or []) == "marlin"}
     for name, (match, line) in last_match(context, EXPERTS).items():
-        mine = {rank.group for node, rank in of(context).ranks() if node == name}
-        if mine & groups_asking and "MARLIN" not in match["name"].upper():
+        mine = {rank.group for node, rank in ranks if node == name}
+        if mine & requesting and "MARLIN" not in match["name"].upper():
             yield Seen(
                 name,
-                f"the experts on {name} run on {match['name']}, and the playbook asks for Marlin",
+                f"the experts on {name} run on {match['name']}, and the playbook requests Marlin",
                 clipped(line),
-                ("take an image whose vLLM knows --moe-backend (0.19 or newer)", AGAIN),
+                ("use an image whose vLLM has --moe-backend (0.19 or newer)", AGAIN),
             )
 
 
-def _asked(engine: list[str]) -> str | None:
+def _moe_backend(engine: list[str]) -> str | None:
     for at, word in enumerate(engine):
         flag, equals, value = word.partition("=")
         if flag == "--moe-backend":
@@ -75,19 +75,19 @@ def scales(context: Context) -> Iterator[Seen]:
     remedy="remove enforce-eager in the playbook",
 )
 def eager(context: Context) -> Iterator[Seen]:
-    """With --enforce-eager a Spark gave 26 tokens a second in place of 59.
+    """With --enforce-eager a Spark gave 26 tokens a second instead of 59.
 
-    A note where the playbook itself asks for it, which lint tells of; vLLM also falls back to it without being asked.
+    Information where the playbook sets it, which lint reports; vLLM also falls back to it by itself.
     """
     found = last_match(context, EAGER.pattern)
     for ranks in groups(context).values():
         name = next((name for name, _ in ranks if name in found), None)
         if name is None:
             continue
-        asked = any("--enforce-eager" in (rank.launcher.get("engine") or ()) for _, rank in ranks)
-        summary = f"the engine on {name} runs without CUDA graphs" + (", as the playbook asks" if asked else "")
+        requested = any("--enforce-eager" in (rank.launcher.get("engine") or ()) for _, rank in ranks)
+        summary = f"the engine on {name} runs without CUDA graphs" + (", as the playbook requests" if requested else "")
         remedy = (EAGER.hint or "", AGAIN)
-        yield Seen(name, summary, clipped(found[name][1]), remedy, severity="info" if asked else "warning")
+        yield Seen(name, summary, clipped(found[name][1]), remedy, severity="info" if requested else "warning")
 
 
 def garbage_remedy(playbook: Playbook, lines: Sequence[str]) -> str | None:

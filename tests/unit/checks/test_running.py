@@ -147,7 +147,7 @@ def test_tokens_that_stand_still_while_a_request_runs_are_a_hang(diagnosed):
     spinning = look(rank("beta", 1), gpus=(HUNG_GPU, HUNG_GPU))
     found = diagnosed(head(rank("alpha", 0), made=0, gpus=(HUNG_GPU, HUNG_GPU)), spinning, silence())
     assert codes(found) == {("RUN-003", "alpha")}
-    assert "100 tokens before and after 3 s, 1 running; a request of doctor's own had no token in 25 s" in found[0].seen
+    assert "100 tokens before and after 3 s, 1 running; a request of doctor had no token in 25 s" in found[0].seen
     assert "96 %, 24 W" in found[0].seen
 
 
