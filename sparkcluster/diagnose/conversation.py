@@ -10,6 +10,7 @@ from typing import Any
 
 from sparkcluster.errors import CommandFailed, HostError
 from sparkcluster.hosts.base import Host, Stream
+from sparkcluster.hosts.fleet import Calls
 from sparkcluster.hosts.program import stream
 
 
@@ -67,11 +68,7 @@ class Conversation:
 
 def end_all(conversations: Iterable[Conversation]) -> None:
     """End them at once: each has seconds to clean up after itself."""
-    threads = [threading.Thread(target=conversation.end, daemon=True) for conversation in conversations]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(8)
+    Calls(Conversation.end, {str(place): conversation for place, conversation in enumerate(conversations)}).wait(8)
 
 
 def _document(line: bytes | None) -> dict[str, Any] | None:

@@ -59,11 +59,7 @@ class Fleet(Closing):
 
     def close(self) -> None:
         """Close all hosts at once. Never raises."""
-        closers = [threading.Thread(target=host.close, daemon=True) for host in self.hosts.values()]
-        for closer in closers:
-            closer.start()
-        for closer in closers:
-            closer.join(2)
+        self.each(lambda host: host.close(), limit_s=2)
         for host in self._others:
             host.close()
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 from sparkcluster.errors import CommandFailed, HostError, LeaseHeld, SparkclusterError
 from sparkcluster.facts.model import LeaseFact
 from sparkcluster.hosts.base import Closing, Host, Stream
-from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.hosts.program import stream
 
 Operation = Literal["up", "down", "stage", "measure"]
@@ -162,11 +162,7 @@ class Lease(Closing):
         with self._lock:
             self._closed = True
             holders, self._holders = self._holders, []
-        threads = [threading.Thread(target=holder.close, daemon=True) for holder in holders]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(5)
+        Calls(_Holder.close, {holder.name: holder for holder in holders}).wait(5)
 
 
 def _holder(document: Any) -> LeaseFact:
