@@ -154,7 +154,10 @@ def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[str, ...], tupl
     If the plan differs and the network section of the inventory does not, the plan is compared with the addresses,
     interfaces and GID indices that the group was started with: what then still differs is a change, the rest is drift.
     """
-    changes = _changes(recorded, view.planned)
+    # Of a group that lacks the image there is a draft only.
+    complete = [group.name for group in view.planned.groups] if view.planned else []
+    drafted = view.draft is not None and recorded.name not in complete
+    changes = _changes(recorded, view.draft if drafted else view.planned)
     before = restored(recorded.network) if recorded.network else None
     if not changes or before is None or recorded.written != written_network(view.spec):
         return changes, ()

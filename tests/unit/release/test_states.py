@@ -76,7 +76,9 @@ def test_another_recorded_plan_runs_whole(world):
     other = states(world(playbook={"env": {"A": "2"}}), one.facts)["default"]
     assert (other.state, other.changes) == (State.OTHER, ("alpha: env A: 1 → 2", "beta: env A: 1 → 2"))
     lacking = {name: facts.model_copy(update={"image": None}) for name, facts in one.facts.items()}
-    assert seen(world(playbook={"env": {"A": "2"}}), lacking) is State.OTHER
+    newer = states(world(playbook={"image": "vllm/vllm-openai:v0.32.0"}), lacking)["default"]
+    assert newer.state is State.OTHER
+    assert newer.changes[0] == "image: vllm/vllm-openai:v0.18.0 → vllm/vllm-openai:v0.32.0"
 
 
 def test_what_serves_is_not_taken_for_remains_when_a_node_leaves_or_joins_the_inventory(world):
