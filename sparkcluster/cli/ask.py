@@ -13,9 +13,11 @@ from sparkcluster.cli.progress import Waiting
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``ask``."""
     inventory_argument(parser, playbook=False)
-    parser.add_argument("prompt", metavar="PROMPT", help="what to ask")
-    parser.add_argument("--group", metavar="G", help="which replica; default: the first")
-    parser.add_argument("--max-tokens", metavar="N", type=at_least(1), default=512, help="default 512")
+    parser.add_argument("prompt", metavar="PROMPT", help="the prompt")
+    parser.add_argument("--group", metavar="G", help="group to query (default: the first)")
+    parser.add_argument(
+        "--max-tokens", metavar="N", type=at_least(1), default=512, help="most tokens of the answer (default: 512)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
             print(file=sys.stderr)
         print(screened(text, sys.stdout), end="", flush=True)
 
-    with connect_fleet(spec) as fleet, Waiting("waiting for the first word") as waiting:
+    with connect_fleet(spec) as fleet, Waiting("waiting for the first token") as waiting:
         done = ask(fleet, spec, args.prompt, show, group=args.group, max_tokens=args.max_tokens)
     if args.json:
         emit_json(done.document)

@@ -20,7 +20,7 @@ WIDTH = 80
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``checks``."""
-    parser.add_argument("--explain", metavar="CODE", help="the page of one check, as NET-014")
+    parser.add_argument("--explain", metavar="CODE", help="show the page of one check, for example NET-014")
     json_argument(parser)
 
 
@@ -54,13 +54,13 @@ def _page(code: str, every: dict[str, Page]) -> Page:
     padded = f"{subject}-{number.zfill(3)}"
     near = [padded] if padded in every else get_close_matches(wanted, every, n=1, cutoff=0.5)
     shown = code if code.isprintable() and len(code) < 40 else ascii(code)[:40]
-    hint = f"did you mean {near[0]}? sparkcluster checks lists all" if near else "sparkcluster checks lists all"
-    raise UsageError(f"no check is called {shown}", hint=hint)
+    hint = f"did you mean {near[0]}?" if near else "sparkcluster checks lists them"
+    raise UsageError(f"unknown check {shown}", hint=hint)
 
 
 def _table(chosen: Iterable[Page]) -> None:
-    """One row per code within 80 columns; a long title goes on below its beginning."""
-    head = f"{'CODE':<10}{'SEVERITY':<10}{'STAGE':<9}WHAT HOLDS ON A HEALTHY CLUSTER"
+    """One row per code within 80 columns; long titles wrap."""
+    head = f"{'CODE':<10}{'SEVERITY':<10}{'STAGE':<9}PASSES WHEN"
     say(_bold(head))
     for page in chosen:
         first, *rest = textwrap.wrap(page.title, WIDTH - 29) or [""]
@@ -76,7 +76,7 @@ def _explain(page: Page) -> None:
     say()
     for name, text in (
         ("severity", f"{page.severity} at most" if page.severity != "info" else page.severity),
-        ("looks at", STAGES[page.stage].replace("`", "")),
+        ("checks", STAGES[page.stage].replace("`", "")),
         ("needs", ", ".join(page.needs)),
         ("why", page.why),
     ):

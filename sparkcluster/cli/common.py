@@ -28,6 +28,16 @@ def json_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document to stdout and nothing else")
 
 
+def json_lines_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json-lines``."""
+    parser.add_argument("--json-lines", action="store_true", help="print events as JSON lines, the result last")
+
+
+def verbose_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--verbose``."""
+    parser.add_argument("--verbose", "-v", action="store_true", help="also show notes, and why each finding matters")
+
+
 def at_least(minimum: int) -> Callable[[str], int]:
     """A type for ``add_argument``: a whole number that is not below ``minimum``."""
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.common import connect_fleet, inventory_argument, json_lines_argument, load_spec, verbose_argument
 from sparkcluster.cli.output import emit_json, in_colour, note, say
 from sparkcluster.cli.progress import reporter
 
@@ -20,15 +20,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``doctor``."""
     inventory_argument(parser)
     parser.add_argument(
-        "--bundle", metavar="FILE", type=Path, help="write all that was seen, without secrets, to a .tar.gz"
+        "--bundle", metavar="FILE", type=Path, help="write everything that was read, without secrets, to a .tar.gz"
     )
-    parser.add_argument("--timeout", metavar="S", type=seconds, default=30.0, help="limit for everything; default 30")
-    parser.add_argument("--verbose", "-v", action="store_true", help="say why each finding matters, and show notes")
-    parser.add_argument("--json-lines", action="store_true", help="events as JSON lines on stdout, the result last")
+    parser.add_argument("--timeout", metavar="S", type=seconds, default=30.0, help="limit in seconds (default: 30)")
+    verbose_argument(parser)
+    json_lines_argument(parser)
 
 
 def seconds(text: str) -> float:
-    """A number of seconds, 5 at least: below that not even a healthy cluster could answer."""
+    """A number of seconds, at least 5: a healthy cluster needs some."""
     value = float(text)
     if not 5 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be 5 seconds or more, is {text}")
@@ -36,7 +36,7 @@ def seconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Say what ails the cluster; exit 1 where something does."""
+    """Show what is wrong with the cluster; exit 1 unless it serves without errors."""
     from sparkcluster import output_file
     from sparkcluster.inspect import bundle
     from sparkcluster.inspect.doctor import Options, doctor
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
     if args.bundle:
-        note(f"the bundle is {args.bundle}; its README says what is in it and what was taken out")
+        note(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
     return 0 if found.ok else 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from sparkcluster.cli.common import connect_fleet, inventory_argument, inventory_fleet, load_spec
+from sparkcluster.cli.common import connect_fleet, inventory_argument, inventory_fleet, json_lines_argument, load_spec
 from sparkcluster.cli.output import emit_json
 from sparkcluster.cli.progress import reporter
 
@@ -12,7 +12,7 @@ from sparkcluster.cli.progress import reporter
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``down``."""
     inventory_argument(parser, playbook=False)
-    parser.add_argument("--json-lines", action="store_true", help="events as JSON lines on stdout, the result last")
+    json_lines_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -89,7 +89,7 @@ def plain(lines: Sequence[str]) -> list[str]:
 
 def _heading(name: str, nodes: Sequence[str], group: Group | None, *, many: bool) -> str:
     count = f"{len(nodes)} nodes, " if len(nodes) > 1 else ""
-    joined = _KINDS[group.kind] if group else "not examined together"
+    joined = _KINDS[group.kind] if group else "topology unknown"
     if group and group.kind in {"direct", "switch", "ring"} and not any(member.hcas for member in group.members):
         joined += ", without RDMA"
     return f"{f'group {name}: ' if many else ''}{count}{joined}"
@@ -98,7 +98,7 @@ def _heading(name: str, nodes: Sequence[str], group: Group | None, *, many: bool
 def _box(spec: Spec, node: str, facts: Facts | None, group: Group | None, findings: Sequence[Finding]) -> Box:
     host = next(entry.host for entry in spec.inventory.nodes if entry.label == node)
     member = next((member for member in group.members if member.name == node), None) if group else None
-    role = "did not answer" if facts is None else "not seated" if member is None else _role(member)
+    role = "did not answer" if facts is None else "not placed" if member is None else _role(member)
     rows = [] if facts is None else list(_rows(facts, member, group))
     of_node = [finding for finding in findings if finding.node == node and finding.severity in MARKS]
     of_rows = [(finding, _rows_of(finding, rows)) for finding in of_node]

@@ -1,4 +1,4 @@
-"""Findings for people: by node, the gravest first, each with what was seen and what to type; a verdict last."""
+"""Findings as text: by node, the most severe first, each with what was seen and what to type; a summary last."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def show(findings: Sequence[Finding], nodes: Iterable[str], *, inventory: str, v
     """Write findings to stdout, those of the whole cluster first.
 
     Args:
-        findings: whatever their severity; infos are left out unless ``verbose``.
+        findings: of any severity; notes are left out unless ``verbose``.
         nodes: names in the order to show.
-        inventory: path that the user gave, put into remedies in place of INVENTORY.
-        verbose: whether to tell why each matters.
+        inventory: path that the user typed, which replaces INVENTORY in remedies.
+        verbose: whether to show notes, and why each finding matters.
     """
     shown = [finding for finding in findings if verbose or finding.severity != "info"]
     places = dict.fromkeys([None, *nodes, *(finding.node for finding in shown)])
@@ -52,7 +52,7 @@ def _one(finding: Finding, inventory: str, *, verbose: bool) -> None:
     if verbose and finding.why:
         say_wrapped("    ", "why", finding.why)
     for remedy in finding.remedy:
-        # On one line however long, so that it can be pasted.
+        # Never wrapped, so that it can be pasted.
         say(f"    {label('hint', sys.stdout)} {clean(typed(remedy.replace('INVENTORY', inventory)))}")
 
 
@@ -84,14 +84,14 @@ def marked(line: str, stream: TextIO) -> str:
 
 
 def verdict(findings: Sequence[Finding], nodes: int, checks: int, seconds: float, *, verbose: bool = False) -> str:
-    """One line: whether ``up`` may begin, and if not, how much is wrong where."""
+    """One line: whether ``up`` can start, and if not, how many errors are where."""
     notes = sum(finding.severity == "info" for finding in findings)
     warnings = sum(finding.severity == "warning" for finding in findings)
     parts = []
     if warnings:
         parts.append(count(warnings, "warning"))
     if notes:
-        parts.append(count(notes, "note") + ("" if verbose else " (-v shows)"))
+        parts.append(count(notes, "note") + ("" if verbose else " (shown with -v)"))
     wrong: dict[str | None, int] = {}
     for finding in findings:
         if finding.severity == "error":
@@ -99,13 +99,13 @@ def verdict(findings: Sequence[Finding], nodes: int, checks: int, seconds: float
     if not wrong:
         return ", ".join([f"ready: {count(nodes, 'node')}", count(checks, "check"), *parts, f"{seconds:.1f} s"])
     places = list(wrong.items())
-    told = [_errors(number, node, first=at == 0) for at, (node, number) in enumerate(places[:3])]
+    shown = [_errors(number, node, first=at == 0) for at, (node, number) in enumerate(places[:3])]
     if len(places) > 3:
         left = sum(number for _, number in places[3:])
-        told.append(f"{left} on {count(len(places) - 3, 'other node')}")
-    return f"not ready: {', '.join([*told, *parts])}"
+        shown.append(f"{left} on {count(len(places) - 3, 'other node')}")
+    return f"not ready: {', '.join([*shown, *parts])}"
 
 
 def _errors(number: int, node: str | None, *, first: bool) -> str:
     what = count(number, "error") if first else str(number)
-    return f"{what} on {node}" if node else f"{what} of the whole cluster"
+    return f"{what} on {node}" if node else f"{what} about the cluster"

@@ -1,4 +1,4 @@
-"""Findings as JUnit XML, which CI systems show: one test case per check and node."""
+"""Findings as JUnit XML for CI: one test case per check and node."""
 
 from __future__ import annotations
 
@@ -49,10 +49,16 @@ def _cases(found: Preflight, node: str | None) -> Iterator[Element]:
         seen = [finding for finding in own if finding.code == code]
         if node is not None or seen:
             away = node in found.errors
-            skip = "the node did not answer" if away else "a fact it needs could not be read" if code in unread else ""
+            skip = (
+                "the node did not answer"
+                if away
+                else "a fact that it needs could not be read"
+                if code in unread
+                else ""
+            )
             yield _case(node, f"{code} {check.title}", seen, skip)
     if node is not None and node not in found.errors:
-        yield _case(node, "the node can be asked", [], "")
+        yield _case(node, "the node answers", [], "")
     for code in dict.fromkeys(finding.code for finding in own if finding.code not in CATALOGUE):
         seen = [finding for finding in own if finding.code == code]
         yield _case(node, f"{code} {seen[0].summary}", seen, "")
@@ -70,20 +76,20 @@ def _case(node: str | None, name: str, seen: list[Finding], skip: str) -> Elemen
     others = [finding for finding in seen if finding.severity != "error"]
     if errors:
         failure = SubElement(case, "failure", type=errors[0].code, message=_legal(errors[0].summary))
-        failure.text = _legal("\n\n".join(_told(finding) for finding in errors))
+        failure.text = _legal("\n\n".join(_text(finding) for finding in errors))
     elif skip and not seen:
         SubElement(case, "skipped", message=_legal(skip))
     if others:
-        SubElement(case, "system-out").text = _legal("\n\n".join(_told(finding) for finding in others))
+        SubElement(case, "system-out").text = _legal("\n\n".join(_text(finding) for finding in others))
     return case
 
 
-def _told(finding: Finding) -> str:
+def _text(finding: Finding) -> str:
     lines = [f"{finding.severity}: {finding.code} {finding.summary}"]
     lines += [f"{word}: {text}" for word, text in (("seen", finding.seen), ("why", finding.why)) if text]
     return "\n".join([*lines, *(f"hint: {remedy}" for remedy in finding.remedy)])
 
 
 def _legal(text: str) -> str:
-    """``text`` without what XML 1.0 has no place for."""
+    """``text`` without characters that XML 1.0 does not allow."""
     return re.sub("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)

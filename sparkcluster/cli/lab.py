@@ -24,27 +24,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The commands of ``lab`` and their flags."""
     commands = parser.add_subparsers(dest="lab_command", required=True, metavar="COMMAND")
 
-    up = commands.add_parser("up", help="make virtual Sparks; the last line is the path of a ready inventory")
-    up.add_argument("--sparks", type=int, metavar="N", help="how many (default: 2, or as the spec says)")
-    up.add_argument("--engine", choices=("vllm", "stub", "none"), default="vllm", help="image on every Spark")
-    up.add_argument("--spec", type=Path, metavar="FILE", help="describes each Spark, see docs/lab.md")
+    up = commands.add_parser("up", help="start virtual Sparks; the last line is the path of their inventory")
+    up.add_argument("--sparks", type=int, metavar="N", help="how many (default: 2, or as in the spec)")
+    up.add_argument("--engine", choices=("vllm", "stub", "none"), default="vllm", help="engine (default: vllm)")
+    up.add_argument("--spec", type=Path, metavar="FILE", help="description of each Spark, see docs/lab.md")
 
-    down = commands.add_parser("down", help="remove them, with all that they left, also after a crash")
+    down = commands.add_parser("down", help="remove them and everything they left, also after a crash")
 
-    fault = commands.add_parser("fault", help="break one of them", description=f"kinds: {KINDS}")
+    fault = commands.add_parser("fault", help="inject a fault", description=f"kinds: {KINDS}")
     fault.add_argument("node", metavar="NODE", help="name, address or number of a Spark")
-    fault.add_argument("kind", metavar="KIND", help="what to break")
-    fault.add_argument("argument", nargs="*", metavar="ARG", help="as the kind needs it")
+    fault.add_argument("kind", metavar="KIND", help="kind of fault")
+    fault.add_argument("argument", nargs="*", metavar="ARG", help="arguments of that kind")
 
     heal = commands.add_parser("heal", help="undo the faults of one Spark or of all")
     heal.add_argument("node", nargs="?", metavar="NODE")
 
-    run_on = commands.add_parser("run", help="run a command on one of them as root, past its sshd")
+    run_on = commands.add_parser("run", help="run a command on one of them as root, without SSH")
     run_on.add_argument("node", metavar="NODE")
     run_on.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND")
 
     for command in (up, down, fault, heal, run_on):
-        command.add_argument("--name", default="lab", help="which lab, if there are several (default: lab)")
+        command.add_argument("--name", default="lab", help="name of the lab (default: lab)")
     for command in (up, down, fault, heal):
         command.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         found = core.down(args.name, tell=_tell)
         _print(args, {"lab": args.name, "removed": found}, [])
         if not found:
-            _tell(f"no lab {args.name} is there")
+            _tell(f"there is no lab {args.name}")
     elif args.lab_command == "fault":
         done = core.Lab.open(args.name).fault(args.node, args.kind, *args.argument)
         _print(args, {"lab": args.name, "fault": done}, [done])

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import json_argument
+from sparkcluster.cli.common import json_argument, verbose_argument
 from sparkcluster.cli.output import clean, emit_json, label, render_error, say, typed
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``lint``."""
     parser.add_argument("files", metavar="FILE", type=Path, nargs="+", help="inventories, playbooks and overlays")
-    parser.add_argument("--sarif", metavar="OUT", type=Path, help="also write findings as SARIF 2.1.0, for code review")
-    parser.add_argument("--verbose", "-v", action="store_true", help="say why each finding matters, and show notes")
+    parser.add_argument("--sarif", metavar="OUT", type=Path, help="also write findings as SARIF 2.1.0")
+    verbose_argument(parser)
     json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check each file: schema, rules, engine arguments; exit 2 where one is malformed, 1 where one has an error."""
+    """Check schema, rules and engine arguments of each file; exit 2 if a file is malformed, 1 if it has errors."""
     from sparkcluster.findings import has_errors
     from sparkcluster.linting import lint
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(linted: Linted, files: int, *, verbose: bool) -> None:
-    """Findings by file and line, each with what to type, and a verdict last."""
+    """Findings by file and line, each with what to type; a summary last."""
     from sparkcluster.report import count
 
     shown = [finding for finding in linted.findings if verbose or finding.severity != "info"]
@@ -60,7 +60,9 @@ def show(linted: Linted, files: int, *, verbose: bool) -> None:
         for word in ("error", "warning")
         if (number := sum(finding.severity == word for finding in linted.findings))
     ]
-    verdict = f"{count(files, 'file')}: {' and '.join(parts)}" if parts else f"{count(files, 'file')} in order"
+    verdict = (
+        f"{count(files, 'file')}: {' and '.join(parts)}" if parts else f"{count(files, 'file')} checked, no problems"
+    )
     say(f"{verdict}, and {count(notes, 'note')} with --verbose" if notes and not verbose else verdict)
 
 

@@ -14,10 +14,10 @@ from sparkcluster.cli.progress import Waiting
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``logs``."""
     inventory_argument(parser, playbook=False)
-    parser.add_argument("node", metavar="NODE", nargs="?", help="one node; default: all")
-    parser.add_argument("--json-lines", action="store_true", help="each line as a JSON document of its own on stdout")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until Ctrl-C")
-    parser.add_argument("-n", "--tail", metavar="N", type=at_least(0), default=200, help="last N lines; default 200")
+    parser.add_argument("node", metavar="NODE", nargs="?", help="only this node (default: all)")
+    parser.add_argument("--json-lines", action="store_true", help="print each line as a JSON document")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow until Ctrl-C")
+    parser.add_argument("-n", "--tail", metavar="N", type=at_least(0), default=200, help="last N lines (default: 200)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.report import count
 
     if args.json and args.follow:
-        raise UsageError("--json is one document, and following has no end", hint="--json-lines in place of --json")
+        raise UsageError("--json and --follow cannot be combined", hint="use --json-lines instead of --json")
     spec = load_spec(args)
     lines_seen: list[dict[str, str]] = []
     width = max(len(node.label) for node in spec.inventory.nodes)
@@ -43,13 +43,13 @@ def run(args: argparse.Namespace) -> int:
             else:
                 print(f"{node:<{width}} | {screened(line, sys.stdout)}", flush=True)
 
-    with connect_fleet(spec) as fleet, Waiting(f"asking {count(len(fleet.hosts), 'node')}") as waiting:
+    with connect_fleet(spec) as fleet, Waiting(f"querying {count(len(fleet.hosts), 'node')}") as waiting:
         try:
             code = follow(fleet, spec, show, node=args.node, tail=args.tail, go_on=args.follow)
         except KeyboardInterrupt:
             if not args.follow:
                 raise
-            return INTERRUPTED  # how following ends; there is nothing to tell
+            return INTERRUPTED  # the normal end of following
     if args.json:
         emit_json({"cluster": spec.inventory.cluster, "lines": lines_seen})
     return code

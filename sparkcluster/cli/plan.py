@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.spec import Spec
 
     spec: Spec = load_spec(args)
-    with connect_fleet(spec) as fleet, Waiting(f"asking {count(len(fleet.hosts), 'node')}"):
+    with connect_fleet(spec) as fleet, Waiting(f"querying {count(len(fleet.hosts), 'node')}"):
         view = view_cluster(fleet, spec)
     plan = view.plan or view.draft
     if plan is None:
@@ -47,14 +47,14 @@ def run(args: argparse.Namespace) -> int:
         for finding in view.findings:
             note(f"{finding.severity}: {finding.code} {finding.node or ''}: {finding.summary}")
         if view.plan is None:
-            note(f"provisional: what {plan.image} needs is known once every node has it (sparkcluster stage)")
+            note(f"provisional: final once every node has {plan.image} (sparkcluster stage brings it)")
         states = group_states(view)
         note(f"state now: {', '.join(f'{name} {group.state.value}' for name, group in states.items())}")
     return 1 if has_errors(view.findings) else 0
 
 
 def show(document: dict[str, Any]) -> None:
-    """The plan for people, on stdout: complete commands, ready to be read or pasted."""
+    """The plan as text: complete commands that can be pasted."""
     print(f"cluster {document['cluster']}  plan {document['hash'][:12]}  model {document['model']}")
     for name, node in document["nodes"].items():
         print(f"\n{name}  rank {node['rank']} ({node['role']} of {node['group']})")

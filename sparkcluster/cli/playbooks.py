@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List the playbooks that come along."""
+    """List the bundled playbooks."""
     from sparkcluster.spec import library
     from sparkcluster.spec.load import load_playbook
 
@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> int:
         ]
         emit_json({"playbooks": listed})
         return 0
-    table(("PLAYBOOK", "WHAT IT IS"), [(playbook.name, playbook.description) for _, playbook in found])
-    note("overlays, put on as NAME+OVERLAY where a playbook takes them:")
+    table(("PLAYBOOK", "DESCRIPTION"), [(playbook.name, playbook.description) for _, playbook in found])
+    note("overlays, used as NAME+OVERLAY with playbooks that accept them:")
     note(f"  {', '.join(overlay for overlay in library.overlays() if not overlay.startswith('dflash-'))}")
     note(f"  {', '.join(overlay for overlay in library.overlays() if overlay.startswith('dflash-'))}")
     return 0

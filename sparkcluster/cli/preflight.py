@@ -8,7 +8,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import begin_probe, connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.common import (
+    begin_probe,
+    connect_fleet,
+    inventory_argument,
+    json_lines_argument,
+    load_spec,
+    verbose_argument,
+)
 from sparkcluster.cli.output import emit_json, in_colour, say
 from sparkcluster.cli.progress import reporter
 
@@ -21,19 +28,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``preflight``."""
     inventory_argument(parser)
     parser.add_argument(
-        "--ignore", metavar="CODE", action="append", default=[], help="count errors of this code as warnings"
+        "--ignore",
+        metavar="CODE",
+        action="append",
+        default=[],
+        help="treat errors with this code as warnings",
     )
     parser.add_argument(
-        "--deep", action="store_true", help="measure what the links carry, and an all-gather in the image: minutes"
+        "--deep",
+        action="store_true",
+        help="also measure bandwidth between nodes, and NCCL in the image (minutes)",
     )
-    parser.add_argument("--hash", action="store_true", help="compare the weights' SHA-256, which reads all of them")
-    parser.add_argument("--junit", metavar="FILE", type=Path, help="write a JUnit report, for CI")
-    parser.add_argument("--verbose", "-v", action="store_true", help="say why each finding matters, and show notes")
-    parser.add_argument("--json-lines", action="store_true", help="events as JSON lines on stdout, the result last")
+    parser.add_argument("--hash", action="store_true", help="also compare the weights' SHA-256 (reads all of them)")
+    parser.add_argument("--junit", metavar="FILE", type=Path, help="also write a JUnit report")
+    verbose_argument(parser)
+    json_lines_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look at every node; exit 1 where a finding would stop ``up``."""
+    """Check every node; exit 1 where a finding would stop ``up``."""
     spec = load_spec(args)
     if args.junit:
         from sparkcluster import output_file
@@ -56,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _codes(written: list[str]) -> tuple[str, ...]:
-    """The codes to ignore, checked before anybody is asked anything."""
+    """The codes to ignore, checked before any node is queried."""
     if not written:
         return ()
     from sparkcluster.inspect.preflight import check_codes
@@ -65,7 +78,7 @@ def _codes(written: list[str]) -> tuple[str, ...]:
 
 
 def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
-    """The report for people, on stdout: drawing, findings, verdict."""
+    """The report as text: drawing, findings, summary."""
     from sparkcluster.cli import drawing, findings_view
 
     lines = drawing.draw(found.spec, found.facts, found.topology, found.findings, width=findings_view.width())
@@ -81,15 +94,15 @@ def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
     if waiting:
         say()
     for (what, why), names in waiting.items():
-        findings_view.say_wrapped("", "not asked", f"{what}, on {', '.join(names)} ({why})")
+        findings_view.say_wrapped("", "unknown", f"{what}, on {', '.join(names)} ({why})")
     say()
-    told = findings_view.verdict(found.findings, len(found.facts), found.checks, found.seconds, verbose=verbose)
+    summary = findings_view.verdict(found.findings, len(found.facts), found.checks, found.seconds, verbose=verbose)
     colour = "1;32" if found.ok else "1;31"
-    say(f"\x1b[{colour}m{told}\x1b[0m" if in_colour(sys.stdout) else told)
+    say(f"\x1b[{colour}m{summary}\x1b[0m" if in_colour(sys.stdout) else summary)
 
 
 def show_rates(measured: Measured) -> None:
-    """What was measured, as a table, and what was not."""
+    """Measurements as a table, and what was not measured."""
     from sparkcluster.cli.output import table
 
     names = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA, both twins", "collective": "all-gather"}
@@ -115,7 +128,7 @@ def _arrows(row: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _draws() -> bool:
-    """Whether stdout's encoding has lines to draw with."""
+    """Whether stdout's encoding has box-drawing characters."""
     try:
         "┌═✗".encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

@@ -16,18 +16,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List what was deployed and verified, newest first."""
+    """List verified releases, newest first."""
     from sparkcluster.inspect.history import history
     from sparkcluster.report import count
 
     spec = load_spec(args)
-    with connect_fleet(spec) as fleet, Waiting(f"asking {count(len(fleet.hosts), 'node')}"):
+    with connect_fleet(spec) as fleet, Waiting(f"querying {count(len(fleet.hosts), 'node')}"):
         releases = history(fleet, spec)
     if args.json:
         emit_json({"cluster": spec.inventory.cluster, "releases": releases})
         return 0
     if not releases:
-        say(f"{spec.inventory.cluster} has no release yet")
+        say(f"{spec.inventory.cluster} has no releases")
         return 0
     table(
         ("RELEASE", "VERIFIED", "MODEL", "IMAGE", "DIGEST", "PLAN", "NODES"),

@@ -1,4 +1,4 @@
-"""Findings as SARIF 2.1.0 (OASIS, 2020), which code review tools show beside the lines they are about."""
+"""Findings as SARIF 2.1.0 (OASIS, 2020), for code review tools."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 LEVELS = {"error": "error", "warning": "warning", "info": "note"}
-# Findings about the file itself, which are no checks of the catalogue.
+# Findings about the file itself, which are not checks.
 TITLES = {
     "SPEC-001": "The file can be read",
-    "SPEC-002": "The file says what its schema allows",
-    "SPEC-006": "An overlay is taken by a playbook",
+    "SPEC-002": "The file matches its schema",
+    "SPEC-006": "The overlay is used by a playbook",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.common import connect_fleet, inventory_argument, json_lines_argument, load_spec
 from sparkcluster.cli.output import emit_json, say
 from sparkcluster.cli.progress import reporter
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``stage``."""
     inventory_argument(parser)
-    parser.add_argument("what", nargs="?", choices=("weights", "image"), help="weights or image alone; default both")
-    parser.add_argument("--dry-run", action="store_true", help="say what is missing where, and change nothing")
-    parser.add_argument("--verify", action="store_true", help="compare the content of weights on all nodes by SHA-256")
-    parser.add_argument("--json-lines", action="store_true", help="events as JSON lines on stdout, the result last")
+    parser.add_argument("what", nargs="?", choices=("weights", "image"), help="stage only weights or only the image")
+    parser.add_argument("--dry-run", action="store_true", help="show what is missing where, and change nothing")
+    parser.add_argument("--verify", action="store_true", help="compare the weights of all nodes by SHA-256")
+    json_lines_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Bring weights and image to every node, or say that nothing is missing."""
+    """Bring weights and image to every node."""
     from sparkcluster.release.stage import Options, stage
 
     spec = load_spec(args)
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def lines(done: StageReport, *, dry_run: bool) -> list[str]:
-    """The report for people: one line for each copy, or for what lies where it belongs. GB = 10^9 bytes."""
+    """The report as text: a line for each copy, or for what is complete. GB = 10^9 bytes."""
     said = []
     for staging in done.stagings:
         head = f"{staging.what}  {staging.name}"
@@ -58,10 +58,10 @@ def lines(done: StageReport, *, dry_run: bool) -> list[str]:
         if not dry_run:
             reached = {copy.node for copy in copied}
             said += [f"{head}: {node} {lacks}" for node, lacks in staging.missing if node not in reached]
-    return said or ["nothing is staged with this runtime"]
+    return said or ["this runtime needs no staging"]
 
 
 def _origin(staging: Staging) -> str:
     if staging.sources:
         return f"from {staging.sources[0]}" + (f", {staging.size_bytes / 1e9:.2f} GB" if staging.size_bytes else "")
-    return "from here" if staging.what == "ray" else "by download"
+    return "from this machine" if staging.what == "ray" else "by download"

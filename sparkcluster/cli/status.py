@@ -17,12 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tell what runs where; exit 0 only when every group answers."""
+    """Show what runs where; exit 0 only if every group answers."""
     from sparkcluster.inspect.status import status
     from sparkcluster.report import count
 
     spec = load_spec(args)
-    with connect_fleet(spec) as fleet, Waiting(f"asking {count(len(fleet.hosts), 'node')}"):
+    with connect_fleet(spec) as fleet, Waiting(f"querying {count(len(fleet.hosts), 'node')}"):
         found = status(fleet, spec)
     if args.json:
         emit_json(found.document)
@@ -32,13 +32,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(document: dict[str, Any]) -> None:
-    """The status for people, on stdout."""
+    """The status as text."""
     from sparkcluster.facts.model import LeaseFact
 
     nodes: list[dict[str, Any]] = document["nodes"]
     release = f", release {document['release']}" if document["release"] else ""
     unasked = all(node["why"] for node in nodes)
-    state = "not known, no node could be asked" if unasked else document["state"]
+    state = "unknown, no node could be reached" if unasked else document["state"]
     say(f"{document['cluster']}: {state}{release}")
     if document["lease"]:
         say(clean(LeaseFact(held=True, **document["lease"]).describe(document["cluster"], time.time())))
@@ -50,7 +50,7 @@ def show(document: dict[str, Any]) -> None:
         say(clean(f"  image: {document['image']}{digest}"))
     rows = []
     for node in nodes:
-        cells = (node["role"], "unreached" if node["why"] else node["state"], node["ray"], node["container"])
+        cells = (node["role"], "unreachable" if node["why"] else node["state"], node["ray"], node["container"])
         rows.append((node["name"], *(str(cell) if cell else "-" for cell in cells)))
     table(("NODE", "ROLE", "STATE", "RAY", "CONTAINER"), rows)
     for node in nodes:

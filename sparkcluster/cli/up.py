@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from sparkcluster.cli.common import begin_probe, connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.common import begin_probe, connect_fleet, inventory_argument, json_lines_argument, load_spec
 from sparkcluster.cli.output import emit_json, program
 from sparkcluster.cli.progress import reporter
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--timeout", metavar="S", type=seconds, help="limit until the model answers, in seconds")
     parser.add_argument("--clear-caches", action="store_true", help="throw compile caches away before the start")
-    parser.add_argument("--json-lines", action="store_true", help="events as JSON lines on stdout, the result last")
+    json_lines_argument(parser)
 
 
 def seconds(text: str) -> float:

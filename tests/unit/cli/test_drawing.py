@@ -125,8 +125,8 @@ def test_nodes_are_drawn_where_no_topology_can_be_made(spark, cluster):
     with pytest.raises(PlanError):
         topologies.build(spec, facts)
     lines = drawing.draw(spec, facts, None, [Finding("PLAN-001", "error", "no address on the rails", names(2)[0])])
-    assert lines[0] == "2 nodes, not examined together"
-    assert sum("not seated" in line for line in lines) == 2
+    assert lines[0] == "2 nodes, topology unknown"
+    assert sum("not placed" in line for line in lines) == 2
     assert sum("PLAN-001" in line for line in lines) == 1
 
 

@@ -50,7 +50,7 @@ def test_a_good_playbook(written, capsys):
     path = written(GOOD)
     assert told(path) == []
     assert main(["lint", str(path)]) == 0
-    assert capsys.readouterr().out.startswith("1 file in order")
+    assert capsys.readouterr().out.startswith("1 file checked, no problems")
 
 
 @pytest.mark.parametrize(

@@ -177,9 +177,9 @@ def test_what_xml_has_no_place_for_is_replaced():
     ("findings", "line"),
     [
         ([], "ready: 2 nodes, 31 checks, 0.9 s"),
-        ([("warning", "a"), ("info", "a")], "ready: 2 nodes, 31 checks, 1 warning, 1 note (-v shows), 0.9 s"),
+        ([("warning", "a"), ("info", "a")], "ready: 2 nodes, 31 checks, 1 warning, 1 note (shown with -v), 0.9 s"),
         ([("error", "b"), ("error", "b"), ("warning", "a")], "not ready: 2 errors on b, 1 warning"),
-        ([("error", "b"), ("error", None)], "not ready: 1 error on b, 1 of the whole cluster"),
+        ([("error", "b"), ("error", None)], "not ready: 1 error on b, 1 about the cluster"),
         ([("error", name) for name in "abcdee"], "not ready: 1 error on a, 1 on b, 1 on c, 3 on 2 other nodes"),
     ],
 )
