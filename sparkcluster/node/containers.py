@@ -41,7 +41,7 @@ def docker(machine: Machine) -> Dict[str, Any]:
         "root_dir": root,
         "images_dir": _CONTAINERD_ROOT if in_containerd and _system_containerd(info) else root,
         "runtimes": sorted(map(str, info.get("Runtimes") or {})),
-        # engines before 28.2 do not tell what CDI they found, so the files are asked
+        # engines before 28.2 do not report CDI devices, so the files are read
         "cdi_devices": sorted(devices) or cdi_devices(cdi),
         "cdi_driver": cdi_driver(cdi),
         "cgroup_driver": _text(info, "CgroupDriver") or None,
@@ -51,7 +51,7 @@ def docker(machine: Machine) -> Dict[str, Any]:
 
 
 def cdi_specs(machine: Machine, folders: List[str]) -> List[str]:
-    """Texts of the CDI specifications, those of greater priority (later folders) last."""
+    """Texts of the CDI specifications, in order of priority (later folders win)."""
     found = []
     for folder in folders:
         try:
@@ -63,11 +63,11 @@ def cdi_specs(machine: Machine, folders: List[str]) -> List[str]:
 
 
 def cdi_devices(specs: List[str]) -> List[str]:
-    """Names of the devices in CDI specifications, as ``nvidia.com/gpu=all``."""
+    """Names of the devices in CDI specifications, such as ``nvidia.com/gpu=all``."""
     found: Set[str] = set()
     for text in specs:
         kind = re.search(r'^\s*"?kind"?\s*:\s*"?([\w./-]+)', text, re.MULTILINE)
-        # a device's own name stands directly in the list of devices; deeper ones are hooks and mounts
+        # names of devices are directly in the list of devices; deeper ones are of hooks and mounts
         names = re.findall(r'^(?: {0,4}- |  | {4,8}")name"?\s*:\s*"?([\w.:-]+)', text, re.MULTILINE)
         if kind:
             found.update("%s=%s" % (kind.group(1), name) for name in names)
@@ -75,10 +75,10 @@ def cdi_devices(specs: List[str]) -> List[str]:
 
 
 def cdi_driver(specs: List[str]) -> Optional[str]:
-    """The driver whose libraries the CDI specification of greatest priority mounts, as 580.95.05; None for none.
+    """Driver version of the libraries that CDI mounts, such as 580.95.05; None if there is none.
 
-    nvidia-ctk writes the full names, version and all, so a specification that was not made anew after a driver
-    update names files that are gone.
+    nvidia-ctk writes file names with the version, so after a driver update an old specification lists files that
+    no longer exist.
     """
     for text in reversed(specs):
         found = re.search(r"/lib(?:cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so\.(\d{3}\.\d+(?:\.\d+)?)\b", text)
@@ -88,7 +88,7 @@ def cdi_driver(specs: List[str]) -> Optional[str]:
 
 
 def _system_containerd(info: Dict[str, Any]) -> bool:
-    """Whether the engine uses the containerd of the system rather than one of its own."""
+    """Whether the engine uses the system's containerd instead of its bundled one."""
     containerd = info.get("Containerd")
     return isinstance(containerd, dict) and containerd.get("Address") == "/run/containerd/containerd.sock"
 
@@ -110,10 +110,10 @@ def pullable(reference: str, digests: List[str]) -> Optional[str]:
 
 
 def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str, Any]]:
-    """The image that ``reference`` names here, or None where there is none.
+    """The image ``reference`` on this node; None if there is none.
 
     Raises:
-        Unreadable: the Docker engine cannot be asked.
+        Unreadable: the Docker engine does not answer.
     """
     status, found = machine.docker("/images/%s/json" % quoted(reference))
     if status == 404 and "@" in reference:
@@ -139,7 +139,7 @@ def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str
 
 
 def config_sum(config: Dict[str, Any]) -> str:
-    """A checksum of what a container of the image starts with, values of variables included, which stay here."""
+    """Checksum of how a container of the image starts; includes the values of variables, which stay on the node."""
     parts = [sorted(config.get("Env") or [])] + [config.get(key) or "" for key in _STARTS_WITH]
     return "%08x" % zlib.crc32(json.dumps(parts).encode())
 
@@ -162,10 +162,10 @@ def inside(machine: Machine, state_dir: str, image_id: str) -> Optional[Dict[str
 
 
 def containers(machine: Machine) -> List[Dict[str, Any]]:
-    """Every container that a sparkcluster made, whoever's.
+    """Every container that any sparkcluster started.
 
     Raises:
-        Unreadable: the Docker engine cannot be asked.
+        Unreadable: the Docker engine does not answer.
     """
     filters = quoted(json.dumps({"label": [LABEL_CLUSTER]}))
     status, listed = machine.docker("/containers/json?all=1&filters=" + filters)
@@ -186,7 +186,7 @@ def containers(machine: Machine) -> List[Dict[str, Any]]:
         try:
             state = _get(machine, "/containers/%s/json" % each["Id"]).get("State") or {}
         except Unreadable:
-            state = {}  # removed since it was listed, and the listing is still true of that moment
+            state = {}  # removed since it was listed
         if rank["state"] in ("exited", "dead"):
             rank["exit_code"] = state.get("ExitCode")
         rank["pid"] = state.get("Pid") or None
@@ -222,11 +222,11 @@ def processes(machine: Machine, state_dir: str) -> List[Dict[str, Any]]:
 
 
 def start_ticks(machine: Machine, pid: int) -> Optional[int]:
-    """When process ``pid`` started, in ticks since boot; None where it is gone or a zombie.
+    """Start time of process ``pid`` in ticks since boot; None if it has exited or is a zombie.
 
-    With the number alone, a later process of the same number would pass for the rank.
+    With the ID alone, a later process with the same ID would be taken for the rank.
     """
-    # the command's name may hold blanks and brackets, so fields count from the last bracket
+    # the command name may contain blanks and brackets, so fields are counted from the last bracket
     fields = (machine.line("/proc/%d/stat" % pid) or "").rpartition(")")[2].split()
     if len(fields) < 20 or fields[0] in ("Z", "X") or not fields[19].isdigit():
         return None

@@ -1,4 +1,4 @@
-"""GPU and driver, as nvidia-smi, the kernel and the module tree tell them."""
+"""GPU and driver, from nvidia-smi, the kernel and its modules."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any, Dict, List, Optional
 
 from sparkcluster.node.machine import Machine, Unreadable
 
-# Every driver of a GB10 knows the first seven; what an older or newer one refuses may cost the others nothing.
+# Every driver of a GB10 supports these; a field that an older or newer one refuses must not cost the others.
 _FIELDS = ("name", "compute_cap", "driver_version", "memory.total", "power.draw", "clocks.sm", "utilization.gpu")
 _MORE = ("temperature.gpu", "vbios_version")
-# What nvidia-smi of a branch says, by NVIDIA's release notes of CUDA 13.0 and 13.1.
+# CUDA version of each driver branch, from NVIDIA's release notes of CUDA 13.0 and 13.1.
 _CUDA = {"580": "13.0", "590": "13.1"}
 _REFUSED = "not a valid field"  # nvidia-smi: Field "x" is not a valid field to query.
 _MIB = 1024 * 1024
-# Below /lib/modules/KERNEL: what DKMS builds, what linux-modules-nvidia-* of Ubuntu brings, what others use.
+# Below /lib/modules/KERNEL: of DKMS, of linux-modules-nvidia-* of Ubuntu, of others.
 _MODULE_DIRS = ("updates/dkms", "updates", "extra", "kernel/drivers/video", "kernel/drivers/video/nvidia")
 _SECTION_BYTES = 1 << 22  # nvidia.ko has some 50 sections, its .modinfo a few KB
 _MODULE_FILES = ("nvidia.ko", "nvidia.ko.zst", "nvidia.ko.xz", "nvidia.ko.gz")
 
 
 def smi(machine: Machine) -> Any:
-    """Exit code and output of one query of nvidia-smi; a second only where a field was refused.
+    """Exit code and output of one nvidia-smi query, or of a second if a field was refused.
 
     Raises:
-        Unreadable: it is not installed, or gave no answer.
+        Unreadable: it is not installed or did not answer.
     """
     exit_code, output = machine.run(_query(_FIELDS + _MORE))
     if exit_code and _REFUSED in output:
@@ -34,7 +34,7 @@ def smi(machine: Machine) -> Any:
 
 
 def gpus(answer: Any) -> List[Dict[str, Any]]:
-    """GPUs that nvidia-smi listed; ``[N/A]`` and ``[Not Supported]`` are None."""
+    """GPUs listed by nvidia-smi; ``[N/A]`` and ``[Not Supported]`` are None."""
     found = []
     for fields in _rows(answer):
         memory = figure(fields[3])
@@ -55,7 +55,7 @@ def gpus(answer: Any) -> List[Dict[str, Any]]:
 
 
 def driver(module: Any, answer: Any) -> Any:
-    """The loaded module's version; nvidia-smi's own where the kernel's file is not there."""
+    """Version of the loaded module; that of nvidia-smi if the kernel's file does not exist."""
     if isinstance(module, str):
         return module
     try:
@@ -65,18 +65,18 @@ def driver(module: Any, answer: Any) -> Any:
     return version if re.match(r"^\d+\.\d", version) else module
 
 
-def cuda(machine: Machine, known: Any) -> str:
-    """CUDA version that the driver offers, else that of the toolkit on the host.
+def cuda(machine: Machine, driver_version: Any) -> str:
+    """CUDA version of the driver, else of the toolkit on the host.
 
     Args:
         machine: the node.
-        known: version of the loaded driver; of a branch in ``_CUDA`` it answers the question without a process.
+        driver_version: of the loaded driver; for a branch in ``_CUDA`` no process is needed.
     """
-    branch = known.partition(".")[0] if isinstance(known, str) else ""
+    branch = driver_version.partition(".")[0] if isinstance(driver_version, str) else ""
     if branch in _CUDA:
         return _CUDA[branch]
     try:
-        # "CUDA UMD Version" is what newer drivers call it
+        # newer drivers print "CUDA UMD Version"
         found = re.search(r"CUDA(?: \w+)? Version\s*:\s*(\d+\.\d+)", machine.run(["nvidia-smi"])[1], re.ASCII)
     except Unreadable:
         found = None
@@ -86,7 +86,7 @@ def cuda(machine: Machine, known: Any) -> str:
         version = machine.document("/usr/local/cuda/version.json")["cuda"]["version"]
         return ".".join(str(version).split(".")[:2])
     except (Unreadable, KeyError, TypeError):
-        raise Unreadable("neither nvidia-smi nor /usr/local/cuda/version.json names it") from None
+        raise Unreadable("no version in nvidia-smi or /usr/local/cuda/version.json") from None
 
 
 def loaded(text: str) -> str:
@@ -98,10 +98,10 @@ def loaded(text: str) -> str:
 
 
 def module(machine: Machine, kernel: str) -> Optional[str]:
-    """Version of the nvidia module that lies there for ``kernel``, ``present`` where it tells none, None for none.
+    """Version of the nvidia module on disk for ``kernel``, ``present`` if it has none, None without a module.
 
     Raises:
-        Unreadable: the node keeps no modules for this kernel at all, as in a container.
+        Unreadable: there are no modules for this kernel, as in a container.
     """
     top = "/lib/modules/%s" % kernel
     if not machine.is_dir(top):
@@ -121,8 +121,8 @@ def figure(text: str) -> Optional[float]:
 
 
 def _version(machine: Machine, path: str) -> str:
-    """What the module's own .modinfo says; modinfo is asked where the file is compressed."""
-    version = _own_version(machine, path)
+    """The version in the module's .modinfo, or from modinfo if the file is compressed."""
+    version = _modinfo_version(machine, path)
     if version is None:
         try:
             exit_code, output = machine.run(["modinfo", "-F", "version", machine.at(path)])
@@ -132,8 +132,8 @@ def _version(machine: Machine, path: str) -> str:
     return version if re.match(r"^\d{3,}\.[\d.]+$", version, re.ASCII) else "present"
 
 
-def _own_version(machine: Machine, path: str) -> Optional[str]:
-    """``version`` in section .modinfo of an ELF file (elf(5), 64 bit, little endian), None where it is none."""
+def _modinfo_version(machine: Machine, path: str) -> Optional[str]:
+    """``version`` in section .modinfo of an ELF file (elf(5), 64 bit, little endian); None if there is none."""
     try:
         with open(machine.at(path), "rb") as file:
 
@@ -164,10 +164,10 @@ def _query(fields: Any) -> List[str]:
 
 
 def _rows(answer: Any) -> List[List[str]]:
-    """Rows of nvidia-smi's answer.
+    """Rows of the output of nvidia-smi.
 
     Raises:
-        Unreadable: with its exit code and its own words.
+        Unreadable: with its exit code and first line.
     """
     if not isinstance(answer, tuple):
         raise Unreadable(answer["unread"])

@@ -1,6 +1,6 @@
-"""What the readers of a node may look at: files, programs, the Docker engine, addresses.
+"""What the readers of a node can access: files, programs, the Docker engine, addresses.
 
-A test puts a subclass with a tree of files in the place of the real thing.
+Tests use a subclass with a tree of files.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Socket = Tuple[bytes, int, int, str]
 
 
 class Unreadable(Exception):
-    """A reading that failed; the text says why, short and exact."""
+    """A reading that failed, with the reason."""
 
 
 def because(error: BaseException, path: str = "") -> str:
-    """Why ``error`` happened, in few words that a check can tell apart."""
+    """The reason of ``error`` in a few words that a check can match."""
     if isinstance(error, Unreadable):
         return str(error)
     named = getattr(error, "filename", None) or path
@@ -59,14 +59,14 @@ class Machine:
     """The machine that this runs on.
 
     Args:
-        root: directory that stands for ``/``; only tests give another.
+        root: directory used as ``/``; for tests.
     """
 
     def __init__(self, root: str = "/") -> None:
         self.root = root
 
     def at(self, path: str) -> str:
-        """Where absolute ``path`` lies."""
+        """Absolute ``path`` below the root."""
         return path if self.root == "/" else os.path.join(self.root, path.lstrip("/"))
 
     def bytes(self, path: str) -> bytes:
@@ -77,7 +77,7 @@ class Machine:
         """
         found = []
         try:
-            # not open(): a GID table is a thousand files, and each costs a third this way
+            # not open(): a GID table is a thousand files, and this takes a third of the time
             handle = os.open(self.at(path), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 part = os.read(handle, 4096)
@@ -92,18 +92,18 @@ class Machine:
         return b"".join(found)
 
     def text(self, path: str) -> str:
-        """The same as text; what is no UTF-8 is replaced."""
+        """Content of a file as text; invalid UTF-8 is replaced."""
         return self.bytes(path).decode("utf-8", "replace")
 
     def line(self, path: str) -> Optional[str]:
-        """First line of a small file, or None where it is empty or cannot be read (EINVAL in sysfs)."""
+        """First line of a small file; None if it is empty or cannot be read (EINVAL in sysfs)."""
         try:
             return self.text(path).strip().split("\n")[0] or None
         except Unreadable:
             return None
 
     def names(self, path: str) -> List[str]:
-        """Sorted names in a directory; none where there is no such directory."""
+        """Sorted names in a directory; none if it does not exist."""
         try:
             return sorted(os.listdir(self.at(path)))
         except OSError as error:
@@ -127,7 +127,7 @@ class Machine:
         return document
 
     def exists(self, path: str) -> bool:
-        """Whether ``path`` is there; a link whose target is gone is not."""
+        """Whether ``path`` exists; a broken link does not."""
         return os.path.exists(self.at(path))
 
     def is_dir(self, path: str) -> bool:
@@ -142,12 +142,12 @@ class Machine:
             return None
 
     def space(self, path: str) -> Tuple[int, int]:
-        """Total bytes, and bytes free to an ordinary user, of the file system under ``path``."""
+        """Total bytes, and bytes available without root, of the file system of ``path``."""
         found = os.statvfs(self.at(path))
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     def run(self, argv: List[str], limit_s: float = LIMIT_S) -> Tuple[int, str]:
-        """Exit code and output of a program; of one that fails, stderr stands in for an empty output.
+        """Exit code and output of a program; if it fails without output, its stderr.
 
         Raises:
             Unreadable: it is not installed, or did not answer within ``limit_s``.
@@ -171,12 +171,12 @@ class Machine:
         return done.returncode, output.decode("utf-8", "replace")
 
     def docker(self, path: str) -> Tuple[int, Any]:
-        """HTTP status and document that the Docker engine answers to ``GET path``.
+        """HTTP status and document of ``GET path`` from the Docker engine.
 
-        HTTP/1.0 spares a chunked answer, and the import of an HTTP client (about 40 ms).
+        HTTP/1.0 avoids chunked responses, and importing an HTTP client takes 40 ms.
 
         Raises:
-            Unreadable: no engine answers, or this user may not ask it.
+            Unreadable: no engine answers, or this user has no permission.
         """
         try:
             where = docker.socket_path()
@@ -199,17 +199,17 @@ class Machine:
         try:
             return int(head.split()[1]), json.loads(body or b"null")
         except (IndexError, ValueError, RecursionError):
-            raise Unreadable("no answer of a Docker engine: %s" % where) from None
+            raise Unreadable("not a Docker engine: %s" % where) from None
 
     def addresses(self) -> Dict[str, List[str]]:
-        """IPv4 addresses with prefix of every interface, as the kernel's netlink lists them."""
+        """IPv4 addresses with prefix of every interface, from netlink."""
         found: Dict[str, List[str]] = {}
         names = dict(socket.if_nameindex())
         request = struct.pack("=LHHLLB7x", 24, _RTM_GETADDR, _NLM_DUMP_REQUEST, 1, 0, socket.AF_INET)
         for payload in _dump(0, request, _RTM_NEWADDR, "addresses"):
             prefix, index = payload[1], struct.unpack_from("=L", payload, 4)[0]
             values = dict(_attributes(payload[8:]))
-            # IFA_ADDRESS is the far end of a point-to-point link, IFA_LOCAL this one
+            # IFA_ADDRESS is the remote end of a point-to-point link, IFA_LOCAL the local one
             packed = values.get(_IFA_LOCAL) or values.get(_IFA_ADDRESS)
             if packed and index in names:
                 text = "%s/%d" % (socket.inet_ntoa(packed), prefix)
@@ -217,13 +217,13 @@ class Machine:
         return found
 
     def listening(self) -> List[Socket]:
-        """Packed address, port, user and inode of every listening TCP socket, as the kernel's netlink lists them.
+        """Packed address, port, user and inode of every listening TCP socket, from netlink.
 
-        ``/proc/net/tcp`` says the same, after a walk through every bucket for connections there could be: 5 ms
-        each for IPv4 and IPv6 on a machine of 24 GB, and their number grows with memory.
+        ``/proc/net/tcp`` has the same, but walks the whole hash table, whose size grows with memory: 5 ms each for
+        IPv4 and IPv6 on a machine of 24 GB.
 
         Raises:
-            Unreadable: this kernel came without sock_diag.
+            Unreadable: the kernel has no sock_diag.
         """
         found = []
         for family, length in ((socket.AF_INET, 4), (socket.AF_INET6, 16)):
@@ -237,10 +237,10 @@ class Machine:
         return found
 
     def resolve(self, name: str) -> List[str]:
-        """IPv4 addresses of ``name``, none where the resolver knows no such name.
+        """IPv4 addresses of ``name``, none if it does not exist.
 
         Raises:
-            Unreadable: the resolver itself failed.
+            Unreadable: the resolver failed.
         """
         unknown = [getattr(socket, each) for each in ("EAI_NONAME", "EAI_NODATA") if hasattr(socket, each)]
         try:
@@ -250,11 +250,11 @@ class Machine:
                 return []
             raise Unreadable("%s: %s" % ((error.strerror or "resolver failed").lower(), name)) from None
         except UnicodeError:
-            return []  # no name that a resolver could be asked for
+            return []  # not a valid name
         return list(dict.fromkeys(str(each[4][0]) for each in found))
 
     def reached_at(self) -> Optional[str]:
-        """Own address that this SSH connection came in on, None without SSH."""
+        """The node's address of this SSH connection; None without SSH."""
         fields = os.environ.get("SSH_CONNECTION", "").split()
         return fields[2] if len(fields) == 4 else None
 
@@ -287,16 +287,16 @@ class Machine:
 def quoted(text: str) -> str:
     """``text`` as a part of a URL's path; an image reference keeps its slashes and colons.
 
-    By hand, since ``urllib.parse`` costs 2 ms to import.
+    Not with ``urllib.parse``, which takes 2 ms to import.
     """
     return "".join(chr(each) if each in _PLAIN else "%%%02X" % each for each in text.encode("utf-8", "replace"))
 
 
 def _dump(protocol: int, request: bytes, kind: int, what: str) -> List[bytes]:
-    """Payloads of one kind that a netlink dump answers.
+    """Payloads of one type in a netlink dump.
 
     Raises:
-        Unreadable: the kernel answers with an error, or not at all.
+        Unreadable: the kernel answers with an error or not at all.
     """
     found: List[bytes] = []
     try:

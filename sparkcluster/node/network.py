@@ -1,4 +1,4 @@
-"""The node's network: interfaces, HCAs with their GIDs, listening sockets. All of it from /sys and /proc."""
+"""The node's network: interfaces, HCAs with their GIDs, listening sockets, from /sys and /proc."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _NET = "/sys/class/net"
 _INFINIBAND = "/sys/class/infiniband"
 _EMPTY_GIDS = ("0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000")
 _LISTEN = "0A"  # TCP_LISTEN in linux's tcp_states.h
-_PROCESS_SEARCH_S = 0.4  # naming a listener's process is a courtesy, and a busy node has many descriptors
+_PROCESS_SEARCH_S = 0.4  # the process of a listener is optional, and a busy node has many descriptors
 
 
 def interfaces(machine: Machine) -> List[Dict[str, Any]]:
-    """Every interface but lo and the ends of containers' veth pairs."""
+    """All interfaces except lo and the veth ends of containers."""
     addresses = machine.addresses()
     found = []
     for name in machine.names(_NET):
@@ -36,7 +36,7 @@ def interfaces(machine: Machine) -> List[Dict[str, Any]]:
                 # reading the carrier of an interface that is down fails with EINVAL
                 "carrier": machine.line(here + "carrier") == "1",
                 "mtu": int(mtu),
-                # -1 where the link is down, and 4294967295 by some drivers
+                # -1 while the link is down; some drivers report 4294967295
                 "speed_mbps": speed if speed is not None and 0 < speed < 2**31 else None,
                 "addresses": addresses.get(name, []),
                 "phys_port_name": machine.line(here + "phys_port_name"),
@@ -48,7 +48,7 @@ def interfaces(machine: Machine) -> List[Dict[str, Any]]:
 
 
 def hcas(machine: Machine) -> List[Dict[str, Any]]:
-    """Every RDMA device with its port 1; none where no cable is plugged, for then a Spark hides the card."""
+    """All RDMA devices with port 1; none without a cable, since a Spark then hides the card."""
     found = []
     for name in machine.names(_INFINIBAND):
         port = "%s/%s/ports/1/" % (_INFINIBAND, name)
@@ -70,9 +70,9 @@ def hcas(machine: Machine) -> List[Dict[str, Any]]:
 
 
 def gids(machine: Machine, port: str) -> List[Dict[str, Any]]:
-    """The entries of a port's GID table that are not empty, by index.
+    """The non-empty entries of a port's GID table, by index.
 
-    The whole table is read: an entry that went away leaves a gap behind it.
+    The whole table is read, since removed entries leave gaps.
     """
     found = []
     indexes = [int(name) for name in machine.names(port + "gids") if name.isdigit()]
@@ -92,26 +92,26 @@ def gids(machine: Machine, port: str) -> List[Dict[str, Any]]:
 
 
 def has_infiniband_devices(machine: Machine) -> bool:
-    """Whether user space can reach an HCA: ``/dev/infiniband/uverbsN``."""
+    """Whether user space can open an HCA: ``/dev/infiniband/uverbsN``."""
     return any(name.startswith("uverbs") for name in machine.names("/dev/infiniband"))
 
 
 def listeners(machine: Machine) -> List[Dict[str, Any]]:
-    """Listening TCP sockets, with the process where this user may know it."""
+    """Listening TCP sockets, with the process if this user may see it."""
     try:
-        told = machine.listening()
+        found = machine.listening()
     except Unreadable:
-        told = _listening(machine)
-    sockets = {inode: {"address": _address(packed), "port": port, "process": None} for packed, port, _, inode in told}
-    # whose sockets they are not, that user's processes are closed to us; root may look into all
-    searched = {inode for _, _, uid, inode in told if os.geteuid() in (0, uid)}
+        found = _listening(machine)
+    sockets = {inode: {"address": _address(packed), "port": port, "process": None} for packed, port, _, inode in found}
+    # processes of other users are not readable, except by root
+    searched = {inode for _, _, uid, inode in found if os.geteuid() in (0, uid)}
     for inode, process in _processes(machine, searched).items():
         sockets[inode]["process"] = process
     return sorted(sockets.values(), key=lambda each: (each["port"], each["address"]))
 
 
 def _listening(machine: Machine) -> List[Socket]:
-    """The same as ``Machine.listening``, of /proc/net/tcp and tcp6."""
+    """As ``Machine.listening``, from /proc/net/tcp and tcp6."""
     lines = machine.text("/proc/net/tcp").splitlines()[1:]
     if machine.exists("/proc/net/tcp6"):
         lines += machine.text("/proc/net/tcp6").splitlines()[1:]
@@ -119,7 +119,7 @@ def _listening(machine: Machine) -> List[Socket]:
 
 
 def listener(line: str) -> Optional[Socket]:
-    """One line of /proc/net/tcp or tcp6 as packed address, port, user and inode; None where it is no listener."""
+    """One line of /proc/net/tcp or tcp6 as packed address, port, user and inode; None if it is not listening."""
     fields = line.split()
     if len(fields) < 10 or fields[3] != _LISTEN:
         return None
@@ -134,14 +134,14 @@ def listener(line: str) -> Optional[Socket]:
 
 
 def _address(packed: bytes) -> str:
-    """Four or sixteen bytes as text; an IPv4 address that IPv6 maps as itself."""
+    """Four or sixteen bytes as text; an IPv4-mapped address as IPv4."""
     if packed.startswith(b"\0" * 10 + b"\xff\xff"):
         packed = packed[12:]
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
 def _processes(machine: Machine, inodes: Set[str]) -> Dict[str, str]:
-    """Name of the process behind each socket, as far as this user may look."""
+    """Name of the process of each socket, if this user may see it."""
     wanted = {"socket:[%s]" % inode: inode for inode in inodes}
     found: Dict[str, str] = {}
     until = time.monotonic() + _PROCESS_SEARCH_S
@@ -166,7 +166,7 @@ def _processes(machine: Machine, inodes: Set[str]) -> Dict[str, str]:
 
 
 def _driver(machine: Machine, device: str) -> Optional[str]:
-    """Driver of a device, by its link or else by what the kernel tells udev."""
+    """Driver of a device, from its link or else its uevent file."""
     linked = machine.link_name(device + "driver")
     if linked is not None:
         return linked

@@ -1,7 +1,7 @@
-"""Everything a node can say of itself, in one run of well under a second.
+"""Reads all facts of a node in well under a second.
 
-Readers run at the same time; one that fails or hangs costs its own reading and no other. What
-could not be read is ``{"unread": "why"}``.
+Readers run concurrently; one that fails or hangs does not affect the others. A failed reading is
+``{"unread": "why"}``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, Callable, Dict, Optional
 from sparkcluster.node import containers, gpu, interpreter, network, storage, system
 from sparkcluster.node.machine import LIMIT_S, Machine, Unreadable, because
 
-_GRACE_S = 0.3  # so that a program's own limit is told rather than ours
-_NAME_S = 1.5  # of all look-ups; a resolver that is away keeps one waiting for 5 s and more
+_GRACE_S = 0.3  # so that the limit of a program ends first and is reported
+_NAME_S = 1.5  # for all look-ups; an unreachable resolver takes 5 s and more
 _ENGINE_S = 10.0  # without containers; 0.3 s, and without an answer nothing can be started
-_DEPTH = 60  # of nesting; whoever reads the document has a limit too
+_DEPTH = 60  # of nesting; readers of the document have a limit, too
 
 
 class Readings:
-    """Runs readers side by side and keeps what each returned, until the limit is over."""
+    """Runs readers concurrently, with a time limit for each."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -30,7 +30,7 @@ class Readings:
         self._threads: Dict[str, threading.Thread] = {}
 
     def start(self, key: str, reader: Callable[[], Any]) -> None:
-        """Begin a reading; the thread is a daemon, so that a dead disk cannot keep the probe from ending."""
+        """Start a reading; its thread is a daemon, so that a hanging disk does not block the probe."""
 
         def work() -> None:
             try:
@@ -44,7 +44,7 @@ class Readings:
         thread.start()
 
     def value(self, key: str, limit_s: Optional[float] = None) -> Any:
-        """What the reader of ``key`` returned, or why it returned nothing; ``limit_s`` counts from the beginning."""
+        """Result of the reader of ``key``, or why there is none; ``limit_s`` counts from the start of the probe."""
         limit_s = LIMIT_S if limit_s is None else limit_s
         until = self._began + limit_s + _GRACE_S
         self._threads[key].join(max(0.0, until - time.monotonic()))
@@ -52,7 +52,7 @@ class Readings:
 
 
 def main(request: Dict[str, Any], _lines: Any = None) -> Dict[str, Any]:
-    """Answer the document that ``sparkcluster.facts`` reads.
+    """Return the document that ``sparkcluster.facts`` parses.
 
     Args:
         request: cluster, state_dir, hf_home, image (reference or None), model (id, revision, path; or None),
@@ -63,10 +63,10 @@ def main(request: Dict[str, Any], _lines: Any = None) -> Dict[str, Any]:
 
 
 def gather(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
-    """The same, of any machine."""
+    """As ``main``, for any machine."""
     began = time.monotonic()
     facts = machine.identity()
-    # the file first: it is what every other tool on the node reads
+    # the file first, as other tools on the node do
     facts["kernel"] = machine.line("/proc/sys/kernel/osrelease") or facts["kernel"]
     state_dir = absolute(request.get("state_dir") or "~/.local/state/sparkcluster", facts["home"])
     hf_home = absolute(request.get("hf_home") or "~/.cache/huggingface", facts["home"])
@@ -139,7 +139,7 @@ def gather(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
 
 
 def absolute(path: str, home: str) -> str:
-    """``path`` with ``~`` as this node's user means it."""
+    """``path`` with ``~`` expanded for this node's user."""
     if path == "~" or path.startswith("~/"):
         path = home + path[1:]
     return os.path.normpath(os.path.join(home, path))
@@ -164,10 +164,10 @@ def _or_unread(reader: Callable[[], Any]) -> Any:
 
 
 def _clean(value: Any, depth: int = 0) -> Any:
-    """``value`` without the lone surrogates of names that are no UTF-8, which JSON readers refuse.
+    """``value`` without lone surrogates (from names that are not UTF-8), which JSON readers refuse.
 
     Raises:
-        Unreadable: it is nested deeper than anything that is meant to be read.
+        Unreadable: it is nested too deeply.
     """
     if depth > _DEPTH:
         raise Unreadable("nested deeper than %d levels" % _DEPTH)

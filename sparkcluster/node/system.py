@@ -1,4 +1,4 @@
-"""What the node's own system does to those who run on it: logind, firewall, names, the kernel's log."""
+"""The node's operating system: release, memory, logind, firewall, kernel log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional
 
 from sparkcluster.node.machine import Machine, Unreadable
 
-# In this order of precedence, logind.conf(5).
+# In order of precedence, logind.conf(5).
 _CONFIG_DIRS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 _TRUE, _FALSE = ("1", "yes", "y", "true", "t", "on"), ("0", "no", "n", "false", "f", "off")
 _LOG_LINES = 200
@@ -19,17 +19,17 @@ _SERIALS = (
 
 
 def remove_ipc(machine: Machine) -> Optional[bool]:
-    """Whether logind removes a user's IPC objects at the last logout, None where no logind is configured.
+    """Whether logind removes a user's IPC objects at the last logout; None without logind.
 
-    Where nothing is written it does: that is systemd's own default (logind.conf(5); Debian 12 ships it as the comment
-    ``#RemoveIPC=yes``). Users below SYS_UID_MAX, root among them, are exempt.
+    The default of systemd is yes (logind.conf(5); Debian 12 has it as the comment ``#RemoveIPC=yes``). Users below
+    SYS_UID_MAX, such as root, are exempt.
     """
     main = next((folder + "/logind.conf" for folder in _CONFIG_DIRS if machine.exists(folder + "/logind.conf")), None)
     dropped: Dict[str, str] = {}
     for folder in reversed(_CONFIG_DIRS):
         for name in machine.names(folder + "/logind.conf.d"):
             if name.endswith(".conf"):
-                # one of the same name higher up stands for those below; a link to /dev/null takes it away
+                # a file of the same name in an earlier folder replaces it; a link to /dev/null removes it
                 dropped[name] = "%s/logind.conf.d/%s" % (folder, name)
     files = ([main] if main else []) + [dropped[name] for name in sorted(dropped)]
     if not files and not machine.exists("/usr/lib/systemd/systemd-logind"):
@@ -46,7 +46,7 @@ def lingers(machine: Machine, user: str) -> bool:
 
 
 def firewall(machine: Machine) -> Optional[str]:
-    """Who rules over incoming packets, as far as it can be known without root."""
+    """The active firewall, as far as it is visible without root."""
     try:
         text = machine.text("/etc/ufw/ufw.conf")
     except Unreadable:
@@ -58,27 +58,27 @@ def firewall(machine: Machine) -> Optional[str]:
 
 
 def kernel_log(machine: Machine) -> List[str]:
-    """The newest lines of the kernel about GPU, memory and ConnectX, without serial numbers.
+    """The newest kernel messages about GPU, memory and ConnectX, without serial numbers.
 
     Raises:
-        Unreadable: this user may see neither dmesg nor the journal of the kernel.
+        Unreadable: this user can read neither dmesg nor the kernel's journal.
     """
-    whys = []
+    reasons = []
     for argv in (["dmesg"], ["journalctl", "-k", "-b", "-n", "2000", "--no-pager", "-q"]):
         try:
             exit_code, output = machine.run(argv)
         except Unreadable as error:
-            whys.append(str(error))
+            reasons.append(str(error))
             continue
         if exit_code == 0 and output.strip():
             return kernel_lines(output)
         first = (output.strip().splitlines() or ["no output"])[0]
-        whys.append("%s exit %d: %s" % (argv[0], exit_code, first))
-    raise Unreadable("; ".join(whys))
+        reasons.append("%s exit %d: %s" % (argv[0], exit_code, first))
+    raise Unreadable("; ".join(reasons))
 
 
 def kernel_lines(text: str) -> List[str]:
-    """Of a kernel's log, the lines that ``kernel_log`` keeps."""
+    """The lines of a kernel log that ``kernel_log`` returns."""
     kept = [line.strip() for line in text.splitlines() if _LOG.search(line)][-_LOG_LINES:]
     for pattern, instead in _SERIALS:
         kept = [pattern.sub(instead, line) for line in kept]
@@ -86,7 +86,7 @@ def kernel_lines(text: str) -> List[str]:
 
 
 def _login_setting(text: str, name: str, before: bool) -> bool:
-    """The boolean ``name`` of section [Login]; the last line that makes sense wins."""
+    """The boolean ``name`` of section [Login]; the last valid line wins."""
     section = ""
     for line in text.splitlines():
         line = line.strip()
@@ -119,7 +119,7 @@ def meminfo(text: str) -> Dict[str, Any]:
 
 
 def assignments(text: str) -> Dict[str, str]:
-    """``NAME=value`` lines of a file in shell's form; the last line of a name wins, quotes are taken off."""
+    """``NAME=value`` lines of a shell file, without quotes; the last line of a name wins."""
     found = {}
     for line in text.splitlines():
         name, equals, value = line.strip().partition("=")
@@ -142,7 +142,7 @@ def os_release(text: str) -> Dict[str, str]:
 
 
 def dgx_release(text: str) -> Dict[str, Optional[str]]:
-    """``/etc/dgx-release``; every over-the-air update appends its lines. The serial number is left out."""
+    """``/etc/dgx-release``; every over-the-air update appends lines. The serial number is left out."""
     found = assignments(text)
     if not any(name.startswith("DGX_") for name in found):
         raise Unreadable("no DGX_ lines: /etc/dgx-release")

@@ -90,7 +90,7 @@ def test_an_engine_that_hangs_is_told_within_the_limit(short_dir: Path, monkeypa
 @pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.0 200 OK\r\n\r\n{"])
 def test_what_is_no_engine_is_told(short_dir: Path, answer: bytes) -> None:
     thread = serve(short_dir / "var/run/docker.sock", [answer])
-    with pytest.raises(Unreadable, match=r"no answer of a Docker engine: /var/run/docker\.sock"):
+    with pytest.raises(Unreadable, match=r"not a Docker engine: /var/run/docker\.sock"):
         Machine(str(short_dir)).docker("/info")
     thread.join(5)
 
