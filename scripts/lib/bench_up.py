@@ -89,7 +89,7 @@ def cold(engine: str, times: int) -> bool:
             return taken
 
         turns = Turns(times, ours, hand)
-        # The bound is for the real engine: the stub starts in a second, where looking and checking is most of it.
+        # The bound is for the real engine: the stub starts in a second, most of which is probing and checking.
         limit = 1.10 if engine == "vllm" else None
         what = f"up from cold / the same by hand, {engine}"
         return show(what, turns.ratio(0, 1), turns.detail(0, 1), at_most=limit)

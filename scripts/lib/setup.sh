@@ -4,7 +4,7 @@ trap 'exit 130' INT
 
 say() { printf '%s\n' "$*" >&2; }
 
-# One line with the command that mends it, before anything is downloaded.
+# One line with the command that fixes it, before anything is downloaded.
 give_up() {
   say "error: $1"
   say "hint: $2"

@@ -97,7 +97,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("sparkcluster ")
 
 
-def test_no_command_shows_the_help_as_talk(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_command_the_help_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     assert frame.guarded([]) == 2
     out, err = capsys.readouterr()
     assert not out
@@ -174,7 +174,7 @@ def test_error_as_json_is_the_only_thing_on_stdout(command: Command, capsys: pyt
     }
 
 
-def test_every_problem_of_a_file_has_its_line(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_problem_of_a_file_has_a_line(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     problems = [Problem("a.yaml", 1, 2, "x", "is missing", "add x"), Problem("a.yaml", 3, 4, "", "no YAML")]
     command(raises(SpecError(problems)))
     assert frame.guarded(["status"]) == 2
@@ -246,7 +246,7 @@ def test_broken_pipe_of_an_engine_is_an_error_and_not_silence(
     assert "internal error: BrokenPipeError" in capsys.readouterr().err
 
 
-def test_reader_that_goes_away_is_no_news() -> None:
+def test_a_reader_that_closes_the_pipe_is_not_an_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -269,7 +269,7 @@ def test_closed_output_is_no_traceback(closing: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_full_disk_is_told(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "sparkcluster", "playbooks"],
@@ -294,7 +294,7 @@ def test_bad_file_ends_with_2_and_no_traceback(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_file_names_that_are_no_text() -> None:
+def test_file_names_that_are_not_utf8() -> None:
     done = program("lint", os.fsdecode(b"/nonexistent/\xff\n"), env={**os.environ, "LC_ALL": "C"})
     assert done.returncode == 2
     assert "no such file" in done.stderr

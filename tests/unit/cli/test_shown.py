@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_phase_that_goes_on_is_said_again_with_its_age() -> None:
+def test_a_phase_that_lasts_is_repeated_with_its_age() -> None:
     """A log that stands still for a minute looks like a hang."""
     now, stream = [0.0], io.StringIO()
     lines = progress.Lines(stream, clock=lambda: now[0])
@@ -38,7 +38,7 @@ def test_phase_that_goes_on_is_said_again_with_its_age() -> None:
     ]
 
 
-def test_waiting_speaks_only_when_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_reports_only_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     quick, slow = io.StringIO(), Said()
     with progress.Waiting("asking 2 nodes", quick):
         pass
@@ -64,14 +64,14 @@ class Said(io.StringIO):
 
 
 @pytest.mark.parametrize(("term", "kind"), [("dumb", progress.Lines), ("xterm", progress.Screen)])
-def test_terminal_that_cannot_be_written_over_gets_lines(
+def test_a_terminal_that_cannot_overwrite_lines_gets_plain_lines(
     term: str, kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", term)
     assert type(progress.reporter(as_json=False, json_lines=False, stream=Terminal())) is kind
 
 
-def test_logs_and_answers_cannot_drive_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_and_answers_cannot_control_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     hostile = "\x1b[31mred\x1b[0m\n\x1b]0;title\x07\x1b[2Jgone"
@@ -96,7 +96,7 @@ def test_hints_name_the_inventory_and_the_program_as_typed(
     )
 
 
-def test_hint_of_a_finding_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_hint_of_a_finding_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
     output.render_error(FoundErrors([Finding("NET-001", "error", "no link", node="a", remedy=("plug it in",))]))
     assert capsys.readouterr().err.count("plug it in") == 1
 

@@ -38,7 +38,7 @@ def inventory(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_it_ends_with_1_and_names_what_is_wrong(command, inventory, capsys):
+def test_it_exits_with_1_and_names_the_problem(command, inventory, capsys):
     assert guarded([command, inventory, *COMMANDS[command]]) == 1
     said = "".join(capsys.readouterr())
     assert "internal" not in said

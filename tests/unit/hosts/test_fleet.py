@@ -17,7 +17,7 @@ def fleet(*names: str) -> Fleet:
     return Fleet({name: FakeHost(name).on("hostname", answer=name) for name in names})
 
 
-def test_all_run_at_once_and_all_outcomes_are_told():
+def test_all_run_at_once_and_all_outcomes_are_returned():
     barrier = threading.Barrier(3, timeout=10)
 
     def ask(host: Host) -> bytes:
@@ -51,7 +51,7 @@ class Abandoned(BaseException):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("kind", [Abandoned, SystemExit, KeyboardInterrupt, MemoryError])
-def test_whatever_ends_a_thread_is_the_error_that_is_raised(kind):
+def test_any_exception_that_ends_a_thread_is_raised(kind):
     def fail(host: Host) -> None:
         raise kind("the reason")
 
@@ -59,7 +59,7 @@ def test_whatever_ends_a_thread_is_the_error_that_is_raised(kind):
         fleet("a", "b").each(fail, limit_s=5)
 
 
-def test_what_was_begun_goes_on_while_its_beginner_does_something_else():
+def test_start_does_not_wait():
     others, ours = threading.Event(), threading.Event()
 
     def ask(host: Host) -> str:
@@ -73,7 +73,7 @@ def test_what_was_begun_goes_on_while_its_beginner_does_something_else():
     assert calls.wait(10) == {"a": "a"}
 
 
-def test_a_host_that_never_ends_is_a_time_out_and_the_others_are_told():
+def test_a_host_that_never_ends_is_a_time_out_and_the_others_are_returned():
     release = threading.Event()
 
     def ask(host: Host) -> str:
@@ -87,19 +87,19 @@ def test_a_host_that_never_ends_is_a_time_out_and_the_others_are_told():
     assert outcomes["b"] == "b"
 
 
-def test_some_of_them_and_none_of_them():
+def test_some_nodes_and_no_node():
     assert fleet("a", "b").each(lambda host: host.name, ["b"]) == {"b": "b"}
     assert fleet("a").each(lambda host: host.name, []) == {}
 
 
-def test_leaving_closes_all_and_what_they_share():
+def test_leaving_closes_all_hosts_and_their_jump():
     shared = FakeHost("jump")
     with Fleet({"a": FakeHost("a"), "b": FakeHost("b")}, others=[shared]) as both:
         pass
     assert all(host.closed for host in [*both.hosts.values(), shared])
 
 
-def test_the_fake_answers_as_scripted_and_remembers():
+def test_the_fake_host_returns_scripted_results_and_records_calls():
     host: Host = FakeHost("a").on("docker", answer="one\ntwo\n").on("docker", "ps", answer=Result(1, b"", b"no"))
     assert host.run(["docker", "images"]).stdout == b"one\ntwo\n"
     assert host.run(["docker", "ps", "-a"]).exit_code == 1
@@ -110,7 +110,7 @@ def test_the_fake_answers_as_scripted_and_remembers():
     assert host.files == {"~/a": (b"x", 0o644)}
 
 
-def test_the_fake_answers_programs(monkeypatch):
+def test_the_fake_host_runs_scripted_programs(monkeypatch):
     monkeypatch.setattr(program, "source", lambda name, engine: "")
     host = FakeHost().program("probe", lambda request: {"got": request["a"]}).program("lines", [{"n": 1}, {"n": 2}])
     assert program.call(host, "probe", {"a": 5}) == {"got": 5}

@@ -29,14 +29,14 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_a_command_says_its_output_its_errors_and_its_exit_code(host):
+def test_a_command_returns_stdout_stderr_and_exit_code(host):
     result = host.run(["sh", "-c", "cat; echo err >&2; exit 3"], stdin=b"in")
     assert (result.exit_code, result.stdout, result.stderr) == (3, b"in", b"err\n")
     assert host.run(["sh", "-c", "kill -9 $$"]).exit_code == -signal.SIGKILL
     assert host.run(["no-such-command"]).exit_code == 127
 
 
-def test_a_command_that_outlives_its_limit_is_ended_with_its_children(host, tmp_path):
+def test_a_command_that_times_out_is_killed_with_its_children(host, tmp_path):
     mark = tmp_path / "pid"
     with pytest.raises(CommandTimeout):
         host.run(["sh", "-c", 'sleep 600 & echo $! >"$0"; wait', str(mark)], timeout_s=0.5)
@@ -63,13 +63,13 @@ def test_put_is_atomic_and_has_its_mode(host, tmp_path):
         host.put(b"", "/proc/nothing/x")
 
 
-def test_put_knows_the_home_directory(host, tmp_path, monkeypatch):
+def test_put_expands_the_home_directory(host, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     host.put(b"one", "~/x")
     assert (tmp_path / "x").read_bytes() == b"one"
 
 
-def test_a_stream_talks_both_ways(host):
+def test_a_stream_takes_input_and_gives_lines(host):
     with host.stream(["cat"], stdin=b"one\ntw") as stream:
         lines = stream.lines(10)
         assert next(lines) == b"one"
@@ -88,14 +88,14 @@ def test_a_silent_stream_is_a_time_out_and_closing_ends_its_group(host):
     assert gone(pid)
 
 
-def test_a_stream_tells_how_it_ended(host):
+def test_finish_returns_exit_code_and_stderr(host):
     with host.stream(["sh", "-c", "printf a; echo why >&2; exit 4"]) as stream:
         assert list(stream.lines(10)) == [b"a"]
         result = stream.finish()
     assert (result.exit_code, result.stderr) == (4, b"why\n")
 
 
-def test_a_reader_that_is_gone_takes_no_more(host):
+def test_sending_to_a_command_that_ended_is_an_error(host):
     stream = host.stream(["true"])
     list(stream.lines(10))
     with pytest.raises(HostLost):

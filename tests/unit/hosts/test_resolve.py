@@ -35,7 +35,7 @@ def answers(monkeypatch, tmp_path, **hosts: str) -> None:
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def test_ssh_config_says_how_and_the_inventory_wins(monkeypatch, tmp_path):
+def test_the_inventory_overrides_ssh_config(monkeypatch, tmp_path):
     answers(
         monkeypatch,
         tmp_path,
@@ -69,30 +69,30 @@ def test_jumps_come_from_ssh_config_or_the_inventory_in_their_order(monkeypatch,
 
 
 @pytest.mark.parametrize("jump", ["-oProxyCommand=x", "u@h:p", "@h", "h:"])
-def test_a_jump_that_makes_no_sense_is_the_users_mistake(monkeypatch, tmp_path, jump):
+def test_an_invalid_jump_is_a_usage_error(monkeypatch, tmp_path, jump):
     answers(monkeypatch, tmp_path, spark=f"hostname spark\nproxyjump {jump}")
     with pytest.raises(UsageError, match="invalid jump host"):
         resolve("spark", SshSettings())
 
 
-def test_a_jump_in_a_circle_ends(monkeypatch, tmp_path):
+def test_a_jump_loop_is_a_usage_error(monkeypatch, tmp_path):
     answers(monkeypatch, tmp_path, a="hostname a\nproxyjump b", b="hostname b\nproxyjump a")
     with pytest.raises(UsageError, match="ProxyJump loops: a -> b"):
         resolve("a", SshSettings())
 
 
-def test_an_ssh_config_that_ssh_refuses_is_told_in_its_words(monkeypatch, tmp_path):
+def test_an_invalid_ssh_config_is_reported_with_the_message_of_ssh(monkeypatch, tmp_path):
     answers(monkeypatch, tmp_path)
     with pytest.raises(UsageError, match="invalid ssh_config for bad: config: line 3: Bad option"):
         resolve("bad", SshSettings())
 
 
-def test_a_proxy_command_has_its_words_filled_in(monkeypatch, tmp_path):
+def test_tokens_of_a_proxy_command_are_expanded(monkeypatch, tmp_path):
     answers(monkeypatch, tmp_path, spark="hostname h\nuser u\nport 5\nproxycommand nc %h %p %r %n 100%%")
     assert resolve("spark", SshSettings()).proxy_command == "nc h 5 u spark 100%"
 
 
-def test_without_ssh_its_config_is_read_all_the_same(monkeypatch, tmp_path):
+def test_ssh_config_is_read_without_ssh(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / ".ssh").mkdir()
@@ -131,11 +131,11 @@ def own(monkeypatch):
     ],
 )
 @pytest.mark.usefixtures("own")
-def test_auto_knows_this_machine(target, explicit_port, here):
+def test_auto_detects_this_machine(target, explicit_port, here):
     assert is_here(target, explicit_port=explicit_port) is here
 
 
-def test_the_addresses_of_this_machine_hold_its_loopback():
+def test_the_addresses_of_this_machine_include_loopback():
     assert "127.0.0.1" in {str(address) for address in connecting.own_addresses()}
 
 
@@ -159,7 +159,7 @@ def test_connecting_makes_hosts_in_the_inventorys_order_and_shares_a_jump():
     fleet.close()
 
 
-def test_local_asks_no_ssh_at_all(monkeypatch, tmp_path):
+def test_local_does_not_run_ssh(monkeypatch, tmp_path):
     answers(monkeypatch, tmp_path)
     assert isinstance(inventory_fleet(inventory({"host": "spark", "connection": "local"}))["spark"], LocalHost)
     assert not (tmp_path / "asked").exists()

@@ -23,12 +23,12 @@ BOTH = (
 )
 
 
-def test_a_command_says_its_output_its_errors_and_its_exit_code(host):
+def test_a_command_returns_stdout_stderr_and_exit_code(host):
     result = host.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
     assert (result.exit_code, result.stdout, result.stderr) == (3, b"out\n", b"err\n")
 
 
-def test_a_missing_command_answers_127(host):
+def test_a_missing_command_exits_with_127(host):
     assert host.run(["no-such-command"]).exit_code == 127
 
 
@@ -69,7 +69,7 @@ def test_a_nul_byte_is_refused(host):
         host.run(["echo", "a\0b"])
 
 
-def test_a_command_that_outlives_its_limit_is_killed(host, tmp_path):
+def test_a_command_that_times_out_is_killed(host, tmp_path):
     mark = tmp_path / "pid"
     begin = time.monotonic()
     with pytest.raises(CommandTimeout, match=r"sh on spark-1 did not end within 0\.5 s") as caught:
@@ -109,7 +109,7 @@ def test_many_commands_at_once_share_one_connection(server, host):
     assert server.log.read_text().count("Accepted publickey") == before
 
 
-def test_an_sshd_with_fewer_sessions_than_usual_still_serves_all(start_sshd):
+def test_an_sshd_with_few_sessions_serves_all_commands(start_sshd):
     server = start_sshd("few", "MaxSessions 2")
     server.trust()
     host = server.host()
@@ -136,7 +136,7 @@ def test_put_writes_a_file_with_its_mode_and_its_directories(host, tmp_path):
     assert [one.name for one in target.parent.iterdir()] == ["c'd"]
 
 
-def test_put_takes_a_path_and_the_home_directory_there(host, tmp_path):
+def test_put_takes_a_path_and_expands_the_home_directory(host, tmp_path):
     source = tmp_path / "source"
     source.write_bytes(b"content")
     name = f".sparkcluster-test-{os.getpid()}"
@@ -147,12 +147,12 @@ def test_put_takes_a_path_and_the_home_directory_there(host, tmp_path):
         host.run(["sh", "-c", 'rm -f "$HOME/$0"', name])
 
 
-def test_put_says_why_it_could_not(host):
+def test_put_reports_why_it_failed(host):
     with pytest.raises(CommandFailed, match="/proc/nothing/x could not be written on spark-1"):
         host.put(b"", "/proc/nothing/x")
 
 
-def test_a_stream_gives_lines_as_they_come_and_takes_input(host):
+def test_a_stream_takes_input_and_gives_lines(host):
     with host.stream(["cat"], stdin=b"one\ntw") as stream:
         lines = stream.lines(10)
         assert next(lines) == b"one"
@@ -208,14 +208,14 @@ def test_closing_a_stream_on_a_busy_node_leaves_its_other_commands_alone(start_s
     host.close()
 
 
-def test_a_stream_whose_reader_is_gone_takes_no_more(host):
+def test_sending_to_a_command_that_ended_is_an_error(host):
     stream = host.stream(["true"])
     list(stream.lines(10))
     with pytest.raises(HostLost):
         stream.send(b"x" * 20_000_000)
 
 
-def test_a_connection_killed_in_the_middle_is_lost_at_once_and_made_anew_for_the_next(start_sshd):
+def test_a_broken_connection_is_reported_at_once_and_opened_again_for_the_next_command(start_sshd):
     server = start_sshd()
     server.trust()
     host = server.host()
@@ -237,7 +237,7 @@ def test_a_connection_killed_in_the_middle_is_lost_at_once_and_made_anew_for_the
         host.run(["true"])
 
 
-def test_a_stream_of_a_connection_that_breaks_is_lost_not_ended(start_sshd):
+def test_a_stream_of_a_broken_connection_is_an_error_not_an_end(start_sshd):
     server = start_sshd()
     server.trust()
     host = server.host()

@@ -50,7 +50,7 @@ def test_nothing_listens(server):
         fails(server.host(port=sock.getsockname()[1]), HostRefused, "connection refused")
 
 
-def test_an_sshd_that_hangs_costs_its_limit_once(server, deaf):
+def test_an_sshd_that_hangs_times_out_once(server, deaf):
     host = server.host(port=deaf, connect_timeout_s=0.5)
     begin = time.monotonic()
     with pytest.raises(HostTimeout, match=r"sent nothing for 0\.5 s") as told:
@@ -83,7 +83,7 @@ def test_many_threads_at_a_host_that_hangs_wait_together_not_one_after_another(s
     assert time.monotonic() - begin < 2
 
 
-def test_a_server_that_hangs_up_is_told_from_one_that_hangs(server):
+def test_a_server_that_hangs_up_is_not_one_that_hangs(server):
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def hang_up() -> None:
@@ -95,7 +95,7 @@ def test_a_server_that_hangs_up_is_told_from_one_that_hangs(server):
         thread.join(5)
 
 
-def test_a_host_key_never_seen_is_refused(start_sshd):
+def test_an_unknown_host_key_is_refused(start_sshd):
     server = start_sshd()
     error = fails(server.host(), HostKeyUnknown, "is unknown .*SHA256:")
     assert f"ssh -p {server.port} " in error.hint
@@ -115,7 +115,7 @@ def test_accept_new_stores_the_key_for_the_user_alone_and_then_checks_it(start_s
     again.close()
 
 
-def test_accept_new_of_many_at_once_loses_none_and_writes_none_twice(tmp_path):
+def test_accept_new_of_many_at_once_stores_each_key_once(tmp_path):
     file = tmp_path / "ssh" / "known_hosts"
     names = [f"spark-{number % 20}" for number in range(60)]
     threads = [
@@ -154,14 +154,14 @@ def test_no_key_at_all(start_sshd, monkeypatch):
     fails(server.host(identity=None), AuthFailed, "no key to offer")
 
 
-def test_an_identity_that_cannot_be_read_is_the_users_mistake(server, tmp_path):
+def test_an_unreadable_identity_is_a_usage_error(server, tmp_path):
     error = fails(server.host(identity=tmp_path / "gone"), UsageError, f"identity {tmp_path}/gone cannot be read")
     assert error.exit_code == 2
     (tmp_path / "text").write_text("not a key\n")
     fails(server.host(identity=tmp_path / "text"), UsageError, "not a usable private key")
 
 
-def test_a_key_with_a_passphrase_is_named(start_sshd, tmp_path):
+def test_a_key_with_a_passphrase_is_reported(start_sshd, tmp_path):
     import subprocess
 
     server = start_sshd()
@@ -172,7 +172,7 @@ def test_a_key_with_a_passphrase_is_named(start_sshd, tmp_path):
     assert error.hint == f"ssh-add {locked}"
 
 
-def test_the_agent_opens_it(start_sshd, tmp_path, monkeypatch):
+def test_a_key_with_a_passphrase_is_taken_from_the_agent(start_sshd, tmp_path, monkeypatch):
     import subprocess
 
     server = start_sshd()
@@ -206,7 +206,7 @@ def test_a_jump_is_checked_shared_and_passed_through(start_sshd):
     assert jump.log.read_text().count("Accepted publickey") == 1
 
 
-def test_a_jump_that_cannot_reach_the_node_says_so(start_sshd):
+def test_a_jump_that_cannot_reach_the_node_is_reported(start_sshd):
     jump = start_sshd("jump")
     jump.trust()
     with socket.socket() as sock:
@@ -215,7 +215,7 @@ def test_a_jump_that_cannot_reach_the_node_says_so(start_sshd):
         fails(host, HostRefused, "127.0.0.1 cannot reach 127.0.0.1 port")
 
 
-def test_a_jump_that_is_not_checked_off_for_the_node_does_not_vouch_for_it(start_sshd):
+def test_the_host_key_of_a_node_behind_a_jump_is_checked(start_sshd):
     jump, node = start_sshd("jump"), start_sshd("node")
     jump.trust()
     fails(node.host(jump=jump.target()), HostKeyUnknown, rf"\[127.0.0.1\]:{node.port}")
