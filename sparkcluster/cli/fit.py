@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.common import at_least, json_argument
 from sparkcluster.cli.output import emit_json, note, say
 
 if TYPE_CHECKING:
-    from sparkcluster.engines.base import Forecast
     from sparkcluster.spec.playbook import Playbook
 
 WIDTH = 78
@@ -73,10 +73,10 @@ def run(args: argparse.Namespace) -> int:
     if forecast is None:
         raise UsageError(f"the memory that {playbook.engine} needs is not known", hint="start it, and read its log")
     if args.json:
-        emit_json(dict(forecast.document))
+        emit_json(forecast)
     else:
-        show(playbook.name, forecast)
-    return 1 if forecast.problems else 0
+        show(forecast)
+    return 0 if forecast["fits"] else 1
 
 
 def _what(args: argparse.Namespace) -> tuple[Playbook, int]:
@@ -93,30 +93,48 @@ def _what(args: argparse.Namespace) -> tuple[Playbook, int]:
     return spec.playbook, args.nodes or max(1, size)
 
 
-def show(playbook: str, forecast: Forecast) -> None:
+def show(forecast: Mapping[str, Any]) -> None:
     """The answer for people, within 80 columns and without colour."""
-    on = "one Spark" if forecast.nodes == 1 else f"each of {forecast.nodes} Sparks"
-    say(f"{playbook}: {forecast.model}")
-    say(f"on {on}, {forecast.settings}")
+    nodes, cache, smallest = forecast["nodes"], forecast["kv_cache"], forecast["smallest_gpu_memory_utilization"]
+    auto = " (auto)" if forecast["gpu_memory_utilization_is_auto"] else ""
+    say(f"{forecast['playbook']}: {forecast['model']}")
+    on = "one Spark" if nodes == 1 else f"each of {nodes} Sparks"
+    say(f"on {on}, gpu-memory-utilization {forecast['gpu_memory_utilization']:.2f}{auto}")
     say()
     for line in bar(forecast):
         say(line)
     say()
-    context = forecast.context
-    say(f"KV cache     {forecast.tokens:,} tokens: {forecast.requests:.2f} requests of {context:,} tokens at once")
-    say(f"one request  {_gb(forecast.request_bytes)} of {context:,} tokens")
-    say(f"needs        {forecast.needed} for {_requests(forecast.wanted)} at once")
-    for line in forecast.left_out:
+    context = f"{forecast['context']:,} tokens"
+    say(f"KV cache     {cache['tokens']:,} tokens: {cache['concurrency']:.2f} requests of {context} at once")
+    say(f"one request  {_gb(cache['bytes_per_request'])} of {context}")
+    needed = f"gpu-memory-utilization {smallest:.2f}" if smallest <= 1 else "more than the node has"
+    say(f"needs        {needed} for {_requests(forecast['concurrency_wanted'])} at once")
+    for line in forecast["not_counted"]:
         note(line)
-    for problem in forecast.problems:
+    for problem in forecast["problems"]:
         note(f"does not fit: {problem}")
-    for advice in forecast.advice:
+    for advice in forecast["advice"]:
         note(f"hint: {advice}")
 
 
-def bar(forecast: Forecast) -> list[str]:
-    """The node's memory as a bar, and what each part of it is."""
-    parts = [part for part in forecast.parts if part[2] > 0]
+def bar(forecast: Mapping[str, Any]) -> list[str]:
+    """The node's memory as a bar, and what each part of it is; together they are what is installed."""
+    memory, cache = forecast["memory"], forecast["kv_cache"]["bytes"]
+    left = max(0, memory["left_for_system_bytes"])
+    system = min(left, memory["system_needs_bytes"])
+    parts = [
+        ("W", "weights" if memory["weights_counted"] else "weights, estimated", memory["weights_bytes"]),
+        ("r", "a step, driver, CUDA graphs (estimate)", memory["runtime_bytes"]),
+    ]
+    if cache:
+        parts += [
+            ("K", "KV cache", cache),
+            ("h", "the engine's processes (estimate)", memory["engine_host_bytes"]),
+            ("s", "system", system),
+            (".", "free", left - system),
+            ("x", "kept by firmware", memory["installed_bytes"] - memory["visible_bytes"]),
+        ]
+    parts = [part for part in parts if part[2] > 0]
     total = sum(size for _, _, size in parts)
     edges, sofar = [0], 0
     for _, _, size in parts:

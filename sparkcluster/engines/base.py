@@ -48,43 +48,6 @@ class Rank:
     python: str | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Forecast:
-    """How much memory a playbook needs on each node, before it is started; sizes in bytes.
-
-    Attributes:
-        model: as its source names it.
-        nodes: that share the model.
-        settings: the arguments that decide about memory, as text.
-        parts: of the node's memory, as sign, name and size; together they are what is installed.
-        tokens: that the KV cache holds.
-        requests: of full context that it holds.
-        context: tokens of one request.
-        request_bytes: of the KV cache that one request of full context takes.
-        needed: the settings that would do for ``wanted`` requests, as text.
-        wanted: requests of full context at once that were asked for.
-        left_out: what is not counted or not known.
-        problems: why it does not fit; empty where it does.
-        advice: what to change, the best first.
-        document: all of it as JSON.
-    """
-
-    model: str
-    nodes: int
-    settings: str
-    parts: Sequence[tuple[str, str, int]]
-    tokens: int
-    requests: float
-    context: int
-    request_bytes: int
-    needed: str
-    wanted: int
-    left_out: Sequence[str]
-    problems: Sequence[str]
-    advice: Sequence[str]
-    document: Mapping[str, Any]
-
-
 class Engine(abc.ABC):
     """An inference engine. What has a default here need not be set by an engine that has nothing to say of it.
 
@@ -158,8 +121,8 @@ class Engine(abc.ABC):
         nodes: int = 1,
         context: int | None = None,
         wanted: int = 1,
-    ) -> Forecast | None:
-        """How much memory the playbook needs on each of ``nodes``; None where that cannot be computed.
+    ) -> dict[str, Any] | None:
+        """How much memory the playbook needs on each of ``nodes``, as ``fit --json`` prints it; None if unknown.
 
         Args:
             playbook: what to serve.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sparkcluster.engines.base import Engine, Forecast, Rank
+from sparkcluster.engines.base import Engine, Rank
 
 if TYPE_CHECKING:
     from sparkcluster.engines.phase import Pattern
@@ -106,12 +106,12 @@ class Vllm(Engine):
         nodes: int = 1,
         context: int | None = None,
         wanted: int = 1,
-    ) -> Forecast:
+    ) -> dict[str, Any]:
         """By its bookkeeping of the KV cache."""
         from sparkcluster.engines.vllm import memory
 
         planned = memory.of_playbook(playbook, model, machine, nodes=nodes, context=context, wanted=wanted)
-        return memory.forecast(planned)
+        return memory.document(planned)
 
     def gone_argument(self, name: str) -> str | None:
         """What took its place."""

@@ -227,28 +227,19 @@ def state_mode(config: ModelConfig, engine: Engine) -> str:
 
 
 def _divides(config: ModelConfig, engine: Engine) -> None:
-    ranks = engine.ranks
-    if config.heads and config.heads % ranks:
+    ranks, heads = engine.ranks, config.kv_heads
+    states = [cache for cache in config.caches if isinstance(cache, State) and cache.kind in {"mamba2", "delta"}]
+    uneven = [
+        *([f"{config.heads} attention heads"] if config.heads % ranks else []),
+        *([f"{heads} KV heads"] if heads is not None and heads % ranks and ranks % heads else []),
+        *(f"{cache.heads} state heads" for cache in states if cache.heads % ranks),
+    ]
+    if uneven:
+        also = " or a multiple" if "KV" in uneven[0] else ""
         raise UsageError(
-            f"{config.heads} attention heads of {config.name} cannot be shared by {ranks} ranks",
-            hint="set tensor_parallel in the playbook to a divisor",
+            f"{uneven[0]} of {config.name} cannot be shared by {ranks} ranks",
+            hint=f"set tensor_parallel in the playbook to a divisor{also}",
         )
-    heads = config.kv_heads
-    if heads is not None and heads % ranks and ranks % heads:
-        raise UsageError(
-            f"{heads} KV heads of {config.name} cannot be shared by {ranks} ranks",
-            hint="set tensor_parallel in the playbook to a divisor or a multiple",
-        )
-    for cache in config.caches:
-        if (
-            isinstance(cache, State)
-            and cache.kind != "convolution"
-            and (cache.heads % ranks and cache.kind != "mamba1")
-        ):
-            raise UsageError(
-                f"{cache.heads} state heads of {config.name} cannot be shared by {ranks} ranks",
-                hint="set tensor_parallel in the playbook to a divisor",
-            )
 
 
 def _pages(own: Sequence[Cache], config: ModelConfig, engine: Engine, mode: str) -> list[Page]:

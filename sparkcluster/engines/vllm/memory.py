@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from sparkcluster.engines.base import Forecast
 from sparkcluster.engines.vllm import arguments, defaults, weights
 from sparkcluster.engines.vllm.fit import Fit, fit
 from sparkcluster.engines.vllm.versions import Version, Versions, dotted, of_engine
@@ -47,21 +46,6 @@ class Planned:
     best: Fit
     auto: bool
     left_out: tuple[str, ...] = ()
-
-    def parts(self) -> list[tuple[str, str, int]]:
-        """A node's memory as sign, name and bytes of each part, in order; they add up to what is installed."""
-        fit = self.fit
-        firmware = fit.machine.installed_bytes - fit.machine.visible_bytes
-        kept = ("W", "weights" + ("" if fit.weights.measured else ", estimated"), fit.weights.rank_bytes)
-        runs = ("r", "a step, driver, CUDA graphs (estimate)", fit.runtime_bytes)
-        if fit.pool_bytes < 0:
-            return [kept, runs]
-        pool = ("K", "KV cache", fit.pool_bytes)
-        host = ("h", "the engine's processes (estimate)", fit.host_bytes)
-        rest = max(0, fit.left_bytes)
-        system = ("s", "system", min(rest, fit.machine.system_bytes))
-        free = (".", "free", rest - system[2])
-        return [kept, runs, pool, host, system, free, ("x", "kept by firmware", firmware)]
 
 
 def of_playbook(
@@ -138,28 +122,7 @@ def _uncertain(versions: Versions, worst: Fit, best: Fit) -> list[str]:
     return [computed if same else f"{computed}; up to {best.tokens:,} tokens of KV cache with other versions"]
 
 
-def forecast(planned: Planned) -> Forecast:
-    """``planned`` as ``fit`` shows it."""
-    fit = planned.fit
-    return Forecast(
-        model=planned.config.name,
-        nodes=fit.engine.ranks * fit.engine.stages,
-        settings=f"gpu-memory-utilization {fit.utilization:.2f}{' (auto)' if planned.auto else ''}",
-        parts=planned.parts(),
-        tokens=fit.tokens,
-        requests=fit.concurrency,
-        context=fit.engine.context,
-        request_bytes=fit.layout.request_bytes,
-        needed=f"gpu-memory-utilization {fit.smallest:.2f}" if fit.smallest <= 1 else "more than the node has",
-        wanted=fit.wanted,
-        left_out=planned.left_out,
-        problems=fit.problems,
-        advice=fit.advice,
-        document=_document(planned),
-    )
-
-
-def _document(planned: Planned) -> dict[str, Any]:
+def document(planned: Planned) -> dict[str, Any]:
     """The answer as JSON; all sizes in bytes, of one node."""
     fit, config = planned.fit, planned.config
     return {

@@ -169,3 +169,9 @@ def test_a_code_that_no_check_has_is_told(cluster):
         ("SPEC-007", "warning", "ignore in the inventory names NET-996, which no check has"),
         ("SPEC-007", "warning", "allow in the playbook names HOST-999, which no check has"),
     ]
+
+
+def test_a_code_that_was_renamed_is_told_its_new_one(cluster):
+    spec = cluster({"a": "192.168.86.11"}, ignore=["SM121-024"])
+    (found,) = (finding for finding in checks.check_written(spec) if finding.code == "SPEC-007")
+    assert found.remedy == ("write IMG-010",)
