@@ -12,6 +12,11 @@ from sparkcluster.facts.model import Unread
 from sparkcluster.facts.running import Counters, GpuSample, Observation, RankSeen, Reply, Running
 from sparkcluster.node.shared import LABEL_GROUP, LABEL_NODE, LABEL_RELEASE
 
+UP = "sparkcluster up INVENTORY"
+DOWN = "sparkcluster down INVENTORY"
+LOGS = "sparkcluster logs INVENTORY"
+AGAIN = f"{DOWN}, then {UP}"
+
 LINES = 400
 """As many of a log's last lines as a launch keeps, too."""
 

@@ -5,16 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sparkcluster.checks.diagnosis import DEAD, KILLED, causes, clipped, dead, groups, node_at, of, unplaced
+from sparkcluster.checks.diagnosis import (
+    DEAD,
+    DOWN,
+    KILLED,
+    LOGS,
+    UP,
+    causes,
+    clipped,
+    dead,
+    groups,
+    node_at,
+    of,
+    unplaced,
+)
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.engines.signature import EXPLAINED, plain
 from sparkcluster.facts.model import Unread
 from sparkcluster.facts.running import RankSeen
 from sparkcluster.node.shared import LABEL_RELEASE
-
-UP = "sparkcluster up INVENTORY"
-DOWN = "sparkcluster down INVENTORY"
-LOGS = "sparkcluster logs INVENTORY"
 
 
 @check(

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 from sparkcluster.checks import members, symptoms
 from sparkcluster.checks.diagnosis import (
+    DOWN,
+    LOGS,
+    UP,
     broken,
     causes,
     clipped,
@@ -31,9 +34,6 @@ from sparkcluster.facts.running import RankSeen, Reply
 
 __all__ = ["members", "symptoms"]
 
-UP = "sparkcluster up INVENTORY"
-DOWN = "sparkcluster down INVENTORY"
-LOGS = "sparkcluster logs INVENTORY"
 # What a spinning collective draws on a GB10: it waits at full utilisation (MiaAI-Lab/DeepSeek-v4-Flash-DSpark#10).
 SPIN_PERCENT, SPIN_LEAST_W, SPIN_MOST_W = 90.0, 20.0, 30.0
 

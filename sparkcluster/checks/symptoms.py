@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterator
 
 from sparkcluster.checks.diagnosis import (
+    AGAIN,
+    DOWN,
+    UP,
     causes,
     clipped,
     cluster_sick,
@@ -16,10 +19,6 @@ from sparkcluster.checks.diagnosis import (
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.engines.common_signatures import TCP
 from sparkcluster.facts.model import read
-
-UP = "sparkcluster up INVENTORY"
-DOWN = "sparkcluster down INVENTORY"
-AGAIN = f"{DOWN}, then {UP}"
 
 # Every token of a tensor-parallel model crosses the interconnect; below this nothing can be told from the rest.
 TOKENS, SOCKET_BYTES = 8, 200_000

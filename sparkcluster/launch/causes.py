@@ -1,4 +1,4 @@
-"""Why a rank ended: from its last log lines and exit code to one sentence and what to do about it. Pure."""
+"""Why a rank ended, and which one failed first, from log lines and exit codes. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from sparkcluster.engines.base import Engine
 from sparkcluster.engines.common_signatures import TCP
 from sparkcluster.engines.signature import Cause, plain
 
-__all__ = ["Cause", "cause"]
+__all__ = ["Cause", "cause", "failed_rank"]
 
 _EXCEPTION = re.compile(r"(?:^|[\s\])|])(?P<what>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<why>\S.{0,200})")
 
 
 def cause(engine: Engine, lines: Sequence[str], exit_code: int | None, oom_killed: bool = False) -> Cause | None:
-    """Why a rank ended, or None where nothing that we know explains it.
+    """Why a rank ended, or None if no signature, exception or exit code explains it.
 
     Args:
         engine: what the rank runs.
@@ -36,7 +36,7 @@ def cause(engine: Engine, lines: Sequence[str], exit_code: int | None, oom_kille
 
 
 def _by_exception(lines: Sequence[str]) -> Cause | None:
-    """The last Python exception that the log shows, in its own words."""
+    """The last Python exception in the log."""
     for line in reversed(lines):
         found = _EXCEPTION.search(line)
         if found:
@@ -45,8 +45,8 @@ def _by_exception(lines: Sequence[str]) -> Cause | None:
 
 
 def _by_exit_code(code: int, engine: Engine) -> Cause | None:
-    """What the exit code alone says."""
-    known = {
+    """The meaning of the exit code."""
+    causes = {
         0: Cause("it exited with code 0"),
         126: Cause("its program may not be executed", "is the image built for this machine's processor?"),
         127: Cause("its program is not in the image", "command in the playbook may be wrong"),
@@ -55,4 +55,26 @@ def _by_exit_code(code: int, engine: Engine) -> Cause | None:
         139: Cause("it crashed (SIGSEGV)", "sudo dmesg on that node shows where"),
         143: Cause("it received SIGTERM"),
     }
-    return known.get(code if code >= 0 else 128 - code)
+    return causes.get(code if code >= 0 else 128 - code)
+
+
+def failed_rank(engine: Engine, lines: Sequence[str], members: Sequence[str]) -> int | None:
+    """The rank that failed first according to the log of one of its group, or None without such a line.
+
+    Args:
+        engine: what the ranks run.
+        lines: of one rank's log, oldest first.
+        members: addresses of the group's nodes, by rank.
+    """
+    for pattern in engine.culprits:
+        for line in lines:
+            found = pattern.search(line)
+            if found is None:
+                continue
+            place = found.groupdict()
+            number = place.get("rank") or place.get("other")
+            if number is not None and int(number) < len(members):
+                return int(number)
+            if place.get("address") in members:
+                return members.index(str(place["address"]))
+    return None

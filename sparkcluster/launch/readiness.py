@@ -8,8 +8,7 @@ import dataclasses
 from sparkcluster import engines
 from sparkcluster.engines.phase import Progress
 from sparkcluster.errors import LaunchError
-from sparkcluster.launch.blame import blamed
-from sparkcluster.launch.causes import cause
+from sparkcluster.launch.causes import cause, failed_rank
 from sparkcluster.launch.watching import Event, Gone, Lines, Tick
 from sparkcluster.plan.model import Plan
 from sparkcluster.topology.model import Topology
@@ -180,7 +179,7 @@ class Readiness:
             known = cause(self.engine, list(rank.lines), rank.exit_code)
         else:
             rank, known = found[0]
-            reporter, rank = rank, self._blamed(rank)
+            reporter, rank = rank, self._failed_first(rank)
             if rank is not reporter:
                 return LaunchError(
                     f"the rank on {rank.node} failed, according to the log of {reporter.node}: {known.summary}",
@@ -203,9 +202,9 @@ class Readiness:
             log=self.tail(rank.node),
         )
 
-    def _blamed(self, reporter: RankState) -> RankState:
+    def _failed_first(self, reporter: RankState) -> RankState:
         """The rank that the log of ``reporter`` blames, by default itself."""
-        number = blamed(self.engine, list(reporter.lines), list(self._addresses.values()))
+        number = failed_rank(self.engine, list(reporter.lines), list(self._addresses.values()))
         if number is None:
             return reporter
         node = list(self._addresses)[number]

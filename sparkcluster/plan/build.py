@@ -25,7 +25,7 @@ from sparkcluster.node.shared import (
     LABEL_STATE_DIR,
     LAUNCHER_FILE,
 )
-from sparkcluster.plan import docker, environment, image, launcher, process
+from sparkcluster.plan import docker, environment, image, launcher
 from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan
 from sparkcluster.spec import Spec
 from sparkcluster.topology import parallel
@@ -117,7 +117,7 @@ class _Maker:
         return parallel.executor(self.spec.playbook, found, nodes=len(group.members), bring_ray=self.bring_ray)
 
     def token(self, group: Group) -> bool:
-        """All ranks have to agree on it, so the group asks for one where every Ray of it can."""
+        """Whether Ray requires a token: only if the Ray of every rank can, since all ranks must agree."""
         return self.executor(group) == "ray" and all(
             has_token(engine_of(self.facts[member.name]), brought=self.bring_ray) for member in group.members
         )
@@ -222,7 +222,7 @@ class _Maker:
             ray_path=docker.RAY_PATH if ray_dir and self.runtime == "docker" else ray_dir,
         )
         if self.runtime == "process":
-            argv = process.run(python=python, rank_dir=rank_dir)
+            argv = [python, f"{rank_dir}/{ENTRY_FILE}", f"{rank_dir}/{LAUNCHER_FILE}"]
             return ContainerPlan(name, None, tuple(argv), document, rank_dir, (rank_dir,), env_file, labels)
         mounts, directories = self.mounts(group, member, rank_dir, ray_dir)
         argv = docker.run(
@@ -242,7 +242,7 @@ class _Maker:
         )
 
     def python(self, member: Member) -> str:
-        """Interpreter that runs the launcher: the one that has the engine, where that is known."""
+        """Interpreter that runs the launcher: the engine's, if known."""
         facts = self.facts[member.name]
         found = engine_of(facts)
         if self.runtime == "process":
@@ -256,7 +256,7 @@ class _Maker:
         """Repository or directory as the engine sees it.
 
         In containers every rank sees the directory under the head's path, whatever it is called on the node:
-        Ray's workers are told the head's.
+        Ray passes the head's path to its workers.
         """
         written = self.spec.playbook.model
         if written.path is None:

@@ -1,4 +1,4 @@
-"""What differs between two plans, in lines that a person reads."""
+"""The difference between two plans, as lines for a person."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-# Values that name the release or the plan itself differ between any two plans and say nothing.
+# Their values contain the release or the plan hash, which differ between any two plans.
 NAMING = ("--name", "--label", "--env-file")
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Lines that say what ``new`` would change of ``old``; none where both would do the same.
+    """One line for each difference between ``old`` and ``new``.
 
     Args:
         old: a plan in its JSON form, as the record of the release that serves keeps it.
-        new: the plan in its JSON form that was asked for.
+        new: the requested plan in its JSON form.
     """
     lines = [
         f"{what}: {old.get(what)} → {new.get(what)}" for what in ("model", "image") if old.get(what) != new.get(what)
@@ -41,8 +41,8 @@ def _node(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     ours, theirs = old.get("containers", []), new.get("containers", [])
     if len(ours) != len(theirs):
         yield f"{len(ours)} → {len(theirs)} containers"
-    for one, other in zip(ours, theirs, strict=False):
-        yield from _container(one, other)
+    for before, after in zip(ours, theirs, strict=False):
+        yield from _container(before, after)
 
 
 def _container(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
@@ -58,11 +58,11 @@ def _container(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
             yield from _values(key, before[key], after[key])
         else:
             yield f"{key}: {_shown(before.get(key))} → {_shown(after.get(key))}"
-    yield from _flags("run", _settled(old), _settled(new))
+    yield from _flags("run", _comparable(old), _comparable(new))
 
 
-def _settled(container: Mapping[str, Any]) -> list[str]:
-    """The command without what is told elsewhere or names the release: its environment, labels and paths."""
+def _comparable(container: Mapping[str, Any]) -> list[str]:
+    """The command without environment, which is compared separately, and without names and labels of the release."""
     name = str(container.get("name"))
     argv = [str(word).replace(name, "NAME") for word in container.get("argv", [])]
     kept: list[str] = []

@@ -1,4 +1,4 @@
-"""Environment of each rank: every node's own interfaces, HCAs and addresses, never the head's."""
+"""Environment of each rank, from the interfaces, HCAs and addresses of its own node."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def build(
 def carry_over(engine: str, envs: Mapping[str, Mapping[str, str]], secrets: Mapping[str, Iterable[str]]) -> list[str]:
     """Names that each node must keep as they are, when Ray carries the head's environment to its workers.
 
-    Beside the names that are known to be per node these are all whose values differ within the group or that
-    one node lacks: a variable that is deliberately unset on a worker must not receive the head's.
+    These are the variables that always differ between nodes, and those whose values differ within the group or that a
+    node does not have: a variable that is deliberately unset on a worker must not receive the head's value.
 
     Args:
         engine: its name.
@@ -50,8 +50,8 @@ def carry_over(engine: str, envs: Mapping[str, Mapping[str, str]], secrets: Mapp
     names = set(variables.per_node(engine) | variables.LAUNCHER)
     every = {name for env in envs.values() for name in env}
     names |= {name for name in every if len({env.get(name) for env in envs.values()}) > 1}
-    held = [frozenset(own) for own in secrets.values()]
-    names |= frozenset[str]().union(*held) - held[0].intersection(*held)
+    by_node = [frozenset(names) for names in secrets.values()]
+    names |= frozenset[str]().union(*by_node) - by_node[0].intersection(*by_node)
     return sorted(names)
 
 
@@ -69,7 +69,7 @@ def address_range(addresses: Iterable[str]) -> str | None:
 
 
 def _sockets(member: Member) -> dict[str, str]:
-    """Interfaces for sockets, always set, since images bake their own.
+    """Interfaces for sockets, always set, since images set their own.
 
     NCCL matches prefixes unless the list begins with ``=``; Gloo and TensorPipe take the bare name.
     """
@@ -92,13 +92,13 @@ def _rdma(group: Group, member: Member, baked: frozenset[str]) -> dict[str, str]
     if member.gid_index is not None:
         env["NCCL_IB_GID_INDEX"] = str(member.gid_index)
     else:
-        # One index cannot be right for HCAs that disagree: NCCL finds each one's by family and range.
+        # No single index is right for HCAs that differ: NCCL finds each HCA's by family and range.
         env["NCCL_IB_ADDR_FAMILY"] = "AF_INET"
         within = address_range(link.subnet for link in member.links if link.hca)
         if within is not None:
             env["NCCL_IB_ADDR_RANGE"] = within
         if "NCCL_IB_GID_INDEX" in baked:
-            env["NCCL_IB_GID_INDEX"] = "-1"  # NCCL's default, which is its own choice
+            env["NCCL_IB_GID_INDEX"] = "-1"  # NCCL's default: NCCL chooses
     if group.kind == "ring":
         env["NCCL_IB_SUBNET_AWARE_ROUTING"] = "1"
         env["NCCL_IB_MERGE_NICS"] = "0"
@@ -106,5 +106,5 @@ def _rdma(group: Group, member: Member, baked: frozenset[str]) -> dict[str, str]
 
 
 def _no_rdma(member: Member) -> dict[str, str]:
-    """Sockets, and said so: otherwise NCCL would look for HCAs and fall back in silence."""
+    """Sockets, explicitly: otherwise NCCL would search for HCAs and fall back silently."""
     return {"NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": "none", "UCX_NET_DEVICES": member.interface}

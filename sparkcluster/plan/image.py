@@ -1,4 +1,4 @@
-"""Which image runs on each node, to which nodes a Ray is brought, and where it lies there."""
+"""The image of each node, the nodes to which Ray is brought, and its path there."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def ray_name(engine: EngineFacts) -> str:
 
 
 def ray_directory(state_dir: str, engine: EngineFacts | None) -> str:
-    """Where on a node the Ray that is brought along lies, apart for each version, Python and platform."""
+    """Directory on a node of the Ray that is brought, separate for each version, Python and platform."""
     return f"{state_dir}/ray/{ray_name(engine) if engine is not None else 'any'}"
 
 
 def without_ray(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> dict[str, EngineFacts]:
     """Nodes whose ranks would meet in Ray if their image had one, with the engine that it would have to fit.
 
-    An image that was never asked is believed to have Ray; a Python on the node itself (runtime ``process``) is
-    the user's own and gets nothing from us.
+    An image that was not read yet is assumed to have Ray; a Python on the node itself (runtime ``process``) is the
+    user's, and nothing is added to it.
     """
     if spec.inventory.runtime.kind != "docker" or spec.playbook.executor == "native":
         return {}
@@ -41,11 +41,11 @@ def without_ray(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> d
         if len(group.members) > 1
         for member in group.members
     }
-    return {name: one for name, one in engines.items() if one is not None and one.ray_version is None}
+    return {name: engine for name, engine in engines.items() if engine is not None and engine.ray_version is None}
 
 
 def has_brought_ray(facts: Facts) -> bool:
-    """Whether the Ray that fits this node's engine lies there already."""
+    """Whether the Ray that fits this node's engine is there already."""
     engine = engine_of(facts)
     return engine is not None and ray_name(engine) in facts.rays
 
@@ -59,16 +59,16 @@ def local_ids(spec: Spec, facts: Mapping[str, Facts]) -> dict[str, str]:
     reference = spec.playbook.image
     if reference is None:
         raise PlanError(
-            f"playbook {spec.playbook.name} names no image, and runtime docker needs one",
+            f"playbook {spec.playbook.name} has no image, and runtime docker requires one",
             step="plan",
             hint="give image in the playbook, or runtime: {kind: process} in the inventory",
         )
-    own = {}
+    ids = {}
     for name, fact in facts.items():
         image = read(fact.image) if fact.image is not None else None
-        own[name] = image.id if image is not None else None
-    anyone = next((own[name] for name in sorted(own) if own[name]), None) or reference
-    return {name: found or anyone for name, found in own.items()}
+        ids[name] = image.id if image is not None else None
+    other = next((ids[name] for name in sorted(ids) if ids[name]), None) or reference
+    return {name: found or other for name, found in ids.items()}
 
 
 def keeps_entrypoint(image: Image) -> bool:

@@ -1,4 +1,4 @@
-"""The document that tells the launcher inside a rank what to do; it is a contract with ``node/entry.py``."""
+"""The launcher document of a rank, which ``node/entry.py`` reads."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def build(
         executor: what joins the ranks.
         engine: the engine's command; of a Ray worker its program alone, by which the launcher finds the
             Python that has Ray.
-        model: ``path``, or ``id`` and ``revision`` in Hugging Face's cache: what /sparkcluster/model shall lead to.
+        model: ``path``, or ``id`` and ``revision`` in Hugging Face's cache: what /sparkcluster/model is linked to.
         setup: the playbook's shell lines.
         carry_over: names of variables that stay as this node has them.
-        token: whether Ray asks its members for a token.
+        token: whether Ray requires a token.
         ray_path: directory with a Ray that was brought along, as the rank sees it.
     """
     address = f"{group.head.address}:{group.ray_port}"
@@ -55,7 +55,7 @@ def build(
         "runtime": runtime,
         "executor": executor,
         "address": member.address,
-        "members": [one.address for one in group.members],
+        "members": [peer.address for peer in group.members],
         "ray": {
             "port": group.ray_port,
             "address": address,
@@ -64,7 +64,7 @@ def build(
         }
         if executor == "ray"
         else None,
-        # Ports that may listen on every address, since the inventory asks for that; no other one may.
+        # Ports that may listen on every address, as the inventory says; no other port may.
         "open_ports": [group.api_port] if ipaddress.ip_address(group.api_host).is_unspecified else [],
         "join_timeout_s": JOIN_TIMEOUT_S,
         "engine": list(engine),

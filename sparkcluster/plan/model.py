@@ -111,13 +111,13 @@ class Plan:
                     "secrets": list(node.secrets),
                     "containers": [
                         {
-                            "name": one.name,
-                            "image": one.image,
-                            "argv": list(one.argv),
-                            "launcher": one.launcher,
-                            "env_file": one.env_file,
+                            "name": rank.name,
+                            "image": rank.image,
+                            "argv": list(rank.argv),
+                            "launcher": rank.launcher,
+                            "env_file": rank.env_file,
                         }
-                        for one in node.containers
+                        for rank in node.containers
                     ],
                 }
                 for name, node in self.nodes.items()

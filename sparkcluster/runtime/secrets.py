@@ -12,10 +12,9 @@ from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.errors import UsageError
+from sparkcluster.plan.build import RAY_TOKEN
 from sparkcluster.plan.model import Plan
 from sparkcluster.spec import Spec
-
-RAY_TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 - the variable's name
 
 
 def values(spec: Spec, plan: Plan, environment: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from sparkcluster.checks.diagnosis import clipped, groups, last_match, of
+from sparkcluster.checks.diagnosis import AGAIN, clipped, groups, last_match, of
 from sparkcluster.checks.registry import Context, Seen, check
-from sparkcluster.checks.symptoms import AGAIN
 from sparkcluster.engines.vllm.signatures import EAGER, EXPERTS, SCALES
 from sparkcluster.spec.playbook import Playbook
 

@@ -302,7 +302,7 @@ def test_a_process_takes_the_inventorys_python_before_it_has_been_asked(spark, c
         ({"tensor_parallel": 4}, "wants 4 nodes .* has 2"),
         ({"pipeline_parallel": 3}, "wants 3 nodes"),
         ({"args": {"data-parallel-size": 2}, "tensor_parallel": 2}, "wants 4 nodes"),
-        ({"image": None}, "names no image"),
+        ({"image": None}, "has no image"),
     ],
 )
 def test_what_cannot_be_run_is_said_with_a_way_out(two, cluster, playbook, said):

@@ -1,11 +1,11 @@
-"""Whose death a log tells of."""
+"""The rank that a log says failed first."""
 
 from __future__ import annotations
 
 import pytest
 
 from sparkcluster.engines.vllm import ENGINE
-from sparkcluster.launch.blame import blamed
+from sparkcluster.launch.causes import failed_rank
 from sparkcluster.launch.readiness import Readiness
 from sparkcluster.launch.watching import Lines, Tick
 
@@ -30,12 +30,12 @@ HEAD = "(EngineCore pid=21) ERROR 11-21 04:13:03 [core.py:1510] "
     ],
 )
 def test_a_line_names_its_rank(line, rank):
-    assert blamed(ENGINE, ["something before", line, "something after"], MEMBERS) == rank
+    assert failed_rank(ENGINE, ["something before", line, "something after"], MEMBERS) == rank
 
 
 def test_a_death_weighs_more_than_what_came_before_it():
     lines = ["Worker 0 failed: connection reset", "RayWorkerProc rank=[1] died unexpectedly"]
-    assert blamed(ENGINE, lines, MEMBERS) == 1
+    assert failed_rank(ENGINE, lines, MEMBERS) == 1
 
 
 @pytest.fixture
