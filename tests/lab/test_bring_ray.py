@@ -60,7 +60,7 @@ def lab(lab):
         spark.run(["rm", "-rf", f"{STATE}/ray"])
 
 
-def test_ray_comes_to_an_image_without(lab, cli, tmp_path, monkeypatch):
+def test_ray_is_staged_for_an_image_without_it(lab, cli, tmp_path, monkeypatch):
     monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "cache"))
     assert {one["ray_path"] for one in launchers(lab, cli).values()} == {"/sparkcluster/ray"}
     put_stub_ray_into(tmp_path / "cache", engine_of(lab.sparks[0]), tmp_path)
@@ -81,7 +81,7 @@ def test_ray_comes_to_an_image_without(lab, cli, tmp_path, monkeypatch):
     assert f"ray  Ray {BROUGHT_RAY}: nothing is missing" in cli("stage", lab.inventory, "image").ok().out
 
 
-def test_a_node_gets_ray_from_the_other(lab, cli, tmp_path, monkeypatch):
+def test_a_node_copies_ray_from_the_other(lab, cli, tmp_path, monkeypatch):
     monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "cache"))
     launchers(lab, cli)
     put_stub_ray_into(tmp_path / "cache", engine_of(lab.sparks[0]), tmp_path)
@@ -94,7 +94,7 @@ def test_a_node_gets_ray_from_the_other(lab, cli, tmp_path, monkeypatch):
     assert [(one["what"], one["node"], one["source"]) for one in second["copied"]] == [("ray", "right", "left")]
 
 
-def test_without_any_ray_the_ranks_meet_by_themselves_or_it_is_said(lab, cli, ranks, variant, tmp_path, monkeypatch):
+def test_without_ray_the_native_backend_is_used_or_up_fails(lab, cli, ranks, variant, tmp_path, monkeypatch):
     """Nothing is fetched: no uv, and a pip that knows no index."""
     monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "cache"))
     for name, value in (("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", str(tmp_path)), ("UV_OFFLINE", "1")):
@@ -117,7 +117,7 @@ def test_without_any_ray_the_ranks_meet_by_themselves_or_it_is_said(lab, cli, ra
 
 @pytest.mark.full
 @pytest.mark.engine
-def test_the_real_engine_serves_with_a_ray_that_was_brought(make_lab, make_cli, variant):
+def test_the_real_engine_serves_with_staged_ray(make_lab, make_cli, variant):
     """As executor ``ray`` allows nothing else; the Sparks reach each other and the controller, and nobody else."""
     lab = make_lab(WITHOUT_RAY, engine="vllm")
     cli = make_cli()

@@ -12,7 +12,7 @@ def shared_lab(make_lab):
     return make_lab("sparks: [{name: full}, {name: bare, image: absent, model: absent}]\n")
 
 
-def test_what_one_spark_has_comes_to_the_other_and_nothing_starts(lab, cli, ranks):
+def test_one_spark_copies_to_the_other_and_nothing_starts(lab, cli, ranks):
     dry = cli("stage", lab.inventory, "--dry-run").ok()
     assert re.search(r"image  \S+: bare missing, would come from full", dry.out)
     assert re.search(r"weights  \S+: bare missing, would come from full", dry.out)
@@ -33,7 +33,7 @@ def test_what_one_spark_has_comes_to_the_other_and_nothing_starts(lab, cli, rank
     assert not any(ranks(lab).values())
 
 
-def test_a_spark_that_cannot_be_reached_stops_it(lab, cli):
+def test_an_unreachable_spark_stops_staging(lab, cli):
     lab.fault("bare", "ssh-hang")
     failed = cli("stage", lab.inventory, "--json", timeout=120)
     assert failed.code == 1

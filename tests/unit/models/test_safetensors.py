@@ -64,7 +64,7 @@ def test_a_config_alone_has_no_tensors(tmp_path):
     assert model_headers.from_path(path.parent).tensors is None
 
 
-def test_weights_that_lie_there_twice_count_once(tmp_path):
+def test_duplicate_weights_count_once(tmp_path):
     twice = {name: SHARDED[name] for name in ("config.json", "one.safetensors")}
     twice["consolidated.safetensors"] = SHARDED["one.safetensors"]
     path = write(tmp_path / "m", twice)
@@ -122,18 +122,18 @@ def test_a_broken_file_is_one_clear_error_and_little_memory(tmp_path, content, t
         [1],
     ],
 )
-def test_a_tensor_that_makes_no_sense_is_refused(tensor):
+def test_an_invalid_tensor_is_refused(tensor):
     with pytest.raises(UsageError, match="has a tensor 'x'"):
         safetensors.header(json.dumps({"x": tensor}).encode(), None, "file")
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd.safetensors", "a/b.safetensors", "x.bin", 3, None])
-def test_an_index_names_only_files_beside_it(name):
+def test_an_index_lists_only_files_in_its_directory(name):
     with pytest.raises(UsageError, match="not a file in its directory"):
         safetensors.index(json.dumps({"weight_map": {"a": name}}).encode(), "index")
 
 
-def test_an_index_that_names_absent_files_says_which(tmp_path):
+def test_missing_files_of_an_index_are_named(tmp_path):
     path = write(tmp_path / "m", {**SHARDED})
     (path / "two.safetensors").unlink()
     with pytest.raises(UsageError, match=r"1 missing files, such as two\.safetensors"):
@@ -141,7 +141,7 @@ def test_an_index_that_names_absent_files_says_which(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "told"), [("absent", "no model at"), ("empty", r"no config\.json in")])
-def test_a_model_that_is_not_there_is_said_so(tmp_path, name, told):
+def test_a_missing_model_is_an_error(tmp_path, name, told):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=told):
         model_headers.from_path(tmp_path / name)
@@ -231,7 +231,7 @@ def hub(monkeypatch, tmp_path):
         yield make
 
 
-def test_the_hub_is_asked_for_beginnings_alone(hub):
+def test_only_the_beginning_of_a_file_is_requested(hub):
     large = shard(**{f"layer.{at}": (1024, 1024) for at in range(4)})
     made = hub({"config.json": CONFIG, "model.safetensors": large})
     found = model_headers.from_hub("some/model")
@@ -246,13 +246,13 @@ def test_a_header_longer_than_the_first_piece_is_fetched_whole(hub, monkeypatch)
 
 
 @pytest.mark.parametrize("piece", [64, 1 << 20])
-def test_a_hub_without_ranges_serves_as_well(hub, monkeypatch, piece):
+def test_a_hub_without_range_requests_works(hub, monkeypatch, piece):
     monkeypatch.setattr(model_headers, "FIRST_BYTES", piece)
     hub(SHARDED, ranges=False)
     assert model_headers.from_hub("some/model").tensors == TENSORS
 
 
-def test_the_token_opens_a_gated_model_and_goes_nowhere_else(hub, monkeypatch):
+def test_the_token_is_sent_to_the_hub_only(hub, monkeypatch):
     storage = hub(SHARDED)
     made = hub(SHARDED, token="hf-secret", storage=storage.address.replace("127.0.0.1", "localhost"))
     with pytest.raises(SparkclusterError, match="without a token") as caught:
@@ -264,7 +264,7 @@ def test_the_token_opens_a_gated_model_and_goes_nowhere_else(hub, monkeypatch):
     assert {token for path, _, token in storage.asked if path.startswith("/stored/")} == {None}
 
 
-def test_a_token_that_was_logged_in_with_is_found(hub, tmp_path):
+def test_the_token_of_a_login_is_used(hub, tmp_path):
     hub(SHARDED, token="hf-kept")
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "token").write_text("hf-kept\n")
@@ -301,13 +301,13 @@ def test_a_model_without_safetensors_has_its_config(hub):
 
 
 @pytest.mark.parametrize("endpoint", ["file:///etc", "http://127.0.0.1:1", "http://[broken"])
-def test_a_hub_that_cannot_be_asked_is_said_so(monkeypatch, endpoint):
+def test_an_unreachable_hub_is_an_error(monkeypatch, endpoint):
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     with pytest.raises(SparkclusterError, match=r"is not an http address|cannot query"):
         model_headers.from_hub("some/model")
 
 
-def test_a_token_that_is_no_header_is_not_sent(hub, monkeypatch):
+def test_a_token_with_line_breaks_is_not_sent(hub, monkeypatch):
     made = hub({"config.json": CONFIG})
     monkeypatch.setenv("HF_TOKEN", "two\nlines")
     model_headers.from_hub("some/model")

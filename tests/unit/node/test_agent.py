@@ -96,7 +96,7 @@ def test_nothing_is_changed_under_an_epoch_that_is_over(change, state):
     assert not (state / "x").exists()
 
 
-def test_nothing_is_changed_once_nobody_holds_the_lease(change, state, leased):
+def test_nothing_is_changed_without_a_lease(change, state, leased):
     with common.try_lock(str(leased / "change.lock")):
         pass
     (leased / "lease.lock").unlink()
@@ -104,13 +104,13 @@ def test_nothing_is_changed_once_nobody_holds_the_lease(change, state, leased):
     assert answer == {"refused": "epoch 7 is over: the lease expired and has no holder"}
 
 
-def test_nothing_is_changed_while_somebody_else_is_taking_the_lease(change, state, leased):
+def test_nothing_is_changed_while_another_operator_acquires_the_lease(change, state, leased):
     common.write_atomically(str(leased / "lease.json"), b'{"epoch": 7, "operator": "bob@desk", "granted": false}')
     answer = change({"do": "put", "path": str(state / "x"), "content": "x"})
     assert answer == {"refused": "epoch 7 is over: bob@desk is acquiring the lease"}
 
 
-def test_a_change_waits_for_the_one_before_it_and_says_so_when_that_does_not_end(change, state, leased):
+def test_a_change_waits_for_the_one_before_it_and_reports_one_that_does_not_end(change, state, leased):
     lock = common.try_lock(str(leased / "change.lock"))
     threading.Timer(0.3, lock.close).start()
     assert "results" in change({"do": "put", "path": str(state / "x"), "content": "x"}, wait_s=10)
@@ -130,13 +130,13 @@ def test_a_change_that_was_overtaken_by_a_later_one_is_refused(change, state):
     assert "results" in change(late, order=3)
 
 
-def test_the_order_of_changes_begins_anew_with_an_epoch(change, state, leased):
+def test_the_order_of_changes_restarts_with_an_epoch(change, state, leased):
     change(order=9)
     common.write_atomically(str(leased / "lease.json"), b'{"epoch": 8, "operator": "ann@desk", "granted": true}')
     assert change(epoch=8, order=1) == {"results": []}
 
 
-def test_who_only_asks_for_the_lease_keeps_nobody_from_taking_it(tmp_path):
+def test_querying_the_lease_does_not_block_acquiring_it(tmp_path):
     path = str(tmp_path / "lock")
     over = threading.Event()
     common.try_lock(path).close()
@@ -189,7 +189,7 @@ def test_put_that_cannot_be_finished_leaves_the_old_file_and_no_other(change, st
 
 
 @pytest.mark.parametrize("path", ["{tmp}/outside", "{state}", "{state}/../outside", "{state}/link/inner", "/", "~"])
-def test_delete_keeps_off_what_is_not_below_the_state_directory(change, state, tmp_path, path):
+def test_delete_refuses_paths_outside_of_the_state_directory(change, state, tmp_path, path):
     outside = tmp_path / "outside"
     (outside / "inner").mkdir(parents=True)
     (state / "link").symlink_to(outside)
@@ -199,7 +199,7 @@ def test_delete_keeps_off_what_is_not_below_the_state_directory(change, state, t
     assert state.is_dir()
 
 
-def test_delete_takes_a_link_away_and_leaves_what_it_points_at(change, state, tmp_path):
+def test_delete_removes_a_link_and_not_its_target(change, state, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (state / "link").symlink_to(outside)
@@ -208,14 +208,14 @@ def test_delete_takes_a_link_away_and_leaves_what_it_points_at(change, state, tm
     assert outside.is_dir()
 
 
-def test_delete_twice_ends_the_same_way(change, state):
+def test_delete_is_idempotent(change, state):
     (state / "tree" / "deep").mkdir(parents=True)
     for _ in range(2):
         assert change({"do": "delete", "path": str(state / "tree")}) == {"results": [{}]}
     assert not (state / "tree").exists()
 
 
-def test_what_cannot_be_deleted_is_said_with_the_command(change, state, monkeypatch):
+def test_what_cannot_be_deleted_is_an_error_with_the_command(change, state, monkeypatch):
     (state / "tree").mkdir()
 
     def denied(path):
@@ -262,7 +262,7 @@ def test_a_process_starts_once_and_its_exit_code_is_kept(process):
     assert first["already"] is False
 
 
-def test_the_same_plan_twice_leaves_the_process_alone_and_another_replaces_it(process):
+def test_the_same_plan_keeps_the_process_and_another_replaces_it(process):
     _, first = process("exec sleep 60")
     _, again = process("exec sleep 60")
     assert again == {"pid": first["pid"], "already": True}
@@ -278,7 +278,7 @@ def test_the_log_of_an_earlier_start_is_not_taken_for_this_ones(process):
     until(lambda: (directory / "log").read_text() == "fresh\n")
 
 
-def test_secrets_reach_a_process_by_file_alone(process, leased):
+def test_a_process_gets_secrets_by_file_only(process, leased):
     file = leased / "secrets.env"
     common.write_atomically(str(file), b"KEY=s3cr3t=with=equals\n")
     directory, started = process("echo $KEY; exec sleep 60", env_file=str(file))
@@ -307,7 +307,7 @@ def test_children_that_outlived_their_leader_are_ended_too(process, change):
     assert agent.session_members(started["pid"]) == []
 
 
-def test_a_stranger_with_a_pid_of_ours_is_left_alone(change, leased):
+def test_another_process_with_a_reused_pid_is_not_killed(change, leased):
     directory = leased / "ranks" / "old"
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as stranger:
         record = {"name": "old", "pid": stranger.pid, "start_ticks": 1, "labels": {}}
@@ -350,7 +350,7 @@ def start_container(plan="p1"):
     return {"do": "start-container", "name": "x", "argv": ["docker", "run", "--name", "x", "image"], "plan": plan}
 
 
-def test_a_container_of_this_plan_that_runs_is_left_alone(change, docker):
+def test_a_running_container_of_this_plan_is_kept(change, docker):
     (docker / "state").write_text("true")
     (docker / "plan").write_text("p1")
     assert change(start_container()) == {"results": [{"id": "1", "already": True}]}
@@ -365,13 +365,13 @@ def test_a_container_that_is_dead_or_of_another_plan_is_replaced(change, docker,
     assert "rm --force --volumes x" in (docker / "told").read_text()
 
 
-def test_what_docker_says_when_it_cannot_start_is_handed_on(change, docker):
+def test_the_error_of_docker_run_is_passed_on(change, docker):
     (docker / "broken").write_text("Error: could not select device driver\n")
     answer = change(start_container())
     assert answer["failed"] == {"step": "start-container", "message": "Error: could not select device driver"}
 
 
-def test_containers_stop_in_their_grace_and_those_gone_are_fine(change, docker):
+def test_containers_stop_within_their_grace_and_missing_ones_are_ignored(change, docker):
     step = {"do": "stop-containers", "names": ["x", "y"], "grace_s": 3}
     assert change(step) == {"results": [{}]}
     told = (docker / "told").read_text()
@@ -385,6 +385,6 @@ def test_a_container_that_stays_is_named(change, docker):
     assert answer["failed"]["message"] == "x: Error: driver failed to remove"
 
 
-def test_a_node_without_docker_says_so(change, tmp_path, monkeypatch):
+def test_a_node_without_docker_is_an_error(change, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert change(start_container())["failed"]["message"] == "docker is not installed"

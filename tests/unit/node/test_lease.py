@@ -79,7 +79,7 @@ def change(state):
     return do
 
 
-def test_epochs_grow_and_survive_who_held_them(hold):
+def test_epochs_increase_and_outlive_their_holders(hold):
     ann = hold("ann")
     assert ann.first == {"epoch": 0}
     assert ann.grant(1) == {"granted": 1}
@@ -88,7 +88,7 @@ def test_epochs_grow_and_survive_who_held_them(hold):
     assert bob.first == {"epoch": 1}
 
 
-def test_whoever_comes_second_is_told_who_came_first(hold):
+def test_the_second_operator_learns_the_holder(hold):
     ann = hold("ann@desk (pid 7)")
     taken = hold("bob").first["held"]
     assert (taken["operator"], taken["operation"], taken["epoch"]) == ("ann@desk (pid 7)", "up", 0)
@@ -98,7 +98,7 @@ def test_whoever_comes_second_is_told_who_came_first(hold):
     assert abs(held["since"] - time.time()) < 60
 
 
-def test_a_holder_that_is_fed_keeps_it_and_one_that_is_not_lets_go(hold, change):
+def test_the_lease_lasts_as_long_as_heartbeats_come(hold, change):
     ann = hold("ann", ttl_s=2)
     ann.grant(1)
     for _ in range(6):
@@ -110,7 +110,7 @@ def test_a_holder_that_is_fed_keeps_it_and_one_that_is_not_lets_go(hold, change)
     assert hold("bob").first == {"epoch": 1}
 
 
-def test_a_holder_whose_operator_is_gone_lets_go_at_once(hold, change):
+def test_the_lease_is_released_at_once_when_the_connection_ends(hold, change):
     ann = hold("ann", ttl_s=600)
     ann.grant(1)
     ann.stream._in.close()
@@ -126,7 +126,7 @@ def test_a_holder_that_is_killed_leaves_nothing_locked(hold):
     assert hold("bob").first == {"epoch": 1}
 
 
-def test_an_old_epoch_is_refused_from_the_moment_somebody_else_takes_over(hold, change):
+def test_an_old_epoch_is_refused_as_soon_as_another_operator_takes_over(hold, change):
     ann = hold("ann")
     ann.grant(1)
     assert change(1) == "changed"
@@ -150,13 +150,13 @@ def test_a_new_holder_waits_for_a_change_that_outlived_its_operator(hold, state)
 
 
 @pytest.mark.parametrize("noise", [b"\n", b"not json\n", b"{}\n", b'{"grant": null}\n', b"[]\n", b"7\n", b"\xff\xfe\n"])
-def test_lines_that_are_no_grant_are_heartbeats(hold, noise):
+def test_all_lines_other_than_grants_are_heartbeats(hold, noise):
     ann = hold("ann")
     ann.stream.send(noise)
     assert ann.grant(1) == {"granted": 1}
 
 
-def test_a_lease_document_that_makes_no_sense_is_as_good_as_none(hold, state):
+def test_an_invalid_lease_document_counts_as_none(hold, state):
     directory = state / "clusters" / "atlas"
     directory.mkdir(parents=True)
     (directory / "lease.json").write_text("{broken")

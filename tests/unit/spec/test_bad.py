@@ -36,7 +36,7 @@ def told(path: Path) -> str:
 
 
 @pytest.mark.parametrize("case", sorted(BAD.glob("*.yaml")), ids=lambda path: path.stem)
-def test_told(case: Path) -> None:
+def test_messages(case: Path) -> None:
     text = told(case)
     assert text == case.with_suffix(".txt").read_text(encoding="utf-8")
     assert "do-not-show-me" not in text.lower(), "a secret was repeated"
@@ -78,7 +78,7 @@ def test_directory(tmp_path: Path) -> None:
     assert refused(tmp_path).endswith("is a directory")
 
 
-def test_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_without_a_writer_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     assert refused(tmp_path / "pipe.yaml").endswith("is not a regular file")
 
@@ -91,7 +91,7 @@ def test_unreadable_file(tmp_path: Path) -> None:
     assert refused(path).endswith("permission denied")
 
 
-def test_permission_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permission_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
 
@@ -105,7 +105,7 @@ def test_too_large(tmp_path: Path) -> None:
     assert "larger than 1024 KiB" in refused(path)
 
 
-def test_not_utf8_says_where(tmp_path: Path) -> None:
+def test_not_utf8_has_line_and_column(tmp_path: Path) -> None:
     path = tmp_path / "inventory.yaml"
     path.write_bytes(b"cluster: x\n# caf\xe9\n")
     assert refused(path).endswith("inventory.yaml:2:6: the file is not UTF-8")
@@ -119,7 +119,7 @@ def test_utf16_and_nul(tmp_path: Path) -> None:
     assert "\\x00" in refused(path)
 
 
-def test_byte_order_mark_is_no_problem(tmp_path: Path) -> None:
+def test_byte_order_mark_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "playbook.yaml"
     path.write_bytes(b"\xef\xbb\xbf" + PLAYBOOK.encode())
     assert load.load_playbook(path).name == "serve"
@@ -139,7 +139,7 @@ def test_byte_order_mark_is_no_problem(tmp_path: Path) -> None:
     ],
     ids=["billion-laughs", "brackets", "dashes", "braces", "many", "question-marks", "long-anchor"],
 )
-def test_bombs_cost_little(tmp_path: Path, text: str) -> None:
+def test_yaml_bombs_are_refused_cheaply(tmp_path: Path, text: str) -> None:
     path = tmp_path / "inventory.yaml"
     path.write_text(text)
     before = resource.getrusage(resource.RUSAGE_SELF)
@@ -149,7 +149,7 @@ def test_bombs_cost_little(tmp_path: Path, text: str) -> None:
     assert after.ru_maxrss - before.ru_maxrss < 100_000, "KiB"
 
 
-def test_unreadable_identity_is_told_before_any_connection(tmp_path: Path) -> None:
+def test_unreadable_identity_is_reported_before_any_connection(tmp_path: Path) -> None:
     (tmp_path / "serve.yaml").write_text(PLAYBOOK)
     path = tmp_path / "inventory.yaml"
     path.write_text(f"cluster: x\nplaybook: serve\nnodes:\n  - host: a\n    ssh: {{identity: {tmp_path}}}\n")

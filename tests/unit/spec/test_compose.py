@@ -50,7 +50,7 @@ def refused(path: Path) -> str:
     return "\n".join(f"{said} | {hint}" for said, hint in told or [(caught.value.message, caught.value.hint)])
 
 
-def test_what_is_on_top_wins_key_by_key(folder):
+def test_the_upper_playbook_wins_key_by_key(folder):
     mine = load.load_playbook(folder("name: mine\nextends: base\nargs: {max-model-len: 8192}\nverify: {expect: '7'}\n"))
     assert mine.args["max-model-len"] == 8192
     assert mine.args["kv-cache-dtype"] == "fp8"
@@ -58,25 +58,25 @@ def test_what_is_on_top_wins_key_by_key(folder):
     assert (mine.name, mine.image) == ("mine", "vllm/vllm-openai:v0.20.0")
 
 
-def test_a_value_of_args_is_replaced_whole_for_half_of_another_method_is_none(folder):
+def test_a_value_in_args_is_replaced_and_not_merged(folder):
     mine = load.load_playbook(folder("name: mine\nextends: base\nargs: {speculative-config: {method: eagle}}\n"))
     assert mine.args["speculative-config"] == {"method": "eagle"}
 
 
-def test_null_takes_a_key_away(folder):
+def test_null_removes_a_key(folder):
     mine = load.load_playbook(folder("name: mine\nextends: base\nargs: {kv-cache-dtype: null}\nenv: {VLLM_A: null}\n"))
     assert "kv-cache-dtype" not in mine.args
     assert mine.env == {"VLLM_B": "2"}
 
 
-def test_another_model_takes_the_place_of_the_whole_model(folder):
+def test_another_model_replaces_the_whole_model(folder):
     mine = load.load_playbook(folder("name: mine\nextends: base\nmodel: {path: /weights}\n"))
     assert (mine.model.id, mine.model.path, mine.model.revision) == (None, "/weights", "main")
     later = load.load_playbook(folder("name: mine\nextends: base\nmodel: {revision: def}\n"))
     assert (later.model.id, later.model.revision) == ("owner/model", "def")
 
 
-def test_what_is_accepted_and_mounted_adds_up_once(folder):
+def test_allow_and_mounts_are_concatenated_without_duplicates(folder):
     text = (
         "name: mine\nextends: base\nallow:\n- {code: NET-001, reason: one reason is enough}\n"
         "- {code: NET-002, reason: another good reason}\n"
@@ -84,7 +84,7 @@ def test_what_is_accepted_and_mounted_adds_up_once(folder):
     assert [one.code for one in load.load_playbook(folder(text)).allow] == ["NET-001", "NET-002"]
 
 
-def test_an_overlay_is_put_on_by_name(folder):
+def test_an_overlay_is_applied_by_name(folder):
     inventory = folder("cluster: x\nplaybook: base+drafts\nnodes: [{host: a}]\n", "inventory")
     spec = load.load(inventory)
     assert spec.playbook.name == "base-drafts"
@@ -93,13 +93,13 @@ def test_an_overlay_is_put_on_by_name(folder):
     assert load.load(inventory, "base").playbook.args["speculative-config"] != {"method": "ngram"}
 
 
-def test_an_overlay_can_be_part_of_what_is_extended(folder):
+def test_extends_may_name_an_overlay(folder):
     mine = load.load_playbook(folder("name: mine\nextends: base+drafts\nargs: {max-num-seqs: 2}\n"))
     assert mine.args["speculative-config"] == {"method": "ngram", "prompt_lookup_max": 4}
     assert mine.args["max-num-seqs"] == 2
 
 
-def test_every_key_knows_the_file_it_was_written_in(folder, tmp_path):
+def test_every_key_keeps_its_file(folder, tmp_path):
     folder("name: mine\nextends: base\nargs: {max-num-seqs: 2}\noverlays: [drafts]\n")
     spec = load.load(folder("cluster: x\nplaybook: mine+drafts\nnodes: [{host: a}]\n", "inventory"))
     assert spec.places["args", "max-num-seqs"] == (str(tmp_path / "mine.yaml"), 3)
@@ -108,7 +108,7 @@ def test_every_key_knows_the_file_it_was_written_in(folder, tmp_path):
     assert spec.places["allow", 0, "code"] == (str(tmp_path / "base.yaml"), 10)
 
 
-def test_a_problem_is_told_where_it_was_written(folder, tmp_path):
+def test_a_problem_is_reported_in_the_file_that_has_it(folder, tmp_path):
     folder(BASE.replace("max_tokens: 1024", "max_tokens: none"), "base")
     assert refused(folder("name: mine\nextends: base\n")).startswith(f"{tmp_path}/base.yaml:11:")
 
@@ -129,19 +129,19 @@ def test_a_problem_is_told_where_it_was_written(folder, tmp_path):
         ("name: mine\nextends: [base]\n", ["mine.yaml:2:"]),
     ],
 )
-def test_what_cannot_be_put_together_is_told(folder, text, words):
+def test_what_cannot_be_merged_is_an_error(folder, text, words):
     said = refused(folder(text))
     for word in words:
         assert word in said
 
 
-def test_a_circle_of_several_ends(folder):
+def test_a_circle_of_several_is_an_error(folder):
     folder("name: one\nextends: two\n", "one")
     folder("name: two\nextends: three\n", "two")
     assert "circular extends" in refused(folder("name: three\nextends: one\n", "three"))
 
 
-def test_a_tower_ends(folder):
+def test_too_many_levels_are_an_error(folder):
     for level in range(12):
         folder(f"name: p{level}\nextends: p{level + 1}\n", f"p{level}")
     folder(BASE, "p12")
@@ -149,5 +149,5 @@ def test_a_tower_ends(folder):
     assert load.load_playbook(folder("name: mine\nextends: p8\n")).args["max-model-len"] == 4096
 
 
-def test_an_overlay_by_itself_is_no_playbook(folder, tmp_path):
+def test_an_overlay_alone_is_not_a_playbook(folder, tmp_path):
     assert "is an overlay" in refused(tmp_path / "overlays" / "drafts.yaml")

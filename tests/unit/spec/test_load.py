@@ -115,7 +115,7 @@ def test_playbook_by_path_is_taken_from_the_inventory(tmp_path: Path) -> None:
     assert load.load(path).playbook.name == "mine"
 
 
-def test_given_playbook_is_taken_from_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_playbook_of_a_flag_is_found_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "inventory", INVENTORY)
     write(tmp_path / "here", MINE.replace("mine", "here"), "mine.yaml")
     monkeypatch.chdir(tmp_path / "here")
@@ -126,7 +126,7 @@ def test_given_playbook_is_taken_from_the_current_directory(tmp_path: Path, monk
     assert caught.value.hint == "did you mean mine?"
 
 
-def test_inventory_may_be_called_as_its_playbook_is(tmp_path: Path) -> None:
+def test_inventory_and_playbook_may_have_the_same_name(tmp_path: Path) -> None:
     path = write(tmp_path / "inventory", INVENTORY, "mine.yaml")
     write(tmp_path / "playbooks", MINE, "mine.yaml")
     assert load.load(path).playbook.name == "mine"
@@ -138,7 +138,7 @@ def test_bundled_playbooks_are_found_last(tmp_path: Path) -> None:
     assert "tiny-llama-cpu" in library.names()
 
 
-def test_problems_of_both_files_are_told(tmp_path: Path) -> None:
+def test_problems_of_both_files_are_reported(tmp_path: Path) -> None:
     path = write(tmp_path, INVENTORY + "colour: red\n")
     write(tmp_path, MINE + "colour: red\n", "mine.yaml")
     with pytest.raises(SpecError) as caught:
@@ -146,7 +146,7 @@ def test_problems_of_both_files_are_told(tmp_path: Path) -> None:
     assert [Path(problem.file).name for problem in caught.value.problems] == ["inventory.yaml", "mine.yaml"]
 
 
-def test_empty_keys_count_as_not_given(tmp_path: Path) -> None:
+def test_empty_keys_count_as_absent(tmp_path: Path) -> None:
     path = write(tmp_path, INVENTORY + "api:\nssh:\n  user:\ngroups:\nstate_dir:\n")
     write(tmp_path, MINE + "env:\nargs:\n  max-model-len:\n", "mine.yaml")
     spec = load.load(path)
@@ -167,7 +167,7 @@ def test_aliases_are_followed() -> None:
     assert parse("a: &a {x: 1}\nb: *a\n", "f").data == {"a": {"x": 1}, "b": {"x": 1}}
 
 
-def test_ssh_of_a_node_goes_over_the_inventorys_key_by_key() -> None:
+def test_ssh_of_a_node_overrides_the_inventorys_key_by_key() -> None:
     inventory = Inventory.model_validate(
         {
             "cluster": "x",
@@ -181,7 +181,7 @@ def test_ssh_of_a_node_goes_over_the_inventorys_key_by_key() -> None:
     assert (second.user, second.port) == ("a", 22)
 
 
-def test_node_is_called_by_its_host_unless_named() -> None:
+def test_a_node_without_a_name_is_named_by_its_host() -> None:
     assert Node(host="10.0.0.1").label == "10.0.0.1"
     assert Node(host="10.0.0.1", name="one").label == "one"
 
@@ -194,7 +194,7 @@ def test_model_name(served: str | None, model: dict[str, str], name: str) -> Non
     assert Playbook.model_validate({"name": "x", "model": model, "served_name": served}).model_name == name
 
 
-def test_installed_package_has_its_playbooks_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_package_contains_its_playbooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "site-packages" / "sparkcluster"
     write(package / "bundled" / "playbooks", MINE, "mine.yaml")
     write(tmp_path / "site-packages" / "playbooks", MINE, "somebody-elses.yaml")

@@ -38,14 +38,14 @@ def three(spark, cluster):
     return make
 
 
-def test_nothing_is_missing_where_all_have_it(three):
+def test_nothing_is_missing_if_all_nodes_have_it(three):
     world = three({name: {"weights": WHOLE} for name in HOSTS})
     for what in ("weights", "image"):
         staging = find_missing(*world, what)
         assert (staging.sources, staging.missing) == (("a", "b", "c"), ())
 
 
-def test_nodes_say_what_they_lack(three):
+def test_what_each_node_lacks_is_listed(three):
     cut = {**WHOLE, "missing": ["x.safetensors", "y"], "truncated": ["m.safetensors"]}
     staging = find_missing(*three({"b": {"weights": WHOLE}, "c": {"weights": cut}}), "weights")
     assert staging.sources == ("b",)
@@ -54,7 +54,7 @@ def test_nodes_say_what_they_lack(three):
     assert staging.size_bytes == 5_000_000_010
 
 
-def test_another_revision_than_the_heads_is_missing(three):
+def test_a_revision_other_than_the_heads_is_missing(three):
     other = {**WHOLE, "revision": "r2"}
     staging = find_missing(
         *three({"a": {"weights": WHOLE}, "b": {"weights": other}, "c": {"weights": WHOLE}}), "weights"
@@ -90,13 +90,13 @@ def test_an_image_that_differs_in_its_environment_alone_is_missing(three):
     assert find_missing(*world, "image").missing == (("b", "another image has its name"),)
 
 
-def test_what_nobody_has_is_downloaded_by_the_head_first(three):
+def test_the_head_downloads_first_what_no_node_has(three):
     staging = find_missing(*three({name: {"image": None} for name in HOSTS}), "image")
     assert (staging.sources, staging.download) == ((), ("a", "b", "c"))
     assert find_missing(*three(), "weights").download == ("a", "b", "c")
 
 
-def test_a_directory_that_nobody_has_names_the_node_and_the_command(three):
+def test_a_directory_that_no_node_has_is_an_error_with_the_command(three):
     world = three(playbook={"model": {"path": "/models/a b"}})
     with pytest.raises(StageError, match="the weights of /models/a b are on no node") as caught:
         find_missing(*world, "weights")
@@ -109,7 +109,7 @@ def test_copies_go_over_a_rail(three):
     assert address(facts, topology, "b", "c") == "10.1.0.12"
 
 
-def test_without_a_rail_the_management_network_will_do_and_docker0_never(spark, cluster):
+def test_without_a_rail_copies_use_the_management_network_and_never_docker0(spark, cluster):
     docker = [{"name": "docker0", "mac": "", "operstate": "up", "carrier": True, "mtu": 1500,
                "addresses": ["172.17.0.1/16"]}]  # fmt: skip
     facts = {name: spark(management=f"192.168.86.{place}/24") for place, name in enumerate("ab", 11)}
@@ -121,7 +121,7 @@ def test_without_a_rail_the_management_network_will_do_and_docker0_never(spark, 
 
 
 @pytest.mark.parametrize("name", ["tap0", "wg0", "tailscale0", "zt5u4y"])
-def test_a_tunnel_serves_where_nothing_else_joins_two_nodes(spark, cluster, name):
+def test_a_tunnel_is_used_only_if_two_nodes_share_nothing_else(spark, cluster, name):
     def tunnel(place):
         return {"name": name, "mac": "", "operstate": "up", "carrier": True, "mtu": 1420, "speed_mbps": 100_000,
                 "addresses": [f"10.9.0.{place}/24"]}  # fmt: skip
@@ -142,7 +142,7 @@ def test_two_replicas_of_one_node_each_still_copy_over_the_cable(spark, cluster)
     assert address(facts, build(spec, facts), "a", "b") == "10.1.0.11"
 
 
-def test_a_disk_that_is_too_small_is_told_before_anything_is_sent(three):
+def test_a_disk_that_is_too_small_is_reported_before_the_copy(three):
     small = [{"purpose": "hf_home", "path": "/home", "total_bytes": 10, "free_bytes": 4_000_000_000}]
     facts, topology, spec = three({"a": {"weights": WHOLE}, "b": {"disks": small}})
     with pytest.raises(StageError, match=r"b has 4\.0 GB free at /home, and weights .* need 5\.0 GB") as caught:

@@ -82,7 +82,7 @@ def world(node, spark, cluster, lease, impatient, monkeypatch):
     return World([node(name) for name in "abc"], spark, cluster, lease)
 
 
-def test_the_first_gets_it_from_here_and_the_others_from_it(world, tmp_path):
+def test_the_first_node_gets_ray_from_the_controller_and_the_others_from_that_node(world, tmp_path):
     copied = world.bring(archive(tmp_path / "ray.tar.gz", ray__start=b"x", bin__ray=b"#!"))
     assert [(one.node, one.source) for one in copied] == [("a", "controller"), ("b", "a"), ("c", "a")]
     assert world.asked == 1
@@ -104,13 +104,13 @@ def test_a_node_that_has_it_is_the_source_and_nothing_is_fetched(world, tmp_path
     assert {one.bytes for one in copied} == {0}  # the archives were there already, and were compared
 
 
-def test_what_is_there_is_never_changed_under_a_container(world, tmp_path):
+def test_an_unpacked_ray_is_never_changed(world, tmp_path):
     world.bring(archive(tmp_path / "one.tar.gz", ray=b"one"))
     world.bring(archive(tmp_path / "two.tar.gz", ray=b"two"))
     assert (world.ray_of("a") / "ray").read_bytes() == b"one"
 
 
-def test_an_archive_that_arrives_otherwise_is_refused_and_the_next_run_mends_it(world, tmp_path):
+def test_a_corrupt_archive_is_refused_and_replaced_by_the_next_run(world, tmp_path):
     parcel = archive(tmp_path / "ray.tar.gz", ray=b"x")
     with pytest.raises(StageError, match="is corrupt: its SHA-256 differs") as caught:
         world.bring(Archive(parcel.path, "0" * 64))
@@ -127,7 +127,7 @@ def test_nothing_is_written_outside(world, tmp_path, name):
     assert not list(tmp_path.rglob("evil"))
 
 
-def test_a_damaged_archive_is_said_and_leaves_no_ray(world, tmp_path):
+def test_a_damaged_archive_is_reported_and_leaves_no_ray(world, tmp_path):
     whole = archive(tmp_path / "ray.tar.gz", ray=b"x" * 100_000)
     whole.path.write_bytes(whole.path.read_bytes()[:60])
     with pytest.raises(StageError, match="damaged"):
@@ -135,20 +135,20 @@ def test_a_damaged_archive_is_said_and_leaves_no_ray(world, tmp_path):
     assert not world.ray_of("a").exists()
 
 
-def test_an_operator_whose_lease_is_over_changes_nothing(world, tmp_path):
+def test_an_operator_without_a_lease_changes_nothing(world, tmp_path):
     late = Changer(Fleet(world.nodes), cluster="atlas", state_dir=world.lease.state_dir, epoch=6)
     with pytest.raises(LeaseLost):
         world.bring(archive(tmp_path / "ray.tar.gz", ray=b"x"), late)
     assert not world.ray_of("a").parent.exists()
 
 
-def test_an_archive_that_the_controller_lost_is_named(world, tmp_path):
+def test_an_archive_that_is_missing_on_the_controller_is_named(world, tmp_path):
     with pytest.raises(StageError, match=r"gone\.tar\.gz") as caught:
         world.bring(Archive(tmp_path / "gone.tar.gz", "0"))
     assert caught.value.hint == f"rm -r {tmp_path}"
 
 
-def test_nothing_is_brought_where_nothing_is_lacking(world, cluster):
+def test_nothing_is_copied_if_nothing_is_missing(world, cluster):
     facts = world.facts()
     hosts = dict(zip("abc", "abc", strict=True))
     for spec in (cluster(hosts, playbook={"executor": "native"}), cluster(hosts, runtime={"kind": "process"})):

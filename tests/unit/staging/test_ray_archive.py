@@ -55,7 +55,7 @@ def names(archive: Path) -> dict[str, tarfile.TarInfo]:
         return {member.name: member for member in packed}
 
 
-def test_ray_stands_apart_from_its_needs_and_programs_can_be_run():
+def test_ray_is_separate_from_its_dependencies_and_programs_are_executable():
     parcel = ray_archive.get_archive(SPARK, lambda _: None, fetch)
     found = names(parcel.path)
     assert {name.split("/")[0] for name in found} == {"bin", "needs", "needs.json", "ray", "ray-1.0.dist-info"}
@@ -73,7 +73,7 @@ def test_ray_stands_apart_from_its_needs_and_programs_can_be_run():
     assert script.startswith(b"#!/usr/bin/env python3\n")
 
 
-def test_it_is_fetched_once_and_the_same_makes_the_same_bytes(cache, monkeypatch, tmp_path):
+def test_it_is_fetched_once_and_packing_is_deterministic(cache, monkeypatch, tmp_path):
     first = ray_archive.get_archive(SPARK, lambda _: None, fetch)
     assert first.path.parent == cache / "ray" / ray_name(SPARK)
 
@@ -85,7 +85,7 @@ def test_it_is_fetched_once_and_the_same_makes_the_same_bytes(cache, monkeypatch
     assert ray_archive.get_archive(SPARK, lambda _: None, fetch).sha256 == first.sha256
 
 
-def test_what_failed_leaves_nothing_and_says_why(cache):
+def test_a_failed_fetch_leaves_nothing_and_reports_the_cause(cache):
     def fails(argv):
         Path(argv[argv.index("--target") + 1]).mkdir()
         return 1, "WARNING: Retrying\nERROR: Could not find a version of ray\nERROR: No matching distribution\n"
@@ -99,7 +99,7 @@ def test_what_failed_leaves_nothing_and_says_why(cache):
     assert list((cache / "ray").iterdir()) == []
 
 
-def test_what_a_killed_run_left_goes_once_it_cannot_be_at_work_any_more(cache):
+def test_leftovers_of_a_killed_run_are_removed_after_its_time_limit(cache):
     for name, age_s in ((".partial-old", 10_000), (".partial-new", 0)):
         (cache / "ray" / name).mkdir(parents=True)
         when = time.time() - age_s
@@ -108,7 +108,7 @@ def test_what_a_killed_run_left_goes_once_it_cannot_be_at_work_any_more(cache):
     assert sorted(path.name for path in (cache / "ray").iterdir()) == [".partial-new", ray_name(SPARK)]
 
 
-def test_pip_is_asked_for_the_images_python_and_every_platform_it_runs():
+def test_pip_gets_the_images_python_and_platforms():
     (argv,) = ray_archive.fetch_commands(SPARK, Path("/t"))
     assert argv[:4] == [sys.executable, "-m", "pip", "install"]
     assert argv[-1] == f"ray=={BROUGHT_RAY}"
@@ -120,7 +120,7 @@ def test_pip_is_asked_for_the_images_python_and_every_platform_it_runs():
     assert platforms[-2:] == ["manylinux_2_17_aarch64", "manylinux2014_aarch64"]
 
 
-def test_uv_comes_first_where_it_is(monkeypatch):
+def test_uv_is_preferred_if_installed(monkeypatch):
     monkeypatch.setattr(ray_archive.shutil, "which", lambda *_, **__: "/usr/bin/uv")
     old = SPARK.model_copy(update={"platform": "manylinux_2_26_x86_64"})
     first, second = ray_archive.fetch_commands(old, Path("/t"))
@@ -129,7 +129,7 @@ def test_uv_comes_first_where_it_is(monkeypatch):
     assert second[1:3] == ["-m", "pip"]
 
 
-def test_a_command_that_is_not_there_is_a_cause_and_no_crash():
+def test_a_missing_command_is_a_cause_and_not_a_crash():
     told = []
     run = ray_archive._runner(told.append)
     assert run(["/no/such/program"])[0] == 127
@@ -138,7 +138,7 @@ def test_a_command_that_is_not_there_is_a_cause_and_no_crash():
     assert "fetching Ray" in told[0]
 
 
-def test_the_launcher_shows_only_what_the_image_lacks(tmp_path):
+def test_the_launcher_adds_only_the_dependencies_that_the_image_lacks(tmp_path):
     """pytest is here and stays the engine's own; msgpack-of-ours is not, and is shown."""
     from sparkcluster.node.prepare import missing_needs, show_needs
 

@@ -38,7 +38,7 @@ def roots(pair, **more):
     return tuple({**shared, "root": f"{one.hf_home}/{folder}"} for one in pair)
 
 
-def test_a_snapshot_arrives_with_its_links_and_its_ref_and_a_second_run_moves_nothing(pair, step, model):
+def test_a_snapshot_is_copied_with_its_links_and_ref_and_a_second_run_copies_nothing(pair, step, model):
     write, tree, revision = model
     sizes = write(pair[0].hf_home)
     asked = roots(pair, revision=revision, ref="main")
@@ -53,7 +53,7 @@ def test_a_snapshot_arrives_with_its_links_and_its_ref_and_a_second_run_moves_no
     assert move(step, *pair, *asked)["bytes"] == 0
 
 
-def test_a_directory_arrives_with_its_times_and_only_what_changed_moves_again(pair, step, tmp_path):
+def test_a_directory_is_copied_with_its_times_and_only_changes_are_copied_again(pair, step, tmp_path):
     source, target = tmp_path / "from", tmp_path / "to"
     (source / "sub").mkdir(parents=True)
     (source / "one.bin").write_bytes(b"1" * 100_000)
@@ -67,7 +67,7 @@ def test_a_directory_arrives_with_its_times_and_only_what_changed_moves_again(pa
     assert (target / "sub" / "two.bin").read_bytes() == b"3" * 101
 
 
-def test_what_an_earlier_run_left_is_gone_on_with(pair, step, model):
+def test_a_copy_resumes_where_an_earlier_run_stopped(pair, step, model):
     write, tree, revision = model
     write(pair[0].hf_home)
     asked = roots(pair, revision=revision, ref="main")
@@ -86,7 +86,7 @@ def _mark(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def test_verify_finds_and_mends_what_only_has_the_right_size(pair, step, model):
+def test_verify_finds_and_replaces_files_that_only_have_the_right_size(pair, step, model):
     write, tree, revision = model
     sizes = write(pair[0].hf_home)
     asked = roots(pair, revision=revision, ref="main", verify=True)
@@ -98,7 +98,7 @@ def test_verify_finds_and_mends_what_only_has_the_right_size(pair, step, model):
     assert tree(pair[1].hf_home) == tree(pair[0].hf_home)
 
 
-def test_verify_names_a_source_that_is_damaged_itself(pair, step, model):
+def test_verify_names_a_corrupt_source(pair, step, model):
     write, _, revision = model
     write(pair[0].hf_home)
     blob = max((pair[0].hf_home / "hub/models--Qwen--Qwen3-8B/blobs").iterdir(), key=lambda one: one.stat().st_size)
@@ -107,13 +107,13 @@ def test_verify_names_a_source_that_is_damaged_itself(pair, step, model):
         move(step, *pair, *roots(pair, revision=revision, ref="main", verify=True))
 
 
-def test_a_source_that_is_gone_is_named(pair, step, model):
+def test_a_missing_source_is_named(pair, step, model):
     with pytest.raises(StageError, match=r"stage weights on a: .* does not exist") as caught:
         move(step, *pair, *roots(pair, revision="abc"))
     assert caught.value.node == "a"
 
 
-def test_a_place_that_cannot_be_written_is_named(pair, step, model):
+def test_an_unwritable_target_is_named(pair, step, model):
     write, _, revision = model
     write(pair[0].hf_home)
     sending, receiving = roots(pair, revision=revision, ref="main")
@@ -132,7 +132,7 @@ def test_another_epoch_is_refused(pair, lease, model, epoch):
     assert tree(pair[1].home) == {}
 
 
-def test_an_image_arrives_under_its_name_and_is_sent_once(pair, step):
+def test_an_image_keeps_its_name_and_is_sent_once(pair, step):
     image_id = pair[0].add_image(b"layer" * 500_000, "vllm:v1")
     request = {"what": "image", "image_id": image_id, "reference": "vllm:v1", "layers": ["l"], "size": 2_500_000}
     done = move(step, *pair, request, request)
@@ -196,7 +196,7 @@ def offer(path="m.bin", size=10_000_000, **more):
     return {"files": [{"path": path, "size": size, "mark": "m", "mtime": [0, 0]}], "links": [], "refs": {}, **more}
 
 
-def test_a_sender_that_dies_in_the_middle_is_told_and_what_came_is_kept(peer, tmp_path):
+def test_a_sender_that_dies_is_reported_and_received_data_is_kept(peer, tmp_path):
     peer.wire.send_line(offer())
     assert peer.wire.read_line() == [[0, 0]]
     peer.wire.send(b"x" * 4_000_000)
@@ -207,7 +207,7 @@ def test_a_sender_that_dies_in_the_middle_is_told_and_what_came_is_kept(peer, tm
     assert left[0].endswith(".partial")
 
 
-def test_a_link_that_is_cut_ends_it_within_the_limit(peer):
+def test_a_broken_link_ends_the_copy_within_the_limit(peer):
     begin = time.monotonic()
     peer.wire.send_line(offer())
     peer.wire.send(b"x" * 1000)
@@ -215,7 +215,7 @@ def test_a_link_that_is_cut_ends_it_within_the_limit(peer):
     assert time.monotonic() - begin < 5
 
 
-def test_a_lease_that_is_lost_in_the_middle_stops_it(peer, lease, tmp_path):
+def test_a_lost_lease_stops_the_copy(peer, lease, tmp_path):
     peer.wire.send_line(offer())
     peer.wire.send(b"x" * 1000)
     lease.let_go()
@@ -237,32 +237,32 @@ def test_a_lease_that_is_lost_in_the_middle_stops_it(peer, lease, tmp_path):
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", ""])
-def test_a_path_that_leads_out_is_refused(peer, tmp_path, path):
+def test_a_path_outside_of_the_directory_is_refused(peer, tmp_path, path):
     peer.wire.send_line(offer(path, 0))
     assert peer.outcome()["failed"].startswith("the sender offers")
     assert not (tmp_path / "x").exists()
 
 
-def test_a_link_that_leads_out_is_refused(peer, tmp_path):
+def test_a_link_outside_of_the_directory_is_refused(peer, tmp_path):
     peer.wire.send_line(offer(size=0, links=[["l", "../../x"]]))
     assert peer.wire.read_line() == [[0, 0]]
     assert peer.outcome()["failed"].startswith("the sender offers")
     assert not (tmp_path / "to" / "l").is_symlink()
 
 
-def test_more_than_fits_is_told_before_a_byte_comes(peer):
+def test_a_copy_that_does_not_fit_fails_before_the_first_byte(peer):
     peer.wire.send_line(offer(size=10**18))
     said = peer.outcome()
     assert said["kind"] == "disk"
     assert "1000000000.0 GB needed" in said["failed"]
 
 
-def test_a_controller_that_is_gone_ends_the_relay(peer):
+def test_the_relay_exits_with_its_controller(peer):
     peer.running._process.stdin.close()
     assert peer.running._process.wait(5) == 1
 
 
-def test_who_does_not_know_the_token_gets_nothing(node, lease, impatient, tmp_path):
+def test_a_connection_without_the_token_gets_nothing(node, lease, impatient, tmp_path):
     (tmp_path / "from").mkdir()
     (tmp_path / "from" / "x").write_bytes(b"secret weights")
     request = {**lease.document(), "what": "files", "do": "send", "root": str(tmp_path / "from"),

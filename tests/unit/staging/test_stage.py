@@ -71,7 +71,7 @@ def test_all_nodes_end_with_what_one_had(world, model):
     assert json.dumps(report.as_json())
 
 
-def test_what_is_everywhere_is_left_alone(world, model):
+def test_nothing_is_copied_if_all_nodes_are_complete(world, model):
     for name in world.nodes:
         world.has_weights(name, {"config.json": 2}, "r")
         world.has_image(name, "sha256:1")
@@ -80,7 +80,7 @@ def test_what_is_everywhere_is_left_alone(world, model):
     assert world.told == []
 
 
-def test_a_dry_run_says_what_is_missing_and_touches_nothing(world, model):
+def test_a_dry_run_reports_what_is_missing_and_changes_nothing(world, model):
     write, tree, revision = model
     world.has_weights("a", write(world.nodes["a"].hf_home), revision)
     report = world.stage(what=["weights"], dry_run=True)
@@ -92,7 +92,7 @@ def test_a_dry_run_says_what_is_missing_and_touches_nothing(world, model):
     assert tree(world.nodes["b"].hf_home) == {}
 
 
-def test_every_node_is_tried_and_the_first_failure_is_told(world, model):
+def test_a_failed_node_does_not_stop_the_others(world, model):
     write, tree, revision = model
     world.has_weights("a", write(world.nodes["a"].hf_home), revision)
     blocked = world.nodes["b"].hf_home
@@ -160,7 +160,7 @@ def test_a_login_that_the_second_node_lacks_does_not_hide_the_first_failure(worl
     assert [each.node for each in (caught.value, *caught.value.others)] == ["b", "a"]
 
 
-def test_verify_looks_at_nodes_that_seem_whole(world, model):
+def test_verify_checks_nodes_that_seem_complete(world, model):
     write, tree, revision = model
     for name in "abc":
         world.has_weights(name, write(world.nodes[name].hf_home), revision)
@@ -180,14 +180,14 @@ def test_verify_looks_at_nodes_that_seem_whole(world, model):
         "no basic auth credentials",
     ],
 )
-def test_a_registry_that_wants_a_login_is_told_with_the_command(world, said):
+def test_a_registry_that_requires_a_login_is_an_error_with_the_command(world, said):
     (world.nodes["a"].docker / "registry").write_text(said)
     with pytest.raises(RegistryAuth, match="requires a login on a") as caught:
         world.stage(what=["image"])
     assert caught.value.hint == "docker login   on a"
 
 
-def test_an_image_that_is_nowhere_is_told_in_the_registrys_words(world):
+def test_an_image_that_does_not_exist_is_reported_with_the_registrys_message(world):
     for one in world.nodes.values():
         (one.docker / "registry").write_text("manifest for vllm/vllm-openai:v0.18.0 not found: manifest unknown")
     with pytest.raises(StageError, match=r"a cannot pull it: manifest for .* manifest unknown") as caught:
@@ -226,7 +226,7 @@ def test_without_hub_or_downloader_the_node_and_the_command_are_named(world):
     assert f"HF_HOME={world.nodes['a'].hf_home}" in caught.value.hint
 
 
-def test_the_token_reaches_the_downloader_by_its_environment_alone(world, monkeypatch):
+def test_the_downloader_gets_the_token_by_its_environment_only(world, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_very_secret")
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     world.has_image("a", "sha256:1")
@@ -248,7 +248,7 @@ def test_an_epoch_that_is_over_is_refused(world, model):
         world.stage(what=["weights"], epoch=6)
 
 
-def test_a_node_without_python_says_so(world, model):
+def test_a_node_without_python_is_named(world, model):
     write, _, revision = model
     world.has_weights("a", write(world.nodes["a"].hf_home), revision)
     del world.nodes["c"]
