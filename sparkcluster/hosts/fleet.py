@@ -86,6 +86,10 @@ class Calls(Generic[T]):
                 raise call.defect
         return {name: call.outcome(limit_s) for name, call in self._calls.items()}
 
+    def pending(self) -> list[str]:
+        """Names of the calls that have not ended."""
+        return [name for name, call in self._calls.items() if not call.ended.is_set()]
+
 
 class _Call(Generic[T]):
     def __init__(self, name: str, function: Callable[[Argument], T], argument: Argument) -> None:

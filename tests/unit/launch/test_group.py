@@ -282,14 +282,14 @@ def ctrl_c(sparks, monkeypatch):
 
     def press(times=1):
         left = iter(range(times))
-        all_ended = groups._all_ended
 
-        def interrupt(running):
-            if next(left, None) is not None:
-                raise KeyboardInterrupt
-            return all_ended(running)
+        class Pressed(groups.Calls):
+            def wait(self, limit_s):
+                if next(left, None) is not None:
+                    raise KeyboardInterrupt
+                return super().wait(limit_s)
 
-        monkeypatch.setattr(groups, "_all_ended", interrupt)
+        monkeypatch.setattr(groups, "Calls", Pressed)
 
     return press
 
@@ -312,14 +312,16 @@ def test_ctrl_c_says_where_something_is_left(up, sparks, two, ctrl_c):
 
 def test_ctrl_c_leaves_a_group_that_has_answered_as_it_is(up, sparks, planned, monkeypatch):
     sparks["gamma"].stream = lambda argv, stdin=b"": Mute(Result(0, b"", b""))
-    wait = groups._wait
+    left = iter([1])
 
-    def after_the_first(running):
-        monkeypatch.setattr(groups, "_wait", wait)
-        running[0].ended.wait(10)
-        raise KeyboardInterrupt
+    class Pressed(groups.Calls):
+        def wait(self, limit_s):
+            if next(left, None):
+                self._calls["g0"].ended.wait(10)
+                raise KeyboardInterrupt
+            return super().wait(limit_s)
 
-    monkeypatch.setattr(groups, "_wait", after_the_first)
+    monkeypatch.setattr(groups, "Calls", Pressed)
     with pytest.raises(Interrupted, match=r"^interrupted; g0 serves as release 4$"):
         up(planned(groups=2))
     assert set(running(sparks)) == {"alpha", "beta"}
