@@ -30,7 +30,7 @@ def whole(context: Context) -> Iterator[Seen]:
     """The load dies after minutes, at the file that is missing or cut short, or the model answers garbage.
 
     Every file that the index names has to be there, and every safetensors file as long as its own header says.
-    Where the weights are not there at all `up` brings them, and it is told for information; a directory of the
+    Where the weights are not there at all `up` brings them, and it is only information; a directory of the
     user's own that lies on no node at all is an error, since nobody can bring it.
     """
     model, found = context.spec.playbook.model, _weights(context)
@@ -64,14 +64,14 @@ def whole(context: Context) -> Iterator[Seen]:
                 severity="info",
             )
             continue
-        told = [f"{file} is missing" for file in weights.missing] + [
+        damage = [f"{file} is missing" for file in weights.missing] + [
             f"{file} is cut short" for file in weights.truncated
         ]
-        more = f", and {len(told) - 3} more" if len(told) > 3 else ""
+        more = f", and {len(damage) - 3} more" if len(damage) > 3 else ""
         yield Seen(
             name,
             f"the weights of {model.label} are not whole on {name}",
-            f"{', '.join(told[:3])}{more}, in {weights.path}",
+            f"{', '.join(damage[:3])}{more}, in {weights.path}",
             (STAGE,) if sources or model.id else (f"copy them anew to {weights.path}", STAGE),
         )
 
@@ -88,13 +88,13 @@ def revision(context: Context) -> Iterator[Seen]:
         name: weights.revision for name, weights in _weights(context).items() if weights.complete and weights.revision
     }
     common = _common(revisions)
-    for name, own in revisions.items():
-        if own != common:
+    for name, commit in revisions.items():
+        if commit != common:
             others = [other for other, revision_ in revisions.items() if revision_ == common]
             yield Seen(
                 name,
                 f"{name} has another revision of {context.spec.playbook.model.label}",
-                f"{own[:12]}, {str(common)[:12]} on {listed(others)}",
+                f"{commit[:12]}, {str(common)[:12]} on {listed(others)}",
                 (STAGE, f"set model.revision: {common} in the playbook to stay with it"),
             )
 
@@ -119,10 +119,10 @@ def alike(context: Context) -> Iterator[Seen]:
         for name, weights in judged.items()
     }
     unlike: dict[str, list[tuple[str, str]]] = {}
-    for file in sorted({file for own in sizes.values() for file in own}):
-        held = {name: own.get(file) for name, own in sizes.items()}
-        right = _common(held)
-        for name, size in held.items():
+    for file in sorted({file for files in sizes.values() for file in files}):
+        by_node = {name: files.get(file) for name, files in sizes.items()}
+        right = _common(by_node)
+        for name, size in by_node.items():
             if size != right:
                 has = "is not there" if size is None else f"has {size} bytes"
                 wants = "is not on the others" if right is None else f"{right} elsewhere"

@@ -82,11 +82,11 @@ def caches(text: Document, shape: Shape) -> list[Cache]:
         return [cache for _ in range(shape.layers) for cache in (_mamba2(text, shape), _attention(text, shape))]
     kinds = _kinds(text, shape)
     shared = text.number("num_kv_shared_layers", default=0, least=0, most=shape.layers)
-    own = text.below("per_layer_config")
+    layered = text.below("per_layer_config")
     found: list[Cache] = []
     for at, kind in enumerate(kinds[: shape.layers - shared]):
         # transformers 5 writes what differs from layer to layer under the layer's number.
-        found += _of(kind, text.over(own.below(str(at))) if own is not None else text, shape)
+        found += _of(kind, text.over(layered.below(str(at))) if layered is not None else text, shape)
     return found
 
 
@@ -223,15 +223,16 @@ def _mamba2(text: Document, shape: Shape) -> State:
     )
 
 
-def drafts(text: Document, shape: Shape, own: Sequence[Cache]) -> list[Cache]:
+def drafts(text: Document, shape: Shape, caches: Sequence[Cache]) -> list[Cache]:
     """What the multi-token-prediction layers remember that come along with a checkpoint; like its full attention."""
     count = text.number(
         "mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_layers", default=0, least=0, most=64
     )
     if count == 0 and shape.model_type == "qwen3_next":
         count = 1  # it has one, which its file leaves out
-    like = next((cache for cache in own if isinstance(cache, Latent)), None) or next(
-        (cache for cache in own if isinstance(cache, Attention) and cache.window is None and cache.chunk is None), None
+    like = next((cache for cache in caches if isinstance(cache, Latent)), None) or next(
+        (cache for cache in caches if isinstance(cache, Attention) and cache.window is None and cache.chunk is None),
+        None,
     )
     return [like] * count if like is not None else []
 

@@ -121,8 +121,8 @@ def read(words: list[str]) -> Container:
             if name in VALUED and value is None:
                 if index >= len(words):
                     raise UsageError(f"{plain(word)} has no value", hint="copy the whole command")
-                given, index = words[index], index + 1
-                _put(out, name, given)
+                argument, index = words[index], index + 1
+                _put(out, name, argument)
             elif name in VALUED or name in ALONE:
                 _put(out, name, value or "")
             else:

@@ -78,7 +78,7 @@ def _script(text: str, source: str, importers: list[Importer]) -> tuple[dict[str
     downloads: dict[str, str] = {}
     for words in script.commands:
         env, rest = _bare(words, importers)
-        found = next((started for importer in importers if (started := _started(rest, env, script, importer))), None)
+        found = next((engine for importer in importers if (engine := _started(rest, env, script, importer))), None)
         if found is None:
             _downloaded(rest, downloads)
             if rest and rest[0] not in _QUIET and not _downloads(rest):

@@ -151,8 +151,8 @@ class _Lexer:
         listed.in_list = True
         listed.read()
         words = [word_ for command in inner.commands for word_ in command]
-        held = self.script.arrays.get(found[1], []) if found[2] else []
-        self.script.arrays[found[1]] = [*held, *words]
+        before = self.script.arrays.get(found[1], []) if found[2] else []
+        self.script.arrays[found[1]] = [*before, *words]
         self.word, self.at = None, end + 1
 
     def _backslash(self) -> None:
@@ -316,11 +316,11 @@ class _Lexer:
         name, value = assigned or (word, None)
         if value is not None:
             # What holds an unknown is as unknown; the variable's own name says more than what it was made of.
-            known = value if OPEN not in value else None
-            if known is None:
+            resolved = value if OPEN not in value else None
+            if resolved is None:
                 self.script.variables.pop(name, None)
             else:
-                self.script.variables[name] = known
+                self.script.variables[name] = resolved
         if export:
             self.script.exported.append(name)
 

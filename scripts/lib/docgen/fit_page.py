@@ -12,7 +12,7 @@ from typing import Any
 from docgen import fit_text
 from sparkcluster.engines.vllm.fit import Fit, fit
 from sparkcluster.engines.vllm.kv import Engine
-from sparkcluster.engines.vllm.weights import Weights, estimated
+from sparkcluster.engines.vllm.weights import Weights, of_config
 from sparkcluster.models.config import ModelConfig, parse
 from sparkcluster.models.source import GIB, SYSTEM_BYTES, spark
 
@@ -83,8 +83,8 @@ QWEN_ENGINE = Engine(
     65536, version=(0, 23), sequences=4, kv_dtype="fp8", prefix_caching=True, drafted=3, own_drafts=True
 )
 NEMOTRON_ENGINE = Engine(8192, version=(0, 18), sequences=1, kv_dtype="fp8", eager=True)
-QWEN_WEIGHTS = Weights(int(21.94 * GIB), int(21.94 * GIB), measured=True)
-NEMOTRON_WEIGHTS = Weights(19 * 10**9, 19 * 10**9, measured=True)
+QWEN_WEIGHTS = Weights(int(21.94 * GIB), int(21.94 * GIB), counted=True)
+NEMOTRON_WEIGHTS = Weights(19 * 10**9, 19 * 10**9, counted=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ def _used(found: Fit) -> float:
 
 def _weights(document: dict[str, Any], *, drafts: bool = False) -> float:
     config: ModelConfig = parse(document, "model")
-    return estimated(config, drafts=drafts).rank_bytes / GIB
+    return of_config(config, drafts=drafts).rank_bytes / GIB
 
 
 def table(cells: Callable[[], Iterator[Cell]]) -> str:

@@ -59,9 +59,9 @@ def _name(word: str) -> tuple[str, str | None]:
         return "optimization-level", level[1]
     head, equals, inline = word.partition("=")
     base, dot, rest = head.partition(".")
-    known = flags.aliases()
+    aliases = flags.aliases()
     # The table knows -tp; argparse takes -tp=2 and -cc.mode=3 too.
-    base = known.get(base, base.lstrip("-").replace("_", "-").lower() if base.startswith("--") else base.lstrip("-"))
+    base = aliases.get(base, base.lstrip("-").replace("_", "-").lower() if base.startswith("--") else base.lstrip("-"))
     return base + dot + rest, inline if equals else None
 
 

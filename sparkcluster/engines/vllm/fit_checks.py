@@ -55,12 +55,12 @@ def fits(context: Context) -> Iterator[Seen]:
     needs=("weights",),
     remedy="read `GPU KV cache size` in the engine's log; sparkcluster logs INVENTORY shows it",
 )
-def known(context: Context) -> Iterator[Seen]:
+def unknown(context: Context) -> Iterator[Seen]:
     """Whether it fits is not known before it starts, as the model's layers remember in a way that is not known here.
 
     That is no fault of the model: only that nothing is said of its memory.
     """
-    told = set()
+    reported = set()
     for name, facts in context.facts.items():
         weights = read(facts.weights) if facts.weights is not None else None
         if not weights or weights.config is None:
@@ -68,8 +68,8 @@ def known(context: Context) -> Iterator[Seen]:
         try:
             _of_node(context, name, facts, weights)
         except UsageError as error:
-            if error.message not in told:
-                told.add(error.message)
+            if error.message not in reported:
+                reported.add(error.message)
                 yield Seen(name, f"whether the model fits is not known on {name}", error.message, (error.hint or "",))
 
 

@@ -103,11 +103,11 @@ def aliases() -> dict[str, str]:
 def find(name: str) -> Flag | None:
     """The flag of that name; of a dotted one, as ``compilation-config.mode``, the one before the dot."""
     head = name.partition(".")[0].replace("_", "-").lower()
-    known = table()
-    if head in known:
-        return known[head]
+    flags = table()
+    if head in flags:
+        return flags[head]
     bare = head.removeprefix("no-")
-    return known[bare] if bare in known and known[bare].kind == "bool" else None
+    return flags[bare] if bare in flags and flags[bare].kind == "bool" else None
 
 
 def near(name: str) -> str | None:
@@ -120,14 +120,15 @@ def has(flag: Flag, versions: Versions) -> bool | None:
 
     Between two releases of the table, what both have is there and what neither has is not.
     """
-    known = releases()
-    if versions.since(*known[0]) is not True or versions.low is None or versions.low > known[-1]:
+    read = releases()
+    if versions.since(*read[0]) is not True or versions.low is None or versions.low > read[-1]:
         return None
-    oldest = max(index for index, release in enumerate(known) if release <= versions.low)
+    oldest = max(index for index, release in enumerate(read) if release <= versions.low)
     newest = next(
-        (index for index, release in enumerate(known) if versions.high and release >= versions.high), len(known) - 1
+        (index for index, release in enumerate(read) if versions.high and release >= versions.high),
+        len(read) - 1,
     )
-    there = {_in(flag, release) for release in known[oldest : newest + 1]}
+    there = {_in(flag, release) for release in read[oldest : newest + 1]}
     return there.pop() if len(there) == 1 else None
 
 

@@ -174,13 +174,13 @@ def layout(config: ModelConfig, engine: Engine) -> Layout:
     """
     _divides(config, engine)
     mode = state_mode(config, engine)
-    own = [*config.caches, *(config.drafts if engine.own_drafts else ())]
-    pages = _pages(own, config, engine, mode)
+    caches = [*config.caches, *(config.drafts if engine.own_drafts else ())]
+    pages = _pages(caches, config, engine, mode)
     groups = _groups(pages, engine)
     block_bytes = max(sum(_ceil(count, engine.stages) * page.size_bytes for page, count in group) for group in groups)
     requests = sum(max(page.blocks(engine, mode) for page, _ in group) for group in groups)
-    told = tuple((group[0][0], sum(count for _, count in group)) for group in groups)
-    return Layout(engine, told, block_bytes, requests)
+    counted = tuple((group[0][0], sum(count for _, count in group)) for group in groups)
+    return Layout(engine, counted, block_bytes, requests)
 
 
 def number_bytes(dtype: str, model_dtype: str) -> float:
@@ -206,12 +206,12 @@ def model_dtype(config: ModelConfig, engine: Engine) -> str:
     Raises:
         UsageError: --dtype names none.
     """
-    known = {"half": "float16", "float": "float32"}.get(engine.dtype, engine.dtype)
-    if known == "auto":
+    named = {"half": "float16", "float": "float32"}.get(engine.dtype, engine.dtype)
+    if named == "auto":
         return "bfloat16" if config.dtype in {"float32", "float8_e4m3fn", "float8_e5m2"} else config.dtype
-    if known not in DTYPE_BYTES:
+    if named not in DTYPE_BYTES:
         raise UsageError(f"dtype {engine.dtype[:40]} is not known", hint="use auto, bfloat16, float16 or float32")
-    return known
+    return named
 
 
 def state_mode(config: ModelConfig, engine: Engine) -> str:
@@ -242,20 +242,20 @@ def _divides(config: ModelConfig, engine: Engine) -> None:
         )
 
 
-def _pages(own: Sequence[Cache], config: ModelConfig, engine: Engine, mode: str) -> list[Page]:
+def _pages(caches: Sequence[Cache], config: ModelConfig, engine: Engine, mode: str) -> list[Page]:
     model = model_dtype(config, engine)
     kv_dtype = engine.kv_dtype
     if kv_dtype == "auto":
         kv_dtype = config.quantization.kv_dtype or "auto"
     each = number_bytes(kv_dtype, model)
-    first = next((cache for cache in own if not isinstance(cache, State)), None)
+    first = next((cache for cache in caches if not isinstance(cache, State)), None)
     token = math.floor(first.numbers_per_token(engine.ranks) * each) if first is not None else 0
-    states = [_state_bytes(cache, config, engine, model) for cache in own if isinstance(cache, State)]
-    block = _block(config, engine, own, token=token, state=max(states, default=0), mode=mode)
+    states = [_state_bytes(cache, config, engine, model) for cache in caches if isinstance(cache, State)]
+    block = _block(config, engine, caches, token=token, state=max(states, default=0), mode=mode)
     padded = block * token if first is not None else 0
     pages: list[Page] = []
     sizes = iter(states)
-    for cache in own:
+    for cache in caches:
         if isinstance(cache, State):
             size = max(next(sizes), padded)
             interval = engine.context if mode == "none" else block
@@ -277,7 +277,7 @@ def _attention_page(cache: Attention | Latent, block: int, token: int, engine: E
     return Page("full", block, block * token)
 
 
-def _block(config: ModelConfig, engine: Engine, own: Sequence[Cache], *, token: int, state: int, mode: str) -> int:
+def _block(config: ModelConfig, engine: Engine, caches: Sequence[Cache], *, token: int, state: int, mode: str) -> int:
     """Tokens of a block; so many for hybrid models that a block of keys and values is no smaller than a state."""
     latent = config.latent
     block = engine.block_size or (LATENT_BLOCK if latent else DEFAULT_BLOCK)[engine.device]
@@ -287,7 +287,7 @@ def _block(config: ModelConfig, engine: Engine, own: Sequence[Cache], *, token: 
         return block
     unit = max(KERNEL_BLOCK[engine.device], block, LATENT_HYBRID_BLOCK if latent else 1)
     if mode == "all":
-        chunk = max((state.chunk for state in own if isinstance(state, State)), default=256)
+        chunk = max((state.chunk for state in caches if isinstance(state, State)), default=256)
         unit = math.lcm(chunk, KERNEL_BLOCK[engine.device])
     return max(block, unit * _ceil(state, unit * token))
 

@@ -85,11 +85,11 @@ def of_playbook(
     drafts = arguments.own_drafts(written)
     share: Weights
     if model.tensors is not None:
-        share = weights.counted(model.tensors, config, ranks=ranks, stages=stages, drafts=drafts)
+        share = weights.of_tensors(model.tensors, config, ranks=ranks, stages=stages, drafts=drafts)
     elif size_bytes:
         share = weights.of_size(size_bytes, ranks=ranks, stages=stages)
     else:
-        share = weights.estimated(config, ranks=ranks, stages=stages, drafts=drafts)
+        share = weights.of_config(config, ranks=ranks, stages=stages, drafts=drafts)
     auto = arguments.wants_auto(written)
     pool = arguments.pool_bytes(written)
 
@@ -102,7 +102,7 @@ def of_playbook(
         map(fit_of, defaults.candidates(versions)), key=lambda fit_: (fit_.fits, -fit_.smallest, fit_.tokens)
     )
     left_out = []
-    if not share.measured:
+    if not share.counted:
         left_out.append("weights are estimated from config.json alone: --config DIR with the tensors counts them")
     if arguments.draft_model(written):
         left_out.append(f"weights and cache of the draft model {arguments.draft_model(written)} are not counted")
@@ -162,7 +162,7 @@ def document(planned: Planned) -> dict[str, Any]:
             "visible_bytes": fit.machine.visible_bytes,
             "budget_bytes": fit.budget_bytes,
             "weights_bytes": fit.weights.rank_bytes,
-            "weights_counted": fit.weights.measured,
+            "weights_counted": fit.weights.counted,
             "checkpoint_bytes": fit.weights.total_bytes,
             "runtime_bytes": fit.runtime_bytes,
             "engine_host_bytes": fit.host_bytes,
@@ -197,9 +197,9 @@ def automatic_utilization(
     planned = of_playbook(written, model, machine, nodes=nodes, facts=facts, wanted=wanted, size_bytes=size_bytes)
     taken = math.ceil((planned.fit.smallest + MARGIN) * 100) / 100
     if planned.fit.problems or taken > MOST:
-        told = planned.fit.problems or (f"it takes gpu-memory-utilization {taken:.2f}, and {MOST:.2f} is safe",)
+        problems = planned.fit.problems or (f"it takes gpu-memory-utilization {taken:.2f}, and {MOST:.2f} is safe",)
         raise UsageError(
-            f"{written.name} does not fit with {wanted} requests at once: {told[0]}",
+            f"{written.name} does not fit with {wanted} requests at once: {problems[0]}",
             hint=(planned.fit.advice or ("set max-num-seqs or max-model-len lower in the playbook",))[0],
         )
     return taken

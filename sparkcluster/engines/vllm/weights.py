@@ -35,15 +35,15 @@ class Weights:
     Attributes:
         rank_bytes: on the rank that holds most.
         total_bytes: of the checkpoint, or as estimated.
-        measured: whether they were counted; else estimated from the config alone.
+        counted: whether they are of the tensors; else estimated from the config alone.
     """
 
     rank_bytes: int
     total_bytes: int
-    measured: bool
+    counted: bool
 
 
-def counted(
+def of_tensors(
     tensors: Iterable[Tensor], config: ModelConfig, *, ranks: int = 1, stages: int = 1, drafts: bool = False
 ) -> Weights:
     """Weights of one rank, of a checkpoint's tensors.
@@ -68,7 +68,7 @@ def counted(
         else:
             beside += share
     rank = layers / stages + (beside if stages == 1 else beside / 2)
-    return Weights(round(rank), total, measured=True)
+    return Weights(round(rank), total, counted=True)
 
 
 def size_of(files: Iterable[WeightFile]) -> int:
@@ -79,10 +79,10 @@ def size_of(files: Iterable[WeightFile]) -> int:
 
 def of_size(total_bytes: int, *, ranks: int = 1, stages: int = 1) -> Weights:
     """Weights of one rank of a checkpoint of which nothing but the size is known."""
-    return Weights(-(-total_bytes // (ranks * stages)), total_bytes, measured=True)
+    return Weights(-(-total_bytes // (ranks * stages)), total_bytes, counted=True)
 
 
-def estimated(config: ModelConfig, *, ranks: int = 1, stages: int = 1, drafts: bool = False) -> Weights:
+def of_config(config: ModelConfig, *, ranks: int = 1, stages: int = 1, drafts: bool = False) -> Weights:
     """Weights of one rank, estimated from the config alone: within a tenth for the families that were compared."""
     dense, packed, table = _numbers(config, drafts=drafts)
     bits = config.quantization.bits_per_weight
@@ -92,7 +92,7 @@ def estimated(config: ModelConfig, *, ranks: int = 1, stages: int = 1, drafts: b
         each = plain if config.quantization.kind != "modelopt-mixed" else 0.6
     # Quantized checkpoints keep embeddings, and hybrid ones the layers around their states, in the model's dtype.
     total = packed * each + dense * (plain if config.hybrid else each) + table * plain
-    return Weights(round(total / (ranks * stages)), round(total), measured=False)
+    return Weights(round(total / (ranks * stages)), round(total), counted=False)
 
 
 def _is_draft(name: str, config: ModelConfig) -> bool:

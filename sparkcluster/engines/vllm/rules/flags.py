@@ -26,10 +26,10 @@ def unknown(context: Context) -> Iterator[Seen]:
     """
     about = served(context)
     for name, at in _named(about):
-        asked = _asked(context, name)
+        has = _has(context, name)
         # IMG-007 reports arguments that an inspected image does not have.
-        reported = asked is False and at[0] == "args" and about.playbook.command is None
-        if flags.find(name) is not None or asked is True or reported:
+        reported = has is False and at[0] == "args" and about.playbook.command is None
+        if flags.find(name) is not None or has is True or reported:
             continue
         near = flags.near(name)
         gone = flags.GONE.get(name)
@@ -47,7 +47,7 @@ def not_yet(context: Context) -> Iterator[Seen]:
     about = served(context)
     for name, at in _named(about):
         flag = flags.find(name)
-        if flag is None or _asked(context, name) is not None or flags.has(flag, about.versions) is not False:
+        if flag is None or _has(context, name) is not None or flags.has(flag, about.versions) is not False:
             continue
         since = f"added in {dotted(flag.first)}" if flag.first else f"removed after {dotted(flag.last or ())}"
         remedy = flags.GONE.get(name, "remove it, or take another image")
@@ -106,12 +106,12 @@ def _words(text: str) -> list[str]:
         return []
 
 
-def _asked(context: Context, name: str) -> bool | None:
+def _has(context: Context, name: str) -> bool | None:
     """Whether an image on a node has the argument; None if no image was inspected."""
     bare = name.partition(".")[0]
     for facts in context.facts.values():
         engine = engine_of(facts)
         if engine is not None and engine.flags:
-            known = {flag.lstrip("-") for flag in engine.flags}
-            return bare in known or bare.removeprefix("no-") in known
+            names = {flag.lstrip("-") for flag in engine.flags}
+            return bare in names or bare.removeprefix("no-") in names
     return None

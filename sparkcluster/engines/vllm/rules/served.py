@@ -178,7 +178,7 @@ def served(context: Context) -> Served:
     spec, playbook = context.spec, context.spec.playbook
     docker = spec.inventory.runtime.kind == "docker"
     facts = list(context.facts.values())
-    known = versions.of_reference(playbook.image) if playbook.image and docker else None
+    image = versions.of_reference(playbook.image) if playbook.image and docker else None
     engines = [engine.version for node in facts if (engine := engine_of(node)) and engine.version]
     config = next(
         (node.weights.config for node in facts if isinstance(node.weights, Weights) and node.weights.config), {}
@@ -193,10 +193,10 @@ def served(context: Context) -> Served:
         playbook=playbook,
         nodes=_nodes(spec),
         image=playbook.image or "" if docker else "",
-        tag=known.tag if known else "",
+        tag=image.tag if image else "",
         digest=image_digest(facts),
-        moves=known.moves if known else None,
-        family=_family(facts) or (known.family if known else None),
+        moves=image.moves if image else None,
+        family=_family(facts) or (image.family if image else None),
         versions=versions.of_engine(playbook.image if docker else None, facts),
         asked=versions.of_engine(None, facts).exact is not None,
         spark=_spark(playbook, facts, engines),
@@ -296,8 +296,8 @@ def _kind(playbook: Playbook, facts: Iterable[Facts], config: Mapping[str, Any])
     for node in facts:
         if isinstance(node.weights, Weights) and node.weights.config:
             # Older checkpoints of ModelOpt keep it in a file of its own.
-            own = any(file.name.endswith("hf_quant_config.json") for file in node.weights.files)
-            return "modelopt" if own else playbook.model.checkpoint or "bf16"
+            modelopt = any(file.name.endswith("hf_quant_config.json") for file in node.weights.files)
+            return "modelopt" if modelopt else playbook.model.checkpoint or "bf16"
     return playbook.model.checkpoint or families.kind(playbook.model.id or "")
 
 

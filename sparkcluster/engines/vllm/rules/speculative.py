@@ -101,8 +101,10 @@ def gemma_draft(served: Served) -> Iterator[Seen]:
 
     The opposite of DFlash, which must not have it.
     """
-    own = served.draft.get("method") == "mtp" and str(served.draft.get("model", "")).rstrip("/").endswith("assistant")
-    if served.gemma_4 and own and not served.fp8_cache:
+    bundled = served.draft.get("method") == "mtp" and str(served.draft.get("model", "")).rstrip("/").endswith(
+        "assistant"
+    )
+    if served.gemma_4 and bundled and not served.fp8_cache:
         yield served.say("kv-cache-dtype", "this drafter needs an FP8 KV cache", "write kv-cache-dtype: fp8")
 
 

@@ -13,7 +13,7 @@ from sparkcluster.engines.vllm import arguments, defaults, kv
 from sparkcluster.engines.vllm.fit import fit, largest_context
 from sparkcluster.engines.vllm.kv import layout
 from sparkcluster.engines.vllm.versions import of_engine, of_text
-from sparkcluster.engines.vllm.weights import Weights, counted, estimated
+from sparkcluster.engines.vllm.weights import Weights, of_config, of_tensors
 from sparkcluster.models.config import parse
 from sparkcluster.models.safetensors import Tensor
 from sparkcluster.models.source import GIB, spark
@@ -33,7 +33,7 @@ LLAMA_70B = {
     "max_position_embeddings": 131072,
 }
 CONFIG = parse(LLAMA_70B, "llama")
-SMALL = Weights(10 * GIB, 10 * GIB, measured=True)
+SMALL = Weights(10 * GIB, 10 * GIB, counted=True)
 
 CELLS = [*fit_page.qwen_cells(), *fit_page.nemotron_cells()]
 JUDGED = [cell for cell in CELLS if not cell.about]
@@ -77,18 +77,18 @@ def test_the_longest_context_is_the_longest():
 
 
 def test_a_model_too_large_for_one_spark_is_sent_to_two():
-    whole = estimated(CONFIG)
+    whole = of_config(CONFIG)
     assert whole.total_bytes == pytest.approx(140e9, rel=0.05)
     found = fit(CONFIG, Engine(8192), whole, spark(), utilization=0.85)
     assert not found.fits
     assert "more than the" in found.problems[0]
     assert "serve it on 2 Sparks: tensor_parallel 2" in found.advice
-    shared = fit(CONFIG, Engine(8192, ranks=2), estimated(CONFIG, ranks=2), spark(), utilization=0.85)
+    shared = fit(CONFIG, Engine(8192, ranks=2), of_config(CONFIG, ranks=2), spark(), utilization=0.85)
     assert shared.fits
 
 
 def test_a_context_too_long_is_told_with_one_that_fits():
-    weights = Weights(100 * GIB, 100 * GIB, measured=True)
+    weights = Weights(100 * GIB, 100 * GIB, counted=True)
     found = fit(CONFIG, Engine(131072), weights, spark(), utilization=0.85)
     advised = next(line for line in found.advice if line.startswith("set max-model-len to"))
     length = int(advised.split()[3].rstrip(","))
@@ -167,24 +167,24 @@ def test_ranks_share_matrices_and_each_has_its_norms():
         model__layers__0__mlp__gate__weight=(8, 64),
         model__layers__0__input_layernorm__weight=(64,),
     )
-    one = counted(held, config).rank_bytes
+    one = of_tensors(held, config).rank_bytes
     assert one == sum(tensor.size_bytes for tensor in held)
-    two = counted(held, config, ranks=2).rank_bytes
+    two = of_tensors(held, config, ranks=2).rank_bytes
     padded = 2 * (128 * 64 * 2) / 2
     assert two == padded + (64 * 64 + 16 * 64 + 128 * 64) * 2 / 2 + (8 * 64 + 64) * 2
 
 
 def test_key_value_heads_are_replicated_where_there_are_too_few():
     held = tensors(model__layers__0__self_attn__k_proj__weight=(1024, 64))
-    sixteen = counted(held, CONFIG, ranks=16).rank_bytes
+    sixteen = of_tensors(held, CONFIG, ranks=16).rank_bytes
     assert sixteen == 1024 * 64 * 2 / 8
 
 
 def test_drafts_and_a_tied_output_are_counted_only_where_they_are_loaded():
     held = tensors(mtp__layers__0__weight=(64, 64), model__layers__99__weight=(64, 64), lm_head__weight=(100, 64))
     tied = dataclasses.replace(CONFIG, tied=True)
-    assert counted(held, tied).rank_bytes == 0
-    assert counted(held, tied, drafts=True).rank_bytes == 2 * 64 * 64 * 2
+    assert of_tensors(held, tied).rank_bytes == 0
+    assert of_tensors(held, tied, drafts=True).rank_bytes == 2 * 64 * 64 * 2
 
 
 @pytest.mark.parametrize(
