@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-import pkgutil
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,7 +15,9 @@ DEFAULT = "vllm"
 
 def names() -> list[str]:
     """Names of all engines: those of the directories here."""
-    return sorted(found.name for found in pkgutil.iter_modules(__path__) if found.ispkg)
+    return sorted(
+        entry.name for place in __path__ for entry in os.scandir(place) if entry.is_dir() and entry.name[0] != "_"
+    )
 
 
 @functools.cache

@@ -1,7 +1,7 @@
-"""What the rest of sparkcluster needs of an inference engine: the interface of a directory in ``engines/``.
+"""The interface to an inference engine, which every directory of ``engines/`` implements.
 
 A directory ``engines/NAME`` is a package with ``ENGINE``, an instance of a subclass of ``Engine``. It may have a
-``node.py``, whose source is sent to the nodes in the place of ``sparkcluster.node.engine``. Only the directory itself
+``node.py``, whose source is sent to the nodes instead of ``sparkcluster.node.engine``. Only the directory itself
 imports its modules, and its ``__init__`` none of them before they are used, since every command imports it.
 """
 
@@ -49,7 +49,7 @@ class Rank:
 
 
 class Engine(abc.ABC):
-    """An inference engine. What has a default here need not be set by an engine that has nothing to say of it.
+    """An inference engine; what has a default is optional.
 
     Attributes:
         name: as in ``engine:`` of a playbook.
@@ -59,14 +59,14 @@ class Engine(abc.ABC):
         arguments: names of arguments that follow from other keys, and which key sets each.
         short_arguments: short forms of arguments, and what to write in their place.
         variables: environment variables that follow from other keys, and which key sets each.
-        per_node: environment variables whose value is another one on every node.
+        per_node: environment variables whose value differs between nodes.
         caches: directories kept from one container to the next: name and path in the container.
-        api_flags: flags of its command line that say where its API is: host, port, and model, its name there.
+        api_flags: flags of its command line for the API: host, port, and model, the name of the model.
         counters: its metrics by what they count (generated, prompted, running, waiting, kv_cache); the first that
-            it has is taken.
-        ready: text of the log line that says that the API has started.
-        dead: regular expression of log lines that say that the engine behind the API has died.
-        stalled: regular expression of the line that ranks repeat that wait for one which compiles alone.
+            it has is used.
+        ready: text of the log line that is printed once the API has started.
+        dead: regular expression of log lines of an engine that has died behind its API.
+        stalled: regular expression of the line that ranks repeat while they wait for one that compiles.
         memory_hint: what to do where memory ran out.
     """
 
@@ -90,18 +90,18 @@ class Engine(abc.ABC):
     def serve(self, rank: Rank) -> list[str]:
         """Command that serves the model on ``rank``; its first word is the engine's program.
 
-        A Ray worker gets the program alone: the launcher finds the Python that has Ray by it.
+        A Ray worker gets only the program, by which the launcher finds the Python that has Ray.
 
         Raises:
             PlanError: the playbook has an argument that another key sets.
         """
 
     def environment(self, member: Member) -> dict[str, str]:
-        """Variables of the rank on ``member`` that are the engine's own; the playbook's ``env`` wins over them."""
+        """Variables for this engine of the rank on ``member``; the playbook's ``env`` overrides them."""
         return {}
 
     def planned(self, spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
-        """``spec`` with numbers in the place of arguments that the engine's directory computes from the facts.
+        """``spec`` with the arguments that the engine computes from the facts.
 
         Raises:
             PlanError: they cannot be computed.
@@ -109,7 +109,7 @@ class Engine(abc.ABC):
         return spec
 
     def memory_share(self, playbook: Playbook, facts: Facts) -> float:
-        """The part of the memory of the node with ``facts`` that it will take as soon as it starts."""
+        """The share of the node's memory that it allocates when it starts."""
         return 0.0
 
     def forecast(
@@ -138,12 +138,12 @@ class Engine(abc.ABC):
         return None
 
     def gone_argument(self, name: str) -> str | None:
-        """What to write in the place of an argument that newer releases do not take any more, where that is known."""
+        """What to write instead of an argument that newer releases do not have, if known."""
         return None
 
     @property
     def checks(self) -> Sequence[str]:
-        """Modules with checks that are run for playbooks of this engine alone."""
+        """Modules with checks for playbooks of this engine only."""
         return ()
 
     @property
@@ -158,23 +158,23 @@ class Engine(abc.ABC):
 
     @property
     def phases(self) -> Sequence[Pattern]:
-        """Log lines that tell how far a launch is."""
+        """Log lines that show how far a launch is."""
         return ()
 
     @property
     def version(self) -> re.Pattern[str] | None:
-        """Log lines that tell its version, in group 1."""
+        """Log lines with its version, in group 1."""
         return None
 
     @property
     def signatures(self) -> Sequence[Signature]:
-        """How causes show in its log: roots before their consequences."""
+        """Log lines of known causes: root causes before their consequences."""
         from sparkcluster.engines.common_signatures import COMMON
 
         return COMMON
 
     def garbage_remedy(self, playbook: Playbook, lines: Sequence[str]) -> str | None:
-        """What to do first where the output is garbage; None where it is not the engine's arguments.
+        """What to do first if the output is garbage; None if the arguments are not the suspect.
 
         Args:
             playbook: what is served.
@@ -184,5 +184,5 @@ class Engine(abc.ABC):
 
     @property
     def culprits(self) -> Sequence[re.Pattern[str]]:
-        """Log lines that tell which rank failed (groups ``rank`` or ``address``), the most telling first."""
+        """Log lines that name the rank that failed (groups ``rank`` or ``address``), the most specific first."""
         return ()

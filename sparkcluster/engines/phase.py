@@ -31,7 +31,7 @@ Kind = Literal[
 ]
 
 # Phases follow each other in this order; a line of an earlier one comes from a slower rank whose output
-# the head repeats, and says nothing new.
+# the head repeats, and is no progress.
 ORDER: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -42,7 +42,7 @@ class Phase:
     Attributes:
         kind: which step.
         done: how much of it is done, in units of ``total`` (weights in percent, graphs and ranks in pieces).
-        total: all of it, or None where the log does not say.
+        total: all of it, or None if the log does not say.
         detail: what else a person wants to see, as the addresses that are missing.
     """
 
@@ -82,7 +82,7 @@ Pattern = tuple[re.Pattern[str], Build]
 
 
 def fixed(kind: Kind, done: int | None = None) -> Build:
-    """The phase ``kind``, whatever else the line says."""
+    """The phase ``kind``, whatever else is in the line."""
     return lambda _: Phase(kind, done)
 
 
@@ -127,7 +127,7 @@ def phase(line: str, engine: Engine) -> Phase | None:
 
 @dataclasses.dataclass
 class Progress:
-    """How far one node has come.
+    """The progress of one node.
 
     Attributes:
         engine: what the node runs.
@@ -158,7 +158,7 @@ class Progress:
 
     @property
     def ready(self) -> bool:
-        """Whether the API says that it takes requests; whether the model answers is another question."""
+        """Whether the API accepts requests; whether the model answers is not known by this."""
         return self.latest is not None and self.latest.kind == "api-ready"
 
     @property
@@ -168,7 +168,7 @@ class Progress:
 
 
 def _further(before: Phase, now: Phase) -> bool:
-    """Whether ``now`` lies behind ``before``."""
+    """Whether ``now`` comes after ``before``."""
     first, second = ORDER.index(before.kind), ORDER.index(now.kind)
     if first != second:
         return second > first

@@ -1,6 +1,6 @@
-"""What the programs here know of the inference engine: nothing.
+"""The inference engine on a node, without any particular one.
 
-The ``node.py`` of an engine's directory is sent to the nodes in the place of this module, and has the same names.
+The ``node.py`` of an engine's directory is sent to the nodes instead of this module, and has the same names.
 Python 3.8, standard library only.
 """
 
@@ -12,7 +12,7 @@ NAME = ""
 """The engine's name; what an image holds is read again for another engine."""
 
 INSPECTION = "ENGINE = {}"
-"""Statements that set ENGINE to what the interpreter says of the engine: version, flags, tool_parsers, and the like.
+"""Statements that set ENGINE to what the interpreter has of the engine: version, flags, tool_parsers, and the like.
 
 They may use what ``interpreter`` imports and defines before them.
 """

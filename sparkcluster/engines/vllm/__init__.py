@@ -1,4 +1,4 @@
-"""vLLM: all that is known of it, of its images and of what it needs on a DGX Spark."""
+"""vLLM, its images, and what it needs on a DGX Spark."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class Vllm(Engine):
     ready = "Application startup complete"
     stalled = r"No available shared memory broadcast block found in \d+ seconds"
     memory_hint = (
-        "lower gpu-memory-utilization or max-model-len in the playbook; what else holds memory there:"
-        " sync; echo 3 | sudo tee /proc/sys/vm/drop_caches frees the page cache"
+        "lower gpu-memory-utilization or max-model-len in the playbook, or free the page cache on that node:"
+        " sync; echo 3 | sudo tee /proc/sys/vm/drop_caches"
     )
     dead = r"EngineDeadError|EngineCore encountered (?:an issue|a fatal error)|died unexpectedly"
 
@@ -80,7 +80,7 @@ class Vllm(Engine):
         return serve.serve(rank)
 
     def environment(self, member: Member) -> dict[str, str]:
-        """The address of this node, and what a GB10 needs."""
+        """The node's address, and what a GB10 needs."""
         from sparkcluster.engines.vllm import environment
 
         return environment.build(member)
@@ -114,7 +114,7 @@ class Vllm(Engine):
         return memory.document(planned)
 
     def gone_argument(self, name: str) -> str | None:
-        """What took its place."""
+        """Its replacement."""
         from sparkcluster.engines.vllm import flags
 
         return flags.GONE.get(name)
@@ -154,7 +154,7 @@ class Vllm(Engine):
 
     @property
     def signatures(self) -> Sequence[Signature]:
-        """Those of its log, and of what it stands on."""
+        """Those of its log, and of Ray, NCCL and CUDA."""
         from sparkcluster.engines.vllm import signatures
 
         return signatures.SIGNATURES

@@ -1,4 +1,4 @@
-"""Environment variables of vLLM's own."""
+"""Environment variables of vLLM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the programs on a node know of vLLM; sent to the nodes in the place of ``sparkcluster.node.engine``.
+"""vLLM on a node: reading an interpreter, and Ray's carry-over list. Sent instead of ``sparkcluster.node.engine``.
 
 Python 3.8, standard library only.
 """
@@ -69,7 +69,7 @@ def built(entrypoint: list[str]) -> bool:
     return entrypoint[:2] == ["vllm", "serve"] or any(word.startswith("vllm.entrypoints") for word in entrypoint)
 
 
-def known_names(root: str) -> set[str]:
+def listed_names(root: str) -> set[str]:
     """Names in the list that a configuration folder already has."""
     try:
         with open(os.path.join(root, CARRY_OVER_FILE)) as file:
@@ -87,11 +87,11 @@ def keep_variables(env: dict[str, str], names: Iterable[str], private: str) -> s
     """
     wanted = set(names) | {"VLLM_CONFIG_ROOT"}
     theirs = env.get("VLLM_CONFIG_ROOT") or os.path.join(env.get("HOME", "/root"), ".config", "vllm")
-    wanted |= known_names(os.path.expanduser(theirs))
+    wanted |= listed_names(os.path.expanduser(theirs))
     roots = [os.path.expanduser(env["VLLM_CONFIG_ROOT"])] if env.get("VLLM_CONFIG_ROOT") else []
-    for known in [*roots, private, None]:
+    for candidate in [*roots, private, None]:
         # A temporary folder outlives a rank that is a plain process, so none is made before it is needed.
-        root = tempfile.mkdtemp(prefix="sparkcluster-") if known is None else known
+        root = tempfile.mkdtemp(prefix="sparkcluster-") if candidate is None else candidate
         path = os.path.join(root, CARRY_OVER_FILE)
         fresh = "%s.%d" % (path, os.getpid())
         try:

@@ -1,4 +1,4 @@
-"""Lines of vLLM's log that tell how far a launch is, its version, and which rank failed.
+"""Lines of vLLM's log that show how far a launch is, its version, and which rank failed.
 
 Read in vLLM 0.19 to 0.32; formats that changed between them are both matched.
 """
@@ -51,7 +51,7 @@ PATTERNS: tuple[Pattern, ...] = tuple(
 
 VERSION = re.compile(r"(?:LLM engine \(v|API server version |█\s+version )(\d+\.\d+[\w.+-]*)")
 
-# In order of how much they say: a death, a failure, and the place of Ray's task that raised.
+# The most specific first: a death, a failure, and the node of the Ray task that raised.
 CULPRITS = (
     # RayExecutorV2 and the multiprocessing executor of vLLM 0.32
     re.compile(r"rank=\[(?P<rank>\d+)\] died|VllmWorker-(?P<other>\d+) died"),

@@ -19,10 +19,10 @@ NUMBER = "write a number, as gpu-memory-utilization: 0.85"
 
 
 def planned(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
-    """``spec`` with a number where its playbook says auto; itself where it does not.
+    """``spec`` with a number where its playbook has auto; unchanged without it.
 
-    Every group gets the same, that of the group and the node which need most: a plan that depended on which node is
-    asked would differ from one day to the next.
+    Every group gets the number of the group and node that need most, so that the plan does not depend on which nodes
+    answer first.
 
     Raises:
         PlanError: the model is on no node yet, is not known, or does not fit.
