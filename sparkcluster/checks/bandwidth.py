@@ -234,7 +234,7 @@ def tcp(context: Context) -> Iterator[Seen]:
 )
 def result(context: Context) -> Iterator[Seen]:
     """What fails here also fails in the launch, a minute later and with another message."""
-    missing = [rate for rate in (context.measured.rates if context.measured else ()) if rate.gbit_s is None]
+    missing = [rate for rate in context.rates if rate.gbit_s is None]
     missing = [rate for rate in missing if rate.kind != "rdma-both"] or missing
     for kind in dict.fromkeys(rate.kind for rate in missing):
         chosen = [rate for rate in missing if rate.kind == kind]

@@ -142,15 +142,14 @@ def installed(context: Context) -> Iterator[Seen]:
 )
 def capability(context: Context) -> Iterator[Seen]:
     """Playbooks and rules are written for compute capability 12.1; kernels chosen for it fail on other GPUs."""
-    for name, facts in context.facts.items():
-        for device in read(facts.gpus) or ():
-            if device.compute_capability not in {None, CAPABILITY}:
-                yield Seen(
-                    name,
-                    f"the GPU of {name} is not a GB10",
-                    f"{device.name}, compute capability {device.compute_capability}, not {CAPABILITY}",
-                    ("remove the node from the inventory, or check args and env of the playbook for this GPU",),
-                )
+    for name, device in context.gpus():
+        if device.compute_capability not in {None, CAPABILITY}:
+            yield Seen(
+                name,
+                f"the GPU of {name} is not a GB10",
+                f"{device.name}, compute capability {device.compute_capability}, not {CAPABILITY}",
+                ("remove the node from the inventory, or check args and env of the playbook for this GPU",),
+            )
 
 
 @check(
@@ -167,15 +166,14 @@ def power(context: Context) -> Iterator[Seen]:
     Detected by a utilisation of 90 % or more at 14-20 W and 500-850 MHz; healthy is 92 W at 2281-2405 MHz. A reboot
     does not help, a minute without power does. Visible only under load.
     """
-    for name, facts in context.facts.items():
-        for device in read(facts.gpus) or ():
-            if _short_of_power(device):
-                yield Seen(
-                    name,
-                    f"the GPU of {name} is short of power",
-                    f"{device.utilization_percent:.0f} % at {device.power_w:.1f} W and {device.sm_clock_mhz:.0f} MHz",
-                    ("sudo poweroff", f"unplug the power supply of {name} for a minute, then start it again"),
-                )
+    for name, device in context.gpus():
+        if _short_of_power(device):
+            yield Seen(
+                name,
+                f"the GPU of {name} is short of power",
+                f"{device.utilization_percent:.0f} % at {device.power_w:.1f} W and {device.sm_clock_mhz:.0f} MHz",
+                ("sudo poweroff", f"unplug the power supply of {name} for a minute, then start it again"),
+            )
 
 
 @check(
@@ -192,19 +190,17 @@ def idle(context: Context) -> Iterator[Seen]:
 
     22-26 W is typical of a hanging collective, such as ranks left over from an earlier launch.
     """
-    for name, facts in context.facts.items():
-        if runs_rank(context, facts):
-            continue
-        for device in read(facts.gpus) or ():
-            if _busy(device.utilization_percent) and not _short_of_power(device):
-                hung = _in(HUNG_W, device.power_w) and not _in(THROTTLED_MHZ, device.sm_clock_mhz)
-                watts = "" if device.power_w is None else f" at {device.power_w:.1f} W"
-                yield Seen(
-                    name,
-                    f"the GPU of {name} is busy, but not with this cluster",
-                    f"{device.utilization_percent:.0f} %{watts}{', typical of a hanging collective' if hung else ''}",
-                    ("nvidia-smi", "docker ps"),
-                )
+    for name, device in context.gpus():
+        busy = _busy(device.utilization_percent) and not _short_of_power(device)
+        if busy and not runs_rank(context, context.facts[name]):
+            hung = _in(HUNG_W, device.power_w) and not _in(THROTTLED_MHZ, device.sm_clock_mhz)
+            watts = "" if device.power_w is None else f" at {device.power_w:.1f} W"
+            yield Seen(
+                name,
+                f"the GPU of {name} is busy, but not with this cluster",
+                f"{device.utilization_percent:.0f} %{watts}{', typical of a hanging collective' if hung else ''}",
+                ("nvidia-smi", "docker ps"),
+            )
 
 
 def module_missing(facts: Facts) -> bool:

@@ -68,8 +68,8 @@ def resolves(context: Context) -> Iterator[Seen]:
     for resolution in _resolutions(context):
         facts = context.facts[resolution.node]
         addresses = _addresses(facts)
-        held = {address.ip for _, address in addresses}
-        if resolution.on == resolution.node or held & set(resolution.addresses) or not held:
+        assigned = {address.ip for _, address in addresses}
+        if resolution.on == resolution.node or assigned & set(resolution.addresses) or not assigned:
             continue
         networks = [address.network for interface, address in addresses if not _virtual(interface)]
         for address in resolution.addresses:
@@ -77,11 +77,11 @@ def resolves(context: Context) -> Iterator[Seen]:
             elsewhere = owner in {None, resolution.node} and not any(address in network for network in networks)
             if elsewhere and not address.is_loopback:
                 continue
-            known = owner and not address.is_loopback
+            belongs = owner and not address.is_loopback
             yield Seen(
                 resolution.on,
                 f"{resolution.name} does not resolve to {resolution.node} on {resolution.on}",
-                f"{address}, {f'an address of {owner}' if known else f'which {resolution.node} does not have'}",
+                f"{address}, {f'an address of {owner}' if belongs else f'which {resolution.node} does not have'}",
                 _fix_hosts(resolution, facts),
             )
             break

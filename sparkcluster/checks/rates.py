@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from sparkcluster.checks.attribution import Way, by_common_node
 from sparkcluster.checks.registry import Context
 from sparkcluster.checks.wording import abridged, listed
-from sparkcluster.facts.measured import Measured, Rate, RateKind
+from sparkcluster.facts.measured import Rate, RateKind
 from sparkcluster.topology.model import Group
 
 TWIN_GBIT_S = 80.0  # a slower twin is unhealthy; the lowest healthy figure seen is 92.6
@@ -23,8 +23,7 @@ RECONFIGURED_GB_S = 5.0  # 3.0 was seen while RDMA alone still did 196 Gb/s
 
 def rates_of(context: Context, kind: RateKind) -> list[Rate]:
     """Measurements of one kind with a result."""
-    measured = context.measured or Measured(())
-    return [rate for rate in measured.rates if rate.kind == kind and rate.gbit_s is not None]
+    return [rate for rate in context.rates if rate.kind == kind and rate.gbit_s is not None]
 
 
 def figure(rate: Rate) -> float:
@@ -49,7 +48,7 @@ def tcp_floor(context: Context, rate: Rate) -> float:
 
 def all_gathers(context: Context) -> Iterator[tuple[Group, Rate]]:
     """Every all-gather with its group."""
-    for rate in context.measured.rates if context.measured else ():
+    for rate in context.rates:
         if rate.kind == "collective":
             yield context.topology.group_of(rate.nodes[0]), rate
 

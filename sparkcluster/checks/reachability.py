@@ -146,7 +146,7 @@ def _blocked(context: Context, *, ephemeral: bool) -> Iterator[Seen]:
 
 
 def _failed(context: Context) -> list[Path]:
-    return [path for path in (context.reach.paths if context.reach else ()) if not path.ok]
+    return [path for path in context.paths if not path.ok]
 
 
 def _pair(path: Path) -> Pair:
@@ -155,8 +155,7 @@ def _pair(path: Path) -> Pair:
 
 def _dead(context: Context) -> set[Pair]:
     """Directed pairs between which no packet passed."""
-    paths = context.reach.paths if context.reach else ()
-    return {_pair(path) for path in paths} - {_pair(path) for path in paths if path.ok}
+    return {_pair(path) for path in context.paths} - {_pair(path) for path in context.paths if path.ok}
 
 
 def _by_faulty_node(topology: Topology, failed: Collection[Path]) -> dict[str | None, list[Path]]:

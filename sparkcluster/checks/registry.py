@@ -27,9 +27,9 @@ from typing import Any, Literal
 from sparkcluster import engines
 from sparkcluster.engines.base import Engine
 from sparkcluster.facts.hashes import Hashes
-from sparkcluster.facts.measured import Measured
-from sparkcluster.facts.model import Facts, Unread
-from sparkcluster.facts.reach import Reach
+from sparkcluster.facts.measured import Measured, Rate
+from sparkcluster.facts.model import Facts, Gpu, Unread, read
+from sparkcluster.facts.reach import Path, Reach
 from sparkcluster.facts.running import Running
 from sparkcluster.findings import Finding, Severity
 from sparkcluster.spec import KeyPath, Spec
@@ -66,6 +66,22 @@ class Context:
     def docker(self) -> bool:
         """Whether ranks are containers."""
         return self.spec.inventory.runtime.kind == "docker"
+
+    @property
+    def rates(self) -> tuple[Rate, ...]:
+        """All measurements between nodes."""
+        return self.measured.rates if self.measured else ()
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """All tests of connections between nodes."""
+        return self.reach.paths if self.reach else ()
+
+    def gpus(self) -> Iterator[tuple[str, Gpu]]:
+        """Every GPU with the name of its node."""
+        for name, facts in self.facts.items():
+            for gpu in read(facts.gpus) or ():
+                yield name, gpu
 
     def links(self) -> Iterator[tuple[Member, Link]]:
         """Every twin in use with its node."""

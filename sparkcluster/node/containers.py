@@ -145,17 +145,17 @@ def config_sum(config: Dict[str, Any]) -> str:
 
 
 def inside_path(state_dir: str, image_id: str) -> str:
-    """File that keeps what an image said of itself; its content never changes, for the ID is its hash."""
+    """File with the inspection of an image; it never changes, since the ID is a hash of the image."""
     return "%s/images/%s.json" % (state_dir, image_id.replace(":", "-"))
 
 
 def inside(machine: Machine, state_dir: str, image_id: str) -> Optional[Dict[str, Any]]:
-    """What the image said of itself when it was asked, or None where it was not yet asked."""
+    """The stored inspection of the image; None if it was not inspected yet."""
     try:
         kept = machine.document(inside_path(state_dir, image_id))
     except Unreadable:
         return None
-    # one that another version wrote, or somebody's editor, is asked for anew
+    # if another version wrote it, or it is damaged, the image is inspected again
     whole = all(isinstance(kept.get(key), str) for key in ("python", "python_version", "platform", "family"))
     same = kept.get("asked") == ASKED and kept.get("engine", "") == engine.NAME
     return kept if whole and same else None
@@ -174,25 +174,20 @@ def containers(machine: Machine) -> List[Dict[str, Any]]:
     found = []
     for each in listed:
         name = ((each.get("Names") or [""])[0]).lstrip("/") or each["Id"]
-        rank = {
-            "name": name,
-            "state": _STATES.get(_text(each, "State"), "unknown"),
-            "exit_code": None,
-            "pid": None,
-            "image_id": each.get("ImageID"),
-            "started_at": None,
-            "labels": each.get("Labels") or {},
-        }
         try:
-            state = _get(machine, "/containers/%s/json" % each["Id"]).get("State") or {}
+            details = _get(machine, "/containers/%s/json" % each["Id"]).get("State") or {}
         except Unreadable:
-            state = {}  # removed since it was listed
-        if rank["state"] in ("exited", "dead"):
-            rank["exit_code"] = state.get("ExitCode")
-        rank["pid"] = state.get("Pid") or None
-        started = state.get("StartedAt") or ""
-        rank["started_at"] = None if started.startswith("0001-") else started or None
-        found.append(rank)
+            details = {}  # removed since it was listed
+        started = details.get("StartedAt") or ""
+        record = {
+            "name": name,
+            "labels": each.get("Labels"),
+            "image_id": each.get("ImageID"),
+            "started_at": None if started.startswith("0001-") else started or None,
+        }
+        state = _STATES.get(_text(each, "State"), "unknown")
+        exit_code = details.get("ExitCode") if state in ("exited", "dead") else None
+        found.append(_rank(record, state, details.get("Pid") or None, exit_code))
     return sorted(found, key=lambda rank: str(rank["name"]))
 
 
@@ -241,7 +236,7 @@ def _rank(record: Dict[str, Any], state: str, pid: Optional[int], exit_code: Opt
         "state": state,
         "exit_code": exit_code,
         "pid": pid,
-        "image_id": None,
+        "image_id": record.get("image_id"),
         "started_at": None if started is None else str(started),
         "labels": {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {},
     }

@@ -208,7 +208,7 @@ class Machine:
         request = struct.pack("=LHHLLB7x", 24, _RTM_GETADDR, _NLM_DUMP_REQUEST, 1, 0, socket.AF_INET)
         for payload in _dump(0, request, _RTM_NEWADDR, "addresses"):
             prefix, index = payload[1], struct.unpack_from("=L", payload, 4)[0]
-            values = dict(_attributes(payload[8:]))
+            values = dict(_records(payload[8:], "=HH", 4))
             # IFA_ADDRESS is the remote end of a point-to-point link, IFA_LOCAL the local one
             packed = values.get(_IFA_LOCAL) or values.get(_IFA_ADDRESS)
             if packed and index in names:
@@ -304,7 +304,7 @@ def _dump(protocol: int, request: bytes, kind: int, what: str) -> List[bytes]:
             netlink.settimeout(LIMIT_S)
             netlink.sendto(request, (0, 0))
             while True:
-                for each, payload in _messages(netlink.recv(1 << 17)):
+                for each, payload in _records(netlink.recv(1 << 17), "=LH", 16):
                     if each == _NLMSG_DONE:
                         return found
                     if each == _NLMSG_ERROR:
@@ -315,25 +315,13 @@ def _dump(protocol: int, request: bytes, kind: int, what: str) -> List[bytes]:
         raise Unreadable("%s: netlink" % because(error)) from None
 
 
-def _messages(data: bytes) -> List[Tuple[int, bytes]]:
-    """Type and payload of each netlink message."""
+def _records(data: bytes, layout: str, header: int) -> List[Tuple[int, bytes]]:
+    """Type and payload of each netlink message or attribute: length and type, packed as ``layout``, come first."""
     found = []
-    while len(data) >= 16:
-        length, kind = struct.unpack_from("=LH", data)
-        if length < 16:
+    while len(data) >= header:
+        length, kind = struct.unpack_from(layout, data)
+        if length < header:
             break
-        found.append((kind, data[16:length]))
-        data = data[(length + 3) & ~3 :]
-    return found
-
-
-def _attributes(data: bytes) -> List[Tuple[int, bytes]]:
-    """Type and value of each netlink attribute."""
-    found = []
-    while len(data) >= 4:
-        length, kind = struct.unpack_from("=HH", data)
-        if length < 4:
-            break
-        found.append((kind, data[4:length]))
+        found.append((kind, data[header:length]))
         data = data[(length + 3) & ~3 :]
     return found

@@ -162,5 +162,5 @@ def test_identity_names_the_groups_of_this_process() -> None:
 
 
 def test_netlink_messages_that_end_early_end_the_reading() -> None:
-    assert module._messages(b"\0" * 40) == []
-    assert module._attributes(b"\1\0\0\0rest") == []
+    assert module._records(b"\0" * 40, "=LH", 16) == []
+    assert module._records(b"\1\0\0\0rest", "=HH", 4) == []
