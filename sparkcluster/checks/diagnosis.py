@@ -20,7 +20,7 @@ AGAIN = f"{DOWN}, then {UP}"
 LINES = 400
 """As many of a log's last lines as a launch keeps, too."""
 
-DEAD = frozenset({"exited", "dead", "gone", "created"})
+ENDED = frozenset({"exited", "dead", "gone", "created"})
 # SIGKILL, SIGSEGV and SIGABRT, as exit codes: only the kernel or a person ends a rank so.
 KILLED = {137: "it was killed (SIGKILL)", 139: "it crashed (SIGSEGV)", 134: "it aborted (SIGABRT)"}
 SHOWN = 300
@@ -84,9 +84,9 @@ def gone(context: Context) -> Iterator[tuple[str, RankSeen]]:
                 yield name, RankSeen(name=one["name"], state="gone", labels=labels)
 
 
-def dead(context: Context) -> list[tuple[str, RankSeen]]:
+def ended_ranks(context: Context) -> list[tuple[str, RankSeen]]:
     """Every rank that should run and does not, in the order they ended."""
-    ended = [(name, rank) for name, rank in of(context).ranks() if rank.state in DEAD]
+    ended = [(name, rank) for name, rank in of(context).ranks() if rank.state in ENDED]
     return sorted([*ended, *gone(context)], key=lambda ended: ended[1].finished_at or "")
 
 
@@ -110,7 +110,7 @@ def broken(reply: Reply | None) -> bool:
 
 def causes(context: Context) -> list[Found]:
     """Root causes in the logs of groups that do not answer or have lost a rank: each once, with its node."""
-    lost = {rank.group for _, rank in dead(context)}
+    lost = {rank.group for _, rank in ended_ranks(context)}
     found: dict[tuple[str, str, str], Found] = {}
     for group, ranks in groups(context).items():
         if group not in lost and not broken(of(context).replies.get(group)):
@@ -186,7 +186,7 @@ def group_nodes(context: Context, group: str) -> list[str]:
 
 def cluster_sick(context: Context) -> bool:
     """Whether a rank is missing or a group gave no whole answer."""
-    return bool(dead(context)) or any(broken(reply) or silent(reply) for reply in of(context).replies.values())
+    return bool(ended_ranks(context)) or any(broken(reply) or silent(reply) for reply in of(context).replies.values())
 
 
 def unplaced(context: Context, group: str) -> str | None:

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator
 
 from sparkcluster.checks.diagnosis import (
-    DEAD,
     DOWN,
+    ENDED,
     KILLED,
     LOGS,
     UP,
     causes,
     clipped,
-    dead,
+    ended_ranks,
     groups,
     node_at,
     of,
@@ -55,7 +55,7 @@ def ranks(context: Context) -> Iterator[Seen]:
 
 def _by_group(context: Context) -> dict[str, list[tuple[str, RankSeen]]]:
     found: dict[str, list[tuple[str, RankSeen]]] = {}
-    for name, rank in dead(context):
+    for name, rank in ended_ranks(context):
         found.setdefault(rank.group, []).append((name, rank))
     return found
 
@@ -87,7 +87,7 @@ def restarting(context: Context) -> Iterator[Seen]:
 )
 def ray(context: Context) -> Iterator[Seen]:
     """A node that Ray does not count gets no rank: the placement group waits for ever."""
-    lost = {name for name, _ in dead(context)}
+    lost = {name for name, _ in ended_ranks(context)}
     for head, look in of(context).seen():
         if not isinstance(look.ray, dict) or isinstance(look.ranks, Unread):
             continue
@@ -183,7 +183,7 @@ def explained(context: Context) -> Iterator[Seen]:
     """Reasons why engines end that no other check reports: ports, files, versions, arguments."""
     for found in causes(context):
         if found.cause.code == EXPLAINED:
-            how = "failed" if found.rank.state in DEAD else "is in trouble"
+            how = "failed" if found.rank.state in ENDED else "is in trouble"
             summary = f"the rank on {found.node} {how}: {found.cause.summary}"
             remedy = (found.cause.hint or f"{LOGS} {found.node}",)
             yield Seen(found.node, summary, clipped(found.cause.line), remedy)

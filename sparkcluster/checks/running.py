@@ -14,7 +14,7 @@ from sparkcluster.checks.diagnosis import (
     causes,
     clipped,
     counters,
-    dead,
+    ended_ranks,
     gpus,
     group_nodes,
     groups,
@@ -25,8 +25,7 @@ from sparkcluster.checks.diagnosis import (
     unplaced,
 )
 from sparkcluster.checks.registry import Context, Seen, check
-from sparkcluster.endpoint.dead import dead as is_dead
-from sparkcluster.endpoint.dead import stall_limit_s
+from sparkcluster.endpoint.dead import dead, stall_limit_s
 from sparkcluster.endpoint.judge import garbage
 from sparkcluster.engines.signature import plain
 from sparkcluster.facts.model import Unread
@@ -88,7 +87,7 @@ def answers(context: Context) -> Iterator[Seen]:
 
 def _unexplained(context: Context) -> Iterator[tuple[str, Reply]]:
     """Groups without a first token whose reason no other check of this module reports."""
-    lost = {rank.group for _, rank in dead(context)}
+    lost = {rank.group for _, rank in ended_ranks(context)}
     explained = {found.rank.group for found in causes(context)}
     for group, reply in of(context).replies.items():
         if not broken(reply) or group in lost | explained or group not in groups(context):
@@ -124,7 +123,7 @@ def hung(context: Context) -> Iterator[Seen]:
             yield Seen(found.node, found.cause.summary, clipped(found.cause.line), (found.cause.hint or LOGS,))
     for group, reply in of(context).replies.items():
         figures = hangs(context, reply)
-        if figures is None or any(rank.group == group for _, rank in dead(context)):
+        if figures is None or any(rank.group == group for _, rank in ended_ranks(context)):
             continue
         nodes = group_nodes(context, group)
         spinning = [name for name in nodes if _spins(context, name)]
@@ -132,7 +131,7 @@ def hung(context: Context) -> Iterator[Seen]:
         suspect = idle[0] if spinning and len(idle) == 1 else None
         drawn = [_drawn(context, name) for name in nodes if gpus(context, name)]
         seen = "; ".join([figures, *drawn])
-        if not spinning and not is_dead([], reply):
+        if not spinning and not dead([], reply):
             limit_s = stall_limit_s(reply.context)
             summary = f"{group} makes no token: it hangs, or is in the prefill of a long prompt"
             seen += f"; a prefill may take {limit_s:.0f} s"
@@ -194,7 +193,7 @@ def language(context: Context) -> Iterator[Seen]:
 def engine(context: Context) -> Iterator[Seen]:
     """The API server outlives its engine: it answers 200 to /health and 500 to every completion."""
     explained = {found.rank.group for found in causes(context)}
-    lost = {rank.group for _, rank in dead(context)}
+    lost = {rank.group for _, rank in ended_ranks(context)}
     for group, reply in of(context).replies.items():
         if reply.problem != "engine-dead" or group in explained | lost:
             continue
@@ -262,7 +261,7 @@ def inspected(context: Context) -> Iterator[Seen]:
             if not isinstance(docker, Unread):  # reported by HOST-001
                 yield Seen(name, f"the ranks on {name} could not be listed", observation.ranks.unread, ())
             continue
-        if isinstance(observation.ray, Unread) and not dead(context):
+        if isinstance(observation.ray, Unread) and not ended_ranks(context):
             remedy = (f"on {name}: docker exec {observation.ranks[0].name} ray status" if observation.ranks else LOGS,)
             yield Seen(name, f"Ray on {name} could not be queried", clipped(observation.ray.unread), remedy)
         for rank in observation.ranks:
