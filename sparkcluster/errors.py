@@ -1,4 +1,4 @@
-"""Every error that a user may meet, as one tree.
+"""Every error that a user may see, as one tree.
 
 ::
 
@@ -47,8 +47,8 @@ class SparkclusterError(Exception):
 
     Args:
         message: one line, no full stop.
-        node: name of the node it is about.
-        step: what was under way, as ``stage image``.
+        node: the node it is about.
+        step: what was being done, for example ``stage image``.
         hint: what to type or do.
 
     Attributes:
@@ -73,7 +73,7 @@ class SparkclusterError(Exception):
         return type(self).__name__
 
     def as_json(self) -> dict[str, Any]:
-        """The error in the shape that other programs may rely on."""
+        """The error in the stable JSON format."""
         error: dict[str, Any] = {
             "kind": self.kind,
             "message": self.message,
@@ -87,14 +87,14 @@ class SparkclusterError(Exception):
 
 
 class UsageError(SparkclusterError):
-    """Wrong flags, or input that makes no sense."""
+    """Wrong flags or malformed input."""
 
     exit_code = exit_codes.USAGE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong in a file the user wrote; lines and columns count from 1."""
+    """One problem in a file that the user wrote; lines and columns count from 1."""
 
     file: str
     line: int
@@ -109,7 +109,7 @@ class Problem:
 
 
 class SpecError(UsageError):
-    """An inventory or playbook that cannot be used, with every problem found in it."""
+    """An inventory or playbook that cannot be used, with every problem in it."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -129,11 +129,11 @@ class LeaseHeld(SparkclusterError):
 
 
 class LeaseLost(SparkclusterError):
-    """Our right to change this cluster lapsed; nothing was changed after that."""
+    """Our lease lapsed; nothing was changed after that."""
 
 
 class HostError(SparkclusterError):
-    """A node could not be reached or asked."""
+    """A node could not be reached or queried."""
 
 
 class HostUnknown(HostError):
@@ -149,15 +149,15 @@ class HostTimeout(HostError):
 
 
 class HostKeyUnknown(HostError):
-    """The node's host key was never seen, and host keys are checked."""
+    """The node's host key is not in known_hosts."""
 
 
 class HostKeyChanged(HostError):
-    """The node shows another host key than the one that is known."""
+    """The node's host key is not the one in known_hosts."""
 
 
 class AuthFailed(HostError):
-    """No key that we have opens the node."""
+    """The node accepts none of our SSH keys."""
 
 
 class HostLost(HostError):
@@ -169,22 +169,22 @@ class CommandTimeout(HostError):
 
 
 class CommandFailed(HostError):
-    """A command that should succeed on the node did not."""
+    """A command on the node failed."""
 
 
 class PlanError(SparkclusterError):
-    """No plan can be made of what is there."""
+    """No plan can be made from the facts."""
 
 
 class FoundErrors(SparkclusterError):
-    """The checks found what would make the launch fail."""
+    """Findings of severity error."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = tuple(findings)
         errors = [finding for finding in self.findings if finding.severity == "error"]
         plural = "" if len(errors) == 1 else "s"
         super().__init__(
-            f"{len(errors)} finding{plural} to mend before launch",
+            f"{len(errors)} error{plural} to fix before launch",
             node=errors[0].node if len(errors) == 1 else None,
             step="preflight",
             hint=errors[0].remedy[0] if errors and errors[0].remedy else None,
@@ -200,11 +200,11 @@ class StageError(SparkclusterError):
 
 
 class RegistryAuth(StageError):
-    """The registry wants a login first."""
+    """The registry requires a login."""
 
 
 class LaunchError(SparkclusterError):
-    """The group did not come to answer.
+    """The group did not start to answer.
 
     Args:
         log: last lines of the log of the rank that failed, oldest first.
@@ -266,6 +266,6 @@ class LabError(SparkclusterError):
 
 
 class Interrupted(SparkclusterError):
-    """The user pressed Ctrl-C; the message says what is left."""
+    """The user pressed Ctrl-C; the message says what was left running."""
 
     exit_code = exit_codes.INTERRUPTED

@@ -19,10 +19,10 @@ class Finding:
         severity: an ``error`` stops ``up``; a ``warning`` does not.
         summary: one line, no full stop.
         node: name of the node it is about, or None for the whole cluster.
-        seen: what was read, literally where possible.
-        why: what happens to those who go on regardless.
-        remedy: commands or sentences that mend it, in order.
-        file: the user's file it is about, for what was written rather than seen.
+        seen: what was read, verbatim if possible.
+        why: what happens otherwise.
+        remedy: commands or sentences that fix it, in order.
+        file: the user's file it is about, if any.
         line: one-based line in ``file``.
     """
 
@@ -37,10 +37,10 @@ class Finding:
     line: int | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The finding in the shape that other programs may rely on."""
+        """The finding in the stable JSON format."""
         return {**dataclasses.asdict(self), "remedy": list(self.remedy)}
 
 
 def has_errors(findings: tuple[Finding, ...] | list[Finding]) -> bool:
-    """Whether one of ``findings`` stops a launch."""
+    """Whether a finding prevents a launch."""
     return any(finding.severity == "error" for finding in findings)

@@ -1,4 +1,4 @@
-"""What is wrong with files that a user wrote, with no node asked: schema, rules and engine arguments."""
+"""Findings about inventories, playbooks and overlays without querying a node: schema, rules, engine arguments."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ UNUSED = "SPEC-006"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Linted:
-    """What was found in some files.
+    """Findings about some files.
 
     Attributes:
         findings: all of them, by file and line.
-        errors: files that cannot be used, as they are told to people; their findings are there too.
+        errors: of files that cannot be used; ``findings`` has them too.
         columns: column of each malformed place, by file and line.
     """
 
@@ -34,7 +34,7 @@ class Linted:
 
 
 def lint(paths: Sequence[Path]) -> Linted:
-    """Check each file: an inventory together with its playbook, a playbook with every overlay that it takes."""
+    """Check each file: an inventory together with its playbook, a playbook with every overlay that it accepts."""
     unread: list[UsageError] = []
     problems: list[Problem] = []
     findings: list[Finding] = []
@@ -59,7 +59,7 @@ def lint(paths: Sequence[Path]) -> Linted:
 
 
 def stand_in(playbook: Playbook, nodes: int) -> Inventory:
-    """An inventory of ``nodes`` Sparks that nobody has, to judge a playbook by that has none."""
+    """An inventory of ``nodes`` placeholder Sparks, for a playbook without an inventory."""
     return Inventory.model_validate(
         {
             "cluster": "lint",
@@ -91,7 +91,7 @@ def _playbook(path: Path) -> list[Finding]:
 
 
 def _overlay(path: Path, document: Document) -> list[Finding]:
-    """What is wrong with an overlay on the playbooks beside it that take it; by itself it says too little."""
+    """Findings about an overlay, applied to the playbooks beside it that accept it."""
     found: list[Finding] = []
     name = str(document.data.get("overlay"))
     takers = 0
@@ -118,7 +118,7 @@ def _overlay(path: Path, document: Document) -> list[Finding]:
 
 
 def _takes(path: Path) -> list[str]:
-    """Overlays that the playbook in ``path`` takes; none where it is no playbook, or cannot be read."""
+    """Overlays that the playbook in ``path`` accepts; none where it is not a playbook or cannot be read."""
     try:
         document = read(path)
     except UsageError:
@@ -129,7 +129,7 @@ def _takes(path: Path) -> list[str]:
 
 
 def _judged(path: Path, playbook: Playbook, document: Document) -> list[Finding]:
-    """Findings about a playbook on as many Sparks as it wants; where that is left open, on one and on two."""
+    """Findings about a playbook on as many Sparks as it needs; with tensor_parallel auto, on one and on two."""
     places = compose.places(document)
     tensor = playbook.tensor_parallel
     counts = (1, 2) if tensor == "auto" else (tensor,)
@@ -142,7 +142,7 @@ def _judged(path: Path, playbook: Playbook, document: Document) -> list[Finding]
 
 
 def _placed(findings: Iterable[Finding], file: str) -> list[Finding]:
-    """What concerns the whole file stands at its beginning."""
+    """Findings without a place refer to line 1."""
     return [finding if finding.file else dataclasses.replace(finding, file=file, line=1) for finding in findings]
 
 

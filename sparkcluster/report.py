@@ -17,7 +17,7 @@ class Report(Protocol):
         ...
 
     def note(self, text: str) -> None:
-        """A line that stays."""
+        """A message."""
         ...
 
 

@@ -19,7 +19,7 @@ _WANTED_S = 2.0
 
 
 def bus_gb_s(gathered_bytes: int, world: int, seconds: float) -> float:
-    """Bus bandwidth of an all-gather as nccl-tests reckon it: what every rank has to receive, per second."""
+    """Bus bandwidth of an all-gather as nccl-tests compute it: what every rank has to receive, per second."""
     return gathered_bytes * (world - 1) / world / seconds / 1e9
 
 
@@ -47,7 +47,7 @@ def measure(request: dict[str, Any], torch: Any, dist: Any) -> dict[str, Any]:
         return time.perf_counter() - begin
 
     once()
-    # All ranks have to agree on the number of rounds; the slowest one's time decides.
+    # All ranks need the same number of rounds; the slowest one decides.
     slowest = torch.tensor([once()], device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     count = int(min(_ROUNDS, max(2, _WANTED_S / max(1e-6, float(slowest.item())))))
@@ -59,7 +59,7 @@ def measure(request: dict[str, Any], torch: Any, dist: Any) -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> None:
-    """Measure, and say what came of it."""
+    """Measure, and print the result."""
     request = json.loads(argv[-1])
     signal.alarm(int(request["limit_s"]))
     answer: dict[str, Any]
@@ -76,7 +76,7 @@ def main(argv: list[str]) -> None:
             answer = {"failed": "%s: %s" % (type(error).__name__, words[0] if words else "")}
     sys.stdout.write(request["mark"] + json.dumps(answer) + "\n")
     sys.stdout.flush()
-    # Threads of a backend that lost its peer would keep it from ending.
+    # Threads of a backend that lost its peer would prevent the exit.
     os._exit(0)
 
 

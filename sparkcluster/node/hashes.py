@@ -23,7 +23,7 @@ _UNFINISHED = (".partial", ".incomplete", ".lock")
 
 
 def main(request: dict[str, Any], stdin: BinaryIO) -> None:
-    """Hash what lies below ``path`` by ``threads`` at once; ``{"done": [...]}`` or ``{"failed": why}`` at the end."""
+    """Hash what lies below ``path`` with ``threads`` threads; ``{"done": [...]}`` or ``{"failed": why}`` at the end."""
     common.end_with(stdin)
     try:
         files = listed(request["path"])
@@ -36,7 +36,7 @@ def main(request: dict[str, Any], stdin: BinaryIO) -> None:
 
 
 def listed(top: str) -> List[Dict[str, Any]]:
-    """Files below ``top``, largest first, with the blob that each points at."""
+    """Files below ``top``, largest first, with the blob that each links to."""
     found = []
     if not os.path.isdir(top):
         raise FileNotFoundError(2, "no such directory", top)
@@ -63,7 +63,7 @@ def listed(top: str) -> List[Dict[str, Any]]:
 
 
 def hashed(files: List[Dict[str, Any]], threads: int) -> List[Dict[str, Any]]:
-    """``files`` with their hashes; the hash lets go of the interpreter, so threads share the work."""
+    """``files`` with their hashes; hashing releases the GIL, so threads run in parallel."""
     waiting: "queue.Queue[Dict[str, Any]]" = queue.Queue()
     for file in files:
         waiting.put(file)
@@ -96,7 +96,7 @@ def hashed(files: List[Dict[str, Any]], threads: int) -> List[Dict[str, Any]]:
 
 
 def digest(path: str, done: List[int], place: int) -> str:
-    """SHA-256 of a file, which leaves the page cache again: on a Spark that is memory that the GPU wants."""
+    """SHA-256 of a file, which is then dropped from the page cache: on a Spark the GPU needs that memory."""
     found, buffer = hashlib.sha256(), bytearray(_CHUNK)
     view = memoryview(buffer)
     with open(path, "rb", buffering=0) as file:

@@ -33,7 +33,7 @@ containers: List[str] = []
 
 
 def main(request: Request, stdin: BinaryIO) -> None:
-    """Do ``request["do"]`` and say how it ended: ``{"done": {...}}`` or ``{"failed": why}``."""
+    """Do ``request["do"]`` and say report the result: ``{"done": {...}}`` or ``{"failed": why}``."""
     common.end_with(stdin, end)
 
     def stop(number: int, frame: Any) -> None:
@@ -64,7 +64,7 @@ def end(code: int) -> None:
 
 
 def tools(request: Request) -> dict[str, Any]:
-    """Which measuring programs lie here."""
+    """Which measuring programs are installed here."""
     return {name: shutil.which(name) is not None for name in request["names"]}
 
 
@@ -72,7 +72,7 @@ def tools(request: Request) -> dict[str, Any]:
 
 
 def receive(request: Request) -> dict[str, Any]:
-    """Listen on ``address``, say the port, answer the sender's small messages, then take what ``streams`` bring."""
+    """Listen on ``address``, report the port, echo small messages, then receive over ``streams`` connections."""
     streams = request["streams"]
     accepted = accept(request["address"], request["token"], count=streams + 1, limit_s=ACCEPT_S)
     for sock in accepted:
@@ -102,13 +102,13 @@ def receive(request: Request) -> dict[str, Any]:
     if errors:
         raise errors[0]
     if not first:
-        raise Failed("measure", "no byte arrived")
+        raise Failed("measure", "received no data")
     seconds = max(last) - min(first)
     return {"bytes": sum(moved), "seconds": seconds}
 
 
 def echo(sock: socket.socket) -> None:
-    """Send every message back until the other side has done."""
+    """Echo every message until the other side is done."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     while True:
         data = sock.recv(64)
@@ -118,7 +118,7 @@ def echo(sock: socket.socket) -> None:
 
 
 def send(request: Request) -> dict[str, Any]:
-    """Take the time of small messages, then send for ``seconds`` over ``streams`` connections at once."""
+    """Measure the latency of small messages, then send for ``seconds`` over ``streams`` connections in parallel."""
     token, streams = request["token"].encode(), request["streams"]
     socks: List[socket.socket] = []
     for _ in range(streams + 1):
@@ -153,7 +153,7 @@ def send(request: Request) -> dict[str, Any]:
 
 
 def round_trips(sock: socket.socket, count: int) -> float:
-    """Median time of a small message there and back, in milliseconds."""
+    """Median round trip of a small message, in milliseconds."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     taken = []
     for _ in range(count):
@@ -163,14 +163,14 @@ def round_trips(sock: socket.socket, count: int) -> float:
         while got < 64:
             more = sock.recv(64 - got)
             if not more:
-                raise Failed("measure", "the other side hung up")
+                raise Failed("measure", "the other side closed the connection")
             got += len(more)
         taken.append(time.perf_counter() - begin)
     return round(statistics.median(taken) * 1000, 4)
 
 
 def together(work: Callable[[int], None], count: int) -> None:
-    """Call ``work`` with every number below ``count`` at once and wait for all."""
+    """Call ``work`` with every number below ``count`` in parallel and wait for all."""
     threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(count)]
     for thread in threads:
         thread.start()
@@ -182,7 +182,7 @@ def together(work: Callable[[int], None], count: int) -> None:
 
 
 def run(request: Request) -> dict[str, Any]:
-    """Output and exit code of ``argv``, ended after ``limit_s``; where ``listens`` names a port, say when it does."""
+    """Output and exit code of ``argv``, ended after ``limit_s``; reports when port ``listens``, if any, is open."""
     child = spawn(request["argv"])
     port = request.get("listens")
     if port:
@@ -196,7 +196,7 @@ def run(request: Request) -> dict[str, Any]:
 
 
 def spawn(argv: List[str]) -> "subprocess.Popen[bytes]":
-    """Start a program that is ended with us."""
+    """Start a program that ends with this one."""
     try:
         child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     except OSError as error:
@@ -216,7 +216,7 @@ def finished(child: "subprocess.Popen[bytes]", limit_s: float) -> dict[str, Any]
             if not chunk:
                 return
             output.extend(chunk)
-            # The last words matter, and the first few: a program may talk without end.
+            # The first and last bytes matter; output may be endless.
             if len(output) > 2 * _OUTPUT_BYTES:
                 del output[_OUTPUT_BYTES:-_OUTPUT_BYTES]
 
@@ -240,7 +240,7 @@ def finished(child: "subprocess.Popen[bytes]", limit_s: float) -> dict[str, Any]
 
 
 def listening(port: int) -> bool:
-    """Whether somebody listens on TCP ``port``, on whatever address."""
+    """Whether any program listens on TCP ``port``, on any address."""
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(path) as table:
@@ -253,7 +253,7 @@ def listening(port: int) -> bool:
 
 
 def contain(request: Request) -> dict[str, Any]:
-    """Run a container to its end, under the lease; ``name`` is removed before and after, whatever happened."""
+    """Run a container to its end, under the lease; ``name`` is removed before and after, in any case."""
     with common.changing(request["state_dir"], request["cluster"], request["epoch"]):
         remove(request["name"])
         containers.append(request["name"])
@@ -265,7 +265,7 @@ def contain(request: Request) -> dict[str, Any]:
 
 
 def remove(name: str) -> None:
-    """Remove a container; gone already is fine."""
+    """Remove a container, if it exists."""
     try:
         subprocess.run(
             docker.remove(name),

@@ -1,7 +1,7 @@
-"""What the ranks of one cluster are seen doing on this node, in one round trip; nothing is changed.
+"""State of a cluster's ranks on this node, in one round trip; nothing is changed.
 
 Answers one document that ``sparkcluster.facts.running`` reads. What moves is read twice, some seconds apart.
-Readers run side by side, and one that hangs costs its own reading alone, which is then ``{"unread": "why"}``.
+Readers run side by side, and a reader that hangs costs only its own reading, which is then ``{"unread": "why"}``.
 Python 3.8, standard library.
 """
 
@@ -23,7 +23,7 @@ LOG_BYTES = 4 << 20
 
 
 class Jobs:
-    """Runs readers side by side and keeps what each returned until ``limit_s`` is over."""
+    """Runs readers in parallel and keeps what each returned within ``limit_s``."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -32,7 +32,7 @@ class Jobs:
         self._threads: dict[str, threading.Thread] = {}
 
     def start(self, key: str, reader: Callable[[], Any]) -> None:
-        """Begin a reading in a thread that cannot keep the program from ending."""
+        """Start a reader in a thread that does not prevent the exit."""
 
         def work() -> None:
             try:
@@ -52,13 +52,13 @@ class Jobs:
 
 
 def main(request: dict[str, Any], _lines: Any = None) -> None:
-    """Write the document, then end at once: a reader that hangs holds nothing up."""
+    """Write the document, then exit at once, whether or not a reader hangs."""
     print(json.dumps(observe(request, Machine())), flush=True)
     os._exit(0)
 
 
 def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], None] = time.sleep) -> dict[str, Any]:
-    """Look at the ranks of ``request["cluster"]`` on this node.
+    """Read the state of the ranks of ``request["cluster"]`` on this node.
 
     Args:
         request: cluster, state_dir (absolute: whose ranks), runtime, interval_s between the two readings, limit_s for
@@ -109,7 +109,7 @@ def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], 
 
 
 def ranks(request: dict[str, Any], machine: Machine) -> list[dict[str, Any]]:
-    """Every rank of the cluster on this node with what its container or process says of itself.
+    """Every rank of the cluster on this node with the state of its container or process.
 
     Raises:
         Unreadable: the Docker engine cannot be asked.
@@ -153,7 +153,7 @@ def _python(word: Any) -> bool:
 
 
 def process_dirs(request: dict[str, Any]) -> list[str]:
-    """Folders of the ranks of runtime ``process``."""
+    """Directories of the ranks with runtime ``process``."""
     base = os.path.join(common.cluster_dir(request["state_dir"], request["cluster"]), "ranks")
     try:
         names = sorted(os.listdir(base))
@@ -163,7 +163,7 @@ def process_dirs(request: dict[str, Any]) -> list[str]:
 
 
 def process(rank_dir: str) -> dict[str, Any]:
-    """A rank of runtime ``process``."""
+    """A rank with runtime ``process``."""
     record = common.read_json(os.path.join(rank_dir, RANK_FILE))
     record = record if isinstance(record, dict) else {}
     state = watch.process_state(rank_dir)
@@ -187,7 +187,7 @@ def process(rank_dir: str) -> dict[str, Any]:
 
 
 def launcher(rank_dir: str) -> dict[str, Any]:
-    """What matters of the launcher document: who the ranks are, and the engine's command."""
+    """The parts of the launcher document that matter: roles, addresses, and the engine's command."""
     document = common.read_json(os.path.join(common.expand(rank_dir), LAUNCHER_FILE)) if rank_dir else None
     if not isinstance(document, dict):
         return {}
@@ -196,7 +196,7 @@ def launcher(rank_dir: str) -> dict[str, Any]:
 
 
 def hidden(machine: Machine, known: list[dict[str, Any]], secrets_file: str) -> list[str]:
-    """What no log may carry away: the values of the ranks' secrets, and this machine's serial numbers."""
+    """What must not leave the node in a log: values of secrets, and serial numbers."""
     found: set[str] = set()
     for rank in known:
         folder = rank.get("rank_dir") or rank["labels"].get(LABEL_RANK_DIR)
@@ -211,12 +211,12 @@ def hidden(machine: Machine, known: list[dict[str, Any]], secrets_file: str) -> 
         found.update(re.findall(r'SERIAL\w*="?([^"\n]+)', machine.text("/etc/dgx-release")))
     except Unreadable:
         pass
-    # What is shorter may be a word that logs are full of.
+    # Shorter values may be ordinary words.
     return sorted((line.strip() for line in found if len(line.strip()) >= 6), key=len, reverse=True)
 
 
 def without(value: Any, secret: list[str]) -> Any:
-    """``value`` with every one of ``secret`` taken out of its texts."""
+    """``value`` with every string of ``secret`` removed from its texts."""
     if isinstance(value, str):
         for text in secret:
             value = value.replace(text, "(removed)")
@@ -227,7 +227,7 @@ def without(value: Any, secret: list[str]) -> Any:
 
 
 def log(rank: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
-    """First and last lines of a rank's log: an engine says at its start what it runs on, at its end why it ended."""
+    """First and last lines of a rank's log: the start shows the configuration, the end why it exited."""
     first, last = int(request["head_lines"]), int(request["tail_lines"])
     if rank["runtime"] == "process":
         with open(os.path.join(rank["rank_dir"], "log"), "rb") as file:
@@ -244,7 +244,7 @@ def log(rank: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
 
 
 def container_log(name: str, tail: str, most: int) -> tuple[list[str], bool]:
-    """At most ``most`` lines of a container's log, and whether that is all that was asked for."""
+    """At most ``most`` lines of a container's log, and whether the log has no more."""
     query = "/containers/%s/logs?stdout=1&stderr=1&tail=%s" % (urllib.parse.quote(name), tail)
     connection, response = docker.get(query)
     lines: list[str] = []

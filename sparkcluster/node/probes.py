@@ -27,7 +27,7 @@ IP_PMTUDISC_PROBE = 3
 
 HEAD = struct.Struct("!16sIH")
 _HEADERS_BYTES = 28  # IPv4 and UDP, or IPv4 and ICMP
-# What another machine told us, as opposed to what our own would not do.
+# Errors that another machine reported, as opposed to our own kernel.
 _TOLD = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.ECONNRESET}
 
 Probe = Dict[str, Any]
@@ -35,7 +35,7 @@ Key = Tuple[int, str]
 
 
 def why(error: OSError) -> str:
-    """An error in the system's words."""
+    """Text of a system error."""
     return (error.strerror or str(error)).lower()
 
 
@@ -59,7 +59,7 @@ def checksum(data: bytes) -> int:
 
 
 class Sockets:
-    """What every attempt stands on: the token of this run, the limit of a silent target, and one loop for all."""
+    """What every probe needs: the token of this run, the time limit, and one event loop."""
 
     def __init__(self, token: bytes, limit_s: float) -> None:
         self.token = token
@@ -67,7 +67,7 @@ class Sockets:
         self.selector = selectors.DefaultSelector()
 
     def watch(self, sock: socket.socket, call: Callable[[socket.socket], None], write: bool = False) -> None:
-        """Have ``call`` called when something comes on ``sock``, or when it was connected."""
+        """Call ``call`` when ``sock`` is readable or connected."""
         sock.setblocking(False)
         self.selector.register(sock, selectors.EVENT_WRITE if write else selectors.EVENT_READ, call)
 
@@ -99,13 +99,13 @@ class Probes:
                 self.pending.add((probe["id"], "udp_full"))
 
     def wait_s(self) -> float:
-        """How long nothing has to be done unless something comes."""
+        """Seconds until something has to be done, unless something arrives."""
         past = time.monotonic() - self.began
         due = [at for at in (*RETRIES_S[self.rounds :], ICMP_AFTER_S, self.node.limit_s) if at > past]
         return max(0.001, min(due) - past) if due and self.rounds else 0.0
 
     def over(self) -> bool:
-        """Whether all is known; sends what is due."""
+        """Whether every probe has a result; sends what is due."""
         past = time.monotonic() - self.began
         if self.rounds < len(RETRIES_S) and past >= RETRIES_S[self.rounds]:
             self.rounds += 1
@@ -118,13 +118,13 @@ class Probes:
         if self.pending and past < self.node.limit_s:
             return False
         for number, what in list(self.pending):
-            self.settle(number, what, ok=False, seen="no answer within %.1f s" % self.node.limit_s)
+            self.finish(number, what, ok=False, seen="no answer within %.1f s" % self.node.limit_s)
         if self.icmp is not None:
             self.icmp.close()
         return True
 
     def tell(self, number: int, what: str, *, ok: bool, seen: str = "", own: bool = False) -> None:
-        """Note how one attempt ended; ``own``: it never left this node."""
+        """Record the result of one probe; ``own``: it never left this node."""
         result: Dict[str, Any] = {"ok": ok}
         if ok and (number, what) in self.sent:
             result["rtt_ms"] = round((time.monotonic() - self.sent[number, what]) * 1000, 3)
@@ -140,8 +140,8 @@ class Probes:
         else:
             held[what] = result
 
-    def settle(self, number: int, what: str, *, ok: bool, seen: str = "", own: bool = False) -> None:
-        """The same for one that was awaited; later news of it are passed over."""
+    def finish(self, number: int, what: str, *, ok: bool, seen: str = "", own: bool = False) -> None:
+        """Record the result of a pending probe; later results are ignored."""
         if (number, what) in self.pending:
             self.pending.discard((number, what))
             self.tell(number, what, ok=ok, seen=seen, own=own)
@@ -151,7 +151,7 @@ class Probes:
     # UDP
 
     def send_udp(self) -> None:
-        """Send every packet that was not answered yet."""
+        """Send every packet that has no answer yet."""
         for number, what in sorted(self.pending):
             if not what.startswith("udp"):
                 continue
@@ -165,7 +165,7 @@ class Probes:
                 continue
             except OSError as error:
                 if self.rounds == len(RETRIES_S) or error.errno == errno.EMSGSIZE:
-                    self.settle(number, what, ok=False, seen=why(error), own=error.errno not in _TOLD)
+                    self.finish(number, what, ok=False, seen=why(error), own=error.errno not in _TOLD)
 
     def udp_from(self, address: str) -> socket.socket:
         """The socket that sends from ``address``."""
@@ -179,20 +179,20 @@ class Probes:
         return sock
 
     def answered(self, sock: socket.socket) -> None:
-        """An echo came back."""
+        """Handle an answer."""
         data, _ = sock.recvfrom(1 << 16)
         if len(data) < HEAD.size or data[:16] != self.node.token:
             return
         _, number, size = HEAD.unpack(data[: HEAD.size])
         if number in self.probes:
-            self.settle(number, "udp", ok=True)
+            self.finish(number, "udp", ok=True)
         elif number - 1 in self.probes:
-            self.settle(number - 1, "udp_full", ok=size + _HEADERS_BYTES == self.probes[number - 1]["size_bytes"])
+            self.finish(number - 1, "udp_full", ok=size + _HEADERS_BYTES == self.probes[number - 1]["size_bytes"])
 
     # TCP
 
     def connect(self, probe: Probe, port: int) -> None:
-        """Begin a connection."""
+        """Start a connection."""
         what = "tcp:%d" % port
         key = (probe["id"], what)
         self.pending.add(key)
@@ -204,7 +204,7 @@ class Probes:
             number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             self.node.selector.unregister(sock)
             drop(sock)
-            self.settle(probe["id"], what, ok=number == 0, seen=os.strerror(number).lower() if number else "")
+            self.finish(probe["id"], what, ok=number == 0, seen=os.strerror(number).lower() if number else "")
 
         try:
             sock.bind((probe["source"], 0))
@@ -214,14 +214,14 @@ class Probes:
             pass
         except OSError as error:
             sock.close()
-            # A refusal may come before connect returns.
-            self.settle(probe["id"], what, ok=False, seen=why(error), own=error.errno not in _TOLD)
+            # The refusal may arrive before connect returns.
+            self.finish(probe["id"], what, ok=False, seen=why(error), own=error.errno not in _TOLD)
             return
         self.node.watch(sock, connected, write=True)
 
 
 class Icmp:
-    """The kernel's own echo, for targets whose UDP stays silent: by socket where that is allowed, else by ``ping``."""
+    """ICMP echo, for targets that do not answer UDP: by socket where that is allowed, else by ``ping``."""
 
     def __init__(self, probes: Probes) -> None:
         self.probes = probes
@@ -232,7 +232,7 @@ class Icmp:
         self.programs: List[subprocess.Popen[bytes]] = []
         waiting = sorted(key for key in probes.pending if key[1].startswith("udp"))
         self.keys = [(number, what.replace("udp", "icmp")) for number, what in waiting]
-        # The small packet is asked for too where only the large one was lost: alone, either says nothing.
+        # Where only the large packet was lost the small one is sent too: only together do they tell.
         self.keys = sorted(set(self.keys) | {(number, "icmp") for number, _ in self.keys})
         probes.pending.update(self.keys)
         try:
@@ -255,7 +255,7 @@ class Icmp:
         return sock
 
     def send(self) -> None:
-        """Send every echo that was not answered yet."""
+        """Send every echo request that has no answer yet."""
         for place, (number, what) in enumerate(self.keys):
             if (number, what) not in self.probes.pending or not self.sockets:
                 continue
@@ -269,7 +269,7 @@ class Icmp:
                 self.sockets[probe["source"]].sendto(head + data, (probe["target"], 0))
             except OSError as error:
                 if error.errno == errno.EMSGSIZE:
-                    self.probes.settle(number, what, ok=False, seen=why(error), own=True)
+                    self.probes.finish(number, what, ok=False, seen=why(error), own=True)
 
     def answered(self, sock: socket.socket) -> None:
         """An echo came back, with the IP header in front of it on a raw socket."""
@@ -278,10 +278,10 @@ class Icmp:
             data = data[(data[0] & 0xF) * 4 :]
         kind, _, _, mark, place = struct.unpack("!BBHHH", data[:8])
         if kind == 0 and (not self.raw or mark == self.mark) and place < len(self.keys):
-            self.probes.settle(*self.keys[place], ok=True)
+            self.probes.finish(*self.keys[place], ok=True)
 
     def spawn(self) -> None:
-        """One ``ping`` for each echo; without it, nothing is known by this way."""
+        """One ``ping`` for each echo; without it there is no result."""
         for number, what in self.keys:
             probe = self.probes.probes[number]
             size = probe["size_bytes"] - _HEADERS_BYTES if what == "icmp_full" else 56
@@ -298,15 +298,15 @@ class Icmp:
             threading.Thread(target=self.follow, args=(program, number, what), daemon=True).start()
 
     def follow(self, program: subprocess.Popen[bytes], number: int, what: str) -> None:
-        """Note how a ``ping`` ended; 0 is an answer, 1 none, 2 that it could not ask."""
+        """Record the result of a ``ping``; 0 means an answer, 1 none, 2 an error of its own."""
         code = program.wait()
         if code == 2:
             self.probes.pending.discard((number, what))
         elif code == 0:
-            self.probes.settle(number, what, ok=True)
+            self.probes.finish(number, what, ok=True)
 
     def close(self) -> None:
-        """End what still runs."""
+        """Stop what still runs."""
         for program in self.programs:
             if program.poll() is None:
                 program.kill()

@@ -47,7 +47,7 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
 
 
 def lease_is_held(request: dict[str, Any]) -> bool:
-    """Whether another than ourselves may be about to start something here."""
+    """Whether another operator may be about to start something here."""
     directory = common.cluster_dir(request["state_dir"], request["cluster"])
     if not common.is_locked(os.path.join(directory, "lease.lock")):
         return False
@@ -56,7 +56,7 @@ def lease_is_held(request: dict[str, Any]) -> bool:
 
 
 class Node(Sockets):
-    """The sockets of one run and what came of them."""
+    """The sockets of one run and their results."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         super().__init__(bytes.fromhex(request["token"]), float(request["limit_s"]))
@@ -70,7 +70,7 @@ class Node(Sockets):
     # listening
 
     def listen(self) -> dict[str, Any]:
-        """Open every socket that others will try, and say which."""
+        """Open every socket that others will probe, and report which."""
         udp: Dict[str, int] = {}
         tcp: Dict[str, int] = {}
         failed: Dict[str, str] = {}
@@ -90,11 +90,11 @@ class Node(Sockets):
                 self.accept_on(address, port)
                 fixed.append([address, port])
             except OSError:
-                continue  # somebody listens there; another check names who
+                continue  # the port is in use; another check reports by what
         return {"udp": udp, "tcp": tcp, "fixed": fixed, "failed": failed, "held": held}
 
     def accept_on(self, address: str, port: int) -> int:
-        """Listen by TCP; the port."""
+        """Listen on TCP; returns the port."""
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -109,7 +109,7 @@ class Node(Sockets):
         return chosen
 
     def echo(self, sock: socket.socket) -> None:
-        """Answer a packet of ours with how large it was."""
+        """Answer one of our packets with its size."""
         data, source = sock.recvfrom(1 << 16)
         if len(data) >= HEAD.size and data[:16] == self.token:
             number = HEAD.unpack(data[: HEAD.size])[1]
@@ -121,14 +121,14 @@ class Node(Sockets):
         accepted, _ = sock.accept()
         self.accepted.append(accepted)
 
-    # the conversation
+    # the controller's connection
 
     def serve(self, lines: BinaryIO) -> None:
-        """Answer others and the controller until the latter has gone."""
+        """Answer other nodes and the controller until the latter disconnects."""
         awake, waker = socket.socketpair()
 
         def read() -> None:
-            # whoever is woken may have ended by its own limit
+            # a probe that is due may have reached its own limit
             with waker, contextlib.suppress(OSError):
                 for line in iter(lines.readline, b""):
                     self.lines.put(line)
@@ -154,7 +154,7 @@ class Node(Sockets):
                 self.probes = None
 
     def turn(self, wait_s: float) -> None:
-        """One round of whatever came."""
+        """Handle everything that arrived."""
         for key, _ in self.selector.select(wait_s):
             try:
                 key.data(key.fileobj)
@@ -162,7 +162,7 @@ class Node(Sockets):
                 continue  # a connection that broke again, a packet that could not be answered
 
     def obey(self, asked: dict[str, Any]) -> None:
-        """One line of the controller."""
+        """Handle one line from the controller."""
         if "try" in asked:
             self.probes = Probes(self, asked["try"])
         elif asked.get("heard"):

@@ -1,4 +1,4 @@
-"""Watches the ranks of one node: a sign of life every tick, their states, and their log lines as they come.
+"""Watches the ranks of one node: a sign of life every tick, states, and new log lines.
 
 Answers in JSON lines until its input closes, which is how it knows that nobody watches any more::
 
@@ -37,7 +37,7 @@ _ENDS = re.compile(rb"[\r\n]+")
 
 
 def container_state(name: str) -> dict[str, Any]:
-    """What the engine says of a container; never raises."""
+    """State of a container, from the Docker engine; never raises."""
     try:
         connection, response = docker.get("/containers/%s/json" % urllib.parse.quote(name))
         try:
@@ -62,7 +62,7 @@ def container_state(name: str) -> dict[str, Any]:
 
 
 def process_state(rank_dir: str) -> dict[str, Any]:
-    """State of a rank that runs as a process, by its record; a pid alone could be a stranger's."""
+    """State of a rank that runs as a process, by its record; a pid alone could be another process's."""
     rank = common.read_json(os.path.join(rank_dir, RANK_FILE))
     if rank and common.start_ticks(rank["pid"]) == rank["start_ticks"]:
         return {"state": "running", "since": rank.get("started_at")}
@@ -70,7 +70,7 @@ def process_state(rank_dir: str) -> dict[str, Any]:
         with open(os.path.join(rank_dir, "exit")) as file:
             return {"state": "exited", "exit_code": int(file.read().strip()), "oom_killed": False}
     except (OSError, ValueError):
-        # A record without an exit code: its shell was killed with it.
+        # A record without an exit code: its shell was killed as well.
         return {"state": "exited", "exit_code": None, "oom_killed": False} if rank else {"state": "gone"}
 
 
@@ -156,7 +156,7 @@ class Watch:
         return True
 
     def follow_container(self, name: str) -> None:
-        """Read a container's log, and read on where it was made or started again."""
+        """Read a container's log, and continue where it was created or started again."""
         seen = None
         while True:
             since = self.states.get(name, {}).get("since")
@@ -170,7 +170,7 @@ class Watch:
                     self.drained[name].set()
                     self.hurry.set()
             except (OSError, ValueError, KeyError, http.client.HTTPException):
-                pass  # the state poll reports an engine that cannot be asked
+                pass  # the state poll reports an engine that does not answer
             if not self.follow:
                 self.drained[name].set()
                 return
@@ -211,7 +211,7 @@ class Watch:
                 time.sleep(0.2)
 
     def poll(self) -> None:
-        """Keep the states fresh; in a thread of its own, so that a stuck engine never stops the ticks."""
+        """Update the states in a separate thread, so that a hanging Docker engine does not stop the ticks."""
         while True:
             for rank in self.ranks:
                 if rank.get("runtime") == "process":
@@ -236,14 +236,14 @@ class Watch:
             threading.Thread(target=job, args=arguments, daemon=True).start()
 
     def told(self) -> dict[str, dict[str, Any]]:
-        """States as the controller reads them."""
+        """States in the controller's format."""
         return {
             name: {key: value for key, value in state.items() if key != "since"}
             for name, state in sorted(self.states.items())
         }
 
     def batch(self, wait_s: float) -> list[dict[str, Any]]:
-        """Log lines that are there within ``wait_s``; those that came together make one event per rank."""
+        """Log lines that arrive within ``wait_s``, as one event per rank."""
         try:
             name, line = self.lines.get(timeout=wait_s)
         except queue.Empty:
@@ -288,7 +288,7 @@ def carrier(interface: str) -> bool:
 
 
 def accepts(host: str, port: int) -> bool:
-    """Whether something takes connections there."""
+    """Whether a program accepts connections there."""
     try:
         with socket.create_connection((host, port), timeout=0.5):
             return True
@@ -307,7 +307,7 @@ def end_with(lines: BinaryIO) -> None:
 
 
 def main(request: dict[str, Any], lines: BinaryIO) -> None:
-    """Watch until the input closes, or without ``follow`` tell the logs' ends and the states once."""
+    """Watch until the input closes, or without ``follow`` report the logs' last lines and the states once."""
     watch = Watch(request)
     if watch.follow:
         threading.Thread(target=end_with, args=(lines,), daemon=True).start()
@@ -316,13 +316,13 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
         run(watch)
         sys.stdout.flush()
     except OSError:
-        pass  # nobody reads any more
+        pass  # the reader has closed its end
     # Not by returning: the thread that waits for input holds a lock that an orderly end would wait for.
     os._exit(0)
 
 
 def run(watch: Watch) -> None:
-    """Tell what happens, tick by tick."""
+    """Report events, tick by tick."""
     tick = 0
     told: dict[str, dict[str, Any]] = {}
     watch.polled.wait(watch.interval_s)

@@ -1,4 +1,4 @@
-"""Gathering facts: one round trip to every node, all at once; a node that cannot be asked is a finding."""
+"""Facts from all nodes, queried in parallel in one round trip; a node that does not answer is a finding."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from sparkcluster.hosts.program import call, source
 from sparkcluster.probing.start import Answer, begin
 from sparkcluster.spec import Spec
 
-GATHER_S = 900.0
+COLLECT_S = 900.0
 IMAGE_S = 120
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Collected:
-    """Facts by node, and for those that could not be asked what stood in the way."""
+    """Facts by node, and the errors of nodes that did not answer."""
 
     facts: dict[str, Facts]
     errors: dict[str, SparkclusterError]
 
     def findings(self) -> list[Finding]:
-        """One finding for each node that could not be asked."""
+        """One finding for each node that did not answer."""
         return [unreachable(name, error) for name, error in self.errors.items()]
 
 
 def node_documents(
     spec: Spec, facts: Mapping[str, Facts], errors: Mapping[str, SparkclusterError]
 ) -> dict[str, dict[str, Any]]:
-    """What every node of the inventory said, in the shape that other programs may rely on; else why it said nothing."""
+    """The answer of every node of the inventory in the stable format, or why there is none."""
     return {
         node.label: facts[node.label].model_dump(mode="json")
         if node.label in facts
-        else {"unread": str(errors.get(node.label, "was not asked"))}
+        else {"unread": str(errors.get(node.label, "was not queried"))}
         for node in spec.inventory.nodes
     }
 
 
-# Stable codes of what keeps us from asking a node.
+# Stable codes of the errors that prevent querying a node.
 CODES = {
     "HostUnknown": "SSH-001",
     "HostRefused": "SSH-002",
@@ -65,19 +65,19 @@ CODES = {
 
 
 def unreachable(name: str, error: SparkclusterError) -> Finding:
-    """What a HostError means for a launch."""
+    """A HostError as a finding."""
     return Finding(
         code=CODES.get(error.kind, "SSH-010"),
         severity="error",
         node=name,
         summary=error.message.removeprefix(f"{name}: "),
         seen=error.kind,
-        why="every node of a group has to be reached, or none is started",
+        why="a group is started on all of its nodes or not at all",
         remedy=(error.hint,) if error.hint else (),
     )
 
 
-def clock(sent_s: float, received_s: float, told_s: float, probe_s: float) -> tuple[float, float]:
+def clock(sent_s: float, received_s: float, reported_s: float, probe_s: float) -> tuple[float, float]:
     """By how much a node's clock is ahead, and by how much that may be wrong; both in seconds.
 
     The node read its clock as the probe began, which then ran for ``probe_s``: so at some moment between
@@ -86,12 +86,12 @@ def clock(sent_s: float, received_s: float, told_s: float, probe_s: float) -> tu
     Args:
         sent_s: this machine's clock right before the probe was sent.
         received_s: the same once its answer was here.
-        told_s: the node's clock as the probe told it.
-        probe_s: how long the probe says that it ran.
+        reported_s: the node's clock as the probe reported it.
+        probe_s: how long the probe ran, as it reported.
     """
     latest_s = received_s - probe_s if 0 <= probe_s <= received_s - sent_s else received_s
     error_s = max(0.0, latest_s - sent_s) / 2
-    return told_s - (sent_s + error_s), error_s
+    return reported_s - (sent_s + error_s), error_s
 
 
 def collect_facts(
@@ -100,18 +100,18 @@ def collect_facts(
     names: Sequence[str] | None = None,
     *,
     kernel_log: bool = False,
-    limit_s: float = GATHER_S,
+    limit_s: float = COLLECT_S,
     asked: Calls[Answer] | None = None,
 ) -> Collected:
-    """Ask every node (or ``names``) for its facts, at once.
+    """Collect the facts of every node (or ``names``) in parallel.
 
     Args:
         fleet: the nodes.
         spec: inventory and playbook.
         names: default all.
-        kernel_log: costs some 20 ms and is for diagnosis.
-        limit_s: what a node may take, connection included; after that it counts as one that did not answer.
-        asked: where the probe was sent already, by ``probing.begin``.
+        kernel_log: whether to read it as well (about 20 ms).
+        limit_s: time limit of a node, connection included.
+        asked: probes that were already sent, by ``probing.start.begin``.
     """
     calls = asked or begin(fleet, spec, names, kernel_log=kernel_log)
     facts: dict[str, Facts] = {}
@@ -133,14 +133,14 @@ def collect_facts(
 
 
 def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: Path | None = None) -> dict[str, Facts]:
-    """Have the image asked what it holds where that is not known yet: seconds, and once per image.
+    """Read the content of images where it is not known yet: takes seconds, once per image.
 
     Args:
         fleet: the nodes.
         spec: inventory and playbook.
         facts: by name of node.
-        kept: directory of this machine where answers are kept and looked up, so that nothing is left on a node;
-            None has the nodes keep them.
+        kept: directory on this machine that caches results, so that nothing is left on a node; None caches on the
+            nodes.
     """
     asking = [name for name, node_facts in facts.items() if (image := read(node_facts.image)) and image.inside is None]
     if not asking:
@@ -176,7 +176,7 @@ def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: P
 
 
 def _name(image: Image, engine: str) -> str:
-    """Name of the file for what ``image`` holds, another one when the question changes."""
+    """Name of the cache file of ``image``, which depends on the programs that read it."""
     sources = "".join(source(name, engine) for name in ("engine", "interpreter", "image"))
     question = hashlib.sha256(sources.encode()).hexdigest()[:12]
     return f"{image.id.replace(':', '-').replace('/', '-')}-{question}.json"
@@ -190,7 +190,7 @@ def _kept(file: Path | None) -> EngineFacts | None:
 
 
 def _keep(file: Path, document: dict[str, Any]) -> None:
-    """Write the answer down; where that fails the next run asks again."""
+    """Write to the cache; where that fails the next run reads the image again."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as written:

@@ -1,4 +1,4 @@
-"""Sending the probe to every node, apart from what reads the answers: that is imported while the nodes work."""
+"""Sends the probe to every node; what parses the answers is imported meanwhile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROBE_S = 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """What one node said, and when it was asked and had answered by this machine's clock, in seconds."""
+    """The answer of a node, and when it was requested and received by this machine's clock, in seconds."""
 
     document: dict[str, Any]
     sent_s: float
@@ -28,7 +28,7 @@ class Answer:
 
 
 def request(spec: Spec, *, kernel_log: bool = False) -> dict[str, Any]:
-    """What the probe is asked: where our things lie, which image and model matter, which names to resolve."""
+    """The probe's request: our directories, the image and model, and the names to resolve."""
     inventory, playbook = spec.inventory, spec.playbook
     return {
         "cluster": inventory.cluster,
@@ -44,7 +44,7 @@ def request(spec: Spec, *, kernel_log: bool = False) -> dict[str, Any]:
 
 
 def begin(fleet: Fleet, spec: Spec, names: Iterable[str] | None = None, *, kernel_log: bool = False) -> Calls[Answer]:
-    """Have every node (or ``names``) asked for its facts, without waiting for the answers."""
+    """Query every node (or ``names``) for its facts, without waiting for the answers."""
     asked = request(spec, kernel_log=kernel_log)
 
     def probe(host: Host) -> Answer:
