@@ -21,7 +21,7 @@ def rails(number: int) -> dict[str, str]:
     return {PORT_0[0]: f"192.168.177.{number}/24", PORT_0[1]: f"192.168.178.{number}/24"}
 
 
-def told(findings: Sequence[Finding]) -> list[tuple[str, str, str | None]]:
+def reported(findings: Sequence[Finding]) -> list[tuple[str, str, str | None]]:
     """Code, severity and node of each finding."""
     return sorted((one.code, one.severity, one.node) for one in findings)
 

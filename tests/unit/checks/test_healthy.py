@@ -12,7 +12,7 @@ from sparkcluster.facts.model import Unread
 from sparkcluster.facts.parse import parse
 from tests.unit import golden
 
-from .conftest import PORT_0, rails, told
+from .conftest import PORT_0, rails, reported
 
 PORT_1 = ("enp1s0f1np1", "enP2p1s0f1np1")
 FOUR = ("a", "b", "c", "d")
@@ -84,7 +84,7 @@ def test_updates_of_the_same_level_may_have_unlike_software_builds(see, spark):
 def test_a_network_without_rdma_is_one_warning_for_each_node_and_nothing_beside(see):
     findings = see(described={name: {"rails": {}} for name in ("alpha", "beta")},
                    interconnect={"rails": ["192.168.86.0/24"]})  # fmt: skip
-    assert told(findings) == [("NET-001", "warning", "alpha"), ("NET-001", "warning", "beta")]
+    assert reported(findings) == [("NET-001", "warning", "alpha"), ("NET-001", "warning", "beta")]
 
 
 def test_runtime_process_needs_neither_docker_nor_gpu_nor_driver(see, spark):
@@ -92,7 +92,7 @@ def test_runtime_process_needs_neither_docker_nor_gpu_nor_driver(see, spark):
     bare = {key: Unread(unread="not here") for key in ("docker", "gpus", "driver", "cuda", "dgx", "ranks")}
     bare |= {"image": None, "engine": engine, "driver_module": None}
     findings = see({"me": bare}, names=("me",), runtime={"kind": "process"}, playbook={"image": None})
-    assert told(findings) == []
+    assert reported(findings) == []
 
 
 def test_a_rank_of_ours_that_runs_takes_memory_and_ports_rightfully(see, spark):

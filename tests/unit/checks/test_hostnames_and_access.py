@@ -7,7 +7,7 @@ import pytest
 from sparkcluster import checks
 from sparkcluster.facts.model import Listener, Unread
 
-from .conftest import told
+from .conftest import reported
 
 WIFI = "192.168.50.7"
 NAMED = {"alpha": {"host": "alpha.local"}, "beta": {"host": "beta.local"}}
@@ -65,7 +65,7 @@ def test_a_name_that_nobody_knows_is_no_finding(known):
 )
 def test_a_name_that_means_another_machine_is_told_of_who_believes_it(known, address, whose):
     (finding,) = known({**RIGHT, "alpha": {"beta.local": (address,)}})
-    assert told([finding]) == [("NET-017", "warning", "alpha")]
+    assert reported([finding]) == [("NET-017", "warning", "alpha")]
     assert whose in finding.seen
     assert any("192.168.86.12 beta.local" in one for one in finding.remedy)
 
@@ -80,7 +80,7 @@ def test_one_right_address_among_several_is_enough(known):
 
 def test_a_name_that_means_the_wifi_is_told_of_who_believes_it(known):
     (finding,) = known({**RIGHT, "alpha": {"beta.local": ("192.168.50.12",)}})
-    assert told([finding]) == [("NET-018", "warning", "alpha")]
+    assert reported([finding]) == [("NET-018", "warning", "alpha")]
 
 
 def test_wifi_beside_the_wire_is_right(known):
@@ -100,13 +100,13 @@ def test_unlike_addresses_that_are_each_right_are_told_for_information(known, cl
     facts["b"] = facts["b"].model_copy(update={"names": {"c.local": ("192.168.86.13",)}})
     spec = cluster(hosts)
     findings = checks.run_stage(Context(spec, facts, topology.build(spec, facts)), ("facts",))
-    assert told(findings) == [("NET-019", "info", "c")]
+    assert reported(findings) == [("NET-019", "info", "c")]
 
 
 @pytest.mark.parametrize("name", ["alpha", "beta"])
 def test_ssh_over_wifi_is_told_where_there_is_a_wire(see, name):
     (finding,) = see({name: {"reached_at": WIFI}})
-    assert told([finding]) == [("NET-016", "warning", name)]
+    assert reported([finding]) == [("NET-016", "warning", name)]
     assert "set host of" in finding.remedy[0]
 
 
@@ -114,7 +114,7 @@ def test_ssh_over_wifi_is_information_where_there_is_no_wire(see):
     (finding,) = see(
         {"solo": {"reached_at": WIFI}}, names=("solo",), described={"solo": {"rails": {}, "management": None}}
     )
-    assert told([finding]) == [("NET-016", "info", "solo")]
+    assert reported([finding]) == [("NET-016", "info", "solo")]
 
 
 @pytest.mark.parametrize("address", ["192.168.86.11", "10.1.1.1", None])
@@ -156,14 +156,14 @@ def test_an_api_without_a_key(cluster, host, severity):
 )
 def test_rays_job_api(see, address, port, process, open_):
     findings = see({"beta": {"listeners": (Listener(address=address, port=port, process=process),)}})
-    assert told(findings) == ([("NET-021", "warning", "beta")] if open_ else [])
+    assert reported(findings) == ([("NET-021", "warning", "beta")] if open_ else [])
 
 
 def test_a_bridge_of_containers_is_no_rail(see):
     described = {name: {"management": f"192.168.86.{number}/24"} for number, name in ((11, "alpha"), (12, "beta"))}
     nodes = {name: {"interconnect": {"interfaces": ["docker0"]}} for name in ("alpha", "beta")}
     findings = see(described=described, nodes=nodes)
-    assert {("NET-022", "error", "alpha"), ("NET-022", "error", "beta")} <= set(told(findings))
+    assert {("NET-022", "error", "alpha"), ("NET-022", "error", "beta")} <= set(reported(findings))
 
 
 @pytest.mark.parametrize("name", ["wg0", "tailscale0", "ztabc", "tun0", "tap0"])
@@ -175,11 +175,11 @@ def test_a_tunnel_as_a_rail_is_a_warning(see, spark, name):
         tunnel = wires[0].model_copy(update={"name": name, "addresses": (f"10.9.0.{number}/24",)})
         changes[node] = {"interfaces": (*wires, tunnel)}
     findings = [finding for finding in see(changes, nodes=nodes) if finding.code == "NET-022"]
-    assert told(findings) == [("NET-022", "warning", "alpha"), ("NET-022", "warning", "beta")]
+    assert reported(findings) == [("NET-022", "warning", "alpha"), ("NET-022", "warning", "beta")]
 
 
 def test_wifi_as_a_rail_is_a_warning(see, spark):
     nodes = {name: {"interconnect": {"interfaces": ["wlP9s9"]}} for name in ("alpha", "beta")}
     changes = {"beta": {"interfaces": wifi_of(spark(), "192.168.50.8")}}
     findings = [one for one in see(changes, nodes=nodes) if one.code == "NET-022"]
-    assert told(findings) == [("NET-022", "warning", "alpha"), ("NET-022", "warning", "beta")]
+    assert reported(findings) == [("NET-022", "warning", "alpha"), ("NET-022", "warning", "beta")]

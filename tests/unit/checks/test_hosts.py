@@ -7,7 +7,7 @@ import pytest
 from sparkcluster import checks
 from sparkcluster.facts.model import Disk, Gpu, Listener, Unread
 
-from .conftest import rails, told
+from .conftest import rails, reported
 
 BOTH = pytest.mark.parametrize("name", ["alpha", "beta"])
 GB = 10**9
@@ -45,25 +45,25 @@ def memory(spark):
 def test_docker_that_cannot_be_used_is_told_once_though_image_and_ranks_fail_with_it(see, name, said, remedy):
     unread = Unread(unread=said)
     (finding,) = see({name: {"docker": unread, "image": unread, "ranks": unread}})
-    assert told([finding]) == [("HOST-001", "error", name)]
+    assert reported([finding]) == [("HOST-001", "error", name)]
     assert remedy in finding.remedy
 
 
 @BOTH
 def test_docker_of_a_snap(see, docker, name):
     (finding,) = see({name: {"docker": docker(snap=True, root_dir="/var/snap/docker/common")}})
-    assert told([finding]) == [("HOST-025", "warning", name)]
+    assert reported([finding]) == [("HOST-025", "warning", name)]
 
 
 @BOTH
 def test_a_stale_cdi_specification(see, docker, name):
     stale = docker(cdi_driver="580.82.09", cdi_devices=("nvidia.com/gpu=all",))
     (finding,) = see({name: {"docker": stale}})
-    assert told([finding]) == [("HOST-026", "warning", name)]
+    assert reported([finding]) == [("HOST-026", "warning", name)]
     assert finding.seen == "written for 580.82.09, 580.95.05 is loaded"
     assert finding.remedy[0].startswith("sudo nvidia-ctk cdi generate")
     alone = stale.model_copy(update={"runtimes": ("runc",)})
-    assert told(see({name: {"docker": alone}})) == [("HOST-026", "error", name)]
+    assert reported(see({name: {"docker": alone}})) == [("HOST-026", "error", name)]
 
 
 def test_a_cdi_specification_of_this_driver_or_of_none_that_is_named(see, docker):
@@ -75,14 +75,14 @@ def test_a_cdi_specification_of_this_driver_or_of_none_that_is_named(see, docker
 )
 def test_docker_that_copies_layers_whole(see, docker, driver, wrong):
     findings = see({"beta": {"docker": docker(storage_driver=driver)}})
-    assert told(findings) == ([("HOST-027", "warning", "beta")] if wrong else [])
+    assert reported(findings) == ([("HOST-027", "warning", "beta")] if wrong else [])
 
 
 @BOTH
 @pytest.mark.parametrize("gpus", [(), Unread(unread="nvidia-smi exit 6: No devices were found")])
 def test_a_gpu_that_is_lost(see, name, gpus):
     (finding,) = see({name: {"gpus": gpus}})
-    assert told([finding]) == [("HOST-003", "error", name)]
+    assert reported([finding]) == [("HOST-003", "error", name)]
     assert finding.remedy[-1] == "sudo reboot"
 
 
@@ -92,21 +92,21 @@ UNLOADED = {"gpus": Unread(unread="nvidia-smi exit 9"), "driver": Unread(unread=
 @BOTH
 def test_a_kernel_without_the_module_of_its_driver(see, name):
     (finding,) = see({name: {**UNLOADED, "driver_module": None}})
-    assert told([finding]) == [("HOST-014", "error", name)]
+    assert reported([finding]) == [("HOST-014", "error", name)]
     assert finding.remedy[0] == "sudo apt-get install -y linux-modules-nvidia-580-open-6.14.0-1015-nvidia"
 
 
 @pytest.mark.parametrize("module", ["580.95.05", Unread(unread="no modules for this kernel")])
 def test_a_driver_that_is_not_loaded_though_its_module_may_be_there_is_a_gpu_that_does_not_answer(see, module):
     (finding,) = see({"beta": {**UNLOADED, "driver_module": module}})
-    assert told([finding]) == [("HOST-003", "error", "beta")]
+    assert reported([finding]) == [("HOST-003", "error", "beta")]
     assert "linux-modules-nvidia-580-open-6.14.0-1015-nvidia" in finding.remedy[1]
 
 
 @BOTH
 def test_a_driver_that_was_updated_and_not_loaded(see, name):
     (finding,) = see({name: {"driver_module": "580.126.09"}})
-    assert told([finding]) == [("HOST-015", "warning", name)]
+    assert reported([finding]) == [("HOST-015", "warning", name)]
     assert finding.remedy == ("sudo reboot",)
 
 
@@ -129,13 +129,13 @@ def test_a_driver_that_is_loaded_needs_no_module_that_can_be_read(see, module):
 def test_a_driver_that_deadlocks(see, driver, playbook, severity):
     findings = see({name: {"driver": driver} for name in ("alpha", "beta")}, playbook=playbook)
     wanted = [("HOST-010", severity, name) for name in ("alpha", "beta")] if severity else []
-    assert told(findings) == wanted
+    assert reported(findings) == wanted
 
 
 @pytest.mark.parametrize(("capability", "wrong"), [("12.1", False), (None, False), ("9.0", True), ("12.0", True)])
 def test_a_gpu_that_is_no_gb10(see, capability, wrong):
     findings = see({"beta": {"gpus": gpu(compute_capability=capability)}})
-    assert told(findings) == ([("HOST-018", "warning", "beta")] if wrong else [])
+    assert reported(findings) == ([("HOST-018", "warning", "beta")] if wrong else [])
 
 
 @pytest.mark.parametrize(
@@ -165,14 +165,14 @@ def test_a_hung_collective_is_named_as_what_it_looks_like(see):
 @BOTH
 def test_page_cache_that_leaves_too_little(see, memory, name):
     (finding,) = see({name: {"memory": memory(free_bytes=40 * GB, cached_bytes=80 * GB)}})
-    assert told([finding]) == [("HOST-022", "warning", name)]
+    assert reported([finding]) == [("HOST-022", "warning", name)]
     assert "37.3 GiB free, 107.7 GiB needed, about 74.5 GiB would be freed" in finding.seen
     assert finding.remedy == ("sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'",)
 
 
 def test_a_little_page_cache_is_information(see, memory):
     little = memory(free_bytes=110 * GB, available_bytes=121 * GB, cached_bytes=11 * GB)
-    assert told(see({"beta": {"memory": little}})) == [("HOST-022", "info", "beta")]
+    assert reported(see({"beta": {"memory": little}})) == [("HOST-022", "info", "beta")]
 
 
 def test_what_the_playbook_claims_counts(see, memory):
@@ -184,13 +184,13 @@ def test_what_the_playbook_claims_counts(see, memory):
 def test_memory_that_is_taken_is_no_page_cache(see, memory):
     taken = memory(free_bytes=20 * GB, available_bytes=30 * GB, cached_bytes=10 * GB)
     (finding,) = see({"beta": {"memory": taken}})
-    assert told([finding]) == [("HOST-006", "warning", "beta")]
+    assert reported([finding]) == [("HOST-006", "warning", "beta")]
     assert finding.remedy[-1] == "set gpu-memory-utilization: 0.23 in the playbook"
 
 
 def test_free_swap_counts_as_memory_that_can_be_had(see, memory):
     tight = memory(free_bytes=100 * GB, available_bytes=100 * GB, cached_bytes=0)
-    assert told(see({"beta": {"memory": tight}})) == [("HOST-006", "warning", "beta")]
+    assert reported(see({"beta": {"memory": tight}})) == [("HOST-006", "warning", "beta")]
     eased = tight.model_copy(update={"swap_total_bytes": 17 * GB, "swap_free_bytes": 17 * GB})
     assert see({"beta": {"memory": eased}}) == []
 
@@ -198,13 +198,13 @@ def test_free_swap_counts_as_memory_that_can_be_had(see, memory):
 @pytest.mark.parametrize(("free", "wrong"), [(17 * GB, False), (13 * GB, False), (2 * GB, True)])
 def test_swap_that_is_used_much(see, memory, free, wrong):
     own = memory(swap_total_bytes=17 * GB, swap_free_bytes=free)
-    assert told(see({"beta": {"memory": own}})) == ([("HOST-023", "info", "beta")] if wrong else [])
+    assert reported(see({"beta": {"memory": own}})) == ([("HOST-023", "info", "beta")] if wrong else [])
 
 
 @BOTH
 def test_no_contiguous_memory(see, memory, name):
     (finding,) = see({name: {"memory": memory(cma_total_bytes=0)}})
-    assert told([finding]) == [("HOST-024", "warning", name)]
+    assert reported([finding]) == [("HOST-024", "warning", name)]
     assert any("kho=off" in one for one in finding.remedy)
 
 
@@ -228,22 +228,22 @@ def disks(**free):
 def test_a_disk_that_is_full_is_told_once_for_all_that_lies_on_it(see, name):
     full = disks(state=10**6, hf_home=10**6, docker=10**6)
     (finding,) = see({name: {"disks": full}})
-    assert told([finding]) == [("HOST-005", "error", name)]
+    assert reported([finding]) == [("HOST-005", "error", name)]
     assert see({name: {"disks": disks(state=2 * GB)}}) == []
 
 
 @BOTH
 def test_no_room_for_an_image_that_is_missing(see, name):
     (error, info) = see({name: {"image": None, "disks": disks(docker=39 * GB)}})
-    assert told([error, info]) == [("HOST-028", "error", name), ("IMG-009", "info", name)]
+    assert reported([error, info]) == [("HOST-028", "error", name), ("IMG-009", "info", name)]
     assert "39.0 GB free at /docker, 40.0 GB needed" in error.seen
-    assert told(see({name: {"image": None, "disks": disks(docker=41 * GB)}})) == [("IMG-009", "info", name)]
+    assert reported(see({name: {"image": None, "disks": disks(docker=41 * GB)}})) == [("IMG-009", "info", name)]
     assert see({name: {"disks": disks(docker=5 * GB)}}) == []
 
 
 def test_an_image_that_nobody_has_is_of_unknown_size(see):
     nowhere = {name: {"image": None, "disks": disks(docker=20 * GB)} for name in ("alpha", "beta")}
-    codes = told(see(nowhere))
+    codes = reported(see(nowhere))
     assert [one for one in codes if one[0] == "HOST-028"] == [
         ("HOST-028", "warning", "alpha"),
         ("HOST-028", "warning", "beta"),
@@ -266,12 +266,12 @@ def test_logind_that_removes_ipc(see, spark, changes, runtime, severity):
     own = {**changes, "engine": spark().image.inside} if runtime == "process" else changes
     image = {"image": None} if runtime == "process" else {}
     findings = see({"me": own}, names=("me",), runtime={"kind": runtime}, playbook=image)
-    assert told(findings) == ([("HOST-016", severity, "me")] if severity else [])
+    assert reported(findings) == ([("HOST-016", severity, "me")] if severity else [])
 
 
 def test_a_port_that_another_holds(see):
     held = {"listeners": (Listener(address="::", port=8000, process="nginx"),)}
-    assert told(see({"alpha": held})) == [("HOST-004", "error", "alpha")]
+    assert reported(see({"alpha": held})) == [("HOST-004", "error", "alpha")]
     # Only the head listens.
     assert see({"beta": held}) == []
 
@@ -297,4 +297,4 @@ def test_a_port_that_another_cluster_may_hold_names_its_rank(see, spark):
 def test_nodes_that_answered_are_judged_alone_where_others_did_not(spark, cluster):
     facts = {"alpha": spark(rails(11), gpus=(), driver="570.1")}
     found = checks.check_hosts(cluster({"alpha": "h1", "beta": "h2"}), facts)
-    assert told(found) == [("HOST-003", "error", "alpha")]
+    assert reported(found) == [("HOST-003", "error", "alpha")]

@@ -7,7 +7,7 @@ import pytest
 from sparkcluster import checks, topology
 from sparkcluster.facts.model import Unread, Weights
 
-from .conftest import told
+from .conftest import reported
 
 BOTH = pytest.mark.parametrize("name", ["alpha", "beta"])
 FLAGS = ("enable-auto-tool-choice", "max-model-len", "no-enable-prefix-caching", "enable-prefix-caching", "kv-cache-dtype",
@@ -35,14 +35,14 @@ def knowing(image, names=("alpha", "beta"), **inside):
 def test_of_three_the_odd_image_is_named(see, image, name):
     other = image(id="sha256:" + "77" * 32, layers=("sha256:77",))
     (finding,) = see({name: other}, names=("a", "b", "c"))
-    assert told([finding]) == [("IMG-001", "error", name)]
+    assert reported([finding]) == [("IMG-001", "error", name)]
     assert finding.remedy == ("docker rmi --force vllm/vllm-openai:v0.18.0", "sparkcluster stage INVENTORY image")
 
 
 def test_of_two_the_heads_image_is_right(see, image):
     other = image(id="sha256:" + "77" * 32)
-    assert told(see({"alpha": other})) == [("IMG-001", "error", "beta")]
-    assert told(see({"beta": other})) == [("IMG-001", "error", "beta")]
+    assert reported(see({"alpha": other})) == [("IMG-001", "error", "beta")]
+    assert reported(see({"beta": other})) == [("IMG-001", "error", "beta")]
 
 
 def test_containerds_store_calls_one_image_by_several_names(see, spark, image):
@@ -51,18 +51,18 @@ def test_containerds_store_calls_one_image_by_several_names(see, spark, image):
     assert see({"beta": {**other, **store}}) == []
     for changes in ({"env_names": ("PATH", "NCCL_SOCKET_IFNAME")}, {"config_sum": "0badcafe"}):
         changed = image(id="sha256:" + "77" * 32, **changes)
-        assert told(see({"beta": {**changed, **store}})) == [("IMG-001", "error", "beta")]
-    assert told(see({"alpha": store, "beta": {**image(layers=("sha256:88",), id="x"), **store}})) == [
+        assert reported(see({"beta": {**changed, **store}})) == [("IMG-001", "error", "beta")]
+    assert reported(see({"alpha": store, "beta": {**image(layers=("sha256:88",), id="x"), **store}})) == [
         ("IMG-001", "error", "beta")
     ]
 
 
 def test_an_image_that_is_not_there_or_was_not_asked_is_information(see, image):
     (absent,) = see({"beta": {"image": None}})
-    assert told([absent]) == [("IMG-009", "info", "beta")]
+    assert reported([absent]) == [("IMG-009", "info", "beta")]
     assert "are unknown" in absent.seen
     (unasked,) = see({"beta": image(inside=None) | {"image": image()["image"].model_copy(update={"inside": None})}})
-    assert told([unasked]) == [("IMG-009", "info", "beta")]
+    assert reported([unasked]) == [("IMG-009", "info", "beta")]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_an_image_that_is_not_there_or_was_not_asked_is_information(see, image):
 )
 def test_an_image_that_did_not_answer_in_time_is_not_one_without_python(see, image, said, told_as):
     silent = image()["image"].model_copy(update={"inside": Unread(unread=said)})
-    assert told(see({"beta": {"image": silent}})) == [told_as]
+    assert reported(see({"beta": {"image": silent}})) == [told_as]
 
 
 @pytest.mark.parametrize("key", ["max-model-len", "max_model_len", "enable-prefix-caching", "compilation-config.mode"])
@@ -93,14 +93,14 @@ def test_a_flag_and_its_negation_are_one(see, image, value):
 
 def test_a_flag_that_the_image_does_not_know(see, image):
     (finding,) = see(knowing(image), playbook={"args": {"max-modell-len": 4096, "kv-cache-dtype": "fp8"}})
-    assert told([finding]) == [("IMG-007", "error", None)]
+    assert reported([finding]) == [("IMG-007", "error", None)]
     assert "write max-model-len instead of max-modell-len" in finding.remedy[0]
 
 
 def test_a_flag_that_one_node_does_not_know_is_told_of_that_node(see, image):
     changes = {"alpha": image(inside={"flags": FLAGS}), "beta": image(inside={"flags": FLAGS[:1]})}
     findings = see(changes, playbook={"args": {"kv-cache-dtype": "fp8"}})
-    assert told(findings) == [("IMG-007", "error", "beta")]
+    assert reported(findings) == [("IMG-007", "error", "beta")]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_flags_of_an_image_that_was_never_asked_are_not_judged(see, image):
 def test_a_parser_that_the_image_does_not_know(see, image, flag, field):
     known = knowing(image, **{field: ("hermes", "qwen3_coder")})
     (finding,) = see(known, playbook={"args": {flag: "qwen3_code"}})
-    assert told([finding]) == [("IMG-008", "error", None)]
+    assert reported([finding]) == [("IMG-008", "error", None)]
     assert "qwen3_coder" in finding.remedy[0]
     assert see(known, playbook={"args": {flag: "hermes"}}) == []
     assert see(knowing(image), playbook={"args": {flag: "qwen3_code"}}) == []
@@ -134,7 +134,7 @@ def test_a_parser_of_a_plugin_is_not_judged(see, image):
 
 def test_an_image_without_ray_gets_one(see, image):
     without = {name: image(inside={"ray_version": None}) for name in ("alpha", "beta")}
-    assert told(see(without)) == [("IMG-006", "info", "alpha"), ("IMG-006", "info", "beta")]
+    assert reported(see(without)) == [("IMG-006", "info", "alpha"), ("IMG-006", "info", "beta")]
     assert see(without, playbook={"executor": "native"}) == []
     brought = {name: {**one, "rays": ("2.60.0-cp312-linux_aarch64",)} for name, one in without.items()}
     assert see(brought) == []
@@ -150,7 +150,7 @@ def test_a_python_of_the_nodes_own_without_ray_is_an_error_where_the_playbook_in
     without = {name: process(spark, ray_version=None) for name in ("alpha", "beta")}
     more = {"runtime": {"kind": "process"}}
     findings = see(without, playbook={"image": None, "executor": "ray"}, **more)
-    assert told(findings) == [("IMG-006", "error", "alpha"), ("IMG-006", "error", "beta")]
+    assert reported(findings) == [("IMG-006", "error", "alpha"), ("IMG-006", "error", "beta")]
     assert see(without, playbook={"image": None}, **more) == []
 
 
@@ -168,7 +168,7 @@ def test_engines_on_the_nodes_themselves_that_are_unlike(see, spark, name, chang
     own = {one: process(spark, torch_version="2.9.0") for one in ("alpha", "beta")}
     own[name] = process(spark, **{"torch_version": "2.9.0", **changes})
     findings = see(own, runtime={"kind": "process"}, playbook={"image": None})
-    assert told(findings) == [("IMG-005", severity, name)]
+    assert reported(findings) == [("IMG-005", severity, name)]
 
 
 def test_patch_releases_of_python_may_differ(see, spark):
@@ -200,7 +200,7 @@ def test_whole_weights_everywhere(see):
 def test_weights_that_are_cut_short_or_missing(see, name):
     broken = weights(missing=["a.safetensors", "b.safetensors"], truncated=["model.safetensors", "c"])
     (finding,) = see({**everywhere(), name: broken})
-    assert told([finding]) == [("MDL-001", "error", name)]
+    assert reported([finding]) == [("MDL-001", "error", name)]
     assert finding.seen.startswith("a.safetensors is missing, b.safetensors is missing, model.safetensors is cut short")
     assert "and 1 more" in finding.seen
     assert finding.remedy == ("sparkcluster stage INVENTORY weights",)
@@ -209,10 +209,10 @@ def test_weights_that_are_cut_short_or_missing(see, name):
 def test_weights_that_are_not_there_are_information(see):
     absent = {"weights": Weights(path=None, truncated=("x.incomplete",))}
     (finding,) = see({**everywhere(), "beta": absent})
-    assert told([finding]) == [("MDL-001", "info", "beta")]
+    assert reported([finding]) == [("MDL-001", "info", "beta")]
     assert "copied from alpha" in finding.summary
     findings = see({"alpha": absent, "beta": absent})
-    assert told(findings) == [("MDL-001", "info", "alpha"), ("MDL-001", "info", "beta")]
+    assert reported(findings) == [("MDL-001", "info", "alpha"), ("MDL-001", "info", "beta")]
     assert "downloaded" in findings[0].summary
 
 
@@ -220,21 +220,21 @@ def test_a_directory_of_the_users_own_that_lies_nowhere_is_an_error(see):
     absent = {name: {"weights": Weights(path=None)} for name in ("alpha", "beta")}
     model = {"model": {"path": "/models/my own"}}
     (finding,) = see(absent, playbook=model)
-    assert told([finding]) == [("MDL-001", "error", None)]
+    assert reported([finding]) == [("MDL-001", "error", None)]
     assert finding.remedy[0] == "rsync -a DIRECTORY/ nvidia@192.168.86.11:'/models/my own'/"
-    assert told(see({**absent, "beta": weights()}, playbook=model)) == [("MDL-001", "info", "alpha")]
+    assert reported(see({**absent, "beta": weights()}, playbook=model)) == [("MDL-001", "info", "alpha")]
 
 
 def test_weights_that_could_not_be_read_are_told_as_unread(see):
     findings = see({**everywhere(), "beta": {"weights": Unread(unread="permission denied: /w")}})
-    assert told(findings) == [("FACT-001", "warning", "beta")]
+    assert reported(findings) == [("FACT-001", "warning", "beta")]
 
 
 def test_another_revision(see):
     other = weights(revision="r2" * 20)
     (finding,) = see({**everywhere("a", "b", "c"), "b": other}, names=("a", "b", "c"))
-    assert told([finding]) == [("MDL-002", "error", "b")]
-    assert told(see({"alpha": other, "beta": weights()})) == [("MDL-002", "error", "beta")]
+    assert reported([finding]) == [("MDL-002", "error", "b")]
+    assert reported(see({"alpha": other, "beta": weights()})) == [("MDL-002", "error", "beta")]
 
 
 @BOTH
@@ -242,18 +242,18 @@ def test_weights_of_unlike_size(see, name):
     other = weights(files=sized(config_json=900, model_safetensors=4_999_999_999, tokenizer_json=70))
     own = {**everywhere("alpha", "beta", "gamma"), name: other}
     (finding,) = see(own, names=("alpha", "beta", "gamma"))
-    assert told([finding]) == [("MDL-003", "error", name)]
+    assert reported([finding]) == [("MDL-003", "error", name)]
     assert "model.safetensors has 4999999999 bytes, 5000000000 elsewhere" in finding.seen
     assert finding.remedy == ("sparkcluster stage INVENTORY weights --verify",)
 
 
 def test_small_files_that_differ_are_a_warning_and_what_no_engine_reads_is_nothing(see):
     other = weights(files=(*FILES[:2], {"name": "tokenizer.json", "size_bytes": 71}, FILES[3]))
-    assert told(see({**everywhere(), "beta": other})) == [("MDL-003", "warning", "beta")]
+    assert reported(see({**everywhere(), "beta": other})) == [("MDL-003", "warning", "beta")]
     other = weights(files=(*FILES[:3], {"name": "README.md", "size_bytes": 4000}))
     assert see({**everywhere(), "beta": other}) == []
     more = weights(files=(*FILES, {"name": "chat_template.jinja", "size_bytes": 7}))
-    assert told(see({**everywhere(), "beta": more})) == [("MDL-003", "warning", "beta")]
+    assert reported(see({**everywhere(), "beta": more})) == [("MDL-003", "warning", "beta")]
 
 
 def test_no_room_for_weights_that_are_missing(see, spark):
@@ -262,10 +262,13 @@ def test_no_room_for_weights_that_are_missing(see, spark):
         for disk in spark().disks
     )
     absent = {"weights": Weights(path=None), "disks": small}
-    assert told(see({**everywhere(), "beta": absent})) == [("HOST-029", "error", "beta"), ("MDL-001", "info", "beta")]
+    assert reported(see({**everywhere(), "beta": absent})) == [
+        ("HOST-029", "error", "beta"),
+        ("MDL-001", "info", "beta"),
+    ]
     # Of a directory of the user's own nobody knows on which disk it lies.
     model = {"model": {"path": "/w"}}
-    assert told(see({**everywhere(), "beta": absent}, playbook=model)) == [("MDL-001", "info", "beta")]
+    assert reported(see({**everywhere(), "beta": absent}, playbook=model)) == [("MDL-001", "info", "beta")]
 
 
 def test_a_flag_that_no_vllm_knows_is_told_once_by_the_image_or_else_by_the_table(spark, cluster, image):
@@ -273,6 +276,6 @@ def test_a_flag_that_no_vllm_knows_is_told_once_by_the_image_or_else_by_the_tabl
     facts = {"solo": spark().model_copy(update=image(inside={"flags": FLAGS}))}
     unasked = {"solo": spark().model_copy(update={"image": None})}
     asked = [one for one in checks.run_checks(spec, facts, topology.build(spec, facts)) if one.severity == "error"]
-    assert told(asked) == [("IMG-007", "error", None)]
+    assert reported(asked) == [("IMG-007", "error", None)]
     before = [one for one in checks.run_checks(spec, unasked, topology.build(spec, unasked)) if one.severity == "error"]
-    assert told(before) == [("SPEC-003", "error", None)]
+    assert reported(before) == [("SPEC-003", "error", None)]

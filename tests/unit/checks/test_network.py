@@ -6,7 +6,7 @@ import pytest
 
 from sparkcluster.facts.model import Unread
 
-from .conftest import PORT_0, rails, told
+from .conftest import PORT_0, rails, reported
 
 PORT_1 = ("enp1s0f1np1", "enP2p1s0f1np1")
 BOTH = ("alpha", "beta")
@@ -35,7 +35,7 @@ def test_a_twin_that_is_down_is_told_of_its_node_alone(see, node, name):
         "hcas": hca(own, PORT_0[1], state="DOWN"),
     }
     (finding,) = see({name: down})
-    assert told([finding]) == [("NET-004", "warning", name)]
+    assert reported([finding]) == [("NET-004", "warning", name)]
     assert f"{PORT_0[1]} is down" in finding.seen
     assert finding.remedy[0] == f"sudo ip link set {PORT_0[1]} up"
 
@@ -44,19 +44,19 @@ def test_a_twin_that_is_down_is_told_of_its_node_alone(see, node, name):
 def test_a_twin_without_address_is_told_of_its_node_with_the_subnet_of_the_others(see, node, name):
     own = node(name)
     (finding,) = see({name: {"interfaces": interface(own, PORT_0[1], addresses=())}})
-    assert told([finding]) == [("NET-015", "warning", name)]
+    assert reported([finding]) == [("NET-015", "warning", name)]
     assert f"for example 192.168.178.{NUMBER[name]}/24" in finding.remedy[0]
     assert finding.remedy[-1] == "sudo netplan apply"
 
 
 def test_a_twin_that_drew_its_address_by_itself_counts_as_without(see, node):
     drawn = interface(node("beta"), PORT_0[1], addresses=("169.254.7.7/16",))
-    assert told(see({"beta": {"interfaces": drawn}})) == [("NET-015", "warning", "beta")]
+    assert reported(see({"beta": {"interfaces": drawn}})) == [("NET-015", "warning", "beta")]
 
 
 def test_twins_without_address_on_every_node_are_told_of_each(see, node):
     bare = {name: {"interfaces": interface(node(name), PORT_0[1], addresses=())} for name in BOTH}
-    assert told(see(bare)) == [("NET-015", "warning", "alpha"), ("NET-015", "warning", "beta")]
+    assert reported(see(bare)) == [("NET-015", "warning", "alpha"), ("NET-015", "warning", "beta")]
 
 
 def test_a_twin_that_is_gone_from_the_bus_is_told(see, node):
@@ -66,14 +66,14 @@ def test_a_twin_that_is_gone_from_the_bus_is_told(see, node):
         "hcas": tuple(one for one in own.hcas if one.netdev != PORT_0[1]),
     }
     (finding,) = see({"beta": shed})
-    assert told([finding]) == [("NET-004", "warning", "beta")]
+    assert reported([finding]) == [("NET-004", "warning", "beta")]
     assert finding.seen == f"only {PORT_0[0]} exists"
 
 
 def test_a_twin_in_a_subnet_of_its_own_alone_is_told_of_the_odd_one(see, node):
     astray = interface(node("beta"), PORT_0[1], addresses=("192.168.200.12/24",))
     (finding,) = see({"beta": {"interfaces": astray}})
-    assert told([finding]) == [("NET-025", "warning", "beta")]
+    assert reported([finding]) == [("NET-025", "warning", "beta")]
     assert "alpha has 192.168.178.0/24" in finding.seen
     assert "192.168.178.0/24" in finding.remedy[0]
 
@@ -81,12 +81,12 @@ def test_a_twin_in_a_subnet_of_its_own_alone_is_told_of_the_odd_one(see, node):
 def test_of_three_the_head_may_be_the_odd_one(see, spark):
     own = spark(rails(11))
     astray = interface(own, PORT_0[1], addresses=("192.168.200.11/24",))
-    assert told(see({"a": {"interfaces": astray}}, names=("a", "b", "c"))) == [("NET-025", "warning", "a")]
+    assert reported(see({"a": {"interfaces": astray}}, names=("a", "b", "c"))) == [("NET-025", "warning", "a")]
 
 
 def test_an_inventory_that_leaves_a_twin_out_is_told(see):
     findings = see(interconnect={"rails": ["192.168.177.0/24"]})
-    assert told(findings) == [("NET-004", "warning", "alpha"), ("NET-004", "warning", "beta")]
+    assert reported(findings) == [("NET-004", "warning", "alpha"), ("NET-004", "warning", "beta")]
     assert findings[0].seen == f"{PORT_0[1]} (192.168.178.11/24) is not in the inventory"
 
 
@@ -102,7 +102,7 @@ def test_unlike_numbers_of_hcas_are_told_of_who_has_fewer(see, spark, name):
     lacking = tuple(one for one in spark(**described[name]).hcas if one.netdev not in PORT_1)
     assert see(described=described, interconnect={"rails": FOUR_RAILS}) == []
     (finding,) = see({name: {"hcas": lacking}}, described=described, interconnect={"rails": FOUR_RAILS})
-    assert told([finding]) == [("NET-014", "warning", name)]
+    assert reported([finding]) == [("NET-014", "warning", name)]
     assert f"2 on {name}, 4 on" in finding.seen
     # Left to itself the discovery takes what both have, and nothing is wrong with that.
     assert see({name: {"hcas": lacking}}, described=described) == []
@@ -111,18 +111,18 @@ def test_unlike_numbers_of_hcas_are_told_of_who_has_fewer(see, spark, name):
 @pytest.mark.parametrize("name", BOTH)
 def test_a_node_without_a_cable_is_the_one_that_is_named(see, name):
     (finding,) = see(described={name: {"rails": {}}})
-    assert told([finding]) == [("NET-001", "error", name)]
+    assert reported([finding]) == [("NET-001", "error", name)]
     assert f"{name}: no HCA" in finding.seen
 
 
 def test_where_all_have_cables_and_no_subnet_in_common_nobody_is_blamed(see):
     beta = {"rails": {PORT_0[0]: "10.8.0.12/24", PORT_0[1]: "10.9.0.12/24"}}
-    assert told(see(described={"beta": beta})) == [("NET-001", "error", None)]
+    assert reported(see(described={"beta": beta})) == [("NET-001", "error", None)]
 
 
 def test_hcas_that_could_not_be_read_are_no_cable_that_is_out(see):
     findings = see({"beta": {"hcas": Unread(unread="permission denied")}})
-    assert ("FACT-001", "warning", "beta") in told(findings)
+    assert ("FACT-001", "warning", "beta") in reported(findings)
     error = next(one for one in findings if one.code == "NET-001")
     assert error.node == "beta"
     assert "could not be read (permission denied)" in error.seen
@@ -131,7 +131,7 @@ def test_hcas_that_could_not_be_read_are_no_cable_that_is_out(see):
 @pytest.mark.parametrize("name", BOTH)
 def test_no_single_gid_index_is_right_where_hcas_disagree(see, name):
     (finding,) = see(described={name: {"gid": {PORT_0[0]: 3, PORT_0[1]: 5}}})
-    assert told([finding]) == [("NET-013", "info", name)]
+    assert reported([finding]) == [("NET-013", "info", name)]
     assert "NCCL_IB_GID_INDEX" in finding.why
 
 
@@ -150,7 +150,7 @@ def test_a_gid_of_another_address_is_not_taken_for_ours(see, spark):
 def test_small_frames_everywhere_are_told_once_for_information(see):
     small = {name: {"mtu": 1500} for name in BOTH}
     (finding,) = see(described=small)
-    assert told([finding]) == [("NET-023", "info", None)]
+    assert reported([finding]) == [("NET-023", "info", None)]
 
 
 def test_small_frames_on_one_node_are_an_error_and_no_information_beside(see):
@@ -161,13 +161,13 @@ def test_small_frames_on_one_node_are_an_error_and_no_information_beside(see):
 def test_half_of_the_speed_is_told_of_the_interface_that_has_it(see, node):
     slow = interface(node("alpha"), PORT_0[0], speed_mbps=100_000)
     (finding,) = see({"alpha": {"interfaces": slow}})
-    assert told([finding]) == [("NET-009", "warning", "alpha")]
+    assert reported([finding]) == [("NET-009", "warning", "alpha")]
     assert PORT_0[0] in finding.summary
 
 
 def test_a_port_that_is_down_with_its_link_up_is_not_active(see, node):
     odd = hca(node("beta"), PORT_0[0], state="DOWN", phys_state="LINK_UP")
-    assert told(see({"beta": {"hcas": odd}})) == [("NET-007", "error", "beta")]
+    assert reported(see({"beta": {"hcas": odd}})) == [("NET-007", "error", "beta")]
 
 
 def test_one_address_on_two_nodes_is_told(see):
@@ -178,7 +178,7 @@ def test_one_address_on_two_nodes_is_told(see):
 
 @pytest.mark.parametrize("name", BOTH)
 def test_no_device_nodes(see, name):
-    assert told(see({name: {"infiniband_devices": False}})) == [("NET-010", "error", name)]
+    assert reported(see({name: {"infiniband_devices": False}})) == [("NET-010", "error", name)]
 
 
 def test_two_faults_at_once_are_both_told(see):

@@ -9,7 +9,7 @@ from sparkcluster.checks.pages import pages
 from sparkcluster.checks.registry import CATALOGUE, Check, Context, Seen, run
 from sparkcluster.facts.model import Facts, Unread
 
-from .conftest import rails, told
+from .conftest import rails, reported
 
 MINE = [one for code, one in CATALOGUE.items() if code.startswith(("NET-0", "HOST-", "IMG-", "MDL-"))]
 OF_FACTS = [one for one in MINE if one.stage == "facts"]
@@ -32,7 +32,7 @@ def test_every_check_says_why_what_mends_it_and_who_says_so(one):
 def test_a_reading_that_failed_is_one_finding_that_names_who_needed_it(see, field):
     findings = see({"beta": {field: Unread(unread="it hung")}})
     (unread,) = [one for one in findings if one.code == "FACT-001"]
-    assert told([unread]) == [("FACT-001", "warning", "beta")]
+    assert reported([unread]) == [("FACT-001", "warning", "beta")]
     assert unread.seen == "it hung"
     needing = [one.code for one in OF_FACTS if field in one.needs]
     assert needing
@@ -48,7 +48,7 @@ def test_a_reading_that_failed_is_one_finding_that_names_who_needed_it(see, fiel
     ],
 )  # fmt: skip
 def test_what_a_check_says_itself_is_not_told_twice(see, changes, code):
-    assert told(see({"beta": changes})) == [(code, "error", "beta")]
+    assert reported(see({"beta": changes})) == [(code, "error", "beta")]
 
 
 def test_what_nobody_needs_is_not_told(see, spark):
@@ -71,7 +71,7 @@ def test_a_check_that_crashes_stops_no_other_and_takes_what_it_had_said_with_it(
     findings = run(
         context, [Check(code="NET-999", title="it holds", why="because", body=crashes), CATALOGUE["HOST-003"]]
     )
-    assert told(findings) == [("HOST-003", "error", "a"), ("NET-999", "warning", None)]
+    assert reported(findings) == [("HOST-003", "error", "a"), ("NET-999", "warning", None)]
     assert "the check itself failed" in findings[1].summary
 
 
@@ -93,10 +93,10 @@ def test_a_check_is_about_the_nodes_of_its_scope(spark, cluster, scope):
 def test_findings_are_softened_by_playbook_and_inventory(see):
     lost = {"beta": {"infiniband_devices": False}}
     (ignored,) = see(lost, ignore=["NET-010"])
-    assert told([ignored]) == [("NET-010", "warning", "beta")]
+    assert reported([ignored]) == [("NET-010", "warning", "beta")]
     allow = [{"code": "NET-010", "reason": "runs over TCP here"}]
     (allowed,) = see(lost, playbook={"allow": allow})
-    assert told([allowed]) == [("NET-010", "warning", "beta")]
+    assert reported([allowed]) == [("NET-010", "warning", "beta")]
     assert allowed.why.endswith("; the playbook accepts it: runs over TCP here")
     warned = {"beta": {"driver_module": "580.126.09"}}
     (softer,) = see(warned, playbook={"allow": [{"code": "HOST-015", "reason": "we reboot tonight"}]})

@@ -7,7 +7,7 @@ import pytest
 from sparkcluster.checks.compare import order, outliers
 from sparkcluster.facts.model import Unread
 
-from .conftest import told
+from .conftest import reported
 
 THREE = ("a", "b", "c")
 
@@ -45,7 +45,7 @@ CASES = [
 def test_of_two_the_older_is_named_and_it_says_so(see, unlike, code, newer, older, severity, name):
     other = {"alpha": "beta", "beta": "alpha"}[name]
     (finding,) = see({name: unlike(code, older), other: unlike(code, newer)})
-    assert told([finding]) == [(code, severity, name)]
+    assert reported([finding]) == [(code, severity, name)]
     assert older in finding.seen
     assert "there is no majority" in finding.seen
     assert finding.remedy[0].startswith("sudo ")
@@ -56,7 +56,7 @@ def test_of_two_the_older_is_named_and_it_says_so(see, unlike, code, newer, olde
 def test_of_three_the_odd_one_is_named_also_where_it_is_ahead(see, unlike, code, newer, older, severity, name):
     changes = {one: unlike(code, newer if one == name else older) for one in THREE}
     (finding,) = see(changes, names=THREE)
-    assert told([finding]) == [(code, severity, name)]
+    assert reported([finding]) == [(code, severity, name)]
     others = [one for one in THREE if one != name]
     assert finding.remedy[0].startswith(f"on {others[0]} and {others[1]}: sudo ")
 
@@ -75,7 +75,7 @@ def test_firmware_differs_between_nodes_and_within_one(see, spark):
         return {"hcas": tuple(hca.model_copy(update={"firmware": versions[at % len(versions)]})
                               for at, hca in enumerate(own))}  # fmt: skip
 
-    assert told(see({"beta": hcas("28.44.1036")})) == [("HOST-012", "warning", "beta")]
+    assert reported(see({"beta": hcas("28.44.1036")})) == [("HOST-012", "warning", "beta")]
     (finding,) = see({"beta": hcas("28.45.4028", "28.44.1036")})
     assert finding.node == "beta"
     assert "28.44.1036 and 28.45.4028" in finding.seen
@@ -90,7 +90,7 @@ def test_the_driver_that_is_older_gets_the_packages_of_the_newer_series(see):
 
 def test_a_version_that_could_not_be_read_is_told_as_unread_and_not_as_unlike(see):
     findings = see({"beta": {"os": Unread(unread="no such file: /etc/os-release")}})
-    assert told(findings) == [("FACT-001", "warning", "beta")]
+    assert reported(findings) == [("FACT-001", "warning", "beta")]
     assert "HOST-007" in findings[0].why
 
 
@@ -136,14 +136,14 @@ def clock(offset, error=0.01):
 def test_a_clock_that_is_off(see, name, offset, error, severity):
     other = {"alpha": "beta", "beta": "alpha"}[name]
     findings = see({name: clock(offset, error), other: clock(0.0)})
-    assert told(findings) == ([("HOST-017", severity, name)] if severity else [])
+    assert reported(findings) == ([("HOST-017", severity, name)] if severity else [])
     if severity:
         assert ("ahead" if offset > 0 else "behind") in findings[0].summary
 
 
 def test_this_machines_own_clock_may_be_the_wrong_one(see):
     assert see({name: clock(600.0) for name in THREE}, names=THREE) == []
-    assert told(see({"solo": clock(600.0)}, names=("solo",))) == [("HOST-017", "warning", "solo")]
+    assert reported(see({"solo": clock(600.0)}, names=("solo",))) == [("HOST-017", "warning", "solo")]
 
 
 def test_a_clock_that_was_not_measured_is_no_finding(see):
@@ -156,7 +156,7 @@ def test_nobody_is_sent_to_a_driver_that_deadlocks(see, unlike, nodes):
     first, *others = nodes
     spread = {first: unlike("HOST-009", "580.95.05")} | {name: unlike("HOST-009", "590.48.01") for name in others}
     found = [one for one in see(spread, names=nodes) if one.code == "HOST-009"]
-    assert told(found) == [("HOST-009", "warning", name) for name in others]
+    assert reported(found) == [("HOST-009", "warning", name) for name in others]
     for one in found:
         assert one.remedy[0].startswith("sudo ")
         assert "nvidia-driver-580-open" in one.remedy[0]
