@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,9 +15,7 @@ DEFAULT = "vllm"
 
 def names() -> list[str]:
     """Names of all engines: those of the directories here."""
-    return sorted(
-        entry.name for place in __path__ for entry in os.scandir(place) if entry.is_dir() and entry.name[0] != "_"
-    )
+    return sorted(file.parent.name for place in __path__ for file in Path(place).glob("*/__init__.py"))
 
 
 @functools.cache

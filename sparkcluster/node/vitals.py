@@ -1,4 +1,4 @@
-"""What moves on a node while an engine works: GPU, token counters, Ray's members, traffic. Read, and nothing changed.
+"""GPU, token counters, Ray's members and traffic of a node while an engine works. Changes nothing.
 
 Python 3.8, standard library.
 """
@@ -16,10 +16,10 @@ from sparkcluster.node.machine import Machine, Unreadable
 HTTP_S = 3.0
 _SMI = "utilization.gpu,power.draw,clocks.sm,temperature.gpu"
 
-# Runs inside the head's container, as a process of its own that its alarm ends: takes over the environment of the
-# rank (token, path of a Ray that was brought along), then asks Ray in the engine's own Python, whatever lies in the
-# working directory. Ray 2.60 answers within two seconds.
-_ASK_RAY = r"""
+# Runs in the head's container, as a process that its alarm ends: takes the environment of the rank (token, path of a
+# Ray that was brought), then queries Ray in the engine's Python, whatever is in the working directory. Ray 2.60 answers
+# within two seconds.
+_QUERY_RAY = r"""
 import json, os, shutil, signal, sys
 signal.alarm(int(sys.argv[3]))
 env = dict(os.environ)
@@ -102,7 +102,7 @@ def ray_nodes(head: dict[str, Any], limit_s: float) -> dict[str, bool]:
         raise Unreadable("with runtime process Ray is not queried")
     document = head["launcher"]
     alarm_s = max(2, int(limit_s) - 1)
-    command = [head["python"] or "python3", "-c", _ASK_RAY]
+    command = [head["python"] or "python3", "-c", _QUERY_RAY]
     words = [document["ray"]["address"], document["engine"][0], str(alarm_s)]
     code, output = _inside(head["name"], [*command, *words], limit_s)
     for line in reversed(output.splitlines()):

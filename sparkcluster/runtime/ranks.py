@@ -22,36 +22,36 @@ def start_steps(
     """Steps that start every rank of ``node``.
 
     Args:
-        node: what the plan says of it.
+        node: its part of the plan.
         entry: source of the launcher program.
         secrets: values of the variables in ``node.secrets``.
         files: further files for the rank's directory, by name.
     """
     steps: list[Step] = []
-    for one in node.containers:
-        steps += [{"do": "mkdir", "path": path} for path in one.directories]
-        contents = {LAUNCHER_FILE: json.dumps(one.launcher, sort_keys=True), ENTRY_FILE: entry, **(files or {})}
-        # Read by the container's own user, which need not be the one who writes them.
+    for rank in node.containers:
+        steps += [{"do": "mkdir", "path": path} for path in rank.directories]
+        contents = {LAUNCHER_FILE: json.dumps(rank.launcher, sort_keys=True), ENTRY_FILE: entry, **(files or {})}
+        # Read by the user of the container, who need not be the one that writes them.
         steps += [
-            {"do": "put", "path": f"{one.rank_dir}/{name}", "content": text, "mode": 0o644}
+            {"do": "put", "path": f"{rank.rank_dir}/{name}", "content": text, "mode": 0o644}
             for name, text in contents.items()
         ]
-        if one.env_file:
+        if rank.env_file:
             lines = "".join(f"{name}={secrets[name]}\n" for name in node.secrets)
-            steps.append({"do": "put", "path": one.env_file, "content": lines, "mode": 0o600})
-        if one.image is not None:
-            plan = one.labels[LABEL_PLAN]
-            steps.append({"do": "start-container", "name": one.name, "argv": list(one.argv), "plan": plan})
+            steps.append({"do": "put", "path": rank.env_file, "content": lines, "mode": 0o600})
+        if rank.image is not None:
+            plan = rank.labels[LABEL_PLAN]
+            steps.append({"do": "start-container", "name": rank.name, "argv": list(rank.argv), "plan": plan})
         else:
             steps.append(
                 {
                     "do": "start-process",
-                    "name": one.name,
-                    "argv": list(one.argv),
-                    "rank_dir": one.rank_dir,
+                    "name": rank.name,
+                    "argv": list(rank.argv),
+                    "rank_dir": rank.rank_dir,
                     "env": dict(node.env),
-                    "env_file": one.env_file,
-                    "labels": dict(one.labels),
+                    "env_file": rank.env_file,
+                    "labels": dict(rank.labels),
                 }
             )
     return steps
