@@ -1,4 +1,4 @@
-"""Checks of the weights as they lie on the nodes."""
+"""Checks of the weights on the nodes."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from sparkcluster.facts.model import Weights
 T = TypeVar("T")
 
 STAGE = "sparkcluster stage INVENTORY weights"
-# What an engine reads; the rest (README, licences, pictures) may differ.
+# What engines read; other files (README, licences, pictures) may differ.
 READ = (".safetensors", ".bin", ".gguf", ".pt", ".json", ".model", ".jinja", ".tiktoken", ".txt", ".py")
 HEAVY = (".safetensors", ".bin", ".gguf", ".pt")
 
 
 @check(
     "MDL-001",
-    "The weights are whole on every node",
+    "The weights are complete on every node",
     needs=("weights",),
-    source="practitioners' reports: loads that die at 73-97 %",
+    source="practitioners' reports: loads that fail at 73-97 %",
     remedy=f"{STAGE}, which copies or downloads what is missing",
 )
 def whole(context: Context) -> Iterator[Seen]:
-    """The load dies after minutes, at the file that is missing or cut short, or the model answers garbage.
+    """Loading fails after minutes, at the file that is missing or truncated, or the model returns garbage.
 
-    Every file that the index names has to be there, and every safetensors file as long as its own header says.
-    Where the weights are not there at all `up` brings them, and it is only information; a directory of the
-    user's own that lies on no node at all is an error, since nobody can bring it.
+    Every file in the index has to exist, and every safetensors file has to be as long as its header says. If a node
+    has no weights, `up` copies or downloads them, and it is information; a directory of the user that is on no node
+    is an error, since it has no source.
     """
     model, found = context.spec.playbook.model, _weights(context)
     sources = [name for name, weights in found.items() if weights.complete]
@@ -43,7 +43,7 @@ def whole(context: Context) -> Iterator[Seen]:
         yield Seen(
             None,
             f"the weights {model.label} are on no node",
-            f"looked for on {listed(absent)}",
+            f"searched on {listed(absent)}",
             (
                 f"rsync -a DIRECTORY/ {user}@{host}:{shlex.quote(model.path)}/",
                 "or set model.id in the playbook to a repository, which can be downloaded",
@@ -54,36 +54,36 @@ def whole(context: Context) -> Iterator[Seen]:
         if weights.complete:
             continue
         if name in absent:
-            begun = f"; {len(weights.truncated)} files were begun" if weights.truncated else ""
+            begun = f"; {len(weights.truncated)} files are incomplete" if weights.truncated else ""
             whence = f"copied from {sources[0]}" if sources else "downloaded"
             yield Seen(
                 name,
-                f"the weights are not on {name} yet: up brings them, {whence}",
+                f"the weights are not on {name} yet: up gets them, {whence}",
                 f"{model.label}{begun}",
-                (f"{STAGE}   brings them now",),
+                (f"{STAGE}   gets them now",),
                 severity="info",
             )
             continue
         damage = [f"{file} is missing" for file in weights.missing] + [
-            f"{file} is cut short" for file in weights.truncated
+            f"{file} is truncated" for file in weights.truncated
         ]
         more = f", and {len(damage) - 3} more" if len(damage) > 3 else ""
         yield Seen(
             name,
-            f"the weights of {model.label} are not whole on {name}",
+            f"the weights of {model.label} are incomplete on {name}",
             f"{', '.join(damage[:3])}{more}, in {weights.path}",
-            (STAGE,) if sources or model.id else (f"copy them anew to {weights.path}", STAGE),
+            (STAGE,) if sources or model.id else (f"copy them again to {weights.path}", STAGE),
         )
 
 
 @check(
     "MDL-002",
-    "The weights are of one revision on every node",
-    source="huggingface_hub: a branch is what it was when it was downloaded",
-    remedy=f"{STAGE}; revision: COMMIT in the playbook keeps it so",
+    "The weights have the same revision on every node",
+    source="huggingface_hub: a branch is resolved when it is downloaded",
+    remedy=f"{STAGE}; revision: COMMIT in the playbook pins it",
 )
 def revision(context: Context) -> Iterator[Seen]:
-    """Each rank holds a slice of another model, and what they answer together is garbage."""
+    """The ranks have slices of different models, and return garbage."""
     revisions = {
         name: weights.revision for name, weights in _weights(context).items() if weights.complete and weights.revision
     }
@@ -95,7 +95,7 @@ def revision(context: Context) -> Iterator[Seen]:
                 name,
                 f"{name} has another revision of {context.spec.playbook.model.label}",
                 f"{commit[:12]}, {str(common)[:12]} on {listed(others)}",
-                (STAGE, f"set model.revision: {common} in the playbook to stay with it"),
+                (STAGE, f"set model.revision: {common} in the playbook to pin it"),
             )
 
 
@@ -106,10 +106,10 @@ def revision(context: Context) -> Iterator[Seen]:
     remedy=f"{STAGE} --verify",
 )
 def alike(context: Context) -> Iterator[Seen]:
-    """One rank reads other weights, another configuration or chat template, and the model answers garbage or hangs.
+    """A rank reads other weights, configuration or chat template, and the model returns garbage or hangs.
 
-    Names and sizes are compared here; `stage weights --verify` compares the content. What no engine reads may
-    differ, and of what is not weights or configuration it is a warning.
+    Names and sizes are compared here; `stage weights --verify` compares the content. Files that no engine reads may
+    differ; for files other than weights and configuration it is a warning.
     """
     found = {name: weights for name, weights in _weights(context).items() if weights.complete}
     common = _common({name: weights.revision for name, weights in found.items()})
@@ -124,7 +124,7 @@ def alike(context: Context) -> Iterator[Seen]:
         right = _common(by_node)
         for name, size in by_node.items():
             if size != right:
-                has = "is not there" if size is None else f"has {size} bytes"
+                has = "is missing" if size is None else f"has {size} bytes"
                 wants = "is not on the others" if right is None else f"{right} elsewhere"
                 unlike.setdefault(name, []).append((file, f"{file} {has}, {wants}"))
     for name, files in unlike.items():
@@ -132,7 +132,7 @@ def alike(context: Context) -> Iterator[Seen]:
         more = f"; and {len(files) - 3} more" if len(files) > 3 else ""
         yield Seen(
             name,
-            f"files of {context.spec.playbook.model.label} on {name} are unlike those of the others",
+            f"files of {context.spec.playbook.model.label} on {name} differ from those of the others",
             "; ".join(text for _, text in files[:3]) + more,
             (f"{STAGE} --verify",),
             severity="error" if grave else "warning",
@@ -140,13 +140,13 @@ def alike(context: Context) -> Iterator[Seen]:
 
 
 def _weights(context: Context) -> dict[str, Weights]:
-    """Weights of every node, heads first, since they are what is copied from."""
+    """Weights of every node, heads first, since copies are made from them."""
     ranks = {name: member.rank for name, member in context.topology.members.items()}
     names = sorted(context.facts, key=lambda name: ranks.get(name, 0))
     return {name: weights for name in names if isinstance(weights := context.facts[name].weights, Weights)}
 
 
 def _common(values: Mapping[str, T]) -> T | None:
-    """What most have; where it is even, what the first has."""
+    """The most frequent value; of equally frequent ones the first."""
     counts = Counter(values.values())
     return max(counts, key=lambda value: counts[value], default=None)

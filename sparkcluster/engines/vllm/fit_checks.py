@@ -1,4 +1,4 @@
-"""Whether the model fits, of each node's own memory and its own copy of the weights."""
+"""Checks whether the model fits the memory of each node."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ AT = ("args", "gpu-memory-utilization")
     remedy="what `sparkcluster fit PLAYBOOK` advises: gpu-memory-utilization, max-model-len, or more Sparks",
 )
 def fits(context: Context) -> Iterator[Seen]:
-    """The engine loads for minutes and ends with `No available memory for the cache blocks`.
+    """The engine loads for minutes and fails with `No available memory for the cache blocks`.
 
     Computed as vLLM does it: what it may take, less the weights and what a step needs, has to hold one request of
-    max-model-len. Judged on nodes where the model lies, since its config.json says what it needs; on others nothing
-    is said. Where the version of the engine is unknown, and the model fits with some versions, it is a warning. How it
-    is computed, and how far that was off on real Sparks: docs/fit.md.
+    max-model-len. Nodes without the model are skipped, since its config.json is needed. If the version of vLLM is
+    unknown and the model fits with some versions, it is a warning. docs/fit.md shows how it is computed, and compares
+    it with measurements on Sparks.
     """
     for name, facts, planned in _planned(context):
         fit = planned.fit
@@ -42,7 +42,7 @@ def fits(context: Context) -> Iterator[Seen]:
             name,
             f"{context.spec.playbook.model.label} {'may' if possible else 'does'} not fit {name}",
             f"{fit.problems[0]}; {(memory.total_bytes if memory else 0) / GIB:.1f} GiB in all",
-            fit.advice or ("sparkcluster fit PLAYBOOK   says what takes how much",),
+            fit.advice or ("sparkcluster fit PLAYBOOK   shows what takes how much",),
             at=AT if AT[1] in context.spec.playbook.args else None,
             severity="warning" if possible else None,
         )
@@ -50,15 +50,15 @@ def fits(context: Context) -> Iterator[Seen]:
 
 @check(
     "FIT-002",
-    "What fit knows, it knows of this model",
+    "The memory of this model can be computed",
     severity="info",
     needs=("weights",),
     remedy="read `GPU KV cache size` in the engine's log; sparkcluster logs INVENTORY shows it",
 )
 def unknown(context: Context) -> Iterator[Seen]:
-    """Whether it fits is not known before it starts, as the model's layers remember in a way that is not known here.
+    """It is unknown whether the model fits before it starts, since the memory of its layers cannot be computed.
 
-    That is no fault of the model: only that nothing is said of its memory.
+    This is not an error of the model.
     """
     reported = set()
     for name, facts in context.facts.items():
@@ -70,22 +70,22 @@ def unknown(context: Context) -> Iterator[Seen]:
         except UsageError as error:
             if error.message not in reported:
                 reported.add(error.message)
-                yield Seen(name, f"whether the model fits is not known on {name}", error.message, (error.hint or "",))
+                yield Seen(name, f"it is unknown whether the model fits {name}", error.message, (error.hint or "",))
 
 
 @check(
     "FIT-003",
-    "What the model needs at least is free",
+    "The memory that the model needs at least is free",
     needs=("memory", "weights"),
     scope="container",
     source="NVIDIA DGX Spark known issues: what can be allocated is MemAvailable and free swap",
-    remedy="end what else takes memory, or serve the model on more Sparks",
+    remedy="stop what else uses memory, or serve the model on more Sparks",
 )
 def free(context: Context) -> Iterator[Seen]:
-    """The node freezes while the weights load, or the kernel kills the engine: no gpu-memory-utilization helps.
+    """The node freezes while the weights load, or the kernel kills the engine, at any gpu-memory-utilization.
 
-    Weights, what a step needs, one request of full context and the engine's own processes have to find room beside
-    what runs there already. That the engine wants more than is free, which a smaller utilization mends, is HOST-006.
+    Weights, what a step needs, one request of full context and the engine's processes have to fit beside what runs
+    there already. If a lower utilization is enough, it is HOST-006.
     """
     for name, facts, planned in _planned(context):
         memory = read(facts.memory)
@@ -104,7 +104,7 @@ def free(context: Context) -> Iterator[Seen]:
 
 
 def _planned(context: Context) -> Iterator[tuple[str, Facts, Planned]]:
-    """Every node that a GPU's engine will run on, and of whose model enough is known."""
+    """Every node whose engine will use a GPU, and whose model can be computed."""
     if arguments.on_cpu(context.spec.playbook):
         return
     for member in context.topology.members.values():
@@ -115,7 +115,7 @@ def _planned(context: Context) -> Iterator[tuple[str, Facts, Planned]]:
         try:
             yield member.name, facts, _of_node(context, member.name, facts, weights)
         except UsageError:
-            continue  # FIT-002 tells it
+            continue  # reported by FIT-002
 
 
 def _of_node(context: Context, name: str, facts: Facts, weights: Weights) -> Planned:
@@ -129,7 +129,7 @@ def _of_node(context: Context, name: str, facts: Facts, weights: Weights) -> Pla
     try:
         sizes = parallel.sizes(playbook, "", nodes)
     except SparkclusterError:
-        sizes = parallel.Parallel(nodes, 1)  # the plan refuses it with its own words
+        sizes = parallel.Parallel(nodes, 1)  # the plan reports it
     memory = read(facts.memory)
     total = memory.total_bytes if memory is not None else 0
     return of_playbook(

@@ -197,11 +197,11 @@ def test_whole_weights_everywhere(see):
 
 
 @BOTH
-def test_weights_that_are_cut_short_or_missing(see, name):
+def test_weights_that_are_truncated_or_missing(see, name):
     broken = weights(missing=["a.safetensors", "b.safetensors"], truncated=["model.safetensors", "c"])
     (finding,) = see({**everywhere(), name: broken})
     assert reported([finding]) == [("MDL-001", "error", name)]
-    assert finding.seen.startswith("a.safetensors is missing, b.safetensors is missing, model.safetensors is cut short")
+    assert finding.seen.startswith("a.safetensors is missing, b.safetensors is missing, model.safetensors is truncated")
     assert "and 1 more" in finding.seen
     assert finding.remedy == ("sparkcluster stage INVENTORY weights",)
 
