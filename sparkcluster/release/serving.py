@@ -58,6 +58,14 @@ class Survey:
         """What to do with each group."""
         return {name: self._action(group, replace=replace) for name, group in self.states.items()}
 
+    def replaced(self, actions: Mapping[str, Action]) -> list[str]:
+        """Groups that are cleaned because the user said ``--replace``, though they are not dead."""
+        return [
+            name
+            for name, action in actions.items()
+            if action is Action.CLEAN and name in self.seen and not self.seen[name].dead
+        ]
+
     def _action(self, group: GroupState, *, replace: bool) -> Action:
         action = TABLE[group.state]
         if action is not Action.ASK:

@@ -76,9 +76,10 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report, asked: Calls[
             drift={name: group.drift for name, group in found.states.items() if group.drift},
         )
     secrets.check(spec)
-    if Action.CLEAN not in actions.values() and Action.START in actions.values():
-        # Fail before taking a lease.
-        stop_before_staging(view, [name for name, action in actions.items() if action is Action.START])
+    starting = [name for name, action in actions.items() if action is Action.START] + found.replaced(actions)
+    if starting:
+        # Fail before taking a lease, and before stopping what serves.
+        stop_before_staging(view, starting)
     lease = Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operation="up")
     with lease.acquire(list(view.facts)):
         report.step("lease", f"epoch {lease.epoch}")

@@ -28,7 +28,7 @@ from sparkcluster.release.states import Action, GroupState, State
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, secrets, start_steps
 from sparkcluster.runtime.lease import this_operator
-from sparkcluster.runtime.ranks import KILL_GRACE_S
+from sparkcluster.runtime.ranks import KILL_GRACE_S, STOP_GRACE_S
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Topology
 
@@ -137,7 +137,11 @@ class Walk:
         found, actions = self.survey(before)
         dirty = {name: found.states[name] for name, action in actions.items() if action is Action.CLEAN}
         if dirty:
-            self.clean(dirty, found)
+            replaced = found.replaced(actions)
+            if replaced:
+                # While they still serve.
+                self.copy_missing()
+            self.clean(dirty, found, grace_s=STOP_GRACE_S if replaced else KILL_GRACE_S)
             self.view = view_cluster(self.fleet, self.spec)
             found, actions = self.survey(found)
             for name, action in actions.items():
@@ -155,7 +159,7 @@ class Walk:
             raise left_alone
         return replies
 
-    def clean(self, groups: Mapping[str, GroupState], found: Survey) -> None:
+    def clean(self, groups: Mapping[str, GroupState], found: Survey, *, grace_s: int) -> None:
         """Remove every rank of ``groups``, whatever its state."""
         for name in groups:
             if name in found.seen:
@@ -173,7 +177,7 @@ class Walk:
             node: tuple(rank for each in groups.values() for rank in each.ranks.get(node, ()))
             for node in self.view.ranks.ours
         }
-        left = stop(self.changer, ranks, grace_s=KILL_GRACE_S)
+        left = stop(self.changer, ranks, grace_s=grace_s)
         if left:
             name, error = next(iter(left.items()))
             raise LaunchError(f"old ranks stay on {name}: {error.message}", node=name, step="clean", hint=error.hint)
@@ -220,8 +224,7 @@ class Walk:
         """Check and stage for the groups ``names``."""
         self.step("check")
         reached = self.check(names)
-        self.doing = "stage"
-        _, self.view = copy_missing(self.fleet, self.view, StageOptions(), self.report, epoch=self.epoch)
+        self.copy_missing()
         self.view.ready()
         findings = relevant(self.view.findings, self.view, names)
         if has_errors(findings):
@@ -229,6 +232,11 @@ class Walk:
         for finding in [*findings, *reached]:
             if finding.severity == "warning":
                 self.report.note(f"warning: {finding.code} {finding.node or ''}: {finding.summary}")
+
+    def copy_missing(self) -> None:
+        """Copy weights, image and Ray to the nodes that lack them."""
+        self.doing = "stage"
+        _, self.view = copy_missing(self.fleet, self.view, StageOptions(), self.report, epoch=self.epoch)
 
     def check(self, names: Collection[str]) -> list[Finding]:
         """Stop on errors that staging does not fix, before anything is changed.

@@ -177,6 +177,26 @@ def test_replace_leaves_alone_what_serves_as_it_should(up, world):
     assert up.done == ["ask alpha"]
 
 
+def test_what_is_replaced_on_demand_is_checked_and_staged_for_while_it_still_serves(up, world):
+    other = world(playbook={"env": {"A": "1"}})
+    one = world(playbook={"env": {"A": "2"}})
+    one.run(other.plan(release=3)).record(other.plan(release=3), 3)
+
+    def stage(*_, **__):
+        up.done.append("stage")
+        return StageReport(())
+
+    up.stage = stage
+    assert up(one, options=module.Options(replace=True)).changed is True
+    assert up.done == ["ask alpha", "lease", "stage", "stop alpha beta", "stage", "launch alpha beta"]
+    broken = world(playbook={"env": {"A": "2"}})
+    broken.run(other.plan(release=3)).record(other.plan(release=3), 3)
+    broken.change("alpha", gpus={"unread": "nvidia-smi: no devices were found"})
+    with pytest.raises(FoundErrors):
+        up(broken, options=module.Options(replace=True))
+    assert up.done == ["ask alpha"]
+
+
 def test_drift_is_told_and_no_reason_to_stop_what_answers(up, world, spark):
     for replace in (False, True):
         one = served(world())
