@@ -11,8 +11,8 @@ from sparkcluster.cli.parser import Parser
 
 _COMMANDS = """# Commands
 
-Every command takes `--json`: one document on stdout and nothing else there. Logs and progress go to stderr, and
-`NO_COLOR` and a pipe are honoured. `SPARKCLUSTER_DEBUG=1` shows the traceback of a defect of ours.
+Every command takes `--json`: one document on stdout and nothing else there ([json.md](json.md) documents it). Progress
+and messages go to stderr; `NO_COLOR` is honoured. `SPARKCLUSTER_DEBUG=1` shows the traceback of an internal error.
 
 | exit code | meaning |
 |---|---|
@@ -20,11 +20,11 @@ Every command takes `--json`: one document on stdout and nothing else there. Log
 
 _CHECKS = """# Checks
 
-What `up`, `preflight`, `doctor` and `lint` look for. An error stops `up`, a warning does not, and information is only
-told. A code never changes its meaning; a playbook accepts one with `allow: [{code, reason}]`, an inventory demotes an
-error with `ignore: [code]`. `sparkcluster checks --explain CODE` shows one of these pages.
+What `up`, `preflight`, `doctor` and `lint` check. An error stops `up`; a warning or a note does not. A code never
+changes its meaning. A playbook accepts a finding with `allow: [{code, reason}]`; an inventory turns an error into a
+warning with `ignore: [code]`. `sparkcluster checks --explain CODE` shows one of these sections.
 
-| stage | what is looked at, and by which command |
+| stage | what is checked, and by which command |
 |---|---|
 """
 
@@ -67,7 +67,7 @@ def checks() -> str:
 
     every = pages()
     parts = [_CHECKS, *(f"| {stage} | {text} |\n" for stage, text in STAGES.items())]
-    parts.append("\n| code | severity | stage | what holds on a healthy cluster |\n|---|---|---|---|\n")
+    parts.append("\n| code | severity | stage | passes when |\n|---|---|---|---|\n")
     parts += [
         f"| [{page.code}](#{page.code.lower()}) | {page.severity} | {page.stage} | {_cell(page.title)} |\n"
         for page in every.values()
