@@ -139,7 +139,7 @@ class _RayCopies:
         except OSError as error:
             hint = f"rm -r {archive.path.parent}"
             raise StageError(f"{archive.path}: {error.strerror}", step=STEP, hint=hint) from error
-        self.progress(node, f"Ray {RAY_VERSION}, {size / 1e6:.0f} MB from here")
+        self.progress(node, f"Ray {RAY_VERSION}, {size / 1e6:.0f} MB from this machine")
         # also checks the lease, which putting a file does not
         with stage_errors(self._step, node):
             self.changer.apply({node: [{"do": "mkdir", "path": self._folder(node)}]})
