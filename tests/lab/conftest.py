@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
+from docgen import json_schemas
 
 from sparkcluster.lab import Lab, Spark, machine
 from sparkcluster.lab import spec as lab_spec
@@ -151,11 +152,15 @@ class Done:
 
     @property
     def json(self) -> dict[str, Any]:
-        """The one document on stdout; with events before it, the last."""
+        """The one document on stdout, or with --json-lines the last; each is compared with its schema."""
         lines = self.out.strip().splitlines()
         assert lines, f"no document on stdout; stderr: {self.err}"
-        document: dict[str, Any] = json.loads(lines[-1])
-        return document
+        *events, document = map(json.loads, lines)
+        for event in events:
+            json_schemas.validate("event", event)
+        dry = self.argv[0] == "up" and "--dry-run" in self.argv
+        json_schemas.validate("error" if "error" in document else "plan" if dry else self.argv[0], document)
+        return dict(document)
 
     @property
     def error(self) -> dict[str, Any]:
