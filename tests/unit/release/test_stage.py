@@ -42,8 +42,8 @@ def test_a_dry_run_takes_no_lease_and_says_who_lacks_what(hosts, cluster):
     assert lines(done, dry_run=True) == [
         "image  vllm/vllm-openai:v0.18.0: nothing is missing",
         "weights  Qwen/Qwen3-8B: beta missing, would come from alpha, 16.00 GB",
-        "ray  Ray 2.60.0: alpha not in the image, would come from here",
-        "ray  Ray 2.60.0: beta not in the image, would come from here",
+        "ray  Ray 2.60.0: alpha not in the image, would come from this machine",
+        "ray  Ray 2.60.0: beta not in the image, would come from this machine",
     ]
     assert {program for host in hosts.values() for program, _ in host.requests} == {"probe"}
     document = json.loads(json.dumps(done.as_json()))
@@ -93,7 +93,7 @@ def test_what_did_not_come_is_told_too():
 
 
 def test_runtime_process_stages_no_image():
-    assert lines(StageReport(()), dry_run=False) == ["nothing is staged with this runtime"]
+    assert lines(StageReport(()), dry_run=False) == ["this runtime needs no staging"]
 
 
 def test_only_the_two_are_known(tmp_path):
