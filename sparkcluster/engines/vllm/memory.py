@@ -7,7 +7,6 @@ the answer, and the range is reported with it.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,12 +17,8 @@ from sparkcluster.engines.vllm.weights import Weights
 from sparkcluster.errors import UsageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.models.config import ModelConfig, parse
-from sparkcluster.models.source import GIB, Machine, Source
+from sparkcluster.models.source import Machine, Source
 from sparkcluster.spec.playbook import Playbook
-
-MARGIN = 0.02
-"""What ``auto`` adds, since what a step needs is an estimate."""
-MOST = 0.90
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -170,36 +165,3 @@ def document(planned: Planned) -> dict[str, Any]:
             "system_needs_bytes": fit.machine.system_bytes,
         },
     }
-
-
-def automatic_utilization(
-    written: Playbook, model: Source, total_bytes: int, *, nodes: int, facts: Iterable[Facts], size_bytes: int | None
-) -> float:
-    """--gpu-memory-utilization in place of ``auto``: the smallest that holds --max-num-seqs requests of full context.
-
-    Nothing that changes by itself is asked: of memory only what is built in, in whole GiB, so that another kernel of
-    the same node comes to the same figure. ``MARGIN`` is for what a step needs, which is an estimate.
-
-    Args:
-        written: the playbook.
-        model: as :func:`of_playbook`.
-        total_bytes: MemTotal of the smallest node.
-        nodes: that share the model.
-        facts: of the nodes that run it, for the version of vLLM.
-        size_bytes: of the checkpoint's files, as :func:`of_playbook`.
-
-    Raises:
-        UsageError: it does not fit, or the model is not known.
-    """
-    visible = total_bytes // GIB * GIB
-    machine = Machine(visible, visible)
-    wanted = arguments.concurrent(written)
-    planned = of_playbook(written, model, machine, nodes=nodes, facts=facts, wanted=wanted, size_bytes=size_bytes)
-    taken = math.ceil((planned.fit.smallest + MARGIN) * 100) / 100
-    if planned.fit.problems or taken > MOST:
-        problems = planned.fit.problems or (f"it takes gpu-memory-utilization {taken:.2f}, and {MOST:.2f} is safe",)
-        raise UsageError(
-            f"{written.name} does not fit with {wanted} requests at once: {problems[0]}",
-            hint=(planned.fit.advice or ("set max-num-seqs or max-model-len lower in the playbook",))[0],
-        )
-    return taken

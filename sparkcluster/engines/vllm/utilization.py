@@ -1,20 +1,28 @@
-"""``gpu-memory-utilization: auto``: a number in its place, from the model and from what is built into the nodes."""
+"""``gpu-memory-utilization: auto``: the smallest that holds --max-num-seqs requests of full context.
+
+It depends on the model, the arguments and the installed memory in whole GiB, and not on free memory, so that the plan
+does not change by itself nor with another kernel.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 from sparkcluster.engines.vllm import arguments
-from sparkcluster.engines.vllm.memory import automatic_utilization
+from sparkcluster.engines.vllm.fit import CEILING
+from sparkcluster.engines.vllm.memory import of_playbook
 from sparkcluster.engines.vllm.weights import size_of
 from sparkcluster.errors import PlanError, UsageError
 from sparkcluster.facts.model import Facts, Weights, read
-from sparkcluster.models.source import Source
-from sparkcluster.spec import Spec
+from sparkcluster.models.source import GIB, Machine, Source
+from sparkcluster.spec import Playbook, Spec
 from sparkcluster.topology import parallel
-from sparkcluster.topology.model import Topology
+from sparkcluster.topology.model import Group, Topology
 
+MARGIN = 0.02
+"""Added for what a step needs, which is an estimate."""
 NUMBER = "write a number, as gpu-memory-utilization: 0.85"
 
 
@@ -37,34 +45,51 @@ def planned(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
         raise PlanError(
             f"gpu-memory-utilization: auto of playbook {playbook.name} needs {missing}",
             step="plan",
-            hint=f"sparkcluster stage INVENTORY weights brings it; or {NUMBER}",
+            hint=f"sparkcluster stage INVENTORY weights copies it; or {NUMBER}",
         )
-    model = Source(playbook.model.label, weights.config, None)
-    found = []
-    for group in topology.groups:
-        shared = parallel.sizes(playbook, group.name, group.size)
-        try:
-            found.append(
-                automatic_utilization(
-                    playbook,
-                    model,
-                    min(memories),
-                    nodes=shared.tensor * shared.pipeline,
-                    facts=[facts[group.head.name]],
-                    size_bytes=size_of(weights.files),
-                )
-            )
-        except UsageError as error:
-            raise PlanError(error.message, step="plan", hint=f"{error.hint}; or {NUMBER}") from None
+    installed = min(memories) // GIB * GIB
+    try:
+        found = max(_smallest(playbook, weights, group, facts, installed) for group in topology.groups)
+    except UsageError as error:
+        raise PlanError(error.message, step="plan", hint=f"{error.hint}; or {NUMBER}") from None
     args = {
-        name: max(found) if name.replace("_", "-") == arguments.UTILIZATION else value
+        name: found if name.replace("_", "-") == arguments.UTILIZATION else value
         for name, value in playbook.args.items()
     }
     return dataclasses.replace(spec, playbook=playbook.model_copy(update={"args": args}))
 
 
+def _smallest(
+    playbook: Playbook, weights: Weights, group: Group, facts: Mapping[str, Facts], installed_bytes: int
+) -> float:
+    """The smallest utilization of a group.
+
+    Raises:
+        UsageError: the model does not fit, or is not known.
+    """
+    shared = parallel.sizes(playbook, group.name, group.size)
+    wanted = arguments.concurrent(playbook)
+    fit = of_playbook(
+        playbook,
+        Source(playbook.model.label, weights.config, None),
+        Machine(installed_bytes, installed_bytes),
+        nodes=shared.tensor * shared.pipeline,
+        facts=[facts[group.head.name]],
+        wanted=wanted,
+        size_bytes=size_of(weights.files),
+    ).fit
+    taken = math.ceil((fit.smallest + MARGIN) * 100) / 100
+    if fit.problems or taken > CEILING:
+        problems = fit.problems or (f"it takes gpu-memory-utilization {taken:.2f}, and {CEILING:.2f} is safe",)
+        raise UsageError(
+            f"{playbook.name} does not fit with {wanted} requests at once: {problems[0]}",
+            hint=(fit.advice or ("set max-num-seqs or max-model-len lower in the playbook",))[0],
+        )
+    return taken
+
+
 def _weights(facts: Mapping[str, Facts]) -> Weights | None:
-    """The model as it lies whole on one node; the same on all, since staging makes it so."""
+    """The complete model of one node; staging makes it the same on all."""
     for name in sorted(facts):
         found = facts[name].weights
         weights = read(found) if found is not None else None

@@ -6,7 +6,7 @@ import pytest
 
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import Context
-from sparkcluster.engines.vllm import arguments, defaults, flags, memory, versions
+from sparkcluster.engines.vllm import arguments, defaults, flags, memory, utilization, versions
 from sparkcluster.engines.vllm.rules.served import served
 from sparkcluster.facts.model import WeightFile, Weights
 from sparkcluster.models.source import GIB, Machine, Source
@@ -108,7 +108,9 @@ def test_what_a_node_reports_wins_over_the_tag_everywhere(spec, spark, version):
         size_bytes=16 * GIB,
     )
     assert planned.fit.engine.version == exact
-    assert float(words[words.index("--gpu-memory-utilization") + 1]) == round(planned.fit.smallest + memory.MARGIN, 2)
+    assert float(words[words.index("--gpu-memory-utilization") + 1]) == round(
+        planned.fit.smallest + utilization.MARGIN, 2
+    )
     assert served(Context(spec, facts, topology.build(spec, facts))).versions.exact == exact
     assert arguments.claimed(spec.playbook, [node]) == defaults.utilization(exact)
 
