@@ -1,11 +1,12 @@
 """Builds the lab's images: a base from the distribution's packages, an engine on it, and its variants.
 
-The big base layer goes into Docker by ``docker import``, as a stream. The few layers on top, and what tells
-the variants apart, are written as an archive for ``docker load``, which may leave out layers that the engine has.
+The big base layer is streamed into ``docker import``. The few layers on top, in which the variants differ, are
+written as an archive for ``docker load``, which may omit layers that the engine has.
 """
 
 from __future__ import annotations
 
+import ast
 import concurrent.futures
 import hashlib
 import io
@@ -31,17 +32,17 @@ _SCRIPT = (
 )
 
 _NGC = "opt/nvidia/nvidia_entrypoint.sh"
-"""By this file one tells NVIDIA's images, so it lies in no other variant."""
+"""The file that marks NVIDIA's images; no other variant has it."""
 
-# What NVIDIA's entrypoint does to the eye: it says who it is and becomes the command. The variable shows that
-# it ran, as the forward compatibility that the real one sets up would.
+# NVIDIA's entrypoint as seen from outside: it prints a banner and becomes the command. The variable shows that
+# it ran, like the forward compatibility that the real one sets up.
 _ENTRYPOINT = """#!/bin/sh
 echo "== vLLM (virtual NGC image) =="
 export NVIDIA_ENTRYPOINT_RAN=1
 exec "$@"
 """
 
-# Stands for CUDA's assembler: it knows a GB10, and writes an empty object.
+# CUDA's assembler: it accepts a GB10 and writes an empty object.
 _PTXAS = """#!/bin/sh
 for word; do
   case "$last" in -o | --output-file) : >"$word" ;; esac
@@ -50,9 +51,9 @@ for word; do
 done
 """
 
-# The place where a real Triton's own assembler would lie. It can be found and its version read, but not be
-# imported: torch and vLLM then go on without Triton, as they do on a machine without a GPU. Version 3.6 is the
-# first that looks for ptxas-blackwell (triton#10331).
+# Where Triton keeps its own assembler. The package can be found and its version read, but not imported: torch
+# and vLLM then work without Triton, as on a machine without a GPU. Version 3.6 is the first that looks for
+# ptxas-blackwell (triton#10331).
 _TRITON = {
     "triton/__init__.py": '__version__ = "3.6.0"\n\nraise ImportError("this Triton is an empty shell")\n',
     "triton/backends/__init__.py": "",
@@ -62,7 +63,7 @@ _TRITON = {
 
 
 @dataclass(frozen=True)
-class Known:
+class StoredImage:
     """An image of the store, with paths relative to the data directory."""
 
     reference: str
@@ -72,16 +73,25 @@ class Known:
 
 
 def made_of(family: str) -> list[str]:
-    """Everything that decides what the images of a family are."""
-    parts = [Path(__file__).read_text(), Path(rootfs.__file__).read_text()]
+    """Everything that the images of a family depend on."""
+    parts = [_code(__file__), _code(rootfs.__file__)]
     parts += [repr(rootfs.apt_source()), platform.machine(), *rootfs.ENGINE_PACKAGES]
     if family == "vllm":
-        return [*parts, install.recipe(ray=True), Path(install.__file__).read_text()]
+        return [*parts, install.recipe(ray=True), _code(install.__file__)]
     files = [path for path in sorted(stub.HERE.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
     return parts + [f"{path.relative_to(stub.HERE)}\n{path.read_text()}" for path in files]
 
 
-def build(family: str, folder: Path) -> dict[str, Known]:
+def _code(file: str) -> str:
+    """The code of a module; comments and docstrings do not make another image."""
+    tree = ast.parse(Path(file).read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.value.value = ""
+    return ast.dump(tree)
+
+
+def build(family: str, folder: Path) -> dict[str, StoredImage]:
     """Build all images of ``family`` into ``folder/docker``; the images by the engine's name.
 
     Raises:
@@ -104,13 +114,13 @@ def build(family: str, folder: Path) -> dict[str, Known]:
             configs[name] = (_config(diffs, entrypoint), ["base", *tops])
         docker.load(lambda out: _write(out, configs, layers, without="base"))
         docker.run(["image", "rm", "base:import"])
-    known = {}
+    stored = {}
     for name, (config, _) in configs.items():
-        known[name] = _locate(folder / "docker", f"{REPOSITORY}/{family}:{install.VLLM}", config)
+        stored[name] = _locate(folder / "docker", f"{REPOSITORY}/{family}:{install.VLLM}", config)
     (folder / "configs.json").write_text(
         json.dumps({name: [config.decode(), list(tops)] for name, (config, tops) in configs.items()})
     )
-    return known
+    return stored
 
 
 def write_archive(folder: Path, engine: str, path: Path) -> None:
@@ -119,7 +129,7 @@ def write_archive(folder: Path, engine: str, path: Path) -> None:
     family = engine.split("-", maxsplit=1)[0]
     reference = f"{REPOSITORY}/{family}:{install.VLLM}"
     if family == "vllm":
-        # Its big layer lies nowhere but in the Docker engine that it was streamed to.
+        # Its big layer exists only in the Docker engine that it was streamed to.
         with template.Docker(folder / "docker") as docker:
             docker.run(["tag", f"{engine}:built", reference])
             docker.run(["save", "--output", str(fresh), reference])
@@ -169,7 +179,7 @@ def _vllm(docker: template.Docker, layers: Path) -> str:
             _compile(beside, [f"/{site}/{path.name}" for path in sorted(addition.iterdir())])
             script = _SCRIPT.format(module="ray.scripts.scripts").encode()
             _pack(layers / "ray.tar", {"usr/local/bin/ray": (script, 0o755)}, {}, (addition, site))
-        rootfs.say("giving the image to a Docker engine")
+        rootfs.say("importing the image into a Docker engine")
         with subprocess.Popen(rootfs.tar(root), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as packer:
             assert packer.stdout is not None
             diff = docker.import_stream(packer.stdout)
@@ -188,12 +198,12 @@ def _quietly(install_it: Callable[[], None]) -> None:
 
 
 def _compile(root: Path, paths: Sequence[str]) -> None:
-    """Bytecode that is valid whatever a file's time, so that no container compiles at its start."""
+    """Compile to bytecode that does not depend on file times, so that no container compiles at its start."""
     workers = os.cpu_count() or 1
     argv = ["chroot", str(root), "python3", "-m", "compileall", "-qq", "--invalidation-mode", "unchecked-hash"]
 
     def compile_share(share: Sequence[str]) -> None:
-        # Its exit code tells of files that are templates or for another Python; they are never imported.
+        # It fails on files that are templates or for another Python; they are never imported.
         subprocess.run([*argv, *share], stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
@@ -212,7 +222,7 @@ def _pack(
     links: Mapping[str, str],
     tree: tuple[Path, str] | None = None,
 ) -> None:
-    """A layer as a tar file: the same bytes whenever the content is the same."""
+    """Write a layer as a tar file: the same bytes for the same content."""
     seen: set[str] = set()
 
     def fixed(entry: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -270,7 +280,7 @@ def _write(
     without: str = "",
     tag: str | None = None,
 ) -> None:
-    """An archive for ``docker load`` with several images, each layer once."""
+    """Write an archive for ``docker load`` with several images, each layer once."""
     manifest = []
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive:
 
@@ -294,8 +304,8 @@ def _write(
         add("manifest.json", json.dumps(manifest).encode())
 
 
-def _locate(data_root: Path, reference: str, config: bytes) -> Known:
-    """Where Docker (storage driver overlay2) keeps an image: its own files, and each layer's folder."""
+def _locate(data_root: Path, reference: str, config: bytes) -> StoredImage:
+    """Where Docker (storage driver overlay2) stores an image: its own files, and the folder of each layer."""
     digest = hashlib.sha256(config).hexdigest()
     image = "image/overlay2"
     metadata = [f"{image}/imagedb/content/sha256/{digest}"]
@@ -307,4 +317,4 @@ def _locate(data_root: Path, reference: str, config: bytes) -> Known:
         folder = f"{image}/layerdb/sha256/{chain.removeprefix('sha256:')}"
         metadata.append(folder)
         layers.append("overlay2/" + (data_root / folder / "cache-id").read_text())
-    return Known(reference, f"sha256:{digest}", layers, metadata)
+    return StoredImage(reference, f"sha256:{digest}", layers, metadata)

@@ -11,17 +11,16 @@ with neither Ray nor an entrypoint.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sparkcluster.errors import LabError
+from sparkcluster.lab import state
 from sparkcluster.lab.engine.install import cache_directory
 from sparkcluster.lab.machine import MS_BIND, MS_RDONLY, MS_REMOUNT, mount
 
@@ -55,16 +54,16 @@ def prepare(engine: str) -> ImageStore:
     """
     folder = _folder(engine)
     if not (folder / "store.json").is_file():
-        with _locked(folder):
+        with state.locked(folder / "lock"):
             if not (folder / "store.json").is_file():
                 _build(engine.split("-", maxsplit=1)[0], folder)
-    known = json.loads((folder / "store.json").read_text())[engine]
+    stored = json.loads((folder / "store.json").read_text())[engine]
     return ImageStore(
-        known["reference"],
-        known["image_id"],
+        stored["reference"],
+        stored["image_id"],
         folder / "docker",
-        tuple(folder / "docker" / one for one in known["layers"]),
-        tuple(folder / "docker" / one for one in known["metadata"]),
+        tuple(folder / "docker" / path for path in stored["layers"]),
+        tuple(folder / "docker" / path for path in stored["metadata"]),
     )
 
 
@@ -79,7 +78,7 @@ def archive(engine: str) -> Path:
     if not path.is_file():
         from sparkcluster.lab import image_build
 
-        with _locked(store.data_root.parent):
+        with state.locked(store.data_root.parent / "lock"):
             image_build.write_archive(store.data_root.parent, engine, path)
     return path
 
@@ -157,9 +156,9 @@ def _build(family: str, folder: Path) -> None:
     from sparkcluster.lab import image_build
 
     shutil.rmtree(folder / "docker", ignore_errors=True)
-    stores = image_build.build(family, folder)
+    stored = image_build.build(family, folder)
     fresh = folder / f"store.json.{os.getpid()}"
-    fresh.write_text(json.dumps({name: asdict(known) for name, known in stores.items()}, indent=1))
+    fresh.write_text(json.dumps({name: asdict(image) for name, image in stored.items()}, indent=1))
     fresh.replace(folder / "store.json")
     _remove_older(folder)
 
@@ -175,12 +174,3 @@ def _remove_older(folder: Path) -> None:
         # One without a store is another builder's, at work.
         if old != folder and (old / "store.json").exists() and str(old) not in seen:
             shutil.rmtree(old, ignore_errors=True)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One builder at a time, also among processes; the lock goes with the process."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

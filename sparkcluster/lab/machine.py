@@ -71,11 +71,12 @@ def run(
     text_in: str | None = None,
     check: bool = True,
     timeout_s: float = 60.0,
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program of the machine to its end.
 
     Raises:
-        LabError: it failed and ``check`` is set, or it outlived its limit.
+        LabError: it failed and ``check`` is set, exceeded its limit, or is not installed.
     """
     try:
         done = subprocess.run(
@@ -84,9 +85,14 @@ def run(
             stdin=subprocess.DEVNULL if text_in is None else None,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=timeout_s,
+            env=env,
             check=False,
         )
+    except FileNotFoundError as error:
+        hint = f"sudo apt-get install -y {DEBIAN_PACKAGES.get(argv[0], argv[0])}"
+        raise LabError(f"{argv[0]} is not installed", step=" ".join(argv), hint=hint) from error
     except subprocess.TimeoutExpired as error:
         raise LabError(f"{argv[0]} took longer than {timeout_s:.0f} s", step=" ".join(argv)) from error
     if check and done.returncode != 0:

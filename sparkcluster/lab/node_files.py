@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkcluster.errors import LabError
-from sparkcluster.lab import network, rootfs
+from sparkcluster.lab import network, system
 from sparkcluster.lab.machine import SPARK_PATH, SYSTEM_DIRECTORIES
 from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS
 from sparkcluster.lab.state import State
@@ -92,7 +92,7 @@ def hardware(state: State, node: int) -> dict[str, Any]:
 def files(state: State, node: int, host_key: str, client_key: str) -> Files:
     """All files of one Spark that differ from the machine's."""
     spark = state.spec.sparks[node]
-    system = rootfs.system(spark.system)
+    root = system.root(spark.system)
     found: Files = {
         "/etc/hostname": (0o644, spark.name + "\n"),
         "/etc/hosts": (0o644, _hosts(state, node)),
@@ -109,13 +109,13 @@ def files(state: State, node: int, host_key: str, client_key: str) -> Files:
         "/root/.ssh/authorized_keys": (0o600, client_key),
         "/home/spark/.ssh/authorized_keys": (0o600, client_key),
         f"{TOOLS}/toolkit/nvidia-container-runtime": (0o755, RUNTIME),
-        f"{TOOLS}/bin/runc": (0o755, RUNC.replace("/usr/sbin/runc", _runc(system))),
+        f"{TOOLS}/bin/runc": (0o755, RUNC.replace("/usr/sbin/runc", _runc(root))),
     }
     if spark.nvidia_runtime:
         found["/etc/docker/daemon.json"] = (0o644, json.dumps({"runtimes": RUNTIMES}, indent=4) + "\n")
     if spark.system == "machine":
         found["/etc/os-release"] = (0o644, _os_release())
-    found.update(_accounts(system))
+    found.update(_accounts(root))
     for name in ("init", "sync", "gb10"):
         found[f"{TOOLS}/{name}"] = (0o755, ENTRY)
     for source in sorted(Path(__file__).with_name("shims").glob("*.py")):
@@ -124,9 +124,9 @@ def files(state: State, node: int, host_key: str, client_key: str) -> Files:
     return found
 
 
-def _runc(system: Path) -> str:
+def _runc(root: Path) -> str:
     for directory in SYSTEM_DIRECTORIES:
-        if (system / directory.lstrip("/") / "runc").exists():
+        if (root / directory.lstrip("/") / "runc").exists():
             return f"{directory}/runc"
     raise LabError("Docker is installed without runc", hint="sudo apt-get install -y runc")
 
@@ -148,11 +148,11 @@ def owners() -> dict[str, tuple[int, int]]:
     return {f"/home/spark{part}": (1000, 1000) for part in ("", "/.ssh", "/.ssh/authorized_keys")}
 
 
-def _accounts(system: Path) -> Files:
+def _accounts(root: Path) -> Files:
     """The distribution's accounts, and beside them a plain user ``spark`` who may use Docker."""
 
     def lines(name: str, drop: str) -> list[str]:
-        rows = (system / "etc" / name).read_text().splitlines()
+        rows = (root / "etc" / name).read_text().splitlines()
         return [row for row in rows if not row.startswith(drop) and ":1000:" not in row]
 
     group = [row for row in lines("group", "spark:") if not row.startswith("docker:")]

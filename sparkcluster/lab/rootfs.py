@@ -1,4 +1,4 @@
-"""Root file systems for the lab's images and for virtual Sparks of another Debian release than the machine's.
+"""Root file systems: Debian or Ubuntu as in the machine's apt sources, or another release from the same mirror.
 
 Made by debootstrap from the mirror in the machine's apt sources, once per recipe, and kept in the cache.
 """
@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -19,19 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sparkcluster.errors import LabError
-from sparkcluster.lab import state
 from sparkcluster.lab.engine.install import cache_directory
-from sparkcluster.lab.machine import DEBIAN_PACKAGES
+from sparkcluster.lab.machine import run
 
 # What the engine's image needs beside Python: the libraries of vLLM's CPU build, and a C compiler as every
 # image has that can run Triton (the launcher compiles a small library with it).
 ENGINE_PACKAGES = ("gcc", "libnuma1", "libgomp1", "procps", "iproute2")
-SUITES = {"debian-12": "bookworm", "debian-13": "trixie"}
-# Beside the programs that the lab starts: what commands on a Spark, its faults and its faults' remedies use.
-SYSTEM_PACKAGES = ("python3", "procps", "iptables", "iputils-ping", *DEBIAN_PACKAGES.values())
-SYSTEM_EXTRAS = {"trixie": ("docker-cli",)}
-"""Packages that a suite has split off from those above."""
-
 _LEFT_OUT = (
     "./var/lib/apt/lists/*",
     "./var/cache/apt/*",
@@ -81,7 +73,7 @@ def apt_source(root: Path = Path("/")) -> Source:
         entries = _deb822(file.read_text()) if file.suffix == ".sources" else _one_line(file.read_text())
         for kinds, uris, suites, components, keyring in entries:
             if "deb" in kinds and suite in suites and uris:
-                return Source(uris[0], suite, tuple(one for one in wanted if one in components), keyring)
+                return Source(uris[0], suite, tuple(name for name in wanted if name in components), keyring)
     raise LabError(
         f"the apt sources of this machine name no mirror of {suite or 'its own release'}",
         step="build image",
@@ -120,20 +112,20 @@ def _one_line(text: str) -> Iterator[_Entry]:
 def light() -> Base:
     """The smallest system that runs Python, for the stub engine."""
     source = apt_source()
-    folder = _folder("light", [repr(source)])
+    folder = folder_of("light", [repr(source)])
     if not (folder / "about.json").is_file():
         say("making a small Debian by debootstrap, about a minute")
-        with _scratch() as scratch:
+        with scratch_directory() as scratch:
             root = scratch / "root"
-            _debootstrap(source, root, ["python3"])
+            debootstrap(source, root, ["python3"])
             _pack(root, folder)
-    return _known(folder)
+    return _read_base(folder)
 
 
 def full(packages: Iterable[str] = ENGINE_PACKAGES) -> Base:
-    """The system on which the real engine stands."""
+    """The system below the real engine."""
     base, names = light(), sorted(packages)
-    folder = _folder("full", [str(base.archive.parent.name), *names])
+    folder = folder_of("full", [str(base.archive.parent.name), *names])
     if not (folder / "about.json").is_file():
         say(f"installing {' '.join(names)} in it")
         with unpacked(base) as root:
@@ -143,77 +135,31 @@ def full(packages: Iterable[str] = ENGINE_PACKAGES) -> Base:
             install = ["apt-get", "-q", "install", "-y", "--no-install-recommends", *names]
             run(["chroot", str(root), *install], env=quiet, timeout_s=600)
             _pack(root, folder)
-    return _known(folder)
-
-
-def system(name: str) -> Path:
-    """Root directory of a distribution, never to be written to: a virtual Spark's overlay has it as its lower layer.
-
-    Args:
-        name: ``machine`` or a key of ``SUITES``; the machine's own release needs no download.
-
-    Raises:
-        LabError: the machine's mirror has no such release.
-    """
-    source = None if name == "machine" else apt_source()
-    if source is None or source.suite == SUITES[name]:
-        return Path("/")
-    suite = SUITES[name]
-    packages = sorted({*SYSTEM_PACKAGES, *SYSTEM_EXTRAS.get(suite, ())})
-    source = dataclasses.replace(source, suite=suite)
-    folder = _folder(name, [repr(source), *packages])
-    with state.locked(folder / "lock"):
-        if not (folder / "root").is_dir():
-            say(f"making a root of {name} by debootstrap, about a minute")
-            with _scratch() as scratch:
-                _debootstrap(source, scratch / "root", packages)
-                (scratch / "root").rename(folder / "root")
-    return folder / "root"
+    return _read_base(folder)
 
 
 def say(line: str) -> None:
-    """Tell the user what takes so long."""
+    """Write a progress line to stderr."""
     sys.stderr.write(f"lab: {line}\n")
     sys.stderr.flush()
 
 
 @contextmanager
 def unpacked(base: Base) -> Iterator[Path]:
-    """A copy of the root file system in a folder that is gone afterwards."""
-    with _scratch() as scratch:
+    """A copy of the root file system in a folder that is removed afterwards."""
+    with scratch_directory() as scratch:
         root = scratch / "root"
         root.mkdir()
         run(["tar", "-C", str(root), "--numeric-owner", "-xpf", str(base.archive)], timeout_s=300)
         yield root
 
 
-def run(argv: list[str], *, timeout_s: float, env: dict[str, str] | None = None) -> str:
-    """Run a program of the machine; its output.
+def debootstrap(source: Source, root: Path, packages: Iterable[str]) -> None:
+    """Make ``root`` of ``packages`` and what they need.
 
     Raises:
-        LabError: it failed or outlived its limit, with its last line.
+        LabError: it failed, or the mirror has no such release.
     """
-    try:
-        done = subprocess.run(
-            argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
-        )
-    except FileNotFoundError as error:
-        raise LabError(
-            f"{argv[0]} is not installed",
-            step="build image",
-            hint=f"sudo apt-get install -y {Path(argv[0]).name}",
-        ) from error
-    except subprocess.TimeoutExpired as error:
-        raise LabError(f"{argv[0]} took longer than {timeout_s:.0f} s", step="build image") from error
-    if done.returncode != 0:
-        said = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
-        raise LabError(
-            f"{argv[0]} failed: {said[-1] if said else 'no message'}", step="build image: " + " ".join(argv[:4])
-        )
-    return done.stdout.decode(errors="replace")
-
-
-def _debootstrap(source: Source, root: Path, packages: Iterable[str]) -> None:
     argv = ["debootstrap", "--variant=minbase", "--include=" + ",".join(packages)]
     argv.append("--components=" + ",".join(source.components))
     if source.keyring and Path(source.keyring).is_file():
@@ -231,15 +177,13 @@ def _debootstrap(source: Source, root: Path, packages: Iterable[str]) -> None:
 
 
 def _pack(root: Path, folder: Path) -> None:
-    """Keep ``root`` in the cache; what says that it is there comes last."""
-    python = run(
-        ["chroot", str(root), "python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], timeout_s=60
-    )
+    """Store ``root`` in the cache; the file that marks it as complete comes last."""
+    python = run(["chroot", str(root), "python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
     folder.mkdir(parents=True, exist_ok=True)
     fresh = folder / "root.tar.part"
     run(tar(root, fresh), timeout_s=300)
     fresh.replace(folder / "root.tar")
-    (folder / "about.json").write_text(json.dumps({"python": python.strip()}) + "\n")
+    (folder / "about.json").write_text(json.dumps({"python": python.stdout.strip()}) + "\n")
 
 
 def tar(root: Path, archive: Path | None = None) -> list[str]:
@@ -250,19 +194,21 @@ def tar(root: Path, archive: Path | None = None) -> list[str]:
     return ["tar", "-C", str(root), *fixed, *excludes, "-cf", str(archive) if archive else "-", "."]
 
 
-def _known(folder: Path) -> Base:
+def _read_base(folder: Path) -> Base:
     about = json.loads((folder / "about.json").read_text())
     return Base(folder / "root.tar", about["python"])
 
 
-def _folder(kind: str, parts: list[str]) -> Path:
+def folder_of(kind: str, parts: list[str]) -> Path:
+    """Folder of the cache for what is made of ``parts``."""
     made_of = [*parts, os.uname().machine, *_LEFT_OUT]
     digest = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:12]
     return cache_directory() / "lab" / "base" / f"{kind}-{digest}"
 
 
 @contextmanager
-def _scratch() -> Iterator[Path]:
+def scratch_directory() -> Iterator[Path]:
+    """A folder on the cache's file system, removed afterwards."""
     parent = cache_directory() / "lab" / "scratch"
     parent.mkdir(parents=True, exist_ok=True)
     path = Path(tempfile.mkdtemp(dir=parent))

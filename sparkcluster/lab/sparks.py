@@ -16,7 +16,7 @@ from pathlib import Path
 
 import sparkcluster
 from sparkcluster.errors import LabError
-from sparkcluster.lab import cgroups, network, node_files, rootfs
+from sparkcluster.lab import cgroups, network, node_files, system
 from sparkcluster.lab.machine import SPARK_PATH, run, wait_until
 from sparkcluster.lab.spec import SparkSpec
 from sparkcluster.lab.state import State, write_atomically
@@ -92,7 +92,7 @@ class Spark:
         config = {
             "directory": str(self.directory),
             "hostname": self.name,
-            "system": str(rootfs.system(self.spec.system)),
+            "system": str(system.root(self.spec.system)),
             "cgroup": self.state.cgroup(self.index),
             "hardware": hardware,
             "files": node_files.files(self.state, self.index, key.read_text(), client_key),

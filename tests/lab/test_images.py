@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.lab import LabError, images, rootfs
+from sparkcluster.lab import LabError, images, rootfs, system
 from sparkcluster.lab.machine import run, wait_until
 from sparkcluster.node.image import family
 
@@ -198,5 +198,5 @@ def test_a_mirror_without_the_release_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path))
     monkeypatch.setattr(rootfs, "apt_source", lambda: rootfs.Source(mirror, "noble", ("main",), None))
     with pytest.raises(LabError, match=f"^{mirror} has no release trixie$") as caught:
-        rootfs.system("debian-13")
+        system.root("debian-13")
     assert "system" in caught.value.hint
