@@ -58,14 +58,14 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.lab import core
 
     if args.lab_command == "up":
-        lab = core.Lab.up(args.sparks, engine=args.engine, spec=args.spec, name=args.name, tell=_tell)
+        lab = core.Lab.up(args.sparks, engine=args.engine, spec=args.spec, name=args.name, report=_note)
         sparks = [{"name": spark.name, "host": spark.host} for spark in lab.sparks]
         _print(args, {"lab": lab.name, "inventory": str(lab.inventory), "sparks": sparks}, [str(lab.inventory)])
     elif args.lab_command == "down":
-        found = core.down(args.name, tell=_tell)
+        found = core.down(args.name, report=_note)
         _print(args, {"lab": args.name, "removed": found}, [])
         if not found:
-            _tell(f"there is no lab {args.name}")
+            _note(f"there is no lab {args.name}")
     elif args.lab_command == "fault":
         done = core.Lab.open(args.name).fault(args.node, args.kind, *args.argument)
         _print(args, {"lab": args.name, "fault": done}, [done])
@@ -90,5 +90,5 @@ def _print(args: argparse.Namespace, document: dict[str, Any], lines: list[str])
         sys.stdout.write(text + "\n")
 
 
-def _tell(line: str) -> None:
+def _note(line: str) -> None:
     sys.stderr.write(line + "\n")

@@ -1,6 +1,6 @@
 """Virtual Sparks on this machine: ``from sparkcluster.lab import Lab``.
 
-Loaded late, so that a Spark's boot, which imports one module of this package, stays quick.
+Imported lazily, so that booting a Spark, which imports a single module of this package, stays quick.
 """
 
 from __future__ import annotations

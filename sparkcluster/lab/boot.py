@@ -1,8 +1,8 @@
 """First half of a virtual Spark's boot: its disk, its root, its devices.
 
 Runs as the first process of fresh mount, PID, host-name and IPC namespaces, inside the Spark's network
-namespace, while the machine's files can still be seen. It ends by becoming the Spark's own first
-process, :mod:`sparkcluster.lab.shims.init`, under the Spark's own python3.
+namespace, while the machine's files are still visible. It ends by executing the Spark's first
+process, :mod:`sparkcluster.lab.shims.init`, under the Spark's python3.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from sparkcluster.lab.machine import (
 )
 
 TOOLS = "/usr/local/lib/gb10"
-"""Where the false tools lie on a Spark."""
+"""Directory of the shims on a Spark."""
 
-KEPT = ("bin", "boot", "etc", "lib", "lib32", "lib64", "libx32", "opt", "sbin", "usr", "var")
-"""Directories of the machine that a Spark shares: they are its distribution."""
+SHARED = ("bin", "boot", "etc", "lib", "lib32", "lib64", "libx32", "opt", "sbin", "usr", "var")
+"""Directories of the distribution, which a Spark shares with the machine."""
 
-OWN = ("dev", "home", "mnt", "proc", "root", "run", "srv", "sys", "tmp")
-"""Directories that are the Spark's own, and empty at first."""
+PRIVATE = ("dev", "home", "mnt", "proc", "root", "run", "srv", "sys", "tmp")
+"""Directories that start empty on a Spark."""
 
 HIDDEN = (
     "opt",
@@ -54,12 +54,12 @@ HIDDEN = (
     "etc/docker",
     "etc/ufw",
 )
-"""Directories of the machine that stay empty on a Spark."""
+"""Directories of the distribution that start empty on a Spark."""
 
 ABSENT = ("etc/systemd/logind.conf.d", "usr/lib/systemd/logind.conf.d")
-"""What of the machine would overrule the Spark's own settings."""
+"""Directories of the distribution that would override the Spark's settings."""
 
-# No kmsg: it would tell the machine's own kernel log, and take what is written to it.
+# No kmsg: it is the machine's kernel log, for reading and for writing.
 DEVICES = {
     "null": (1, 3, 0o666),
     "zero": (1, 5, 0o666),
@@ -70,7 +70,7 @@ DEVICES = {
     "fuse": (10, 229, 0o666),
 }
 
-# Numbers as the drivers take them; no driver answers here, the nodes are there to be passed on.
+# Numbers as the drivers use them; no driver is behind these nodes, containers are given them.
 GPU_DEVICES = {
     "nvidia0": (195, 0, 0o666),
     "nvidiactl": (195, 255, 0o666),
@@ -83,16 +83,16 @@ GPU_DEVICES = {
 def main(config_file: str) -> None:
     """Boot the Spark that ``config_file`` describes; does not return."""
     config: dict[str, Any] = json.loads(Path(config_file).read_text())
-    own = Path(config["directory"])
-    # Only here, before the new /proc, does this process see the number that the machine knows it by.
-    (own / "pid").write_text(str(Path("/proc/self").readlink()))
+    directory = Path(config["directory"])
+    # Before the new /proc is mounted, the machine's process id is visible.
+    (directory / "pid").write_text(str(Path("/proc/self").readlink()))
     cgroups.join(config["cgroup"])
     unshare(CLONE_NEWCGROUP)
     socket.sethostname(config["hostname"])
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
 
-    disk, root = own / "disk", own / "root"
-    first_boot = mount_disk(own / "disk.ext4", disk)
+    disk, root = directory / "disk", directory / "root"
+    first_boot = mount_disk(directory / "disk.ext4", disk)
     if first_boot:
         populate(disk / "upper", config)
     layers = f"lowerdir={config['system']},upperdir={disk}/upper,workdir={disk}/work"
@@ -100,7 +100,7 @@ def main(config_file: str) -> None:
     (root / "var/lib/docker").mkdir(parents=True, exist_ok=True)
     mount(str(disk / "docker"), root / "var/lib/docker", flags=MS_BIND)
 
-    kernel_file_systems(root, own, config)
+    kernel_file_systems(root, directory, config)
     devices(root / "dev", config)
     preload(root, config, first_boot=first_boot)
     pivot(root)
@@ -109,7 +109,7 @@ def main(config_file: str) -> None:
 
 
 def mount_disk(image: Path, disk: Path) -> bool:
-    """Mount the Spark's disk, and say whether it is fresh."""
+    """Mount the Spark's disk; return whether this is its first boot."""
     disk.mkdir(exist_ok=True)
     disk.with_name("root").mkdir(exist_ok=True)
     # mount(8) finds a free loop device, and has the kernel free it when the last mount is gone.
@@ -125,16 +125,17 @@ def mount_disk(image: Path, disk: Path) -> bool:
 
 
 def populate(upper: Path, config: dict[str, Any]) -> None:
-    """Write what is the Spark's own into the upper layer of its root."""
+    """Write the Spark's files into the upper layer of its root."""
     system = Path(config["system"])
     foreign = [entry.name for entry in sorted(system.iterdir()) if not entry.is_symlink()]
-    for name in [name for name in foreign if name not in (*KEPT, *OWN)] + [n for n in ABSENT if (system / n).exists()]:
+    hidden = [name for name in foreign if name not in (*SHARED, *PRIVATE)]
+    for name in hidden + [name for name in ABSENT if (system / name).exists()]:
         (upper / name).parent.mkdir(parents=True, exist_ok=True)
-        # A character device 0:0 in an upper layer hides what lies below it.
+        # A character device 0:0 in an upper layer hides the entry below it.
         os.mknod(upper / name, stat.S_IFCHR | 0o600, os.makedev(0, 0))
-    for name in ("etc", "var", *OWN, *HIDDEN):
+    for name in ("etc", "var", *PRIVATE, *HIDDEN):
         (upper / name).mkdir(parents=True, exist_ok=True)
-    for name in (*OWN, *HIDDEN):
+    for name in (*PRIVATE, *HIDDEN):
         # Hides the directory of that name below.
         os.setxattr(upper / name, "trusted.overlay.opaque", b"y")
     for name, mode in {"root": 0o700, "tmp": 0o1777, "var/tmp": 0o1777}.items():
@@ -152,39 +153,39 @@ def populate(upper: Path, config: dict[str, Any]) -> None:
         os.chown(upper / name.lstrip("/"), user, group)
 
 
-def kernel_file_systems(root: Path, own: Path, config: dict[str, Any]) -> None:
-    """Mount /proc, /sys, /run and the false parts of them."""
+def kernel_file_systems(root: Path, directory: Path, config: dict[str, Any]) -> None:
+    """Mount /proc, /sys and /run with their simulated parts."""
     mount("tmpfs", root / "run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755")
-    false = root / "run/gb10"
+    simulated = root / "run/gb10"
     for part in ("", "infiniband", "class/infiniband", "net"):
-        (false / part).mkdir(parents=True, exist_ok=True)
+        (simulated / part).mkdir(parents=True, exist_ok=True)
     (root / "run/sshd").mkdir(mode=0o755)
-    (false / "machine").mkdir()
-    mount(str(own / "hardware"), false / "machine", flags=MS_BIND)
-    (false / "hardware.json").symlink_to("machine/hardware.json")
+    (simulated / "machine").mkdir()
+    mount(str(directory / "hardware"), simulated / "machine", flags=MS_BIND)
+    (simulated / "hardware.json").symlink_to("machine/hardware.json")
 
     mount("proc", root / "proc", "proc")
     for name, target in {"meminfo": "meminfo", "osrelease": "sys/kernel/osrelease"}.items():
-        (false / name).write_text("")
-        mount(str(false / name), root / "proc" / target, flags=MS_BIND)
+        (simulated / name).write_text("")
+        mount(str(simulated / name), root / "proc" / target, flags=MS_BIND)
     if (root / "proc/driver").is_dir():
         mount("tmpfs", root / "proc/driver", "tmpfs", data="mode=755")
         (root / "proc/driver/nvidia").mkdir()
 
     mount("sysfs", root / "sys", "sysfs")
-    # Overlays over sysfs add what the kernel lacks and leave everything else live.
-    mount("overlay", root / "sys/class", "overlay", data=f"lowerdir={false}/class:{root}/sys/class")
-    mount(str(false / "infiniband"), root / "sys/class/infiniband", flags=MS_BIND)
+    # Overlays over sysfs add what the kernel lacks; everything else stays live.
+    mount("overlay", root / "sys/class", "overlay", data=f"lowerdir={simulated}/class:{root}/sys/class")
+    mount(str(simulated / "infiniband"), root / "sys/class/infiniband", flags=MS_BIND)
     for function in config["hardware"]["functions"]:
-        overlay_interface(root, false, function)
-    overlay_wifi(root, false, config["hardware"]["wifi"])
-    cgroups.mount_own(root / "sys/fs/cgroup")
+        overlay_interface(root, simulated, function)
+    overlay_wifi(root, simulated, config["hardware"]["wifi"])
+    cgroups.mount_hierarchies(root / "sys/fs/cgroup")
 
 
-def overlay_interface(root: Path, false: Path, function: dict[str, Any]) -> None:
-    """Give one interface the sysfs entries of a ConnectX-7 port: port name, speed, device."""
+def overlay_interface(root: Path, simulated: Path, function: dict[str, Any]) -> None:
+    """Add the sysfs entries of a ConnectX-7 port to an interface: port name, speed, device."""
     name = function["netdev"]
-    layer = false / "layers" / name
+    layer = simulated / "layers" / name
     device = layer / "device"
     (device / "net" / name).mkdir(parents=True)
     (device / "infiniband" / function["hca"]).mkdir(parents=True)
@@ -192,15 +193,15 @@ def overlay_interface(root: Path, false: Path, function: dict[str, Any]) -> None
     (device / "device").write_text("0x1021\n")
     (device / "uevent").write_text(f"DRIVER=mlx5_core\nPCI_SLOT_NAME={function['pci']}\n")
     (layer / "phys_port_name").write_text(function["port"] + "\n")
-    # A link, so that the speed can follow the carrier: an overlay's own layers should not change.
+    # A link, so that the speed can follow the carrier: the layers of an overlay must not change.
     (layer / "speed").symlink_to(f"/run/gb10/net/{name}/speed")
     real = root / "sys/devices/virtual/net" / name
     mount("overlay", real, "overlay", data=f"lowerdir={layer}:{real}")
 
 
-def overlay_wifi(root: Path, false: Path, name: str) -> None:
-    """Give the WiFi interface the marks of one: a radio and its driver."""
-    layer = false / "layers" / name
+def overlay_wifi(root: Path, simulated: Path, name: str) -> None:
+    """Add the sysfs entries of a radio and its driver to the WiFi interface."""
+    layer = simulated / "layers" / name
     (layer / "wireless").mkdir(parents=True)
     (layer / "device").mkdir()
     (layer / "device/uevent").write_text("DRIVER=mt7925e\nPCI_SLOT_NAME=0009:01:00.0\n")
@@ -209,7 +210,7 @@ def overlay_wifi(root: Path, false: Path, name: str) -> None:
 
 
 def devices(dev: Path, config: dict[str, Any]) -> None:
-    """A /dev of the Spark's own, with the nodes of its GPU and its HCAs."""
+    """Make /dev with the nodes of the GPU and the HCAs."""
     mount("tmpfs", dev, "tmpfs", MS_NOSUID, "mode=755")
     nodes = dict(DEVICES)
     if config["hardware"]["gpu"] == "present":
@@ -226,7 +227,7 @@ def devices(dev: Path, config: dict[str, Any]) -> None:
     for name in ("pts", "shm", "mqueue"):
         (dev / name).mkdir()
     mount("devpts", dev / "pts", "devpts", MS_NOSUID, "newinstance,ptmxmode=0666,mode=620,gid=5")
-    # Its own shared memory: vLLM asks through it whether two ranks sit on one host.
+    # Separate shared memory: vLLM detects through it whether two ranks are on the same host.
     mount("tmpfs", dev / "shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
     mount("mqueue", dev / "mqueue", "mqueue")
     for name, target in {
@@ -240,11 +241,11 @@ def devices(dev: Path, config: dict[str, Any]) -> None:
 
 
 def preload(root: Path, config: dict[str, Any], *, first_boot: bool) -> None:
-    """Put image and weights where the spec wants them, then mark the disk as set up."""
+    """Install image and weights as the spec says, then mark the disk as set up."""
     if config["image_engine"]:
         from sparkcluster.lab import images
 
-        # On every boot: what is mounted into Docker's directory went with the last one.
+        # On every boot: mounts in Docker's directory do not survive one.
         images.mount_into(images.prepare(config["image_engine"]), root / "var/lib/docker")
     if first_boot and config["model_path"]:
         from sparkcluster.lab.engine import model
@@ -254,7 +255,7 @@ def preload(root: Path, config: dict[str, Any], *, first_boot: bool) -> None:
 
 
 def pivot(root: Path) -> None:
-    """Make ``root`` the root of this namespace and forget the machine's own."""
+    """Make ``root`` the root of this namespace and unmount the machine's."""
     os.chdir(root)
     subprocess.run(["pivot_root", ".", "mnt"], check=True)
     os.chdir("/")

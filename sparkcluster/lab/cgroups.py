@@ -1,4 +1,4 @@
-"""One control group per virtual Spark: Docker's groups lie below it and go with it."""
+"""One control group per virtual Spark; Docker's groups are below it and are removed with it."""
 
 from __future__ import annotations
 
@@ -53,15 +53,12 @@ def join(name: str) -> None:
         (point / name / "cgroup.procs").write_text("0")
 
 
-def mount_own(target: Path) -> None:
-    """Mount this process's own hierarchies below ``target``, as a machine sees its own.
-
-    Called in a fresh cgroup namespace whose root is the Spark's own group.
-    """
+def mount_hierarchies(target: Path) -> None:
+    """Mount the hierarchies of this cgroup namespace, whose root is the Spark's group, below ``target``."""
     here = hierarchies()
     if list(here) == [""]:
         mount("cgroup2", target, "cgroup2")
-        # A v2 group with processes cannot hand controllers down: move ours into a leaf first.
+        # A v2 group with processes cannot delegate controllers: move ours into a leaf first.
         leaf = target / "init"
         leaf.mkdir(exist_ok=True)
         (leaf / "cgroup.procs").write_text("0")
@@ -76,13 +73,13 @@ def mount_own(target: Path) -> None:
 
 def _enable_all(group: Path) -> None:
     for controller in (group / "cgroup.controllers").read_text().split():
-        # Some controllers cannot be handed down on some machines; Docker does without them.
+        # Some controllers cannot be delegated on some machines; Docker works without them.
         with contextlib.suppress(OSError):
             (group / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
 def processes(name: str) -> set[int]:
-    """Ids of all processes in the group ``name`` and below it, as this machine counts them."""
+    """Process ids on this machine of everything in the group ``name`` and below it."""
     found: set[int] = set()
     for group in _groups(name):
         with contextlib.suppress(OSError):
@@ -91,7 +88,7 @@ def processes(name: str) -> set[int]:
 
 
 def remove(name: str) -> bool:
-    """Remove the group ``name`` and all below it; whether nothing is left of it."""
+    """Remove the group ``name`` and all below it; return whether it is gone."""
     for group in sorted(_groups(name), key=lambda path: len(path.parts), reverse=True):
         with contextlib.suppress(OSError):
             group.rmdir()

@@ -18,7 +18,7 @@ from sparkcluster.lab.machine import wait_until
 from sparkcluster.lab.sparks import Spark, make_key
 from sparkcluster.lab.state import State
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 def _silent(line: str) -> None:
@@ -26,15 +26,15 @@ def _silent(line: str) -> None:
 
 
 class Lab:
-    """Virtual Sparks on this machine; as a context manager it is taken down at the end.
+    """Virtual Sparks on this machine; as a context manager, taken down on exit.
 
     Attributes:
         sparks: the virtual Sparks, in the order of the inventory.
     """
 
-    def __init__(self, known: State) -> None:
-        self.state = known
-        self.sparks = [Spark(known, index) for index in range(len(known.spec.sparks))]
+    def __init__(self, found: State) -> None:
+        self.state = found
+        self.sparks = [Spark(found, index) for index in range(len(found.spec.sparks))]
 
     @classmethod
     def up(
@@ -44,20 +44,20 @@ class Lab:
         engine: str = "stub",
         spec: Path | spec.LabSpec | None = None,
         name: str = "lab",
-        tell: Tell = _silent,
+        report: Report = _silent,
     ) -> Self:
-        """Bring a lab up, or find that it is up already.
+        """Bring a lab up, unless it is up already.
 
         Args:
             sparks: how many; default 2, or as many as ``spec`` describes.
-            engine: ``vllm``, ``stub`` or ``none``: the image that every Spark's Docker holds.
+            engine: ``vllm``, ``stub`` or ``none``: the image in every Spark's Docker.
             spec: a spec file or a finished spec.
-            name: name of the lab; labs of different names do not touch each other.
-            tell: takes a line for the user now and then.
+            name: name of the lab; labs with different names are independent.
+            report: receives a line for the user now and then.
 
         Raises:
-            UsageError: this machine cannot hold a lab, or the arguments make no sense.
-            LabError: something did not come up; nothing of it is left behind.
+            UsageError: this machine cannot run a lab, or the arguments are invalid.
+            LabError: something did not come up; everything was removed again.
         """
         machine.require()
         inventory.check_engine(engine)
@@ -68,22 +68,22 @@ class Lab:
             if found is not None and found.stage == "up":
                 lab = cls(found)
                 if found.engine == engine and found.spec == wanted and all(s.pid for s in lab.sparks):
-                    tell(f"lab {name} is up already")
+                    report(f"lab {name} is already up")
                     return lab
                 if all(s.pid for s in lab.sparks):
                     raise UsageError(
-                        f"lab {name} is up already, with other Sparks or another engine",
+                        f"lab {name} is already up with other Sparks or another engine",
                         hint=f"sparkcluster lab down --name {name}, or choose another --name",
                     )
             if found is not None or directory.exists():
-                tell(f"clearing what is left of an earlier lab {name}")
+                report(f"removing the remains of an earlier lab {name}")
                 _remove(directory, found)
             if engine != "none":
-                tell(f"preparing the image of engine {engine}")
+                report(f"preparing the image of engine {engine}")
                 inventory.prepare_images(engine, wanted)
             lab = cls(state.create(name, engine, wanted))
             try:
-                lab._make(tell)
+                lab._make(report)
             except BaseException:
                 _remove(directory, lab.state)
                 raise
@@ -102,13 +102,12 @@ class Lab:
             raise LabError(f"no lab {name} is up", hint=f"sparkcluster lab up --name {name}")
         return cls(found)
 
-    def _make(self, tell: Tell) -> None:
-        known = self.state
-        make_key(known.directory / "id_ed25519", f"lab {known.name}")
-        client_key = (known.directory / "id_ed25519.pub").read_text()
-        network.up(known)
-        tell(f"booting {len(self.sparks)} virtual Sparks")
-        started = time.monotonic()
+    def _make(self, report: Report) -> None:
+        make_key(self.directory / "id_ed25519", f"lab {self.name}")
+        client_key = (self.directory / "id_ed25519.pub").read_text()
+        network.up(self.state)
+        report(f"booting {len(self.sparks)} virtual Sparks")
+        begin = time.monotonic()
 
         def boot(spark: Spark) -> None:
             spark.prepare(client_key)
@@ -116,10 +115,10 @@ class Lab:
             spark.wait()
 
         in_parallel(boot, self.sparks)
-        inventory.write(known)
-        known.stage = "up"
-        known.write()
-        tell(f"all Sparks answered after {time.monotonic() - started:.1f} s")
+        inventory.write(self.state)
+        self.state.stage = "up"
+        self.state.write()
+        report(f"all Sparks answered after {time.monotonic() - begin:.1f} s")
 
     @property
     def name(self) -> str:
@@ -154,11 +153,11 @@ class Lab:
         raise UsageError(f"no Spark of lab {self.name} is called {name}", hint=f"there are {names}")
 
     def fault(self, node: str, kind: str, *args: str) -> str:
-        """Put a fault on a Spark; a line that says what was done.
+        """Inject a fault into a Spark; a line that says what was done.
 
         Raises:
-            UsageError: no such Spark or fault, or its argument makes no sense.
-            LabError: it could not be done.
+            UsageError: no such Spark or fault, or its argument is invalid.
+            LabError: the fault could not be injected.
         """
         from sparkcluster.lab import faults
 
@@ -183,7 +182,7 @@ class Lab:
             self.state.write()
 
     def down(self) -> None:
-        """Take the lab down; doing it twice does no harm."""
+        """Take the lab down, if it is up."""
         down(self.name)
 
     def __enter__(self) -> Self:
@@ -193,8 +192,8 @@ class Lab:
         self.down()
 
 
-def down(name: str = "lab", tell: Tell = _silent) -> bool:
-    """Take a lab down, whatever state it is in; whether there was one.
+def down(name: str = "lab", report: Report = _silent) -> bool:
+    """Take a lab down, whatever state it is in; return whether there was one.
 
     Raises:
         LabError: something of it could not be removed.
@@ -204,7 +203,7 @@ def down(name: str = "lab", tell: Tell = _silent) -> bool:
     if not directory.exists():
         return False
     with state.locked(state.lock_of(name)):
-        tell(f"taking lab {name} down")
+        report(f"taking lab {name} down")
         _remove(directory, State.read(directory))
         state.lock_of(name).unlink(missing_ok=True)
     return True
@@ -217,7 +216,7 @@ def names() -> list[str]:
 
 
 def in_parallel(work: Callable[[Spark], None], sparks: Sequence[Spark]) -> None:
-    """Do ``work`` for all Sparks at once, and raise the first failure when all have ended."""
+    """Do ``work`` for all Sparks at once; raise the first failure when all have ended."""
     if not sparks:
         return
     with ThreadPoolExecutor(max_workers=len(sparks)) as pool:
@@ -226,14 +225,14 @@ def in_parallel(work: Callable[[Spark], None], sparks: Sequence[Spark]) -> None:
         future.result()
 
 
-def _spec(given: Path | spec.LabSpec | None, count: int | None) -> spec.LabSpec:
-    if given is None:
+def _spec(source: Path | spec.LabSpec | None, count: int | None) -> spec.LabSpec:
+    if source is None:
         return spec.plain(2 if count is None else count)
-    return given if isinstance(given, spec.LabSpec) else spec.load(given, count)
+    return source if isinstance(source, spec.LabSpec) else spec.load(source, count)
 
 
 def _remove(directory: Path, found: State | None) -> None:
-    """Remove everything of one lab: processes, cables, control groups, files, in this order."""
+    """Remove everything of a lab: processes, cables, control groups, files, in this order."""
     if found is not None and state.owns(found):
         _end_boots(found)
         in_parallel(Spark.kill, [Spark(found, index) for index in range(len(found.spec.sparks))])
@@ -252,7 +251,7 @@ def _remove(directory: Path, found: State | None) -> None:
 
 
 def _end_boots(found: State) -> None:
-    """End boots that are under way but in no namespace of the lab yet: `lab up` may have been killed."""
+    """Kill boots that have not entered a namespace of the lab yet: `lab up` may have been killed."""
     prefix = f"{found.directory}/nodes/".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

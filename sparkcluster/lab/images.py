@@ -1,12 +1,12 @@
-"""Images for virtual Sparks: made once, then given to each Spark's Docker without a copy.
+"""Images for virtual Sparks: built once, then shared by every Spark's Docker without a copy.
 
-An image is built in a throw-away Docker engine whose data directory stays in the cache. A virtual Spark gets
-the small part of that directory as a copy and the layers themselves as read-only mounts, so that eight Sparks
-with a 3 GB image each cost 3 GB in all, and no second.
+An image is built in a temporary Docker engine whose data directory stays in the cache. A virtual Spark gets
+a copy of the small part of that directory and the layers as read-only mounts, so that eight Sparks
+with a 3 GB image use 3 GB in all and take no time.
 
-Engines: ``vllm`` is the real one (vLLM's CPU build with Ray), ``stub`` the stand-in. Both come as NGC's images do,
-with NVIDIA's entrypoint; ``-upstream`` as vLLM's own, with ``vllm serve`` for an entrypoint; ``-without-ray``
-with neither Ray nor an entrypoint.
+Engines: ``vllm`` is the real one (vLLM's CPU build with Ray), ``stub`` its stand-in. Both are built like NGC's images,
+with NVIDIA's entrypoint; ``-upstream`` like vLLM's, with ``vllm serve`` as entrypoint; ``-without-ray``
+without Ray and without an entrypoint.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class ImageStore:
     """An image in a Docker data directory of the cache.
 
     Attributes:
-        reference: name and tag under which a Spark's Docker knows it.
+        reference: its name and tag on a Spark.
         image_id: its ID, ``sha256:…``.
         data_root: the data directory.
-        layers: the layers' folders below ``data_root``, lowest first; large, to be mounted.
-        metadata: files and folders below ``data_root``; small, to be copied.
+        layers: folders of the layers below ``data_root``, lowest first; large, so they are mounted.
+        metadata: files and folders below ``data_root``; small, so they are copied.
     """
 
     reference: str
@@ -47,10 +47,10 @@ class ImageStore:
 
 
 def prepare(engine: str) -> ImageStore:
-    """The image of ``engine``; built at the first call, which takes minutes for the real one.
+    """The image of ``engine``; built on first use, which takes minutes for the real engine.
 
     Raises:
-        LabError: no such engine, or it cannot be built here.
+        LabError: no such engine, or its image cannot be built here.
     """
     folder = _folder(engine)
     if not (folder / "store.json").is_file():
@@ -68,7 +68,7 @@ def prepare(engine: str) -> ImageStore:
 
 
 def archive(engine: str) -> Path:
-    """The image of ``engine`` as ``docker save`` writes it: 0.1 GB for the stub, 3 GB for the real one.
+    """The image of ``engine`` as ``docker save`` writes it: 0.1 GB for the stub, 3 GB for the real engine.
 
     Raises:
         LabError: the image cannot be built here.
@@ -84,10 +84,10 @@ def archive(engine: str) -> Path:
 
 
 def mount_into(store: ImageStore, data_root: Path) -> None:
-    """Give the image to the Docker engine that will be started on ``data_root``, in this mount namespace.
+    """Install the image for the Docker engine that will be started on ``data_root``, in this mount namespace.
 
-    To be called at every boot, before the engine starts: mounts do not outlive a boot. An image that was
-    removed there since the first one stays removed.
+    To be called on every boot, before the engine starts: mounts do not survive a boot. An image that was
+    removed there since the first boot stays removed.
     """
     marker = data_root / f".sparkcluster-{store.image_id.removeprefix('sha256:')[:12]}"
     first = not marker.exists()
@@ -100,8 +100,8 @@ def mount_into(store: ImageStore, data_root: Path) -> None:
             _copy_layer(source, layers)
         _tag(store, data_root)
         marker.touch()
-    # Docker mounts these two over themselves where they are no mount points yet, which would hide what is
-    # mounted in them.
+    # Docker bind-mounts these two onto themselves unless they are mount points already, which would hide the
+    # mounts in them.
     for place in (data_root, layers):
         if not os.path.ismount(place):
             mount(str(place), place, flags=MS_BIND)
@@ -121,7 +121,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _copy_layer(source: Path, layers: Path) -> None:
-    """A layer's own few files, with an empty folder where its content will be mounted."""
+    """Copy the few metadata files of a layer, with an empty folder to mount its content on."""
     target = layers / source.name
     for name in ("diff", "work"):
         (target / name).mkdir(parents=True, exist_ok=True)
@@ -135,16 +135,16 @@ def _copy_layer(source: Path, layers: Path) -> None:
 
 def _tag(store: ImageStore, data_root: Path) -> None:
     path = data_root / "image/overlay2/repositories.json"
-    known = json.loads(path.read_text()) if path.is_file() else {"Repositories": {}}
+    index = json.loads(path.read_text()) if path.is_file() else {"Repositories": {}}
     name = store.reference.rsplit(":", 1)[0]
-    known["Repositories"].setdefault(name, {})[store.reference] = store.image_id
-    path.write_text(json.dumps(known))
+    index["Repositories"].setdefault(name, {})[store.reference] = store.image_id
+    path.write_text(json.dumps(index))
     path.chmod(0o600)
 
 
 def _folder(engine: str) -> Path:
     if engine not in ENGINES:
-        raise LabError(f"no engine is called {engine!r}", hint=f"use one of: {' '.join(ENGINES)}")
+        raise LabError(f"unknown engine {engine!r}", hint=f"engines: {', '.join(ENGINES)}")
     from sparkcluster.lab import image_build
 
     family = engine.split("-", maxsplit=1)[0]
@@ -164,13 +164,13 @@ def _build(family: str, folder: Path) -> None:
 
 
 def _remove_older(folder: Path) -> None:
-    """Remove images of the same family that came of another recipe, except where a lab still runs on them."""
+    """Remove images of the same family and another recipe, unless a lab runs on them."""
     mounted: set[str] = set()
     for file in Path("/proc").glob("[0-9]*/mountinfo"):
         with suppress(OSError):
             mounted.update(file.read_text().splitlines())
     seen = "\n".join(mounted)
     for old in folder.parent.glob(f"{folder.name.rpartition('-')[0]}-*"):
-        # One without a store is another builder's, at work.
+        # Without a store.json, it is being built.
         if old != folder and (old / "store.json").exists() and str(old) not in seen:
             shutil.rmtree(old, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What ``lab up`` hands to the user: an inventory, a playbook, a key and the hosts it opens."""
+"""What ``lab up`` writes for the user: inventory, playbook and known_hosts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkcluster.lab.state import State, write_atomically
 
 ENGINE_ARGUMENTS: dict[str, Any] = {
     "enforce-eager": True,
-    # Rounding so fine that one rank and several give the same greedy answer for certain.
+    # Precise enough that any number of ranks gives the same greedy answer.
     "dtype": "float32",
     "max-model-len": 1024,
     "max-num-seqs": 4,
@@ -23,17 +23,17 @@ ENGINE_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
-    # Its compiler would cost the first request 15 s and a C++ toolchain in the image.
+    # Its compiler would take 15 s of the first request, and a C++ toolchain in the image.
     "TORCHDYNAMO_DISABLE": "1",
 }
 """What makes the engine light enough for a machine without a GPU."""
 
 
 def prepare_images(engine: str, spec: LabSpec) -> str:
-    """Make every image that the Sparks hold; the reference of the one that the playbook names.
+    """Build every image that the Sparks have; the reference for the playbook.
 
-    That is the first Spark's with an image, and the engine's plain one where none has any; without an
-    engine, a reference that nobody has.
+    That is the image of the first Spark that has one, or the engine's plain image if none has; without an
+    engine, an image that does not exist.
     """
     if engine == "none":
         return "sparkcluster-lab/none:latest"
@@ -73,7 +73,7 @@ def write(state: State) -> Path:
         "args": ENGINE_ARGUMENTS,
         "env": ENGINE_ENVIRONMENT,
         "container": {"cap_add": ["SYS_NICE"]},
-        # Random weights never come to an end by themselves, and reason about nothing.
+        # Random weights never end an answer by themselves, and do not reason.
         "verify": {"prompt": "Say something", "max_tokens": 16, "pause_s": 1},
     }
     inventory = {
@@ -98,10 +98,10 @@ def write(state: State) -> Path:
 
 
 def check_engine(engine: str) -> None:
-    """Refuse an engine that this installation of the lab cannot make.
+    """Refuse an unknown engine.
 
     Raises:
         LabError: no such engine.
     """
     if engine not in ("vllm", "stub", "none"):
-        raise LabError(f"no engine is called {engine!r}", hint="use --engine vllm, stub or none")
+        raise LabError(f"unknown engine {engine!r}", hint="use --engine vllm, stub or none")

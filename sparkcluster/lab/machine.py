@@ -1,4 +1,4 @@
-"""What the lab asks of the machine it runs on: root, Linux, a handful of programs."""
+"""What the lab needs of its machine: Linux, root and a few programs."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ DEBIAN_PACKAGES = {
 """Debian's package for every program that a lab needs, on the machine or on a virtual Spark."""
 
 SPARK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""PATH of a login on a virtual Spark; its false tools stand in /usr/local/bin, before the real ones."""
+"""PATH of a login on a virtual Spark; the shims in /usr/local/bin come before the real programs."""
 
 SYSTEM_DIRECTORIES = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
-"""Where the needed programs must lie: a virtual Spark hides /usr/local of the machine."""
+"""Where the programs must be: a virtual Spark hides the machine's /usr/local."""
 
 
 def require(programs: Mapping[str, str] = DEBIAN_PACKAGES) -> None:
-    """Refuse a machine on which no lab can run, with the one command that mends it.
+    """Refuse a machine on which no lab can run, with the command that fixes it.
 
     Raises:
         UsageError: not Linux, not root, or programs are missing.
@@ -104,7 +104,7 @@ def run(
 def wait_until(
     true: Callable[[], bool], *, limit_s: float, sleep: Callable[[float], None], step_s: float = 0.02
 ) -> bool:
-    """Ask ``true`` again and again for about ``limit_s`` seconds; what it said last."""
+    """Poll ``true`` for about ``limit_s`` seconds; its last answer."""
     for _ in range(max(1, int(limit_s / step_s))):
         if true():
             return True

@@ -1,8 +1,8 @@
 """The cables: one network namespace of switches per lab, one namespace per virtual Spark.
 
-All bridges stand in the switch namespace and not on the machine itself. So the machine's own packet
-filter (Docker sets FORWARD to DROP) never sees a frame between two Sparks, the rails reach nothing
-but Sparks, and the machine has a single device per lab: its end of the management network.
+All bridges are in the switch namespace, not on the machine. So the machine's packet filter (Docker
+sets FORWARD to DROP) never sees a frame between two Sparks, the rails reach only Sparks, and the
+machine has a single device per lab: its end of the management network.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OUI = "4c:bb:47"
 
 
 def mac(index: int, spark: int, tail: int) -> str:
-    """Hardware address: unique over labs and Sparks, tails +0 +1 +4 +5 over the four functions."""
+    """Hardware address: unique across labs and Sparks, tails +0 +1 +4 +5 over the four functions."""
     number = 0x200000 + (index << 12) + (spark << 4) + tail
     return f"{OUI}:{number >> 16:02x}:{number >> 8 & 0xFF:02x}:{number & 0xFF:02x}"
 
@@ -37,7 +37,7 @@ def guid(index: int, spark: int, tail: int) -> str:
 
 
 def wifi_peer(spark: int) -> str:
-    """The far end of a Spark's WiFi: the access point, which stands in the management network."""
+    """The far end of a Spark's WiFi: an access point in the management network."""
     return f"s{spark}wifi"
 
 
@@ -53,10 +53,10 @@ def bridges(spec: LabSpec) -> list[str]:
 
 
 def ip(netns: str | None, lines: list[str]) -> None:
-    """Carry out many ``ip`` commands in one process.
+    """Run several ``ip`` commands in a single process.
 
     Raises:
-        LabError: one of them was refused.
+        LabError: a command failed.
     """
     if lines:
         argv = ["ip", *(["-n", netns] if netns else []), "-batch", "-"]
@@ -95,14 +95,14 @@ def up(state: State) -> None:
 
 
 def cables(state: State, node: int) -> list[str]:
-    """``ip`` commands in the switch namespace that connect one Spark; uncabled ports stay dark."""
+    """``ip`` commands in the switch namespace that connect a Spark; ports without a cable stay down."""
     spark = state.spec.sparks[node]
     netns = state.netns(node)
     rails = state.spec.rails(node)
     lines = [
         f"link add {peer(node, None)} type veth peer name {spark.management} netns {netns}",
         f"link set {peer(node, None)} master mgmt up",
-        # Its far end stays down: a Spark that uses its cable has joined no WiFi.
+        # Its far end stays down: a Spark with a cable is on no WiFi.
         f"link add {wifi_peer(node)} type veth peer name {spark.wifi} netns {netns}",
         f"link set {wifi_peer(node)} master mgmt",
     ]
@@ -118,7 +118,7 @@ def cables(state: State, node: int) -> list[str]:
 
 
 def configure(state: State, node: int) -> None:
-    """Give the interfaces of one Spark their addresses, as its network configuration does at boot."""
+    """Configure the interfaces of a Spark, as its network configuration does at boot."""
     spark = state.spec.sparks[node]
     lines = [
         "link set lo up",
@@ -144,7 +144,7 @@ def configure(state: State, node: int) -> None:
 
 
 def quiet_bridges(netns: str) -> None:
-    """Keep a packet filter, should the machine bring one, away from bridged frames."""
+    """Keep the machine's packet filter off bridged frames."""
     script = "for f in /proc/sys/net/bridge/bridge-nf-call-*; do [ -e $f ] && echo 0 > $f; done; true"
     run(["ip", "netns", "exec", netns, "sh", "-c", script])
 
@@ -156,7 +156,7 @@ def down(state: State) -> None:
         run(["ip", "link", "del", state.host_device], check=False)
     for name in names:
         run(["ip", "netns", "del", name], check=False)
-        # A namespace whose making was killed half-way is a plain file.
+        # A namespace whose creation was interrupted is a plain file.
         with contextlib.suppress(OSError):
             (Path("/run/netns") / name).unlink(missing_ok=True)
 
@@ -179,7 +179,7 @@ def processes(netns: str) -> set[int]:
 def set_carrier(state: State, node: int, ports: tuple[str, ...], *, on: bool) -> None:
     """Plug the cables of ``ports`` in or out, both twins of each.
 
-    On a direct cable or a ring, the Spark at the other end sees the light go out as well.
+    On a direct cable or in a ring, the Spark at the other end loses its carrier too.
     """
     own = state.spec.rails(node)
     lines = []
@@ -197,13 +197,13 @@ def set_carrier(state: State, node: int, ports: tuple[str, ...], *, on: bool) ->
 
 
 def shape(state: State, node: int, rate: str | None) -> None:
-    """Limit what the cabled interfaces of one Spark send and receive; None lifts the limit.
+    """Limit what the cabled interfaces of a Spark send and receive; None removes the limit.
 
     Raises:
-        LabError: ``rate`` is nothing that tc takes.
+        LabError: ``rate`` is not a rate that tc accepts.
     """
     if rate is not None and not re.fullmatch(r"[0-9.]+([kmg]i?bit|bit)", rate.lower()):
-        raise LabError(f"{rate!r} is no rate", hint="write it as 200mbit or 13gbit")
+        raise LabError(f"{rate!r} is not a rate", hint="write it as 200mbit or 13gbit")
     spark = state.spec.sparks[node]
     for function in FUNCTIONS:
         if function.netdev not in state.spec.rails(node):

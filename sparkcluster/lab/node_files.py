@@ -1,4 +1,4 @@
-"""Files that make a virtual Spark's root its own: names, users, SSH, the marks of DGX OS."""
+"""Files of a virtual Spark: names, users, SSH, the marks of DGX OS."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RUNTIMES = {"nvidia": {"args": [], "path": f"{TOOLS}/toolkit/nvidia-container-ru
 """What NVIDIA's toolkit writes into Docker's daemon.json."""
 
 RUNC = f"""#!/bin/sh
-# What Docker asks for is made to fit this machine, then the real runc takes over.
+# Adapts what Docker asks for to this machine, then becomes the real runc.
 previous=
 for word in "$@"; do
   case $previous in --bundle|--process) {TOOLS}/bin/fit_container "$previous" "$word" || exit 1 ;; esac
@@ -44,14 +44,14 @@ KERNEL_LOG = (
     "[    7.530514] NVRM: loading NVIDIA UNIX Open Kernel Module for aarch64",
     "[   12.004417] mlx5_core 0000:01:00.1 enp1s0f1np1: Link up",
 )
-"""What the kernel of a healthy Spark says; the first line is on every one of them, and harmless."""
+"""Kernel log of a healthy Spark; every Spark has the first line, and it is harmless."""
 
 Files = dict[str, tuple[int, str]]
 """Mode and text by path."""
 
 
 def hardware(state: State, node: int) -> dict[str, Any]:
-    """The false hardware of one Spark, as its tools read it."""
+    """The simulated hardware of a Spark, as its tools read it."""
     spark = state.spec.sparks[node]
     functions = [
         {
@@ -90,20 +90,20 @@ def hardware(state: State, node: int) -> dict[str, Any]:
 
 
 def files(state: State, node: int, host_key: str, client_key: str) -> Files:
-    """All files of one Spark that differ from the machine's."""
+    """All files of a Spark that differ from the machine's."""
     spark = state.spec.sparks[node]
     root = system.root(spark.system)
     found: Files = {
         "/etc/hostname": (0o644, spark.name + "\n"),
         "/etc/hosts": (0o644, _hosts(state, node)),
-        # Empty on purpose: a resolver that does not answer would make every look-up wait.
+        # Empty on purpose: every lookup would wait for a resolver that does not answer.
         "/etc/resolv.conf": (0o644, ""),
         "/etc/machine-id": (0o444, f"{int(state.id, 16) ^ node:032x}\n"),
         "/etc/dgx-release": (0o644, _dgx_release(state, node)),
         "/etc/ssh/sshd_config": (0o644, _sshd_config()),
         "/etc/ssh/ssh_host_ed25519_key": (0o600, host_key),
         "/etc/netplan/40-cx7.yaml": (0o600, _netplan(state, node)),
-        # logind's own default would be yes.
+        # logind's default is yes.
         "/etc/systemd/logind.conf": (0o644, "[Login]\nRemoveIPC=no\n"),
         "/etc/ufw/ufw.conf": (0o644, "ENABLED=no\nLOGLEVEL=low\n"),
         "/root/.ssh/authorized_keys": (0o600, client_key),
@@ -132,7 +132,7 @@ def _runc(root: Path) -> str:
 
 
 def links() -> dict[str, str]:
-    """The false tools, each a link to the one entry."""
+    """The shims, each a link to the same program."""
     from sparkcluster.lab.shims.main import INTERNAL
     from sparkcluster.lab.shims.main import TOOLS as NAMES
 
@@ -149,7 +149,7 @@ def owners() -> dict[str, tuple[int, int]]:
 
 
 def _accounts(root: Path) -> Files:
-    """The distribution's accounts, and beside them a plain user ``spark`` who may use Docker."""
+    """The distribution's accounts, and a plain user ``spark`` who may use Docker."""
 
     def lines(name: str, drop: str) -> list[str]:
         rows = (root / "etc" / name).read_text().splitlines()
@@ -166,7 +166,7 @@ def _accounts(root: Path) -> Files:
             ["root:x:0:0:root:/root:/bin/bash", *passwd, "spark:x:1000:1000::/home/spark:/bin/bash"],
         ),
         "/etc/group": (0o644, [*group, "spark:x:1000:", f"docker:x:{docker_id}:spark"]),
-        # A star and no exclamation mark: sshd takes the latter for a locked account.
+        # Not an exclamation mark, which is a locked account to sshd.
         "/etc/shadow": (0o600, ["root:*:19000:0:99999:7:::", *shadow, "spark:*:19000:0:99999:7:::"]),
         "/etc/sudoers.d/spark": (0o440, ["spark ALL=(ALL) NOPASSWD: ALL"]),
     }
@@ -215,7 +215,7 @@ def _sshd_config() -> str:
 
 
 def _netplan(state: State, node: int) -> str:
-    """What an owner of a Spark writes; no netplan runs here, the lab sets the addresses itself."""
+    """Netplan as a Spark's owner writes it; the lab sets the addresses itself."""
     import yaml
 
     spark = state.spec.sparks[node]
@@ -234,7 +234,7 @@ def _netplan(state: State, node: int) -> str:
 
 
 def write_hardware(state: State, node: int, values: dict[str, Any]) -> None:
-    """Put the false hardware where the Spark reads it."""
+    """Write the simulated hardware where the Spark reads it."""
     from sparkcluster.lab.state import write_atomically
 
     directory = state.node_directory(node) / "hardware"
@@ -243,6 +243,6 @@ def write_hardware(state: State, node: int, values: dict[str, Any]) -> None:
 
 
 def read_hardware(state: State, node: int) -> dict[str, Any]:
-    """The false hardware as it is now, with the faults that are on it."""
+    """The simulated hardware as it is now, with its faults."""
     found: dict[str, Any] = json.loads((state.node_directory(node) / "hardware" / "hardware.json").read_text())
     return found

@@ -1,4 +1,4 @@
-"""One virtual Spark from the machine's side: boot it, ask it, run things on it, kill it."""
+"""A virtual Spark seen from the machine: boot it, run programs on it, kill it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparkcluster.lab.state import State, write_atomically
 
 BOOT_LIMIT_S = 90.0
 MODEL_PATH = "/root/models/tiny"
-"""Where the tiny model lies on a virtual Spark."""
+"""Directory of the tiny model on a virtual Spark."""
 
 DEATH_LIMIT_S = 20.0
 
@@ -37,7 +37,7 @@ class Spark:
 
     @property
     def spec(self) -> SparkSpec:
-        """What it was made to look like."""
+        """Its part of the lab's spec."""
         return self.state.spec.sparks[self.index]
 
     @property
@@ -57,7 +57,7 @@ class Spark:
 
     @property
     def pid(self) -> int | None:
-        """Its first process as the machine counts it, None where it does not run."""
+        """Process id of its first process on the machine, None if it is down."""
         try:
             pid = int((self.directory / "pid").read_text())
         except (FileNotFoundError, ValueError):
@@ -65,12 +65,12 @@ class Spark:
         return pid if pid in cgroups.processes(self.state.cgroup(self.index)) else None
 
     def prepare(self, client_key: str) -> None:
-        """Make its disk, its key and the description from which it boots."""
+        """Make its disk, its key and the configuration it boots from."""
         self.directory.mkdir(parents=True, exist_ok=True)
         disk = self.directory / "disk.ext4"
         with disk.open("wb") as file:
             file.truncate(self.spec.disk_gb * 10**9)
-        # No journal: the disk of a virtual Spark outlives no crash of the machine.
+        # No journal: the disk need not survive a crash of the machine.
         run(
             [
                 "mkfs.ext4",
@@ -117,7 +117,7 @@ class Spark:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         with (self.directory / "boot.log").open("ab") as log:
-            # setsid --fork: the Spark is nobody's child, and outlives who called `lab up`.
+            # setsid --fork: the Spark outlives `lab up`.
             subprocess.run(
                 [
                     *(
@@ -142,27 +142,27 @@ class Spark:
         """Wait until SSH and Docker answer.
 
         Raises:
-            LabError: they did not within the limit, with the last words of the boot.
+            LabError: they did not within the limit; with the last line of the boot log.
         """
         until = time.monotonic() + limit_s
-        started = False
+        booting = False
         while time.monotonic() < until:
             alive = self.pid is not None
-            started = started or alive
-            if started and not alive:
+            booting = booting or alive
+            if booting and not alive:
                 break
             if (self.directory / "hardware" / "ready.json").exists() and self.ssh_answers():
                 return
             time.sleep(0.02)
         log = (self.directory / "boot.log").read_text(errors="replace").strip().splitlines()
         raise LabError(
-            f"{self.name} did not boot: {log[-1] if log else 'no word from it'}",
+            f"{self.name} did not boot: {log[-1] if log else 'no output'}",
             node=self.name,
             step="boot",
         )
 
     def ssh_answers(self) -> bool:
-        """Whether its sshd shows its banner on the management address."""
+        """Whether its sshd sends its banner on the management address."""
         try:
             with socket.create_connection((self.host, 22), timeout=1.0) as client:
                 return client.recv(4) == b"SSH-"
@@ -192,19 +192,19 @@ class Spark:
         """
         pid = self.pid
         if pid is None:
-            raise LabError(f"{self.name} does not run", node=self.name, hint="sparkcluster lab heal")
+            raise LabError(f"{self.name} is down", node=self.name, hint="sparkcluster lab heal")
         inside = ["/usr/bin/env", "-i", f"PATH={SPARK_PATH}", "HOME=/root", "LANG=C.UTF-8", *argv]
         return ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", "--", *inside]
 
-    def tell_hardware_changed(self) -> None:
-        """Have its sysfs follow the hardware file, and wait until it does."""
+    def sync_hardware(self) -> None:
+        """Update its sysfs from the hardware file."""
         self.run(["/usr/local/lib/gb10/sync"])
 
     def kill(self) -> None:
         """Kill every process of the Spark and wait until its disk is free.
 
         Raises:
-            LabError: something of it would not die.
+            LabError: a process did not end.
         """
 
         def gone() -> bool:
@@ -214,11 +214,11 @@ class Spark:
             return not self.processes() and not self._disk_in_use()
 
         if not wait_until(gone, limit_s=DEATH_LIMIT_S, sleep=time.sleep):
-            raise LabError(f"processes of {self.name} would not die: {sorted(self.processes())}", node=self.name)
+            raise LabError(f"processes of {self.name} did not end: {sorted(self.processes())}", node=self.name)
         (self.directory / "pid").unlink(missing_ok=True)
 
     def processes(self) -> set[int]:
-        """Ids of all its processes, as the machine counts them; zombies are none."""
+        """Ids of all its processes on the machine, without zombies."""
         found = cgroups.processes(self.state.cgroup(self.index)) | network.processes(self.state.netns(self.index))
         return {pid for pid in found if not _zombie(pid)}
 

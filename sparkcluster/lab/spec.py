@@ -1,4 +1,4 @@
-"""What each virtual Spark is made to look like: the file behind ``lab up --spec``."""
+"""The spec file of ``lab up --spec``: what each virtual Spark looks like."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FUNCTIONS = (
     Function("roceP2p1s0f0", "enP2p1s0f0np0", "p0", "0002:01:00.0", 4),
     Function("roceP2p1s0f1", "enP2p1s0f1np1", "p1", "0002:01:00.1", 5),
 )
-"""The four functions of a Spark; one cable lights the two that share its port."""
+"""The four functions of a Spark; the two of a port share its cable."""
 
 
 def _text(pattern: str, what: str) -> AfterValidator:
@@ -150,11 +150,11 @@ class SparkSpec(Section):
 
     @property
     def wifi(self) -> str:
-        """Name of the WiFi interface, which joins nothing where cables are used."""
+        """Name of the WiFi interface, which is not connected."""
         return self.interfaces.get(WIFI, WIFI)
 
     def image_of(self, engine: str) -> str | None:
-        """Name of the image that its Docker holds in a lab of ``engine``, None for none."""
+        """Name of its image in a lab of ``engine``, None for none."""
         if engine == "none" or self.image == "absent":
             return None
         return engine if self.image == "present" else f"{engine}-{self.image}"
@@ -177,7 +177,7 @@ class LabSpec:
 
         On a switch (and on a direct cable) the first cabled port takes rails 0 and 1, a second one 2
         and 3, whichever port that is. In a ring the cable between Spark c and the next has rails 2c
-        and 2c+1, from port 1 of the one to port 0 of the other.
+        and 2c+1, from port 1 of the first to port 0 of the second.
         """
         found: dict[str, int] = {}
         cabled = self.sparks[index].cabled
@@ -193,7 +193,7 @@ class LabSpec:
         return found
 
     def address(self, index: int, function: Function) -> str | None:
-        """Address with prefix of one interface of Spark number ``index``, None for none."""
+        """Address with prefix of an interface of Spark number ``index``, None for none."""
         spark = self.sparks[index]
         name = spark.netdev(function)
         if name in spark.addresses:
@@ -212,7 +212,7 @@ class LabSpec:
 
 
 def default_name(index: int) -> str:
-    """Host name of Spark number ``index``, counted from 0, in the form that NVIDIA gives out."""
+    """Host name of Spark number ``index``, counted from 0, in the form that NVIDIA uses."""
     return f"spark-{index + 1:04x}"
 
 
@@ -277,7 +277,7 @@ def _merged(values: dict[str, Any], *layers: SparkSpec) -> SparkSpec:
 
 
 def _inconsistent(document: Document, sparks: Sequence[SparkSpec], topology: str) -> Iterator[Problem]:
-    """What can only be judged with all Sparks in view."""
+    """Problems that involve several Sparks or several keys of a Spark."""
 
     def problem(message: str) -> Problem:
         return document.problem((), message)

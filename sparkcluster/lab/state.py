@@ -1,7 +1,7 @@
-"""Where a lab lives and what it has made, so that all of it can be taken away again.
+"""Where a lab is and what belongs to it, so that all of it can be removed.
 
-Every name of a lab follows from its number ``k``, which is reserved and written down before anything
-is made. After a crash at any point, the number is therefore enough to find every resource.
+Every name in a lab follows from its number ``k``, which is reserved and stored before anything is made.
+After a crash at any point, the number is therefore enough to find every resource.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ def directory_of(name: str) -> Path:
     """Directory of the lab ``name``.
 
     Raises:
-        UsageError: the name cannot be one.
+        UsageError: the name is invalid.
     """
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,49}", name) or name == "cache":
-        raise UsageError(f"a lab cannot be called {name!r}", hint="use lower-case letters, digits and dashes, as `lab`")
+        raise UsageError(f"{name!r} is not a lab name", hint="use lower-case letters, digits and dashes, as `lab`")
     return base_directory() / name
 
 
 @dataclasses.dataclass(slots=True)
 class State:
-    """What is known of one lab.
+    """The state of a lab.
 
     Attributes:
         index: the lab's number k on this machine.
@@ -98,7 +98,7 @@ class State:
         return f"10.77.{self.index}.1"
 
     def write(self) -> None:
-        """Write the state so that a reader sees all of the old one or all of the new one."""
+        """Write the state atomically."""
         values = {
             "id": self.id,
             "name": self.name,
@@ -122,7 +122,7 @@ class State:
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
-    """Replace ``path`` by a file with ``text`` in one step."""
+    """Replace ``path`` atomically by a file with ``text``."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "w") as file:
@@ -134,7 +134,7 @@ def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file ``path``; a process that dies lets go of it, and the holder may remove it."""
+    """Hold the lock file ``path``, which the holder may remove; the lock ends with the process."""
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         with path.open("w") as file:
@@ -146,7 +146,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
-    """Whether ``path`` is the file that is open, and nobody removed it while we waited."""
+    """Whether ``path`` is still the open file, and was not removed meanwhile."""
     try:
         return path.stat().st_ino == os.fstat(descriptor).st_ino
     except FileNotFoundError:
@@ -176,18 +176,18 @@ def create(name: str, engine: str, spec: LabSpec) -> State:
             state.write()
             (RESERVATIONS / str(index)).write_text(f"{identity} {directory}\n")
             return state
-    raise LabError("this machine already has as many labs as it can number", hint="sparkcluster lab down")
+    raise LabError("this machine has the maximum number of labs", hint="sparkcluster lab down")
 
 
 def release(state: State) -> None:
-    """Give the number of a lab back. The lock file stays: others may be waiting on it."""
+    """Release the number of a lab. The lock file stays: others may be waiting for it."""
     with locked(RESERVATIONS / "lock"):
         if owns(state):
             (RESERVATIONS / str(state.index)).unlink(missing_ok=True)
 
 
 def owns(state: State) -> bool:
-    """Whether the lab's number is reserved for this very lab: nothing of another may be touched."""
+    """Whether the lab's number is still reserved for this lab, and not for another."""
     try:
         return (RESERVATIONS / str(state.index)).read_text().split(" ")[0] == state.id
     except FileNotFoundError:
@@ -206,5 +206,5 @@ def _free(index: int) -> bool:
         return True
     except ValueError:
         return True
-    # The directory was deleted by hand and nothing of the lab runs: the number is free again.
+    # The directory was deleted by hand and nothing of the lab runs: the number is free.
     return not (Path(directory) / "state.json").exists()

@@ -1,4 +1,4 @@
-"""A Docker engine that lives as long as an image is being built."""
+"""A temporary Docker engine, for building an image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOAD_LIMIT_S = 900
 
 
 class Docker:
-    """A context in which a Docker engine of its own runs on ``data_root``, without any network."""
+    """A context in which a Docker engine runs on ``data_root``, without a network."""
 
     def __init__(self, data_root: Path) -> None:
         self.data_root = data_root
@@ -28,7 +28,7 @@ class Docker:
 
     def __enter__(self) -> Self:
         self.data_root.mkdir(parents=True, exist_ok=True)
-        # Short: the path of a socket has room for 108 bytes.
+        # Short: the path of a socket is limited to 108 bytes.
         self._run = Path(tempfile.mkdtemp(prefix="sclab-", dir="/run"))
         # It must not outlive a builder that is killed.
         argv = ["setpriv", "--pdeathsig", "KILL", "dockerd", "--data-root", str(self.data_root)]
@@ -74,7 +74,7 @@ class Docker:
         return self._checked(done.returncode, done.stdout, done.stderr, arguments[0])
 
     def import_stream(self, source: IO[bytes]) -> str:
-        """Make a layer of a tar stream, kept by the image ``base:import``; its diff ID.
+        """Make a layer of a tar stream, as the image ``base:import``; its diff ID.
 
         Raises:
             LabError: Docker refused it.
@@ -94,7 +94,7 @@ class Docker:
             [*self._client(), "load"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         ) as loader:
             assert loader.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # its own message says why
+            with contextlib.suppress(BrokenPipeError):  # its output says why
                 write(loader.stdin)
             output, _ = loader.communicate(timeout=LOAD_LIMIT_S)
         self._checked(loader.returncode, output, b"", "load")
@@ -112,6 +112,6 @@ class Docker:
     @staticmethod
     def _checked(code: int, output: bytes, errors: bytes, what: str) -> str:
         if code != 0:
-            said = (errors or output).decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
-            raise LabError(f"docker {what} failed: {said[0]}", step="build image")
+            lines = (errors or output).decode(errors="replace").strip().splitlines() or ["no message"]
+            raise LabError(f"docker {what} failed: {lines[-1]}", step="build image")
         return output.decode(errors="replace")

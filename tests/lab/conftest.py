@@ -20,8 +20,9 @@ import pytest
 import yaml
 from docgen import json_schemas
 
-from sparkcluster.lab import Lab, Spark, machine
+from sparkcluster.lab import Lab, machine
 from sparkcluster.lab import spec as lab_spec
+from sparkcluster.lab.core import in_parallel
 
 HERE = Path(__file__).parent
 
@@ -128,14 +129,12 @@ def lab(shared_lab: Lab, clean: Callable[[Lab], None]) -> Iterator[Lab]:
 def clean() -> Callable[[Lab], None]:
     """Heal all faults of a lab and remove all that a cluster left on its Sparks, but what is only a cache."""
 
-    def empty(spark: Spark) -> None:
-        spark.run(["sh", "-c", 'ids=$(docker ps -aq) && [ -z "$ids" ] || docker rm -f $ids > /dev/null'])
-        spark.run(["sh", "-c", "rm -rf /root/.local/state/sparkcluster/clusters"])
+    script = 'set -e; ids=$(docker ps -aq); [ -z "$ids" ] || docker rm -f $ids > /dev/null; '
+    script += "rm -rf /root/.local/state/sparkcluster/clusters"
 
     def do(lab: Lab) -> None:
         lab.heal()
-        for spark in lab.sparks:
-            empty(spark)
+        in_parallel(lambda spark: spark.run(["sh", "-c", script]), lab.sparks)
 
     return do
 

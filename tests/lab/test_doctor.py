@@ -1,7 +1,7 @@
 """Every ailment that owners of running clusters reported is named by `doctor`, on the node that has it. Stub engine.
 
 One cluster serves; a file in its containers has the stub misbehave and stop misbehaving. What only hardware could show
-(power, clocks, the kernel's log, a container that lost its GPU) is pretended by the lab and marked so.
+(power, clocks, the kernel's log, a container that lost its GPU) is simulated by the lab and marked so.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def test_tokens_that_stop_in_the_middle_of_an_answer_are_a_hang(serving, doctor)
 
 @pytest.mark.full
 def test_of_a_hung_group_the_gpu_that_idles_is_the_suspect(serving, doctor):
-    """Power and utilisation are pretended."""
+    """Power and utilisation are simulated."""
     ail(serving.sparks[1], "hang-serve")
     serving.fault("left", "gpu-hung")
     hung = doctor("--timeout", "12")

@@ -155,7 +155,7 @@ def test_an_archive_is_what_docker_save_writes(store):
 
 
 def test_an_engine_that_does_not_exist_is_refused():
-    with pytest.raises(LabError, match="no engine is called 'vlm'") as refused:
+    with pytest.raises(LabError, match="unknown engine 'vlm'") as refused:
         images.prepare("vlm")
     assert "stub" in refused.value.hint
 

@@ -280,7 +280,7 @@ def test_a_busy_port_has_a_holder(healed):
     left = healed.sparks[0]
     healed.fault("left", "port-busy", "8000")
     assert "python3" in out(left, "ss", "-ltnp", "sport = :8000")
-    with pytest.raises(LabError, match="taken already"):
+    with pytest.raises(LabError, match="in use already"):
         healed.fault("left", "port-busy", "8000")
     healed.heal("left")
     assert ":8000" not in out(left, "ss", "-ltn")
@@ -350,15 +350,15 @@ def test_after_a_reboot_files_are_there_and_containers_are_not_running(healed, c
     ("node", "kind", "args", "says"),
     [
         ("middle", "reboot", (), "no Spark"),
-        ("left", "meteor", (), "no fault is called meteor"),
+        ("left", "meteor", (), "unknown fault meteor"),
         ("left", "mtu", (), "takes N"),
         ("left", "mtu", ("1e9",), "an MTU is a number"),
         ("left", "reboot", ("now",), "takes no argument"),
         ("left", "cable-out", ("p1",), "no cable in p1"),
-        ("left", "driver", ("; reboot",), "no driver version"),
+        ("left", "driver", ("; reboot",), "not a driver version"),
     ],
 )
-def test_a_fault_that_makes_no_sense_is_wrong_usage(lab, node, kind, args, says):
+def test_an_invalid_fault_is_a_usage_error(lab, node, kind, args, says):
     with pytest.raises(UsageError, match=says):
         lab.fault(node, kind, *args)
 
@@ -367,7 +367,7 @@ def test_up_twice_changes_nothing_and_another_shape_is_refused(lab):
     before = [spark.pid for spark in lab.sparks]
     again = Lab.up(engine="none", spec=lab.state.spec, name="unlike")
     assert [spark.pid for spark in again.sparks] == before
-    with pytest.raises(UsageError, match="up already, with other Sparks"):
+    with pytest.raises(UsageError, match="already up with other Sparks"):
         Lab.up(3, engine="none", name="unlike")
 
 
@@ -445,7 +445,7 @@ def test_a_dead_spark_is_booted_by_heal(alone):
     with Lab.up(1, engine="none", name="short") as lab:
         spark = lab.sparks[0]
         spark.kill()
-        with pytest.raises(LabError, match="does not run"):
+        with pytest.raises(LabError, match="is down"):
             spark.run(["true"])
         assert lab.heal() == ["spark-0001 booted"]
         assert spark.ssh_answers()

@@ -40,7 +40,7 @@ class Row:
     @property
     def id(self) -> str:
         kind = self.fault.split()[0]
-        return self.fault.replace(" ", "-") + ("-pretended" if FAULTS[kind].pretended else "")
+        return self.fault.replace(" ", "-") + ("-simulated" if FAULTS[kind].simulated else "")
 
 
 ERROR, WARNING = "error", "warning"

@@ -1,1 +1,1 @@
-"""The engines of a lab: the real one on a CPU, and the stub that stands in for it."""
+"""The engines of a lab: vLLM on a CPU, and the stub in its place."""

@@ -1,7 +1,7 @@
-"""Faults that ``lab fault`` puts on a virtual Spark, and how each is undone.
+"""Faults that ``lab fault`` injects into a virtual Spark, and how each is undone.
 
 A fault is real wherever the kernel allows it (cables, MTU, rates, packet filters, processes, files, disks); what
-only the hardware could show (driver, GID table, GPU) is changed in the false hardware that the Spark's tools read.
+only hardware could show (driver, GID table, GPU) is changed in the simulated hardware that the Spark's tools read.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ FAULTS: dict[str, Fault] = {**network.FAULTS, **host.FAULTS, **files.FAULTS, **s
 
 
 def put(lab: Lab, spark: Spark, kind: str, args: Sequence[str]) -> str:
-    """Put one fault on a Spark; a line that says so.
+    """Inject a fault into a Spark; a line that says so.
 
     Raises:
-        UsageError: no such fault, or its argument makes no sense.
-        LabError: it could not be done.
+        UsageError: no such fault, or its argument is invalid.
+        LabError: the fault could not be injected.
     """
     fault = FAULTS.get(kind)
     if fault is None:
-        raise UsageError(f"no fault is called {kind}", hint=f"there are {', '.join(sorted(FAULTS))}")
+        raise UsageError(f"unknown fault {kind}", hint=f"faults: {', '.join(sorted(FAULTS))}")
     least = 0 if fault.argument is None or fault.argument.startswith("[") else 1
     if not least <= len(args) <= (fault.argument is not None):
         wanted = "takes no argument" if fault.argument is None else f"takes {fault.argument}"
@@ -42,7 +42,7 @@ def put(lab: Lab, spark: Spark, kind: str, args: Sequence[str]) -> str:
 
 
 def heal(lab: Lab, sparks: Sequence[Spark]) -> list[str]:
-    """Undo all faults of ``sparks``, the youngest first; a line for each."""
+    """Undo all faults of ``sparks``, the latest first; a line for each."""
     lines = []
     for spark in sparks:
         if spark.pid is None:

@@ -1,4 +1,4 @@
-"""Faults of what the playbook needs on a Spark's disk: weights and image. All of them are real."""
+"""Faults of weights and image on a Spark's disk. All of them are real."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sparkcluster.errors import LabError, UsageError
 from sparkcluster.lab.faults.base import Fault, Undo
 from sparkcluster.lab.sparks import MODEL_PATH, Spark
 
-KEPT = "/var/lib/gb10-kept"
-"""Where files lie while a fault has them changed or gone."""
+BACKUP = "/var/lib/gb10-backup"
+"""Directory of files that a fault has changed or removed."""
 
 OTHER_BYTES = """
 import sys
@@ -28,31 +28,31 @@ with open(sys.argv[1], "r+b") as file:
 
 
 def _file(spark: Spark, args: Sequence[str]) -> str:
-    """A file of the lab's model; its biggest weight file where none is named."""
+    """A file of the lab's model; by default its biggest weight file."""
     names = spark.run(["sh", "-c", f"cd {MODEL_PATH} && ls -S"], check=False).stdout.split()
     weights = [name for name in names if name.endswith(".safetensors")]
     if args and args[0] in names:
         return args[0]
     if args or not weights:
         wanted = args[0] if args else "safetensors file"
-        raise UsageError(f"no {wanted} lies in {MODEL_PATH} of {spark.name}", hint=f"there are {', '.join(names)}")
+        raise UsageError(f"no {wanted} in {MODEL_PATH} of {spark.name}", hint=f"files: {', '.join(names)}")
     return weights[0]
 
 
 def _changed(change: Callable[[Spark, str], None]) -> Callable[[Spark, Sequence[str]], Undo]:
     def put(spark: Spark, args: Sequence[str]) -> Undo:
         name = _file(spark, args)
-        spark.run(["sh", "-c", f"mkdir -p {KEPT} && cp -p {MODEL_PATH}/{name} {KEPT}/{name}"])
+        spark.run(["sh", "-c", f"mkdir -p {BACKUP} && cp -p {MODEL_PATH}/{name} {BACKUP}/{name}"])
         change(spark, f"{MODEL_PATH}/{name}")
         return {"name": name}
 
     return put
 
 
-def _old_weights(spark: Spark, undo: Undo) -> None:
-    # Under a new name first: a file that is short of its end is no file to be read.
+def _restore_weights(spark: Spark, undo: Undo) -> None:
+    # Under a new name first, so that no reader sees half a file.
     place, name = f"{MODEL_PATH}/{undo['name']}", undo["name"]
-    spark.run(["sh", "-c", f"mkdir -p {MODEL_PATH} && cp -p {KEPT}/{name} {place}.back && mv {place}.back {place}"])
+    spark.run(["sh", "-c", f"mkdir -p {MODEL_PATH} && cp -p {BACKUP}/{name} {place}.back && mv {place}.back {place}"])
 
 
 def _cut(spark: Spark, path: str) -> None:
@@ -77,8 +77,8 @@ def _reference(spark: Spark) -> str:
     return found[1]
 
 
-SPARE = "gb10-kept/image:1"
-"""Name under which the image stays while another has its own: one without a name would go with its children."""
+SPARE = "gb10-backup/image:1"
+"""Tag that keeps the image while its name is on another; an untagged image would be removed with its children."""
 
 
 def _id(spark: Spark, reference: str) -> str:
@@ -86,7 +86,7 @@ def _id(spark: Spark, reference: str) -> str:
 
 
 def _image_other(spark: Spark, args: Sequence[str]) -> Undo:
-    """A layer more under the same name, as a build of another day has."""
+    """Tag an image with one more layer by the same name, like a later build."""
     del args
     reference = _reference(spark)
     spark.run(["docker", "tag", reference, SPARE])
@@ -99,7 +99,7 @@ def _image_other(spark: Spark, args: Sequence[str]) -> Undo:
 
 
 def _image_arch(spark: Spark, args: Sequence[str]) -> Undo:
-    """An image of one small layer for a processor that no Spark and no machine of a lab has."""
+    """Load an image of a single small layer for a processor that neither a Spark nor a lab's machine has."""
     del args
     reference = _reference(spark)
     spark.run(["docker", "tag", reference, SPARE])
@@ -112,7 +112,7 @@ def _image_arch(spark: Spark, args: Sequence[str]) -> Undo:
 
 
 def _archive(reference: str, architecture: str) -> bytes:
-    """An image as ``docker save`` writes it; plain ASCII, so that it may pass as text."""
+    """An image as ``docker save`` writes it; plain ASCII, so that it can be passed as text."""
     layer = _tar({"etc/lab": b"an image for another processor\n"})
     config = json.dumps(
         {
@@ -137,7 +137,7 @@ def _tar(files: dict[str, bytes]) -> bytes:
     return made.getvalue()
 
 
-def _old_image(spark: Spark, undo: Undo) -> None:
+def _restore_image(spark: Spark, undo: Undo) -> None:
     other = spark.run(["docker", "images", "-q", "--no-trunc", undo["reference"]]).stdout.strip()
     spark.run(["docker", "tag", SPARE, undo["reference"]])
     spark.run(["docker", "rmi", SPARE])
@@ -146,12 +146,10 @@ def _old_image(spark: Spark, undo: Undo) -> None:
 
 
 FAULTS: dict[str, Fault] = {
-    "cut-weights": Fault("[FILE]", "cuts the last tenth off a weight file", _changed(_cut), _old_weights),
-    "missing-weights": Fault("[FILE]", "removes a file of the model", _changed(_remove), _old_weights),
-    "corrupt-weights": Fault(
-        "[FILE]", "changes 64 bytes of a weight file, not its size", _changed(_corrupt), _old_weights
-    ),
-    "image-other": Fault(None, "puts another build under the image's name", _image_other, _old_image),
-    "image-arch": Fault(None, "puts an image for another processor under the name", _image_arch, _old_image),
+    "cut-weights": Fault("[FILE]", _changed(_cut), _restore_weights),
+    "missing-weights": Fault("[FILE]", _changed(_remove), _restore_weights),
+    "corrupt-weights": Fault("[FILE]", _changed(_corrupt), _restore_weights),
+    "image-other": Fault(None, _image_other, _restore_image),
+    "image-arch": Fault(None, _image_arch, _restore_image),
 }
 """Faults of weights and image, by kind."""

@@ -1,4 +1,4 @@
-"""Faults of what a Spark runs on: driver, kernel, GPU, memory, clock, disk."""
+"""Faults of a Spark's host: driver, kernel, GPU, memory, clock, disk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparkcluster.errors import UsageError
-from sparkcluster.lab.faults.base import Fault, Undo, changed, hardware, number, old_file, old_hardware, put_file
+from sparkcluster.lab.faults.base import (
+    Fault,
+    Undo,
+    changed,
+    hardware,
+    number,
+    put_file,
+    restore_file,
+    restore_hardware,
+)
 from sparkcluster.lab.sparks import Spark
 
 FILLER = "/disk-full.lab"
@@ -26,7 +35,7 @@ while step >= 4096:
 """
 
 CLOCK = "/usr/local/bin/python3"
-"""Stands before the real python3 on a login's PATH while the clock is off."""
+"""Precedes the real python3 on a login's PATH while the clock is off."""
 
 CLOCKED = """#!/usr/bin/python3 -S
 import os, sys, time
@@ -40,7 +49,7 @@ at = args.index("-c")
 sys.argv = args[at:at + 1] + args[at + 2:]
 exec(compile(args[at + 1], "<string>", "exec"), {{"__name__": "__main__"}})
 """
-"""A clock of one process cannot be set, so what a program sees of it is: of one that is given by ``-c``."""
+"""The kernel has no clock per process, so programs passed by ``-c`` see a shifted one."""
 
 LOGIND = "/etc/systemd/logind.conf"
 DGX_RELEASE = "/etc/dgx-release"
@@ -48,23 +57,23 @@ DGX_RELEASE = "/etc/dgx-release"
 
 def _version(text: str, what: str, example: str) -> str:
     if not re.fullmatch(r"[0-9A-Za-z][0-9A-Za-z.+_-]*", text):
-        raise UsageError(f"{text!r} is no {what}", hint=f"write it as {example}")
+        raise UsageError(f"{text!r} is not a {what}", hint=f"write it as {example}")
     return text
 
 
 def _driver(spark: Spark, args: Sequence[str]) -> Undo:
     if not re.fullmatch(r"[0-9][0-9.]*|none", args[0]):
-        raise UsageError(f"{args[0]!r} is no driver version", hint="write it as 590.48.01, or none")
+        raise UsageError(f"{args[0]!r} is not a driver version", hint="write it as 590.48.01, or none")
     return _refreshed(spark, hardware(spark, lambda values: values.update(driver=args[0])))
 
 
-def _old_driver(spark: Spark, undo: Undo) -> None:
-    old_hardware(spark, undo)
+def _restore_driver(spark: Spark, undo: Undo) -> None:
+    restore_hardware(spark, undo)
     _refreshed(spark, undo)
 
 
 def _refreshed(spark: Spark, undo: Undo) -> Undo:
-    """The driver's packages write the CDI spec anew; without a driver that fails, and the old one stays."""
+    """Regenerate the CDI spec, as the driver's packages do; without a driver that fails and the old spec stays."""
     spark.run(["/usr/local/bin/systemctl", "restart", "nvidia-cdi-refresh"], check=False)
     return undo
 
@@ -89,7 +98,7 @@ def _firmware(spark: Spark, args: Sequence[str]) -> Undo:
 def _ota(spark: Spark, args: Sequence[str]) -> Undo:
     version = _version(args[0], "OTA version", "7.6.0")
     text = spark.run(["cat", DGX_RELEASE]).stdout
-    # As an update does: its lines come on top of those of the last.
+    # As an update does: it appends its lines.
     return put_file(spark, DGX_RELEASE, f'{text}\nDGX_OTA_VERSION="{version}"\nDGX_OTA_DATE="Fri Nov 20 2026"\n')
 
 
@@ -119,12 +128,12 @@ def _memory(change: Callable[[dict[str, int], int], None], what: str) -> Callabl
 
 
 def _in_cache(memory: dict[str, int], size_gb: int) -> None:
-    """Page cache grows and takes free memory: what is available stays the same."""
+    """Page cache grows at the cost of free memory; available memory stays the same."""
     memory["free_kb"] = max(1_000_000, memory["free_kb"] - size_gb * 10**9 // 1024)
 
 
 def _used(memory: dict[str, int], left_kb: int) -> None:
-    """Programs hold memory: neither is it free nor could it be."""
+    """Programs use memory: it is neither free nor available."""
     memory["free_kb"] = left_kb
     memory["available_kb"] = left_kb
 
@@ -136,7 +145,9 @@ def _swapped(memory: dict[str, int], size_gb: int) -> None:
 def _kernel_log(spark: Spark, args: Sequence[str]) -> Undo:
     line = args[0].strip()
     if not line or not line.isprintable():
-        raise UsageError("a kernel's line is printable text", hint="kernel-log 'NVRM: Xid (PCI:000f:01:00): 119, …'")
+        raise UsageError(
+            "a line of the kernel log must be printable", hint="kernel-log 'NVRM: Xid (PCI:000f:01:00): 119, …'"
+        )
     return hardware(spark, lambda values: values["kernel_log"].append(f"[ 3600.000000] {line}"))
 
 
@@ -151,48 +162,28 @@ def _disk_full(spark: Spark, args: Sequence[str]) -> Undo:
     return {}
 
 
-def _disk_free(spark: Spark, undo: Undo) -> None:
+def _restore_disk(spark: Spark, undo: Undo) -> None:
     del undo
     spark.run(["rm", "-f", FILLER])
 
 
 FAULTS: dict[str, Fault] = {
-    "driver": Fault(
-        "VERSION",
-        "shows another NVIDIA driver; `none` for one that is not loaded",
-        _driver,
-        _old_driver,
-        pretended=True,
-    ),
-    "module-missing": Fault(
-        None,
-        "the running kernel has no nvidia module, so that no driver is loaded",
-        changed(module=False, driver="none"),
-        old_hardware,
-        pretended=True,
-    ),
-    "kernel": Fault("RELEASE", "runs another kernel", _kernel, old_hardware, pretended=True),
-    "ota": Fault("VERSION", "has another over-the-air update", _ota, old_file, pretended=True),
-    "firmware": Fault("VERSION", "the ConnectX-7 has another firmware", _firmware, old_hardware, pretended=True),
-    "cdi-stale": Fault(None, "the CDI spec is that of an older driver", _cdi_stale, old_file),
-    "remove-ipc": Fault(None, "logind takes IPC away at logout", _remove_ipc, old_file),
-    "clock": Fault("SECONDS", "the clock, as python3 shows it, is off", _clock, old_file, pretended=True),
-    "page-cache": Fault(
-        "GB", "that much memory holds page cache", _memory(_in_cache, "a size in GB"), old_hardware, pretended=True
-    ),
-    "memory-free": Fault(
-        "KB", "programs leave only that much", _memory(_used, "a size in kB"), old_hardware, pretended=True
-    ),
-    "swap": Fault("GB", "that much is swapped out", _memory(_swapped, "a size in GB"), old_hardware, pretended=True),
-    "no-cma": Fault(
-        None, "the kernel keeps no contiguous memory, as 7.0.0-1019-nvidia", _no_cma, old_hardware, pretended=True
-    ),
-    "gpu-lost": Fault(None, "nvidia-smi finds no device", changed(gpu="lost"), old_hardware, pretended=True),
-    "gpu-wedged": Fault(
-        None, "full load at 799 MHz and 17 W", changed(gpu_state="wedged"), old_hardware, pretended=True
-    ),
-    "gpu-hung": Fault(None, "full load at 24 W", changed(gpu_state="hung"), old_hardware, pretended=True),
-    "kernel-log": Fault("LINE", "the kernel's log ends with that line", _kernel_log, old_hardware, pretended=True),
-    "disk-full": Fault(None, "fills the Spark's disk to the last block", _disk_full, _disk_free),
+    "driver": Fault("VERSION", _driver, _restore_driver, simulated=True),
+    "module-missing": Fault(None, changed(module=False, driver="none"), restore_hardware, simulated=True),
+    "kernel": Fault("RELEASE", _kernel, restore_hardware, simulated=True),
+    "ota": Fault("VERSION", _ota, restore_file, simulated=True),
+    "firmware": Fault("VERSION", _firmware, restore_hardware, simulated=True),
+    "cdi-stale": Fault(None, _cdi_stale, restore_file),
+    "remove-ipc": Fault(None, _remove_ipc, restore_file),
+    "clock": Fault("SECONDS", _clock, restore_file, simulated=True),
+    "page-cache": Fault("GB", _memory(_in_cache, "a size in GB"), restore_hardware, simulated=True),
+    "memory-free": Fault("KB", _memory(_used, "a size in kB"), restore_hardware, simulated=True),
+    "swap": Fault("GB", _memory(_swapped, "a size in GB"), restore_hardware, simulated=True),
+    "no-cma": Fault(None, _no_cma, restore_hardware, simulated=True),
+    "gpu-lost": Fault(None, changed(gpu="lost"), restore_hardware, simulated=True),
+    "gpu-wedged": Fault(None, changed(gpu_state="wedged"), restore_hardware, simulated=True),
+    "gpu-hung": Fault(None, changed(gpu_state="hung"), restore_hardware, simulated=True),
+    "kernel-log": Fault("LINE", _kernel_log, restore_hardware, simulated=True),
+    "disk-full": Fault(None, _disk_full, _restore_disk),
 }
 """Faults of the host, by kind."""

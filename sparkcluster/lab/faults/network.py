@@ -1,4 +1,4 @@
-"""Faults of cables, interfaces and addresses. All of them are real but speed and the GID table."""
+"""Faults of cables, interfaces and addresses. All are real but speed and GID tables."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from sparkcluster.errors import UsageError
 from sparkcluster.lab import network
-from sparkcluster.lab.faults.base import Fault, Undo, hardware, number, old_hardware
+from sparkcluster.lab.faults.base import Fault, Undo, hardware, number, restore_hardware
 from sparkcluster.lab.machine import wait_until
 from sparkcluster.lab.sparks import Spark
 from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS, Function
 
 CHAIN = "ufw-user-input"
-"""Name of ufw's own chain: what its owner allows comes before what is dropped."""
+"""ufw's chain: rules that allow come before those that drop."""
 
 UFW_CONF = "/etc/ufw/ufw.conf"
 
@@ -46,7 +46,7 @@ def _address(spark: Spark, function: Function) -> ipaddress.IPv4Interface:
 def _cable_out(spark: Spark, args: Sequence[str]) -> Undo:
     ports = _ports(spark, args)
     network.set_carrier(spark.state, spark.index, ports, on=False)
-    spark.tell_hardware_changed()
+    spark.sync_hardware()
     return {"ports": ports}
 
 
@@ -58,13 +58,13 @@ def _cable_in(spark: Spark, undo: Undo) -> None:
         return "0" not in spark.run(["cat", *(f"/sys/class/net/{name}/carrier" for name in devices)]).stdout
 
     wait_until(lit, limit_s=1.0, sleep=time.sleep)
-    spark.tell_hardware_changed()
+    spark.sync_hardware()
 
 
 def _set_mtu(spark: Spark, mtu: int) -> None:
     devices = [spark.spec.netdev(f) for f in FUNCTIONS if f.netdev in spark.state.spec.rails(spark.index)]
     network.ip(spark.state.netns(spark.index), [f"link set {device} mtu {mtu}" for device in devices])
-    spark.tell_hardware_changed()
+    spark.sync_hardware()
 
 
 def _mtu(spark: Spark, args: Sequence[str]) -> Undo:
@@ -80,7 +80,7 @@ def _path_mtu(spark: Spark, args: Sequence[str]) -> Undo:
 
 
 def _set_path_mtu(spark: Spark, mtu: int) -> None:
-    """MTU of the switch's ends of the cables: a frame beyond it is dropped there and nobody is told."""
+    """Set the MTU at the switch's ends of the cables: larger frames are dropped there without notice."""
     ends = [network.peer(spark.index, function) for function in _cabled(spark)]
     network.ip(spark.state.switch, [f"link set {end} mtu {mtu}" for end in ends])
 
@@ -91,7 +91,7 @@ def _gids(layout: str) -> Callable[[Spark, Sequence[str]], Undo]:
         cabled = [function.hca for function in FUNCTIONS if function.netdev in rails]
         if not cabled or (args and args[0] not in cabled):
             raise UsageError(f"{spark.name} has no such HCA with a cable", hint=f"it has {', '.join(cabled)}")
-        # A shift is seen on all HCAs of a node, a lost entry on one: its second twin, by default.
+        # A shift affects all HCAs of a node, a missing entry a single HCA: by default the second twin.
         chosen = list(args) or (cabled if layout == "shifted" else cabled[-1:])
 
         def change(values: dict[str, Any]) -> None:
@@ -123,19 +123,19 @@ def _speed(spark: Spark, args: Sequence[str]) -> Undo:
 
 
 def _readdress(spark: Spark, function: Function, fresh: str | None) -> Undo:
-    """Give one interface another address, or none."""
+    """Give an interface another address, or none."""
     device, before = spark.spec.netdev(function), str(_address(spark, function))
     lines = [f"addr flush dev {device}", *([f"addr add {fresh} brd + dev {device}"] if fresh else [])]
     network.ip(spark.state.netns(spark.index), lines)
-    spark.tell_hardware_changed()
+    spark.sync_hardware()
     return {"device": device, "before": before}
 
 
-def _old_address(spark: Spark, undo: Undo) -> None:
+def _restore_address(spark: Spark, undo: Undo) -> None:
     device = undo["device"]
     lines = [f"addr flush dev {device}", f"addr add {undo['before']} brd + dev {device}"]
     network.ip(spark.state.netns(spark.index), lines)
-    spark.tell_hardware_changed()
+    spark.sync_hardware()
 
 
 def _twin_subnet(spark: Spark, args: Sequence[str]) -> Undo:
@@ -144,24 +144,24 @@ def _twin_subnet(spark: Spark, args: Sequence[str]) -> Undo:
     network = _address(spark, first).network
     spec = spark.state.spec
     taken = {spec.address(index, function) for index in range(len(spec.sparks)) for function in FUNCTIONS}
-    # From the top down, so that Sparks with this fault do not meet.
+    # From the top of the subnet, so that two Sparks with this fault get different addresses.
     fresh = [
         f"{network.broadcast_address - 1 - step}/{network.prefixlen}" for step in range(len(taken) + spark.index + 1)
     ]
-    return _readdress(spark, second, [one for one in fresh if one not in taken][spark.index])
+    return _readdress(spark, second, [address for address in fresh if address not in taken][spark.index])
 
 
 def _twin_down(spark: Spark, args: Sequence[str]) -> Undo:
     del args
     second = _cabled(spark)[1]
     network.ip(spark.state.netns(spark.index), [f"link set {spark.spec.netdev(second)} down"])
-    spark.tell_hardware_changed()
+    spark.sync_hardware()
     return {"device": spark.spec.netdev(second)}
 
 
 def _twin_up(spark: Spark, undo: Undo) -> None:
     network.ip(spark.state.netns(spark.index), [f"link set {undo['device']} up"])
-    spark.tell_hardware_changed()
+    spark.sync_hardware()
 
 
 def _no_address(spark: Spark, args: Sequence[str]) -> Undo:
@@ -172,10 +172,10 @@ def _no_address(spark: Spark, args: Sequence[str]) -> Undo:
 def _other(spark: Spark, name: str | None) -> Spark:
     """Another Spark of the lab, by name; the next one by default."""
     sparks = [Spark(spark.state, index) for index in range(len(spark.state.spec.sparks))]
-    others = [one for one in sparks[spark.index + 1 :] + sparks[: spark.index] if name in (None, one.name)]
+    others = [other for other in sparks[spark.index + 1 :] + sparks[: spark.index] if name in (None, other.name)]
     if not others:
-        names = ", ".join(one.name for one in sparks if one.index != spark.index)
-        raise UsageError(f"no other Spark is called {name}", hint=f"there are {names or 'none'}")
+        names = ", ".join(other.name for other in sparks if other.index != spark.index)
+        raise UsageError(f"no other Spark is called {name}", hint=f"Sparks: {names or 'none'}")
     return others[0]
 
 
@@ -217,12 +217,12 @@ def _firewall_off(spark: Spark, undo: Undo) -> None:
 
 
 def wifi_address(spark: Spark) -> str:
-    """Address that a Spark's WiFi has while it has joined one."""
+    """Address of a Spark's WiFi while it is connected."""
     return str(ipaddress.IPv4Address(spark.host) + 100)
 
 
 def _name_by_wifi(spark: Spark, args: Sequence[str]) -> Undo:
-    """The Spark joins a WiFi in the management network, and the others find its name there, as mDNS tells them."""
+    """Connect the Spark's WiFi to the management network and resolve its name to it on the others, as mDNS does."""
     del args
     network.ip(spark.state.switch, [f"link set {network.wifi_peer(spark.index)} up"])
     network.ip(spark.state.netns(spark.index), [f"addr add {wifi_address(spark)}/24 brd + dev {spark.spec.wifi}"])
@@ -230,7 +230,7 @@ def _name_by_wifi(spark: Spark, args: Sequence[str]) -> Undo:
     return {}
 
 
-def _name_by_cable(spark: Spark, undo: Undo) -> None:
+def _restore_name(spark: Spark, undo: Undo) -> None:
     del undo
     network.ip(spark.state.switch, [f"link set {network.wifi_peer(spark.index)} down"])
     network.ip(spark.state.netns(spark.index), [f"addr flush dev {spark.spec.wifi}"])
@@ -246,39 +246,18 @@ def _rename(spark: Spark, before: str, after: str) -> None:
 
 
 FAULTS: dict[str, Fault] = {
-    "cable-out": Fault("[p0|p1]", "pulls the cable: both twins of the port lose their carrier", _cable_out, _cable_in),
-    "mtu": Fault("N", "sets the MTU of the cabled interfaces", _mtu, lambda spark, _: _set_mtu(spark, spark.spec.mtu)),
-    "path-mtu": Fault(
-        "N",
-        "the switch drops larger frames, though both ends would take them",
-        _path_mtu,
-        lambda spark, _: _set_path_mtu(spark, network.BRIDGE_MTU),
-    ),
-    "gid-shift": Fault(
-        "[HCA]", "moves the IPv4 GIDs from indices 2 and 3 to 5 and 6", _gids("shifted"), old_hardware, pretended=True
-    ),
-    "gid-missing": Fault("[HCA]", "empties the IPv4 GIDs of one HCA", _gids("missing"), old_hardware, pretended=True),
-    "slow-link": Fault(
-        "RATE",
-        "limits the cabled interfaces both ways, as 200mbit or 13gbit",
-        _slow,
-        lambda spark, _: network.shape(spark.state, spark.index, None),
-    ),
-    "speed": Fault("MBPS", "the cabled ports negotiated this speed", _speed, old_hardware, pretended=True),
-    "twin-down": Fault(None, "sets the second twin's interface down", _twin_down, _twin_up),
-    "twin-subnet": Fault(None, "moves the second twin into the subnet of the first", _twin_subnet, _old_address),
-    "no-address": Fault(None, "takes the second twin's address away", _no_address, _old_address),
-    "duplicate-address": Fault(
-        "[SPARK]", "gives the first twin the address of another Spark's", _duplicate_address, _old_address
-    ),
-    "firewall": Fault(
-        "[PORT|SPARK]",
-        "drops new connections but SSH, or those to one port, or all that comes from one Spark",
-        _firewall,
-        _firewall_off,
-    ),
-    "name-by-wifi": Fault(
-        None, "the Spark joins a WiFi, and the others find its name there", _name_by_wifi, _name_by_cable
-    ),
+    "cable-out": Fault("[p0|p1]", _cable_out, _cable_in),
+    "mtu": Fault("N", _mtu, lambda spark, _: _set_mtu(spark, spark.spec.mtu)),
+    "path-mtu": Fault("N", _path_mtu, lambda spark, _: _set_path_mtu(spark, network.BRIDGE_MTU)),
+    "gid-shift": Fault("[HCA]", _gids("shifted"), restore_hardware, simulated=True),
+    "gid-missing": Fault("[HCA]", _gids("missing"), restore_hardware, simulated=True),
+    "slow-link": Fault("RATE", _slow, lambda spark, _: network.shape(spark.state, spark.index, None)),
+    "speed": Fault("MBPS", _speed, restore_hardware, simulated=True),
+    "twin-down": Fault(None, _twin_down, _twin_up),
+    "twin-subnet": Fault(None, _twin_subnet, _restore_address),
+    "no-address": Fault(None, _no_address, _restore_address),
+    "duplicate-address": Fault("[SPARK]", _duplicate_address, _restore_address),
+    "firewall": Fault("[PORT|SPARK]", _firewall, _firewall_off),
+    "name-by-wifi": Fault(None, _name_by_wifi, _restore_name),
 }
 """Faults of the network, by kind."""

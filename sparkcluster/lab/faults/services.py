@@ -1,4 +1,4 @@
-"""Faults of what runs on a Spark: sshd, Docker, containers, whoever holds a port. All but the snap are real."""
+"""Faults of services and processes: sshd, Docker, containers, ports. All but the snap are real."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sparkcluster.lab.faults.base import (
     hardware,
     matching,
     number,
-    old_file,
-    old_hardware,
     put_file,
+    restore_file,
+    restore_hardware,
     send,
     words,
 )
@@ -43,7 +43,7 @@ SYSTEMCTL = "/usr/local/bin/systemctl"
 def _port_busy(spark: Spark, args: Sequence[str]) -> Undo:
     port = number(args[0], 1, 65535, "a port")
     log = f"/run/gb10/port-{port}.log"
-    # The program comes as text and the shell's own id is the listener's after exec.
+    # The shell's process id is the listener's after exec.
     script = f'echo $$ > {log}.pid; exec setsid python3 -c "$1" {port} > {log} 2>&1 < /dev/null'
     spark.run(["sh", "-c", f"( {script} ) & :", "sh", LISTENER])
 
@@ -55,7 +55,7 @@ def _port_busy(spark: Spark, args: Sequence[str]) -> Undo:
 
     wait_until(lambda: up() or failed(), limit_s=5.0, sleep=time.sleep)
     if not up():
-        raise LabError(f"port {port} of {spark.name} is taken already", node=spark.name)
+        raise LabError(f"port {port} of {spark.name} is in use already", node=spark.name)
     return {"match": LISTENER, "port": port}
 
 
@@ -84,7 +84,7 @@ def _ssh_on(spark: Spark, undo: Undo) -> None:
 def _ssh_stopped(spark: Spark, args: Sequence[str]) -> Undo:
     del args
     spark.run([SYSTEMCTL, "stop", "ssh"])
-    # Sessions outlive the one that took them, and would still answer.
+    # Sessions outlive the listener and would still answer.
     send(_sshd(spark), signal.SIGKILL)
     return {}
 
@@ -105,7 +105,7 @@ def _host_key(spark: Spark, args: Sequence[str]) -> Undo:
 def _install_host_key(spark: Spark, key: Path) -> None:
     path = "/etc/ssh/ssh_host_ed25519_key"
     spark.run(["sh", "-c", f"umask 077; cat > {path}.new && mv {path}.new {path}"], text_in=key.read_text())
-    # On SIGHUP sshd reads its keys again and goes on under the same process id.
+    # On SIGHUP sshd reloads its keys and keeps its process id.
     listener = matching(spark, lambda found: found[0].startswith("sshd: ") or found[:1] == ["/usr/sbin/sshd"])
     send(listener[:1], signal.SIGHUP)
     wanted = key.with_name(key.name + ".pub").read_text().split()[1]
@@ -125,25 +125,25 @@ def _no_docker_group(spark: Spark, args: Sequence[str]) -> Undo:
 
 
 def _no_runtime(spark: Spark, args: Sequence[str]) -> Undo:
-    """As where NVIDIA's toolkit was never set up: no runtime in daemon.json, no CDI spec, Docker started since."""
+    """As if NVIDIA's toolkit had never been set up: no runtime in daemon.json, no CDI spec, Docker restarted."""
     del args
     before = spark.run(["cat", DAEMON_JSON], check=False).stdout
-    known = json.loads(before or "{}")
-    known.pop("runtimes", None)
-    undo = put_file(spark, DAEMON_JSON, json.dumps(known) + "\n")
+    settings = json.loads(before or "{}")
+    settings.pop("runtimes", None)
+    undo = put_file(spark, DAEMON_JSON, json.dumps(settings) + "\n")
     spark.run(["sh", "-c", "rm -f /run/cdi/* /etc/cdi/*"])
     spark.run([SYSTEMCTL, "restart", "docker"])
     return undo
 
 
-def _old_runtime(spark: Spark, undo: Undo) -> None:
-    old_file(spark, undo)
+def _restore_runtime(spark: Spark, undo: Undo) -> None:
+    restore_file(spark, undo)
     spark.run([SYSTEMCTL, "restart", "docker", "nvidia-cdi-refresh"])
 
 
 def _snap_docker(spark: Spark, args: Sequence[str]) -> Undo:
     del args
-    # Not by a link: Docker would tell where that leads.
+    # Not by a link: Docker would report its target.
     spark.run(["sh", "-c", f"mkdir -p {SNAP_ROOT} && mount --rbind /var/lib/docker {SNAP_ROOT}"])
     undo = hardware(spark, lambda values: values.update(docker_snap=True))
     spark.run([SYSTEMCTL, "restart", "docker"])
@@ -151,7 +151,7 @@ def _snap_docker(spark: Spark, args: Sequence[str]) -> Undo:
 
 
 def _apt_docker(spark: Spark, undo: Undo) -> None:
-    old_hardware(spark, undo)
+    restore_hardware(spark, undo)
     spark.run([SYSTEMCTL, "restart", "docker"])
     spark.run(["sh", "-c", f"umount -R -l {SNAP_ROOT} && rmdir -p {SNAP_ROOT} 2> /dev/null || [ ! -e /var/snap ]"])
 
@@ -182,10 +182,10 @@ def _kill_engine(spark: Spark, args: Sequence[str]) -> None:
         raise LabError(
             f"no engine core runs on {spark.name}",
             node=spark.name,
-            hint="the engine runs on the head: name that",
+            hint="name the head: the engine runs there",
         )
-    # vLLM notices a core that is gone and ends within seconds. One that hangs it never notices: its API server
-    # says that all is well for ever.
+    # vLLM notices a dead core and exits within seconds. It never notices one that hangs: its API server
+    # keeps reporting that it is healthy.
     send(cores, signal.SIGSTOP if spark.state.engine == "vllm" else signal.SIGKILL)
 
 
@@ -197,7 +197,7 @@ def _reboot(spark: Spark, args: Sequence[str]) -> None:
 
 
 def _in_containers(spark: Spark) -> list[int]:
-    """Processes of the Spark's containers: they have a mount namespace and a control group of their own."""
+    """Processes of the Spark's containers, by their control group."""
     found = []
     for pid in sorted(spark.processes()):
         try:
@@ -210,21 +210,16 @@ def _in_containers(spark: Spark) -> list[int]:
 
 
 FAULTS: dict[str, Fault] = {
-    "port-busy": Fault("PORT", "a process listens on the port", _port_busy, _port_free),
-    "ssh-hang": Fault(None, "stops sshd: connections are taken and nothing answers", _ssh_hang, _ssh_on),
-    "ssh-stopped": Fault(None, "ends sshd: connections are refused", _ssh_stopped, _ssh_started),
-    "host-key-changed": Fault(
-        None,
-        "gives sshd another host key",
-        _host_key,
-        lambda spark, _: _install_host_key(spark, spark.directory / "host_key"),
-    ),
-    "no-docker-group": Fault(None, "takes the user `spark` out of group docker", _no_docker_group, old_file),
-    "no-runtime": Fault(None, "takes nvidia's runtime from Docker, and its CDI spec", _no_runtime, _old_runtime),
-    "snap-docker": Fault(None, "Docker lies where a snap has it", _snap_docker, _apt_docker, pretended=True),
-    "docker-stopped": Fault(None, "ends the Docker engine", _docker_stopped, _docker_started),
-    "kill-worker": Fault(None, "kills all processes of the Spark's containers", _kill_worker),
-    "kill-engine": Fault(None, "takes the engine's core out; its API server lives on", _kill_engine),
-    "reboot": Fault(None, "kills everything and boots; containers stay stopped", _reboot),
+    "port-busy": Fault("PORT", _port_busy, _port_free),
+    "ssh-hang": Fault(None, _ssh_hang, _ssh_on),
+    "ssh-stopped": Fault(None, _ssh_stopped, _ssh_started),
+    "host-key-changed": Fault(None, _host_key, lambda spark, _: _install_host_key(spark, spark.directory / "host_key")),
+    "no-docker-group": Fault(None, _no_docker_group, restore_file),
+    "no-runtime": Fault(None, _no_runtime, _restore_runtime),
+    "snap-docker": Fault(None, _snap_docker, _apt_docker, simulated=True),
+    "docker-stopped": Fault(None, _docker_stopped, _docker_started),
+    "kill-worker": Fault(None, _kill_worker),
+    "kill-engine": Fault(None, _kill_engine),
+    "reboot": Fault(None, _reboot),
 }
 """Faults of services and processes, by kind."""

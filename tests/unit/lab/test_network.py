@@ -72,7 +72,7 @@ def test_a_direct_cable_takes_the_light_from_both(monkeypatch):
 
 
 def test_a_rate_that_tc_would_not_take_is_refused():
-    with pytest.raises(LabError, match="no rate"):
+    with pytest.raises(LabError, match="not a rate"):
         network.shape(state(plain(1)), 0, "fast; reboot")
 
 
