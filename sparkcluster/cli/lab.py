@@ -50,10 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out one command of the lab; its exit code.
+    """Run a command of the lab; its exit code.
 
     Raises:
-        SparkclusterError: it could not be done.
+        SparkclusterError: it failed.
     """
     from sparkcluster.lab import core
 

@@ -1,1 +1,1 @@
-"""What runs on a virtual Spark and makes it look like a GB10: standard library only, Python 3.8."""
+"""Programs on a virtual Spark that make it look like a GB10: Python 3.8, standard library."""

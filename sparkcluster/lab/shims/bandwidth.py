@@ -1,9 +1,8 @@
 """ib_write_bw between two virtual Sparks: a real transfer over the interface of the HCA, reported as RDMA.
 
-What is true of it: the interface, the address, the GID index, the carrier and any limit on the link.
-What is not: a virtual cable carries about 15 Gb/s of TCP, so where nothing limits the link, the figure
-reported is the one that Sparks have shown (92.57 Gb/s with small packets, 97.3 at 64 KiB, 108.5 at 1 MiB
-with jumbo frames); where something does, it is what was measured.
+Real are the interface, the address, the GID index, the carrier and any limit on the link. A virtual cable
+carries about 15 Gb/s of TCP, so without a limit it reports what was measured on Sparks (92.57 Gb/s with small
+packets, 97.3 at 64 KiB, 108.5 at 1 MiB with jumbo frames); with one, its own measurement.
 """
 
 # Runs on a virtual Spark's own python3.
@@ -172,11 +171,11 @@ def _client(host: str, port: int, mine: dict[str, Any], netdev: str, size: int) 
         except OSError:
             sys.stderr.write(" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\n")
             return 1
-        measured = json.loads(lines.readline())
+        result = json.loads(lines.readline())
         limits = [limit for limit in (mine["limit"], theirs["limit"]) if limit]
         gbps = _nominal(min(mine["mtu"], theirs["mtu"]), size)
         if limits:
-            gbps = min(measured["bits"] / measured["seconds"] / 1e9, *limits)
+            gbps = min(result["bits"] / result["seconds"] / 1e9, *limits)
         _say(lines, {"gbps": gbps})
         _result(gbps, size)
     return 0

@@ -27,12 +27,12 @@ STATES = {
         "temperature.gpu": "48",
         "pstate": "P0",
     },
-    # A collective that waits for ever spins at full clock and does nothing.
+    # A hung collective spins at full clock.
     "hung": {"power.draw": "24.30", "clocks": "2405", "utilization.gpu": "96", "temperature.gpu": "51", "pstate": "P0"},
 }
-"""What the GPU shows of itself, by the state that the lab pretends."""
+"""Live values of the GPU, by its simulated state."""
 
-# Memory is unified: the GB10 has none of its own to report.
+# Memory is unified: the GB10 reports none.
 STATIC_FIELDS = {
     "name": (NAME, ""),
     "gpu_name": (NAME, ""),
@@ -66,7 +66,7 @@ STATIC_FIELDS = {
 
 
 def nvidia_smi(args: list[str]) -> int:
-    """Print what was asked for; the exit status of the real one."""
+    """Print the query's answer; exit status as of the real program."""
     facts = hardware.load()
     if facts["driver"] == "none":
         sys.stdout.write(NO_DRIVER)
@@ -98,14 +98,14 @@ def _live(facts: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 def _query(facts: dict[str, Any], fields: list[str], form: list[str]) -> int:
     values = []
-    known = {**STATIC_FIELDS, **_live(facts)}
+    available = {**STATIC_FIELDS, **_live(facts)}
     for field in (field.strip() for field in fields):
         if field == "driver_version":
             values.append((field, facts["driver"], ""))
         elif field == "timestamp":
             values.append((field, time.strftime("%Y/%m/%d %H:%M:%S.000"), ""))
-        elif field in known:
-            values.append((field,) + known[field])
+        elif field in available:
+            values.append((field,) + available[field])
         else:
             sys.stdout.write('Field "%s" is not a valid field to query.\n\n' % field)
             return 2
@@ -158,9 +158,9 @@ def _long(facts: dict[str, Any]) -> str:
 
 
 def nvidia_container_runtime_hook(args: list[str]) -> int:
-    """Docker calls this before a container with ``--gpus`` starts; it fails as the real one does."""
+    """Docker calls this before a container with ``--gpus`` starts; it fails like the real hook."""
     del args
-    # The container's state comes on standard input; a caller whose pipe breaks would report that instead.
+    # Docker writes the container's state to stdin; a broken pipe would hide this program's error.
     sys.stdin.read()
     facts = hardware.load()
     if facts["driver"] == "none" or facts["gpu"] == "lost":

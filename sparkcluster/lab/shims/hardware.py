@@ -1,4 +1,4 @@
-"""The false hardware of this Spark, and the true state of its network."""
+"""The simulated hardware of this Spark, and the real state of its network."""
 
 # Runs on a virtual Spark's own python3.
 
@@ -16,7 +16,7 @@ HARDWARE = DIRECTORY + "/hardware.json"
 
 
 def load() -> dict[str, Any]:
-    """The hardware that the lab gave this Spark; faults change the file."""
+    """The simulated hardware from the lab's file, which faults change."""
     with open(HARDWARE) as file:
         found: dict[str, Any] = json.load(file)
     return found
@@ -79,8 +79,8 @@ def ipv4_gid(address: str) -> str:
 def gid_table(function: dict[str, Any]) -> dict[int, tuple[str, int, str]]:
     """GID entries of one HCA: index to (gid, RoCE version, IPv4 address or empty text).
 
-    A port without light holds the entries of its hardware address alone; one with light those of its
-    live addresses as well, at the indices of the table's layout. A second address takes the next
+    A port without carrier has the entries of its hardware address only; with carrier also those of its
+    live addresses, at the indices of the table's layout. A second address takes the next
     free indices.
     """
     link = function["link"]
@@ -100,7 +100,7 @@ def gid_table(function: dict[str, Any]) -> dict[int, tuple[str, int, str]]:
 
 
 def _gid(kind: str, mac: str, ipv4: list[str]) -> tuple[str, str]:
-    """GID and IPv4 address of one row; both empty where the row has nothing to show."""
+    """GID and IPv4 address of a row; both empty if the port has no such address."""
     if kind == "mac":
         return mac_gid(mac), ""
     if kind == "privacy":
@@ -113,5 +113,5 @@ def _gid(kind: str, mac: str, ipv4: list[str]) -> tuple[str, str]:
 
 
 def is_root() -> bool:
-    """Whether this process may do all."""
+    """Whether this process is root's."""
     return os.geteuid() == 0

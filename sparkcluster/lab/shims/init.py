@@ -1,4 +1,4 @@
-"""First process of a virtual Spark: sshd, Docker, false hardware in step, the dead buried."""
+"""First process of a virtual Spark: runs sshd and Docker, updates the simulated hardware, reaps processes."""
 
 # Runs on a virtual Spark's own python3.
 
@@ -19,10 +19,10 @@ from . import services, sysfs
 from .hardware import DIRECTORY, load
 
 READY = DIRECTORY + "/machine/ready.json"
-"""Seen by the lab on the machine: which services answer."""
+"""Tells the lab on the machine that Docker answers."""
 
 SETTLE_S = 0.03
-"""Changes of links come in bursts; one look after the burst is enough."""
+"""Links change in bursts; a single update after a burst is enough."""
 
 # <linux/rtnetlink.h>
 RTMGRP_LINK = 1
@@ -30,7 +30,7 @@ RTMGRP_IPV4_IFADDR = 0x10
 RTMGRP_IPV6_IFADDR = 0x100
 
 STOP_S = 10
-"""How long a service has to end, or to answer."""
+"""Limit for a service to end, or to answer."""
 
 SSHD = ["/usr/sbin/sshd", "-D", "-e"]
 DOCKERD = [
@@ -47,17 +47,17 @@ DOCKERD = [
 
 
 def dockerd_command(facts: dict[str, Any]) -> list[Any]:
-    """Docker as apt installs it, or as if it were a snap; its runtimes stand in daemon.json, as on a real Spark.
+    """Docker as apt installs it, or as a snap; its runtimes are in daemon.json, as on a real Spark.
 
-    It has mounts of its own: as it ends it unmounts everything below its directory, and the layers that the lab
-    mounted there would be gone for the next one.
+    It runs in its own mount namespace: when it ends it unmounts everything below its directory, including the
+    layers that the lab mounted there.
     """
     root = "/var/snap/docker/common/var-lib-docker" if facts.get("docker_snap") else "/var/lib/docker"
     return ["unshare", "--mount", "dockerd", "--data-root=" + root, *DOCKERD]
 
 
 def dockerd_environment(facts: dict[str, Any]) -> dict[str, Any]:
-    """``--gpus`` works where dockerd finds NVIDIA's hook on its PATH, and nowhere else."""
+    """``--gpus`` works only if dockerd finds NVIDIA's hook on its PATH."""
     path = "/usr/local/lib/gb10/bin:" + os.environ["PATH"]
     if facts["nvidia_runtime"] and "nvidia" in services.docker_settings().get("runtimes", {}):
         path = "/usr/local/lib/gb10/toolkit:" + path
@@ -78,13 +78,13 @@ def start(command: list[str], log: str, environment: dict[str, Any] | None = Non
 
 
 class Services:
-    """sshd and Docker: what runs of them, and what others ask to be done to them."""
+    """sshd and Docker, and the requests of systemctl to start and stop them."""
 
     def __init__(self) -> None:
         self._pids: dict[str, int] = {}
 
     def start(self, name: str) -> None:
-        """Start a service that does not run."""
+        """Start a service unless it runs."""
         if name in self._pids and _alive(self._pids[name]):
             return
         if name == "ssh":
@@ -95,11 +95,11 @@ class Services:
             self._pids[name] = start(command, "/var/log/dockerd.log", dockerd_environment(facts))
 
     def stop(self, name: str) -> None:
-        """End a service and wait until it has ended; what it started for others goes on."""
+        """Stop a service and wait for its end; its child processes keep running."""
         pid = self._pids.pop(name, None)
         if pid is None or not _alive(pid):
             return
-        # Once and no more: Docker takes a third SIGTERM as an order to leave everything as it is.
+        # Only once: at a third SIGTERM, Docker exits without cleaning up.
         os.kill(pid, signal.SIGTERM)
         until = time.monotonic() + STOP_S
         while _alive(pid):
@@ -108,7 +108,7 @@ class Services:
             time.sleep(0.02)
 
     def serve(self) -> None:
-        """Do what was asked for since the last look."""
+        """Serve the requests that have come in."""
         for entry in sorted(os.listdir(services.REQUESTS)):
             path = os.path.join(services.REQUESTS, entry)
             if entry.endswith(".new"):
@@ -128,7 +128,7 @@ class Services:
 
 
 def _alive(pid: int) -> bool:
-    """Whether a child of this process runs; one that has ended is buried."""
+    """Whether a child of this process runs; one that has ended is reaped."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == 0
     except ChildProcessError:
@@ -159,8 +159,8 @@ def answers(path: str) -> bool:
         return False
 
 
-def bury() -> None:
-    """Wait for every process that has ended and has no other parent."""
+def reap() -> None:
+    """Wait for every orphan that has ended."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -170,7 +170,7 @@ def bury() -> None:
             return
 
 
-def note(ready: dict[str, Any]) -> None:
+def write_ready(ready: dict[str, Any]) -> None:
     """Tell the machine what answers."""
     with open(READY + ".new", "w") as file:
         json.dump(ready, file)
@@ -178,7 +178,7 @@ def note(ready: dict[str, Any]) -> None:
 
 
 def raise_limits() -> None:
-    """Limits as systemd gives them to services; no limit on open files may pass the kernel's own."""
+    """Limits as systemd sets them for services; the limit on open files cannot exceed the kernel's."""
     with open("/proc/sys/fs/nr_open") as file:
         files = min(1048576, int(file.read()))
     infinite = resource.RLIM_INFINITY
@@ -190,7 +190,7 @@ def raise_limits() -> None:
 
 
 def main() -> None:
-    """Never returns: the Spark lives as long as this process."""
+    """Never returns: the Spark runs as long as this process."""
     facts = load()
     raise_limits()
     with open("/proc/sys/net/ipv4/conf/all/rp_filter", "w") as file:
@@ -219,26 +219,26 @@ def main() -> None:
         readable, _, _ = select.select(sources, [], [], None if docker_ready else 0.05)
         if not docker_ready and answers("/run/docker.sock"):
             docker_ready = True
-            note({"docker": True, "at": time.time()})
+            write_ready({"docker": True, "at": time.time()})
         if not readable:
             continue
         if watch in readable:
             time.sleep(SETTLE_S)
             drain(watch)
         signals = os.read(wake_in, 65536) if wake_in in readable else b""
-        bury()
+        reap()
         if watch not in readable and signal.SIGHUP not in signals:
             continue
         try:
             running.serve()
             sysfs.sync()
         except OSError as error:
-            # A full disk or a vanished interface must not end the Spark.
+            # A full disk or a missing interface must not end the Spark.
             sys.stderr.write("hardware not updated: %s\n" % error)
 
 
 def drain(watch: socket.socket) -> None:
-    """Read all that waits on a socket."""
+    """Read everything pending on a socket."""
     try:
         while watch.recv(65536):
             pass

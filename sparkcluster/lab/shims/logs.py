@@ -1,4 +1,4 @@
-"""dmesg, journalctl and modinfo: what the kernel of this Spark said, never the machine's."""
+"""dmesg, journalctl and modinfo of this Spark's kernel, never the machine's."""
 
 # Runs on a virtual Spark's own python3.
 
@@ -12,7 +12,7 @@ from . import hardware
 
 
 def dmesg(args: list[str]) -> int:
-    """The kernel log that the lab gave this Spark; refused to plain users, as Ubuntu does."""
+    """The kernel log from the lab; refused to plain users, as by Ubuntu."""
     del args
     if not hardware.is_root():
         sys.stderr.write("dmesg: read kernel buffer failed: Operation not permitted\n")
@@ -45,19 +45,19 @@ def modinfo(args: list[str]) -> int:
     parser.add_argument("-F", "--field")
     parser.add_argument("-n", "--filename", action="store_const", const="filename", dest="field")
     parser.add_argument("module")
-    asked = parser.parse_args(args)
-    if asked.module.startswith("/"):
-        found = glob.glob(asked.module)
+    options = parser.parse_args(args)
+    if options.module.startswith("/"):
+        found = glob.glob(options.module)
     else:
-        found = glob.glob("/lib/modules/%s/**/%s.ko" % (asked.kernel, asked.module), recursive=True)
+        found = glob.glob("/lib/modules/%s/**/%s.ko" % (options.kernel, options.module), recursive=True)
     if not found:
-        sys.stderr.write("modinfo: ERROR: Module %s not found.\n" % asked.module)
+        sys.stderr.write("modinfo: ERROR: Module %s not found.\n" % options.module)
         return 1
     with open(found[0], "rb") as file:
         parts = [part.decode(errors="replace").partition("=") for part in file.read().split(b"\0") if b"=" in part]
     for key, value in [("filename", found[0])] + [(key, value) for key, _, value in parts]:
-        if not asked.field:
+        if not options.field:
             sys.stdout.write("%-16s%s\n" % (key + ":", value))
-        elif key == asked.field:
+        elif key == options.field:
             sys.stdout.write(value + "\n")
     return 0

@@ -1,4 +1,4 @@
-"""Every false tool is a link to one entry that comes here and takes the link's name."""
+"""Every shim is a link to the same program, which runs the function with the link's name."""
 
 # Runs on a virtual Spark's own python3.
 
@@ -29,10 +29,10 @@ TOOLS = {
     "journalctl": "logs",
     "modinfo": "logs",
 }
-"""Module of this package that holds each tool."""
+"""Module of each shim in this package."""
 
 INTERNAL = ("nvidia-container-runtime-hook", "fit_container")
-"""Tools that Docker calls and that are on no user's PATH."""
+"""Shims that only Docker calls: they are not on PATH."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""ethtool and uname: the real ones, but for what only a Spark would say."""
+"""ethtool and uname: the real programs, except for what is specific to a Spark."""
 
 # Runs on a virtual Spark's own python3.
 
@@ -13,7 +13,7 @@ from . import hardware
 
 
 def ethtool(args: list[str]) -> int:
-    """``ethtool IF`` and ``ethtool -i IF`` of the Spark's own interfaces; the rest is the real one's."""
+    """``ethtool IF`` and ``ethtool -i IF`` of the Spark's interfaces; everything else goes to the real program."""
     live = hardware.links()
     facts = hardware.load()
     functions = {function["netdev"]: function for function in facts["functions"]}

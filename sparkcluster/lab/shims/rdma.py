@@ -13,7 +13,7 @@ from . import hardware
 
 
 def ibdev2netdev(args: list[str]) -> int:
-    """HCA, port and interface, one line each."""
+    """HCA, port and interface, a line for each HCA."""
     del args
     for function in hardware.functions():
         state = "Up" if function["link"]["up"] else "Down"
@@ -38,7 +38,7 @@ def show_gids(args: list[str]) -> int:
 
 
 def rdma(args: list[str]) -> int:
-    """``rdma link`` and ``rdma dev``; everything else goes to the real one."""
+    """``rdma link`` and ``rdma dev``; everything else goes to the real program."""
     words = [arg for arg in args if not arg.startswith("-")]
     as_json = any(arg.startswith("-") and "j" in arg for arg in args)
     if words[:1] not in (["link"], ["dev"]):
@@ -85,7 +85,7 @@ def ibv_devices(args: list[str]) -> int:
 
 
 def ibv_devinfo(args: list[str]) -> int:
-    """Attributes of one HCA or of all."""
+    """Attributes of an HCA or of all."""
     wanted = args[args.index("-d") + 1] if "-d" in args else None
     functions = [f for f in hardware.functions() if wanted in (None, f["hca"])]
     if not functions:

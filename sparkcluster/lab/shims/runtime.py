@@ -1,4 +1,4 @@
-"""Fits what Docker asks of runc to this machine, just before runc reads it."""
+"""Adapts a container's configuration to this machine just before runc reads it."""
 
 # Runs on a virtual Spark's own python3.
 
@@ -12,11 +12,11 @@ CAP_SYS_RESOURCE = 24
 
 
 def fit_container(args: list[str]) -> int:
-    """Fit ``--bundle DIRECTORY`` (a new container) or ``--process FILE`` (a command in one).
+    """Adapt ``--bundle DIRECTORY`` (a new container) or ``--process FILE`` (a command in a container).
 
     Limits that this machine may not grant (it lacks CAP_SYS_RESOURCE, as many virtual machines do) are
-    lowered to what it has, since runc would refuse them. A container on the host's network sees the
-    Spark's own /sys/class, as it does on a real one.
+    lowered to its own, since runc would refuse them. A container on the host's network sees the Spark's
+    /sys/class, as on a real Spark.
     """
     option, path = args
     if option == "--bundle":
@@ -40,7 +40,7 @@ def may_raise_limits() -> bool:
 
 
 def clip(process: dict[str, Any]) -> None:
-    """Lower the limits of an OCI process to those of this one."""
+    """Lower the limits of an OCI process to those of this process."""
     for limit in process.get("rlimits") or ():
         hard = resource.getrlimit(getattr(resource, limit["type"]))[1]
         if hard != resource.RLIM_INFINITY:
@@ -48,7 +48,7 @@ def clip(process: dict[str, Any]) -> None:
 
 
 def show_hardware(config: dict[str, Any]) -> None:
-    """Mount the false parts of /sys into a container that shares the Spark's network."""
+    """Mount the simulated parts of /sys into a container that shares the Spark's network."""
     own = [entry["type"] for entry in config["linux"]["namespaces"] if not entry.get("path")]
     if "network" not in own:
         for place in ("/sys/class", "/sys/devices/virtual/net"):

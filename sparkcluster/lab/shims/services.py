@@ -1,4 +1,4 @@
-"""systemctl, nvidia-ctk, ufw and netplan, as far as what mends a Spark needs them."""
+"""systemctl, loginctl, nvidia-ctk, ufw and netplan, as far as remedies use them."""
 
 # Runs on a virtual Spark's own python3.
 
@@ -16,7 +16,7 @@ from typing import Any
 from . import hardware
 
 REQUESTS = hardware.DIRECTORY + "/services"
-"""What the first process shall do to which service: one file each, gone when it is done."""
+"""Directory of requests to the first process, a file for each, removed when it is done."""
 
 UNITS = {"docker": "docker", "ssh": "ssh", "sshd": "ssh"}
 LIMIT_S = 30
@@ -43,23 +43,23 @@ def systemctl(args: list[str]) -> int:
     if verb in ("daemon-reload", "reset-failed"):
         return 0
     for unit in units:
-        code = _one(verb, unit)
+        code = _apply(verb, unit)
         if code:
             return code
     return 0
 
 
-def _one(verb: str, unit: str) -> int:
-    known = UNITS.get(unit.rsplit(".socket", 1)[0])
+def _apply(verb: str, unit: str) -> int:
+    service = UNITS.get(unit.rsplit(".socket", 1)[0])
     if verb == "is-active":
-        up = known is not None and _runs(known)
+        up = service is not None and _runs(service)
         sys.stdout.write("active\n" if up else "inactive\n")
         return 0 if up else 3
     if unit == "nvidia-cdi-refresh":
         return _refresh()
     if unit in ("systemd-logind", "ufw"):
         return 0
-    if known is None:
+    if service is None:
         sys.stderr.write("Failed to %s %s.service: Unit %s.service not found.\n" % (verb, unit, unit))
         return 5
     if verb == "reload":
@@ -67,11 +67,11 @@ def _one(verb: str, unit: str) -> int:
     if verb not in ("start", "stop", "restart", "hup"):
         sys.stderr.write("Unknown command verb %s.\n" % verb)
         return 1
-    return request(verb, known)
+    return request(verb, service)
 
 
 def request(verb: str, service: str) -> int:
-    """Have the first process do ``verb`` to ``service``, and wait until it has."""
+    """Have the first process apply ``verb`` to ``service``, and wait until it is done."""
     if not hardware.is_root():
         sys.stderr.write("Failed to %s %s.service: Interactive authentication required.\n" % (verb, service))
         return 1
@@ -119,7 +119,7 @@ def loginctl(args: list[str]) -> int:
 
 
 def nvidia_ctk(args: list[str]) -> int:
-    """``runtime configure`` writes Docker's daemon.json, ``cdi generate`` the CDI spec; --version says one."""
+    """``runtime configure`` writes Docker's daemon.json, ``cdi generate`` the CDI spec."""
     if not hardware.load()["nvidia_runtime"]:
         sys.stderr.write("bash: nvidia-ctk: command not found\n")
         return 127
@@ -127,17 +127,17 @@ def nvidia_ctk(args: list[str]) -> int:
         sys.stdout.write("NVIDIA Container Toolkit CLI version 1.20.1\n")
         return 0
     if args[:2] == ["runtime", "configure"]:
-        known = docker_settings()
-        known.setdefault("runtimes", {})["nvidia"] = NVIDIA_RUNTIME
+        settings = docker_settings()
+        settings.setdefault("runtimes", {})["nvidia"] = NVIDIA_RUNTIME
         with open(DAEMON_JSON, "w") as file:
-            file.write(json.dumps(known, indent=4) + "\n")
+            file.write(json.dumps(settings, indent=4) + "\n")
         return 0
     if args[:2] == ["cdi", "generate"]:
         return _refresh(next((arg.partition("=")[2] for arg in args if arg.startswith("--output=")), CDI_SPEC))
     if args[:2] == ["cdi", "list"]:
         sys.stdout.write("nvidia.com/gpu=0\nnvidia.com/gpu=all\n")
         return 0
-    sys.stderr.write("nvidia-ctk: a virtual Spark knows no %s\n" % " ".join(args))
+    sys.stderr.write("nvidia-ctk: a virtual Spark does not support %s\n" % " ".join(args))
     return 1
 
 
@@ -160,7 +160,7 @@ def _refresh(path: str = CDI_SPEC) -> int:
 
 
 def write_cdi(driver: str, path: str = CDI_SPEC) -> None:
-    """The CDI spec as nvidia-cdi-refresh writes it for one driver."""
+    """Write the CDI spec as nvidia-cdi-refresh does for a driver."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     libraries = "/usr/lib/aarch64-linux-gnu"
     mounts = "".join(
@@ -234,7 +234,7 @@ def _iptables(*args: str) -> int:
 
 
 def netplan(args: list[str]) -> int:
-    """``apply`` gives the interfaces of the lab's own netplan file what stands there; other verbs do nothing."""
+    """``apply`` configures the interfaces in the lab's netplan file; other verbs do nothing."""
     if args[:1] != ["apply"]:
         return 0
     if not hardware.is_root():

@@ -1,4 +1,4 @@
-"""Keeps /sys/class/infiniband and its like in step with the Spark's live links and addresses."""
+"""Updates /sys/class/infiniband and similar files from the Spark's live links and addresses."""
 
 # Runs on a virtual Spark's own python3.
 
@@ -18,13 +18,13 @@ GID_COUNT = 256
 
 EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 REFUSES = "/sys/class/net/lo/speed"
-"""A true sysfs file whose reading fails with EINVAL, as that of an empty slot's type does."""
+"""A real sysfs file that fails with EINVAL when read, like the type of an empty slot."""
 
 VERSION_NAMES = {1: "IB/RoCE v1", 2: "RoCE v2"}
 
 
 def sync() -> None:
-    """Write everything that the false hardware shows and that is not so already."""
+    """Write every file of the simulated hardware that is not up to date."""
     facts = hardware.load()
     functions = hardware.functions()
     wanted = set()
@@ -108,13 +108,13 @@ def _driver(facts: dict[str, Any]) -> str:
 
 
 def _module(facts: dict[str, Any]) -> None:
-    """The driver's module for the running kernel, where its packages put it; gone where the spec says so."""
+    """Write or remove the driver's module for the running kernel, where its packages install it."""
     root = os.path.join(MODULES, facts["kernel"])
     file = os.path.join(root, "kernel/nvidia-580-open/nvidia.ko")
     if facts["module"]:
         os.makedirs(os.path.dirname(file), exist_ok=True)
         version = facts["module"] if isinstance(facts["module"], str) else facts["driver"]
-        # After a driver that is not loaded, the file of the last one lies there still.
+        # A driver that is not loaded leaves the file of the previous driver in place.
         if version != "none" or not os.path.exists(file):
             fields = ("version=" + version, "supported=external", "license=Dual MIT/GPL", "name=nvidia")
             _write(file, _elf("\0".join(fields) + "\0"))
@@ -125,9 +125,9 @@ def _module(facts: dict[str, Any]) -> None:
 
 
 def _elf(modinfo: str) -> str:
-    """A module with nothing in it but the section that says what it is: fields that end with a zero byte."""
+    """A module with no section but .modinfo: fields that end with a zero byte."""
     names = "\0.modinfo\0.shstrtab\0"
-    # No machine is named, and everything stands where no byte of its offset is above 127: so this stays text.
+    # No machine type, and offsets whose bytes are all below 128, so that it can be written as text.
     head = struct.pack("<6s10xHHIQQQIHHHHHH", b"\x7fELF\2\1", 1, 0, 1, 0, 0, 256, 0, 64, 0, 0, 64, 3, 2)
     sections = (
         struct.pack("<64x")
@@ -158,7 +158,7 @@ def meminfo(facts: dict[str, Any]) -> str:
 
 
 def _write(path: str, text: str) -> None:
-    """Replace a file in one step, unless it holds the text already or cannot be there."""
+    """Replace a file atomically, unless it has that text already or its directory is missing."""
     try:
         if not os.path.islink(path):
             with open(path) as file:
@@ -182,7 +182,7 @@ def _unlink(path: str) -> None:
 
 
 def write_in_place(path: str, text: str) -> None:
-    """Change a file that is mounted over another: a new file would not be seen there."""
+    """Change a file that is bind-mounted over another, where a new file would not be visible."""
     with open(path, "r+") as file:
         if file.read() != text:
             file.seek(0)
