@@ -19,7 +19,7 @@ Undo = dict[str, Any]
 """What heals a fault: its kind and the previous state, as JSON."""
 
 Put = Callable[[Spark, Sequence[str]], Undo | None]
-Heal = Callable[[Spark, Undo], None]
+Heal = Callable[[Spark, Undo], object]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -85,14 +85,16 @@ def _cdi_stale(spark: Spark, args: Sequence[str]) -> Undo:
     return put_file(spark, path, text.replace(spark.spec.driver, "580.82.09"))
 
 
-def _kernel(spark: Spark, args: Sequence[str]) -> Undo:
-    release = _version(args[0], "kernel release", "6.17.0-1004-nvidia")
-    return hardware(spark, lambda values: values.update(kernel=release))
+def _versioned(key: str, what: str, example: str) -> Callable[[Spark, Sequence[str]], Undo]:
+    def put(spark: Spark, args: Sequence[str]) -> Undo:
+        version = _version(args[0], what, example)
+        return hardware(spark, lambda values: values.update({key: version}))
+
+    return put
 
 
-def _firmware(spark: Spark, args: Sequence[str]) -> Undo:
-    version = _version(args[0], "firmware version", "28.44.1036")
-    return hardware(spark, lambda values: values.update(firmware=version))
+_kernel = _versioned("kernel", "kernel release", "6.17.0-1004-nvidia")
+_firmware = _versioned("firmware", "firmware version", "28.44.1036")
 
 
 def _ota(spark: Spark, args: Sequence[str]) -> Undo:

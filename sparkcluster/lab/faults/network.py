@@ -11,13 +11,9 @@ from sparkcluster.errors import UsageError
 from sparkcluster.lab import network
 from sparkcluster.lab.faults.base import Fault, Undo, hardware, number, restore_hardware
 from sparkcluster.lab.machine import wait_until
+from sparkcluster.lab.shims.services import CHAIN, UFW_CONF
 from sparkcluster.lab.sparks import Spark
 from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS, Function
-
-CHAIN = "ufw-user-input"
-"""ufw's chain: rules that allow come before those that drop."""
-
-UFW_CONF = "/etc/ufw/ufw.conf"
 
 
 def _ports(spark: Spark, args: Sequence[str]) -> tuple[str, ...]:

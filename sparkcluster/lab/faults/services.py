@@ -11,6 +11,7 @@ from pathlib import Path
 from sparkcluster.errors import LabError
 from sparkcluster.lab.faults.base import (
     Fault,
+    Heal,
     Undo,
     hardware,
     matching,
@@ -22,6 +23,7 @@ from sparkcluster.lab.faults.base import (
     words,
 )
 from sparkcluster.lab.machine import run, wait_until
+from sparkcluster.lab.shims.services import DAEMON_JSON
 from sparkcluster.lab.sparks import Spark, make_key
 
 LISTENER = """
@@ -35,7 +37,6 @@ while True:
     time.sleep(3600)
 """
 
-DAEMON_JSON = "/etc/docker/daemon.json"
 SNAP_ROOT = "/var/snap/docker/common/var-lib-docker"
 SYSTEMCTL = "/usr/local/bin/systemctl"
 
@@ -87,11 +88,6 @@ def _ssh_stopped(spark: Spark, args: Sequence[str]) -> Undo:
     # Sessions outlive the listener and would still answer.
     send(_sshd(spark), signal.SIGKILL)
     return {}
-
-
-def _ssh_started(spark: Spark, undo: Undo) -> None:
-    del undo
-    spark.run([SYSTEMCTL, "start", "ssh"])
 
 
 def _host_key(spark: Spark, args: Sequence[str]) -> Undo:
@@ -162,9 +158,8 @@ def _docker_stopped(spark: Spark, args: Sequence[str]) -> Undo:
     return {}
 
 
-def _docker_started(spark: Spark, undo: Undo) -> None:
-    del undo
-    spark.run([SYSTEMCTL, "start", "docker"])
+def _start(service: str) -> Heal:
+    return lambda spark, _: spark.run([SYSTEMCTL, "start", service])
 
 
 def _kill_worker(spark: Spark, args: Sequence[str]) -> None:
@@ -212,12 +207,12 @@ def _in_containers(spark: Spark) -> list[int]:
 FAULTS: dict[str, Fault] = {
     "port-busy": Fault("PORT", _port_busy, _port_free),
     "ssh-hang": Fault(None, _ssh_hang, _ssh_on),
-    "ssh-stopped": Fault(None, _ssh_stopped, _ssh_started),
+    "ssh-stopped": Fault(None, _ssh_stopped, _start("ssh")),
     "host-key-changed": Fault(None, _host_key, lambda spark, _: _install_host_key(spark, spark.directory / "host_key")),
     "no-docker-group": Fault(None, _no_docker_group, restore_file),
     "no-runtime": Fault(None, _no_runtime, _restore_runtime),
     "snap-docker": Fault(None, _snap_docker, _apt_docker, simulated=True),
-    "docker-stopped": Fault(None, _docker_stopped, _docker_started),
+    "docker-stopped": Fault(None, _docker_stopped, _start("docker")),
     "kill-worker": Fault(None, _kill_worker),
     "kill-engine": Fault(None, _kill_engine),
     "reboot": Fault(None, _reboot),

@@ -9,6 +9,7 @@ packets, 97.3 at 64 KiB, 108.5 at 1 MiB with jumbo frames); with one, its own me
 
 from __future__ import annotations
 
+import argparse
 import json
 import socket
 import subprocess
@@ -22,54 +23,26 @@ PORT = 18515
 LINE = "-" * 87
 TIMEOUT_S = 20
 SO_BINDTODEVICE = 25
-VALUED = frozenset(
-    [
-        "-d",
-        "--ib-dev",
-        "-i",
-        "-x",
-        "--gid-index",
-        "-s",
-        "--size",
-        "-D",
-        "--duration",
-        "-n",
-        "--iters",
-        "-p",
-        "--port",
-        "-q",
-        "--qp",
-        "-m",
-        "--mtu",
-        "-t",
-        "-Q",
-        "-S",
-    ]
-)
-"""Options that take a value."""
+# Options with a value that changes nothing here.
+IGNORED = ("-i", "-D", "--duration", "-n", "--iters", "-q", "--qp", "-m", "--mtu", "-t", "-Q", "-S")
 
 
-def _options(args: list[str]) -> tuple[dict[str, str], list[str]]:
-    options: dict[str, str] = {}
-    rest: list[str] = []
-    words = iter(args)
-    for word in words:
-        if word.startswith("--") and "=" in word:
-            name, _, value = word.partition("=")
-            options[name] = value
-        elif word in VALUED:
-            options[word] = next(words, "")
-        elif word.startswith("-"):
-            options[word] = ""
-        else:
-            rest.append(word)
-    return options, rest
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ib_write_bw", allow_abbrev=False)
+    parser.add_argument("-d", "--ib-dev", dest="device")
+    parser.add_argument("-x", "--gid-index", type=int)
+    parser.add_argument("-s", "--size", type=int, default=65536)
+    parser.add_argument("-p", "--port", type=int, default=PORT)
+    for option in IGNORED:
+        parser.add_argument(option)
+    parser.add_argument("host", nargs="?")
+    return parser
 
 
 def ib_write_bw(args: list[str]) -> int:
     """Server without a host, client with one; 0 with or without a result, 1 where nothing was set up."""
-    options, rest = _options(args)
-    device = options.get("-d", options.get("--ib-dev"))
+    options = _parser().parse_known_args(args)[0]
+    device = options.device
     functions = [f for f in hardware.functions() if device in (None, f["hca"])]
     if not functions:
         sys.stderr.write(" IB device %s not found\n Unable to find the Infiniband/RoCE device\n" % device)
@@ -79,12 +52,9 @@ def ib_write_bw(args: list[str]) -> int:
         sys.stderr.write(" Port number 1 state is Down\n Couldn't set the link layer\n")
         return 1
     table = hardware.gid_table(function)
-    wanted = options.get("-x", options.get("--gid-index"))
-    if wanted is None:
-        usable = [i for i, (_, version, address) in sorted(table.items()) if version == 2 and address]
-        chosen = usable[0] if usable else 0
-    else:
-        chosen = int(wanted)
+    chosen = options.gid_index
+    if chosen is None:
+        chosen = next((i for i, (_, version, address) in sorted(table.items()) if version == 2 and address), 0)
     entry = table.get(chosen, ("", 0, ""))
     mine = {
         "hca": function["hca"],
@@ -94,11 +64,9 @@ def ib_write_bw(args: list[str]) -> int:
         "mtu": function["link"]["mtu"],
         "limit": _limit_gbps(function["netdev"]),
     }
-    size = int(options.get("-s", options.get("--size", "65536")))
-    port = int(options.get("-p", options.get("--port", str(PORT))))
-    if rest:
-        return _client(rest[0], port, mine, function["netdev"], size)
-    return _server(port, mine, size)
+    if options.host:
+        return _client(options.host, options.port, mine, function["netdev"], options.size)
+    return _server(options.port, mine, options.size)
 
 
 def _limit_gbps(netdev: str) -> float | None:

@@ -24,7 +24,7 @@ DAEMON_JSON = "/etc/docker/daemon.json"
 NVIDIA_RUNTIME = {"args": [], "path": "/usr/local/lib/gb10/toolkit/nvidia-container-runtime"}
 CDI_SPEC = "/run/cdi/nvidia.yaml"
 UFW_CONF = "/etc/ufw/ufw.conf"
-CHAIN = "ufw-user-input"
+CHAIN = "ufw-user-input"  # rules that allow come before those that drop
 LINGER = "/var/lib/systemd/linger"
 NETPLAN = "/etc/netplan/40-cx7.yaml"
 

@@ -25,6 +25,23 @@ OWN = frozenset(
 )
 
 
+def rank_spec(spec, master, key, number, local_rank, env=None, outlive=False):
+    """The configuration that a rank is started with."""
+    return {
+        "rank": number,
+        "local_rank": local_rank,
+        "world": spec["tp"] * spec["pp"],
+        "tp": spec["tp"],
+        "pp": spec["pp"],
+        "key": key,
+        "master": list(master),
+        "model": spec["model"],
+        "revision": spec["revision"],
+        "env": env,
+        "outlive": outlive,
+    }
+
+
 class ExecutorError(Exception):
     """The ranks cannot be had, or one is lost."""
 
@@ -110,21 +127,9 @@ class Multi:
         """Starts this node's part of the ranks."""
         raise ExecutorError("no ranks to start")
 
-    def rank_spec(self, number, local_rank, env=None, outlive=False):
-        """What a rank is told."""
-        return {
-            "rank": number,
-            "local_rank": local_rank,
-            "world": self.world,
-            "tp": self.spec["tp"],
-            "pp": self.spec["pp"],
-            "key": self.key,
-            "master": list(self.master),
-            "model": self.spec["model"],
-            "revision": self.spec["revision"],
-            "env": env,
-            "outlive": outlive,
-        }
+    def rank_spec(self, number, local_rank, env=None):
+        """The configuration of a rank of this executor."""
+        return rank_spec(self.spec, self.master, self.key, number, local_rank, env=env)
 
     def lose(self, reason):
         """Takes note that a rank is gone."""

@@ -8,7 +8,7 @@ import threading
 import time
 
 from stubengine import VLLM_VERSION, ailments, faults, flags, log, model
-from stubengine.executors import start_local
+from stubengine.executors import rank_spec, start_local
 
 WATCHDOG_S = 5.0  # vLLM looks every 5 s whether its engine has errored (VLLM_WATCHDOG_TIME_S)
 ROUTES = (
@@ -92,23 +92,12 @@ def headless(spec):
     lost = threading.Event()
     local_world = spec["tp"] * spec["pp"] // spec["nnodes"]
     begun = time.monotonic()
-    started = []
+    ranks = []
     for local in range(local_world):
         number = spec["node_rank"] * local_world + local
-        told = {
-            "rank": number,
-            "local_rank": local,
-            "world": spec["tp"] * spec["pp"],
-            "tp": spec["tp"],
-            "pp": spec["pp"],
-            "key": "any",
-            "master": [spec["master_addr"], spec["master_port"]],
-            "model": spec["model"],
-            "revision": spec["revision"],
-            "env": None,
-            "outlive": True,
-        }
-        started.append(start_local(told, lambda reason: lost.set()))
+        master = (spec["master_addr"], spec["master_port"])
+        config = rank_spec(spec, master, "any", number, local, outlive=True)
+        ranks.append(start_local(config, lambda reason: lost.set()))
     try:
         while not lost.wait(0.2):
             continue
@@ -116,7 +105,7 @@ def headless(spec):
         log.info("serve.py:266", "Shutting down.")
         return 0
     log.info("serve.py:266", "Shutting down.")
-    killed = any(p.poll() is not None and p.returncode < 0 for p in started)
+    killed = any(p.poll() is not None and p.returncode < 0 for p in ranks)
     # the real monitor returns without an error once the worker has served, and raises while it starts
     return 0 if killed and time.monotonic() - begun > 1 else 1
 
