@@ -5,14 +5,14 @@ import sys
 import threading
 import time
 
-from stubengine import VLLM_VERSION, ailments, executors, faults, log, model, proc, rank
+from stubengine import VLLM_VERSION, fault_logs, executors, faults, log, model, proc, rank
 
 STEPS_PER_S = 500.0  # so that a stream is a stream; the fault "slow" lowers it
 GIB_KV = 1.0
 
 
 class Core:
-    """Requests by id; one thread decodes, the channel's thread takes orders."""
+    """Requests by id; one thread decodes, the channel's thread receives messages."""
 
     def __init__(self, spec, channel):
         self._spec = spec
@@ -31,7 +31,7 @@ class Core:
             if message.get("op") == "generate":
                 self._requests[message["id"]] = {
                     "answer": model.Answer(message["prompt"], self._weights),
-                    "said": 0,
+                    "sent": 0,
                     "limit": message["max_tokens"],
                     "extra": message.get("extra", 0),
                     "to_the_end": message.get("ignore_eos", False),
@@ -41,7 +41,7 @@ class Core:
             self._changed.notify_all()
 
     def lose(self, reason):
-        """A rank is gone while serving: say so and end, as EngineCore does."""
+        """A rank was lost while serving: log it and exit, as EngineCore does."""
         if not self._ready:
             return  # load() raises it itself
         self._reason = reason
@@ -70,7 +70,7 @@ class Core:
             spec["backend"],
             spec["max_model_len"],
         )
-        begun = time.monotonic()
+        begin = time.monotonic()
         self._executor = executors.make(spec)
         self._executor.start(self.lose)
         self._weights = self._executor.load()
@@ -84,14 +84,14 @@ class Core:
             kv_tokens / spec["max_model_len"],
         )
         if spec["moe_backend"]:
-            ailments.moe_backend(faults.active().get("moe-backend") or spec["moe_backend"].upper())
+            fault_logs.moe_backend(faults.active().get("moe-backend") or spec["moe_backend"].upper())
         self._compile()
         if not spec["eager"]:
             log.info("monitor.py:81", "torch.compile took 0.00 s in total")
             log.emit("Capturing CUDA graphs (decode, FULL): 100%|##########| 1/1", sys.stderr)
             log.info("gpu_model_runner.py:6581", "Graph capturing finished in 0 secs, took 0.00 GiB")
         log.info(
-            "core.py:402", "init engine (profile, create kv cache, warmup model) took %.2f s", time.monotonic() - begun
+            "core.py:402", "init engine (profile, create kv cache, warmup model) took %.2f s", time.monotonic() - begin
         )
         self._ready = True
         if self._executor_dead():
@@ -105,14 +105,14 @@ class Core:
         log.info("backends.py:1051", "Using cache directory: /root/.cache/vllm/torch_compile_cache/7685fa72c3")
         log.emit("2026-09-02 11:57:03,500 - INFO - autotuner.py:829 - flashinfer.jit: [Autotuner]: Autotuning starts ...")
         while "hang-compile" in faults.active():
-            log.info("shm_broadcast.py:801", ailments.STALLED)
+            log.info("shm_broadcast.py:801", fault_logs.STALLED)
             time.sleep(0.5)
 
     def _executor_dead(self):
         return getattr(self._executor, "dead", None) is not None
 
     def decode(self):
-        """Steps for as long as there is something to say."""
+        """Decodes as long as there are requests."""
         while True:
             with self._changed:
                 while not self._requests:
@@ -120,7 +120,7 @@ class Core:
             faults.wait_while("hang-serve")
             active = faults.active()
             if "exit0" in active:
-                self.lose("RuntimeError: the stub was told to fail and to call it success")
+                self.lose("RuntimeError: the fault exit0 is active")
             while self._long_enough(active):
                 time.sleep(0.05)
                 active = faults.active()
@@ -130,24 +130,24 @@ class Core:
                 self.lose(str(error))
             with self._changed:
                 for number, request in list(self._requests.items()):
-                    self._speak(number, request, active.get("garbage"))
+                    self._send_word(number, request, active.get("garbage"))
             time.sleep(1.0 / float(active.get("slow", STEPS_PER_S)))
 
     def _long_enough(self, active):
         """Whether the fault that stops tokens in the middle of an answer holds now."""
         limit = int(active.get("hang-after") or 0)
-        return bool(limit) and any(request["said"] >= limit for request in list(self._requests.values()))
+        return bool(limit) and any(request["sent"] >= limit for request in list(self._requests.values()))
 
-    def _speak(self, number, request, garbage):
-        position = request["said"]
-        request["said"] += 1
+    def _send_word(self, number, request, garbage):
+        position = request["sent"]
+        request["sent"] += 1
         natural = request["answer"].length + request["extra"]
         full = request["limit"] if request["to_the_end"] else min(natural, request["limit"])
-        over = request["said"] >= full
+        over = request["sent"] >= full
         reason = None
         if over:
             reason = (
-                "length" if request["said"] >= request["limit"] and full < natural or request["to_the_end"] else "stop"
+                "length" if request["sent"] >= request["limit"] and full < natural or request["to_the_end"] else "stop"
             )
             del self._requests[number]
         word = {"1": "!", "bytes": "\ufffd", "repeat": "mult"}.get(garbage) or request["answer"].word(position)

@@ -1,8 +1,8 @@
-"""How the stub is told to misbehave: STUB_FAULT and the file named by STUB_CONTROL.
+"""Faults of the stub: STUB_FAULT and the file named by STUB_CONTROL.
 
-One fault is ``kind``, ``kind=value``, either with ``@host`` for one host name alone. STUB_FAULT holds a
-comma list. The control file is read whenever it is asked about; its lines add up, ``clear`` drops all
-before it (those of STUB_FAULT too). Taking a line away heals.
+A fault is ``kind`` or ``kind=value``, either with ``@host`` for a single host. STUB_FAULT is a comma-separated
+list. The control file is read at every query; its lines add up, ``clear`` drops all before it (those of
+STUB_FAULT too). Removing a line heals.
 """
 
 import os
@@ -37,7 +37,7 @@ KINDS = frozenset(
 
 
 def parse(text, hostname):
-    """{kind: value} of the faults in ``text`` that concern this host; ValueError names an unknown one."""
+    """{kind: value} of the faults in ``text`` that affect this host; ValueError names an unknown one."""
     active = {}
     for entry in text.replace("\n", ",").split(","):
         entry = entry.strip()
@@ -49,14 +49,14 @@ def parse(text, hostname):
         body, _, host = entry.partition("@")
         kind, _, value = body.partition("=")
         if kind not in KINDS:
-            raise ValueError("unknown fault %r; known: %s" % (kind, ", ".join(sorted(KINDS))))
+            raise ValueError("unknown fault %r; faults: %s" % (kind, ", ".join(sorted(KINDS))))
         if not host or host == hostname:
             active[kind] = value or "1"
     return active
 
 
 def active():
-    """The faults in force on this host now."""
+    """The active faults of this host."""
     text = os.environ.get("STUB_FAULT", "")
     path = os.environ.get("STUB_CONTROL")
     if path:
@@ -69,7 +69,7 @@ def active():
 
 
 def wait_while(kind, stop=None, poll_s=0.05):
-    """Blocks while the fault is in force, so that healing lets the engine go on."""
+    """Blocks while the fault is active; healing lets the engine continue."""
     while kind in active():
         if stop is not None and stop():
             return

@@ -11,13 +11,13 @@ _sink = None
 
 
 def configure(process, sink=None):
-    """Names this process in its lines; ``sink(line)`` takes them in place of stdout."""
+    """Names this process in its lines; ``sink(line)`` receives them instead of stdout."""
     global _process, _sink
     _process, _sink = process, sink
 
 
 def emit(line, stream=None):
-    """Writes one raw line to where this process's lines go."""
+    """Writes a raw line to this process's log."""
     if _sink is not None:
         _sink(line)
         return
@@ -37,7 +37,7 @@ def _write(level, where, message):
 
 
 def ray(where, message):
-    """A line of Ray's own console."""
+    """A line of Ray's console."""
     now = time.time()
     emit(
         "%s,%03d\tINFO %s -- %s"

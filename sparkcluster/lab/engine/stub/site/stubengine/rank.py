@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-from stubengine import ailments, faults, log, model, proc
+from stubengine import fault_logs, faults, log, model, proc
 from stubengine.wire import Channel, gloo_interface, interfaces, nccl_interface, setting
 
 RENDEZVOUS_S = 60.0  # the real limits are 10 and 30 minutes: a test would not wait
@@ -78,23 +78,18 @@ def load(directory, chatty):
 def check_fabric():
     """What NCCL would say of its network, and the faults of it."""
     active = faults.active()
-    if "nccl-memlock" in active:
-        ailments.nccl("WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory")
-        raise RankError("RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)")
-    if "nccl-gid" in active:
-        ailments.nccl(
-            "WARN Call to ibv_modify_qp failed with 61 No data available, on dev rocep1s0f1:1, curr state INIT, "
-            "next state RTR, local GID index 3, local GID ::, remote GID ::"
-        )
-        raise RankError("RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)")
+    for kind, line in (("nccl-memlock", fault_logs.MEMLOCK), ("nccl-gid", fault_logs.GID)):
+        if kind in active:
+            fault_logs.nccl(line)
+            raise RankError("RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)")
     picked = nccl_interface(os.environ.get("NCCL_SOCKET_IFNAME"))
     oob = "%s:%s<0>" % (picked[0], picked[1].ip) if picked else "?"
-    ailments.say(active)
+    fault_logs.log_active(active)
     if "tcp-fallback" in active:
         return
     if os.environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
-        ailments.nccl("INFO Bootstrap: Using %s" % oob)
-        ailments.nccl(
+        fault_logs.nccl("INFO Bootstrap: Using %s" % oob)
+        fault_logs.nccl(
             "INFO NET/IB : Using %s; OOB %s"
             % (
                 " ".join(
@@ -104,7 +99,7 @@ def check_fabric():
                 oob,
             )
         )
-        ailments.nccl("INFO Using network IB")
+        fault_logs.nccl("INFO Using network IB")
 
 
 def meet(spec):
@@ -207,9 +202,9 @@ def obey():
     """Says what its faults say, and ends this process when it is told to die while serving."""
     while True:
         active = faults.active()
-        ailments.say(active)
+        fault_logs.log_active(active)
         if "die-serve" in active:
-            ailments.last_words(active["die-serve"])
+            fault_logs.log_cause(active["die-serve"])
             sys.stdout.flush()
             time.sleep(0.2)  # so that whoever forwards the words has them before the death
             os._exit(1)

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 
-from stubengine import VLLM_VERSION, ailments, faults, flags, log, model
+from stubengine import VLLM_VERSION, fault_logs, faults, flags, log, model
 from stubengine.executors import rank_spec, start_local
 
 WATCHDOG_S = 5.0  # vLLM looks every 5 s whether its engine has errored (VLLM_WATCHDOG_TIME_S)
@@ -60,7 +60,7 @@ def bind(host, port):
     return sock
 
 
-def complain(last, *frames):
+def print_traceback(last, *frames):
     """A traceback on stderr, as Python prints one."""
     print("Traceback (most recent call last):", file=sys.stderr)
     for frame in frames:
@@ -91,7 +91,7 @@ def headless(spec):
     )
     lost = threading.Event()
     local_world = spec["tp"] * spec["pp"] // spec["nnodes"]
-    begun = time.monotonic()
+    begin = time.monotonic()
     ranks = []
     for local in range(local_world):
         number = spec["node_rank"] * local_world + local
@@ -107,11 +107,11 @@ def headless(spec):
     log.info("serve.py:266", "Shutting down.")
     killed = any(p.poll() is not None and p.returncode < 0 for p in ranks)
     # the real monitor returns without an error once the worker has served, and raises while it starts
-    return 0 if killed and time.monotonic() - begun > 1 else 1
+    return 0 if killed and time.monotonic() - begin > 1 else 1
 
 
 def watch_faults():
-    """Ends the whole server when it is told to die while serving."""
+    """Ends the server when the fault die-serve is set."""
     while True:
         if "die-serve" in faults.active():
             log.emit("Fatal Python error: Segmentation fault", sys.stderr)
@@ -128,7 +128,7 @@ def serve(args, spec, sock):
     while not engine.ready.wait(0.2):
         continue
     if engine.gone:
-        complain(
+        print_traceback(
             "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): "
             "{'EngineCore': %s}" % engine.process.wait(),
             ("vllm/entrypoints/launchers/api_server/entry.py", 104, "build_async_engine_client_from_engine_args"),
@@ -161,7 +161,7 @@ def serve(args, spec, sock):
     log.uvicorn("Waiting for application startup.")
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     log.uvicorn("Application startup complete.")
-    threading.Thread(target=speak_of_throughput, args=(engine,), daemon=True).start()
+    threading.Thread(target=log_throughput, args=(engine,), daemon=True).start()
     try:
         ended = wait_for_end(engine, server)
     except Stop:
@@ -176,8 +176,8 @@ def serve(args, spec, sock):
     return 0
 
 
-def speak_of_throughput(engine):
-    """vLLM's periodic line, which falls silent when there was nothing to do."""
+def log_throughput(engine):
+    """vLLM's periodic line, which is skipped while there are no requests."""
     before = (0, 0)
     while True:
         time.sleep(THROUGHPUT_S)
@@ -197,16 +197,16 @@ def speak_of_throughput(engine):
 
 
 def wait_for_end(engine, server):
-    """Returns when the engine has errored and somebody was told, or the watchdog has looked."""
-    looked = time.monotonic()
+    """Returns when the engine has failed and a request was answered with that, or the watchdog noticed."""
+    healthy = time.monotonic()
     while True:
         time.sleep(0.05)
         if os.environ.get("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH") == "1":
             continue
         if not engine.errored:
-            looked = time.monotonic()
-        elif server.failed.is_set() or time.monotonic() - looked > WATCHDOG_S:
-            time.sleep(0.2)  # the answer has to leave first
+            healthy = time.monotonic()
+        elif server.failed.is_set() or time.monotonic() - healthy > WATCHDOG_S:
+            time.sleep(0.2)  # the answer has to be sent first
             return True
 
 
@@ -236,12 +236,12 @@ def run(argv):
     log.info("api_utils.py:347", "\n       STUB  version %s\n       STUB  model   %s\n", VLLM_VERSION, args.model)
     log.info("api_utils.py:286", "non-default args: %s", flags.non_default(args))
     if args.enforce_eager:
-        ailments.eager(None)
+        fault_logs.eager(None)
     try:
         directory = model.find(args.model, args.revision)
         config = model.config(directory)
     except model.LoadError as error:
-        complain(
+        print_traceback(
             "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n  Value error, %s"
             % error,
             ("vllm/engine/arg_utils.py", 1890, "create_model_config"),
@@ -250,7 +250,7 @@ def run(argv):
     spec = spec_of(args, config)
     problem = check_shape(spec)
     if problem:
-        complain(problem, ("vllm/config/parallel.py", 1040, "__post_init__"))
+        print_traceback(problem, ("vllm/config/parallel.py", 1040, "__post_init__"))
         return 1
     log.info("model.py:733", "Resolved architecture: %s", (config.get("architectures") or ["StubForCausalLM"])[0])
     log.info("model.py:2152", "Using max model len %d", spec["max_model_len"])
@@ -259,7 +259,7 @@ def run(argv):
     try:
         sock = bind(args.host, args.port or 8000)
     except OSError as error:
-        complain(
+        print_traceback(
             "OSError: [Errno %s] %s" % (error.errno, error.strerror),
             ("vllm/entrypoints/launchers/launcher.py", 355, "create_server_socket"),
         )
@@ -285,7 +285,7 @@ def main(argv):
     except Stop:
         code = 0
     except ValueError as error:
-        complain("ValueError: %s" % error)
+        print_traceback("ValueError: %s" % error)
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()

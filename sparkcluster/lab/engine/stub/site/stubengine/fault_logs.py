@@ -1,15 +1,20 @@
-"""What ailing engines say in their logs, word for word as owners have reported it; a fault has a rank say it once."""
+"""Log lines of failing engines, verbatim as owners have reported them; each rank logs those of a fault once."""
 
 import os
 import socket
 
 from stubengine import log
 
-_said = set()
+_logged = set()
 MOE = "['FLASHINFER_TRTLLM', 'FLASHINFER_CUTEDSL', 'FLASHINFER_CUTLASS', 'VLLM_CUTLASS', 'MARLIN', 'EMULATION']"
 EAGER = (
     "Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup. This is equivalent to setting "
     "-cc.mode=none -cc.cudagraph_mode=none and --kernel_config.enable_jit_warmup=False"
+)
+MEMLOCK = "WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory"
+GID = (
+    "WARN Call to ibv_modify_qp failed with 61 No data available, on dev rocep1s0f1:1, curr state INIT, "
+    "next state RTR, local GID index 3, local GID ::, remote GID ::"
 )
 STALLED = (
     "No available shared memory broadcast block found in 60 seconds. This typically happens when some processes are "
@@ -48,27 +53,24 @@ def eager(_value):
     log.warning("vllm.py:1703", EAGER)
 
 
-SAYS = {"tcp-fallback": tcp, "nan-scales": nan_scales, "moe-backend": moe_backend, "eager": eager}
+LOGGERS = {"tcp-fallback": tcp, "nan-scales": nan_scales, "moe-backend": moe_backend, "eager": eager}
 
 
-def say(active):
-    """Has every fault that is in force say its lines, once in this process."""
+def log_active(active):
+    """Logs the lines of every active fault, once per process."""
     for kind, value in active.items():
-        if kind in SAYS and (kind, value) not in _said:
-            _said.add((kind, value))
-            SAYS[kind](value)
+        if kind in LOGGERS and (kind, value) not in _logged:
+            _logged.add((kind, value))
+            LOGGERS[kind](value)
 
 
-def last_words(cause):
-    """What a rank says before it dies of ``cause`` while it serves."""
+def log_cause(cause):
+    """Logs why a rank is about to die while it serves."""
     if cause == "memlock":
-        nccl("WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory")
+        nccl(MEMLOCK)
         log.error("multiproc_executor.py:953", "RuntimeError: NCCL error: unhandled system error")
     elif cause == "gid":
-        nccl(
-            "WARN Call to ibv_modify_qp failed with 61 No data available, on dev rocep1s0f1:1, curr state INIT, "
-            "next state RTR, local GID index 3, local GID ::, remote GID ::"
-        )
+        nccl(GID)
         log.error("multiproc_executor.py:953", "RuntimeError: NCCL error: unhandled system error")
     elif cause == "oom":
         log.error(
