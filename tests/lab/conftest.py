@@ -99,16 +99,16 @@ def make_lab(labs: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..
             file = labs / f"{name}.yaml"
             file.write_text(what)
             spec = lab_spec.load(file)
-        one = Lab.up(None if spec else int(what), engine=engine, spec=spec, name=name)
-        made.append(one)
-        return one
+        lab = Lab.up(None if spec else int(what), engine=engine, spec=spec, name=name)
+        made.append(lab)
+        return lab
 
     try:
         yield make
     finally:
         with contextlib.ExitStack() as stack:
-            for one in made:
-                stack.callback(one.down)
+            for lab in made:
+                stack.callback(lab.down)
 
 
 @pytest.fixture(scope="module")
@@ -282,9 +282,9 @@ class Cli:
             env=environment,
             cwd=self.home,
         )
-        one = Running(words, process)
-        self.running.append(one)
-        return one
+        command = Running(words, process)
+        self.running.append(command)
+        return command
 
     def __call__(self, *argv: object, env: dict[str, str] | None = None, timeout: float = 90) -> Done:
         """Run a command to its end."""
@@ -292,10 +292,10 @@ class Cli:
 
     def end(self) -> None:
         """Kill what still runs."""
-        for one in self.running:
-            if one.process.poll() is None:
-                one.kill(signal.SIGCONT)
-            one.kill()
+        for command in self.running:
+            if command.process.poll() is None:
+                command.kill(signal.SIGCONT)
+            command.kill()
 
 
 @contextlib.contextmanager
@@ -309,8 +309,8 @@ def _command_lines(directory: Path) -> Iterator[Callable[[], Cli]]:
         return made[-1]
 
     yield make
-    for one in made:
-        one.end()
+    for cli in made:
+        cli.end()
 
 
 @pytest.fixture
@@ -384,7 +384,7 @@ def module_variant(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pa
 
 
 @dataclasses.dataclass
-class Looked:
+class PreflightResult:
     """What one ``preflight --json`` said.
 
     Attributes:
@@ -398,38 +398,40 @@ class Looked:
 
     @property
     def found(self) -> set[tuple[str, str | None, str]]:
-        return {one for one in self._all if one[2] != "info"}
+        return {finding for finding in self._all if finding[2] != "info"}
 
     @property
     def notes(self) -> set[tuple[str, str | None, str]]:
-        return {one for one in self._all if one[2] == "info"}
+        return {finding for finding in self._all if finding[2] == "info"}
 
     @property
     def _all(self) -> list[tuple[str, str | None, str]]:
-        return [(one["code"], one["node"], one["severity"]) for one in self.document["findings"]]
+        return [(finding["code"], finding["node"], finding["severity"]) for finding in self.document["findings"]]
 
     @property
     def remedies(self) -> list[str]:
         """Every line that it says to type, notes left out."""
-        return [line for one in self.document["findings"] if one["severity"] != "info" for line in one["remedy"]]
+        return [
+            line for finding in self.document["findings"] if finding["severity"] != "info" for line in finding["remedy"]
+        ]
 
     def __str__(self) -> str:
-        return "\n".join(json.dumps(one) for one in self.document["findings"])
+        return "\n".join(json.dumps(finding) for finding in self.document["findings"])
 
     __repr__ = __str__
 
 
 @pytest.fixture(scope="module")
-def look(module_cli: Cli) -> Callable[..., Looked]:
+def preflight(module_cli: Cli) -> Callable[..., PreflightResult]:
     """``look(inventory)``: what ``preflight`` finds. Its exit code is 1 exactly where there is an error."""
 
-    def ask(inventory: Path, *words: str, timeout: float = 60) -> Looked:
+    def ask(inventory: Path, *words: str, timeout: float = 60) -> PreflightResult:
         done = module_cli("preflight", inventory, "--json", *words, timeout=timeout)
         assert "Traceback" not in done.err, done
-        looked = Looked(done.json, done.code)
-        assert "findings" in looked.document, done
-        assert done.code == any(severity == "error" for _, _, severity in looked.found), done
-        return looked
+        result = PreflightResult(done.json, done.code)
+        assert "findings" in result.document, done
+        assert done.code == any(severity == "error" for _, _, severity in result.found), done
+        return result
 
     return ask
 

@@ -62,7 +62,7 @@ def lab(lab):
 
 def test_ray_is_staged_for_an_image_without_it(lab, cli, tmp_path, monkeypatch):
     monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "cache"))
-    assert {one["ray_path"] for one in launchers(lab, cli).values()} == {"/sparkcluster/ray"}
+    assert {launcher["ray_path"] for launcher in launchers(lab, cli).values()} == {"/sparkcluster/ray"}
     put_stub_ray_into(tmp_path / "cache", engine_of(lab.sparks[0]), tmp_path)
 
     dry = cli("stage", lab.inventory, "image", "--dry-run").ok()
@@ -73,7 +73,7 @@ def test_ray_is_staged_for_an_image_without_it(lab, cli, tmp_path, monkeypatch):
         logs = spark.run(["sh", "-c", "docker logs $(docker ps -q) 2>&1"]).stdout
         assert "phase=ray-path /sparkcluster/ray with onlyhere" in logs
         mounts = json.loads(spark.run(["sh", "-c", "docker inspect $(docker ps -q)"]).stdout)[0]["Mounts"]
-        assert [one["RW"] for one in mounts if one["Destination"] == "/sparkcluster/ray"] == [False]
+        assert [mount["RW"] for mount in mounts if mount["Destination"] == "/sparkcluster/ray"] == [False]
 
     shutil.rmtree(tmp_path / "cache")
     again = cli("up", lab.inventory, "--json").ok().json
@@ -86,12 +86,12 @@ def test_a_node_copies_ray_from_the_other(lab, cli, tmp_path, monkeypatch):
     launchers(lab, cli)
     put_stub_ray_into(tmp_path / "cache", engine_of(lab.sparks[0]), tmp_path)
     first = cli("stage", lab.inventory, "image", "--json").ok().json
-    assert [(one["node"], one["source"]) for one in first["copied"]] == [("left", "controller"), ("right", "left")]
+    assert [(copy["node"], copy["source"]) for copy in first["copied"]] == [("left", "controller"), ("right", "left")]
     # the controller's own is gone, and right lost what it had
     shutil.rmtree(tmp_path / "cache")
     lab.sparks[1].run(["rm", "-rf", f"{STATE}/ray"])
     second = cli("stage", lab.inventory, "image", "--json").ok().json
-    assert [(one["what"], one["node"], one["source"]) for one in second["copied"]] == [("ray", "right", "left")]
+    assert [(copy["what"], copy["node"], copy["source"]) for copy in second["copied"]] == [("ray", "right", "left")]
 
 
 def test_without_ray_the_native_backend_is_used_or_up_fails(lab, cli, ranks, variant, tmp_path, monkeypatch):
@@ -103,7 +103,7 @@ def test_without_ray_the_native_backend_is_used_or_up_fails(lab, cli, ranks, var
     up = cli("up", lab.inventory).ok()
     assert "cannot be fetched" in up.err
     assert "executor native" in up.err
-    assert {one["executor"] for one in launchers(lab, cli).values()} == {"native"}
+    assert {launcher["executor"] for launcher in launchers(lab, cli).values()} == {"native"}
     assert cli("up", lab.inventory, "--json").ok().json["changed"] is False
     cli("down", lab.inventory).ok()
 

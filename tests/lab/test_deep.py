@@ -25,7 +25,7 @@ from sparkcluster.topology.build import build
 SHORT = Options(seconds=0.3, messages=50, collective=False)
 
 
-class Looked:
+class Inspection:
     """A lab's spec, facts and topology, with an open fleet."""
 
     def __init__(self, fleet, spec):
@@ -53,16 +53,16 @@ class Looked:
 
 
 @contextlib.contextmanager
-def looking(lab, inventory=None):
+def inspecting(lab, inventory=None):
     spec = load(inventory or lab.inventory)
     with connect_fleet(spec) as fleet:
-        yield Looked(fleet, spec)
+        yield Inspection(fleet, spec)
 
 
 @pytest.fixture
-def looked(lab):
-    with looking(lab) as one:
-        yield one
+def inspection(lab):
+    with inspecting(lab) as report:
+        yield report
 
 
 def full(value):
@@ -96,44 +96,44 @@ TWIN = {"left": "enP2p1s0f0np0", "right": "fast1"}
 
 
 @pytest.mark.parametrize("node", [full("left"), "right"])
-def test_a_firewall_against_tcp_is_found_on_its_node_and_goes_with_the_remedy(lab, looked, rules, node):
-    assert looked.reached() == []
+def test_a_firewall_against_tcp_is_found_on_its_node_and_goes_with_the_remedy(lab, inspection, rules, node):
+    assert inspection.reached() == []
     spark = lab.spark(node)
     rules(spark, f"-A INPUT -i {RAIL[node]} -p tcp -j DROP", f"-A INPUT -i {TWIN[node]} -p tcp -j DROP")
-    findings = looked.reached()
+    findings = inspection.reached()
     assert told(findings) == {("NET-044", node)}
     assert "port 6379 (Ray)" in findings[0].seen
     for command in findings[0].remedy:
         if command.startswith("sudo iptables"):
             follow(spark, command)
-    assert looked.reached() == []
+    assert inspection.reached() == []
 
 
 @pytest.mark.parametrize("node", ["left", full("right")])
-def test_a_node_that_drops_all_of_the_other_is_named_and_not_the_other(lab, looked, rules, node):
+def test_a_node_that_drops_all_of_the_other_is_named_and_not_the_other(lab, inspection, rules, node):
     rules(lab.spark(node), f"-A INPUT -i {RAIL[node]} -j DROP")
-    findings = looked.reached()
+    findings = inspection.reached()
     assert told(findings) == {("NET-041", node)}
     assert "192.168.177.0/24" in findings[0].summary
     assert "192.168.178.0/24" not in findings[0].summary
 
 
-def test_the_port_of_ray_alone_is_told_by_its_number(lab, looked, rules):
+def test_the_port_of_ray_alone_is_told_by_its_number(lab, inspection, rules):
     rules(lab.spark("left"), "-A INPUT -p tcp --dport 6379 -j REJECT")
-    findings = looked.reached()
+    findings = inspection.reached()
     assert told(findings) == {("NET-043", "left")}, findings
     assert "port 6379 (Ray)" in findings[0].summary
 
 
 @pytest.mark.parametrize("node", [full("left"), "right"])
 @pytest.mark.parametrize("filtered", [False, full(True)], ids=["udp", "icmp"])
-def test_a_black_hole_for_large_packets_is_told_from_a_firewall(lab, looked, rules, node, filtered):
+def test_a_black_hole_for_large_packets_is_told_from_a_firewall(lab, inspection, rules, node, filtered):
     spark = lab.spark(node)
     if filtered:
         rules(spark, f"-A INPUT -i {RAIL[node]} -p udp -j DROP")
-        assert looked.reached() == []
+        assert inspection.reached() == []
     rules(spark, f"-A INPUT -i {RAIL[node]} -m length --length 2000:65535 -j DROP")
-    findings = looked.reached()
+    findings = inspection.reached()
     # An ICMP echo is as large as what it answers, and two nodes see the same of each other.
     assert told(findings) == {("NET-042", None if filtered else node)}
     ping, source = re.match(r"(ping .*) {3}on (\w+)", findings[0].remedy[-1]).groups()
@@ -142,28 +142,28 @@ def test_a_black_hole_for_large_packets_is_told_from_a_firewall(lab, looked, rul
 
 @pytest.mark.full
 def test_who_may_open_no_socket_for_icmp_asks_by_ping(lab, variant, rules):
-    with looking(lab, variant(lab, ssh={"user": "spark"})) as looked:
-        assert looked.reached() == []
+    with inspecting(lab, variant(lab, ssh={"user": "spark"})) as inspection:
+        assert inspection.reached() == []
         rules(lab.spark("right"), f"-A INPUT -i {RAIL['right']} -p udp -j DROP")
-        assert looked.reached() == []
+        assert inspection.reached() == []
         rules(lab.spark("right"), f"-A INPUT -i {RAIL['right']} -m length --length 2000:65535 -j DROP")
-        assert told(looked.reached()) == {("NET-042", None)}
+        assert told(inspection.reached()) == {("NET-042", None)}
 
 
 @pytest.mark.parametrize("rate", ["13gbit", full("200mbit")])
-def test_healthy_links_carry_what_they_should_and_a_slow_one_is_named(lab, looked, rate):
-    measured, findings = looked.measured()
+def test_healthy_links_carry_what_they_should_and_a_slow_one_is_named(lab, inspection, rate):
+    measured, findings = inspection.measured()
     assert told(findings) == set()
     rates = {}
-    for one in measured.rates:
-        rates.setdefault(one.kind, []).append(one)
+    for rate in measured.rates:
+        rates.setdefault(rate.kind, []).append(rate)
     assert {kind: len(held) for kind, held in rates.items()} == {"tcp": 4, "rdma": 4, "rdma-both": 1}
-    assert all(one.gbit_s > 0.5 for one in measured.rates)
-    assert all(one.latency_ms < 5 for one in rates["tcp"])
-    assert {one.over for one in rates["rdma"]} == {"rocep1s0f0", "roceP2p1s0f0", "rocep1s0f1", "roceP2p1s0f1"}
+    assert all(rate.gbit_s > 0.5 for rate in measured.rates)
+    assert all(rate.latency_ms < 5 for rate in rates["tcp"])
+    assert {rate.over for rate in rates["rdma"]} == {"rocep1s0f0", "roceP2p1s0f0", "rocep1s0f1", "roceP2p1s0f1"}
 
     lab.fault("right", "slow-link", rate)
-    _, findings = looked.measured()
+    _, findings = inspection.measured()
     assert told(findings) == {("NET-050", None)}
     assert "left and right" in findings[0].summary
     assert ("degraded after a hot-plug" in findings[0].summary) is (rate == "13gbit")
@@ -171,9 +171,9 @@ def test_healthy_links_carry_what_they_should_and_a_slow_one_is_named(lab, looke
 
 
 @pytest.mark.full
-def test_a_gid_that_moved_gives_no_result_though_the_program_ends_well(lab, looked):
+def test_a_gid_that_moved_gives_no_result_though_the_program_ends_well(lab, inspection):
     lab.fault("right", "gid-shift", "rocep1s0f1")
-    measured, findings = looked.measured()
+    measured, findings = inspection.measured()
     failed = [rate for rate in measured.rates if rate.gbit_s is None and rate.kind == "rdma"]
     assert {rate.subnet for rate in failed} == {"192.168.177.0/24"}
     assert all("no result row, exit code 0" in rate.seen for rate in failed)
@@ -206,10 +206,10 @@ def test_ctrl_c_leaves_no_process_on_any_node(lab, cli, doing):
     none_left(lab)
 
 
-def test_a_container_is_gone_with_who_started_it_and_the_next_run_removes_a_leftover(lab, looked):
-    host, spark = looked.fleet["left"], lab.spark("left")
-    image = looked.facts["left"].image.id
-    inventory = looked.spec.inventory
+def test_a_container_is_gone_with_who_started_it_and_the_next_run_removes_a_leftover(lab, inspection):
+    host, spark = inspection.fleet["left"], lab.spark("left")
+    image = inspection.facts["left"].image.id
+    inventory = inspection.spec.inventory
     name = "sparkcluster-measure-test"
     spark.run(["docker", "run", "--detach", "--name", name, "--entrypoint", "sleep", image, "300"])
     argv = ["docker", "run", "--rm", "--name", name, "--entrypoint", "sleep", image, "300"]
@@ -217,7 +217,7 @@ def test_a_container_is_gone_with_who_started_it_and_the_next_run_removes_a_left
         "do": "contain", "state_dir": inventory.state_dir, "cluster": inventory.cluster, "name": name, "argv": argv,
         "limit_s": 60,
     }  # fmt: skip
-    with looked.lease() as epoch:
+    with inspection.lease() as epoch:
         refused = Conversation(host, "measure", {**request, "epoch": epoch + 1}, silence_s=20)
         assert "is over" in refused.answer()["failed"]
         refused.end()
@@ -232,29 +232,29 @@ def test_a_container_is_gone_with_who_started_it_and_the_next_run_removes_a_left
     none_left(lab)
 
 
-def test_a_damaged_file_is_found_by_its_name(lab, looked):
-    weights = looked.facts["right"].weights
-    large = max(weights.files, key=lambda one: one.size_bytes)
+def test_a_damaged_file_is_found_by_its_name(lab, inspection):
+    weights = inspection.facts["right"].weights
+    large = max(weights.files, key=lambda file: file.size_bytes)
     path = f"{weights.path}/{large.name}"
     spark = lab.spark("right")
 
-    def look():
-        found = hashes(looked.fleet, looked.facts, Silent())
+    def damaged():
+        found = hashes(inspection.fleet, inspection.facts, Silent())
         assert found.unasked == {}
-        context = Context(looked.spec, looked.facts, looked.topology, hashes=found)
+        context = Context(inspection.spec, inspection.facts, inspection.topology, hashes=found)
         return run_stage(context, ("deep",))
 
-    assert look() == []
+    assert damaged() == []
     spark.run(["cp", "--remove-destination", "-L", path, "/root/kept"])
     spark.run(["sh", "-c", f'printf x | dd of="$(readlink -f {path})" bs=1 seek=1000 conv=notrunc status=none'])
     try:
-        (finding,) = look()
+        (finding,) = damaged()
         assert finding.code in {"MDL-020", "MDL-021"}
         assert finding.node == ("right" if finding.code == "MDL-020" else None)
         assert large.name in finding.summary
     finally:
         spark.run(["sh", "-c", f'cat /root/kept > "$(readlink -f {path})"'])
-    assert look() == []
+    assert damaged() == []
 
 
 @pytest.fixture(scope="module")
@@ -266,9 +266,9 @@ def trio(make_lab):
 @pytest.mark.parametrize("node", ["spark-0001", "spark-0003"])
 def test_of_three_the_slow_one_is_named(trio, clean, node):
     clean(trio)
-    with looking(trio) as looked:
+    with inspecting(trio) as inspection:
         trio.fault(node, "slow-link", "13gbit")
-        _, findings = looked.measured()
+        _, findings = inspection.measured()
         clean(trio)
     assert told(findings) == {("NET-050", node)}
 
@@ -277,18 +277,18 @@ def test_of_three_the_slow_one_is_named(trio, clean, node):
 @pytest.mark.parametrize("node", ["spark-0001", "spark-0002"])
 def test_of_three_the_one_behind_a_small_switch_port_is_named(trio, clean, node):
     clean(trio)
-    with looking(trio) as looked:
+    with inspecting(trio) as inspection:
         trio.fault(node, "path-mtu", "1500")
-        findings = looked.reached()
+        findings = inspection.reached()
         clean(trio)
     assert told(findings) == {("NET-042", node)}
 
 
 @pytest.mark.full
-def test_a_node_that_hangs_is_named_and_not_waited_for_twice(lab, looked):
+def test_a_node_that_hangs_is_named_and_not_waited_for_twice(lab, inspection):
     lab.fault("right", "ssh-hang")
     begin = time.monotonic()
-    measured, findings = looked.measured()
+    measured, findings = inspection.measured()
     assert time.monotonic() - begin < 40
     assert list(measured.unasked) == ["right"]
     assert told(findings) == {("NET-060", "right")}
@@ -303,8 +303,8 @@ def real(make_lab):
 @pytest.mark.engine
 def test_the_real_image_gathers_over_all_ranks_and_leaves_no_container(real, clean):
     clean(real)
-    with looking(real) as looked, looked.lease() as epoch:
-        measured, findings = looked.measured(Options(seconds=0.3, messages=50), epoch=epoch)
+    with inspecting(real) as inspection, inspection.lease() as epoch:
+        measured, findings = inspection.measured(Options(seconds=0.3, messages=50), epoch=epoch)
     (whole,) = [rate for rate in measured.rates if rate.kind == "collective"]
     assert whole.gbit_s is not None, whole
     assert whole.over == "Gloo", "no GPU here"

@@ -84,9 +84,9 @@ def machine(tmp_path):
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", PORT)) == 0:
             pytest.skip(f"something listens at 127.0.0.1:{PORT}, where the demo serves")
-    one = Machine(tmp_path)
-    yield one
-    one.end()
+    machine = Machine(tmp_path)
+    yield machine
+    machine.end()
 
 
 def test_one_command_makes_a_bare_machine_answer_and_a_second_finds_it_so(machine):
@@ -101,7 +101,7 @@ def test_one_command_makes_a_bare_machine_answer_and_a_second_finds_it_so(machin
 
     sockets = machine.listening()
     assert f"127.0.0.1:{PORT}" in sockets
-    assert {one.rpartition(":")[0] for one in sockets} <= {"127.0.0.1", "[::1]", "[::ffff:127.0.0.1]"}
+    assert {address.rpartition(":")[0] for address in sockets} <= {"127.0.0.1", "[::1]", "[::ffff:127.0.0.1]"}
 
     warm = machine.run("./scripts/demo")
     assert warm.code == 0, warm

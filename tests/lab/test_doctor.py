@@ -89,11 +89,11 @@ def ended(spark: Spark) -> None:
 
 def told(document: dict) -> set[tuple[str, str | None]]:
     """Code and node of every error and warning."""
-    return {(one["code"], one["node"]) for one in document["findings"] if one["severity"] != "info"}
+    return {(finding["code"], finding["node"]) for finding in document["findings"] if finding["severity"] != "info"}
 
 
 def the(document: dict, code: str) -> dict:
-    found = [one for one in document["findings"] if one["code"] == code]
+    found = [finding for finding in document["findings"] if finding["code"] == code]
     assert len(found) == 1, document["findings"]
     assert found[0]["seen"]
     assert found[0]["why"]
@@ -110,10 +110,10 @@ def test_a_healthy_cluster_has_nothing_and_says_so_in_one_line(serving, doctor, 
         before[spark.name] = spark.run(["sh", "-c", script]).stdout
     healthy = doctor()
     assert (healthy["ok"], told(healthy)) == (True, set())
-    look = healthy["running"]["nodes"]["left"]
-    assert look["ray"] == {"192.168.177.11": True, "192.168.177.12": True}
-    assert look["health"] == 200
-    assert look["counters"][1]["generated"] > 0
+    node = healthy["running"]["nodes"]["left"]
+    assert node["ray"] == {"192.168.177.11": True, "192.168.177.12": True}
+    assert node["health"] == 200
+    assert node["counters"][1]["generated"] > 0
     assert healthy["running"]["nodes"]["right"]["ranks"][0]["state"] == "running"
     reply = healthy["running"]["replies"]["default"]
     assert (reply["problem"], reply["head"]) == (None, "left")
@@ -197,7 +197,7 @@ def test_many_ailments_at_once_are_all_told_each_on_its_node(fresh, doctor):
     assert "Using network Socket" in the(ailing, "RUN-008")["seen"]
     assert "Using 'FLASHINFER_CUTLASS'" in the(ailing, "RUN-011")["seen"]
     assert "non-finite" in the(ailing, "RUN-012")["seen"]
-    lost = {one["node"]: one for one in ailing["findings"] if one["code"] == "RUN-013"}
+    lost = {finding["node"]: finding for finding in ailing["findings"] if finding["code"] == "RUN-013"}
     assert lost["right"]["severity"] == "error"
     assert "Failed to initialize NVML" in lost["right"]["seen"]
     # Its model answers, so what the kernel said is over.
@@ -290,7 +290,7 @@ def test_memory_that_ends(serving, doctor):
     serving.fault("right", "memory-free", "900000")
     serving.fault("right", "swap", "17")
     short = doctor()
-    assert {one for one in told(short) if one[0].startswith("RUN")} == {("RUN-014", "right")}
+    assert {finding for finding in told(short) if finding[0].startswith("RUN")} == {("RUN-014", "right")}
 
 
 @pytest.mark.full

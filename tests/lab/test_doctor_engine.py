@@ -15,7 +15,7 @@ def shared_lab(make_lab):
 
 
 def told(document):
-    return {(one["code"], one["node"]) for one in document["findings"] if one["severity"] != "info"}
+    return {(finding["code"], finding["node"]) for finding in document["findings"] if finding["severity"] != "info"}
 
 
 def test_a_real_engine_well_frozen_and_without_its_worker(lab, cli):
@@ -23,9 +23,9 @@ def test_a_real_engine_well_frozen_and_without_its_worker(lab, cli):
     cli("up", lab.inventory, timeout=300).ok()
     well = cli("doctor", lab.inventory, "--json", timeout=60).ok().json
     assert told(well) == set()
-    look = well["running"]["nodes"][head.name]
-    assert look["ray"] == {"192.168.177.11": True, "192.168.177.12": True}
-    before, after = look["counters"]
+    node = well["running"]["nodes"][head.name]
+    assert node["ray"] == {"192.168.177.11": True, "192.168.177.12": True}
+    before, after = node["counters"]
     assert after["generated"] > before["generated"]
     assert well["running"]["replies"]["default"]["text"]
 
@@ -41,4 +41,6 @@ def test_a_real_engine_well_frozen_and_without_its_worker(lab, cli):
     time.sleep(1)
     killed = cli("doctor", lab.inventory, "--json", "--timeout", "14", timeout=60)
     assert told(killed.json) == {("RUN-005", worker.name)}
-    assert "exited (137)" in next(one["seen"] for one in killed.json["findings"] if one["code"] == "RUN-005")
+    assert "exited (137)" in next(
+        finding["seen"] for finding in killed.json["findings"] if finding["code"] == "RUN-005"
+    )

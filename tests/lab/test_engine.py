@@ -123,14 +123,14 @@ def gather(shared_lab, module_cli, module_variant, clean, ranks):
                 status = cli("status", path, "--json").json
                 plan = cli("plan", path, "--json").ok().json
                 again = cli("up", path, "--json").ok().json
-                asked = [cli("ask", path, one, "--max-tokens", TOKENS, "--json").ok().json for one in PROMPTS]
+                asked = [cli("ask", path, prompt, "--max-tokens", TOKENS, "--json").ok().json for prompt in PROMPTS]
             head = lab.sparks[0]
             found = Evidence(
                 up=up,
                 status=status,
                 plan=plan,
                 again=again,
-                answers=[one["content"] for one in asked],
+                answers=[answer["content"] for answer in asked],
                 ranks={},
                 token=token_of(head),
                 asked_ray=ask_ray(head) if uses_ray(head) else {},
@@ -141,7 +141,7 @@ def gather(shared_lab, module_cli, module_variant, clean, ranks):
             )
             secrets = [*SECRETS.values(), *([found.token] if found.token else [])]
             members = [node["name"] for node in status["nodes"]]
-            found.ranks = {spark.name: look(spark, secrets) for spark in lab.sparks if spark.name in members}
+            found.ranks = {spark.name: inspect_rank(spark, secrets) for spark in lab.sparks if spark.name in members}
         finally:
             cli("down", path, timeout=120).ok()
         found.left = ranks(lab)
@@ -171,7 +171,7 @@ def command_lines():
         thread.join()
 
 
-def look(spark, secrets):
+def inspect_rank(spark, secrets):
     """All there is to be known of a Spark whose cluster serves."""
     name = container(spark)
     files = spark.run(["sh", "-c", f"cat {DUMPS}/*.json"], check=False).stdout

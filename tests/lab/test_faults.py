@@ -290,7 +290,7 @@ def serving(lab, cli):
 
 def degraded_then_serving(lab, cli, ranks):
     """``status`` says that it is not well, and ``up`` again ends serving, with new ranks on every node."""
-    before = {one[0] for found in ranks(lab).values() for one in found}
+    before = {rank[0] for found in ranks(lab).values() for rank in found}
     status = cli("status", lab.inventory, "--json")
     assert status.code == 1, status
     assert status.json["state"] == "degraded"
@@ -299,7 +299,7 @@ def degraded_then_serving(lab, cli, ranks):
     up = cli("up", lab.inventory, "--json").ok()
     assert up.json["changed"] is True
     assert cli("status", lab.inventory, "--json").ok().json["state"] == "serving"
-    after = {one[0] for found in ranks(lab).values() for one in found}
+    after = {rank[0] for found in ranks(lab).values() for rank in found}
     assert len(after) == 2
     assert not after & before
 

@@ -23,7 +23,7 @@ def words(cli, inventory, prompt="Say something", *more):
 
 
 def members(lab: Lab, *at):
-    return [{"name": lab.sparks[one].name, "host": lab.sparks[one].host} for one in at]
+    return [{"name": lab.sparks[index].name, "host": lab.sparks[index].host} for index in at]
 
 
 def log(spark):
@@ -48,10 +48,10 @@ def test_four_sparks_serve_as_two_replicas(quad, make_cli, variant, ranks):
     groups = [{"name": "east", "nodes": names[:2]}, {"name": "west", "nodes": names[2:]}]
     path = variant(quad, groups=groups)
     up = cli("up", path, "--json").ok().json
-    assert [(one["name"], one["nodes"]) for one in up["groups"]] == [("east", names[:2]), ("west", names[2:])]
+    assert [(group["name"], group["nodes"]) for group in up["groups"]] == [("east", names[:2]), ("west", names[2:])]
     status = cli("status", path, "--json").ok().json
     assert status["state"] == "serving"
-    assert [(one["name"], one["ready"], one["endpoint"]) for one in status["groups"]] == [
+    assert [(group["name"], group["ready"], group["endpoint"]) for group in status["groups"]] == [
         ("east", True, f"http://{quad.sparks[0].host}:8000/v1"),
         ("west", True, f"http://{quad.sparks[2].host}:8000/v1"),
     ]
@@ -114,7 +114,7 @@ def test_a_dead_replica_is_brought_back_while_the_other_goes_on_serving(quad, ma
     assert [ranks(quad)[name] for name in names[:2]] == east
     status = cli("status", path, "--json").ok().json
     assert (status["state"], status["release"]) == ("serving", 2)
-    assert [(one["name"], one["release"]) for one in status["groups"]] == [("east", 1), ("west", 2)]
+    assert [(group["name"], group["release"]) for group in status["groups"]] == [("east", 1), ("west", 2)]
     assert cli("up", path, "--json").ok().json["changed"] is False
     assert words(cli, path, "Hello", "--group", "west")
 
@@ -132,7 +132,10 @@ def test_a_replica_that_fails_to_come_up_leaves_the_other_serving(quad, make_cli
     assert running(ranks, quad) == {names[0]: ["running"], names[1]: ["running"], names[2]: [], names[3]: []}
     status = cli("status", path, "--json")
     assert (status.code, status.json["state"]) == (1, "degraded")
-    assert [(one["name"], one["state"]) for one in status.json["groups"]] == [("east", "serving"), ("west", "down")]
+    assert [(group["name"], group["state"]) for group in status.json["groups"]] == [
+        ("east", "serving"),
+        ("west", "down"),
+    ]
     assert words(cli, path, "Hello", "--group", "east")
 
 

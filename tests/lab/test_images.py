@@ -137,8 +137,8 @@ def test_variants_are_told_apart(engine, kind, ray, tmp_path):
         config = docker.inspect(variant.reference)["Config"]
         assert family(config, ngc=ngc) == kind
         assert (docker(*shell, "python3 -c 'import ray' 2>/dev/null && echo yes || echo no") == "yes") is ray
-        look = "import importlib.metadata as m; print(m.version('triton'))"
-        assert docker(*shell, f'python3 -c "{look}"').startswith("3.6.")
+        program = "import importlib.metadata as m; print(m.version('triton'))"
+        assert docker(*shell, f'python3 -c "{program}"').startswith("3.6.")
         assert docker(*shell, "ptxas --gpu-name sm_121a x.ptx -o /tmp/x.cubin && ls /tmp") == "x.cubin"
 
 

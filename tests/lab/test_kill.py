@@ -59,7 +59,7 @@ def serves_once_and_for_all(lab, cli, ranks, inventory=None):
 
 
 @pytest.mark.parametrize(
-    "stage", [one if one in SAMPLE else pytest.param(one, marks=pytest.mark.full) for one in STAGES]
+    "stage", [stage if stage in SAMPLE else pytest.param(stage, marks=pytest.mark.full) for stage in STAGES]
 )
 def test_up_after_an_up_that_was_killed_ends_serving(lab, cli, ranks, stage):
     up = cli.start("up", lab.inventory, "--json-lines")

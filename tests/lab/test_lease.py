@@ -15,19 +15,19 @@ LAPSE_S = 15
 """How long a node keeps a lease that nobody feeds."""
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(one, marks=pytest.mark.full) for one in range(1, 8))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 8))])
 def test_of_two_ups_at_once_one_serves_and_one_exits_3(lab, cli, ranks, seed):
     first = cli.start("up", lab.inventory, "--json")
     time.sleep(random.Random(seed).uniform(0, 0.4))
     second = cli.start("up", lab.inventory, "--json")
     done = [first.wait(), second.wait()]
-    assert sorted(one.code for one in done) == [0, 3], done
-    served, refused = sorted(done, key=lambda one: one.code)
+    assert sorted(result.code for result in done) == [0, 3], done
+    served, refused = sorted(done, key=lambda result: result.code)
     assert served.json["state"] == "serving"
     assert refused.error["kind"] == "LeaseHeld"
     assert re.search(r"^\w+@\S+ \(pid \d+\) is running up on ", refused.error["message"])
     assert refused.error["hint"]
-    pids = {one.pid for one in (first, second)}
+    pids = {command.pid for command in (first, second)}
     assert int(re.search(r"pid (\d+)", refused.error["message"])[1]) in pids
     assert {node: len(own) for node, own in ranks(lab).items()} == {spark.name: 1 for spark in lab.sparks}
 

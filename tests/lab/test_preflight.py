@@ -120,26 +120,26 @@ def expected(row, spark):
 @pytest.mark.parametrize(
     "row", [pytest.param(row, id=row.id, marks=[] if row.quick else [pytest.mark.full]) for row in ROWS]
 )
-def test_a_fault_is_found_on_its_node_and_nowhere_else(row, lab, look, type_in):
+def test_a_fault_is_found_on_its_node_and_nowhere_else(row, lab, preflight, type_in):
     """Healthy, broken on one node, broken on another, mended by what the finding says."""
     kind, *words = row.fault.split()
-    assert look(lab.inventory).found == set()
+    assert preflight(lab.inventory).found == set()
 
     first, second = lab.sparks[1], lab.sparks[2]
     lab.fault(first.name, kind, *words)
-    looked = look(lab.inventory)
-    assert looked.found == expected(row, first), looked
-    assert any(re.search(row.remedy, line) for line in looked.remedies), looked
+    result = preflight(lab.inventory)
+    assert result.found == expected(row, first), result
+    assert any(re.search(row.remedy, line) for line in result.remedies), result
     lab.heal()
 
     lab.fault(second.name, kind, *words)
-    looked = look(lab.inventory)
-    assert looked.found == expected(row, second), looked
+    result = preflight(lab.inventory)
+    assert result.found == expected(row, second), result
     if row.cure is not None:
-        lines = [line for line in looked.remedies if re.search(row.cure, line)]
-        assert lines, looked
+        lines = [line for line in result.remedies if re.search(row.cure, line)]
+        assert lines, result
         type_in(lab, second, lines)
-        assert look(lab.inventory).found == set()
+        assert preflight(lab.inventory).found == set()
 
 
 PORTS = {
@@ -152,35 +152,35 @@ PORTS = {
 @pytest.mark.parametrize(
     "fault", [fault if fault == "port-busy 6379" else pytest.param(fault, marks=pytest.mark.full) for fault in PORTS]
 )
-def test_a_port_of_the_head_matters_where_the_head_is(fault, lab, look, variant):
+def test_a_port_of_the_head_matters_where_the_head_is(fault, lab, preflight, variant):
     """The same fault on a node that is no head is none; with that node first in the inventory it is."""
     expect, remedy = PORTS[fault]
-    assert look(lab.inventory).found == set()
+    assert preflight(lab.inventory).found == set()
     first, second, third = lab.sparks
     nodes = [{"name": spark.name, "host": spark.host} for spark in (second, first, third)]
     turned = variant(lab, nodes=nodes)
     lab.fault(second.name, *fault.split())
-    assert look(lab.inventory).found == set()
-    looked = look(turned)
-    assert looked.found == {(code, second.name, severity) for code, severity in expect}, looked
-    assert any(remedy in line for line in looked.remedies)
+    assert preflight(lab.inventory).found == set()
+    result = preflight(turned)
+    assert result.found == {(code, second.name, severity) for code, severity in expect}, result
+    assert any(remedy in line for line in result.remedies)
     lab.heal()
-    assert look(turned).found == set()
+    assert preflight(turned).found == set()
 
 
 @pytest.mark.full
-def test_a_port_that_is_taken_is_told_with_its_holder(lab, look):
+def test_a_port_that_is_taken_is_told_with_its_holder(lab, preflight):
     lab.fault("1", "port-busy", "8000")
-    [one] = [one for one in look(lab.inventory).document["findings"] if one["code"] == "HOST-004"]
-    assert "python3" in one["seen"]
-    assert "8000" in one["summary"]
+    [finding] = [finding for finding in preflight(lab.inventory).document["findings"] if finding["code"] == "HOST-004"]
+    assert "python3" in finding["seen"]
+    assert "8000" in finding["summary"]
 
 
 @pytest.mark.full
-def test_the_same_bytes_in_number_are_found_by_their_hash_alone(lab, look):
+def test_the_same_bytes_in_number_are_found_by_their_hash_alone(lab, preflight):
     """A weight file of the right size with other bytes in it: only --hash, which reads all of them, can tell."""
     lab.fault("2", "corrupt-weights")
-    assert look(lab.inventory).found == set()
-    looked = look(lab.inventory, "--hash")
-    assert {(code[:3], node, severity) for code, node, severity in looked.found} == {("MDL", "spark-0002", ERROR)}
-    assert any("stage" in line for line in looked.remedies)
+    assert preflight(lab.inventory).found == set()
+    result = preflight(lab.inventory, "--hash")
+    assert {(code[:3], node, severity) for code, node, severity in result.found} == {("MDL", "spark-0002", ERROR)}
+    assert any("stage" in line for line in result.remedies)

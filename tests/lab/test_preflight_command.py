@@ -20,7 +20,9 @@ ESCAPE = "\x1b"
 
 
 def errors(document):
-    return sorted((one["code"], one["node"]) for one in document["findings"] if one["severity"] == "error")
+    return sorted(
+        (finding["code"], finding["node"]) for finding in document["findings"] if finding["severity"] == "error"
+    )
 
 
 def test_in_a_pipe_it_is_plain_and_fits_80_columns(lab, cli):
@@ -97,7 +99,7 @@ def test_what_is_ignored_does_not_stop(lab, cli):
     flags = [word for code in codes for word in ("--ignore", code)]
     done = cli("preflight", lab.inventory, "--json", *flags).ok()
     assert done.json["ok"] is True
-    assert codes <= {one["code"] for one in done.json["findings"] if one["severity"] == "warning"}
+    assert codes <= {finding["code"] for finding in done.json["findings"] if finding["severity"] == "warning"}
 
 
 def test_a_second_run_finds_the_same(lab, cli):
@@ -111,7 +113,9 @@ def test_up_refuses_with_the_same_findings_before_it_stages_anything(lab, cli, r
     found = cli("preflight", lab.inventory, "--json")
     up = cli("up", lab.inventory, "--json")
     assert up.code == 1
-    told = sorted((one["code"], one["node"]) for one in up.json["findings"] if one["severity"] == "error")
+    told = sorted(
+        (finding["code"], finding["node"]) for finding in up.json["findings"] if finding["severity"] == "error"
+    )
     assert set(told) <= set(errors(found.json))
     assert ("NET-006", "right") in told
     assert ranks(lab) == {"left": [], "right": []}
@@ -125,7 +129,7 @@ def test_up_refuses_what_only_reaching_shows(lab, cli, ranks):
     assert found.code == 1, found
     up = cli("up", lab.inventory, "--json")
     assert up.code == 1, up
-    told = {(one["code"], one["node"]) for one in up.json["findings"] if one["severity"] == "error"}
+    told = {(finding["code"], finding["node"]) for finding in up.json["findings"] if finding["severity"] == "error"}
     assert told & set(errors(found.json))
     assert ranks(lab) == {"left": [], "right": []}
 

@@ -58,13 +58,13 @@ FAULTS = {
         *(pytest.param(seed, list(FAULTS), marks=pytest.mark.full) for seed in (7, 31, 1789)),
     ],
 )
-def test_names_indices_and_addresses_change_no_verdict(seed, faults, make_lab, look, module_cli):
+def test_names_indices_and_addresses_change_no_verdict(seed, faults, make_lab, preflight, module_cli):
     spec = drawn(seed)
     print(f"seed {seed}\n{spec}")
     lab = make_lab(spec)
     asked = yaml.safe_load(spec)["sparks"]
     try:
-        assert look(lab.inventory).found == set()
+        assert preflight(lab.inventory).found == set()
         nodes = module_cli("plan", lab.inventory, "--json").ok().json["nodes"]
         for spark, described in zip(lab.sparks, asked, strict=True):
             index = next(at for at, row in described["gids"]["rocep1s0f1"].items() if row == "ipv4 v2")
@@ -76,26 +76,26 @@ def test_names_indices_and_addresses_change_no_verdict(seed, faults, make_lab, l
             code, severity = FAULTS[fault]
             spark = luck.choice(lab.sparks[1:])
             lab.fault(spark.name, *fault.split())
-            looked = look(lab.inventory)
-            assert looked.found == {(code, spark.name, severity)}, (seed, fault, looked)
+            result = preflight(lab.inventory)
+            assert result.found == {(code, spark.name, severity)}, (seed, fault, result)
             lab.heal()
-        assert look(lab.inventory).found == set()
+        assert preflight(lab.inventory).found == set()
     finally:
         lab.down()
 
 
-def test_before_image_and_weights_are_staged_it_says_what_it_cannot_ask_and_pulls_nothing(make_lab, look):
+def test_before_image_and_weights_are_staged_it_says_what_it_cannot_ask_and_pulls_nothing(make_lab, preflight):
     """On two nodes nothing is there yet; what can be asked is asked, and nobody is made to fetch anything."""
     lab = make_lab("sparks: [{}, {image: absent, model: absent}, {image: absent, model: absent}]")
     bare = lab.sparks[1:]
-    looked = look(lab.inventory)
-    assert looked.found == set()
-    unasked = {(one["node"], one["what"]) for one in looked.document["unasked"]}
+    result = preflight(lab.inventory)
+    assert result.found == set()
+    unasked = {(question["node"], question["what"]) for question in result.document["unasked"]}
     assert unasked == {
         (spark.name, what) for spark in bare for what in ("the image's content", "whether the weights are complete")
     }
     lab.fault(bare[0].name, "gid-missing")
-    assert look(lab.inventory).found == {("NET-003", bare[0].name, ERROR)}
+    assert preflight(lab.inventory).found == {("NET-003", bare[0].name, ERROR)}
     lab.heal()
     for spark in bare:
         assert spark.run(["docker", "images", "-aq"]).stdout == ""
@@ -105,24 +105,24 @@ def test_before_image_and_weights_are_staged_it_says_what_it_cannot_ask_and_pull
 
 
 @pytest.mark.full
-def test_weights_that_nobody_has_and_cannot_be_fetched_are_an_error_and_no_room_is_a_warning(make_lab, look):
+def test_weights_that_nobody_has_and_cannot_be_fetched_are_an_error_and_no_room_is_a_warning(make_lab, preflight):
     lab = make_lab("defaults: {image: absent, model: absent, disk_gb: 5}\nsparks: [{}, {}]")
-    looked = look(lab.inventory)
+    result = preflight(lab.inventory)
     names = {spark.name for spark in lab.sparks}
-    room = {(code, node, severity) for code, node, severity in looked.found if code == "HOST-028"}
+    room = {(code, node, severity) for code, node, severity in result.found if code == "HOST-028"}
     assert room == {("HOST-028", name, WARNING) for name in names}
-    assert {code for code, _, _ in looked.found} - {"HOST-028"} == {"MDL-001"}
-    assert any("docker image prune" in line for line in looked.remedies)
+    assert {code for code, _, _ in result.found} - {"HOST-028"} == {"MDL-001"}
+    assert any("docker image prune" in line for line in result.remedies)
     lab.down()
 
 
 @pytest.mark.full
-def test_an_image_without_ray_is_told_with_what_is_done_about_it(make_lab, look):
+def test_an_image_without_ray_is_told_with_what_is_done_about_it(make_lab, preflight):
     """Ray is brought along: whoever looks is told so, and nothing stops."""
     lab = make_lab("defaults: {image: without-ray}\nsparks: [{}, {}]")
-    looked = look(lab.inventory)
-    assert looked.found == set()
-    assert {code for code, _, severity in looked.notes if severity == INFO} >= {"IMG-006"}
+    result = preflight(lab.inventory)
+    assert result.found == set()
+    assert {code for code, _, severity in result.notes if severity == INFO} >= {"IMG-006"}
     lab.down()
 
 
@@ -136,24 +136,24 @@ def test_an_image_without_ray_is_told_with_what_is_done_about_it(make_lab, look)
         "sparks: [{ota: '7.6.0'}, {ota: '7.6.0'}]",
     ],
 )
-def test_every_healthy_cabling_is_healthy(spec, make_lab, look):
+def test_every_healthy_cabling_is_healthy(spec, make_lab, preflight):
     lab = make_lab(spec)
-    assert look(lab.inventory).found == set()
+    assert preflight(lab.inventory).found == set()
     lab.fault(lab.sparks[1].name, "gid-missing")
-    assert {(code, node) for code, node, _ in look(lab.inventory).found} == {("NET-003", lab.sparks[1].name)}
+    assert {(code, node) for code, node, _ in preflight(lab.inventory).found} == {("NET-003", lab.sparks[1].name)}
     lab.down()
 
 
 @pytest.mark.full
-def test_in_a_ring_each_cable_is_looked_at_by_itself(make_lab, look):
+def test_in_a_ring_each_cable_is_looked_at_by_itself(make_lab, preflight):
     lab = make_lab("topology: ring\ndefaults: {ports: both}\nsparks: [{}, {}, {}]")
-    assert look(lab.inventory).found == set()
+    assert preflight(lab.inventory).found == set()
     spark = lab.sparks[1]
     lab.fault(spark.name, "gid-missing")
-    assert {(code, node) for code, node, _ in look(lab.inventory).found} == {("NET-003", spark.name)}
+    assert {(code, node) for code, node, _ in preflight(lab.inventory).found} == {("NET-003", spark.name)}
     lab.heal()
     lab.fault(spark.name, "firewall")
-    assert {(code, node) for code, node, _ in look(lab.inventory).found} == {("NET-044", spark.name)}
+    assert {(code, node) for code, node, _ in preflight(lab.inventory).found} == {("NET-044", spark.name)}
     lab.down()
 
 

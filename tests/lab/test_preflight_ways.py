@@ -17,11 +17,11 @@ def shared_lab(make_lab):
     return make_lab(3)
 
 
-def of(looked, code):
-    return [one for one in looked.document["findings"] if one["code"] == code]
+def findings_of(result, code):
+    return [finding for finding in result.document["findings"] if finding["code"] == code]
 
 
-def typed(spark, lines):
+def run_remedy(spark, lines):
     """Carry lines out that a finding says to type on ``spark``, by one who is root there."""
     for line in lines:
         spark.run(["sh", "-c", f'sudo() {{ "$@"; }}; {line}'])
@@ -30,55 +30,55 @@ def typed(spark, lines):
 # several at once, and nodes that do not answer
 
 
-def test_two_faults_at_once_are_both_found(lab, look):
-    assert look(lab.inventory).found == set()
+def test_two_faults_at_once_are_both_found(lab, preflight):
+    assert preflight(lab.inventory).found == set()
     lab.fault("spark-0001", "mtu", "1500")
     lab.fault("spark-0003", "driver", "580.82.09")
-    assert look(lab.inventory).found == {("NET-006", "spark-0001", ERROR), ("HOST-009", "spark-0003", WARNING)}
+    assert preflight(lab.inventory).found == {("NET-006", "spark-0001", ERROR), ("HOST-009", "spark-0003", WARNING)}
 
 
 @pytest.mark.full
-def test_two_faults_of_one_node_are_both_found(lab, look):
+def test_two_faults_of_one_node_are_both_found(lab, preflight):
     lab.fault("spark-0002", "no-runtime")
     lab.fault("spark-0002", "gid-missing")
-    assert look(lab.inventory).found == {("HOST-002", "spark-0002", ERROR), ("NET-003", "spark-0002", ERROR)}
+    assert preflight(lab.inventory).found == {("HOST-002", "spark-0002", ERROR), ("NET-003", "spark-0002", ERROR)}
 
 
-def test_a_node_that_cannot_be_reached_is_one_finding_and_the_others_are_examined(lab, look):
+def test_a_node_that_cannot_be_reached_is_one_finding_and_the_others_are_examined(lab, preflight):
     lab.fault("spark-0002", "ssh-stopped")
     lab.fault("spark-0003", "driver", "none")
     lab.fault("spark-0003", "mtu", "1500")
-    looked = look(lab.inventory)
-    assert {one for one in looked.found if one[1] == "spark-0002"} == {("SSH-002", "spark-0002", ERROR)}
-    assert ("HOST-003", "spark-0003", ERROR) in looked.found
+    result = preflight(lab.inventory)
+    assert {finding for finding in result.found if finding[1] == "spark-0002"} == {("SSH-002", "spark-0002", ERROR)}
+    assert ("HOST-003", "spark-0003", ERROR) in result.found
     # Of two that differ nobody can say which is right: one of them is named.
-    assert [code for code, _, _ in looked.found if code == "NET-006"]
-    assert set(looked.document["nodes"]["spark-0002"]) == {"unread"}
+    assert [code for code, _, _ in result.found if code == "NET-006"]
+    assert set(result.document["nodes"]["spark-0002"]) == {"unread"}
 
 
 @pytest.mark.full
-def test_a_powered_off_node_is_one_finding(lab, look):
+def test_a_powered_off_node_is_one_finding(lab, preflight):
     lab.sparks[1].kill()
-    looked = look(lab.inventory)
-    [only] = looked.found
+    result = preflight(lab.inventory)
+    [only] = result.found
     assert only[1:] == ("spark-0002", ERROR)
     assert only[0].startswith("SSH-")
 
 
-def test_nodes_that_hang_cost_their_time_out_once(lab, look, variant):
+def test_nodes_that_hang_cost_their_time_out_once(lab, preflight, variant):
     """Two sshds take the connection and say nothing; the limit is the inventory's, and counts once for both."""
     inventory = variant(lab, ssh={"connect_timeout_s": 4})
     lab.fault("spark-0002", "ssh-hang")
     lab.fault("spark-0003", "ssh-hang")
     began = time.monotonic()
-    looked = look(inventory)
+    result = preflight(inventory)
     took = time.monotonic() - began
-    assert looked.found == {("SSH-003", "spark-0002", ERROR), ("SSH-003", "spark-0003", ERROR)}
-    assert looked.document["seconds"] < 4 + 3
+    assert result.found == {("SSH-003", "spark-0002", ERROR), ("SSH-003", "spark-0003", ERROR)}
+    assert result.document["seconds"] < 4 + 3
     assert took < 4 + 6
 
 
-def test_programs_that_hang_on_a_node_cost_their_own_reading_alone(lab, look):
+def test_programs_that_hang_on_a_node_cost_their_own_reading_alone(lab, preflight):
     """Docker is stopped in its tracks on one node, nvidia-smi sleeps on another."""
     second, third = lab.sparks[1:]
     pid = second.run(["cat", "/run/docker.pid"]).stdout.strip()
@@ -88,13 +88,13 @@ def test_programs_that_hang_on_a_node_cost_their_own_reading_alone(lab, look):
     )
     third.run(["chmod", "755", "/usr/local/bin/nvidia-smi"])
     try:
-        looked = look(lab.inventory)
+        result = preflight(lab.inventory)
     finally:
         second.run(["kill", "-CONT", pid])
         third.run(["sh", "-c", "cd /usr/local/bin && mv kept nvidia-smi"])
-    assert looked.found == {("HOST-001", "spark-0002", ERROR), ("HOST-003", "spark-0003", ERROR)}
-    assert "no answer within" in of(looked, "HOST-001")[0]["seen"]
-    assert looked.document["seconds"] < 15
+    assert result.found == {("HOST-001", "spark-0002", ERROR), ("HOST-003", "spark-0003", ERROR)}
+    assert "no answer within" in findings_of(result, "HOST-001")[0]["seen"]
+    assert result.document["seconds"] < 15
 
 
 # who asks, and by which name
@@ -110,32 +110,32 @@ def plain(lab, variant):
 
 
 @pytest.mark.parametrize("name", ["spark-0002", pytest.param("spark-0003", marks=pytest.mark.full)])
-def test_a_user_who_may_not_use_docker_is_told_the_group(name, lab, look, plain):
-    assert look(plain).found == set()
+def test_a_user_who_may_not_use_docker_is_told_the_group(name, lab, preflight, plain):
+    assert preflight(plain).found == set()
     lab.fault(name, "no-docker-group")
-    looked = look(plain)
-    assert looked.found == {("HOST-001", name, ERROR)}
-    [finding] = of(looked, "HOST-001")
+    result = preflight(plain)
+    assert result.found == {("HOST-001", name, ERROR)}
+    [finding] = findings_of(result, "HOST-001")
     assert "sudo usermod -aG docker spark" in finding["remedy"]
-    typed(lab.spark(name), [line for line in finding["remedy"] if line.startswith("sudo usermod")])
-    assert look(plain).found == set()
+    run_remedy(lab.spark(name), [line for line in finding["remedy"] if line.startswith("sudo usermod")])
+    assert preflight(plain).found == set()
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["spark-0002", "spark-0003"])
-def test_ipc_that_goes_with_the_login_is_told(name, lab, look, plain):
+def test_ipc_that_goes_with_the_login_is_told(name, lab, preflight, plain):
     """Containers keep theirs: it is told for information there."""
-    assert look(plain).notes == look(lab.inventory).notes
+    assert preflight(plain).notes == preflight(lab.inventory).notes
     lab.fault(name, "remove-ipc")
-    looked = look(plain)
-    assert looked.found == set()
-    assert ("HOST-016", name, INFO) in looked.notes
-    [finding] = of(looked, "HOST-016")
-    typed(lab.spark(name), finding["remedy"][:1])
-    assert of(look(plain), "HOST-016") == []
+    result = preflight(plain)
+    assert result.found == set()
+    assert ("HOST-016", name, INFO) in result.notes
+    [finding] = findings_of(result, "HOST-016")
+    run_remedy(lab.spark(name), finding["remedy"][:1])
+    assert findings_of(preflight(plain), "HOST-016") == []
     lab.spark(name).run(["loginctl", "disable-linger", "spark"])
-    typed(lab.spark(name), [line.removeprefix("or, for all users: ") for line in finding["remedy"][1:]])
-    assert of(look(plain), "HOST-016") == []
+    run_remedy(lab.spark(name), [line.removeprefix("or, for all users: ") for line in finding["remedy"][1:]])
+    assert findings_of(preflight(plain), "HOST-016") == []
     lab.spark(name).run(["rm", "-r", "/etc/systemd/logind.conf.d"])
 
 
@@ -153,7 +153,11 @@ def named(lab, module_cli, variant, tmp_path):
         prefix = ("unshare", "--mount", "sh", "-c", script, "sh")
         done = module_cli.start("preflight", inventory, "--json", prefix=prefix).wait(60)
         findings = done.json["findings"]
-        return {(one["code"], one["node"], one["severity"]) for one in findings if one["severity"] != INFO}, findings
+        return {
+            (finding["code"], finding["node"], finding["severity"])
+            for finding in findings
+            if finding["severity"] != INFO
+        }, findings
 
     return ask
 
@@ -164,10 +168,10 @@ def test_a_name_that_means_wifi_is_told_where_it_does(lab, named):
     lab.fault("spark-0002", "name-by-wifi")
     found, findings = named()
     assert found == {("NET-018", "node-0", WARNING), ("NET-018", "node-2", WARNING)}
-    for one in findings:
-        if one["code"] == "NET-018":
-            spark = lab.sparks[int(one["node"][-1])]
-            typed(spark, [line for line in one["remedy"] if line.startswith("sudo")])
+    for finding in findings:
+        if finding["code"] == "NET-018":
+            spark = lab.sparks[int(finding["node"][-1])]
+            run_remedy(spark, [line for line in finding["remedy"] if line.startswith("sudo")])
     assert named()[0] == set()
 
 
@@ -178,37 +182,37 @@ def test_a_node_that_is_reached_over_wifi_is_told(lab, named):
     found, findings = named(spark_0003=wifi)
     assert ("NET-016", "node-2", WARNING) in found
     assert {code for code, _, _ in found} == {"NET-016", "NET-018"}
-    [reached] = [one for one in findings if one["code"] == "NET-016"]
+    [reached] = [finding for finding in findings if finding["code"] == "NET-016"]
     assert any(lab.sparks[2].host in line for line in reached["remedy"])
 
 
 @pytest.mark.full
-def test_a_host_key_that_is_known_by_the_name_alone_is_refused_by_the_address(lab, look, variant, tmp_path):
+def test_a_host_key_that_is_known_by_the_name_alone_is_refused_by_the_address(lab, preflight, variant, tmp_path):
     """SSH is tried by the very address that will be used."""
-    assert look(lab.inventory).found == set()
+    assert preflight(lab.inventory).found == set()
     kept = tmp_path / "known_hosts"
     rows = (lab.directory / "known_hosts").read_text().splitlines()
     kept.write_text("\n".join(row for row in rows if not row.startswith(f"{lab.sparks[1].host} ")) + "\n")
-    looked = look(variant(lab, ssh={"known_hosts": str(kept)}))
-    assert looked.found == {("SSH-004", "spark-0002", ERROR)}
-    assert any("ssh-keyscan" in line or "host_keys: accept-new" in line for line in looked.remedies)
+    result = preflight(variant(lab, ssh={"known_hosts": str(kept)}))
+    assert result.found == {("SSH-004", "spark-0002", ERROR)}
+    assert any("ssh-keyscan" in line or "host_keys: accept-new" in line for line in result.remedies)
 
 
 @pytest.mark.full
-def test_rails_that_are_wifi_are_told(lab, look, variant):
+def test_rails_that_are_wifi_are_told(lab, preflight, variant):
     """One node's interconnect is named after its WiFi."""
     lab.fault("spark-0002", "name-by-wifi")
     nodes = yaml.safe_load(lab.inventory.read_text())["nodes"]
     for node in nodes:
         wifi = node["name"] == "spark-0002"
         node["interconnect"] = {"interfaces": ["wlP9s9" if wifi else "enP7s7"]}
-    looked = look(variant(lab, nodes=nodes))
-    assert ("NET-022", "spark-0002", WARNING) in looked.found
-    assert {node for code, node, _ in looked.found if code == "NET-022"} == {"spark-0002"}
+    result = preflight(variant(lab, nodes=nodes))
+    assert ("NET-022", "spark-0002", WARNING) in result.found
+    assert {node for code, node, _ in result.found if code == "NET-022"} == {"spark-0002"}
 
 
 @pytest.mark.full
-def test_rails_that_lead_to_containers_alone_are_an_error(lab, look, variant):
+def test_rails_that_lead_to_containers_alone_are_an_error(lab, preflight, variant):
     """docker0 has one address on every node, and no other Spark behind it."""
     up = (
         "ip link add docker0 type bridge && ip link add veth0a type veth peer name veth0b && "
@@ -218,15 +222,17 @@ def test_rails_that_lead_to_containers_alone_are_an_error(lab, look, variant):
     for spark in lab.sparks:
         spark.run(["sh", "-c", up])
     try:
-        assert look(lab.inventory).found == set()
+        assert preflight(lab.inventory).found == set()
         nodes = yaml.safe_load(lab.inventory.read_text())["nodes"]
         for node in nodes:
             node["interconnect"] = {"interfaces": ["docker0"]}
-        found = look(variant(lab, nodes=nodes)).found
+        found = preflight(variant(lab, nodes=nodes)).found
     finally:
         for spark in lab.sparks:
             spark.run(["sh", "-c", "ip link del docker0; ip link del veth0a"])
-    assert {one for one in found if one[0] == "NET-022"} == {("NET-022", spark.name, ERROR) for spark in lab.sparks}
+    assert {finding for finding in found if finding[0] == "NET-022"} == {
+        ("NET-022", spark.name, ERROR) for spark in lab.sparks
+    }
     assert ("NET-011", None, ERROR) in found
 
 
@@ -234,26 +240,26 @@ def test_rails_that_lead_to_containers_alone_are_an_error(lab, look, variant):
 
 
 @pytest.mark.full
-def test_an_api_open_to_all_and_a_dashboard_that_runs_anything_are_told(lab, look, variant):
+def test_an_api_open_to_all_and_a_dashboard_that_runs_anything_are_told(lab, preflight, variant):
     inventory = variant(lab, api={"host": "0.0.0.0"})
-    looked = look(inventory)
-    assert {(code, severity) for code, _, severity in looked.found} == {("NET-020", WARNING)}
+    result = preflight(inventory)
+    assert {(code, severity) for code, _, severity in result.found} == {("NET-020", WARNING)}
     lab.fault("spark-0003", "port-busy", "8265")
-    assert look(lab.inventory).found == {("NET-021", "spark-0003", WARNING)}
+    assert preflight(lab.inventory).found == {("NET-021", "spark-0003", WARNING)}
     keyed = variant(lab, api={"host": "0.0.0.0", "key": {"file": str(lab.directory / "id_ed25519.pub")}})
-    assert look(keyed).found == {("NET-021", "spark-0003", WARNING)}
+    assert preflight(keyed).found == {("NET-021", "spark-0003", WARNING)}
 
 
 # GIDs are followed wherever they stand
 
 
-def test_gids_that_moved_on_one_hca_are_followed(lab, look, module_cli):
+def test_gids_that_moved_on_one_hca_are_followed(lab, preflight, module_cli):
     """No fixed index can be right: the plan leaves it out there, and gives each other node its own."""
     lab.fault("spark-0001", "gid-shift")
     lab.fault("spark-0002", "gid-shift", "rocep1s0f1")
-    looked = look(lab.inventory)
-    assert looked.found == set()
-    assert ("NET-013", "spark-0002", INFO) in looked.notes
+    result = preflight(lab.inventory)
+    assert result.found == set()
+    assert ("NET-013", "spark-0002", INFO) in result.notes
     nodes = module_cli("plan", lab.inventory, "--json").ok().json["nodes"]
     indexes = {name: node["env"].get("NCCL_IB_GID_INDEX") for name, node in nodes.items()}
     assert indexes == {"spark-0001": "6", "spark-0002": None, "spark-0003": "3"}
@@ -293,7 +299,7 @@ def state(spark):
     return {what: spark.run(["sh", "-c", script], timeout_s=120).stdout for what, script in SEEN.items()}
 
 
-def settled(spark):
+def state_between_logins(spark):
     """The state once no session of a client is left on the node; OpenSSH 9.8 gave sessions a program of their own."""
 
     def no_session():
@@ -315,8 +321,8 @@ def docker_books(spark):
     return {"docker": spark.run(["sh", "-c", DOCKERS]).stdout}
 
 
-def unlike(later, earlier):
-    """Lines that one of two states has and the other has not, by what was looked at."""
+def differences(later, earlier):
+    """Lines that are in only one of two states, by their subject."""
     return {
         what: sorted(set(later[what].splitlines()) ^ set(earlier[what].splitlines()))
         for what in earlier
@@ -333,10 +339,12 @@ def test_nothing_on_any_node_is_changed(lab, make_cli):
         state(spark)
         spark.run(["touch", "/run/marker"])
     time.sleep(0.05)
-    before = [settled(spark) for spark in lab.sparks]
-    assert [one["touched"] for one in before] == ["", "", ""]
+    before = [state_between_logins(spark) for spark in lab.sparks]
+    assert [earlier["touched"] for earlier in before] == ["", "", ""]
     assert fresh("preflight", lab.inventory, "--json").json["findings"]
-    assert [unlike(settled(spark), one) for spark, one in zip(lab.sparks, before, strict=True)] == [{}, {}, {}]
+    assert [
+        differences(state_between_logins(spark), earlier) for spark, earlier in zip(lab.sparks, before, strict=True)
+    ] == [{}, {}, {}]
     for _ in range(5):
         # On a machine under load a reading may time out; the image is then queried by the next run.
         nodes = fresh("preflight", lab.inventory, "--json").json["nodes"]
@@ -344,6 +352,8 @@ def test_nothing_on_any_node_is_changed(lab, make_cli):
             break
     books = [docker_books(spark) for spark in lab.sparks]
     assert fresh("preflight", lab.inventory, "--json").json["findings"]
-    assert [unlike(settled(spark), one) for spark, one in zip(lab.sparks, before, strict=True)] == [{}, {}, {}]
+    assert [
+        differences(state_between_logins(spark), earlier) for spark, earlier in zip(lab.sparks, before, strict=True)
+    ] == [{}, {}, {}]
     after = [{"docker": spark.run(["sh", "-c", DOCKERS]).stdout} for spark in lab.sparks]
-    assert [unlike(later, earlier) for later, earlier in zip(after, books, strict=True)] == [{}, {}, {}]
+    assert [differences(later, earlier) for later, earlier in zip(after, books, strict=True)] == [{}, {}, {}]

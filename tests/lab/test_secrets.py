@@ -223,7 +223,9 @@ def test_a_node_whose_sshd_hangs_costs_its_time_out_once_and_is_named(lab, cli, 
     assert done.code == 1, done
     assert CONNECT_S - 1 <= done.seconds <= CONNECT_S + 6
     findings = done.json["findings"]
-    assert [(one["code"], one["node"]) for one in findings if one["severity"] == "error"] == [("SSH-003", "right")]
+    assert [(finding["code"], finding["node"]) for finding in findings if finding["severity"] == "error"] == [
+        ("SSH-003", "right")
+    ]
     assert ranks(lab)["left"] == []
     lab.heal()
     assert cli("up", lab.inventory).code == 0
@@ -237,7 +239,7 @@ def test_a_node_that_is_away_is_named_beside_what_ails_the_others(lab, cli, vari
     lab.fault("left", "driver", "none")
     done = cli("up", variant(lab, nodes=nodes), "--json")
     assert done.code == 1, done
-    errors = {(one["code"], one["node"]) for one in done.json["findings"] if one["severity"] == "error"}
+    errors = {(finding["code"], finding["node"]) for finding in done.json["findings"] if finding["severity"] == "error"}
     assert ("SSH-002", "nobody") in errors
     assert ("HOST-003", "left") in errors
-    assert all(one["remedy"] for one in done.json["findings"])
+    assert all(finding["remedy"] for finding in done.json["findings"])

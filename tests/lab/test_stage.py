@@ -19,7 +19,7 @@ def test_one_spark_copies_to_the_other_and_nothing_starts(lab, cli, ranks):
     assert cli("stage", lab.inventory, "--dry-run").ok().out == dry.out
 
     done = cli("stage", lab.inventory, "weights", "--json").ok().json
-    assert [(one["what"], one["node"], one["source"]) for one in done["copied"]] == [("weights", "bare", "full")]
+    assert [(copy["what"], copy["node"], copy["source"]) for copy in done["copied"]] == [("weights", "bare", "full")]
     assert done["copied"][0]["bytes"] > 0
     assert done["staging"][0]["missing"] == {"bare": "missing"}
 

@@ -23,7 +23,7 @@ def shared_lab(make_lab):
         raise
 
 
-def test_a_cluster_of_debian_12_and_13_comes_up_and_goes_down(lab, cli, look, ranks):
+def test_a_cluster_of_debian_12_and_13_comes_up_and_goes_down(lab, cli, preflight, ranks):
     versions = [
         spark.run(["sh", "-c", ". /etc/os-release; echo $VERSION_ID; python3 -V; sshd -V 2>&1; docker -v"]).stdout
         for spark in lab.sparks
@@ -33,9 +33,9 @@ def test_a_cluster_of_debian_12_and_13_comes_up_and_goes_down(lab, cli, look, ra
     assert "OpenSSH_10" in versions[1]
     assert "Docker version 26.1" in versions[1]
 
-    looked = look(lab.inventory)
-    assert looked.found == {("HOST-007", "old", "warning")}
-    [difference] = [finding for finding in looked.document["findings"] if finding["code"] == "HOST-007"]
+    result = preflight(lab.inventory)
+    assert result.found == {("HOST-007", "old", "warning")}
+    [difference] = [finding for finding in result.document["findings"] if finding["code"] == "HOST-007"]
     assert difference["seen"].startswith("debian 12 on old, debian 13 on new")
 
     up = cli("up", lab.inventory).ok()

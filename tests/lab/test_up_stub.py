@@ -105,9 +105,9 @@ def test_another_playbook_is_refused_with_the_difference_and_nothing_is_touched(
 def test_logs_name_their_node(serving, cli_alone):
     both = cli_alone("logs", serving.inventory).ok().out.splitlines()
     assert {line.split("|")[0].strip() for line in both} == set(HOST_NAMES)
-    one = cli_alone("logs", serving.inventory, "right", "-n", "3").ok().out.splitlines()
-    assert 1 <= len(one) <= 3
-    assert all(line.startswith("right | ") for line in one)
+    lines = cli_alone("logs", serving.inventory, "right", "-n", "3").ok().out.splitlines()
+    assert 1 <= len(lines) <= 3
+    assert all(line.startswith("right | ") for line in lines)
 
 
 def test_logs_go_on_until_interrupted(serving, cli_alone):
@@ -121,7 +121,7 @@ def test_logs_go_on_until_interrupted(serving, cli_alone):
 
 def test_the_plan_is_what_runs(serving, cli_alone):
     plan = cli_alone("plan", serving.inventory, "--json").ok().json
-    assert plan["groups"] == [["left", "right"]] or [one["nodes"] for one in plan["groups"]] == [["left", "right"]]
+    assert plan["groups"] == [["left", "right"]] or [group["nodes"] for group in plan["groups"]] == [["left", "right"]]
     for spark in serving.sparks:
         node = plan["nodes"][spark.name]
         planned = node["containers"][0]["argv"]
@@ -142,12 +142,12 @@ def test_the_plan_is_what_runs(serving, cli_alone):
         assert "--privileged" not in argv
         assert host["RestartPolicy"]["Name"] in ("", "no")
         assert host["Init"] is True
-        assert {one["Name"]: one["Soft"] for one in host["Ulimits"]} == {
+        assert {limit["Name"]: limit["Soft"] for limit in host["Ulimits"]} == {
             "memlock": -1,
             "stack": 67108864,
             "nofile": 1048576,
         }
-        assert [one["PathOnHost"] for one in host["Devices"]] == ["/dev/infiniband"]
+        assert [device["PathOnHost"] for device in host["Devices"]] == ["/dev/infiniband"]
         assert host["DeviceRequests"][0]["Count"] == -1
         assert found["Image"] == container["image"]
         assert container["image"] in argv
@@ -158,7 +158,7 @@ def test_the_plan_is_what_runs(serving, cli_alone):
         labels = {word.partition("=")[0] for word in argv if word.startswith("io.sparkcluster.")}
         assert labels <= set(found["Config"]["Labels"])
 
-        env = dict(one.partition("=")[::2] for one in found["Config"]["Env"])
+        env = dict(row.partition("=")[::2] for row in found["Config"]["Env"])
         assert {name: env.get(name) for name in node["env"]} == node["env"]
         assert env["VLLM_HOST_IP"] == node["env"]["VLLM_HOST_IP"]
 
