@@ -1,4 +1,4 @@
-# Sourced by scripts/demo and scripts/test: a Python that will do, and .venv with what a script needs.
+# Sourced by scripts/demo and scripts/test: finds Python, and makes .venv with what a script needs.
 
 trap 'exit 130' INT
 
@@ -11,7 +11,7 @@ give_up() {
   exit 2
 }
 
-# Prints the first Python >= 3.11 there is.
+# Prints the first Python >= 3.11.
 find_python() {
   local candidate
   for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
@@ -36,13 +36,13 @@ check_system() {
     give_up "this Python cannot make virtual environments" "sudo apt-get install python3-venv"
 }
 
-# make_venv: .venv with uv in it; made again when the Python that made it is gone, or it was left without pip.
+# make_venv: .venv with uv in it; made again if its Python is gone or it has no pip.
 make_venv() {
   if ! .venv/bin/python -c 'import pip' 2>/dev/null; then
     say "making .venv with $base_python"
     rm -rf .venv
     problem=$("$base_python" -m venv .venv 2>&1) ||
-      give_up "making .venv failed: ${problem##*$'\n'}" "see whether the disk is full or may not be written, then run this again"
+      give_up "making .venv failed: ${problem##*$'\n'}" "check that the disk is writable and not full, then run this again"
   fi
   if ! .venv/bin/python -c 'import uv' 2>/dev/null; then
     .venv/bin/python -m pip install --quiet --disable-pip-version-check uv ||
@@ -50,13 +50,13 @@ make_venv() {
   fi
 }
 
-# install_project [group]: sparkcluster itself, editable, and a dependency group; nothing when that is done.
+# install_project [GROUP]: sparkcluster, editable, and a dependency group; does nothing if they are installed.
 install_project() {
   local group=${1:-} stamp wanted
   wanted=$(cat pyproject.toml | sha256sum | cut -c1-16)-${group:-base}
   stamp=.venv/sparkcluster-${group:-base}
   [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && return 0
-  say "installing sparkcluster${group:+ and what its $group needs}"
+  say "installing sparkcluster${group:+ with its dependency group $group}"
   .venv/bin/uv pip install --quiet --python .venv/bin/python ${group:+--group "$group"} --editable . ||
     give_up "installing sparkcluster failed" "check the network, then run this again"
   printf '%s' "$wanted" >"$stamp"
