@@ -30,7 +30,7 @@ def test_elsewhere_than_on_linux_it_says_so(monkeypatch):
         machine.require({})
 
 
-def test_a_program_that_fails_or_hangs_is_told_by_its_last_words():
+def test_the_error_of_a_program_that_fails_or_hangs_has_its_last_line():
     with pytest.raises(LabError, match="sh failed: why"):
         machine.run(["sh", "-c", "echo first; echo why >&2; exit 3"])
     with pytest.raises(LabError, match="took longer than"):
