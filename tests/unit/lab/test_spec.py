@@ -46,11 +46,11 @@ def test_in_a_ring_each_cable_has_two_rails_and_two_ends(tmp_path):
 
 def test_defaults_hold_for_every_spark_and_can_be_overridden(tmp_path):
     text = "defaults: {driver: '590.48.01', gids: shifted}\nsparks:\n- {}\n- {driver: '580.142', gids: {rocep1s0f1: standard}}\n"
-    one, two = load(write(tmp_path, text)).sparks
-    assert (one.driver, two.driver) == ("590.48.01", "580.142")
-    assert one.gids["rocep1s0f1"] == GID_LAYOUTS["shifted"]
-    assert two.gids["rocep1s0f1"] == GID_LAYOUTS["standard"]
-    assert two.gids["roceP2p1s0f1"] == GID_LAYOUTS["shifted"]
+    first, second = load(write(tmp_path, text)).sparks
+    assert (first.driver, second.driver) == ("590.48.01", "580.142")
+    assert first.gids["rocep1s0f1"] == GID_LAYOUTS["shifted"]
+    assert second.gids["rocep1s0f1"] == GID_LAYOUTS["standard"]
+    assert second.gids["roceP2p1s0f1"] == GID_LAYOUTS["shifted"]
 
 
 def test_defaults_alone_take_the_number_that_was_asked_for(tmp_path):

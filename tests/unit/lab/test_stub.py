@@ -66,14 +66,14 @@ def descendants(pid: int) -> dict[int, str]:
             if fields[0] != "Z":
                 parents[int(entry.name)] = int(fields[1])
     found: dict[int, str] = {}
-    for one in parents:
-        above = one
+    for process in parents:
+        above = process
         while above in parents and above != pid:
             above = parents[above]
-        if above == pid and one != pid:
+        if above == pid and process != pid:
             with contextlib.suppress(OSError):
-                line = Path(f"/proc/{one}/cmdline").read_bytes().replace(b"\0", b" ")
-                found[one] = line.decode().strip()
+                line = Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ")
+                found[process] = line.decode().strip()
     return found
 
 
