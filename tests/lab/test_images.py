@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from sparkcluster.engines.vllm import node as vllm_node
 from sparkcluster.lab import LabError, images, rootfs, system
 from sparkcluster.lab.machine import run, wait_until
-from sparkcluster.node.image import family
+from sparkcluster.node import image as node_image
 
 pytestmark = [
     pytest.mark.lab,
@@ -129,13 +130,15 @@ def test_an_image_that_was_removed_stays_so_after_a_reboot(store, tmp_path):
     ("engine", "kind", "ray"),
     [("stub", "ngc", True), ("stub-upstream", "upstream", True), ("stub-without-ray", "other", False)],
 )
-def test_variants_are_told_apart(engine, kind, ray, tmp_path):
+def test_variants_are_told_apart(engine, kind, ray, tmp_path, monkeypatch):
+    # As on a node, where the module of the playbook's engine takes the place of the neutral one.
+    monkeypatch.setattr(node_image, "engine", vllm_node)
     variant = images.prepare(engine)
     with engine_with(tmp_path / "docker", variant) as docker:
         shell = ["run", "--rm", "--network=none", "--entrypoint=sh", variant.reference, "-c"]
         ngc = docker(*shell, "test -e /opt/nvidia/nvidia_entrypoint.sh && echo yes || echo no") == "yes"
         config = docker.inspect(variant.reference)["Config"]
-        assert family(config, ngc=ngc) == kind
+        assert node_image.family(config, ngc=ngc) == kind
         assert (docker(*shell, "python3 -c 'import ray' 2>/dev/null && echo yes || echo no") == "yes") is ray
         program = "import importlib.metadata as m; print(m.version('triton'))"
         assert docker(*shell, f'python3 -c "{program}"').startswith("3.6.")

@@ -311,10 +311,12 @@ def state_between_logins(spark):
 
 
 def docker_books(spark):
-    """Docker's files, once containerd has collected its garbage.
+    """Docker's files, once nothing is left to clean up after a container that was removed.
 
-    It does so some time after a container was removed: up to seconds, by how long its last collection took.
+    Docker removes its network namespace up to a minute later, or as it ends; containerd collects its garbage up to
+    seconds later, by how long its last collection took.
     """
+    spark.run(["systemctl", "restart", "docker"])
     leases = ["ctr", "--address", "/run/docker/containerd/containerd.sock", "leases"]
     spark.run([*leases, "create", "--id", "collect"])
     spark.run([*leases, "delete", "--sync", "collect"])
