@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sparkcluster.endpoint.dead import MOVING_S, Movement, stall_limit_s
+from sparkcluster.endpoint.dead import Movement, stall_limit_s
 from sparkcluster.endpoint.find import Endpoint
 from sparkcluster.errors import CommandTimeout, HostError
 from sparkcluster.facts.running import Reply
@@ -145,12 +145,12 @@ class _Exchange:
     def _counted(self, at_s: float, event: dict[str, Any]) -> Reply | None:
         self._movement.feed(at_s, event["counters"])
         stalled_s, context = self._movement.stalled_s(at_s), event.get("context") or self._reply.context
-        self._reply = dataclasses.replace(self._reply, context=context, stalled_s=stalled_s)
+        self._reply = dataclasses.replace(self._reply, context=context, stalled_s=stalled_s, moved=self._movement.moved)
         if at_s < self._reply.limit_s:
             return None
         dead_s = stall_limit_s(context)
         # No need to wait longer for an engine that moves, or that has not moved for too long.
-        if not self._until_dead or stalled_s is None or stalled_s < at_s - MOVING_S or stalled_s >= dead_s:
+        if not self._until_dead or stalled_s is None or self._movement.moved or stalled_s >= dead_s:
             return self.failed("timeout", f"no whole answer within {at_s:.0f} s")
         if self._progress:
             self._progress(f"no counter of the engine has moved for {stalled_s:.0f} s; dead after {dead_s:.0f} s")

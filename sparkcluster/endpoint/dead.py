@@ -47,21 +47,28 @@ def dead(gone: Sequence[str], reply: Reply | None) -> str | None:
 
 def busy(reply: Reply) -> bool:
     """Whether a request got no whole answer in time from an engine that was seen working."""
-    return reply.problem == "timeout" and reply.stalled_s is not None and reply.stalled_s <= MOVING_S
+    recently = reply.stalled_s is not None and reply.stalled_s <= MOVING_S
+    return reply.problem == "timeout" and reply.moved and recently
 
 
 class Movement:
-    """For how long an engine's counters have stood still."""
+    """For how long an engine's counters have not moved.
+
+    Attributes:
+        moved: whether two readings differed.
+    """
 
     def __init__(self) -> None:
+        self.moved = False
         self._last: Mapping[str, float] | None = None
         self._moved_at_s: float | None = None
 
     def feed(self, at_s: float, counters: Mapping[str, float]) -> None:
         """Take in the counters ``at_s`` seconds after the request was sent; none where they could not be read."""
-        if self._moved_at_s is None or (counters and counters != self._last):
+        if counters and counters != self._last:
+            self.moved = self._last is not None
             self._moved_at_s = at_s
-        self._last = counters or self._last
+            self._last = counters
 
     def stalled_s(self, now_s: float) -> float | None:
         """Seconds without movement until ``now_s``; None where no counter has been read."""

@@ -127,6 +127,7 @@ class Reply:
         limit_s: the time limit.
         context: longest prompt and answer together, in tokens, where the engine reported it.
         stalled_s: seconds for which no counter of the engine had moved at the end; None where they were not read.
+        moved: whether a counter of the engine was seen to move.
         done: the final document of the ask program; empty where the answer did not end.
     """
 
@@ -142,6 +143,7 @@ class Reply:
     limit_s: float = 0.0
     context: int | None = None
     stalled_s: float | None = None
+    moved: bool = False
     done: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:

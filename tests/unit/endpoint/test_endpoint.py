@@ -149,10 +149,11 @@ def test_dead_is_a_rank_gone_an_engine_that_says_so_or_no_movement_for_longer_th
 @pytest.mark.parametrize(
     ("reply", "is_busy"),
     [
-        ({"problem": "timeout", "stalled_s": 2.0}, True),
-        ({"problem": "timeout", "stalled_s": 20.0}, False),
+        ({"problem": "timeout", "stalled_s": 2.0, "moved": True}, True),
+        ({"problem": "timeout", "stalled_s": 20.0, "moved": True}, False),
+        ({"problem": "timeout", "stalled_s": 2.0}, False),
         ({"problem": "timeout"}, False),
-        ({"problem": "refused", "stalled_s": 2.0}, False),
+        ({"problem": "refused", "stalled_s": 2.0, "moved": True}, False),
         ({}, False),
     ],
 )
