@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from difflib import get_close_matches
 
 from sparkcluster import engines
 from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, UNREAD, Page, Stage, load
+from sparkcluster.errors import UsageError
 
 STAGES: dict[Stage, str] = {
     "written": "inventory and playbook: `lint` and all commands below",
@@ -150,3 +152,20 @@ def pages() -> dict[str, Page]:
         return dataclasses.replace(page, source="; ".join(filter(None, sources)))
 
     return {page.code: with_reports(page) for page in sorted([*WITHOUT_CHECK, *CATALOGUE.values()], key=order)}
+
+
+def find(code: str) -> Page:
+    """The page of ``code``, in upper or lower case.
+
+    Raises:
+        UsageError: there is no such check; the hint names the most similar code.
+    """
+    every, wanted = pages(), code.strip().upper()
+    if wanted in every:
+        return every[wanted]
+    subject, _, number = wanted.rpartition("-")
+    padded = f"{subject}-{number.zfill(3)}"
+    near = [padded] if padded in every else get_close_matches(wanted, every, n=1, cutoff=0.5)
+    shown = code if code.isprintable() and len(code) < 40 else ascii(code)[:40]
+    hint = f"did you mean {near[0]}?" if near else "sparkcluster checks lists them"
+    raise UsageError(f"unknown check {shown}", hint=hint)

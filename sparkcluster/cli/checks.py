@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import json_argument
 from sparkcluster.cli.output import emit_json, in_colour, say
-from sparkcluster.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,10 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the catalogue, or one page of it."""
-    from sparkcluster.checks.pages import pages
+    from sparkcluster.checks.pages import find, pages
 
-    every = pages()
-    chosen = list(every.values()) if args.explain is None else [_page(args.explain, every)]
+    chosen = list(pages().values()) if args.explain is None else [find(args.explain)]
     if args.json:
         emit_json({"checks": [page.as_json() for page in chosen]})
     elif args.explain is None:
@@ -37,25 +35,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         _explain(chosen[0])
     return 0
-
-
-def _page(code: str, every: dict[str, Page]) -> Page:
-    """The page of ``code``, in whatever case it was typed.
-
-    Raises:
-        UsageError: there is none.
-    """
-    from difflib import get_close_matches
-
-    wanted = code.strip().upper()
-    if wanted in every:
-        return every[wanted]
-    subject, _, number = wanted.rpartition("-")
-    padded = f"{subject}-{number.zfill(3)}"
-    near = [padded] if padded in every else get_close_matches(wanted, every, n=1, cutoff=0.5)
-    shown = code if code.isprintable() and len(code) < 40 else ascii(code)[:40]
-    hint = f"did you mean {near[0]}?" if near else "sparkcluster checks lists them"
-    raise UsageError(f"unknown check {shown}", hint=hint)
 
 
 def _table(chosen: Iterable[Page]) -> None:

@@ -6,15 +6,14 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Collection, Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from sparkcluster.checks import CATALOGUE, Context, check_hosts, run_stage
-from sparkcluster.checks.pages import pages
+from sparkcluster.checks.pages import find
 from sparkcluster.checks.registry import UNPLANNED, Stage
 from sparkcluster.diagnose.hashes import hashes as ask_hashes
 from sparkcluster.diagnose.reach import reach as ask_reach
-from sparkcluster.errors import LeaseHeld, PlanError, SparkclusterError, UsageError
+from sparkcluster.errors import LeaseHeld, PlanError, SparkclusterError
 from sparkcluster.facts.hashes import Hashes
 from sparkcluster.facts.measured import Measured
 from sparkcluster.facts.model import Facts, Image, Unread, Weights
@@ -114,14 +113,7 @@ def check_codes(codes: Iterable[str]) -> tuple[str, ...]:
     Raises:
         UsageError: there is no such check.
     """
-    known = pages()
-    wanted = tuple(code.upper() for code in codes)
-    for code in wanted:
-        if code not in known:
-            near = get_close_matches(code, sorted(known), n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else "sparkcluster checks lists them"
-            raise UsageError(f"unknown check {code[:40]!r}", hint=hint)
-    return wanted
+    return tuple(find(code).code for code in codes)
 
 
 def preflight(
