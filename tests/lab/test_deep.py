@@ -155,12 +155,12 @@ def test_healthy_links_carry_what_they_should_and_a_slow_one_is_named(lab, inspe
     measured, findings = inspection.measured()
     assert told(findings) == set()
     rates = {}
-    for rate in measured.rates:
-        rates.setdefault(rate.kind, []).append(rate)
-    assert {kind: len(held) for kind, held in rates.items()} == {"tcp": 4, "rdma": 4, "rdma-both": 1}
-    assert all(rate.gbit_s > 0.5 for rate in measured.rates)
-    assert all(rate.latency_ms < 5 for rate in rates["tcp"])
-    assert {rate.over for rate in rates["rdma"]} == {"rocep1s0f0", "roceP2p1s0f0", "rocep1s0f1", "roceP2p1s0f1"}
+    for result in measured.rates:
+        rates.setdefault(result.kind, []).append(result)
+    assert {kind: len(results) for kind, results in rates.items()} == {"tcp": 4, "rdma": 4, "rdma-both": 1}
+    assert all(result.gbit_s > 0.5 for result in measured.rates)
+    assert all(result.latency_ms < 5 for result in rates["tcp"])
+    assert {result.over for result in rates["rdma"]} == {"rocep1s0f0", "roceP2p1s0f0", "rocep1s0f1", "roceP2p1s0f1"}
 
     lab.fault("right", "slow-link", rate)
     _, findings = inspection.measured()
