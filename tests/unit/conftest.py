@@ -14,6 +14,7 @@ from sparkcluster import plan as planning
 from sparkcluster import topology as topologies
 from sparkcluster.facts.engine import image_digest
 from sparkcluster.facts.model import Facts
+from sparkcluster.hosts import program
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.records import record
 from sparkcluster.release.outcome import newly_recorded
@@ -250,3 +251,15 @@ def world(spark: Callable[..., Any], cluster: Callable[..., Any]) -> Callable[..
         return World(cluster(hosts, **changes), facts)
 
     return make
+
+
+@pytest.fixture
+def set_source(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, str], str]], None]:
+    """``set_source(function)``: other sources of node programs, for this test alone: nothing of them stays in a cache."""
+    uncached = program._packed.__wrapped__
+
+    def replace(source: Callable[[str, str], str]) -> None:
+        monkeypatch.setattr(program, "source", source)
+        monkeypatch.setattr(program, "_packed", uncached)
+
+    return replace

@@ -110,8 +110,8 @@ def test_the_fake_host_returns_scripted_results_and_records_calls():
     assert host.files == {"~/a": (b"x", 0o644)}
 
 
-def test_the_fake_host_runs_scripted_programs(monkeypatch):
-    monkeypatch.setattr(program, "source", lambda name, engine: "")
+def test_the_fake_host_runs_scripted_programs(set_source):
+    set_source(lambda name, engine: "")
     host = FakeHost().program("probe", lambda request: {"got": request["a"]}).program("lines", [{"n": 1}, {"n": 2}])
     assert program.call(host, "probe", {"a": 5}) == {"got": 5}
     assert list(program.stream(host, "lines", {}).lines(1)) == [b'{"n": 1}', b'{"n": 2}']

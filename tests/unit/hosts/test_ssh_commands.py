@@ -268,18 +268,14 @@ def test_an_sshd_that_stops_after_login_is_a_time_out_once(start_sshd):
     host.close()
 
 
-def test_a_program_runs_over_it(host, monkeypatch):
-    program.source.cache_clear()
+def test_a_program_runs_over_it(host, set_source):
     text = "def main(request, stdin):\n    return {'sum': sum(request['numbers'])}\n"
-    monkeypatch.setattr(program, "source", lambda name, engine: text)
+    set_source(lambda name, engine: text)
     assert program.call(host, "adder", {"numbers": [1, 2, 3]}) == {"sum": 6}
 
 
-def test_an_error_names_the_task_of_a_program_not_its_interpreter(start_sshd, monkeypatch):
-    program.source.cache_clear()
-    monkeypatch.setattr(
-        program, "source", lambda name, engine: "import time\ndef main(request, stdin): time.sleep(30)\n"
-    )
+def test_an_error_names_the_task_of_a_program_not_its_interpreter(start_sshd, set_source):
+    set_source(lambda name, engine: "import time\ndef main(request, stdin): time.sleep(30)\n")
     server = start_sshd()
     server.trust()
     host = server.host()

@@ -126,14 +126,14 @@ def lease(tmp_path):
 
 
 @pytest.fixture
-def impatient(monkeypatch):
+def impatient(set_source):
     """Relays that give up after a second without progress."""
     real = program.source.__wrapped__
 
     def source(module: str, engine: str) -> str:
         return real(module, engine).replace("STALL_S = 15.0", "STALL_S = 1.0")
 
-    monkeypatch.setattr(program, "source", source)
+    set_source(source)
 
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
