@@ -310,7 +310,7 @@ def state_between_logins(spark):
     return state(spark)
 
 
-def docker_books(spark):
+def docker_files(spark):
     """Docker's files, once nothing is left to clean up after a container that was removed.
 
     Docker removes its network namespace up to a minute later, or as it ends; containerd collects its garbage up to
@@ -333,29 +333,36 @@ def differences(later, earlier):
 
 
 def test_nothing_on_any_node_is_changed(lab, make_cli):
-    """Not where it is full of findings either. The first look at an image runs it: Docker keeps its books of that."""
+    """Not with findings either. The first preflight runs the image, which changes Docker's files; later ones do not."""
     lab.fault("spark-0003", "no-address")
     fresh = make_cli()
-    for spark in lab.sparks:
-        # Being listed for the first time changes a directory of an overlay by itself.
-        state(spark)
-        spark.run(["touch", "/run/marker"])
-    time.sleep(0.05)
-    before = [state_between_logins(spark) for spark in lab.sparks]
-    assert [earlier["touched"] for earlier in before] == ["", "", ""]
+
+    def marked():
+        for spark in lab.sparks:
+            # Being listed for the first time changes a directory of an overlay by itself.
+            state(spark)
+            spark.run(["touch", "/run/marker"])
+        time.sleep(0.05)
+        states = [state_between_logins(spark) for spark in lab.sparks]
+        assert [each["touched"] for each in states] == ["", "", ""]
+        return states
+
+    def assert_unchanged(before):
+        after = [state_between_logins(spark) for spark in lab.sparks]
+        assert [differences(*pair) for pair in zip(after, before, strict=True)] == [{}, {}, {}]
+
+    before = marked()
     assert fresh("preflight", lab.inventory, "--json").json["findings"]
-    assert [
-        differences(state_between_logins(spark), earlier) for spark, earlier in zip(lab.sparks, before, strict=True)
-    ] == [{}, {}, {}]
+    assert_unchanged(before)
     for _ in range(5):
         # On a machine under load a reading may time out; the image is then queried by the next run.
         nodes = fresh("preflight", lab.inventory, "--json").json["nodes"]
         if not any(node["image"].get("unread") for node in nodes.values()):
             break
-    books = [docker_books(spark) for spark in lab.sparks]
+    assert_unchanged(before)
+    docker_before = [docker_files(spark) for spark in lab.sparks]
+    before = marked()
     assert fresh("preflight", lab.inventory, "--json").json["findings"]
-    assert [
-        differences(state_between_logins(spark), earlier) for spark, earlier in zip(lab.sparks, before, strict=True)
-    ] == [{}, {}, {}]
-    after = [{"docker": spark.run(["sh", "-c", DOCKERS]).stdout} for spark in lab.sparks]
-    assert [differences(later, earlier) for later, earlier in zip(after, books, strict=True)] == [{}, {}, {}]
+    assert_unchanged(before)
+    docker_after = [{"docker": spark.run(["sh", "-c", DOCKERS]).stdout} for spark in lab.sparks]
+    assert [differences(*pair) for pair in zip(docker_after, docker_before, strict=True)] == [{}, {}, {}]
