@@ -27,14 +27,12 @@ from sparkcluster.checks.registry import CATALOGUE, Check, Context, Stage, load,
 from sparkcluster.facts.model import Facts
 from sparkcluster.findings import Finding
 from sparkcluster.spec import Spec
-from sparkcluster.topology.model import Topology
+from sparkcluster.topology.model import EMPTY, Topology
 
 __all__ = ["CATALOGUE", "Check", "Context", "check_hosts", "check_written", "run_checks", "run_stage"]
 
 # Modules whose checks judge each node by itself.
 ALONE = {module.__name__ for module in (disks, docker, gpu, host, memory)}
-
-BEFORE: tuple[Stage, ...] = ("written", "facts")
 
 
 def run_checks(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> list[Finding]:
@@ -45,7 +43,7 @@ def run_checks(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> li
         facts: by name of node.
         topology: of the nodes with facts.
     """
-    return run_stage(Context(spec, facts, topology), BEFORE)
+    return run_stage(Context(spec, facts, topology), ("written", "facts"))
 
 
 def run_stage(context: Context, stages: Collection[Stage]) -> list[Finding]:
@@ -58,15 +56,10 @@ def run_stage(context: Context, stages: Collection[Stage]) -> list[Finding]:
 
 def check_written(spec: Spec) -> list[Finding]:
     """Findings about inventory and playbook, without contacting a node."""
-    only: tuple[Stage, ...] = ("written",)
-    return run_stage(Context(spec, {}, _empty(spec)), only)
+    return run_stage(Context(spec, {}, EMPTY), ["written"])
 
 
 def check_hosts(spec: Spec, facts: Mapping[str, Facts]) -> list[Finding]:
     """Findings about each node by itself, if no topology can be made."""
     alone = [check for check in CATALOGUE.values() if check.body.__module__ in ALONE]
-    return run(Context(spec, facts, _empty(spec)), alone)
-
-
-def _empty(spec: Spec) -> Topology:
-    return Topology(cluster=spec.inventory.cluster, groups=(), rails=())
+    return run(Context(spec, facts, EMPTY), alone)

@@ -39,13 +39,13 @@ def run(args: argparse.Namespace) -> int:
     """Show what is wrong with the cluster; exit 1 unless it serves without errors."""
     from sparkcluster import output_file
     from sparkcluster.inspect import bundle
-    from sparkcluster.inspect.doctor import Options, doctor
+    from sparkcluster.inspect.doctor import doctor
 
     spec = load_spec(args)
     if args.bundle:
         output_file.check_path(args.bundle, "--bundle", "bundle.tar.gz")
     with connect_fleet(spec) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
-        found = doctor(fleet, spec, Options(timeout_s=args.timeout), report)
+        found = doctor(fleet, spec, args.timeout, report)
     if args.bundle:
         bundle.write(args.bundle, found)
     if args.json or args.json_lines:

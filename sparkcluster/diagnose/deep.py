@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,9 +13,9 @@ from typing import Any
 from sparkcluster.diagnose import collective, perftest
 from sparkcluster.diagnose.conversation import Conversation, end_all
 from sparkcluster.diagnose.pairs import shared, up
-from sparkcluster.diagnose.schedule import Options, Two, estimate, in_words, perftest_seconds, schedule
+from sparkcluster.diagnose.schedule import Options, estimate, in_words, perftest_seconds, schedule
 from sparkcluster.errors import HostError, SparkclusterError
-from sparkcluster.facts.measured import Measured, Rate
+from sparkcluster.facts.measured import Measured, Rate, RateKind
 from sparkcluster.facts.model import Facts, read
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
@@ -39,48 +40,31 @@ def deep(
     """Measure every pair of every group, no node in two measurements at a time, then each group as a whole.
 
     Only the latter starts containers, under the lease and while no rank runs; they are removed in any case. Ctrl-C
-    leaves nothing on any node.
-
-    Args:
-        fleet: the nodes.
-        spec: inventory and playbook.
-        facts: of every node in ``topology``.
-        topology: who shares which rails.
-        report: gets the expected duration first, then each measurement.
-        epoch: of our own lease; None skips the containers.
-        options: how thoroughly.
+    leaves nothing on any node. ``report`` gets the expected duration first, then each measurement. ``epoch`` is that of
+    our own lease; None skips the containers.
     """
-    run = _Run(fleet, spec, facts, topology, report=report, options=options)
+    run = _Run(fleet, spec, facts, topology, report, options)
     try:
         return run.go(epoch)
     finally:
         run.close()
 
 
+@dataclasses.dataclass(slots=True)
 class _Run:
-    def __init__(
-        self,
-        fleet: Fleet,
-        spec: Spec,
-        facts: Mapping[str, Facts],
-        topology: Topology,
-        *,
-        report: Report,
-        options: Options,
-    ) -> None:
-        self.fleet = fleet
-        self.spec = spec
-        self.facts = facts
-        self.topology = topology
-        self.report = report
-        self.options = options
-        self.rates: list[Rate] = []
-        self.unasked: dict[str, str] = {}
-        self.skipped: dict[str, str] = {}
-        self.tools: dict[str, bool] = {}
-        self._open: set[Conversation] = set()
-        self._lock = threading.Lock()
-        self._stopped = False
+    fleet: Fleet
+    spec: Spec
+    facts: Mapping[str, Facts]
+    topology: Topology
+    report: Report
+    options: Options
+    rates: list[Rate] = dataclasses.field(default_factory=list)
+    unasked: dict[str, str] = dataclasses.field(default_factory=dict)
+    skipped: dict[str, str] = dataclasses.field(default_factory=dict)
+    tools: dict[str, bool] = dataclasses.field(default_factory=dict)
+    _open: set[Conversation] = dataclasses.field(default_factory=set)
+    _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    _stopped: bool = False
 
     # the sequence
 
@@ -110,11 +94,11 @@ class _Run:
                 f"a rank runs on {', '.join(busy)}: its traffic lowers the figures, and measuring slows it down"
             )
         for together in rounds:
-            self._at_once([self._of_pair(first, second) for first, second in together])
+            self._at_once([partial(self._measure_pair, *pair) for pair in together])
         if refused is None:
             self.report.step("all-gather", f"{collective.SIZE_BYTES >> 20} MiB in {self.spec.playbook.image}")
             groups = [group for group in self.topology.groups if len(group.members) > 1]
-            self._at_once([self._of_group(group, epoch or 0) for group in groups])
+            self._at_once([partial(self._measure_group, group, epoch or 0) for group in groups])
         else:
             self.skipped["collective"] = refused
         return Measured(tuple(self.rates), dict(self.unasked), dict(self.skipped), without)
@@ -180,15 +164,12 @@ class _Run:
 
     def _single(self, host: Host, request: dict[str, Any], silence_s: float) -> dict[str, Any]:
         with self._converse(host, request, silence_s) as conversation:
-            return _outcome(conversation)
+            return dict(_value(conversation, "done"))
 
     # one pair
 
-    def _of_pair(self, first: str, second: str) -> Callable[[], None]:
-        return lambda: self._measure_pair((self.topology.members[first], self.topology.members[second]))
-
-    def _measure_pair(self, pair: tuple[Member, Member]) -> None:
-        first, second = pair
+    def _measure_pair(self, *names: str) -> None:
+        first, second = pair = self.topology.members[names[0]], self.topology.members[names[1]]
         rails = [
             links for links in shared(*pair) if up(self.facts, first, links[0]) and up(self.facts, second, links[1])
         ]
@@ -204,17 +185,17 @@ class _Run:
         if len(fast) > 1:
             self._keep("rdma-both", pair, fast[0][0], partial(self._rdma, pair, fast))
 
-    def _keep(self, kind: str, ends: tuple[Member, Member], link: Link, measure: Callable[[], Rate]) -> None:
+    def _keep(self, kind: RateKind, ends: tuple[Member, Member], link: Link, measure: Callable[[], Rate]) -> None:
         """Take one measurement; a failed one is kept as such, and the next follows."""
         source, target = ends
         if self._stopped or {source.name, target.name} & set(self.unasked):
             return
-        what = {"tcp": link.interface, "rdma": link.hca, "rdma-both": "both twins"}[kind]
+        what = link.interface if kind == "tcp" else link.hca if kind == "rdma" else "both twins"
         self.report.progress(source.name, f"{kind[:4].rstrip('-').upper()} to {target.name}, {what}")
         try:
             rate = measure()
         except _NoResult as error:
-            rate = _rate(kind, (source.name, target.name), str(what), None, link, seen=str(error))
+            rate = Rate(kind, (source.name, target.name), str(what), None, seen=str(error), subnet=link.subnet)
         except SparkclusterError as error:
             if self._stopped:
                 raise
@@ -236,29 +217,26 @@ class _Run:
                 "messages": options.messages,
             }  # fmt: skip
             sent = self._single(self.fleet[source.name], asked, silence_s)
-            done = _outcome(receiver)
+            done = _value(receiver, "done")
         gbit_s = done["bytes"] * 8 / max(done["seconds"], 1e-6) / 1e9
-        return _rate(
-            "tcp", (source.name, target.name), own.interface, round(gbit_s, 3), own, latency_ms=sent["latency_ms"]
-        )
+        names, latency_ms = (source.name, target.name), sent["latency_ms"]
+        return Rate("tcp", names, own.interface, round(gbit_s, 3), latency_ms, subnet=own.subnet)
 
     def _rdma(self, pair: tuple[Member, Member], rails: Sequence[tuple[Link, Link]]) -> Rate:
         """ib_write_bw over one rail, or over several at once."""
         source, target = pair
-        kind = "rdma" if len(rails) == 1 else "rdma-both"
-        over = str(rails[0][0].hca) if len(rails) == 1 else " and ".join(str(own.hca) for own, _ in rails)
+        kind: RateKind = "rdma" if len(rails) == 1 else "rdma-both"
+        over = " and ".join(str(own.hca) for own, _ in rails)
         found: list[float | str] = ["not measured"] * len(rails)
 
-        def measure(place: int) -> Callable[[], None]:
-            def measure() -> None:
-                found[place] = self._perftest(pair, rails[place], perftest.PORT + place)
+        def measure(place: int) -> None:
+            found[place] = self._perftest(pair, rails[place], perftest.PORT + place)
 
-            return measure
-
-        self._at_once([measure(place) for place in range(len(rails))])
+        self._at_once([partial(measure, place) for place in range(len(rails))])
         wrong = [str(each) for each in found if isinstance(each, str)]
         total = None if wrong else round(sum(each for each in found if not isinstance(each, str)), 2)
-        return _rate(kind, (source.name, target.name), over, total, rails[0][0], seen="; ".join(wrong))
+        names, subnet = (source.name, target.name), rails[0][0].subnet
+        return Rate(kind, names, over, total, seen="; ".join(wrong), subnet=subnet)
 
     def _perftest(self, pair: tuple[Member, Member], ends: tuple[Link, Link], port: int) -> float | str:
         (source, target), (own, theirs) = pair, ends
@@ -285,15 +263,12 @@ class _Run:
 
     # one group
 
-    def _of_group(self, group: Group, epoch: int) -> Callable[[], None]:
-        return lambda: self._measure_group(group, epoch)
-
     def _measure_group(self, group: Group, epoch: int) -> None:
         names = tuple(member.name for member in group.members)
         inventory = self.spec.inventory
         found: dict[str, collective.AllGather] = {}
 
-        def rank(member: Member) -> Callable[[], None]:
+        def measure(member: Member) -> None:
             request = {
                 "do": "contain",
                 "state_dir": inventory.state_dir,
@@ -303,18 +278,14 @@ class _Run:
                 "argv": collective.command(self.spec, self.facts[member.name], group, member),
                 "limit_s": collective.LIMIT_S + 10,
             }
+            self.report.progress(member.name, "all-gather")
+            try:
+                done = self._single(self.fleet[member.name], request, collective.LIMIT_S + _SPARE_S)
+                found[member.name] = collective.read(done["output"], done["exit"])
+            except (_NoResult, SparkclusterError) as error:
+                found[member.name] = collective.AllGather(None, "NCCL", str(error))
 
-            def measure() -> None:
-                self.report.progress(member.name, "all-gather")
-                try:
-                    done = self._single(self.fleet[member.name], request, collective.LIMIT_S + _SPARE_S)
-                    found[member.name] = collective.read(done["output"], done["exit"])
-                except (_NoResult, SparkclusterError) as error:
-                    found[member.name] = collective.AllGather(None, "NCCL", str(error))
-
-            return measure
-
-        self._at_once([rank(member) for member in group.members])
+        self._at_once([partial(measure, member) for member in group.members])
         missing = next((result for result in found.values() if not result.torch), None)
         if missing is not None:
             self.skipped["collective"] = f"the image has no torch: {missing.seen}"
@@ -331,34 +302,11 @@ class _NoResult(Exception):
     """The program on the node reported a failure."""
 
 
-def _outcome(conversation: Conversation) -> dict[str, Any]:
-    """The result of a measuring program; its signs of life are skipped."""
-    while True:
-        answer = conversation.answer()
-        if "done" in answer:
-            return dict(answer["done"])
-        if "failed" in answer:
-            raise _NoResult(f"{conversation.host.name}: {answer['failed']}")
-
-
 def _value(conversation: Conversation, key: str) -> Any:
-    """The value of ``key``, once it arrives."""
+    """The value of ``key``, once it arrives; ``done`` is the result."""
     while True:
         answer = conversation.answer()
         if key in answer:
             return answer[key]
         if "failed" in answer:
             raise _NoResult(f"{conversation.host.name}: {answer['failed']}")
-
-
-def _rate(
-    kind: Any,
-    nodes: Two,
-    over: str,
-    gbit_s: float | None,
-    link: Link,
-    *,
-    latency_ms: float | None = None,
-    seen: str = "",
-) -> Rate:
-    return Rate(kind, nodes, over, gbit_s, latency_ms, seen, link.subnet)

@@ -21,13 +21,7 @@ _LEAST_BYTES_S = 50e6  # a disk slower than this is not worth waiting for
 
 
 def hashes(fleet: Fleet, facts: Mapping[str, Facts], report: Report) -> Hashes:
-    """Hash the weights on every node that has any, as its facts say; the others are passed over.
-
-    Args:
-        fleet: the nodes.
-        facts: by name of node.
-        report: told how far each node is.
-    """
+    """Hash the weights on every node that has any, as its facts say; the others are passed over."""
     weights = {name: read(node_facts.weights) for name, node_facts in facts.items()}
     places = {name: found for name, found in weights.items() if found is not None and found.path}
     if not places:

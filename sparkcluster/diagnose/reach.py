@@ -34,15 +34,7 @@ def reach(
     """What every node reaches of its group: one program on each, two round trips, one time-out at most.
 
     A port that the launch will use is tried only where nobody listens on it, no rank runs and nobody else holds the
-    lease: a preflight must not be in the way of a start.
-
-    Args:
-        fleet: the nodes.
-        spec: what the user wrote.
-        facts: of every node in ``topology``.
-        topology: who shares which rail with whom.
-        report: told what goes on.
-        epoch: of our own lease, where we hold it.
+    lease: a preflight must not be in the way of a start. ``epoch`` is that of our own lease, where we hold it.
     """
     wanted = pairs(spec, facts, topology)
     names = list(dict.fromkeys(pair.source for pair in wanted))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.checks import CATALOGUE, Context, run_stage
-from sparkcluster.checks.registry import UNPLANNED, Stage
+from sparkcluster.checks.registry import UNPLANNED
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.find import Endpoint, of_launcher, recorded_endpoints
 from sparkcluster.errors import CommandFailed, SparkclusterError
@@ -27,9 +27,8 @@ from sparkcluster.probing.collect import collect_facts, node_documents
 from sparkcluster.report import Report, count
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Verify
-from sparkcluster.topology.model import Topology
+from sparkcluster.topology.model import EMPTY
 
-TIMEOUT_S = 30.0
 INTERVAL_S = 3.0
 # Enough to tell language from garbage.
 TOKENS = 48
@@ -37,13 +36,6 @@ TOKENS = 48
 HEAD_LINES, TAIL_LINES = 1500, 600
 # SSH round trip and Python's start on the node.
 ROUND_TRIP_S = 1.5
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Options:
-    """The flags of ``doctor``; ``timeout_s`` is for everything together."""
-
-    timeout_s: float = TIMEOUT_S
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,46 +103,34 @@ class Diagnosis:
 def doctor(
     fleet: Fleet,
     spec: Spec,
-    options: Options,
+    timeout_s: float,
     report: Report,
-    *,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Diagnosis:
-    """Query every node and what runs there, and request a completion from every group, all within the limit.
-
-    Args:
-        fleet: the nodes.
-        spec: inventory and playbook.
-        options: the user's flags.
-        report: gets progress.
-        clock: monotonic time in seconds.
-    """
-    began = clock()
-    until = began + options.timeout_s
+    """Query every node and what runs there, and request a completion from every group, all within ``timeout_s``."""
+    began = time.monotonic()
+    until = began + timeout_s
     report.step("probe", count(len(fleet.hosts), "node"))
     # A node whose sshd hangs must leave most of the time to the others.
-    collected = collect_facts(fleet, spec, kernel_log=True, limit_s=max(4.0, options.timeout_s * 0.4))
+    collected = collect_facts(fleet, spec, kernel_log=True, limit_s=max(4.0, timeout_s * 0.4))
     facts = collected.facts
     present, known = cluster_ranks(spec.inventory.cluster, facts), newest(facts.values())
     report.step("inspect", "ranks, logs and counters, and one real completion")
-    limit_s = max(3.0, until - clock() - ROUND_TRIP_S)
+    limit_s = max(3.0, until - time.monotonic() - ROUND_TRIP_S)
     recorded = known.record if known is not None and present.of_release(known) else None
     questions = {} if recorded is None else _recorded(recorded)
     calls = ask_groups(fleet, spec, questions, limit_s, report)
     observations = observe_nodes(fleet, spec, facts, limit_s)
     if recorded is None:
-        limit_s = max(2.0, until - clock() - ROUND_TRIP_S)
+        limit_s = max(2.0, until - time.monotonic() - ROUND_TRIP_S)
         questions = _launched(spec, observations)
         calls = ask_groups(fleet, spec, questions, limit_s, report)
-    replies = replies_of(calls, questions, until - clock() + 1, limit_s)
+    replies = replies_of(calls, questions, until - time.monotonic() + 1, limit_s)
     running = Running(observations, replies, known, current_lease(facts))
     report.step("check", count(len(facts), "node"))
     findings, topology = examine(spec, collected, facts)
-    only: tuple[Stage, ...] = ("running",)
-    nothing = Topology(cluster=spec.inventory.cluster, groups=(), rails=())
-    findings += run_stage(Context(spec, facts, topology or nothing, running=running), only)
+    findings += run_stage(Context(spec, facts, topology or EMPTY, running=running), ["running"])
     found = ordered(of_what_runs(findings, present))
-    return Diagnosis(spec, facts, collected.errors, running, found, clock() - began)
+    return Diagnosis(spec, facts, collected.errors, running, found, time.monotonic() - began)
 
 
 # RUN-003 and RUN-015 judge both readings of a GPU under load; HOST-020 has one alone.

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from sparkcluster.checks import CATALOGUE, Context, check_hosts, run_stage
+from sparkcluster.checks import CATALOGUE, Context, check_hosts, run_checks, run_stage
 from sparkcluster.checks.pages import find
 from sparkcluster.checks.registry import UNPLANNED, Stage
 from sparkcluster.diagnose.hashes import hashes as ask_hashes
@@ -28,7 +28,7 @@ from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
 from sparkcluster.staging.ray_archive import cache_directory
 from sparkcluster.topology.build import build as build_topology
-from sparkcluster.topology.model import Topology
+from sparkcluster.topology.model import EMPTY, Topology
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,18 +121,13 @@ def preflight(
 ) -> Preflight:
     """Query all nodes in parallel and run every check that can be run; a node that fails does not stop the others.
 
-    Args:
-        fleet: the nodes.
-        spec: inventory and playbook.
-        options: the user's flags.
-        report: gets progress.
-        asked: probes that were already sent, by ``probing.start.begin``.
+    ``asked`` are probes that were already sent, by ``probing.start.begin``.
 
     Raises:
         UsageError: ``options.ignore`` names an unknown code.
     """
     began = time.monotonic()
-    ignored = check_codes(options.ignore)
+    ignored = {*check_codes(options.ignore), *spec.inventory.ignore}
     report.step("probe", count(len(fleet.hosts), "node"))
     collected = collect_facts(fleet, spec, asked=asked)
     facts = inspect_images(fleet, spec, collected.facts, kept=cache_directory() / "images")
@@ -144,18 +139,17 @@ def preflight(
         reach, more = between(fleet, spec, facts, topology, report)
         findings += more
         stages.append("reach")
-    findings = softened(findings, {*ignored, *spec.inventory.ignore})
+    findings = softened(findings, ignored)
     measured: Measured | None = None
     hashed: Hashes | None = None
+    if options.deep and topology is not None:
+        measured = measure(fleet, spec, facts, topology, report, whole=not has_errors(findings))
+    if options.hashes:
+        hashed = ask_hashes(fleet, facts, report)
     if options.deep or options.hashes:
-        if options.deep and topology is not None:
-            measured = measure(fleet, spec, facts, topology, report, whole=not has_errors(findings))
-        if options.hashes:
-            hashed = ask_hashes(fleet, facts, report)
-        seated = topology or Topology(spec.inventory.cluster, (), ())
-        context = Context(spec, facts, seated, reach=reach, measured=measured, hashes=hashed)
+        context = Context(spec, facts, topology or EMPTY, reach=reach, measured=measured, hashes=hashed)
         stages.append("deep")
-        findings += softened(run_stage(context, stages[-1:]), {*ignored, *spec.inventory.ignore})
+        findings += softened(run_stage(context, stages[-1:]), ignored)
     return Preflight(
         spec=spec,
         facts=facts,
@@ -189,8 +183,7 @@ def examine(spec: Spec, collected: Collected, facts: dict[str, Facts]) -> tuple[
                 break
             missing.add(error.node)
         else:
-            stages: tuple[Stage, ...] = ("written", "facts")
-            return findings + run_stage(Context(spec, facts, topology), stages), topology
+            return findings + run_checks(spec, facts, topology), topology
     return findings + check_hosts(spec, facts), None
 
 
@@ -205,17 +198,10 @@ def between(
 ) -> tuple[Reach, list[Finding]]:
     """Which nodes of ``topology`` reach one another, and findings about it.
 
-    Args:
-        fleet: the nodes.
-        spec: inventory and playbook.
-        facts: of every node in ``topology``.
-        topology: which nodes have to reach which.
-        report: gets progress.
-        epoch: of our own lease, where we hold it.
+    ``epoch`` is that of our own lease, where we hold it.
     """
     reach = ask_reach(fleet, spec, facts, topology, report, epoch=epoch)
-    only: tuple[Stage, ...] = ("reach",)
-    return reach, run_stage(Context(spec, facts, topology, reach=reach), only)
+    return reach, run_stage(Context(spec, facts, topology, reach=reach), ["reach"])
 
 
 def measure(
@@ -223,13 +209,7 @@ def measure(
 ) -> Measured:
     """Bandwidth and latency of the links, by ``diagnose.deep``.
 
-    Args:
-        fleet: the nodes.
-        spec: inventory and playbook.
-        facts: of the nodes that answered.
-        topology: which nodes share which rails.
-        report: gets the expected duration first.
-        whole: whether no error prevents starting a container on every node, which is done under the lease.
+    ``whole``: no error prevents starting a container on every node, which is done under the lease.
     """
     # Imported late: only --deep needs it.
     from sparkcluster.diagnose.deep import deep  # noqa: PLC0415

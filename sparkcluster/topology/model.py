@@ -137,3 +137,7 @@ class Topology:
     def group_of(self, node: str) -> Group:
         """The group of ``node``."""
         return next(group for group in self.groups if any(member.name == node for member in group.members))
+
+
+EMPTY = Topology("", (), ())
+"""That of no node."""

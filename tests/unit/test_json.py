@@ -90,7 +90,7 @@ def test_what_is_said_of_a_cluster(serving, tmp_path, monkeypatch):
         "status": status(fleet, one.spec).document,
         "releases": {"cluster": "atlas", "releases": history(fleet, one.spec)},
         "preflight": checking.preflight(fleet, one.spec, checking.Options(), Silent()).as_json(),
-        "doctor": doctoring.doctor(fleet, one.spec, doctoring.Options(), Silent()).as_json(),
+        "doctor": doctoring.doctor(fleet, one.spec, 30.0, Silent()).as_json(),
         "plan": {**one.plan().as_json(), "provisional": False, "findings": []},
         "ask": ask(fleet, one.spec, "Hello", lambda *_: None, group=None, max_tokens=8).document,
     }

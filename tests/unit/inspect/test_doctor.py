@@ -10,7 +10,7 @@ import pytest
 from sparkcluster.errors import CommandTimeout, HostTimeout
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.doctor import Options, doctor
+from sparkcluster.inspect.doctor import doctor
 from sparkcluster.report import Silent
 
 DONE = {"content": "12 * 17 is 204.", "reasoning": "", "finish_reason": "stop", "usage": {"completion_tokens": 9},
@@ -46,7 +46,7 @@ def told(world):
             }
             for program, said in own.items():
                 hosts[name].program(program, said if callable(said) else lambda _, s=said: s)
-        found = doctor(Fleet(hosts), one.spec, Options(timeout_s), Silent())
+        found = doctor(Fleet(hosts), one.spec, timeout_s, Silent())
         return found, hosts
 
     return run

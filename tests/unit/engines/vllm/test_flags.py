@@ -10,6 +10,7 @@ from sparkcluster import checks
 from sparkcluster.checks.registry import Context
 from sparkcluster.engines.vllm import flags
 from sparkcluster.engines.vllm.versions import Versions
+from sparkcluster.topology.model import EMPTY
 
 ROOT = Path(__file__).parents[4]
 LAB = ROOT / "sparkcluster/lab/engine/stub/site/stubengine/vllm-0.32-flags.tsv"
@@ -82,7 +83,7 @@ def test_values(name, value, said):
 
 def findings(cluster, facts=None, **playbook):
     spec = cluster({"a": "192.168.86.11"}, playbook=playbook)
-    context = Context(spec, facts or {}, checks._empty(spec))
+    context = Context(spec, facts or {}, EMPTY)
     return [one for one in checks.run_stage(context, ("written",)) if one.code.startswith("SPEC-")]
 
 
@@ -163,7 +164,7 @@ def test_every_gone_flag_is_really_gone_or_leaving():
 def test_a_code_that_no_check_has_is_told(cluster):
     allow = [{"code": "HOST-999", "reason": "we know it well"}, {"code": "HOST-010", "reason": "we know it well"}]
     spec = cluster({"a": "192.168.86.11"}, playbook={"allow": allow}, ignore=["NET-996", "NET-006"])
-    found = checks.run_stage(Context(spec, {}, checks._empty(spec)), ("written",))
+    found = checks.run_stage(Context(spec, {}, EMPTY), ("written",))
     told = [(one.code, one.severity, one.summary) for one in found if one.code == "SPEC-007"]
     assert told == [
         ("SPEC-007", "warning", "ignore in the inventory names NET-996, which no check has"),

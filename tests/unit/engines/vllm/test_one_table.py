@@ -11,6 +11,7 @@ from sparkcluster.engines.vllm.rules.served import served
 from sparkcluster.facts.model import WeightFile, Weights
 from sparkcluster.models.source import GIB, Machine, Source
 from sparkcluster.plan.build import build
+from sparkcluster.topology.model import EMPTY
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -46,7 +47,7 @@ def computed(spec, facts=()):
 
 def test_the_rules_and_fit_see_the_same_versions(spec):
     planned = computed(spec)
-    seen = served(Context(spec, {}, checks._empty(spec)))
+    seen = served(Context(spec, {}, EMPTY))
     assert seen.versions == planned.versions == versions.of_engine(spec.playbook.image)
     assert {planned.fit.engine.version, planned.best.engine.version} <= set(defaults.candidates(seen.versions))
 

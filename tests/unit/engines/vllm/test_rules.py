@@ -14,6 +14,7 @@ from sparkcluster.engines.vllm import families, rules, versions
 from sparkcluster.engines.vllm.rules.served import served
 from sparkcluster.facts.model import Unread
 from sparkcluster.spec import load
+from sparkcluster.topology.model import EMPTY
 
 ROOT = Path(__file__).parents[4]
 # Tests are imported by file and not as a package, so what stands beside one is read by path.
@@ -176,7 +177,7 @@ def test_a_command_is_read_for_its_flags(cluster):
     words = ["bash", "-c", "vllm serve org/model --kv-cache-dtype=fp8 --enforce-eager --no-enable-prefix-caching"]
     spec = cluster({"a": "192.168.86.11"}, playbook={"command": words})
 
-    seen = served(Context(spec, {}, checks._empty(spec)))
+    seen = served(Context(spec, {}, EMPTY))
 
     assert seen.flags["kv-cache-dtype"] == "fp8"
     assert seen.on("enforce-eager")
