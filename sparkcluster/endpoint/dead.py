@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from sparkcluster.facts.running import Reply
 
-# Llama 3.1 70B in FP8, the slowest that a Spark serves, prefills 803 tokens/s
-# (https://lmsys.org/blog/2025-10-13-nvidia-dgx-spark). At 128K tokens attention costs as much again, so this is half of
-# what is left.
+# Llama 3.1 70B in FP8, a dense model that barely fits, prefills 803 tokens/s on a Spark (LMSYS,
+# https://lmsys.org/blog/2025-10-13-nvidia-dgx-spark). Over 128K tokens attention costs as much again (4 * tokens *
+# 8192 * 80 layers FLOP per token, half of it on average, beside 2 * 70e9), so this is half of what is left.
 PREFILL_FLOOR = 200.0
 """Tokens per second that any model prefills at least."""
 LEAST_S = 60.0

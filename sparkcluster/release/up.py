@@ -6,14 +6,13 @@ import dataclasses
 import time
 from collections.abc import Mapping
 
-from sparkcluster.errors import FoundErrors
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.probing.start import Answer
 from sparkcluster.release.serving import Survey, not_answering, note_differences, refuse, survey
 from sparkcluster.release.states import Action
-from sparkcluster.release.walk import Options, Walk, stop_before_staging
+from sparkcluster.release.walk import Options, Walk, stop_before_staging, whole
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import secrets
 from sparkcluster.runtime.lease import Lease
@@ -93,17 +92,13 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report, asked: Calls[
 
 def see(fleet: Fleet, spec: Spec, report: Report, asked: Calls[Answer] | None) -> tuple[View, Survey]:
     """The cluster and what each group answers; looked at again where an engine may be dying."""
-    view = view_cluster(fleet, spec, asked=asked)
-    if view.collected.errors:
-        # First of all: an engine that has lost a node may keep a request waiting.
-        raise FoundErrors(view.findings)
+    # First of all: an engine that has lost a node may keep a request waiting.
+    view = whole(view_cluster(fleet, spec, asked=asked))
     found = survey(fleet, view, report)
     replies = [seen.reply for seen in found.seen.values() if seen.reply]
     if any(reply.problem in {"refused", "lost"} for reply in replies):
         time.sleep(DYING_S)
-        view = view_cluster(fleet, spec)
-        if view.collected.errors:
-            raise FoundErrors(view.findings)
+        view = whole(view_cluster(fleet, spec))
         found = survey(fleet, view, report, before=found)
     return view, found
 

@@ -19,7 +19,7 @@ from sparkcluster.inspect.preflight import between
 from sparkcluster.launch import failed_logs
 from sparkcluster.launch.group import Launch, stop
 from sparkcluster.launch.groups import Outcome, launch_groups
-from sparkcluster.plan.records import KEEP, record, recorded_groups
+from sparkcluster.plan.records import KEEP, record, recorded_groups, unreadable
 from sparkcluster.release.outcome import came_back, failure, newly_recorded
 from sparkcluster.release.serving import Survey, not_answering, refuse, survey
 from sparkcluster.release.stage import Options as StageOptions
@@ -45,6 +45,22 @@ class Options:
     timeout_s: float | None = None
     clear_caches: bool = False
     replace: bool = False
+
+
+def whole(view: View) -> View:
+    """``view``, in which every node reports its ranks: a rank that is not seen is not gone.
+
+    Raises:
+        FoundErrors: a node cannot be reached, or has an error.
+        LaunchError: a node cannot list its ranks.
+    """
+    blind = unreadable(view.facts)
+    if view.collected.errors or (blind and has_errors(view.findings)):
+        raise FoundErrors(view.findings)
+    for name, why in blind.items():
+        hint = f"on {name}: systemctl status docker"
+        raise LaunchError(f"{name} cannot list its ranks: {why}", node=name, step="probe", hint=hint)
+    return view
 
 
 def elsewhere(view: View, names: Collection[str]) -> tuple[str, ...]:
@@ -100,7 +116,7 @@ class Walk:
         self.epoch = epoch
         self.changer = Changer(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, epoch=epoch)
         # Facts from before the lease may be stale.
-        self.view = view_cluster(fleet, spec)
+        self.view = whole(view_cluster(fleet, spec))
         self.number = 0
         self.doing = "probe"
 
@@ -142,7 +158,7 @@ class Walk:
                 # While they still serve.
                 self.copy_missing()
             self.clean(dirty, found, grace_s=STOP_GRACE_S if replaced else KILL_GRACE_S)
-            self.view = view_cluster(self.fleet, self.spec)
+            self.view = whole(view_cluster(self.fleet, self.spec))
             found, actions = self.survey(found)
             for name, action in actions.items():
                 if action is Action.CLEAN:

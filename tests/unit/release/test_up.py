@@ -313,6 +313,14 @@ def test_a_node_that_is_away_ends_it_before_anything_else(up, world):
     assert up.done == []
 
 
+def test_a_node_that_cannot_list_its_ranks_is_no_reason_to_stop_those_of_the_others(up, world):
+    one = served(world()).change("beta", ranks={"unread": "the Docker engine does not answer"})
+    with pytest.raises(LaunchError, match="the Docker engine does not answer") as caught:
+        up(one)
+    assert caught.value.node == "beta"
+    assert up.done == []
+
+
 def test_a_missing_secret_ends_it_before_the_lease(up, world, monkeypatch):
     monkeypatch.delenv("HF_TOKEN", raising=False)
     with pytest.raises(UsageError):
