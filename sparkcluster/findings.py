@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any, Literal
 
 Severity = Literal["error", "warning", "info"]
@@ -39,6 +40,11 @@ class Finding:
     def as_json(self) -> dict[str, Any]:
         """The finding in the stable JSON format."""
         return {**dataclasses.asdict(self), "remedy": list(self.remedy)}
+
+
+def ordered(findings: Iterable[Finding]) -> list[Finding]:
+    """The most severe first."""
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def has_errors(findings: tuple[Finding, ...] | list[Finding]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sparkcluster.checks.registry import Context
 from sparkcluster.engines.signature import Cause, plain
@@ -92,8 +92,13 @@ def ended_ranks(context: Context) -> list[tuple[str, RankSeen]]:
 
 def groups(context: Context) -> dict[str, list[tuple[str, RankSeen]]]:
     """Every rank that is present, by group."""
+    return by_group(of(context).ranks())
+
+
+def by_group(ranks: Iterable[tuple[str, RankSeen]]) -> dict[str, list[tuple[str, RankSeen]]]:
+    """``ranks`` with their nodes, by group."""
     found: dict[str, list[tuple[str, RankSeen]]] = {}
-    for name, rank in of(context).ranks():
+    for name, rank in ranks:
         found.setdefault(rank.group, []).append((name, rank))
     return found
 

@@ -10,7 +10,6 @@ from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.checks.wording import listed
 from sparkcluster.facts.model import Facts, Interface, read
 from sparkcluster.node.shared import VIRTUAL_INTERFACES
-from sparkcluster.spec.inventory import Node
 from sparkcluster.topology.candidates import is_up
 
 
@@ -141,21 +140,13 @@ def resolves_alike(context: Context) -> Iterator[Seen]:
 def _resolutions(context: Context) -> Iterator[Resolution]:
     """What the host names of the inventory resolve to on every node, if that is an IPv4 address."""
     for node in context.spec.inventory.nodes:
-        if node.label not in context.facts or _literal(node):
+        if node.label not in context.facts or node.has_address:
             continue
         for on, facts in context.facts.items():
             found = map(_ipv4, read(facts.names.get(node.host, ())) or ())
             addresses = tuple(address for address in found if address is not None)
             if addresses:
                 yield Resolution(on, node.label, node.host, addresses)
-
-
-def _literal(node: Node) -> bool:
-    try:
-        ipaddress.ip_address(node.host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
 
 
 def _ipv4(text: str) -> ipaddress.IPv4Address | None:

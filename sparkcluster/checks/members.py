@@ -11,6 +11,7 @@ from sparkcluster.checks.diagnosis import (
     KILLED,
     LOGS,
     UP,
+    by_group,
     causes,
     clipped,
     ended_ranks,
@@ -38,7 +39,7 @@ def ranks(context: Context) -> Iterator[Seen]:
     Of ranks that ended together the first is reported, or the one whose log has the reason.
     """
     explained = {found.rank.group for found in causes(context)}
-    for group, ended in _by_group(context).items():
+    for group, ended in by_group(ended_ranks(context)).items():
         # Nobody but a person or the kernel does either: whatever else ended then ended because of it.
         taken = [(name, rank) for name, rank in ended if rank.exit_code in KILLED or rank.state == "gone"]
         if not taken and (group in explained or _false_success(context, ended)):
@@ -51,13 +52,6 @@ def ranks(context: Context) -> Iterator[Seen]:
             seen = "; ".join([ended_as, *others, *(part for part in (rank.error, _last_line(rank)) if part)])
             remedy = (f"{LOGS} {name}", f"{DOWN}, then {UP}")
             yield Seen(name, f"the rank of {group} on {name} does not run: {what}", clipped(seen), remedy)
-
-
-def _by_group(context: Context) -> dict[str, list[tuple[str, RankSeen]]]:
-    found: dict[str, list[tuple[str, RankSeen]]] = {}
-    for name, rank in ended_ranks(context):
-        found.setdefault(rank.group, []).append((name, rank))
-    return found
 
 
 def _last_line(rank: RankSeen) -> str:
@@ -199,7 +193,7 @@ def explained(context: Context) -> Iterator[Seen]:
 def false_success(context: Context) -> Iterator[Seen]:
     """An API server may exit with 0 after its engine died, so whatever restarts on failure does nothing."""
     explained = {found.rank.group for found in causes(context)}
-    for group, ended in _by_group(context).items():
+    for group, ended in by_group(ended_ranks(context)).items():
         if group in explained or any(rank.exit_code in KILLED or rank.state == "gone" for _, rank in ended):
             continue
         for name, line in _false_success(context, ended).items():

@@ -21,7 +21,7 @@ import dataclasses
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from sparkcluster import engines
@@ -31,7 +31,7 @@ from sparkcluster.facts.measured import Measured, Rate
 from sparkcluster.facts.model import Facts, Gpu, Unread, read
 from sparkcluster.facts.reach import Path, Reach
 from sparkcluster.facts.running import Running
-from sparkcluster.findings import Finding, Severity
+from sparkcluster.findings import Finding, Severity, ordered
 from sparkcluster.spec import KeyPath, Spec
 from sparkcluster.topology.model import Link, Member, Topology
 
@@ -253,9 +253,7 @@ def run(context: Context, checks: Iterable[Check]) -> list[Finding]:
     """Findings of ``checks`` with the severities that inventory and playbook accept, errors first."""
     chosen = list(checks)
     findings = [finding for chosen_check in chosen for finding in chosen_check.run(context)]
-    findings = [_accepted(finding, context.spec) for finding in [*findings, *unread(context, chosen)]]
-    order: Sequence[Severity] = ("error", "warning", "info")
-    return sorted(findings, key=lambda finding: order.index(finding.severity))
+    return ordered(_accepted(finding, context.spec) for finding in [*findings, *unread(context, chosen)])
 
 
 UNREAD = "FACT-001"

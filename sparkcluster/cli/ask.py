@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Stream one completion to stdout and its speed to stderr."""
-    from sparkcluster.inspect.ask import ask
+    from sparkcluster.inspect.ask import ask, document, speed
 
     if not args.prompt.strip():
         from sparkcluster.errors import UsageError
@@ -46,10 +46,10 @@ def run(args: argparse.Namespace) -> int:
         print(screened(text, sys.stdout), end="", flush=True)
 
     with connect_fleet(spec) as fleet, Waiting("waiting for the first token") as waiting:
-        done = ask(fleet, spec, args.prompt, show, group=args.group, max_tokens=args.max_tokens)
+        reply = ask(fleet, spec, args.prompt, show, group=args.group, max_tokens=args.max_tokens)
     if args.json:
-        emit_json(done.document)
+        emit_json(document(reply))
         return 0
     print()
-    note(done.speed)
+    note(speed(reply))
     return 0

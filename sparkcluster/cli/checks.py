@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import textwrap
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import json_argument
-from sparkcluster.cli.output import emit_json, in_colour, say
+from sparkcluster.cli.output import emit_json, painted, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 def _table(chosen: Iterable[Page]) -> None:
     """One row per code within 80 columns; long titles wrap."""
     head = f"{'CODE':<10}{'SEVERITY':<10}{'STAGE':<9}PASSES WHEN"
-    say(_bold(head))
+    say(painted(head, "1", sys.stdout))
     for page in chosen:
         first, *rest = textwrap.wrap(page.title, WIDTH - 29) or [""]
         say(f"{page.code:<10}{page.severity:<10}{page.stage:<9}{first}")
@@ -51,7 +52,7 @@ def _table(chosen: Iterable[Page]) -> None:
 def _explain(page: Page) -> None:
     from sparkcluster.checks.pages import STAGES
 
-    say(_bold(f"{page.code}  {page.title}"))
+    say(painted(f"{page.code}  {page.title}", "1", sys.stdout))
     say()
     for name, text in (
         ("severity", f"{page.severity} at most" if page.severity != "info" else page.severity),
@@ -75,9 +76,3 @@ def _labelled(name: str, text: str) -> None:
         lead = f"{name + ':':<10}"
         for line in textwrap.wrap(text, WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead)):
             say(line)
-
-
-def _bold(text: str) -> str:
-    import sys
-
-    return f"\x1b[1m{text}\x1b[0m" if in_colour(sys.stdout) else text

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import connect_fleet, inventory_argument, json_lines_argument, load_spec, verbose_argument
-from sparkcluster.cli.output import emit_json, in_colour, note, say
+from sparkcluster.cli.output import emit_json, note, say, say_verdict
 from sparkcluster.cli.progress import reporter
 
 if TYPE_CHECKING:
@@ -65,6 +64,4 @@ def show(found: Diagnosis, *, inventory: str, verbose: bool) -> None:
     findings_view.show(found.findings, nodes, inventory=inventory, verbose=verbose)
     if any(verbose or finding.severity != "info" for finding in found.findings):
         say()
-    colour = "1;32" if found.ok else "1;31"
-    told = found.verdict()
-    say(f"\x1b[{colour}m{told}\x1b[0m" if in_colour(sys.stdout) else told)
+    say_verdict(found.verdict(), ok=found.ok)

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from sparkcluster.cli.output import clean, in_colour, label, say, typed
+from sparkcluster.cli.output import clean, label, painted, say, typed
 from sparkcluster.report import count
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def show(findings: Sequence[Finding], nodes: Iterable[str], *, inventory: str, v
         own = [finding for finding in shown if finding.node == place]
         if own:
             say()
-            say(bold(clean(place or "cluster"), sys.stdout))
+            say(painted(clean(place or "cluster"), "1", sys.stdout))
         for finding in own:
             _one(finding, inventory, verbose=verbose)
 
@@ -67,20 +67,10 @@ def say_wrapped(indent: str, word: str, text: str) -> None:
         say(f"{indent}  {line}")
 
 
-def bold(text: str, stream: TextIO) -> str:
-    """``text`` in bold where ``stream`` takes colour."""
-    return f"\x1b[1m{text}\x1b[0m" if in_colour(stream) else text
-
-
 def marked(line: str, stream: TextIO) -> str:
     """A line of the drawing with its codes in the colours of their severities."""
-    if not in_colour(stream):
-        return line
-
-    def paint(found: re.Match[str]) -> str:
-        return f"\x1b[{_COLOUR_OF_MARK[found[1]]}m{found[0]}\x1b[0m"
-
-    return re.sub(r"([✗!]) [A-Z][A-Z0-9]*-\d{3}", paint, line)
+    codes = r"([✗!]) [A-Z][A-Z0-9]*-\d{3}"
+    return re.sub(codes, lambda found: painted(found[0], _COLOUR_OF_MARK[found[1]], stream), line)
 
 
 def verdict(findings: Sequence[Finding], nodes: int, checks: int, seconds: float, *, verbose: bool = False) -> str:

@@ -89,9 +89,17 @@ def in_colour(stream: TextIO) -> bool:
 
 def label(word: str, stream: TextIO) -> str:
     """``word:``, coloured by its meaning if ``stream`` takes colours."""
-    if word in _COLOURS and in_colour(stream):
-        return f"\x1b[{_COLOURS[word]}m{word}:\x1b[0m"
-    return f"{word}:"
+    return painted(f"{word}:", _COLOURS[word], stream) if word in _COLOURS else f"{word}:"
+
+
+def painted(text: str, colour: str, stream: TextIO) -> str:
+    """``text`` in an ANSI colour, or bold with ``1``, if ``stream`` takes colours."""
+    return f"\x1b[{colour}m{text}\x1b[0m" if in_colour(stream) else text
+
+
+def say_verdict(text: str, *, ok: bool) -> None:
+    """Write the last line of a report to stdout, in green or red."""
+    say(painted(text, "1;32" if ok else "1;31", sys.stdout))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -16,7 +16,7 @@ from sparkcluster.cli.common import (
     load_spec,
     verbose_argument,
 )
-from sparkcluster.cli.output import emit_json, in_colour, say
+from sparkcluster.cli.output import emit_json, say, say_verdict
 from sparkcluster.cli.progress import reporter
 
 if TYPE_CHECKING:
@@ -97,8 +97,7 @@ def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
         findings_view.say_wrapped("", "unknown", f"{what}, on {', '.join(names)} ({why})")
     say()
     summary = findings_view.verdict(found.findings, len(found.facts), found.checks, found.seconds, verbose=verbose)
-    colour = "1;32" if found.ok else "1;31"
-    say(f"\x1b[{colour}m{summary}\x1b[0m" if in_colour(sys.stdout) else summary)
+    say_verdict(summary, ok=found.ok)
 
 
 def show_rates(measured: Measured) -> None:

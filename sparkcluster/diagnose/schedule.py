@@ -58,11 +58,7 @@ def schedule(topology: Topology, without: Collection[str] = ()) -> list[list[Two
 def estimate(topology: Topology, options: Options, *, rdma: bool = True, collective: bool = True) -> float:
     """Seconds that ``deep`` will take: a round lasts as long as its longest pair.
 
-    Args:
-        topology: who shares which rails.
-        options: how thoroughly.
-        rdma: whether ib_write_bw is there.
-        collective: whether the serving image will be asked.
+    ``rdma``: ib_write_bw is there; ``collective``: the serving image will be asked.
     """
     members = topology.members
     total = 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from sparkcluster.endpoint.ask import Show
@@ -16,24 +15,17 @@ from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Asked:
-    """An answer, and where it came from."""
+def document(reply: Reply) -> dict[str, Any]:
+    """The answer for other programs."""
+    return {"group": reply.group, **reply.done, "tokens_per_s": reply.tokens_per_s}
 
-    reply: Reply
 
-    @property
-    def document(self) -> dict[str, Any]:
-        """The answer for other programs."""
-        return {"group": self.reply.group, **self.reply.done, "tokens_per_s": self.reply.tokens_per_s}
-
-    @property
-    def speed(self) -> str:
-        """Tokens, time to first token and decode speed in one line."""
-        parts = [f"{self.reply.tokens} tokens"] if self.reply.tokens is not None else []
-        parts += [f"first after {self.reply.ttft_s:.2f} s"] if self.reply.ttft_s is not None else []
-        parts += [f"{self.reply.tokens_per_s:.1f} tokens/s"] if self.reply.tokens_per_s else []
-        return ", ".join(parts)
+def speed(reply: Reply) -> str:
+    """Tokens, time to first token and decode speed in one line."""
+    parts = [f"{reply.tokens} tokens"] if reply.tokens is not None else []
+    parts += [f"first after {reply.ttft_s:.2f} s"] if reply.ttft_s is not None else []
+    parts += [f"{reply.tokens_per_s:.1f} tokens/s"] if reply.tokens_per_s else []
+    return ", ".join(parts)
 
 
 def ask(
@@ -44,7 +36,7 @@ def ask(
     *,
     group: str | None,
     max_tokens: int,
-) -> Asked:
+) -> Reply:
     """Stream one completion; every part goes to ``show`` as (content or reasoning, text).
 
     Raises:
@@ -75,4 +67,4 @@ def ask(
             step="ask",
             hint=f"sparkcluster status {spec.inventory_path}",
         )
-    return Asked(reply)
+    return reply

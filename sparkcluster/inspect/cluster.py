@@ -78,12 +78,8 @@ def view_cluster(
 ) -> View:
     """Query every node: one round trip, and a second one for an image whose content is unknown.
 
-    Args:
-        fleet: the nodes.
-        spec: inventory and playbook.
-        inside: whether an image that was never asked what it holds is asked now (seconds).
-        bring_ray: whether an image without Ray gets one; None leaves it to what is found.
-        asked: the probe, if it was sent already.
+    With ``inside`` an image that was never asked what it holds is asked now (seconds). ``bring_ray``: whether an image
+    without Ray gets one; None leaves it to what is found. ``asked`` is the probe, if it was sent already.
     """
     collected = collect_facts(fleet, spec, asked=asked)
     facts = inspect_images(fleet, spec, collected.facts) if inside else collected.facts

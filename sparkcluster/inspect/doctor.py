@@ -15,11 +15,11 @@ from sparkcluster.endpoint.find import Endpoint, of_launcher, recorded_endpoints
 from sparkcluster.errors import CommandFailed, SparkclusterError
 from sparkcluster.facts.model import Facts, Unread
 from sparkcluster.facts.running import Observation, Reply, Running
-from sparkcluster.findings import Finding, has_errors
+from sparkcluster.findings import Finding, has_errors, ordered
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.hosts.program import call
-from sparkcluster.inspect.preflight import examine, ordered
+from sparkcluster.inspect.preflight import examine
 from sparkcluster.node.shared import LABEL_RANK_DIR
 from sparkcluster.plan.build import SECRETS_FILE
 from sparkcluster.plan.records import ClusterRanks, cluster_ranks, current_lease, newest, recorded_groups
@@ -129,7 +129,7 @@ def doctor(
     report.step("check", count(len(facts), "node"))
     findings, topology = examine(spec, collected, facts)
     findings += run_stage(Context(spec, facts, topology or EMPTY, running=running), ["running"])
-    found = ordered(of_what_runs(findings, present))
+    found = tuple(ordered(of_what_runs(findings, present)))
     return Diagnosis(spec, facts, collected.errors, running, found, time.monotonic() - began)
 
 

@@ -25,15 +25,9 @@ def follow(
     tail: int,
     go_on: bool,
 ) -> int:
-    """Pass the log lines of every rank to ``show`` with the node's name; returns the exit code.
+    """Pass the log lines of every rank (on ``node`` alone, if given) to ``show`` with its node; returns the exit code.
 
-    Args:
-        fleet: the nodes.
-        spec: inventory and playbook.
-        show: gets node and lines.
-        node: one node alone, or None for all.
-        tail: how many of the last lines each rank begins with.
-        go_on: whether to follow until interrupted; else what is there is shown.
+    Each begins with its last ``tail`` lines. With ``go_on`` they are followed until interrupted.
 
     Raises:
         NotServing: no rank runs there.

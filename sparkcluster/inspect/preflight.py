@@ -18,7 +18,7 @@ from sparkcluster.facts.hashes import Hashes
 from sparkcluster.facts.measured import Measured
 from sparkcluster.facts.model import Facts, Image, Unread, Weights
 from sparkcluster.facts.reach import Reach
-from sparkcluster.findings import SEVERITIES, Finding, has_errors
+from sparkcluster.findings import Finding, has_errors, ordered
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.inspect.cluster import assess
 from sparkcluster.probing.collect import Collected, collect_facts, inspect_images, node_documents
@@ -158,7 +158,7 @@ def preflight(
         reach=reach,
         measured=measured,
         hashes=hashed,
-        findings=ordered(findings),
+        findings=tuple(ordered(findings)),
         stages=tuple(stages),
         unasked=tuple(unasked(spec, facts)),
         seconds=time.monotonic() - began,
@@ -248,11 +248,6 @@ def softened(findings: Iterable[Finding], ignored: Collection[str]) -> list[Find
         else finding
         for finding in findings
     ]
-
-
-def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The most severe first."""
-    return tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
 def unasked(spec: Spec, facts: Mapping[str, Facts]) -> list[Unasked]:

@@ -105,13 +105,8 @@ def collect_facts(
 ) -> Collected:
     """Collect the facts of every node (or ``names``) in parallel.
 
-    Args:
-        fleet: the nodes.
-        spec: inventory and playbook.
-        names: default all.
-        kernel_log: whether to read it as well (about 20 ms).
-        limit_s: time limit of a node, connection included.
-        asked: probes that were already sent, by ``probing.start.begin``.
+    Reading the kernel log as well takes about 20 ms. ``limit_s`` is for a node, connection included; ``asked`` are
+    probes that were already sent, by ``probing.start.begin``.
     """
     calls = asked or begin(fleet, spec, names, kernel_log=kernel_log)
     facts: dict[str, Facts] = {}
@@ -135,12 +130,8 @@ def collect_facts(
 def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: Path | None = None) -> dict[str, Facts]:
     """Read the content of images where it is not known yet: takes seconds, once per image.
 
-    Args:
-        fleet: the nodes.
-        spec: inventory and playbook.
-        facts: by name of node.
-        kept: directory on this machine that caches results, so that nothing is left on a node; None caches on the
-            nodes.
+    ``kept`` is a directory on this machine that caches results, so that nothing is left on a node; None caches on the
+    nodes.
     """
     asking = [name for name, node_facts in facts.items() if (image := read(node_facts.image)) and image.inside is None]
     if not asking:

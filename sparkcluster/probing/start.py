@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -38,7 +37,7 @@ def request(spec: Spec, *, kernel_log: bool = False) -> dict[str, Any]:
         "model": playbook.model.model_dump(),
         "runtime": inventory.runtime.kind,
         "python": inventory.runtime.python,
-        "names": sorted({node.host for node in inventory.nodes if not _is_address(node.host)}),
+        "names": sorted({node.host for node in inventory.nodes if not node.has_address}),
         "kernel_log": kernel_log,
     }
 
@@ -56,11 +55,3 @@ def begin(fleet: Fleet, spec: Spec, names: Iterable[str] | None = None, *, kerne
         return Answer(document, sent_s, time.time())
 
     return fleet.start(probe, names)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

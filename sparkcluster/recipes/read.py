@@ -18,8 +18,6 @@ from sparkcluster.recipes.shell import MARKS, Script, assignment, parse, plain
 from sparkcluster.spec import Playbook, check, messages
 from sparkcluster.spec.document import parse as parse_yaml
 
-MAX_BYTES = 1 << 20
-
 _DOCKER = frozenset({"docker", "podman", "nerdctl"})
 _BEFORE = frozenset({"sudo", "nohup", "exec", "time", "command", "env"})
 # Tokens of hubs and APIs, and what stands in a header for one.

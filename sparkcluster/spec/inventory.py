@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -61,6 +62,15 @@ class Node(Section):
     def label(self) -> str:
         """The node's name, or its host if it has none."""
         return self.name or self.host
+
+    @property
+    def has_address(self) -> bool:
+        """Whether its host is an address, which needs no resolver."""
+        try:
+            ipaddress.ip_address(self.host.partition("%")[0])
+        except ValueError:
+            return False
+        return True
 
 
 class Group(Section):

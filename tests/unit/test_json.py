@@ -16,9 +16,9 @@ from sparkcluster.errors import FoundErrors, LaunchError, OtherPlan, Problem, Sp
 from sparkcluster.findings import Finding
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect import ask as asking
 from sparkcluster.inspect import doctor as doctoring
 from sparkcluster.inspect import preflight as checking
-from sparkcluster.inspect.ask import ask
 from sparkcluster.inspect.history import history
 from sparkcluster.inspect.status import status
 from sparkcluster.report import Silent
@@ -92,7 +92,7 @@ def test_what_is_said_of_a_cluster(serving, tmp_path, monkeypatch):
         "preflight": checking.preflight(fleet, one.spec, checking.Options(), Silent()).as_json(),
         "doctor": doctoring.doctor(fleet, one.spec, 30.0, Silent()).as_json(),
         "plan": {**one.plan().as_json(), "provisional": False, "findings": []},
-        "ask": ask(fleet, one.spec, "Hello", lambda *_: None, group=None, max_tokens=8).document,
+        "ask": asking.document(asking.ask(fleet, one.spec, "Hello", lambda *_: None, group=None, max_tokens=8)),
     }
     for name, document in found.items():
         json_schemas.validate(name, json.loads(json.dumps(document)))
