@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, check, interconnect_check
 from sparkcluster.facts.model import read
 from sparkcluster.node.shared import CONTAINER_INTERFACES, TUNNEL_INTERFACES
 
@@ -78,11 +78,10 @@ def jobs(context: Context) -> Iterator[Seen]:
                 break
 
 
-@check(
+@interconnect_check(
     "NET-022",
     "Rails are cables between the nodes",
     needs=("interfaces",),
-    scope="interconnect",
     source="practitioners' reports on Gloo over docker0",
     remedy="list interfaces of the QSFP ports under interconnect, or set it to auto",
 )

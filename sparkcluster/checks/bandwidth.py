@@ -30,18 +30,16 @@ from sparkcluster.checks.rates import (
     tcp_floor,
     way,
 )
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, bandwidth_check, check
 from sparkcluster.checks.wording import listed
 
 SPARK = "NVIDIA/dgx-spark-playbooks, nccl and connect-two-sparks"
 REBOOT = ("reboot both nodes with the cable connected: a port that was hot-plugged stays slow", "sudo reboot")
 
 
-@check(
+@bandwidth_check(
     "NET-050",
     "Each twin reaches its RDMA bandwidth",
-    stage="deep",
-    scope="interconnect",
     source=SPARK,
     remedy="reboot both nodes with the cable connected",
 )
@@ -64,12 +62,10 @@ def twin(context: Context) -> Iterator[Seen]:
         )
 
 
-@check(
+@bandwidth_check(
     "NET-051",
     "Both twins of a port together reach their bandwidth",
-    stage="deep",
     severity="warning",
-    scope="interconnect",
     source=SPARK,
     remedy="give each twin its own subnet and the same MTU, then reboot with the cable connected",
 )
@@ -86,12 +82,10 @@ def both(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@bandwidth_check(
     "NET-052",
     "The group's all-gather is as fast as its links",
-    stage="deep",
     severity="warning",
-    scope="interconnect",
     source=SPARK,
     remedy="reboot all nodes of the group with the cables connected",
 )
@@ -110,11 +104,9 @@ def collective(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@bandwidth_check(
     "NET-053",
     "NCCL uses RDMA",
-    stage="deep",
-    scope="interconnect",
     source="NVIDIA NCCL documentation, troubleshooting; owners' reports of 16 Gb/s with correct answers",
     remedy="check that /dev/infiniband exists and the HCAs are ACTIVE",
 )
@@ -134,11 +126,9 @@ def fallback(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@bandwidth_check(
     "NET-054",
     "The fabric was not reconfigured without a reboot",
-    stage="deep",
-    scope="interconnect",
     source="owners' reports of 196 Gb/s by RDMA but 24 by NCCL, and a ping of 1.0 ms instead of 0.28",
     remedy="reboot all nodes of the group",
 )
@@ -173,12 +163,10 @@ def reconfigured(context: Context) -> Iterator[Seen]:
         )
 
 
-@check(
+@bandwidth_check(
     "NET-055",
     "NCCL uses both twins",
-    stage="deep",
     severity="warning",
-    scope="interconnect",
     source=SPARK,
     remedy="list both twins in NCCL_IB_HCA on every node",
 )
@@ -194,12 +182,10 @@ def half(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@bandwidth_check(
     "NET-056",
     "Each rail reaches its TCP bandwidth",
-    stage="deep",
     severity="warning",
-    scope="interconnect",
     source="owners' reports of 8 to 24 Gb/s over sockets",
     remedy="check MTU, errors and speed of the interface",
 )
@@ -224,11 +210,9 @@ def tcp(context: Context) -> Iterator[Seen]:
         )
 
 
-@check(
+@bandwidth_check(
     "NET-057",
     "Every measurement has a result",
-    stage="deep",
-    scope="interconnect",
     source="linux-rdma/perftest: with a wrong GID index it prints a header and no result, and exits with code 0",
     remedy="check the GID table and the log of the node without a result",
 )
@@ -259,12 +243,10 @@ def result(context: Context) -> Iterator[Seen]:
             )  # fmt: skip
 
 
-@check(
+@bandwidth_check(
     "NET-058",
     "RDMA was measured",
-    stage="deep",
     severity="info",
-    scope="interconnect",
     source="linux-rdma/perftest",
     remedy="sudo apt-get install perftest",
 )
@@ -279,12 +261,10 @@ def perftest(context: Context) -> Iterator[Seen]:
         )
 
 
-@check(
+@bandwidth_check(
     "NET-059",
     "The all-gather was measured with NCCL",
-    stage="deep",
     severity="info",
-    scope="interconnect",
     remedy="run it while the cluster is not serving and the image is on every node",
 )
 def unmeasured(context: Context) -> Iterator[Seen]:

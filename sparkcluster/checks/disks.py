@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, check, container_check
 from sparkcluster.facts.model import Disk, Facts, Image, Weights, read
 
 # A launch writes logs, records and layers; with less than this the next write may fail.
@@ -37,11 +37,10 @@ def disks(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@container_check(
     "HOST-028",
     "There is space for an image that is missing",
     needs=("disks",),
-    scope="container",
     remedy="docker image prune, or move data-root to a larger disk",
 )
 def image_space(context: Context) -> Iterator[Seen]:

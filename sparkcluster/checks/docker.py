@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, container_check
 from sparkcluster.facts.model import Docker, Facts, Unread, read
 from sparkcluster.node.shared import LABEL_CLUSTER
 
 CDI_REFRESH = "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
 
 
-@check(
+@container_check(
     "HOST-001",
     "Docker can be used by the SSH user",
-    scope="container",
     source="docs.docker.com, Linux post-installation steps",
     remedy="sudo usermod -aG docker USER and log in again; or install and start Docker",
 )
@@ -39,10 +38,9 @@ def docker(context: Context) -> Iterator[Seen]:
             yield Seen(name, summary, facts.docker.unread, tuple(remedy))
 
 
-@check(
+@container_check(
     "HOST-002",
     "Docker can pass GPUs to containers",
-    scope="container",
     source="NVIDIA Container Toolkit, installation guide",
     remedy="sudo nvidia-ctk runtime configure --runtime=docker, then sudo systemctl restart docker",
 )
@@ -58,11 +56,10 @@ def gpu_runtime(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@container_check(
     "HOST-025",
     "Docker is not a snap",
     severity="warning",
-    scope="container",
     source="NVIDIA Container Toolkit, supported platforms; docs.docker.com, Install on Ubuntu",
     remedy="sudo snap remove docker, then install docker.io by apt",
 )
@@ -86,10 +83,9 @@ def snap(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@container_check(
     "HOST-026",
     "The CDI specification matches the loaded driver",
-    scope="container",
     source="NVIDIA Container Toolkit, Container Device Interface support",
     remedy=CDI_REFRESH,
 )
@@ -112,11 +108,10 @@ def cdi(context: Context) -> Iterator[Seen]:
         )
 
 
-@check(
+@container_check(
     "HOST-027",
     "Docker shares the layers of images",
     severity="warning",
-    scope="container",
     source="docs.docker.com, Select a storage driver",
     remedy='"storage-driver": "overlay2" in /etc/docker/daemon.json',
 )
@@ -132,11 +127,10 @@ def storage(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@container_check(
     "HOST-030",
     "Containers keep their GPU when systemd reloads",
     severity="info",
-    scope="container",
     source="NVIDIA Container Toolkit, troubleshooting: NVML Unknown Error; NVIDIA/nvidia-container-toolkit#48",
     remedy=CDI_REFRESH,
 )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from sparkcluster.checks.docker import runs_rank
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, container_check
 from sparkcluster.facts.model import Facts, Gpu, Unread, read
 
 # As nvidia-smi prints it for a GB10.
@@ -24,10 +24,9 @@ THROTTLED_MHZ = (500.0, 850.0)
 HUNG_W = (22.0, 26.0)
 
 
-@check(
+@container_check(
     "HOST-003",
     "The GPU responds",
-    scope="container",
     source="NVIDIA DGX Spark user guide; DGX Spark forum, GSP failures",
     remedy="nvidia-smi, the kernel log, a reboot",
 )
@@ -53,11 +52,10 @@ def gpu(context: Context) -> Iterator[Seen]:
         )
 
 
-@check(
+@container_check(
     "HOST-010",
     "The driver series works with CUDA graphs",
     needs=("driver",),
-    scope="container",
     remedy="install the packages of series 580",
 )
 def series(context: Context) -> Iterator[Seen]:
@@ -85,10 +83,9 @@ def series(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@container_check(
     "HOST-014",
     "The running kernel has the driver's module",
-    scope="container",
     source="NVIDIA DGX Spark forum: no nvidia.ko after a kernel update; `nvml error: driver not loaded`",
     remedy="install the linux-modules-nvidia package of that kernel, then reboot",
 )
@@ -107,11 +104,10 @@ def module(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@container_check(
     "HOST-015",
     "The loaded driver is the installed one",
     severity="warning",
-    scope="container",
     source="NVIDIA forum: `Failed to initialize NVML: Driver/library version mismatch`",
     remedy="sudo reboot",
 )
@@ -132,11 +128,10 @@ def installed(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@container_check(
     "HOST-018",
     "The GPU is a GB10",
     severity="warning",
-    scope="container",
     source="NVIDIA CUDA GPUs: GB10 has compute capability 12.1",
     remedy="remove the node from the inventory, or adapt the playbook",
 )
@@ -152,11 +147,10 @@ def capability(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@container_check(
     "HOST-020",
     "The GPU gets full power",
     severity="warning",
-    scope="container",
     source="minefield PR #55: 36.5 instead of 91.6 TFLOP/s until the power was removed",
     remedy="shut down, disconnect the power supply for a minute, start again",
 )
@@ -176,12 +170,11 @@ def power(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@container_check(
     "HOST-021",
     "The GPU is not in use by others",
     needs=("ranks",),
     severity="warning",
-    scope="container",
     source="MiaAI-Lab DeepSeek-v4-Flash-DSpark #10, #11: 96 % at 22-26 W is a collective that hangs",
     remedy="stop the other process",
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
 from sparkcluster.checks.compare import outliers
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, check, container_check, interconnect_check
 from sparkcluster.checks.wording import listed
 from sparkcluster.facts.engine import builds, engine_of, has_token
 from sparkcluster.facts.model import EngineFacts, Image, Unread
@@ -18,11 +18,10 @@ ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64
 STAGE = "sparkcluster stage INVENTORY image"
 
 
-@check(
+@container_check(
     "IMG-001",
     "Every node has the same image",
     needs=("image",),
-    scope="container",
     source="ray-project: `Version mismatch`",
     remedy="docker rmi IMAGE on the node that differs, then sparkcluster stage INVENTORY image",
 )
@@ -50,10 +49,9 @@ def same(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@container_check(
     "IMG-002",
     "The image is built for the node's processor",
-    scope="container",
     source="docs.docker.com, multi-platform images",
     remedy="docker pull --platform linux/arm64 IMAGE",
 )
@@ -114,11 +112,10 @@ def engine(context: Context) -> Iterator[Seen]:
         yield Seen(name, summary, seen, (f"set image in the playbook to one with {title}",))
 
 
-@check(
+@interconnect_check(
     "IMG-004",
     "Ray requires a token",
     severity="warning",
-    scope="interconnect",
     source="docs.ray.io, Ray token authentication: since 2.52",
     remedy="an image with Ray 2.52 or newer, or executor: native",
 )
@@ -138,10 +135,9 @@ def token(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@interconnect_check(
     "IMG-005",
     "The engine's versions are the same on every node",
-    scope="interconnect",
     source="ray-project: `Version mismatch: The cluster was started with …`",
     remedy="the same packages beside runtime.python of every node",
 )
@@ -176,10 +172,9 @@ def versions(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@interconnect_check(
     "IMG-006",
     "Ray is present where the ranks need it",
-    scope="interconnect",
     remedy="nothing with containers: sparkcluster brings it; executor: native does not need it",
 )
 def ray(context: Context) -> Iterator[Seen]:
@@ -275,11 +270,10 @@ def parsers(context: Context) -> Iterator[Seen]:
                 )
 
 
-@check(
+@container_check(
     "IMG-009",
     "The content of the image was read",
     severity="warning",
-    scope="container",
     source="general",
     remedy="sparkcluster stage INVENTORY image",
 )

@@ -20,17 +20,16 @@ from sparkcluster.checks.diagnosis import (
     of,
     unplaced,
 )
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, running_check
 from sparkcluster.engines.signature import EXPLAINED, plain
 from sparkcluster.facts.model import Unread
 from sparkcluster.facts.running import RankSeen
 from sparkcluster.node.shared import LABEL_RELEASE
 
 
-@check(
+@running_check(
     "RUN-005",
     "Every rank runs",
-    stage="running",
     remedy="read that rank's log and its kernel's, then `sparkcluster down` and `up`: all ranks or none",
 )
 def ranks(context: Context) -> Iterator[Seen]:
@@ -58,10 +57,9 @@ def _last_line(rank: RankSeen) -> str:
     return next((line.strip() for line in reversed(plain(rank.lines)) if line.strip()), "")
 
 
-@check(
+@running_check(
     "RUN-006",
     "No rank starts over and over",
-    stage="running",
     remedy="take the restart policy away, then `sparkcluster down` and `up`",
 )
 def restarting(context: Context) -> Iterator[Seen]:
@@ -73,10 +71,9 @@ def restarting(context: Context) -> Iterator[Seen]:
             yield Seen(name, f"the rank on {name} starts over and over", seen, remedy)
 
 
-@check(
+@running_check(
     "RUN-007",
     "Ray has every node, by its address",
-    stage="running",
     remedy="read that node's log, then `sparkcluster down` and `up`",
 )
 def ray(context: Context) -> Iterator[Seen]:
@@ -110,10 +107,9 @@ def ray(context: Context) -> Iterator[Seen]:
             yield Seen(head, "Ray has every node and still cannot place all ranks", line, remedy)
 
 
-@check(
+@running_check(
     "RUN-019",
     "Every record can be read",
-    stage="running",
     severity="warning",
     source="sparkcluster's own records: docs/architecture.md",
     remedy="`sparkcluster up` again, which goes on from what runs and records it",
@@ -133,10 +129,9 @@ def records(context: Context) -> Iterator[Seen]:
             yield Seen(None, "what runs was never recorded as a release", seen, (f"{UP}, which goes on from it",))
 
 
-@check(
+@running_check(
     "RUN-020",
     "What runs is what the inventory names",
-    stage="running",
     source="sparkcluster's own records: docs/architecture.md",
     remedy="`sparkcluster down`, then `up`",
 )
@@ -166,10 +161,9 @@ def same(context: Context) -> Iterator[Seen]:
         yield Seen(None, f"{served} is served and the inventory names {named}", seen, compare, severity="warning")
 
 
-@check(
+@running_check(
     "RUN-021",
     "No rank ended for a reason that is in its log",
-    stage="running",
     source="every signature names its thread in sparkcluster/engines",
     remedy="in the finding",
 )
@@ -183,10 +177,9 @@ def explained(context: Context) -> Iterator[Seen]:
             yield Seen(found.node, summary, clipped(found.cause.line), remedy)
 
 
-@check(
+@running_check(
     "RUN-024",
     "An engine that died did not exit with code 0",
-    stage="running",
     source="sparkrun PR #121",
     remedy="`sparkcluster down` and `up`; judge by an answer, never by an exit code",
 )

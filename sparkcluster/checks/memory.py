@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkcluster.checks.docker import runs_rank
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, check, container_check, interconnect_check
 from sparkcluster.facts.model import Facts, Memory, read
 
 GIB = 2**30
@@ -16,12 +16,11 @@ MUCH_CACHE = 0.2
 DROP = "sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'"
 
 
-@check(
+@container_check(
     "HOST-006",
     "There is enough free memory for the engine",
     needs=("memory",),
     severity="warning",
-    scope="container",
     source="NVIDIA DGX Spark known issues: MemAvailable and free swap can be allocated",
     remedy="stop other programs, or lower gpu-memory-utilization",
 )
@@ -41,12 +40,11 @@ def memory(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@container_check(
     "HOST-022",
     "The page cache leaves enough memory for the engine",
     needs=("memory",),
     severity="warning",
-    scope="container",
     remedy=DROP,
 )
 def page_cache(context: Context) -> Iterator[Seen]:
@@ -95,12 +93,11 @@ def swapped(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@interconnect_check(
     "HOST-024",
     "The kernel reserves contiguous memory for RDMA",
     needs=("memory",),
     severity="warning",
-    scope="interconnect",
     source="NVIDIA DGX Spark forum: CmaTotal 0 on 7.0.0-1019-nvidia without kho=off",
     remedy="add kho=off to the kernel command line",
 )

@@ -6,7 +6,7 @@ import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, check, interconnect_check
 from sparkcluster.facts.model import Unread, read
 from sparkcluster.topology import candidates
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up
@@ -19,10 +19,9 @@ JUMBO = 9000
 NETPLAN = "/etc/netplan/40-cx7.yaml"
 
 
-@check(
+@interconnect_check(
     "NET-001",
     "The nodes of a group share an interconnect with RDMA",
-    scope="interconnect",
     source="NVIDIA DGX Spark stacking guide; public figures: TCP gives 1-3 GB/s, RDMA 22",
     remedy="connect the QSFP cable and give both twins an address on every node",
 )
@@ -67,11 +66,10 @@ def _unjoined(context: Context, group: Group) -> Iterator[Seen]:
         )
 
 
-@check(
+@interconnect_check(
     "NET-002",
     "Every rail is up on every node",
     needs=("interfaces",),
-    scope="interconnect",
     source="NVIDIA DGX Spark stacking guide",
     remedy="sudo ip link set INTERFACE up; check the cable",
 )
@@ -88,11 +86,10 @@ def carrier(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@interconnect_check(
     "NET-003",
     "Every HCA in use has a RoCE v2 GID for its address",
     needs=("hcas",),
-    scope="interconnect",
     source="MiaAI-Lab DeepSeek-v4-Flash-DSpark #10, #11",
     remedy="sudo ip addr flush dev INTERFACE && sudo netplan apply",
 )
@@ -127,10 +124,9 @@ def gid(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@interconnect_check(
     "NET-005",
     "Each rail has its own subnet",
-    scope="interconnect",
     source="NVIDIA DGX Spark stacking guide; its three-node ring example differs",
     remedy=f"give each twin an address in its own /24 in {NETPLAN}",
 )
@@ -155,10 +151,9 @@ def subnets(context: Context) -> Iterator[Seen]:
                 )
 
 
-@check(
+@interconnect_check(
     "NET-006",
     "The MTU is the same on every node of a rail",
-    scope="interconnect",
     source="practitioners' reports: `ping -M do -s 8972` fails while a small ping passes",
     remedy="sudo ip link set INTERFACE mtu MTU, and set mtu in /etc/netplan",
 )
@@ -178,11 +173,10 @@ def mtu(context: Context) -> Iterator[Seen]:
                 )
 
 
-@check(
+@interconnect_check(
     "NET-007",
     "The port of every HCA in use is ACTIVE",
     needs=("hcas",),
-    scope="interconnect",
     source="DGX Spark owners' reports: `state DOWN physical_state LINK_UP` occurs",
     remedy="connect the QSFP cable at both ends",
 )
@@ -199,11 +193,10 @@ def active(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@interconnect_check(
     "NET-008",
     "Rails have configured addresses",
     severity="warning",
-    scope="interconnect",
     source="NVIDIA DGX Spark netplan: link-local: [ ipv4 ]",
     remedy=f"give each rail an address in {NETPLAN}",
 )
@@ -219,11 +212,10 @@ def addressed(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@interconnect_check(
     "NET-009",
     "Links run at full speed",
     severity="warning",
-    scope="interconnect",
     source="DGX Spark owners' reports: ethtool says 100000Mb/s after a bad negotiation",
     remedy="reseat the cable at both ends, then reboot both nodes with it connected",
 )
@@ -239,10 +231,9 @@ def speed(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@interconnect_check(
     "NET-010",
     "RDMA device nodes exist for the container",
-    scope="interconnect",
     source="public logs: `NET/IB : No device found`, `Using network Socket`",
     remedy="sudo modprobe -a ib_uverbs rdma_ucm",
 )
@@ -258,10 +249,9 @@ def devices(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@interconnect_check(
     "NET-011",
     "No two nodes have the same address",
-    scope="interconnect",
     source="general",
     remedy="give each node its own address in /etc/netplan",
 )
@@ -309,12 +299,11 @@ def api(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@interconnect_check(
     "NET-013",
     "The HCAs of a node use the same GID index",
     severity="info",
     needs=("hcas",),
-    scope="interconnect",
     source="MiaAI-Lab DeepSeek-v4-Flash-DSpark #10, #11",
     remedy="nothing; flushing and re-applying the addresses often makes them equal",
 )
@@ -342,11 +331,10 @@ def same_gid_index(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@interconnect_check(
     "NET-023",
     "Rails carry jumbo frames",
     severity="info",
-    scope="interconnect",
     source="public ib_write_bw figures: 93-98 Gb/s per twin at MTU 1500, 108-112 at 9000",
     remedy="set mtu: 9000 on both twins of every node",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from sparkcluster.checks.attribution import by_faulty_node
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, check, reach_check
 from sparkcluster.checks.wording import abridged, listed
 from sparkcluster.facts.reach import Path
 from sparkcluster.topology.model import Topology
@@ -28,11 +28,9 @@ def untested(context: Context) -> Iterator[Seen]:
         )
 
 
-@check(
+@reach_check(
     "NET-041",
     "The nodes of a group reach each other on every rail",
-    stage="reach",
-    scope="interconnect",
     source="NVIDIA/dgx-spark-playbooks, connect-two-sparks",
     remedy="connect the cable, give both ends an address in one subnet, and allow the rail in the firewall",
 )
@@ -64,11 +62,9 @@ def reachable(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@reach_check(
     "NET-042",
     "A packet of the rail's full MTU passes",
-    stage="reach",
-    scope="interconnect",
     source="NVIDIA/dgx-spark-playbooks, connect-two-sparks; ping -M do",
     remedy="set the MTU of every switch port to that of the Sparks or more",
 )
@@ -97,11 +93,9 @@ def jumbo(context: Context) -> Iterator[Seen]:
         )
 
 
-@check(
+@reach_check(
     "NET-043",
     "The ports that the launch uses are open between the nodes",
-    stage="reach",
-    scope="interconnect",
     source="Ray documentation, Configuring Ray: ports",
     remedy="allow incoming traffic on the interconnect in the firewall",
 )
@@ -110,11 +104,9 @@ def ports(context: Context) -> Iterator[Seen]:
     yield from _blocked(context, ephemeral=False)
 
 
-@check(
+@reach_check(
     "NET-044",
     "Ephemeral ports are open between the nodes",
-    stage="reach",
-    scope="interconnect",
     source="NVIDIA NCCL documentation, environment variables; Ray documentation, Configuring Ray: ports",
     remedy="allow incoming traffic on the interconnect in the firewall",
 )

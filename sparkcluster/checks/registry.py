@@ -18,6 +18,7 @@ Its scope is the nodes that it applies to:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import inspect
 import re
@@ -240,6 +241,14 @@ def check(
         return body
 
     return register
+
+
+# Checks that have stage or scope in common.
+running_check = functools.partial(check, stage="running")
+reach_check = functools.partial(check, stage="reach", scope="interconnect")
+bandwidth_check = functools.partial(check, stage="deep", scope="interconnect")
+container_check = functools.partial(check, scope="container")
+interconnect_check = functools.partial(check, scope="interconnect")
 
 
 def load(*names: str) -> None:

@@ -24,7 +24,7 @@ from sparkcluster.checks.diagnosis import (
     silent,
     unplaced,
 )
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, running_check
 from sparkcluster.endpoint.dead import dead, stall_limit_s
 from sparkcluster.endpoint.judge import garbage
 from sparkcluster.engines.signature import plain
@@ -37,10 +37,9 @@ __all__ = ["members", "symptoms"]
 SPIN_PERCENT, SPIN_LEAST_W, SPIN_MOST_W = 90.0, 20.0, 30.0
 
 
-@check(
+@running_check(
     "RUN-001",
     "A cluster runs",
-    stage="running",
     remedy="sparkcluster up INVENTORY",
 )
 def runs(context: Context) -> Iterator[Seen]:
@@ -60,10 +59,9 @@ def runs(context: Context) -> Iterator[Seen]:
     yield Seen(None, f"nothing of {cluster} runs", seen, (UP,))
 
 
-@check(
+@running_check(
     "RUN-002",
     "The model answers",
-    stage="running",
     remedy="read the engine's log, then `sparkcluster down` and `up`",
 )
 def answers(context: Context) -> Iterator[Seen]:
@@ -104,10 +102,9 @@ def _partial(reply: Reply) -> bool:
     return reply.problem == "timeout" and reply.ttft_s is not None
 
 
-@check(
+@running_check(
     "RUN-003",
     "Tokens move while requests run",
-    stage="running",
     source="MiaAI-Lab/DeepSeek-v4-Flash-DSpark#10",
     remedy="`sparkcluster preflight --deep` for the rails, then `sparkcluster down` and `up`",
 )
@@ -159,10 +156,9 @@ def _drawn(context: Context, node: str) -> str:
     return f"{node}: " + ", ".join(f"{value:.0f} {unit}" for value, unit in figures if value is not None)
 
 
-@check(
+@running_check(
     "RUN-004",
     "The answer is not garbage",
-    stage="running",
     remedy="`moe-backend: marlin` in the playbook; where it is that already, verify the weights and clear the caches",
 )
 def language(context: Context) -> Iterator[Seen]:
@@ -184,10 +180,9 @@ def language(context: Context) -> Iterator[Seen]:
         yield Seen(reply.head, summary, wrong or tokens, tuple(remedy))
 
 
-@check(
+@running_check(
     "RUN-016",
     "The engine behind the API is alive",
-    stage="running",
     remedy="`sparkcluster down` and `up`; the reason is further up in the log",
 )
 def engine(context: Context) -> Iterator[Seen]:
@@ -207,10 +202,9 @@ def engine(context: Context) -> Iterator[Seen]:
         yield Seen(reply.head, f"the engine of {group} is dead behind its API", seen, remedy)
 
 
-@check(
+@running_check(
     "RUN-017",
     "No rank waits for another in compilation",
-    stage="running",
     remedy="`sparkcluster up --clear-caches`",
 )
 def stalled(context: Context) -> Iterator[Seen]:
@@ -242,10 +236,9 @@ def _stalled(context: Context, rank: RankSeen) -> str | None:
     return last[-1].strip() if last and compiling and rank.running and not ready(context, rank) else None
 
 
-@check(
+@running_check(
     "RUN-022",
     "Every node could be inspected",
-    stage="running",
     severity="warning",
     source="sparkcluster: unknown is not healthy",
     remedy="docker logs and ray status on that node",
@@ -270,10 +263,9 @@ def inspected(context: Context) -> Iterator[Seen]:
                 yield Seen(name, f"the log of {rank.name} could not be read", rank.log.unread, remedy)
 
 
-@check(
+@running_check(
     "RUN-023",
     "The engine is not overloaded",
-    stage="running",
     severity="warning",
     remedy="raise max-num-seqs, or send less at once",
 )

@@ -16,7 +16,7 @@ from sparkcluster.checks.diagnosis import (
     last_match,
     of,
 )
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, running_check
 from sparkcluster.engines.common_signatures import TCP
 from sparkcluster.facts.model import read
 
@@ -45,10 +45,9 @@ def _explained(context: Context, code: str) -> Iterator[Seen]:
             yield Seen(found.node, found.cause.summary, clipped(found.cause.line), remedy, severity="error")
 
 
-@check(
+@running_check(
     "RUN-008",
     "NCCL uses RDMA",
-    stage="running",
     source="NVIDIA/nccl#941, NVIDIA/nccl#952",
     remedy="see that the container has /dev/infiniband, and the HCA list is right: `sparkcluster preflight`",
 )
@@ -100,10 +99,9 @@ def _by_sockets(context: Context, node: str) -> str | None:
     )
 
 
-@check(
+@running_check(
     "RUN-009",
     "RDMA memory can be pinned",
-    stage="running",
     source="NVIDIA/nccl-tests#206",
     remedy="`--ulimit memlock=-1`, which every rank of sparkcluster has; else free the page cache",
 )
@@ -112,10 +110,9 @@ def memlock(context: Context) -> Iterator[Seen]:
     yield from _explained(context, "RUN-009")
 
 
-@check(
+@running_check(
     "RUN-010",
     "The GIDs that NCCL uses are there",
-    stage="running",
     source="NVIDIA/nccl#1657",
     remedy="`sparkcluster preflight`, which resolves every GID again, then `sparkcluster down` and `up`",
 )
@@ -124,10 +121,9 @@ def gid(context: Context) -> Iterator[Seen]:
     yield from _explained(context, "RUN-010")
 
 
-@check(
+@running_check(
     "RUN-013",
     "Every rank keeps its GPU",
-    stage="running",
     source="NVIDIA/nvidia-container-toolkit#48",
     remedy="`sudo systemctl restart nvidia-cdi-refresh`, or a reboot if the kernel reports it; then `up`",
 )
@@ -159,10 +155,9 @@ def _kernel(context: Context, node: str) -> tuple[str, ...]:
     return read(context.facts[node].kernel_log) or ()
 
 
-@check(
+@running_check(
     "RUN-014",
     "There is memory left",
-    stage="running",
     source="NVIDIA/dgx-spark-playbooks#97",
     remedy="a lower gpu-memory-utilization or max-model-len, and the page cache freed",
 )
@@ -210,10 +205,9 @@ def _swaps(context: Context, node: str) -> int:
     return moved if moved >= SWAPPED_PAGES else 0
 
 
-@check(
+@running_check(
     "RUN-015",
     "The GPU gets its power",
-    stage="running",
     source="Blackwellboy/model-serving-minefield PR #55: BF16 36.5 TFLOP/s, and 91.6 after AC was taken away",
     remedy="shut down, take the power supply off for a minute, start again",
 )

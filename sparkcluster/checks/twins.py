@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from sparkcluster.checks.network import NETPLAN
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, interconnect_check
 from sparkcluster.checks.wording import listed
 from sparkcluster.facts.model import Facts, Interface, read
 from sparkcluster.spec.inventory import Interconnect
@@ -39,12 +39,11 @@ class UnusedTwin:
     network: str = ""
 
 
-@check(
+@interconnect_check(
     "NET-004",
     "Both twins of a cabled port are in use",
     needs=("hcas",),
     severity="warning",
-    scope="interconnect",
     source="NVIDIA DGX Spark stacking guide; public NCCL figures of one twin and of two",
     remedy="bring the other twin up on every node, with an address in its own subnet",
 )
@@ -70,12 +69,11 @@ def twins(context: Context) -> Iterator[Seen]:
         yield Seen(node, f"only one twin of port {twin.port} of {node} is in use", seen, remedy)
 
 
-@check(
+@interconnect_check(
     "NET-015",
     "Every cabled twin has an address",
     needs=("interfaces", "hcas"),
     severity="warning",
-    scope="interconnect",
     source="NVIDIA DGX Spark stacking guide: both interfaces of the cabled port get an address",
     remedy=f"give it an address in its own subnet in {NETPLAN}",
 )
@@ -98,12 +96,11 @@ def addressless(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@interconnect_check(
     "NET-025",
     "The same twin is in the same subnet on every node",
     needs=("interfaces", "hcas"),
     severity="warning",
-    scope="interconnect",
     source="NVIDIA DGX Spark stacking guide",
     remedy=f"use the same subnet for the same twin on every node, in {NETPLAN}",
 )
@@ -133,12 +130,11 @@ def different_subnet(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@interconnect_check(
     "NET-014",
     "Every node of a group uses the same number of HCAs",
     needs=("hcas",),
     severity="warning",
-    scope="interconnect",
     source="MiaAI-Lab DeepSeek-v4-Flash-DSpark #10: four HCAs listed though two are up",
     remedy="list the same number of interfaces with an HCA under interconnect of every node",
 )

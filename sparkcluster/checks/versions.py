@@ -8,7 +8,7 @@ from statistics import median
 
 from sparkcluster.checks.compare import Outlier, order, outliers
 from sparkcluster.checks.gpu import DEADLOCKS, SERIES, modules
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, check, interconnect_check
 from sparkcluster.facts.model import Facts, read
 
 UPDATE = ("sudo apt update && sudo apt full-upgrade -y", "sudo reboot")
@@ -19,12 +19,11 @@ SKEW_S = 1.0
 GRAVE_SKEW_S = 30.0
 
 
-@check(
+@interconnect_check(
     "HOST-007",
     "The operating system is the same on every node",
     needs=("os",),
     severity="warning",
-    scope="interconnect",
     source="NVIDIA DGX Spark user guide, system updates",
     remedy="update the older node",
 )
@@ -33,11 +32,10 @@ def system(context: Context) -> Iterator[Seen]:
     yield from _different(context, "the operating system", UPDATE, _system)
 
 
-@check(
+@interconnect_check(
     "HOST-008",
     "The kernel is the same on every node",
     severity="warning",
-    scope="interconnect",
     source="NVIDIA DGX Spark forum: nodes with different kernels hang in their first collective",
     remedy="install the same linux-image with its linux-modules-nvidia, then reboot",
 )
@@ -55,11 +53,10 @@ def kernel(context: Context) -> Iterator[Seen]:
             )
 
 
-@check(
+@interconnect_check(
     "HOST-009",
     "The driver is the same on every node",
     severity="warning",
-    scope="interconnect",
     source="NVIDIA DGX Spark forum; practitioners' reports on two-node clusters",
     remedy="install the same driver packages on every node, then reboot",
 )
@@ -95,11 +92,10 @@ def _drivers(values: Mapping[str, str | None]) -> list[Outlier]:
     return [*outliers(usable), *(Outlier(name, value, expected, others, tie=False) for name, value in rest.items())]
 
 
-@check(
+@interconnect_check(
     "HOST-011",
     "The system update is the same on every node",
     severity="warning",
-    scope="interconnect",
     source="DGX Spark owners' reports: compare DGX_OTA_VERSION, never DGX_SWBUILD_VERSION",
     remedy="sudo apt full-upgrade and fwupdmgr upgrade on the older node",
 )
@@ -125,12 +121,11 @@ def ota(context: Context) -> Iterator[Seen]:
                 )
 
 
-@check(
+@interconnect_check(
     "HOST-012",
     "The firmware of all HCAs is the same",
     needs=("hcas",),
     severity="warning",
-    scope="interconnect",
     source="all DGX Sparks and OEM units in public reports have 28.45.4028",
     remedy="sudo fwupdmgr upgrade on the older node",
 )
@@ -144,11 +139,10 @@ def firmware(context: Context) -> Iterator[Seen]:
     )
 
 
-@check(
+@interconnect_check(
     "HOST-013",
     "The VBIOS is the same on every node",
     severity="info",
-    scope="interconnect",
     source="public reports name 9A.0B.25 and 9A.0B.2D",
     remedy="sudo fwupdmgr upgrade on the older node",
 )

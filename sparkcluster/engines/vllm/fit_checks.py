@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkcluster.checks.docker import runs_rank
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, check, container_check
 from sparkcluster.engines.vllm import arguments
 from sparkcluster.engines.vllm.memory import Planned, of_playbook
 from sparkcluster.engines.vllm.weights import size_of
@@ -73,11 +73,10 @@ def unknown(context: Context) -> Iterator[Seen]:
                 yield Seen(name, f"it is unknown whether the model fits {name}", error.message, (error.hint or "",))
 
 
-@check(
+@container_check(
     "FIT-003",
     "The memory that the model needs at least is free",
     needs=("memory", "weights"),
-    scope="container",
     source="NVIDIA DGX Spark known issues: what can be allocated is MemAvailable and free swap",
     remedy="stop what else uses memory, or serve the model on more Sparks",
 )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from sparkcluster.checks.diagnosis import AGAIN, clipped, groups, last_match, of
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, running_check
 from sparkcluster.engines.vllm.signatures import EAGER, EXPERTS, SCALES
 from sparkcluster.spec.playbook import Playbook
 
@@ -14,10 +14,9 @@ from sparkcluster.spec.playbook import Playbook
 FOUR_BITS = (None, "modelopt", "compressed-tensors", "mxfp4")
 
 
-@check(
+@running_check(
     "RUN-011",
     "The experts run on the requested kernel",
-    stage="running",
     source="vllm-project/vllm#31085",
     remedy="an image whose vLLM has --moe-backend (0.19 and newer)",
 )
@@ -47,10 +46,9 @@ def _moe_backend(engine: list[str]) -> str | None:
     return None
 
 
-@check(
+@running_check(
     "RUN-012",
     "Scales of quantised weights are numbers",
-    stage="running",
     source="vllm-project/vllm#45212",
     remedy="a checkpoint that was calibrated in full, or `moe-backend: marlin`",
 )
@@ -65,10 +63,9 @@ def scales(context: Context) -> Iterator[Seen]:
             break
 
 
-@check(
+@running_check(
     "RUN-018",
     "CUDA graphs are on",
-    stage="running",
     severity="warning",
     source="vllm-project/vllm#34523",
     remedy="remove enforce-eager in the playbook",
