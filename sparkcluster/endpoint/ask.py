@@ -75,6 +75,7 @@ def ask(
         progress: called with the reason for waiting beyond ``limit_s``.
     """
     limit_s = limit_s or verify.timeout_s
+    until_dead = until_dead and bool(counters)
     longest_s = LONGEST_S if until_dead else limit_s
     silence_s = SILENCE_S if until_dead else limit_s + SLACK_S
     tokens = max_tokens or verify.max_tokens

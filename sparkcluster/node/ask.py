@@ -297,8 +297,13 @@ def tell_counters(request: dict[str, Any], tell: Callable[[dict[str, Any]], None
         tell({"counters": read_counters(request, key), "context": context})
 
 
-def main(request: dict[str, Any], _lines: BinaryIO | None = None) -> dict[str, Any]:
-    """Ask; ``request["mode"]`` is ``complete`` (default) or ``models``. Every error is an answer."""
+def main(request: dict[str, Any], lines: BinaryIO | None = None) -> dict[str, Any]:
+    """Ask; ``request["mode"]`` is ``complete`` (default) or ``models``. Every error is an answer.
+
+    The request ends with ``lines``: an engine that hangs may hold it for hours.
+    """
+    if lines is not None:
+        common.end_with(lines)
     lock, over = threading.Lock(), threading.Event()
 
     def tell(event: dict[str, Any]) -> None:

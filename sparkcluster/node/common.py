@@ -42,9 +42,11 @@ def emit(document: dict[str, Any]) -> None:
 
 def end_with(stdin: BinaryIO, end: Callable[[int], None] = os._exit) -> None:
     """End this process when its input does: then the controller is gone, or wants no more."""
+    # Not buffered: a thread that waits with the buffer's lock makes Python abort when the program ends.
+    unbuffered = getattr(stdin, "raw", stdin)
 
     def watch() -> None:
-        while stdin.read(1):
+        while unbuffered.read(1):
             continue
         end(1)
 

@@ -212,3 +212,20 @@ def test_with_a_limit_of_its_own_a_request_says_for_how_long_nothing_moved_and_w
     host.stream = lambda argv, stdin=b"": Clocked([7] * 1000, clock)
     reply = ask(host, AT, Verify(timeout_s=30), limit_s=20, counters={"generated": ["x"]})
     assert (reply.problem, clock[0], reply.stalled_s) == ("timeout", 20, 18)
+
+
+def test_an_engine_without_counters_has_the_time_of_its_playbook_to_answer():
+    host, asked = FakeHost("alpha"), {}
+
+    class Waits(FakeStream):
+        def lines(self, silence_s):
+            asked["silence_s"] = silence_s
+            return iter(())
+
+    def stream(argv, stdin=b""):
+        asked["timeout_s"] = json.loads(stdin)["request"]["timeout_s"]
+        return Waits(Result(0, b"", b""))
+
+    host.stream = stream
+    ask(host, AT, Verify(timeout_s=300), counters={}, until_dead=True)
+    assert asked == {"silence_s": 315, "timeout_s": 300}

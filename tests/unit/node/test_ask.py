@@ -3,12 +3,15 @@
 import http.server
 import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from sparkcluster.hosts.program import command
 from sparkcluster.node import ask
 
 Serve = Callable[..., str]
@@ -254,3 +257,21 @@ def test_an_engine_without_metrics_has_no_counters(serve: Serve) -> None:
 def test_what_stands_before_an_engine_does_not_make_it_dead(serve: Serve, status: int) -> None:
     answer = ask.main({"endpoint": serve("overloaded", status=status), "model": "m", "messages": [], "stream": False})
     assert answer["error"]["kind"] == "unavailable"
+
+
+def test_a_request_ends_with_the_connection_that_asked_for_it(serve: Serve) -> None:
+    hold = threading.Event()
+    endpoint = serve("", hold=hold)
+    argv, stdin = command("ask", request(endpoint, timeout_s=60), python=sys.executable)
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(stdin)
+        process.stdin.flush()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.stdin.close()
+        try:
+            assert process.wait(5) != 0
+        finally:
+            hold.set()
+            process.kill()
