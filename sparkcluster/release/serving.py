@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import LONGEST_S, ask
 from sparkcluster.endpoint.dead import dead
-from sparkcluster.endpoint.find import endpoints
+from sparkcluster.endpoint.find import Endpoint, endpoints
 from sparkcluster.endpoint.judge import brief, judge
 from sparkcluster.errors import LaunchError, NotServing, OtherPlan, SparkclusterError
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View
+from sparkcluster.launch.group import is_head
 from sparkcluster.node.shared import LABEL_STATE_DIR
 from sparkcluster.plan.records import ClusterRanks
 from sparkcluster.release.states import TABLE, Action, GroupState, State, after_asking, group_states
@@ -105,7 +106,7 @@ def survey(
         for name, group in asked.items()
         if before and name in before.seen and before.states[name].ranks == group.ranks
     }
-    seen |= _ask(fleet, {name: group for name, group in asked.items() if name not in seen}, report, sleep)
+    seen |= _ask(fleet, view, {name: group for name, group in asked.items() if name not in seen}, report, sleep)
     rotated = {
         name: secrets.rotated(group.recorded.secrets, view.spec) for name, group in asked.items() if group.recorded
     }
@@ -113,17 +114,19 @@ def survey(
 
 
 def _ask(
-    fleet: Fleet, groups: Mapping[str, GroupState], report: Report, sleep: Callable[[float], None]
+    fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Report, sleep: Callable[[float], None]
 ) -> dict[str, Seen]:
     recorded = {name: group.recorded for name, group in groups.items() if group.recorded}
     found = {name: endpoints(group.plan, group.engine)[name] for name, group in recorded.items()}
+    found |= {name: _planned_endpoint(view, group) for name, group in groups.items() if group.unrecorded}
     heads = {endpoint.head: name for name, endpoint in found.items() if endpoint.head in fleet.hosts}
     if heads:
         report.step("verify", "asking whether it still answers")
 
     def check(host: Host) -> Seen:
         name = heads[host.name]
-        verify = recorded[name].verify
+        verify = recorded[name].verify if name in recorded else view.spec.playbook.verify
+        engine = recorded[name].engine if name in recorded else view.spec.playbook.engine
         for attempt in range(2):
             if attempt:
                 sleep(AGAIN_S)
@@ -132,13 +135,16 @@ def _ask(
                 found[name],
                 verify,
                 max_tokens=brief(verify),
-                counters=engines.engine(recorded[name].engine).counters,
+                counters=engines.engine(engine).counters,
                 until_dead=True,
                 progress=lambda text: report.progress(host.name, text),
             )
             if reply.problem != "engine-dead":
                 break
         wrong = reply.message if reply.problem else judge(reply.text, verify)
+        if name not in recorded and reply.problem == "refused":
+            # Any other reply, an error included, is that of an API which may serve.
+            return Seen(reply, wrong, reply.message)
         return Seen(reply, wrong, dead([], reply))
 
     seen = {}
@@ -147,9 +153,17 @@ def _ask(
     for name, endpoint in found.items():
         # A head that is no longer in the inventory may still serve.
         seen.setdefault(name, Seen(None, f"its head {endpoint.head} is no longer in the inventory"))
-    for name in groups.keys() - recorded.keys():
+    for name in groups.keys() - found.keys():
         seen[name] = Seen(None, "its record cannot be read")
     return seen
+
+
+def _planned_endpoint(view: View, group: GroupState) -> Endpoint:
+    """Where a group without a record answers, unless the inventory has changed; it is asked without a key."""
+    plan = view.draft or view.ready()[1]
+    planned = endpoints(plan.as_json(), plan.engine)[group.name]
+    head = next((node for node, ranks in group.ranks.items() if any(map(is_head, ranks))), planned.head)
+    return dataclasses.replace(planned, head=head, key_file=None, key_name=None)
 
 
 def refuse(view: View, found: Survey, actions: Mapping[str, Action]) -> None:

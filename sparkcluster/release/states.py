@@ -7,7 +7,8 @@
     STARTED   the ranks of this plan run, and have not answered yet       watch
     SERVING   every rank that the newest release recorded runs, and the   ask
               plan would do the same
-    OTHER     likewise, and the plan would do something else              ask
+    OTHER     likewise, and the plan would do something else; or ranks    ask
+              of one start run that no release recorded
     REMAINS   anything else of ours: a rank is gone, or there are others  clean, then start
     TAKEN     ranks with our name and another state directory             refuse
 
@@ -26,6 +27,7 @@ from collections.abc import Mapping
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.model import Rank, Unread
 from sparkcluster.inspect.cluster import View
+from sparkcluster.node.shared import LABEL_PLAN, LABEL_RELEASE
 from sparkcluster.plan.build import build
 from sparkcluster.plan.diff import difference
 from sparkcluster.plan.model import Plan
@@ -83,6 +85,7 @@ class GroupState:
         changes: what the plan would change of a group that serves, in lines.
         drift: addresses and GID indices that are not those its ranks were started with, in lines.
         number: release that its ranks carry, where they are those of the plan.
+        unrecorded: whether ranks of one start run that no release recorded.
     """
 
     name: str
@@ -92,6 +95,7 @@ class GroupState:
     changes: tuple[str, ...] = ()
     drift: tuple[str, ...] = ()
     number: int | None = None
+    unrecorded: bool = False
 
 
 def after_asking(state: State, *, answers: bool, dead: bool, rotated: bool, drifted: bool, replace: bool) -> Action:
@@ -139,6 +143,9 @@ def _group(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]], recorde
     unread = next((facts.release.unread for facts in view.facts.values() if isinstance(facts.release, Unread)), None)
     if number is None and recorded is None and unread and all_running(ranks):
         return GroupState(name, State.OTHER, ranks, changes=(f"the record of its release cannot be read: {unread}",))
+    if number is None and runs_unrecorded(view, name, ranks):
+        changes = (f"{name} runs a plan that no release recorded",)
+        return GroupState(name, State.OTHER, ranks, changes=changes, unrecorded=True)
     state = State.REMAINS if number is None else State.STARTED
     return GroupState(name, state, ranks, recorded, number=number)
 
@@ -146,6 +153,15 @@ def _group(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]], recorde
 def all_running(ranks: Mapping[str, tuple[Rank, ...]]) -> bool:
     """Whether no rank has ended."""
     return all(rank.state == "running" for found in ranks.values() for rank in found)
+
+
+def runs_unrecorded(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]]) -> bool:
+    """Whether ranks of one start run on every node of a group: it may answer, though no release recorded it."""
+    group = next((group for group in view.topology.groups if group.name == name), None) if view.topology else None
+    starts = {
+        (rank.labels.get(LABEL_RELEASE), rank.labels.get(LABEL_PLAN)) for found in ranks.values() for rank in found
+    }
+    return group is not None and set(group.names) == set(ranks) and len(starts) == 1 and all_running(ranks)
 
 
 def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -210,7 +210,7 @@ class Walk:
         if len(starting) < len(groups):
             self.report.note("the ranks of this plan are already running: continuing with them")
         topology, plan = self.view.ready()
-        values = secrets.values(self.spec, plan.of_groups(starting))
+        values = secrets.values(self.spec, plan.of_groups(groups))
         entry = standalone("entry", self.spec.playbook.engine)
         launches = []
         for name in groups:

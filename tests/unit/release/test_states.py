@@ -124,7 +124,9 @@ def test_ranks_that_run_beside_a_record_that_cannot_be_read_may_serve(world):
 def test_another_plan_that_was_never_recorded(world):
     one = world(playbook={"env": {"A": "1"}})
     one.run(one.plan(release=3))
-    assert seen(world(playbook={"env": {"A": "2"}}), one.facts) is State.REMAINS
+    edited = world(playbook={"env": {"A": "2"}})
+    assert seen(edited, one.facts) is State.OTHER
+    assert seen(edited, one.change("beta", ranks=()).facts) is State.REMAINS, "a rank is gone"
 
 
 def test_ranks_of_this_plan_from_two_starts(world):

@@ -243,6 +243,18 @@ def test_ranks_that_were_started_are_gone_on_with(up, world):
     assert up.done == ["lease", "watch alpha beta"]
 
 
+def test_a_key_that_changes_after_an_up_that_was_continued_is_seen(up, world, monkeypatch):
+    monkeypatch.setenv("KEY", "first")
+    one = world(api={"key": {"env": "KEY"}})
+    up(one.run(one.plan(release=5)))
+    for name in one.facts:
+        one.change(name, release={"number": 5, "plan_hash": "x", "record": up.recorded[0]})
+    assert up(one).changed is False
+    monkeypatch.setenv("KEY", "second")
+    with pytest.raises(OtherPlan, match="a secret differs"):
+        up(one)
+
+
 def test_remains_are_cleaned_first(up, world):
     one = world()
     done = up(one.run(one.plan(release=5), "alpha"))
@@ -283,6 +295,21 @@ def test_ranks_whose_record_cannot_be_read_are_replaced_on_demand_alone(up, worl
     with pytest.raises(OtherPlan) as caught:
         up(edited)
     assert "cannot be read" in caught.value.lines[0]
+    assert up(edited, options=module.Options(replace=True)).changed is True
+
+
+def test_another_plan_that_was_never_recorded_is_replaced_where_nothing_listens_alone(up, world):
+    one = world(playbook={"env": {"A": "1"}})
+    edited = world(playbook={"env": {"A": "2"}})
+    edited.facts = one.run(one.plan(release=3)).facts
+    for reply in ({}, {"text": ""}, BUSY, {"problem": "unauthorized", "message": "another API key"}):
+        with pytest.raises(OtherPlan, match="another plan") as caught:
+            up(edited, answers={"alpha": reply})
+        assert "no release recorded" in caught.value.lines[0]
+        assert up.done == ["ask alpha"]
+    assert up(edited, answers={"alpha": {"problem": "refused", "message": "nothing listens"}}).changed is True
+    assert up.done[-3:] == ["lease", "stop alpha beta", "launch alpha beta"]
+    edited.facts = world().run(one.plan(release=3)).facts
     assert up(edited, options=module.Options(replace=True)).changed is True
 
 
