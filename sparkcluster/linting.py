@@ -109,8 +109,8 @@ def _overlay(path: Path, document: Document) -> list[Finding]:
     if not takers:
         found.append(
             Finding(
-                UNUSED, "info", f"no playbook beside it takes the overlay {name}", seen=f"overlay: {name}",
-                why="an overlay is checked on the playbooks that take it", file=str(path), line=1,
+                UNUSED, "info", f"no playbook in its directory allows the overlay {name}", seen=f"overlay: {name}",
+                why="an overlay is checked together with the playbooks that allow it", file=str(path), line=1,
                 remedy=(f"write overlays: [{name}] in a playbook",),
             )
         )  # fmt: skip

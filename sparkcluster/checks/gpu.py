@@ -172,7 +172,7 @@ def power(context: Context) -> Iterator[Seen]:
 
 @container_check(
     "HOST-021",
-    "The GPU is not in use by others",
+    "No other program uses the GPU",
     needs=("ranks",),
     severity="warning",
     source="MiaAI-Lab DeepSeek-v4-Flash-DSpark #10, #11: 96 % at 22-26 W is a collective that hangs",

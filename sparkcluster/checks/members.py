@@ -29,28 +29,28 @@ from sparkcluster.node.shared import LABEL_RELEASE
 
 @running_check(
     "RUN-005",
-    "Every rank runs",
+    "Every rank is running",
     remedy="read that rank's log and its kernel's, then `sparkcluster down` and `up`: all ranks or none",
 )
 def ranks(context: Context) -> Iterator[Seen]:
-    """A group needs all its ranks: if one is dead, the others wait for it, some forever.
+    """A group needs all its ranks: if one is gone, the others wait for it, sometimes forever.
 
-    Of ranks that ended together the first is reported, or the one whose log has the reason.
+    If several exited together, the first is reported, or the one whose log has the reason.
     """
     explained = {found.rank.group for found in causes(context)}
     for group, ended in by_group(ended_ranks(context)).items():
-        # Nobody but a person or the kernel does either: whatever else ended then ended because of it.
+        # Only a person or the kernel does either: other ranks that exited did so because of it.
         taken = [(name, rank) for name, rank in ended if rank.exit_code in KILLED or rank.state == "gone"]
         if not taken and (group in explained or _false_success(context, ended)):
             continue
         for name, rank in taken or ended[:1]:
             others = [f"{other}: {peer.state}" for other, peer in groups(context).get(group, []) if other != name]
-            what = KILLED.get(rank.exit_code or 0) or {"gone": "its container is gone"}.get(rank.state)
-            what = what or f"it ended with exit code {rank.exit_code}"
+            what = KILLED.get(rank.exit_code or 0) or {"gone": "its container no longer exists"}.get(rank.state)
+            what = what or f"it exited with code {rank.exit_code}"
             ended_as = f"{rank.name}: {rank.state}" + (f" ({rank.exit_code})" if rank.exit_code is not None else "")
             seen = "; ".join([ended_as, *others, *(part for part in (rank.error, _last_line(rank)) if part)])
             remedy = (f"{LOGS} {name}", f"{DOWN}, then {UP}")
-            yield Seen(name, f"the rank of {group} on {name} does not run: {what}", clipped(seen), remedy)
+            yield Seen(name, f"the rank of {group} on {name} is not running: {what}", clipped(seen), remedy)
 
 
 def _last_line(rank: RankSeen) -> str:
@@ -59,16 +59,16 @@ def _last_line(rank: RankSeen) -> str:
 
 @running_check(
     "RUN-006",
-    "No rank starts over and over",
-    remedy="take the restart policy away, then `sparkcluster down` and `up`",
+    "No rank restarts repeatedly",
+    remedy="remove the restart policy, then `sparkcluster down` and `up`",
 )
 def restarting(context: Context) -> Iterator[Seen]:
-    """A rank that restarts alone finds no group: it fails again, and leaks memory each time."""
+    """A rank that restarts alone cannot join its group: it fails again, and leaks memory each time."""
     for name, rank in of(context).ranks():
         if rank.state == "restarting" or rank.restarts > 0:
             seen = f"{rank.name}: {rank.state}, restarted {rank.restarts} times"
             remedy = (f"on {name}: docker update --restart=no {rank.name}", f"{DOWN}, then {UP}")
-            yield Seen(name, f"the rank on {name} starts over and over", seen, remedy)
+            yield Seen(name, f"the rank on {name} restarts repeatedly", seen, remedy)
 
 
 @running_check(
@@ -77,7 +77,7 @@ def restarting(context: Context) -> Iterator[Seen]:
     remedy="read that node's log, then `sparkcluster down` and `up`",
 )
 def ray(context: Context) -> Iterator[Seen]:
-    """A node that Ray does not count gets no rank: the placement group waits for ever."""
+    """A node that is not in Ray gets no rank: the placement group waits forever."""
     lost = {name for name, _ in ended_ranks(context)}
     for head, look in of(context).seen():
         if not isinstance(look.ray, dict) or isinstance(look.ranks, Unread):
@@ -96,14 +96,14 @@ def ray(context: Context) -> Iterator[Seen]:
             remedy = (LOGS if node is None else f"{LOGS} {node}", f"{DOWN}, then {UP}")
             yield Seen(
                 node or head,
-                f"Ray has no living node at {address}",
+                f"Ray has no alive node at {address}",
                 f"Ray on {head} lists {address} as {state}; alive: {alive}",
                 remedy,
             )
         group = launchers[0].get("group") if launchers else None
         line = unplaced(context, str(group)) if not missing else None
         if line:
-            remedy = ("nvidia-smi on every node: what else holds its GPU", f"{DOWN}, then {UP}")
+            remedy = ("nvidia-smi on every node: what else uses its GPU", f"{DOWN}, then {UP}")
             yield Seen(head, "Ray has every node and still cannot place all ranks", line, remedy)
 
 
@@ -112,10 +112,10 @@ def ray(context: Context) -> Iterator[Seen]:
     "Every record can be read",
     severity="warning",
     source="sparkcluster's own records: docs/architecture.md",
-    remedy="`sparkcluster up` again, which goes on from what runs and records it",
+    remedy="run `sparkcluster up` again: it continues with the running ranks and records them",
 )
 def records(context: Context) -> Iterator[Seen]:
-    """`down`, `status` and every later change find what runs, and the way back, by the record on each node."""
+    """`down`, `status` and later changes use the record on each node to find what runs."""
     for name, facts in context.facts.items():
         if isinstance(facts.release, Unread):
             look = (UP, f"ls -l {facts.state_dir}/clusters/{context.spec.inventory.cluster}/releases on {name}")
@@ -126,17 +126,17 @@ def records(context: Context) -> Iterator[Seen]:
         alive = [name for name, rank in running.ranks() if rank.running]
         if alive:
             seen = f"ranks run on {', '.join(alive)}"
-            yield Seen(None, "what runs was never recorded as a release", seen, (f"{UP}, which goes on from it",))
+            yield Seen(None, "the running ranks are not recorded as a release", seen, (f"{UP}, which records them",))
 
 
 @running_check(
     "RUN-020",
-    "What runs is what the inventory names",
+    "The running release matches the inventory",
     source="sparkcluster's own records: docs/architecture.md",
     remedy="`sparkcluster down`, then `up`",
 )
 def same(context: Context) -> Iterator[Seen]:
-    """Ranks of two releases never join; and a node or playbook that was changed since is not in use."""
+    """Ranks of two releases never join, and a changed node or playbook takes effect only after the next start."""
     running = of(context)
     releases: dict[str, list[str]] = {}
     for name, rank in running.ranks():
@@ -153,25 +153,25 @@ def same(context: Context) -> Iterator[Seen]:
         if name not in written:
             seen = f"release {running.recorded.number} runs on it"
             remedy = (f"{DOWN}, which stops it there as well", UP)
-            yield Seen(None, f"{name} is in what serves and not in the inventory", seen, remedy, severity="warning")
+            yield Seen(None, f"{name} serves but is not in the inventory", seen, remedy, severity="warning")
     served, named = record.get("playbook", {}).get("name"), context.spec.playbook.name
     if served and served != named:
         seen = f"release {running.recorded.number} is {served}"
         compare = (f"{UP}, which shows the difference and changes nothing",)
-        yield Seen(None, f"{served} is served and the inventory names {named}", seen, compare, severity="warning")
+        yield Seen(None, f"{served} is served, but the inventory specifies {named}", seen, compare, severity="warning")
 
 
 @running_check(
     "RUN-021",
-    "No rank ended for a reason that is in its log",
+    "No rank's log shows a known failure",
     source="every signature names its thread in sparkcluster/engines",
     remedy="in the finding",
 )
 def explained(context: Context) -> Iterator[Seen]:
-    """Reasons why engines end that no other check reports: ports, files, versions, arguments."""
+    """Causes of failed engines that no other check reports: ports, files, versions, arguments."""
     for found in causes(context):
         if found.cause.code == EXPLAINED:
-            how = "failed" if found.rank.state in ENDED else "is in trouble"
+            how = "failed" if found.rank.state in ENDED else "reports an error"
             summary = f"the rank on {found.node} {how}: {found.cause.summary}"
             remedy = (found.cause.hint or f"{LOGS} {found.node}",)
             yield Seen(found.node, summary, clipped(found.cause.line), remedy)
@@ -184,7 +184,7 @@ def explained(context: Context) -> Iterator[Seen]:
     remedy="`sparkcluster down` and `up`; judge by an answer, never by an exit code",
 )
 def false_success(context: Context) -> Iterator[Seen]:
-    """An API server may exit with 0 after its engine died, so whatever restarts on failure does nothing."""
+    """An API server may exit with 0 after its engine died, so a restart policy on failure does nothing."""
     explained = {found.rank.group for found in causes(context)}
     for group, ended in by_group(ended_ranks(context)).items():
         if group in explained or any(rank.exit_code in KILLED or rank.state == "gone" for _, rank in ended):

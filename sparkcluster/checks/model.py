@@ -58,9 +58,9 @@ def whole(context: Context) -> Iterator[Seen]:
             whence = f"copied from {sources[0]}" if sources else "downloaded"
             yield Seen(
                 name,
-                f"the weights are not on {name} yet: up gets them, {whence}",
+                f"the weights are not on {name} yet: up fetches them, {whence}",
                 f"{model.label}{begun}",
-                (f"{STAGE}   gets them now",),
+                (f"{STAGE}   fetches them now",),
                 severity="info",
             )
             continue

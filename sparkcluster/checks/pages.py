@@ -71,7 +71,7 @@ WITHOUT_CHECK = (
     ),
     _unreachable(
         "SSH-006",
-        "It accepts one of our keys",
+        "It accepts one of the SSH keys offered",
         "It is not possible to log in, and a group is started as a whole or not at all",
         "ssh-copy-id USER@NODE; ssh.identity and ssh.user in the inventory",
     ),
@@ -89,14 +89,14 @@ WITHOUT_CHECK = (
     ),
     _unreachable(
         "SSH-009",
-        "Our programs run on it",
-        "Nothing is known of the node, and a group is started as a whole or not at all",
+        "sparkcluster's programs run on it",
+        "Nothing is known about the node, and a group is started as a whole or not at all",
         "python3 --version on the node must be 3.8 or newer; the message has the last line of the error",
     ),
     _unreachable(
         "SSH-010",
         "It can be reached",
-        "Nothing is known of the node, and a group is started as a whole or not at all",
+        "Nothing is known about the node, and a group is started as a whole or not at all",
         "see the message",
     ),
     Page(
@@ -113,7 +113,7 @@ WITHOUT_CHECK = (
         title="A plan can be made",
         why="Without a plan nothing can be started",
         more="The message says what is missing, for example an address on a rail of the inventory, or an argument that "
-        "this number of nodes cannot have.",
+        "does not work with this number of nodes.",
         source=SPEC_SOURCE,
         remedy="see the message",
     ),

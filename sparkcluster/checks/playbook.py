@@ -41,15 +41,15 @@ def code(context: Context) -> Iterator[Seen]:
         if name not in codes:
             near = [RENAMED[name]] if name in RENAMED else get_close_matches(name, sorted(codes), n=1, cutoff=0.5)
             remedy = f"write {near[0]}" if near else "sparkcluster checks   lists them"
-            yield Seen(None, f"{where} names {name}, which no check has", name, (remedy,), at=at)
+            yield Seen(None, f"{where} lists {name}, which is not the code of a check", name, (remedy,), at=at)
 
 
 @check(
     "SPEC-009",
-    "A container has no power over its node",
+    "Containers have no capability that controls the node",
     stage="written",
     source="capabilities(7)",
-    remedy="take the capability out of container.cap_add",
+    remedy="remove the capability from container.cap_add",
 )
 def powers(context: Context) -> Iterator[Seen]:
     """Some capabilities give a container the node itself, or its network, as `--privileged` does.
@@ -59,5 +59,5 @@ def powers(context: Context) -> Iterator[Seen]:
     for index, capability in enumerate(context.spec.playbook.container.cap_add):
         if capability in POWERS:
             at: KeyPath = ("container", "cap_add", index)
-            summary = f"{capability} gives the container power over the node"
+            summary = f"{capability} gives the container control of the node"
             yield Seen(None, summary, f"cap_add: {capability}", (f"take {capability} out of cap_add",), at=at)

@@ -39,7 +39,7 @@ SPIN_PERCENT, SPIN_LEAST_W, SPIN_MOST_W = 90.0, 20.0, 30.0
 
 @running_check(
     "RUN-001",
-    "A cluster runs",
+    "The cluster is running",
     remedy="sparkcluster up INVENTORY",
 )
 def runs(context: Context) -> Iterator[Seen]:
@@ -65,10 +65,10 @@ def runs(context: Context) -> Iterator[Seen]:
     remedy="read the engine's log, then `sparkcluster down` and `up`",
 )
 def answers(context: Context) -> Iterator[Seen]:
-    """A cluster that gives no first token does not serve, whatever its health endpoint reports.
+    """A cluster that returns no first token does not serve, whatever its health endpoint reports.
 
     Tested by one streamed completion on the head; what counts is the first token of any field (content, reasoning or a
-    tool call). Where another check reports the reason, this one does not report.
+    tool call). Not reported if another check reports the reason.
     """
     for group, reply in _unexplained(context):
         starting = not any(ready(context, rank) for _, rank in groups(context)[group])
@@ -80,7 +80,7 @@ def answers(context: Context) -> Iterator[Seen]:
         remedy: tuple[str, ...] = (LOGS, DOWN, UP)
         if reply.problem == "unauthorized":
             remedy = (f"{DOWN}, then up: its ranks were started with another key",)
-        yield Seen(reply.head, f"{group} gives no answer", clipped(reply.message), remedy)
+        yield Seen(reply.head, f"{group} does not answer", clipped(reply.message), remedy)
 
 
 def _unexplained(context: Context) -> Iterator[tuple[str, Reply]]:
@@ -109,11 +109,11 @@ def _partial(reply: Reply) -> bool:
     remedy="`sparkcluster preflight --deep` for the rails, then `sparkcluster down` and `up`",
 )
 def hung(context: Context) -> Iterator[Seen]:
-    """A collective that one rank does not take part in hangs all of them: no token, no error, and a GPU that spins.
+    """A collective that one rank does not join hangs all of them: no token, no error, and a busy GPU.
 
-    Seen by the engine's token counters, read twice while a request of doctor gets no token. The ranks that
-    wait spin at 90 % and more at 22 to 26 W; one that idles beside them is the suspect. Without that it is a warning
-    until nothing has moved for longer than a prefill may take: a prompt of 256K tokens moves no counter for minutes.
+    Detected by the engine's token counters, read twice while a request of doctor gets no token. Ranks that wait
+    show 90 % or more at 22 to 26 W; an idle one beside them is the suspect. Without a suspect it is a warning until
+    no counter has moved for longer than a prefill may take: a prompt of 256K tokens moves none for minutes.
     """
     for found in causes(context):
         if found.cause.code == "RUN-003":
@@ -130,12 +130,12 @@ def hung(context: Context) -> Iterator[Seen]:
         seen = "; ".join([figures, *drawn])
         if not spinning and not dead([], reply):
             limit_s = stall_limit_s(reply.context)
-            summary = f"{group} makes no token: it hangs, or is in the prefill of a long prompt"
+            summary = f"{group} generates no tokens: it hangs, or is in the prefill of a long prompt"
             seen += f"; a prefill may take {limit_s:.0f} s"
             remedy = (f"sparkcluster doctor INVENTORY --timeout {limit_s + 20:.0f}   to tell which", LOGS)
             yield Seen(reply.head, summary, seen, remedy, severity="warning")
             continue
-        summary = f"{group} hangs: its engine takes requests and makes no token"
+        summary = f"{group} hangs: its engine accepts requests and generates no tokens"
         if suspect:
             summary += f", and {suspect} idles while the others wait"
         remedy = ("sparkcluster preflight INVENTORY --deep", f"{DOWN}, then {UP}")
@@ -159,10 +159,10 @@ def _drawn(context: Context, node: str) -> str:
 @running_check(
     "RUN-004",
     "The answer is not garbage",
-    remedy="`moe-backend: marlin` in the playbook; where it is that already, verify the weights and clear the caches",
+    remedy="`moe-backend: marlin` in the playbook; if it is already set, verify the weights and clear the caches",
 )
 def language(context: Context) -> Iterator[Seen]:
-    """Kernels that are wrong for sm_121 answer `!!!!!` with status 200; only the text shows it."""
+    """Kernels that are wrong for sm_121 return `!!!!!` with status 200; only the text shows it."""
     for group, reply in of(context).replies.items():
         if reply.problem and not reply.text:
             continue
@@ -175,7 +175,7 @@ def language(context: Context) -> Iterator[Seen]:
             first = context.engine.garbage_remedy(context.spec.playbook, lines)
             verify = ["sparkcluster stage INVENTORY weights --verify", f"{DOWN}, then {UP} --clear-caches"]
             remedy = [first] if first else verify
-        summary = f"{group} answers, and its output is garbage" if wrong else f"{group} answers without text"
+        summary = f"{group} answers, and its output is garbage" if wrong else f"{group} returns empty answers"
         tokens = f"{reply.tokens} tokens without text" if reply.tokens else "no text"
         yield Seen(reply.head, summary, wrong or tokens, tuple(remedy))
 
@@ -186,7 +186,7 @@ def language(context: Context) -> Iterator[Seen]:
     remedy="`sparkcluster down` and `up`; the reason is further up in the log",
 )
 def engine(context: Context) -> Iterator[Seen]:
-    """The API server outlives its engine: it answers 200 to /health and 500 to every completion."""
+    """The API server outlives its engine: it returns 200 for /health and 500 for every completion."""
     explained = {found.rank.group for found in causes(context)}
     lost = {rank.group for _, rank in ended_ranks(context)}
     for group, reply in of(context).replies.items():
@@ -208,7 +208,7 @@ def engine(context: Context) -> Iterator[Seen]:
     remedy="`sparkcluster up --clear-caches`",
 )
 def stalled(context: Context) -> Iterator[Seen]:
-    """A compile or autotune cache that is stale on one node makes it skip what the others do together: all wait.
+    """With a stale compile or autotune cache, one node skips a step that the others do together: all of them wait.
 
     A healthy engine prints the line once or twice while it compiles; here it is the last line.
     """
@@ -244,7 +244,7 @@ def _stalled(context: Context, rank: RankSeen) -> str | None:
     remedy="docker logs and ray status on that node",
 )
 def inspected(context: Context) -> Iterator[Seen]:
-    """What could not be read may be broken."""
+    """What could not be inspected may be broken."""
     for name, observation in of(context).observations.items():
         docker = context.facts[name].docker if name in context.facts else None
         if isinstance(observation, Unread):
@@ -270,7 +270,7 @@ def inspected(context: Context) -> Iterator[Seen]:
     remedy="raise max-num-seqs, or send less at once",
 )
 def busy(context: Context) -> Iterator[Seen]:
-    """An engine with more requests than it serves at once queues new ones, which get no answer for long."""
+    """An engine with more requests than it can run at once queues new ones, which then wait for long."""
     for group, reply in of(context).replies.items():
         if _busy(context, reply):
             last = counters(context, reply.head)[-1]

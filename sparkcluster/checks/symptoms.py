@@ -49,13 +49,13 @@ def _explained(context: Context, code: str) -> Iterator[Seen]:
     "RUN-008",
     "NCCL uses RDMA",
     source="NVIDIA/nccl#941, NVIDIA/nccl#952",
-    remedy="see that the container has /dev/infiniband, and the HCA list is right: `sparkcluster preflight`",
+    remedy="check that the container has /dev/infiniband, and the HCA list is right: `sparkcluster preflight`",
 )
 def rdma(context: Context) -> Iterator[Seen]:
-    """Over sockets the answers are right and the interconnect gives 1 to 3 GB/s in place of 22.
+    """Over sockets the answers are right, but the interconnect reaches 1 to 3 GB/s instead of 22.
 
-    NCCL says so only with NCCL_DEBUG=INFO; without, the ports' counters tell: tokens were made, sockets sent and no HCA
-    did.
+    NCCL logs it only with NCCL_DEBUG=INFO. Without it, the ports' counters show it: tokens were generated, sockets
+    sent data and no HCA did.
     """
     wanted = {name for name, rank in of(context).ranks() if len(rank.launcher.get("members") or ()) > 1}
     recorded = of(context).recorded
@@ -95,7 +95,7 @@ def _by_sockets(context: Context, node: str) -> str | None:
     if not last.rdma_bytes or rdma_bytes or socket_bytes < SOCKET_BYTES:
         return None
     return (
-        f"{max(made):.0f} tokens were made; its HCAs sent 0 bytes, sockets on their ports {socket_bytes / 1e6:.1f} MB"
+        f"{max(made):.0f} tokens generated; its HCAs sent 0 bytes, sockets on their ports {socket_bytes / 1e6:.1f} MB"
     )
 
 
@@ -106,18 +106,18 @@ def _by_sockets(context: Context, node: str) -> str | None:
     remedy="`--ulimit memlock=-1`, which every rank of sparkcluster has; else free the page cache",
 )
 def memlock(context: Context) -> Iterator[Seen]:
-    """NCCL registers its buffers with the HCA; a memlock limit, or memory that is not truly free, forbids it."""
+    """NCCL registers its buffers with the HCA, which fails with a memlock limit or with too little free memory."""
     yield from _explained(context, "RUN-009")
 
 
 @running_check(
     "RUN-010",
-    "The GIDs that NCCL uses are there",
+    "The GIDs that NCCL uses exist",
     source="NVIDIA/nccl#1657",
     remedy="`sparkcluster preflight`, which resolves every GID again, then `sparkcluster down` and `up`",
 )
 def gid(context: Context) -> Iterator[Seen]:
-    """The GID table of a port moves with its addresses; a queue pair on an empty entry is never connected."""
+    """The GID table of a port changes with its addresses; a queue pair on an empty entry never connects."""
     yield from _explained(context, "RUN-010")
 
 
@@ -128,10 +128,10 @@ def gid(context: Context) -> Iterator[Seen]:
     remedy="`sudo systemctl restart nvidia-cdi-refresh`, or a reboot if the kernel reports it; then `up`",
 )
 def gpu_lost(context: Context) -> Iterator[Seen]:
-    """A container loses its GPU by `systemctl daemon-reload` or a stale CDI specification, and a host by a fault of it.
+    """A container loses its GPU by `systemctl daemon-reload` or a stale CDI specification, a host by a GPU failure.
 
-    The host's nvidia-smi is well in the first case, so it is asked inside the container; of the second the kernel
-    tells. Kernel lines of a host whose GPU answers again, and whose model does too, are a warning.
+    The host's nvidia-smi works in the first case, so it is run inside the container; the second is in the kernel
+    log. Such kernel lines are a warning if the GPU and the model answer again.
     """
     reported = set()
     for name, rank in of(context).ranks():
@@ -157,15 +157,15 @@ def _kernel(context: Context, node: str) -> tuple[str, ...]:
 
 @running_check(
     "RUN-014",
-    "There is memory left",
+    "Enough memory is left",
     source="NVIDIA/dgx-spark-playbooks#97",
-    remedy="a lower gpu-memory-utilization or max-model-len, and the page cache freed",
+    remedy="lower gpu-memory-utilization or max-model-len, and free the page cache",
 )
 def memory(context: Context) -> Iterator[Seen]:
-    """GPU and CPU share one memory; when it runs out the node freezes, and only ICMP still answers.
+    """GPU and CPU share one memory; when it runs out, the node freezes and answers only to ping.
 
-    NVRM's `NV_ERR_NO_MEMORY` alone says little: nodes that serve well have logged it by the dozen. It is a
-    finding of weight where memory is short or the model does not answer.
+    NVRM's `NV_ERR_NO_MEMORY` alone means little: healthy nodes log it by the dozen. It is an error only if memory
+    is short or the model does not answer.
     """
     ailing = cluster_sick(context)
     for name, facts in context.facts.items():
@@ -207,15 +207,15 @@ def _swaps(context: Context, node: str) -> int:
 
 @running_check(
     "RUN-015",
-    "The GPU gets its power",
-    source="Blackwellboy/model-serving-minefield PR #55: BF16 36.5 TFLOP/s, and 91.6 after AC was taken away",
-    remedy="shut down, take the power supply off for a minute, start again",
+    "The GPU gets full power",
+    source="Blackwellboy/model-serving-minefield PR #55: BF16 36.5 TFLOP/s, and 91.6 after a power cycle",
+    remedy="shut down, disconnect the power supply for a minute, start again",
 )
 def power(context: Context) -> Iterator[Seen]:
-    """A GB10 whose power delivery is wedged works at a third of its speed, with no throttle flag and no error.
+    """A GB10 whose power delivery is stuck runs at a third of its speed, with no throttle flag and no error.
 
-    It shows full utilisation at 14 to 20 W and 500 to 850 MHz, where a healthy one has 2,300 MHz and up to 92 W. A
-    reboot does not end it; taking AC away for a minute does. Units that never leave about 30 W are another matter.
+    It shows full utilisation at 14 to 20 W and 500 to 850 MHz; a healthy one has 2,300 MHz and up to 92 W. A reboot
+    does not help; a minute without AC does. Units that never exceed about 30 W have another problem.
     """
     for name, _ in of(context).seen():
         samples = gpus(context, name)
@@ -229,5 +229,5 @@ def power(context: Context) -> Iterator[Seen]:
         ):
             last = samples[-1]
             seen = f"{last.utilization_percent:.0f} % at {last.power_w:.1f} W and {last.sm_clock_mhz:.0f} MHz"
-            remedy = (DOWN, f"shut {name} down, pull its power plug for a minute, start it", UP)
-            yield Seen(name, f"the power delivery of {name} is wedged", seen, remedy)
+            remedy = (DOWN, f"shut {name} down, disconnect its power supply for a minute, then start it", UP)
+            yield Seen(name, f"the power delivery of {name} is stuck at a low limit", seen, remedy)

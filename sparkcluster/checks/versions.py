@@ -143,7 +143,7 @@ def firmware(context: Context) -> Iterator[Seen]:
     "HOST-013",
     "The VBIOS is the same on every node",
     severity="info",
-    source="public reports name 9A.0B.25 and 9A.0B.2D",
+    source="public reports list 9A.0B.25 and 9A.0B.2D",
     remedy="sudo fwupdmgr upgrade on the older node",
 )
 def vbios(context: Context) -> Iterator[Seen]:

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", metavar="PROMPT", help="the prompt")
     parser.add_argument("--group", metavar="G", help="group to query (default: the first)")
     parser.add_argument(
-        "--max-tokens", metavar="N", type=at_least(1), default=512, help="most tokens of the answer (default: 512)"
+        "--max-tokens", metavar="N", type=at_least(1), default=512, help="maximum tokens in the answer (default: 512)"
     )
 
 

@@ -19,7 +19,7 @@ def inventory_argument(parser: argparse.ArgumentParser, *, playbook: bool = True
     """Add INVENTORY, ``--json`` and, unless ``playbook`` is false, ``--playbook``."""
     parser.add_argument("inventory", metavar="INVENTORY", type=Path, help="path of the inventory")
     if playbook:
-        parser.add_argument("--playbook", metavar="P", help="name or path of a playbook, in place of the inventory's")
+        parser.add_argument("--playbook", metavar="P", help="playbook (name or path) instead of the inventory's")
     json_argument(parser)
 
 

@@ -19,23 +19,21 @@ LEAST_GB, MOST_GB = 1.0, 65536.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``fit``."""
-    parser.add_argument("playbook", metavar="PLAYBOOK", help="name or path of a playbook, with +OVERLAY behind it")
+    parser.add_argument("playbook", metavar="PLAYBOOK", help="name or path of a playbook, optionally with +OVERLAY")
+    parser.add_argument("--inventory", metavar="INV", type=Path, help="inventory to take the number of nodes from")
     parser.add_argument(
-        "--inventory", metavar="INV", type=Path, help="cluster that it shall run on, for its number of nodes"
+        "--config", metavar="PATH", type=Path, help="directory of the model, or its config.json (default: from the hub)"
     )
     parser.add_argument(
-        "--config", metavar="PATH", type=Path, help="directory of the model, or its config.json; default: ask the hub"
+        "--context", metavar="N", type=at_least(1), help="context length in tokens (default: max-model-len)"
     )
     parser.add_argument(
-        "--context", metavar="N", type=at_least(1), help="tokens of a request, in place of max-model-len"
+        "--concurrency", metavar="N", type=at_least(1), help="concurrent requests of full context (default: 1)"
     )
     parser.add_argument(
-        "--concurrency", metavar="N", type=at_least(1), help="requests of full context at once; default 1"
+        "--memory-gb", metavar="GB", type=_memory, default=128.0, help="nominal memory of a node (default: 128)"
     )
-    parser.add_argument(
-        "--memory-gb", metavar="GB", type=_memory, default=128.0, help="memory of a node as it is sold; default 128"
-    )
-    parser.add_argument("--nodes", metavar="N", type=at_least(1), help="nodes that share the model; default 1")
+    parser.add_argument("--nodes", metavar="N", type=at_least(1), help="nodes that share the model (default: 1)")
     json_argument(parser)
 
 
@@ -58,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if args.config is not None:
         model = from_path(args.config)
     elif playbook.model.id is not None:
-        with Waiting(f"asking the hub for {playbook.model.id}"):
+        with Waiting(f"reading the headers of {playbook.model.id}"):
             model = from_hub(playbook.model.id, playbook.model.revision)
     else:
         model = from_path(Path(str(playbook.model.path)).expanduser())
@@ -71,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         wanted=args.concurrency or 1,
     )
     if forecast is None:
-        raise UsageError(f"the memory that {playbook.engine} needs is not known", hint="start it, and read its log")
+        raise UsageError(f"the memory that {playbook.engine} needs is unknown", hint="start it, and read its log")
     if args.json:
         emit_json(forecast)
     else:
@@ -132,7 +130,7 @@ def bar(forecast: Mapping[str, Any]) -> list[str]:
             ("h", "the engine's processes (estimate)", memory["engine_host_bytes"]),
             ("s", "system", system),
             (".", "free", left - system),
-            ("x", "kept by firmware", memory["installed_bytes"] - memory["visible_bytes"]),
+            ("x", "reserved by firmware", memory["installed_bytes"] - memory["visible_bytes"]),
         ]
     parts = [part for part in parts if part[2] > 0]
     total = sum(size for _, _, size in parts)

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a recipe in YAML, or a script with the engine's command; - is stdin",
     )
-    parser.add_argument("--name", metavar="N", help="name of the playbook; default: the container's or the model's")
+    parser.add_argument("--name", metavar="N", help="name of the playbook (default: the container's or the model's)")
     parser.add_argument("-o", "--output", metavar="OUT", type=Path, help="write the playbook to OUT instead of stdout")
     parser.add_argument("--force", action="store_true", help="overwrite OUT if it exists")
     json_argument(parser)
@@ -57,7 +57,7 @@ def _stdin() -> str:
 
     content = sys.stdin.buffer.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
-        raise UsageError(f"the text is larger than {MAX_BYTES // 1024} KiB", hint="is this the right one?")
+        raise UsageError(f"the text is larger than {MAX_BYTES // 1024} KiB", hint="is this the right file?")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:

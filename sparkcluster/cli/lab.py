@@ -25,11 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="lab_command", required=True, metavar="COMMAND")
 
     up = commands.add_parser("up", help="start virtual Sparks; the last line is the path of their inventory")
-    up.add_argument("--sparks", type=int, metavar="N", help="how many (default: 2, or as in the spec)")
+    up.add_argument("--sparks", type=int, metavar="N", help="number of Sparks (default: 2, or as in the spec)")
     up.add_argument("--engine", choices=("vllm", "stub", "none"), default="vllm", help="engine (default: vllm)")
     up.add_argument("--spec", type=Path, metavar="FILE", help="description of each Spark, see docs/lab.md")
 
-    down = commands.add_parser("down", help="remove them and everything they left, also after a crash")
+    down = commands.add_parser("down", help="remove the Sparks and everything of theirs, also after a crash")
 
     fault = commands.add_parser("fault", help="inject a fault", description=f"kinds: {KINDS}")
     fault.add_argument("node", metavar="NODE", help="name, address or number of a Spark")
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     heal = commands.add_parser("heal", help="undo the faults of one Spark or of all")
     heal.add_argument("node", nargs="?", metavar="NODE")
 
-    run_on = commands.add_parser("run", help="run a command on one of them as root, without SSH")
+    run_on = commands.add_parser("run", help="run a command on a Spark as root, without SSH")
     run_on.add_argument("node", metavar="NODE")
     run_on.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND")
 

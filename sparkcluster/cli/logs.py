@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inventory_argument(parser, playbook=False)
     parser.add_argument("node", metavar="NODE", nargs="?", help="only this node (default: all)")
     parser.add_argument("--json-lines", action="store_true", help="print each line as a JSON document")
-    parser.add_argument("-f", "--follow", action="store_true", help="follow until Ctrl-C")
+    parser.add_argument("-f", "--follow", action="store_true", help="keep printing new lines until Ctrl-C")
     parser.add_argument("-n", "--tail", metavar="N", type=at_least(0), default=200, help="last N lines (default: 200)")
 
 

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also replace groups that serve another plan or secret, have drifted, or do not answer as expected",
     )
     parser.add_argument("--timeout", metavar="S", type=seconds, help="limit until the model answers, in seconds")
-    parser.add_argument("--clear-caches", action="store_true", help="throw compile caches away before the start")
+    parser.add_argument("--clear-caches", action="store_true", help="delete compile caches before the start")
     json_lines_argument(parser)
 
 

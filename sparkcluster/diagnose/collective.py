@@ -45,14 +45,14 @@ def why_not(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> str |
     """What forbids a container on the nodes, or None."""
     names = [member.name for group in topology.groups if len(group.members) > 1 for member in group.members]
     if spec.inventory.runtime.kind != "docker":
-        return "ranks are processes here, and there is no image to ask"
+        return "runtime process has no image to measure with"
     absent = [name for group in topology.groups for name in group.missing]
     if absent:
         return f"{absent[0]} did not answer"
     for name in names:
         ranks = facts[name].ranks
         if not isinstance(ranks, tuple):
-            return f"what runs on {name} is not known"
+            return f"it is unknown what runs on {name}"
         if any(rank.state == "running" for rank in ranks):
             return f"a rank runs on {name}, and both would share its GPU"
         if not isinstance(facts[name].image, Image):

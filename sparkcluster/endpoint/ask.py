@@ -88,7 +88,7 @@ def ask(
                 if ended is not None:
                     return ended
             reason = running.finish().reason
-        problem, message = "lost", f"the answer broke off: {reason}"
+        problem, message = "lost", f"the answer was cut off: {reason}"
     except CommandTimeout as error:
         problem, message = "timeout", error.message
     except HostError as error:
@@ -152,7 +152,7 @@ class _Exchange:
         dead_s = stall_limit_s(context)
         # No need to wait longer for an engine that moves, or that has not moved for too long.
         if not self._until_dead or stalled_s is None or self._movement.moved or stalled_s >= dead_s:
-            return self.failed("timeout", f"no whole answer within {at_s:.0f} s")
+            return self.failed("timeout", f"no complete answer within {at_s:.0f} s")
         if self._progress:
             self._progress(f"no counter of the engine has moved for {stalled_s:.0f} s; dead after {dead_s:.0f} s")
         return None

@@ -101,15 +101,15 @@ INTERCONNECT = (
     Signature(
         "gid",
         r"ibv_modify_qp failed with (?:error )?(?P<why>[^,\n]+)(?:, on dev (?P<dev>[\w]+))?",
-        "NCCL could not connect a queue pair on {dev} ({why}): the GID it used is not there",
-        "the GID table moved since the plan was made; run up again, and see sparkcluster preflight INVENTORY",
+        "NCCL could not connect a queue pair on {dev} ({why}): the GID it used does not exist",
+        "the GID table changed since the plan was made; run up again, and see sparkcluster preflight INVENTORY",
         "NVIDIA/nccl#1657",
         code="RUN-010",
     ),
     Signature(
         "memlock",
         r"ibv_reg_mr\w* failed[^\n]*Cannot allocate memory|ibv_create_cq failed[^\n]*Cannot allocate memory",
-        "RDMA memory could not be pinned: the memlock limit is too low, or too little memory is truly free",
+        "RDMA memory could not be pinned: the memlock limit is too low, or too little memory is free",
         "containers need --ulimit memlock=-1; if they have it, free the page cache: echo 3 | sudo tee"
         " /proc/sys/vm/drop_caches",
         "NVIDIA/nccl-tests#206",
@@ -127,14 +127,14 @@ INTERCONNECT = (
         r"(?:Unable to find (?:address|interface) (?:for|matching|with)|no socket interface found)"
         r"[^\w]*(?P<name>[\w.-]*)",
         "an interface of the plan is missing or has no address: {name}",
-        "see sparkcluster preflight INVENTORY; a cable pulled out also takes its interface away",
+        "see sparkcluster preflight INVENTORY; its interface disappears when the cable is unplugged",
         "vllm-project/vllm#40991",
     ),
     Signature(
         "store",
         r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<have>\d+)/(?P<all>\d+) clients",
         "only {have} of {all} ranks connected within {seconds} s",
-        "the ranks do not reach each other: sparkcluster preflight INVENTORY looks at address, MTU, firewall",
+        "the ranks do not reach each other: sparkcluster preflight INVENTORY checks address, MTU and firewall",
         "vllm-project/vllm#16334",
     ),
     Signature(
@@ -174,7 +174,7 @@ GPU = (
         "gpu-driver",
         r"nvml error: driver not loaded|could not select device driver|No CUDA GPUs are available"
         r"|no CUDA-capable device is detected|Found no NVIDIA driver|CUDA driver version is insufficient",
-        "no GPU can be used there: driver, its kernel modules or the container toolkit are missing",
+        "no GPU can be used on that node: driver, its kernel modules or the container toolkit are missing",
         "on that node: nvidia-smi, and docker run --rm --gpus all ubuntu nvidia-smi",
         "NVIDIA/nvidia-docker#1730",
         code="RUN-013",
@@ -233,14 +233,14 @@ FILES = (
     Signature(
         "docker-group",
         r"(?i)permission denied while trying to connect to the docker",
-        "the user may not use Docker",
+        "the user has no permission to use Docker",
         "on that node: sudo usermod -aG docker $USER, then log out and back in",
         "docs.docker.com/engine/install/linux-postinstall",
     ),
     Signature(
         "permission",
         r"PermissionError: \[Errno 13\] Permission denied: (?P<path>'[^']+')",
-        "{path} may not be read or written",
+        "{path} cannot be read or written (permission denied)",
         "on that node: ls -ld {path}",
         "vllm-project/vllm#12526",
     ),
@@ -271,7 +271,7 @@ CONSEQUENCES = (
         "nccl",
         r"NCCL error(?:: | in: )(?P<what>.{1,120})|(?P<kind>nccl\w*Error): .*",
         "NCCL failed",
-        "run up with NCCL_DEBUG: INFO under env in the playbook to see which device and address",
+        "set NCCL_DEBUG: INFO under env in the playbook and run up again, to see which device and address",
         "NVIDIA/nccl#834",
         consequence=True,
     ),

@@ -76,7 +76,7 @@ class Lab:
                         hint=f"sparkcluster lab down --name {name}, or choose another --name",
                     )
             if found is not None or directory.exists():
-                report(f"removing the remains of an earlier lab {name}")
+                report(f"removing what is left of an earlier lab {name}")
                 _remove(directory, found)
             if engine != "none":
                 report(f"preparing the image of engine {engine}")
@@ -150,7 +150,7 @@ class Lab:
             if name in (spark.name, spark.host, str(spark.index + 1)):
                 return spark
         names = ", ".join(spark.name for spark in self.sparks)
-        raise UsageError(f"no Spark of lab {self.name} is called {name}", hint=f"there are {names}")
+        raise UsageError(f"lab {self.name} has no Spark named {name}", hint=f"its Sparks: {names}")
 
     def fault(self, node: str, kind: str, *args: str) -> str:
         """Inject a fault into a Spark; a line that says what was done.
@@ -203,7 +203,7 @@ def down(name: str = "lab", report: Report = _silent) -> bool:
     if not directory.exists():
         return False
     with state.locked(state.lock_of(name)):
-        report(f"taking lab {name} down")
+        report(f"removing lab {name}")
         _remove(directory, State.read(directory))
         state.lock_of(name).unlink(missing_ok=True)
     return True

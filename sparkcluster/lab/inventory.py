@@ -66,7 +66,7 @@ def write(state: State) -> Path:
     write_atomically(directory / "known_hosts", known_hosts(state))
     playbook: dict[str, Any] = {
         "name": "tiny",
-        "description": "two layers of random weights, to see that everything works",
+        "description": "two layers of random weights, to test that everything works",
         "model": {"path": MODEL_PATH},
         "image": prepare_images(state.engine, state.spec),
         "served_name": "tiny",

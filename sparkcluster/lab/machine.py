@@ -45,7 +45,7 @@ def require(programs: Mapping[str, str] = DEBIAN_PACKAGES) -> None:
     """
     if sys.platform != "linux":
         raise UsageError(
-            "the lab needs Linux: virtual Sparks are made of its namespaces",
+            "the lab needs Linux: virtual Sparks use its namespaces",
             hint="run it in a Linux virtual machine",
         )
     missing = sorted({package for program, package in programs.items() if not _installed(program)})
@@ -56,7 +56,7 @@ def require(programs: Mapping[str, str] = DEBIAN_PACKAGES) -> None:
         )
     if os.geteuid() != 0:
         raise UsageError(
-            "the lab needs root: it makes network and mount namespaces",
+            "the lab needs root: it creates network and mount namespaces",
             hint=f"sudo {' '.join(sys.argv)}",
         )
 

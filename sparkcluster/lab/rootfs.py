@@ -75,7 +75,7 @@ def apt_source(root: Path = Path("/")) -> Source:
             if "deb" in kinds and suite in suites and uris:
                 return Source(uris[0], suite, tuple(name for name in wanted if name in components), keyring)
     raise LabError(
-        f"the apt sources of this machine name no mirror of {suite or 'its own release'}",
+        f"the apt sources of this machine list no mirror of {suite or 'its own release'}",
         step="build image",
         hint="sudo apt-get update, and see /etc/apt/sources.list",
     )
@@ -114,7 +114,7 @@ def light() -> Base:
     source = apt_source()
     folder = folder_of("light", [repr(source)])
     if not (folder / "about.json").is_file():
-        say("making a small Debian by debootstrap, about a minute")
+        say("creating a small Debian with debootstrap (about a minute)")
         with scratch_directory() as scratch:
             root = scratch / "root"
             debootstrap(source, root, ["python3"])
@@ -172,7 +172,7 @@ def debootstrap(source: Source, root: Path, packages: Iterable[str]) -> None:
         raise LabError(
             f"{source.mirror} has no release {source.suite}",
             step="build image",
-            hint="leave `system` out of the spec, or name a mirror of Debian in /etc/apt/sources.list.d",
+            hint="remove `system` from the spec, or add a mirror of Debian to /etc/apt/sources.list.d",
         ) from error
 
 

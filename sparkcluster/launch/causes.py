@@ -48,7 +48,7 @@ def _by_exit_code(code: int, engine: Engine) -> Cause | None:
     """The meaning of the exit code."""
     causes = {
         0: Cause("it exited with code 0"),
-        126: Cause("its program may not be executed", "is the image built for this machine's processor?"),
+        126: Cause("its program is not executable", "is the image built for this machine's processor?"),
         127: Cause("its program is not in the image", "command in the playbook may be wrong"),
         134: Cause("it aborted (SIGABRT)"),
         137: Cause("it was killed (SIGKILL), most often because memory ran out", f"sudo dmesg; {engine.memory_hint}"),

@@ -197,7 +197,7 @@ class _Attempt:
                 raise Interrupted("interrupted", step="launch")
             self._follow(watching)
             if self._readiness.ready and self._verifying is None:
-                self._report.step("verify", f"{self._launch.group}: asking for an answer")
+                self._report.step("verify", f"{self._launch.group}: verifying the answer")
                 self._verifying = threading.Thread(target=self._verify, daemon=True)
                 self._verifying.start()
             if isinstance(self._outcome, SparkclusterError):

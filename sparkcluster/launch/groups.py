@@ -55,7 +55,7 @@ def _interrupted(
     """After Ctrl-C, stop the groups that have not answered; from the note onwards a second Ctrl-C ends the wait."""
     try:
         cancelled.set()
-        report.note("stopping what was started; press Ctrl-C again to leave it as it is")
+        report.note("stopping what was started; press Ctrl-C again to leave it running")
         return calls.wait(WAIT_S)
     except KeyboardInterrupt:
         pending = calls.pending()

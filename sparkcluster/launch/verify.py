@@ -42,7 +42,7 @@ def _asked(host: Host, endpoint: Endpoint, verify: Verify, max_tokens: int | Non
             f"{when}the model does not answer: {reply.message}",
             node=host.name,
             step="verify",
-            hint="look at the engine's log: sparkcluster logs INVENTORY",
+            hint="see the engine's log: sparkcluster logs INVENTORY",
         )
     wrong = judge(reply.text, verify)
     if wrong:

@@ -120,13 +120,13 @@ def parse(document: object, name: str) -> ModelConfig:
         UsageError: numbers that are missing or absurd, or layers that are not known.
     """
     if not isinstance(document, Mapping):
-        raise UsageError(f"{name} is no config.json: it holds no mapping", hint="name a model's config.json")
+        raise UsageError(f"{name} is not a config.json: it is not a mapping", hint="give a model's config.json")
     top = Document(document, name)
     text, multimodal = _text(top)
     model_type = text.text("model_type", top.text("model_type"))
     if top.flag("is_encoder_decoder", default=False):
         raise UsageError(
-            f"{name}: encoder-decoder models are not known to fit", hint="name a decoder model, which generates text"
+            f"{name}: encoder-decoder models are not supported", hint="give a decoder model, which generates text"
         )
     # transformers 5 leaves the number out where it names each layer.
     named = len(text.words("layers_block_type") or text.words("layer_types") or text.text("hybrid_override_pattern"))
@@ -137,7 +137,7 @@ def parse(document: object, name: str) -> ModelConfig:
     shape = families.Shape(model_type, layers, heads, hidden, head_dim)
     caches = families.caches(text, shape)
     if not caches:
-        raise text.refused("layer_types", "names no layer that remembers anything")
+        raise text.refused("layer_types", "lists no layer with attention or a state")
     architectures = top.words("architectures") or [""]
     return ModelConfig(
         name=name,
@@ -178,7 +178,7 @@ def _feed_forward(text: Document, hidden: int) -> int:
     if isinstance(value, list):  # one per layer; the largest bounds what a step needs
         numbers = text.numbers("intermediate_size")
         if not numbers or not 0 < max(numbers) <= 1 << 24:
-            raise text.refused("intermediate_size", "must hold numbers from 1 to 16777216")
+            raise text.refused("intermediate_size", "must contain numbers from 1 to 16777216")
         return max(numbers)
     return text.number("intermediate_size", "ffn_hidden_size", "n_inner", default=4 * hidden, least=0, most=1 << 24)
 
@@ -204,7 +204,7 @@ def _dtype(top: Document, text: Document) -> str:
             value = part.text(key).removeprefix("torch.")
             if value:
                 if value not in DTYPE_BYTES:
-                    raise part.refused(key, f"is not a dtype that is known here: {value[:40]}")
+                    raise part.refused(key, f"is not a supported dtype: {value[:40]}")
                 return value
     return "bfloat16"
 

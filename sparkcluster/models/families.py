@@ -65,7 +65,7 @@ def caches(text: Document, shape: Shape) -> list[Cache]:
     """
     if shape.model_type in UNKNOWN or text.has("linear_attn_config") or text.has("block_configs"):
         raise UsageError(
-            f"{text.name}: the memory of {shape.model_type or 'this model'} is not known to fit",
+            f"{text.name}: how much memory {shape.model_type or 'this model'} needs is unknown",
             hint="start it once, and read `GPU KV cache size` in sparkcluster logs INVENTORY",
         )
     if shape.model_type in LATENT and text.has("kv_lora_rank"):
@@ -101,7 +101,7 @@ def _of(kind: str, text: Document, shape: Shape) -> list[Cache]:
         return [_attention(text, shape, window=text.number("sliding_window", "window_size"))]
     if kind == "chunked_attention":
         return [_attention(text, shape, chunk=text.number("attention_chunk_size"))]
-    raise text.refused("layer_types", f"names a kind of layer that is not known here: {kind[:40]}")
+    raise text.refused("layer_types", f"lists an unknown kind of layer: {kind[:40]}")
 
 
 def _kinds(text: Document, shape: Shape) -> Sequence[str]:  # noqa: PLR0911 - one way of writing it after another

@@ -33,7 +33,7 @@ class Document:
         at = f"{self.path}.{key}" if self.path else key
         return UsageError(
             f"{self.name}: {at} {what}",
-            hint="use the config.json that the model's makers publish; no engine loads a model like this",
+            hint="use the config.json that the model's authors publish; no engine loads a model like this",
         )
 
     def has(self, key: str) -> bool:
@@ -90,7 +90,7 @@ class Document:
         if value is None:
             return default
         if not isinstance(value, str):
-            raise self.refused(key, f"must be a text, is {_short(value)}")
+            raise self.refused(key, f"must be a string, is {_short(value)}")
         return value
 
     def words(self, key: str, count: int | None = None) -> list[str] | None:
@@ -103,7 +103,7 @@ class Document:
         if value is None:
             return None
         if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            raise self.refused(key, f"must be a list of texts, is {_short(value)}")
+            raise self.refused(key, f"must be a list of strings, is {_short(value)}")
         if count is not None and len(value) != count:
             raise self.refused(key, f"names {len(value)} layers, the model has {count}")
         return list(value)

@@ -12,7 +12,7 @@ GIB = 1 << 30
 INSTALLED_GIB = 128
 """A Spark's 128 GB are GiB: ``/proc/meminfo`` of one says 127,535,084 kB, and CUDA sees as much."""
 VISIBLE = 127_535_084 * 1024 / (INSTALLED_GIB * GIB)
-"""What Linux and CUDA see of the memory installed; firmware keeps the rest."""
+"""What Linux and CUDA see of the installed memory; firmware reserves the rest."""
 SYSTEM_BYTES = 5 * GIB
 """A Spark's own use: from 4.9 GB were measured before the engine started (github.com/Sggin1/DGX-SPARK,
 nvfp4-guide)."""

@@ -65,7 +65,7 @@ def explain(status: int, body: bytes) -> Failed:
         message = text
     words = re.sub(r"\s+", " ", str(message or http.client.responses.get(status, "no reason")))[:400]
     if status in (401, 403):
-        return Failed("unauthorized", "the endpoint wants another API key: %s" % words, status)
+        return Failed("unauthorized", "the endpoint requires another API key: %s" % words, status)
     if status == 404 and "model" in words.lower():
         return Failed("unknown-model", words, status)
     if status in (502, 503, 504):
@@ -106,7 +106,7 @@ class Endpoint:
 
     def late(self) -> Failed:
         """The error of an exchange that took too long."""
-        return Failed("timeout", "%s gave no whole answer within %.0f s" % (self.where, self.timeout_s))
+        return Failed("timeout", "%s gave no complete answer within %.0f s" % (self.where, self.timeout_s))
 
     def open(self, method: str, path: str, body: Any = None) -> http.client.HTTPResponse:
         """Send a request; Failed on anything but 200."""
@@ -119,7 +119,7 @@ class Endpoint:
         except socket.timeout as error:
             raise self.late() from error
         except ConnectionRefusedError as error:
-            raise Failed("refused", "nothing listens at %s" % self.where) from error
+            raise Failed("refused", "nothing is listening at %s" % self.where) from error
         except (OSError, http.client.HTTPException) as error:
             raise Failed("lost", "%s: %s" % (self.where, error or type(error).__name__)) from error
         return response
@@ -244,7 +244,7 @@ def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) ->
             answer.take(choice)
         answer.usage = document.get("usage") or answer.usage
     if not ended:
-        raise Failed("lost", "%s broke off in the middle of an answer" % endpoint.where)
+        raise Failed("lost", "%s closed the connection in the middle of an answer" % endpoint.where)
     return answer.done()
 
 
@@ -255,7 +255,7 @@ def decode(data: bytes) -> dict[str, Any]:
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        raise Failed("malformed", "no OpenAI answer: %s" % data[:120].decode(errors="replace"))
+        raise Failed("malformed", "not an OpenAI answer: %s" % data[:120].decode(errors="replace"))
     return document
 
 

@@ -29,7 +29,7 @@ def docker(machine: Machine) -> Dict[str, Any]:
     """
     info = _get(machine, "/info")
     if not info.get("ServerVersion"):
-        raise Unreadable("the Docker engine does not know itself: %s" % info.get("message", "empty answer"))
+        raise Unreadable("the Docker engine cannot describe itself: %s" % info.get("message", "empty answer"))
     root = _text(info, "DockerRootDir")
     in_containerd = any("io.containerd.snapshotter.v1" in str(pair) for pair in info.get("DriverStatus") or [])
     discovered = [each for each in info.get("DiscoveredDevices") or [] if isinstance(each, dict)]

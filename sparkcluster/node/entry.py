@@ -61,7 +61,7 @@ def ray_python(ray_path: str | None, engine: str) -> str:
     for python in (sys.executable, interpreter_of("ray"), interpreter_of(engine)):
         if python and module_directory("ray", python):
             return python
-    raise Stop(RAY_FAILED, "No module named 'ray': this image has no Ray and none was brought along")
+    raise Stop(RAY_FAILED, "No module named 'ray': the image has no Ray, and none was staged")
 
 
 def ray_command(argv: list[str], python: str) -> list[str]:

@@ -46,7 +46,7 @@ def main(request: Request, stdin: BinaryIO) -> None:
     except (Failed, common.Refused, common.Busy) as error:
         common.emit({"failed": str(error)})
     except socket.timeout:
-        common.emit({"failed": "nothing moved for %.0f s" % STALL_S})
+        common.emit({"failed": "no data was sent or received for %.0f s" % STALL_S})
     except OSError as error:
         common.emit({"failed": (error.strerror or str(error)).lower()})
     end(0)

@@ -133,10 +133,10 @@ def place_ptxas(triton_dir: str, env: dict[str, str], in_place: bool) -> str:
     name = ptxas_name(triton_dir)
     variable = "TRITON_" + name.upper().replace("-", "_") + "_PATH"
     if env.get(variable):
-        return "%s=%s is set already" % (variable, env[variable])
+        return "%s=%s is already set" % (variable, env[variable])
     link = os.path.join(triton_dir, "backends", "nvidia", "bin", name)
     if assembles(link):
-        return "%s assembles sm_121a already" % link
+        return "%s already supports sm_121a" % link
     cuda = CUDA_PTXAS
     if not os.path.exists(cuda):
         cuda = shutil.which("ptxas", path=env.get("PATH")) or ""
@@ -144,7 +144,7 @@ def place_ptxas(triton_dir: str, env: dict[str, str], in_place: bool) -> str:
         return "missing: no %s and no ptxas on PATH, the first Triton kernel will fail" % CUDA_PTXAS
     if not os.access(cuda, os.X_OK):
         return "missing: %s is not executable, the first Triton kernel will fail" % cuda
-    note = "" if assembles(cuda) else ", which does not assemble sm_121a either"
+    note = "" if assembles(cuda) else ", which does not support sm_121a either"
     if in_place:
         fresh = "%s.%d" % (link, os.getpid())
         try:
@@ -245,7 +245,7 @@ def run_setup(lines: list[str], env: dict[str, str], limit_s: float) -> None:
         try:
             code = child.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            raise Stop(SETUP_FAILED, "setup line %d did not end within %d s" % (number, limit_s)) from None
+            raise Stop(SETUP_FAILED, "setup line %d did not finish within %d s" % (number, limit_s)) from None
         finally:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)

@@ -146,7 +146,7 @@ class Receiver:
         """Absolute form of ``path``; Failed if it is outside of ``root``."""
         whole = os.path.normpath(os.path.join(self.root, path))
         if os.path.isabs(path) or not whole.startswith(self.root + os.sep):
-            raise Failed("link", "the sender offers a path outside of the directory: %r" % path)
+            raise Failed("link", "the sender offered a path outside of the directory: %r" % path)
         return whole
 
     def run(self) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class Receiver:
         """Receive ``wanted`` (number of file and first byte); files with a wrong hash are fetched again, once."""
         again = self._round(files, wanted)
         if again and self._round(files, again):
-            raise Failed("hash", "%s arrives with another hash than it was sent with" % files[again[0][0]]["path"])
+            raise Failed("hash", "%s arrived with a different hash than it was sent with" % files[again[0][0]]["path"])
 
     def _round(self, files: List[Dict[str, Any]], wanted: List[List[int]]) -> List[List[int]]:
         if not wanted:

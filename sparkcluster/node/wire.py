@@ -108,7 +108,7 @@ class Wire:
         try:
             self.sock.sendall(data)
         except socket.timeout:
-            raise Failed("link", "the other node read nothing for %.0f s" % STALL_S) from None
+            raise Failed("link", "the other node has read nothing for %.0f s" % STALL_S) from None
         except OSError as error:
             raise Failed("link", "the connection broke: %s" % (error.strerror or error)) from None
 
@@ -118,7 +118,7 @@ class Wire:
             try:
                 sent = self.sock.sendfile(file, offset, min(size, 16 << 20))
             except socket.timeout:
-                raise Failed("link", "the other node read nothing for %.0f s" % STALL_S) from None
+                raise Failed("link", "the other node has read nothing for %.0f s" % STALL_S) from None
             except OSError as error:
                 raise Failed("link", "the connection broke: %s" % (error.strerror or error)) from None
             if not sent:

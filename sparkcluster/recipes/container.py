@@ -49,15 +49,15 @@ GIVEN = frozenset(
 # What a playbook cannot ask for, and why.
 REFUSED = {
     "restart": "containers do not restart: all ranks of a group start and stop together",
-    "privileged": "ranks run without --privileged; they get GPUs and RDMA devices as they are",
-    "memory": "a limit on unified memory ends the engine while it loads; gpu-memory-utilization bounds it",
+    "privileged": "ranks run without --privileged; they get GPUs and RDMA devices without it",
+    "memory": "a limit on unified memory kills the engine while it loads; gpu-memory-utilization bounds it",
     "memory-swap": "see memory: gpu-memory-utilization bounds the engine",
     "env-file": "write its lines under env, and the secret ones' names under secrets",
     "user": "ranks run as the image's own user",
     "workdir": "write cd under setup, if the engine needs it",
     "publish-all": "ranks use the node's own network; api.port in the inventory",
     "device": "ranks get GPUs and RDMA devices only",
-    "security-opt": "ranks run as Docker confines them",
+    "security-opt": "ranks run with Docker's default confinement",
     "volumes-from": "write each directory under mounts",
     "tmpfs": "mount a directory of the node instead",
     "pid": "ranks have their own process namespace",

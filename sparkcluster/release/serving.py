@@ -121,7 +121,7 @@ def _ask(
     found |= {name: _planned_endpoint(view, group) for name, group in groups.items() if group.unrecorded}
     heads = {endpoint.head: name for name, endpoint in found.items() if endpoint.head in fleet.hosts}
     if heads:
-        report.step("verify", "asking whether it still answers")
+        report.step("verify", "checking that it still answers")
 
     def check(host: Host) -> Seen:
         name = heads[host.name]

@@ -68,7 +68,7 @@ def copy_missing(fleet: Fleet, view: View, options: Options, report: Report, *, 
         StageError: something did not reach a node.
     """
     if view.topology is None:
-        raise view.unplanned or PlanError("no topology can be made of these nodes", step="stage")
+        raise view.unplanned or PlanError("these nodes have no usable topology", step="stage")
     report.step("stage", " and ".join(options.what))
     done = stage_all(
         fleet,

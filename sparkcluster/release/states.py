@@ -187,9 +187,9 @@ def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[str, ...], tupl
 def _changes(recorded: RecordedGroup, plan: Plan | None) -> tuple[str, ...]:
     group = next((found for found in plan.groups if found.name == recorded.name), None) if plan else None
     if plan is None:
-        return ("no plan can be made of the playbook and what the nodes say",)
+        return ("no plan can be made from the playbook and the facts of the nodes",)
     if group is None:
-        return (f"{recorded.name} is no longer a group of the inventory",)
+        return (f"group {recorded.name} is no longer in the inventory",)
     return tuple(difference(recorded.plan, group_plan(plan.as_json(), recorded.name)))
 
 

@@ -128,7 +128,7 @@ class Walk:
     def interrupted(self) -> Interrupted:
         """What an interruption outside of the launch itself leaves behind."""
         left = {
-            "clean": "old ranks may be left; sparkcluster up or down continues from there",
+            "clean": "old ranks may remain; sparkcluster up or down continues from there",
             "launch": "ranks may still run: sparkcluster down INVENTORY stops them",
             "record": "the model serves, and sparkcluster up again records it",
         }
@@ -196,7 +196,7 @@ class Walk:
         left = stop(self.changer, ranks, grace_s=grace_s)
         if left:
             name, error = next(iter(left.items()))
-            raise LaunchError(f"old ranks stay on {name}: {error.message}", node=name, step="clean", hint=error.hint)
+            raise LaunchError(f"old ranks remain on {name}: {error.message}", node=name, step="clean", hint=error.hint)
 
     def launch(self, groups: Mapping[str, GroupState], kept: Mapping[str, GroupState]) -> dict[str, Reply]:
         """Check, stage, start, watch and verify ``groups``, and record them beside ``kept``; their replies.

@@ -54,7 +54,7 @@ class Changer:
                     f"{host.name} refuses the change: {answer['refused']}",
                     node=host.name,
                     step=str(steps[host.name][-1]["do"]),
-                    hint="see with sparkcluster status who is changing it now, then run this again",
+                    hint="run sparkcluster status to see who is changing it, then run this again",
                 )
             if "failed" in answer:
                 failed = answer["failed"]

@@ -150,7 +150,7 @@ class Lease(Closing):
         document = holder.answer()
         if "busy" in document:
             raise LeaseHeld(
-                f"on {host.name} {document['busy']}: an operator that is gone had begun it",
+                f"on {host.name} {document['busy']}: a change of an earlier operator is still in progress",
                 node=host.name,
                 step="lease",
                 hint="run this again in a minute",

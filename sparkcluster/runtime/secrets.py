@@ -84,7 +84,7 @@ def api_key(spec: Spec, environment: Mapping[str, str] | None = None) -> str:
     """
     source = spec.inventory.api.key
     if source is None:
-        raise UsageError("the inventory names no API key", hint="add api: {key: {env: NAME}}")
+        raise UsageError("the inventory has no API key", hint="add api: {key: {env: NAME}}")
     if source.env:
         environment = os.environ if environment is None else environment
         return _from_environment(source.env, environment, "the inventory takes the API key from it")
@@ -111,7 +111,7 @@ def _from_environment(name: str, environment: Mapping[str, str], why: str) -> st
 def _one_line(value: str, what: str, hint: str) -> str:
     """``value``, which goes into one line of an env file and may go into an HTTP header."""
     if "\n" in value or "\r" in value:
-        raise UsageError(f"{what} holds a line break", hint=hint)
+        raise UsageError(f"{what} contains a line break", hint=hint)
     if not value.isprintable():
-        raise UsageError(f"{what} holds a character that is no text", hint=hint)
+        raise UsageError(f"{what} contains a character that is not text", hint=hint)
     return value

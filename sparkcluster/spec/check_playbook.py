@@ -118,7 +118,7 @@ def _mounts(written: Playbook, document: Document) -> Iterator[Problem]:
     for index, mount in enumerate(written.mounts):
         path = ("mounts", index)
         source = normal(mount.source)
-        hint = "mount a directory of your own, such as ~/data"
+        hint = "mount another directory, such as ~/data"
         if source == "/" or system_directory(source) or source.endswith("/docker.sock"):
             yield document.problem((*path, "source"), f"{source} would give the container control of the node", hint)
         elif source == "~" or source.startswith("~/.ssh"):

@@ -145,7 +145,7 @@ def _bytes(path: Path, name: str) -> bytes:
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
-            raise UsageError(f"{name} is a directory", hint="name the YAML file in it")
+            raise UsageError(f"{name} is a directory", hint="give the YAML file in it")
         if not stat.S_ISREG(mode):
             raise UsageError(f"{name} is not a regular file", hint="save it to a file first")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
@@ -188,7 +188,7 @@ def _extended(path: Path, above: Sequence[Path] = ()) -> Document:
     chain = [*above, path]
     if len(chain) > compose.MAX_DEPTH:
         message = f"more than {compose.MAX_DEPTH} levels of extends"
-        raise SpecError([document.problem(("extends",), message, "extend a playbook further down")])
+        raise SpecError([document.problem(("extends",), message, "extend a playbook with fewer levels")])
     try:
         base = _base(wanted, chain)
     except SpecError:

@@ -33,7 +33,7 @@ def sizes(playbook: Playbook, group: str, nodes: int) -> Parallel:
     tensor = max(1, nodes // rest) if playbook.tensor_parallel == "auto" else playbook.tensor_parallel
     if tensor * rest != nodes:
         raise PlanError(
-            f"playbook {playbook.name} wants {tensor * rest} nodes "
+            f"playbook {playbook.name} needs {tensor * rest} nodes "
             f"(tensor parallel {tensor}, pipeline parallel {playbook.pipeline_parallel}), "
             f"group {group} has {nodes}",
             step="plan",
@@ -65,5 +65,5 @@ def executor(playbook: Playbook, engine: EngineFacts | None, *, nodes: int, brin
     raise PlanError(
         f"playbook {playbook.name} requires executor {playbook.executor}, but its engine has {missing}",
         step="plan",
-        hint="set executor: auto in the playbook, which uses the one that there is",
+        hint="set executor: auto in the playbook, which uses the backend that it has",
     )

@@ -73,7 +73,7 @@ def test_an_engine_that_is_killed_ends_the_launch(loading, lab, ranks):
 def test_an_engine_killed_between_its_answers_is_found_though_health_says_200(lab, cli, variant, ranks):
     # The second question is far enough from the first for the fault, and only that one can tell.
     up = cli.start("up", variant(lab, playbook={"verify": {"pause_s": 6}}))
-    up.wait_for("asking for an answer")
+    up.wait_for("verifying the answer")
     wait_for_answer(lab.sparks[0])
     lab.fault("left", "kill-engine")
     since = time.monotonic()

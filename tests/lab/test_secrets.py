@@ -140,7 +140,7 @@ def test_secrets_are_seen_by_nobody(lab, cli, ranks, variant, tmp_path, source):
     ("environment", "key", "said"),
     [
         ({}, None, "HF_TOKEN is not set"),
-        ({"HF_TOKEN": "two\nlines"}, None, "the value of HF_TOKEN holds a line break"),
+        ({"HF_TOKEN": "two\nlines"}, None, "the value of HF_TOKEN contains a line break"),
         ({"HF_TOKEN": HF_TOKEN}, {"env": "THE_KEY"}, "THE_KEY is not set"),
         ({"HF_TOKEN": HF_TOKEN}, {"file": "/no/such/key"}, "cannot read the API key from /no/such/key"),
     ],

@@ -39,7 +39,7 @@ def read(words: list[str]) -> Served:
             if served.model is None:
                 served.model = word
             elif word.strip():
-                served.left.append(f"the word {plain(word)!r}, which belongs to no flag")
+                served.left.append(f"the word {plain(word)!r}, which is not part of a flag")
             continue
         name, inline = _name(word)
         flag = flags.find(name)
@@ -90,7 +90,7 @@ def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) 
         near = flags.near(name.partition(".")[0])
         gone = flags.GONE.get(name)
         said = gone or (f"did you mean {near}?" if near else "kept under args as it is")
-        served.left.append(f"{written}: vLLM has no known flag --{name}; {said}")
+        served.left.append(f"{written}: vLLM has no flag --{name}; {said}")
     if _own(served, name, values):
         return
     value = _value(flag, name, values)
@@ -172,5 +172,5 @@ def _same(document: dict[str, Any], text: str) -> bool:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     out = dict(pairs)
     if len(out) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("duplicate key")
     return out

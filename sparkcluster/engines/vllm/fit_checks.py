@@ -22,7 +22,7 @@ AT = ("args", "gpu-memory-utilization")
     "Weights and one request of full context fit the memory",
     needs=("memory", "weights"),
     source="vLLM: _check_enough_kv_cache_memory in vllm/v1/core/kv_cache_utils.py",
-    remedy="what `sparkcluster fit PLAYBOOK` advises: gpu-memory-utilization, max-model-len, or more Sparks",
+    remedy="set what `sparkcluster fit PLAYBOOK` advises: gpu-memory-utilization, max-model-len, or more Sparks",
 )
 def fits(context: Context) -> Iterator[Seen]:
     """The engine loads for minutes and fails with `No available memory for the cache blocks`.
@@ -42,7 +42,7 @@ def fits(context: Context) -> Iterator[Seen]:
             name,
             f"{context.spec.playbook.model.label} {'may' if possible else 'does'} not fit {name}",
             f"{fit.problems[0]}; {(memory.total_bytes if memory else 0) / GIB:.1f} GiB in all",
-            fit.advice or ("sparkcluster fit PLAYBOOK   shows what takes how much",),
+            fit.advice or ("sparkcluster fit PLAYBOOK   lists what uses how much",),
             at=AT if AT[1] in context.spec.playbook.args else None,
             severity="warning" if possible else None,
         )
@@ -78,7 +78,7 @@ def unknown(context: Context) -> Iterator[Seen]:
     "The memory that the model needs at least is free",
     needs=("memory", "weights"),
     source="NVIDIA DGX Spark known issues: what can be allocated is MemAvailable and free swap",
-    remedy="stop what else uses memory, or serve the model on more Sparks",
+    remedy="stop other programs, or serve the model on more Sparks",
 )
 def free(context: Context) -> Iterator[Seen]:
     """The node freezes while the weights load, or the kernel kills the engine, at any gpu-memory-utilization.

@@ -197,7 +197,7 @@ def number_bytes(dtype: str, model_dtype: str) -> float:
         return 1
     if dtype in {"nvfp4", "nvfp4_4over6"}:
         return 9 / 16  # half a byte, and one byte of scale for each 16
-    raise UsageError(f"a KV cache of dtype {dtype[:40]} is not known to fit", hint="use auto, bfloat16, fp8 or nvfp4")
+    raise UsageError(f"unsupported KV cache dtype {dtype[:40]}", hint="use auto, bfloat16, fp8 or nvfp4")
 
 
 def model_dtype(config: ModelConfig, engine: Engine) -> str:
@@ -210,7 +210,7 @@ def model_dtype(config: ModelConfig, engine: Engine) -> str:
     if named == "auto":
         return "bfloat16" if config.dtype in {"float32", "float8_e4m3fn", "float8_e5m2"} else config.dtype
     if named not in DTYPE_BYTES:
-        raise UsageError(f"dtype {engine.dtype[:40]} is not known", hint="use auto, bfloat16, float16 or float32")
+        raise UsageError(f"unsupported dtype {engine.dtype[:40]}", hint="use auto, bfloat16, float16 or float32")
     return named
 
 
@@ -304,7 +304,7 @@ def _state_bytes(state: State, config: ModelConfig, engine: Engine, model: str) 
 
 def _known(dtype: str) -> str:
     if dtype not in DTYPE_BYTES:
-        raise UsageError(f"a state of dtype {dtype[:40]} is not known", hint="use auto, float32, bfloat16 or float16")
+        raise UsageError(f"unsupported state dtype {dtype[:40]}", hint="use auto, float32, bfloat16 or float16")
     return dtype
 
 

@@ -98,7 +98,7 @@ def of_playbook(
     )
     left_out = []
     if not share.counted:
-        left_out.append("weights are estimated from config.json alone: --config DIR with the tensors counts them")
+        left_out.append("weights are estimated from config.json alone: --config with a directory counts the tensors")
     if arguments.draft_model(written):
         left_out.append(f"weights and cache of the draft model {arguments.draft_model(written)} are not counted")
     left_out += _uncertain(versions, found[0], found[-1])

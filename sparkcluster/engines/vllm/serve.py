@@ -59,7 +59,7 @@ def arguments(playbook: Playbook) -> list[str]:
         name = written.replace("_", "-")
         if name in ENGINE.arguments:
             raise PlanError(
-                f"args of playbook {playbook.name} may not hold {written}",
+                f"args of playbook {playbook.name} cannot contain {written}",
                 step="plan",
                 hint=f"set {ENGINE.arguments[name]} instead",
             )

@@ -52,7 +52,7 @@ _MEMORY = (
         "gpu-busy",
         r"Free memory on device[^(]*\((?P<free>[\d.]+)/(?P<all>[\d.]+) GiB\) on startup is less than desired"
         r" GPU memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)",
-        "only {free} of {all} GiB are free, and gpu-memory-utilization {share} asks for {wanted} GiB",
+        "only {free} of {all} GiB are free, and gpu-memory-utilization {share} requires {wanted} GiB",
         ENGINE.memory_hint,
         "vllm-project/vllm#20305",
         code="RUN-014",
@@ -70,7 +70,7 @@ _MEMORY = (
         r"max seq len \((?P<length>\d+)\), \(?(?P<need>[\d.]+ GiB) KV cache is needed, which is larger than"
         r" the available KV cache memory \((?P<have>[\d.]+ GiB)\)"
         r"(?:.*estimated maximum model length is (?P<fits>\d+))?",
-        "max-model-len {length} needs {need} of KV cache and {have} are there",
+        "max-model-len {length} needs {need} of KV cache, but only {have} is available",
         "set max-model-len to {fits} or less in the playbook, or raise gpu-memory-utilization",
         "vllm-project/vllm#34076",
         code="RUN-014",
@@ -82,7 +82,7 @@ _STEP = (
     Signature(
         "step-timeout",
         r"TimeoutError: RPC call to (?P<what>\w+) timed out",
-        "the ranks did not end a step ({what}) within the engine's limit",
+        "the ranks did not finish a step ({what}) within the engine's limit",
         "see sparkcluster preflight INVENTORY --deep: MTU, GID and link of every rail; then up again",
         "eugr/spark-vllm-docker#321",
         code="RUN-003",

@@ -65,7 +65,7 @@ def scales(context: Context) -> Iterator[Seen]:
 
 @running_check(
     "RUN-018",
-    "CUDA graphs are on",
+    "CUDA graphs are enabled",
     severity="warning",
     source="vllm-project/vllm#34523",
     remedy="remove enforce-eager in the playbook",

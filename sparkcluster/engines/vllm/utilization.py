@@ -41,7 +41,7 @@ def planned(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
     weights = _weights(facts)
     memories = [memory.total_bytes for memory in (read(node.memory) for node in facts.values()) if memory is not None]
     if weights is None or not memories:
-        missing = "the model's config.json, which is on no node yet" if weights is None else "the memory of a node"
+        missing = "the model's config.json, which is not on any node yet" if weights is None else "the memory of a node"
         raise PlanError(
             f"gpu-memory-utilization: auto of playbook {playbook.name} needs {missing}",
             step="plan",
@@ -80,10 +80,10 @@ def _smallest(
     ).fit
     taken = math.ceil((fit.smallest + MARGIN) * 100) / 100
     if fit.problems or taken > CEILING:
-        problems = fit.problems or (f"it takes gpu-memory-utilization {taken:.2f}, and {CEILING:.2f} is safe",)
+        problems = fit.problems or (f"it needs gpu-memory-utilization {taken:.2f}, above the safe {CEILING:.2f}",)
         raise UsageError(
             f"{playbook.name} does not fit with {wanted} requests at once: {problems[0]}",
-            hint=(fit.advice or ("set max-num-seqs or max-model-len lower in the playbook",))[0],
+            hint=(fit.advice or ("lower max-num-seqs or max-model-len in the playbook",))[0],
         )
     return taken
 

@@ -140,7 +140,7 @@ def install_into_environment(python: Path, *, ray: bool = True, say: Say = print
     found = _output([str(python), "-W", "ignore", "-c", code]).splitlines()[-1:]
     if found != ["LabPlatform GPU"]:
         raise InstallFailed(
-            f"vLLM does not find its CPU platform: {found}", "remove .venv and run the same command again"
+            f"vLLM did not find its CPU platform: {found}", "remove .venv and run the same command again"
         )
     _stamp(site, ray=ray)
     return site
@@ -214,7 +214,7 @@ class _Tool:
             return
         if quick or not self._pip(arguments):
             raise InstallFailed(
-                "installing the CPU engine failed, the messages above say why",
+                "installing the CPU engine failed; see the messages above",
                 "check the network and the disk, then run the same command again",
             )
 
@@ -262,7 +262,7 @@ class _Tool:
         found = sorted(folder.glob(f"torch-{TORCH}*.whl"))
         if done.returncode != 0 or not found:
             raise InstallFailed(
-                f"neither uv nor pip finds torch {TORCH} for a CPU",
+                f"neither uv nor pip can find torch {TORCH} for a CPU",
                 "check that this machine reaches the index of PyTorch's CPU builds or of your mirror",
             )
         if "+cpu" not in found[-1].name and platform.machine() == "x86_64":
@@ -287,7 +287,7 @@ def _install(tool: _Tool, site: Path, *, ray: bool, say: Say) -> None:
             try:
                 tool.install(["--torch-backend", "cpu", f"torch=={TORCH}"], quick=True)
             except InstallFailed:
-                say("the index of CPU builds does not answer, asking pip")
+                say("the index of CPU builds does not answer; trying pip")
                 tool.install([str(tool.cpu_torch(folder))])
         installed = sorted(site.glob(f"torch-{TORCH}*.dist-info"))
         if not installed:
@@ -339,7 +339,7 @@ def _succeeds(argv: list[str]) -> bool:
 def _output(argv: list[str]) -> str:
     done = subprocess.run(argv, check=False, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
     if done.returncode != 0:
-        raise InstallFailed(f"{argv[0]} failed, the messages above say why", "remove .venv and run this again")
+        raise InstallFailed(f"{argv[0]} failed; see the messages above", "remove .venv and run this again")
     return done.stdout.strip()
 
 
@@ -347,10 +347,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point: 0 done, 1 the installation failed, 2 the system lacks something, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="python -m sparkcluster.lab.engine.install", description=__doc__)
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="of the virtual environment")
-    parser.add_argument("--target", type=Path, help="folder to install into, in place of an environment")
-    parser.add_argument("--python-version", default="3.11", help="Python that the folder is for; default 3.11")
-    parser.add_argument("--without-ray", action="store_true", help="leave out Ray, which one node does without")
-    parser.add_argument("--check", action="store_true", help="only say whether the system has what it needs")
+    parser.add_argument("--target", type=Path, help="directory to install into, instead of an environment")
+    parser.add_argument("--python-version", default="3.11", help="Python version of that directory (default: 3.11)")
+    parser.add_argument("--without-ray", action="store_true", help="skip Ray, which a single node does not need")
+    parser.add_argument("--check", action="store_true", help="only check whether the system meets the requirements")
     chosen = parser.parse_args(arguments)
     missing = missing_system_packages()
     if missing is not None:
@@ -371,7 +371,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         _say("error: interrupted")
-        _say("hint: run the same command again, it goes on with what was downloaded")
+        _say("hint: run the same command again; downloads are kept")
         return 130
     return 0
 

@@ -58,6 +58,6 @@ def heal(lab: Lab, sparks: Sequence[Spark]) -> list[str]:
                 healer(spark, undo)
             undone.pop()
             lab.state.write()
-            lines.append(f"{spark.name} healed of {undo['kind']}")
+            lines.append(f"{spark.name} healed: {undo['kind']} undone")
         lab.state.faults.pop(spark.name, None)
     return lines

@@ -171,7 +171,7 @@ def _other(spark: Spark, name: str | None) -> Spark:
     others = [other for other in sparks[spark.index + 1 :] + sparks[: spark.index] if name in (None, other.name)]
     if not others:
         names = ", ".join(other.name for other in sparks if other.index != spark.index)
-        raise UsageError(f"no other Spark is called {name}", hint=f"Sparks: {names or 'none'}")
+        raise UsageError(f"no other Spark is named {name}", hint=f"Sparks: {names or 'none'}")
     return others[0]
 
 

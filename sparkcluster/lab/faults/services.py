@@ -56,7 +56,7 @@ def _port_busy(spark: Spark, args: Sequence[str]) -> Undo:
 
     wait_until(lambda: up() or failed(), limit_s=5.0, sleep=time.sleep)
     if not up():
-        raise LabError(f"port {port} of {spark.name} is in use already", node=spark.name)
+        raise LabError(f"port {port} of {spark.name} is already in use", node=spark.name)
     return {"match": LISTENER, "port": port}
 
 
@@ -110,7 +110,7 @@ def _install_host_key(spark: Spark, key: Path) -> None:
         return wanted in run(["ssh-keyscan", "-T", "2", "-t", "ed25519", spark.host], check=False).stdout
 
     if not wait_until(shown, limit_s=5.0, sleep=time.sleep):
-        raise LabError(f"sshd of {spark.name} did not take its new key", node=spark.name)
+        raise LabError(f"sshd of {spark.name} did not load its new key", node=spark.name)
 
 
 def _no_docker_group(spark: Spark, args: Sequence[str]) -> Undo:
@@ -177,7 +177,7 @@ def _kill_engine(spark: Spark, args: Sequence[str]) -> None:
         raise LabError(
             f"no engine core runs on {spark.name}",
             node=spark.name,
-            hint="name the head: the engine runs there",
+            hint="give the head: the engine runs there",
         )
     # vLLM notices a dead core and exits within seconds. It never notices one that hangs: its API server
     # keeps reporting that it is healthy.

@@ -59,7 +59,7 @@ def reply(**changes: Any) -> Reply:
     return Reply("default", "alpha", limit_s=25, **told)
 
 
-def silence(problem: str = "timeout", message: str = "no whole answer within 25 s") -> Reply:
+def silence(problem: str = "timeout", message: str = "no complete answer within 25 s") -> Reply:
     return reply(ttft_s=None, tokens_per_s=None, tokens=None, text="", finish=None, problem=problem, message=message)
 
 
@@ -169,7 +169,7 @@ def test_no_token_is_a_warning_until_no_prefill_can_take_as_long(diagnosed, stal
 
 
 def test_an_idle_engine_that_refuses_the_key_does_not_hang(diagnosed):
-    refused = silence("unauthorized", "the endpoint wants another API key: Unauthorized")
+    refused = silence("unauthorized", "the endpoint requires another API key: Unauthorized")
     assert codes(diagnosed(head(rank("alpha", 0), made=0), None, refused)) == {("RUN-002", "alpha")}
 
 
@@ -253,7 +253,7 @@ def test_a_killed_worker_is_the_root_and_its_heads_end_follows(diagnosed):
 def test_a_rank_that_the_record_has_and_the_node_has_not(diagnosed):
     found = diagnosed(None, look(), silence("refused", "nothing listens"))
     assert codes(found) == {("RUN-005", "beta")}
-    assert "gone" in found[0].summary
+    assert "its container no longer exists" in found[0].summary
 
 
 def test_a_rank_that_the_kernel_killed_for_memory(diagnosed):

@@ -62,7 +62,7 @@ def test_names_are_within_what_docker_allows():
     ("change", "words"),
     [
         ({"ranks": (Rank(name="r", state="running"),)}, "a rank runs on beta"),
-        ({"ranks": Unread(unread="permission denied")}, "what runs on beta is not known"),
+        ({"ranks": Unread(unread="permission denied")}, "it is unknown what runs on beta"),
         ({"image": None}, "beta has no image"),
     ],
 )

@@ -143,7 +143,9 @@ def test_an_engine_that_works_for_others_serves_and_none_is_called_dead(world, m
     """No token came within the limit, and the counters moved or did not."""
     monkeypatch.setattr("sparkcluster.endpoint.dead.MOVING_S", 0)
     one = served(world())
-    late = {"error": {"status": None, "kind": "timeout", "message": "127.0.0.1:8000 gave no whole answer within 30 s"}}
+    late = {
+        "error": {"status": None, "kind": "timeout", "message": "127.0.0.1:8000 gave no complete answer within 30 s"}
+    }
     told = [{"counters": {"generated": value}, "context": 4096} for value in generated]
     hosts = {}
     for name, facts in one.facts.items():

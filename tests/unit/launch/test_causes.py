@@ -45,7 +45,7 @@ def test_every_signature_has_a_recorded_line() -> None:
         ("Error response from daemon: No such image: sha256:abc", "image is not on that node"),
         (
             "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock",
-            "may not use Docker",
+            "the user has no permission to use Docker",
         ),
         ("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:77, remote process exited", "NCCL"),
     ],

@@ -167,7 +167,7 @@ def test_nothing_listens() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     error = ask.main(request(f"http://127.0.0.1:{port}/v1"))["error"]
-    assert error == {"status": None, "kind": "refused", "message": f"nothing listens at 127.0.0.1:{port}"}
+    assert error == {"status": None, "kind": "refused", "message": f"nothing is listening at 127.0.0.1:{port}"}
 
 
 def test_something_else_listens(serve: Serve) -> None:

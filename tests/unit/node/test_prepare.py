@@ -112,7 +112,7 @@ def test_no_assembler_anywhere_is_said(tmp_path: Path, cuda: Path) -> None:
     assert prepare.place_ptxas(folder, {"PATH": str(tmp_path)}, in_place=True).startswith("missing: ")
     old = program(tmp_path / "old" / "ptxas", OLD)
     said = prepare.place_ptxas(folder, {"PATH": str(old.parent)}, in_place=True)
-    assert "does not assemble sm_121a either" in said
+    assert "does not support sm_121a either" in said
 
 
 def test_a_module_is_found_without_being_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,7 +199,7 @@ def test_arguments_become_vllm_flags(value, argv):
 
 @pytest.mark.parametrize("name", ["host", "api-key", "tensor_parallel_size", "master-port"])
 def test_an_argument_that_belongs_to_another_key_is_refused(two, cluster, name):
-    with pytest.raises(PlanError, match=f"may not hold {name}") as caught:
+    with pytest.raises(PlanError, match=f"cannot contain {name}") as caught:
         build(cluster(TWO, playbook={"args": {name: "x"}}), two())
     assert "instead" in str(caught.value.hint)
 
@@ -299,9 +299,9 @@ def test_a_process_takes_the_inventorys_python_before_it_has_been_asked(spark, c
 @pytest.mark.parametrize(
     ("playbook", "said"),
     [
-        ({"tensor_parallel": 4}, "wants 4 nodes .* has 2"),
-        ({"pipeline_parallel": 3}, "wants 3 nodes"),
-        ({"args": {"data-parallel-size": 2}, "tensor_parallel": 2}, "wants 4 nodes"),
+        ({"tensor_parallel": 4}, "needs 4 nodes .* has 2"),
+        ({"pipeline_parallel": 3}, "needs 3 nodes"),
+        ({"args": {"data-parallel-size": 2}, "tensor_parallel": 2}, "needs 4 nodes"),
         ({"image": None}, "has no image"),
     ],
 )

@@ -225,7 +225,7 @@ def test_a_group_that_left_the_inventory_serves_another_plan(pairs, world):
     assert {name: group.state for name, group in found.items()} == {
         "east": State.SERVING, "north": State.EMPTY, "west": State.OTHER,
     }  # fmt: skip
-    assert found["west"].changes == ("west is no longer a group of the inventory",)
+    assert found["west"].changes == ("group west is no longer in the inventory",)
 
 
 # ------------------------------------------------------------------------------------------- drift

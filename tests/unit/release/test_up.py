@@ -42,7 +42,7 @@ class Told:
 
 
 DEAD = {"problem": "engine-dead", "message": "the engine answers 500: EngineCore encountered an issue"}
-BUSY = {"problem": "timeout", "message": "no whole answer within 180 s", "stalled_s": 1.0, "context": 4096}
+BUSY = {"problem": "timeout", "message": "no complete answer within 180 s", "stalled_s": 1.0, "context": 4096}
 HUNG = BUSY | {"stalled_s": 61.0}
 
 
@@ -139,8 +139,8 @@ def test_what_is_dead_is_replaced(up, world, reply, asked):
 
 NOT_DEAD = [
     BUSY,
-    {"problem": "refused", "message": "nothing listens at 127.0.0.1:8000"},
-    {"problem": "unauthorized", "message": "the endpoint wants another API key"},
+    {"problem": "refused", "message": "nothing is listening at 127.0.0.1:8000"},
+    {"problem": "unauthorized", "message": "the endpoint requires another API key"},
     {"problem": "unreachable", "message": "the connection to alpha broke"},
     {"problem": "unavailable", "message": "the endpoint answers 503"},
     {"text": "42"},

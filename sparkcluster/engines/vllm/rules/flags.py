@@ -14,7 +14,7 @@ from sparkcluster.findings import Severity
 from sparkcluster.spec import KeyPath
 
 SOURCE = "vLLM's own parser (make_arg_parser) in the releases 0.15.1 to 0.32.0"
-REMEDY = "write an argument of vLLM, or take another image"
+REMEDY = "write an argument of vLLM, or use another image"
 
 
 @check("SPEC-003", "Engine arguments are vLLM's", stage="written", severity="error", source=SOURCE, remedy=REMEDY)
@@ -50,13 +50,13 @@ def not_yet(context: Context) -> Iterator[Seen]:
         if flag is None or _has(context, name) is not None or flags.has(flag, about.versions) is not False:
             continue
         since = f"added in {dotted(flag.first)}" if flag.first else f"removed after {dotted(flag.last or ())}"
-        remedy = flags.GONE.get(name, "remove it, or take another image")
+        remedy = flags.GONE.get(name, "remove it, or use another image")
         yield about.say(at, f"{name} is not supported by this image ({since})", remedy)
 
 
 @check(
     "SPEC-005",
-    "Engine arguments have values of their kind",
+    "Engine arguments have valid values",
     stage="written",
     severity="error",
     source=SOURCE,

@@ -26,7 +26,7 @@ def cuda(served: Served) -> Iterator[Seen]:
     """
     release = served.family == "upstream" and served.since(0, 20) is False
     if served.spark and release and not served.asked and "cu13" not in served.tag and "gemma" not in served.tag:
-        remedy = f"take {served.image}-cu130, an image from 0.20 on, or nvcr.io/nvidia/vllm"
+        remedy = f"use {served.image}-cu130, an image from 0.20 on, or nvcr.io/nvidia/vllm"
         yield served.say(IMAGE, "this image is built for CUDA 12", remedy)
 
 
@@ -51,7 +51,7 @@ def too_old(served: Served) -> Iterator[Seen]:
     vision_alone = served.family == "ngc" and served.named("Nemotron 3 Nano Omni")  # SM121-023
     if served.since(*model.needs) is False and not vision_alone:
         needed = f"vLLM {dotted(model.needs)}"
-        yield served.say(IMAGE, f"{model.name} needs {needed}", f"take an image with {needed} or newer")
+        yield served.say(IMAGE, f"{model.name} needs {needed}", f"use an image with {needed} or newer")
 
 
 @rule("SM121-023", "Nemotron Omni has sound", source=f"NVIDIA's release notes of NGC 26.04, quoted in {sources.GUIDE}")
@@ -61,7 +61,7 @@ def omni(served: Served) -> Iterator[Seen]:
     vLLM 0.20.0, which its card names, supports all of it.
     """
     if served.named("Nemotron 3 Nano Omni") and served.family == "ngc" and served.since(0, 20) is False:
-        remedy = "take vllm/vllm-openai:v0.20.0, with pip install vllm[audio] under setup"
+        remedy = "use vllm/vllm-openai:v0.20.0, with pip install vllm[audio] under setup"
         yield served.say(IMAGE, "this image serves the model without sound", remedy)
 
 
@@ -113,7 +113,7 @@ def forward(served: Served) -> Iterator[Seen]:
 def mixed(served: Served) -> Iterator[Seen]:
     """NGC 26.02 and older refuse checkpoints that mix FP8 with NVFP4 (`MIXED_PRECISION` in config.json)."""
     if served.mixed and served.family == "ngc" and served.since(0, 15, 2) is False:
-        yield served.say(IMAGE, "this image refuses mixed FP8 and NVFP4", "take NGC 26.03 or newer")
+        yield served.say(IMAGE, "this image refuses mixed FP8 and NVFP4", "use NGC 26.03 or newer")
 
 
 @rule(
@@ -145,7 +145,7 @@ def ray(served: Served) -> Iterator[Seen]:
     without = served.family in {"ngc", "upstream"} and served.since(0, 19)
     if served.playbook.executor == "ray" and served.nodes > 1 and without and not served.asked:
         summary = "this image has no Ray: a pinned one is staged with it"
-        yield served.say(("executor",), summary, "write executor: native to do without")
+        yield served.say(("executor",), summary, "write executor: native to run without Ray")
 
 
 @rule("SM121-031", "Software is part of the image", severity="info", source=sources.GUIDE)

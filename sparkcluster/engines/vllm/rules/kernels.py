@@ -143,7 +143,7 @@ def never(served: Served) -> Iterator[Seen]:
 
 @rule(
     "SM121-006",
-    "FlashInfer's FP4 experts are off where they are wrong",
+    "FlashInfer's FP4 experts are disabled where they return garbage",
     source=f"0 is required: {sources.TWO_SPARKS}; 1 is NVIDIA's recipe for 25.12.post1: {sources.GUIDE}",
     severity="error",
 )

@@ -122,7 +122,7 @@ def local_media(served: Served) -> Iterator[Seen]:
         yield served.say(flag, "requests can read every file in the container", remedy)
 
 
-@rule("SM121-130", "Media in requests are limited", severity="info", source=sources.GUIDE)
+@rule("SM121-130", "The number of media in a request is limited", severity="info", source=sources.GUIDE)
 def media(served: Served) -> Iterator[Seen]:
     """Without `--limit-mm-per-prompt`, vLLM's defaults limit each kind of media in requests to the Omni model."""
     flag = "limit-mm-per-prompt"

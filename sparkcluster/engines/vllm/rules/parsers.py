@@ -36,7 +36,7 @@ def together(served: Served) -> Iterator[Seen]:
         yield served.say(TOOLS, summary, f"write {CHOICE}: true", severity="warning")
 
 
-@rule("SM121-081", "A model that can call tools may do so", severity="info", source=sources.GUIDE)
+@rule("SM121-081", "Tool calls are enabled for a model that supports them", severity="info", source=sources.GUIDE)
 def tools(served: Served) -> Iterator[Seen]:
     """Without parser and `--enable-auto-tool-choice` agents get HTTP 400, though chat works and the model is listed."""
     parsers = served.model.tools if served.model else ()
@@ -47,7 +47,7 @@ def tools(served: Served) -> Iterator[Seen]:
 
 @rule(
     "SM121-082",
-    "The tool parser is the model's",
+    "The tool parser fits the model",
     source=f"{sources.GUIDE}; docs.vllm.ai, Tool Calling; the models' cards",
 )
 def tool_parser(served: Served) -> Iterator[Seen]:
@@ -64,7 +64,7 @@ def tool_parser(served: Served) -> Iterator[Seen]:
 
 @rule(
     "SM121-083",
-    "The reasoning parser is the model's",
+    "The reasoning parser fits the model",
     source=f"{sources.GUIDE}; {sources.VLLM_BLOG}; docs.vllm.ai, Reasoning Outputs",
 )
 def reasoning_parser(served: Served) -> Iterator[Seen]:
@@ -82,7 +82,7 @@ def reasoning_parser(served: Served) -> Iterator[Seen]:
         yield served.say(REASONING, summary, f"write {REASONING}: {model.thoughts[0]}", severity="info")
 
 
-@rule("SM121-084", "A parser that comes with the weights is loaded", severity="error", source=sources.GUIDE)
+@rule("SM121-084", "A reasoning parser that comes with the weights is loaded", severity="error", source=sources.GUIDE)
 def plugin(served: Served) -> Iterator[Seen]:
     """The parsers nano_v3 and super_v3 are files in the checkpoint; without the plugin the engine fails at startup.
 

@@ -22,7 +22,7 @@ def mxfp4(served: Served) -> Iterator[Seen]:
     if served.text("quantization") not in {"mxfp4", "gpt_oss_mxfp4"} or served.kind in {None, "mxfp4"}:
         return
     plain = served.kind == "bf16"
-    remedy = "write quantization: fp8, or take a quantized checkpoint" if plain else "remove quantization"
+    remedy = "write quantization: fp8, or use a quantized checkpoint" if plain else "remove quantization"
     newer = plain and served.since(0, 23) is not False
     summary = f"quantization mxfp4 is set for {served.kind} weights"
     yield served.say("quantization", summary, remedy, severity="warning" if newer else None)
@@ -30,7 +30,7 @@ def mxfp4(served: Served) -> Iterator[Seen]:
 
 @rule(
     "SM121-041",
-    "The quantization is the checkpoint's",
+    "The quantization matches the checkpoint",
     severity="error",
     source=f"{sources.GUIDE}; {sources.VLLM_BLOG}",
 )
@@ -73,7 +73,7 @@ def fastsafetensors(served: Served) -> Iterator[Seen]:
         yield served.say("load-format", "this image has no fastsafetensors", "remove load-format")
 
 
-@rule("SM121-044", "fastsafetensors has memory for its buffers", source=sources.MEMORY_NOTES)
+@rule("SM121-044", "fastsafetensors has enough memory for its buffers", source=sources.MEMORY_NOTES)
 def fastsafetensors_memory(served: Served) -> Iterator[Seen]:
     """It reads through buffers of its own; with more than 0.76 for the engine, a Spark froze briefly."""
     share = served.number("gpu-memory-utilization")
@@ -105,4 +105,4 @@ def checkpoint_cache(served: Served) -> Iterator[Seen]:
     default = served.text("kv-cache-dtype") in {None, "auto"}
     if served.spark and "laguna-xs.2-" in label and label.endswith(("fp8", "int4")) and default:
         summary = "this checkpoint requests an FP8 KV cache, which scrambles its output"
-        yield served.say(("model", "id"), summary, "write kv-cache-dtype: bfloat16, or take poolside/Laguna-XS.2")
+        yield served.say(("model", "id"), summary, "write kv-cache-dtype: bfloat16, or use poolside/Laguna-XS.2")

@@ -27,7 +27,7 @@ def dflash_cache(served: Served) -> Iterator[Seen]:
 def dflash_version(served: Served) -> Iterator[Seen]:
     """DFlash was added in vLLM 0.21; NGC 26.04 (0.19) does not have the method."""
     if served.dflash and served.since(0, 21) is False:
-        remedy = "take vllm/vllm-openai:nightly or another image with vLLM 0.21 or newer"
+        remedy = "use vllm/vllm-openai:nightly or another image with vLLM 0.21 or newer"
         yield served.say(("image",), "this image does not support DFlash", remedy)
 
 
@@ -60,7 +60,7 @@ def dflash_attention(served: Served) -> Iterator[Seen]:
         yield served.say(flag, f"{backend} crashes with DFlash on a GB10", remedy)
     if "attention_backend" in served.draft:
         summary = "the drafter's attention backend is set"
-        yield served.say(CONFIG, summary, "remove attention_backend from it", severity="warning")
+        yield served.say(CONFIG, summary, "remove attention_backend from speculative-config", severity="warning")
 
 
 @rule("SM121-104", "DFlash drafts for weights that it was trained on", source=sources.GUIDE)
@@ -73,7 +73,7 @@ def dflash_weights(served: Served) -> Iterator[Seen]:
     quantized = served.kind not in {None, "bf16"} or served.fp4
     if served.dflash and served.spark and quantized and not any(build in served.image for build in BUILDS):
         summary = "few of DFlash's drafts are accepted with quantized weights"
-        yield served.say(CONFIG, summary, "take the model in BF16, an image built for DFlash, or method: mtp")
+        yield served.say(CONFIG, summary, "use the model in BF16, an image built for DFlash, or method: mtp")
 
 
 @rule("SM121-105", "The drafter was trained for this model", source=sources.GUIDE)
@@ -84,7 +84,9 @@ def dflash_drafter(served: Served) -> Iterator[Seen]:
         return
     drafts, target = _bare(drafter), _bare(served.playbook.model.label)
     if drafts and drafts not in target and target not in drafts and served.playbook.model.id:
-        yield served.say(CONFIG, f"{drafter} was trained for another model", "take the drafter that names this model")
+        yield served.say(
+            CONFIG, f"{drafter} was trained for another model", "use the drafter that was trained for this model"
+        )
 
 
 @rule("SM121-106", "Gemma 4 drafts with an image made for it", source=sources.GUIDE)
@@ -153,7 +155,7 @@ def scheduling(served: Served) -> Iterator[Seen]:
 
 @rule(
     "SM121-112",
-    "Suffix decoding has its package",
+    "The package for suffix decoding is installed",
     source="vllm/config/speculative.py of 0.32.0; https://github.com/vllm-project/vllm/pull/25784",
 )
 def suffix(served: Served) -> Iterator[Seen]:

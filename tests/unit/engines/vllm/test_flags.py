@@ -167,8 +167,8 @@ def test_a_code_that_no_check_has_is_told(cluster):
     found = checks.run_stage(Context(spec, {}, EMPTY), ("written",))
     told = [(one.code, one.severity, one.summary) for one in found if one.code == "SPEC-007"]
     assert told == [
-        ("SPEC-007", "warning", "ignore in the inventory names NET-996, which no check has"),
-        ("SPEC-007", "warning", "allow in the playbook names HOST-999, which no check has"),
+        ("SPEC-007", "warning", "ignore in the inventory lists NET-996, which is not the code of a check"),
+        ("SPEC-007", "warning", "allow in the playbook lists HOST-999, which is not the code of a check"),
     ]
 
 
