@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from sparkcluster.checks.registry import Context, Seen, check
-from sparkcluster.checks.wording import listed
+from sparkcluster.checks.wording import abridged, listed
 from sparkcluster.facts.model import Weights
 
 T = TypeVar("T")
@@ -129,11 +129,10 @@ def alike(context: Context) -> Iterator[Seen]:
                 unlike.setdefault(name, []).append((file, f"{file} {has}, {wants}"))
     for name, files in unlike.items():
         grave = any(file.endswith(HEAVY) or file == "config.json" for file, _ in files)
-        more = f"; and {len(files) - 3} more" if len(files) > 3 else ""
         yield Seen(
             name,
             f"files of {context.spec.playbook.model.label} on {name} differ from those of the others",
-            "; ".join(text for _, text in files[:3]) + more,
+            abridged((text for _, text in files), limit=3),
             (f"{STAGE} --verify",),
             severity="error" if grave else "warning",
         )

@@ -23,7 +23,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 from sparkcluster import engines
 from sparkcluster.engines.base import Engine
@@ -203,17 +203,18 @@ def _place(spec: Spec, at: KeyPath | None) -> tuple[str, int] | tuple[None, None
 CATALOGUE: dict[str, Check] = {}
 
 
-def check(
-    code: str,
-    title: str,
-    *,
-    stage: Stage = "facts",
-    severity: Severity = "error",
-    needs: tuple[str, ...] = (),
-    source: str = "",
-    remedy: str = "",
-    scope: Scope = "node",
-) -> Callable[[Body], Body]:
+class Declared(TypedDict, total=False):
+    """What a check declares beside code and title; fields of Check."""
+
+    stage: Stage
+    severity: Severity
+    needs: tuple[str, ...]
+    source: str
+    remedy: str
+    scope: Scope
+
+
+def check(code: str, title: str, **declared: Unpack[Declared]) -> Callable[[Body], Body]:
     """Register a check under a code that never changes.
 
     The first paragraph of its docstring becomes the reason, a sentence that says what happens otherwise; the rest
@@ -225,19 +226,7 @@ def check(
             raise ValueError(f"two checks are called {code}")
         first, _, rest = (inspect.getdoc(body) or "").partition("\n\n")
         why = " ".join(first.split()).removesuffix(".")
-        CATALOGUE[code] = Check(
-            code=code,
-            severity=severity,
-            stage=stage,
-            title=title,
-            why=why,
-            more=rest,
-            needs=needs,
-            source=source,
-            remedy=remedy,
-            body=body,
-            scope=scope,
-        )
+        CATALOGUE[code] = Check(code=code, title=title, why=why, more=rest, body=body, **declared)
         return body
 
     return register

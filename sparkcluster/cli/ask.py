@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
             print(file=sys.stderr)
         print(screened(text, sys.stdout), end="", flush=True)
 
-    with connect_fleet(spec) as fleet, Waiting("waiting for the first token") as waiting:
+    with connect_fleet(spec.inventory) as fleet, Waiting("waiting for the first token") as waiting:
         reply = ask(fleet, spec, args.prompt, show, group=args.group, max_tokens=args.max_tokens)
     if args.json:
         emit_json(document(reply))

@@ -57,11 +57,6 @@ def load_spec(args: argparse.Namespace) -> Spec:
     return load(args.inventory, getattr(args, "playbook", None))
 
 
-def connect_fleet(spec: Spec) -> Fleet:
-    """All nodes of the inventory; each connects at its first use."""
-    return inventory_fleet(spec.inventory)
-
-
 def begin_probe(fleet: Fleet, spec: Spec) -> Calls[Answer]:
     """Send the probe to every node; import what judges the answers only then, for nodes take longer than that."""
     from sparkcluster.probing.start import begin
@@ -71,8 +66,8 @@ def begin_probe(fleet: Fleet, spec: Spec) -> Calls[Answer]:
     return begin(fleet, spec)
 
 
-def inventory_fleet(inventory: Inventory) -> Fleet:
-    """The same without a spec."""
+def connect_fleet(inventory: Inventory) -> Fleet:
+    """All nodes of the inventory; each connects at its first use."""
     from sparkcluster.hosts.connect import Address, connect
     from sparkcluster.hosts.resolve import SshSettings
 

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     spec = load_spec(args)
     if args.bundle:
         output_file.check_path(args.bundle, "--bundle", "bundle.tar.gz")
-    with connect_fleet(spec) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
+    with connect_fleet(spec.inventory) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
         found = doctor(fleet, spec, args.timeout, report)
     if args.bundle:
         bundle.write(args.bundle, found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from sparkcluster.cli.common import connect_fleet, inventory_argument, inventory_fleet, json_lines_argument, load_spec
+from sparkcluster.cli.common import connect_fleet, inventory_argument, json_lines_argument, load_spec
 from sparkcluster.cli.output import emit_json
 from sparkcluster.cli.progress import reporter
 
@@ -20,12 +20,12 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.release.down import down
 
     spec = load_spec(args)
-    with connect_fleet(spec) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
+    with connect_fleet(spec.inventory) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
         done = down(
             fleet,
             spec,
             report,
-            reach=lambda nodes: inventory_fleet(spec.inventory.model_copy(update={"nodes": nodes})),
+            reach=lambda nodes: connect_fleet(spec.inventory.model_copy(update={"nodes": nodes})),
         )
     if args.json or args.json_lines:
         emit_json(

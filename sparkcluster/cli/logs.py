@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
             else:
                 print(f"{node:<{width}} | {screened(line, sys.stdout)}", flush=True)
 
-    with connect_fleet(spec) as fleet, Waiting(f"querying {count(len(fleet.hosts), 'node')}") as waiting:
+    with connect_fleet(spec.inventory) as fleet, Waiting(f"querying {count(len(fleet.hosts), 'node')}") as waiting:
         try:
             code = follow(fleet, spec, show, node=args.node, tail=args.tail, go_on=args.follow)
         except KeyboardInterrupt:

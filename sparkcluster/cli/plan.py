@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.spec import Spec
 
     spec: Spec = load_spec(args)
-    with connect_fleet(spec) as fleet, Waiting(f"querying {count(len(fleet.hosts), 'node')}"):
+    with connect_fleet(spec.inventory) as fleet, Waiting(f"querying {count(len(fleet.hosts), 'node')}"):
         view = view_cluster(fleet, spec)
     plan = view.plan or view.draft
     if plan is None:

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
         output_file.check_path(args.junit, "--junit", "preflight.xml")
     ignored = _codes(args.ignore)
-    with connect_fleet(spec) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
+    with connect_fleet(spec.inventory) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
         asked = begin_probe(fleet, spec)
         from sparkcluster.inspect.preflight import Options, preflight
 

@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.report import count
 
     spec = load_spec(args)
-    with connect_fleet(spec) as fleet, Waiting(f"querying {count(len(fleet.hosts), 'node')}"):
+    with connect_fleet(spec.inventory) as fleet, Waiting(f"querying {count(len(fleet.hosts), 'node')}"):
         releases = history(fleet, spec)
     if args.json:
         emit_json({"cluster": spec.inventory.cluster, "releases": releases})

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     options = Options(
         what=(args.what,) if args.what else ("weights", "image"), dry_run=args.dry_run, verify=args.verify
     )
-    with connect_fleet(spec) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
+    with connect_fleet(spec.inventory) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
         done: StageReport = stage(fleet, spec, options, report)
     if args.json or args.json_lines:
         emit_json({"cluster": spec.inventory.cluster, "dry_run": args.dry_run, **done.as_json()}, line=args.json_lines)

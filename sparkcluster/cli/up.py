@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
     spec = load_spec(args)
     try:
-        with connect_fleet(spec) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
+        with connect_fleet(spec.inventory) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
             asked = begin_probe(fleet, spec)
             from sparkcluster.release.up import Options, up
 

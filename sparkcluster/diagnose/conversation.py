@@ -46,14 +46,11 @@ class Conversation:
         line = next(self._lines, None)
         document = _document(line)
         if document is None:
-            said = line.decode(errors="replace") if line else self._last_words()
+            said = line.decode(errors="replace") if line else self._stream.finish().reason
             raise CommandFailed(
                 f"{self.module} failed on {self.host.name}: {said}", node=self.host.name, step=self.module
             )
         return document
-
-    def _last_words(self) -> str:
-        return self._stream.finish().reason
 
     def end(self) -> None:
         """Close its input and wait for its end, at most 5 s; never raises, and the second time does nothing."""

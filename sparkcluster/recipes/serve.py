@@ -171,10 +171,7 @@ def playbook(
     left = [*(container.left if container else []), *command.left, *served.left]
     if not served.model:
         raise UsageError("the command names no model", hint=f"write the model after `{importer.COMMAND}`, or --model")
-    if unknown(served.model):
-        raise UsageError(
-            f"the model is {plain(served.model)}, which the text does not set", hint="write its name in the text"
-        )
+    _stated(served.model, "the model is")
     volumes = list(container.volumes) if container else []
     env, secrets, more = _environment(command.env, volumes, importer.ENGINE)
     left += more
@@ -190,7 +187,7 @@ def playbook(
         else:
             left.append(f"--revision {revision}: a directory has no revisions")
     if container is not None:
-        document["image"] = _image(container.image)
+        document["image"] = _stated(container.image, "the image is")
     document |= {"tensor_parallel": 1, **served.keys}
     document["args"] = served.args
     document["env"] = env
@@ -211,10 +208,15 @@ def name_of(written: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", last).strip("-_.").lower()[:63] or "imported"
 
 
-def _image(image: str) -> str:
-    if unknown(image):
-        raise UsageError(f"the image is {plain(image)}, which the text does not set", hint="write its name in the text")
-    return image
+def _stated(word: str, what: str, *, key: str = "name") -> str:
+    """``word``, which needs a variable that the text sets.
+
+    Raises:
+        UsageError: the text does not set it.
+    """
+    if unknown(word):
+        raise UsageError(f"{what} {plain(word)}, which the text does not set", hint=f"write its {key} in the text")
+    return word
 
 
 def _model(written: str, volumes: list[Volume], downloads: dict[str, str], left: list[str]) -> dict[str, Any]:
@@ -228,10 +230,7 @@ def _model(written: str, volumes: list[Volume], downloads: dict[str, str], left:
     for volume in volumes:
         if written == volume.target or written.startswith(volume.target.rstrip("/") + "/"):
             source = volume.source.rstrip("/") + written[len(volume.target.rstrip("/")) :]
-    if unknown(source):
-        raise UsageError(
-            f"the model is at {plain(source)}, which the text does not set", hint="write its path in the text"
-        )
+    _stated(source, "the model is at", key="path")
     repository = downloads.get(source.rstrip("/"))
     if repository:
         left.append(f"the download of {repository} to {source}: download it on every node, or write model.id")

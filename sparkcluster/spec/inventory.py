@@ -117,7 +117,7 @@ class Inventory(Section):
 
     cluster: Name = Field(description="name of the cluster, in labels and paths on the nodes")
     nodes: list[Node] = Field(min_length=1, description="the Sparks")
-    ssh: Ssh = Field(default_factory=lambda: Ssh.model_validate({}), description="defaults for every node")
+    ssh: Ssh = Field(default_factory=Ssh, description="defaults for every node")
     interconnect: Literal["auto"] | Interconnect = Field(
         "auto", description="the QSFP network: auto discovers it, a section lists its rails"
     )
@@ -127,12 +127,8 @@ class Inventory(Section):
         description="name or path; searched beside the inventory, then among the bundled ones",
     )
     groups: list[Group] = Field(default_factory=list, description="default: one group of all nodes")
-    runtime: Runtime = Field(
-        default_factory=lambda: Runtime.model_validate({}), description="how a rank runs on a node"
-    )
-    api: Api = Field(
-        default_factory=lambda: Api.model_validate({}), description="where the endpoint of each group listens"
-    )
+    runtime: Runtime = Field(default_factory=Runtime, description="how a rank runs on a node")
+    api: Api = Field(default_factory=Api, description="where the endpoint of each group listens")
     hf_home: NodePath = Field("~/.cache/huggingface", description="Hugging Face cache on every node")
     state_dir: NodePath = Field(
         "~/.local/state/sparkcluster", description="directory for records and caches on every node"

@@ -150,9 +150,7 @@ class Playbook(Section):
         "speed", description="what its arguments are optimized for; memory: leaves memory to other programs"
     )
     figures: list[Figure] = Field(default_factory=list, description="measured and published figures")
-    request: Request = Field(
-        default_factory=lambda: Request.model_validate({}), description="recommended request parameters"
-    )
+    request: Request = Field(default_factory=Request, description="recommended request parameters")
     model: Model = Field(description="the weights")
     image: str | None = Field(
         None,
@@ -195,12 +193,8 @@ class Playbook(Section):
         None,
         description="directories kept between containers of the same image; default: the engine's",
     )
-    container: Container = Field(
-        default_factory=lambda: Container.model_validate({}), description="further options of the container"
-    )
-    verify: Verify = Field(
-        default_factory=lambda: Verify.model_validate({}), description="the completion that verifies the endpoint"
-    )
+    container: Container = Field(default_factory=Container, description="further options of the container")
+    verify: Verify = Field(default_factory=Verify, description="the completion that verifies the endpoint")
     ready_timeout_s: float = Field(1800, gt=0, description="timeout from start to the first answer, in seconds")
     allow: list[Allow] = Field(default_factory=list, description="accepted findings, with reasons")
 

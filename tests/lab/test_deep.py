@@ -55,7 +55,7 @@ class Inspection:
 @contextlib.contextmanager
 def inspecting(lab, inventory=None):
     spec = load(inventory or lab.inventory)
-    with connect_fleet(spec) as fleet:
+    with connect_fleet(spec.inventory) as fleet:
         yield Inspection(fleet, spec)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.cli.common import inventory_fleet
+from sparkcluster.cli.common import connect_fleet
 from sparkcluster.errors import UsageError
 from sparkcluster.hosts import connect as connecting
 from sparkcluster.hosts.connect import is_here
@@ -144,7 +144,7 @@ def inventory(*nodes, **more) -> Inventory:
 
 
 def test_connecting_makes_hosts_in_the_inventorys_order_and_shares_a_jump():
-    fleet = inventory_fleet(
+    fleet = connect_fleet(
         inventory(
             {"host": "192.0.2.9", "name": "b", "connection": "ssh"},
             {"host": "192.0.2.8", "name": "a", "connection": "ssh"},
@@ -161,5 +161,5 @@ def test_connecting_makes_hosts_in_the_inventorys_order_and_shares_a_jump():
 
 def test_local_does_not_run_ssh(monkeypatch, tmp_path):
     answers(monkeypatch, tmp_path)
-    assert isinstance(inventory_fleet(inventory({"host": "spark", "connection": "local"}))["spark"], LocalHost)
+    assert isinstance(connect_fleet(inventory({"host": "spark", "connection": "local"}))["spark"], LocalHost)
     assert not (tmp_path / "asked").exists()
