@@ -210,6 +210,3 @@ def _paths(attempt: _Attempt, result: Mapping[str, Any], heard: Mapping[str, Any
         came = None if heard is None else began in heard["tcp"]
         kind: PathKind = "ephemeral" if use is _OPENED else "port"
         yield path(kind, part, came, port=port, use="" if kind == "ephemeral" else use)
-
-
-__all__ = ["LIMIT_S", "reach"]

@@ -12,6 +12,8 @@ from sparkcluster.plan.records import cluster_ranks, newest
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
 
+LISTED = ("number", "plan_hash", "verified_at", "operator")
+
 
 def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
     """Every recorded release, newest first.
@@ -42,10 +44,7 @@ def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
             entry = releases.setdefault(
                 record["number"],
                 {
-                    "number": record["number"],
-                    "plan_hash": record["plan_hash"],
-                    "verified_at": record["verified_at"],
-                    "operator": record["operator"],
+                    **{key: record[key] for key in LISTED},
                     "model": record["plan"]["model"],
                     "image": record["plan"]["image"],
                     "digest": record.get("image_digest"),
@@ -59,5 +58,8 @@ def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
 
 def whole(record: dict[str, Any]) -> bool:
     """Whether a record has every key that is listed; one that was edited or that another version wrote may not."""
-    needed = {"number", "plan_hash", "verified_at", "operator", "plan"}
-    return needed <= record.keys() and isinstance(record["plan"], dict) and {"model", "image"} <= record["plan"].keys()
+    return (
+        {*LISTED, "plan"} <= record.keys()
+        and isinstance(record["plan"], dict)
+        and {"model", "image"} <= record["plan"].keys()
+    )

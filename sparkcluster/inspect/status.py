@@ -126,11 +126,8 @@ def problem(reply: Reply | None) -> str | None:
 def overall(groups: list[dict[str, Any]], present: ClusterRanks, *, blind: bool, starting: bool) -> str:
     """The state of the cluster in one word.
 
-    Args:
-        groups: documents of the recorded release's groups.
-        present: the ranks on all nodes.
-        blind: whether the ranks of some node are not known.
-        starting: whether an ``up`` is under way; any other operation leaves the state that is seen.
+    ``blind``: the ranks of some node are not known; ``starting``: an ``up`` is under way, any other operation leaves
+    the state that is seen.
     """
     if groups and all(group["state"] == "serving" for group in groups) and not blind:
         return "serving"
