@@ -133,6 +133,7 @@ def record(
     verified_at: float,
     version: str,
     digest: str | None = None,
+    former: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The document that is kept of a release.
 
@@ -145,6 +146,7 @@ def record(
         verified_at: when the model had answered, in seconds since 1970.
         version: of sparkcluster.
         digest: the image as any node can pull it, ``name@sha256:…``.
+        former: nodes of the record before, which may still have ranks though they left the inventory.
     """
     inventory = spec.inventory
     return {
@@ -156,7 +158,8 @@ def record(
         "image_digest": digest,
         "playbook": spec.playbook.model_dump(mode="json", exclude_defaults=True),
         "inventory": inventory.model_dump(mode="json", exclude_defaults=True),
-        "nodes": {
+        "nodes": dict(former or {})
+        | {
             node.label: {
                 "host": node.host,
                 "connection": node.connection,

@@ -28,6 +28,8 @@ class Down:
 def former_nodes(spec: Spec, recorded: dict[str, object]) -> list[Node]:
     """Nodes of the newest record that are no longer in the inventory, as they were reached then."""
     present = {node.label for node in spec.inventory.nodes}
+    # A node may have another name now; behind one address several may be reached by their ports.
+    addresses = {(node.host, spec.inventory.node_ssh(node).port) for node in spec.inventory.nodes}
     nodes = recorded.get("nodes")
     if not isinstance(nodes, dict):
         return []
@@ -42,7 +44,7 @@ def former_nodes(spec: Spec, recorded: dict[str, object]) -> list[Node]:
             }
         )
         for name, reached in nodes.items()
-        if name not in present
+        if name not in present and (reached["host"], Ssh.model_validate(reached.get("ssh", {})).port) not in addresses
     ]
 
 

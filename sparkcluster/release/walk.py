@@ -20,6 +20,7 @@ from sparkcluster.launch import failed_logs
 from sparkcluster.launch.group import Launch, stop
 from sparkcluster.launch.groups import Outcome, launch_groups
 from sparkcluster.plan.records import KEEP, record, recorded_groups, unreadable
+from sparkcluster.release.down import former_nodes
 from sparkcluster.release.outcome import came_back, failure, newly_recorded
 from sparkcluster.release.serving import Survey, not_answering, refuse, survey
 from sparkcluster.release.stage import Options as StageOptions
@@ -117,6 +118,9 @@ class Walk:
         self.changer = Changer(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, epoch=epoch)
         # Facts from before the lease may be stale.
         self.view = whole(view_cluster(fleet, spec))
+        # After down no rank is left, here or on nodes that are no longer in the inventory.
+        before = self.view.newest.record if self.view.newest and self.view.ranks.anything else {}
+        self.former = {node.label: before["nodes"][node.label] for node in former_nodes(spec, before)}
         self.number = 0
         self.doing = "probe"
 
@@ -302,6 +306,7 @@ class Walk:
                 verified_at=time.time(),
                 version=sparkcluster.__version__,
                 digest=image_digest(self.view.facts.values()),
+                former=self.former,
             )
             step = {"do": "record", "number": self.number, "record": document, "keep": KEEP}
             try:

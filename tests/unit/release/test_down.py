@@ -125,3 +125,10 @@ def test_former_nodes_are_reached_as_they_were(world):
     assert former_nodes(whole.spec, {}) == []
     document["nodes"] = {"fe80::1": {"host": "fe80::1"}}
     assert former_nodes(whole.spec, document)[0].label == "fe80::1"
+
+
+def test_a_node_that_was_renamed_is_not_a_second_one(world):
+    whole = world()
+    document = whole.document(whole.plan(3), 3)
+    document["nodes"]["left"] = document["nodes"].pop("alpha")
+    assert former_nodes(whole.spec, document) == []

@@ -18,6 +18,7 @@ from sparkcluster.probing.collect import Collected
 from sparkcluster.release import serving, walk
 from sparkcluster.release import stage as staging
 from sparkcluster.release import up as module
+from sparkcluster.release.down import former_nodes
 from sparkcluster.staging.run import StageReport
 
 ANSWER = Reply("default", "alpha", ttft_s=0.1, tokens_per_s=10.0, tokens=3, text="204")
@@ -466,3 +467,15 @@ def test_a_group_that_serves_another_plan_keeps_the_dead_one_from_being_mixed_in
     with pytest.raises(OtherPlan):
         up(edited)
     assert up.done == ["ask alpha"]
+
+
+def test_nodes_of_a_group_that_left_the_inventory_are_still_recorded(up, world):
+    whole = world(FOUR, groups=PAIRS)
+    whole.run(whole.plan(release=3)).record(whole.plan(release=3), 3)
+    one = world("alpha beta", groups=PAIRS[:1])
+    one.facts = {name: whole.facts[name] for name in ("alpha", "beta")}
+    up(one, answers={"alpha": DEAD})
+    assert [node.label for node in former_nodes(one.spec, up.recorded[0])] == ["gamma", "delta"]
+    world_after_down = world("alpha beta", groups=PAIRS[:1]).record(one.plan(release=3), 3)
+    up(world_after_down)
+    assert former_nodes(one.spec, up.recorded[0]) == []
