@@ -43,11 +43,8 @@ def deep(
     leaves nothing on any node. ``report`` gets the expected duration first, then each measurement. ``epoch`` is that of
     our own lease; None skips the containers.
     """
-    run = _Run(fleet, spec, facts, topology, report, options)
-    try:
+    with contextlib.closing(_Run(fleet, spec, facts, topology, report, options)) as run:
         return run.go(epoch)
-    finally:
-        run.close()
 
 
 @dataclasses.dataclass(slots=True)

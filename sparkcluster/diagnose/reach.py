@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,11 +42,8 @@ def reach(
     if not names:
         return Reach(())
     report.step("reach", f"{len(names)} nodes, each to the others")
-    run = _Run(fleet, spec, facts, wanted, epoch)
-    try:
+    with contextlib.closing(_Run(fleet, spec, facts, wanted, epoch)) as run:
         return run.go(names)
-    finally:
-        run.close()
 
 
 class _Run:
