@@ -18,7 +18,7 @@ from sparkcluster.errors import HostError, SparkclusterError
 from sparkcluster.facts.measured import Measured, Rate, RateKind
 from sparkcluster.facts.model import Facts, read
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.fleet import Fleet, failures, values
+from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
 from sparkcluster.report import Report, count
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Group, Link, Member, Topology
@@ -91,11 +91,11 @@ class _Run:
                 f"a rank runs on {', '.join(busy)}: its traffic lowers the figures, and measuring slows it down"
             )
         for together in rounds:
-            self._at_once([partial(self._measure_pair, *pair) for pair in together])
+            _at_once([partial(self._measure_pair, *pair) for pair in together])
         if refused is None:
             self.report.step("all-gather", f"{collective.SIZE_BYTES >> 20} MiB in {self.spec.playbook.image}")
             groups = [group for group in self.topology.groups if len(group.members) > 1]
-            self._at_once([partial(self._measure_group, group, epoch or 0) for group in groups])
+            _at_once([partial(self._measure_group, group, epoch or 0) for group in groups])
         else:
             self.skipped["collective"] = refused
         return Measured(tuple(self.rates), dict(self.unasked), dict(self.skipped), without)
@@ -120,26 +120,6 @@ class _Run:
         if reason is None and epoch is None:
             return "it starts containers, and another operator holds the lease"
         return reason
-
-    def _at_once(self, jobs: Sequence[Callable[[], None]]) -> None:
-        """Run ``jobs`` in parallel; the main thread stays responsive to Ctrl-C."""
-        defects: list[Exception] = []
-
-        def work(job: Callable[[], None]) -> None:
-            try:
-                job()
-            except Exception as error:  # noqa: BLE001 - raised again below
-                if not self._stopped:
-                    defects.append(error)
-
-        threads = [threading.Thread(target=work, args=(job,), daemon=True) for job in jobs]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(0.5)
-        if defects:
-            raise defects[0]
 
     # connections
 
@@ -229,7 +209,7 @@ class _Run:
         def measure(place: int) -> None:
             found[place] = self._perftest(pair, rails[place], perftest.PORT + place)
 
-        self._at_once([partial(measure, place) for place in range(len(rails))])
+        _at_once([partial(measure, place) for place in range(len(rails))])
         wrong = [str(each) for each in found if isinstance(each, str)]
         total = None if wrong else round(sum(each for each in found if not isinstance(each, str)), 2)
         names, subnet = (source.name, target.name), rails[0][0].subnet
@@ -282,7 +262,7 @@ class _Run:
             except (_NoResult, SparkclusterError) as error:
                 found[member.name] = collective.AllGather(None, "NCCL", str(error))
 
-        self._at_once([partial(measure, member) for member in group.members])
+        _at_once([partial(measure, member) for member in group.members])
         missing = next((result for result in found.values() if not result.torch), None)
         if missing is not None:
             self.skipped["collective"] = f"the image has no torch: {missing.seen}"
@@ -293,6 +273,13 @@ class _Run:
         gbit_s = None if wrong else round(min(rates) * 8, 2)
         with self._lock:
             self.rates.append(Rate("collective", names, over, gbit_s, seen="; ".join(wrong)))
+
+
+def _at_once(jobs: Sequence[Callable[[], None]]) -> None:
+    """Run ``jobs`` in parallel; the first error of any is raised once all have ended."""
+    calls = Calls(lambda job: job(), {str(place): job for place, job in enumerate(jobs)})
+    for error in failures(calls.wait(threading.TIMEOUT_MAX)).values():
+        raise error
 
 
 class _NoResult(Exception):

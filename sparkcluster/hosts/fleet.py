@@ -75,16 +75,19 @@ class Calls(Generic[T]):
     def wait(self, limit_s: float) -> dict[str, T | SparkclusterError]:
         """Per node the result of the function or its error, once all have ended.
 
-        Any other exception, SystemExit included, is raised here. A node that has not ended ``limit_s`` seconds
-        from now counts as CommandTimeout.
+        Any other exception, SystemExit included, is raised here, with the errors as its notes. A node that has not
+        ended ``limit_s`` seconds from now counts as CommandTimeout.
         """
         deadline = time.monotonic() + limit_s
         for call in self._calls.values():
             call.ended.wait(max(0.0, deadline - time.monotonic()))
+        outcomes = {name: call.outcome(limit_s) for name, call in self._calls.items() if call.defect is None}
         for call in self._calls.values():
             if call.defect is not None:
+                for error in failures(outcomes).values():
+                    call.defect.add_note(str(error))
                 raise call.defect
-        return {name: call.outcome(limit_s) for name, call in self._calls.items()}
+        return outcomes
 
     def pending(self) -> list[str]:
         """Names of the calls that have not ended."""

@@ -6,11 +6,13 @@ To repeat copies, raise ``COPY_ATTEMPTS``; it applies to weights, image and Ray 
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
 
 from sparkcluster.errors import LeaseLost, RegistryAuth, SparkclusterError, StageError
+from sparkcluster.hosts.fleet import Calls, failures
 
 COPY_ATTEMPTS = 1
 """Attempts at a copy to one node, each from the next source that is free."""
@@ -42,65 +44,42 @@ def fan_out(
     Raises:
         SparkclusterError: of a target that failed, with those of the others; all were tried.
     """
-    run = _FanOut(copy, stopped or threading.Event(), relay=relay)
+    stopped = stopped or threading.Event()
+    free: queue.SimpleQueue[str] = queue.SimpleQueue()
     for source in sources:
-        run.free.put(source)
-    threads = [threading.Thread(target=run.bring, args=(target,), daemon=True) for target in targets]
-    for thread in threads:
-        thread.start()
+        free.put(source)
+
+    def bring(target: str) -> None:
+        source = free.get()  # every copy ends, and puts its source back
+        try:
+            if not stopped.is_set():
+                copy(source, target)
+            if relay:
+                free.put(target)
+        finally:
+            free.put(source)
+
+    def attempt(target: str) -> None:
+        for _ in range(COPY_ATTEMPTS - 1):
+            with contextlib.suppress(StageError):
+                return bring(target)
+        return bring(target)
+
+    copies = Calls(attempt, {target: target for target in targets})
     try:
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(1)
+        errors = failures(copies.wait(threading.TIMEOUT_MAX))
     except BaseException:
-        run.stopped.set()
+        stopped.set()
         raise
-    if run.errors:
-        raise combined([run.errors[target] for target in targets if target in run.errors])
+    if errors:
+        raise combined(list(errors.values()))
 
 
-class _FanOut:
-    def __init__(self, copy: Callable[[str, str], None], stopped: threading.Event, *, relay: bool) -> None:
-        self.copy = copy
-        self.relay = relay
-        self.stopped = stopped
-        self.free: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.errors: dict[str, Exception] = {}
-
-    def bring(self, target: str) -> None:
-        for _ in range(COPY_ATTEMPTS):
-            self.errors.pop(target, None)
-            source = self.free.get()  # every copy ends, and puts its source back
-            try:
-                if not self.stopped.is_set():
-                    self.copy(source, target)
-            except Exception as error:  # noqa: BLE001 - raised in the thread of the caller
-                self.errors[target] = error
-            else:
-                if self.relay:
-                    self.free.put(target)
-            finally:
-                self.free.put(source)
-            if not isinstance(self.errors.get(target), StageError):
-                return
-
-
-def combined(errors: Sequence[Exception]) -> Exception:
+def combined(errors: Sequence[SparkclusterError]) -> SparkclusterError:
     """The error to raise for ``errors`` of one step, with the others in it.
 
-    A defect comes first since it is a bug of ours, then a lost lease and a login since callers treat them apart.
+    A lost lease comes first, then a login, since callers treat them apart.
     """
-    first = min(errors, key=_rank)
-    others = [error for error in errors if error is not first]
-    if isinstance(first, SparkclusterError):
-        first.others = tuple(error for error in others if isinstance(error, SparkclusterError))
-    else:
-        for error in others:
-            first.add_note(str(error))
+    first = min(errors, key=lambda error: (not isinstance(error, LeaseLost), not isinstance(error, RegistryAuth)))
+    first.others = tuple(error for error in errors if error is not first)
     return first
-
-
-def _rank(error: Exception) -> int:
-    if not isinstance(error, SparkclusterError):
-        return 0
-    return 1 if isinstance(error, LeaseLost) else 2 if isinstance(error, RegistryAuth) else 3

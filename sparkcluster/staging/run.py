@@ -143,7 +143,7 @@ class _Run:
     # one download
 
     def _download(self, staging: Staging) -> Staging:
-        errors: list[Exception] = []
+        errors: list[SparkclusterError] = []
         for node in staging.download[:DOWNLOAD_NODES]:
             begin = time.monotonic()
             try:

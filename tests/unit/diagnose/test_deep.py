@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import dataclasses
 import json
@@ -155,7 +154,7 @@ def test_an_interruption_ends_what_runs_on_the_nodes(two, perftest, tmp_path):
     class Impatient(Silent):
         def __init__(self):
             self.begun = []
-            self.timer = threading.Timer(0.5, _thread.interrupt_main)
+            self.timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
 
         def progress(self, node, text):
             self.begun.append(text)
@@ -235,3 +234,14 @@ def test_no_container_for_who_has_no_lease(tmp_path):
     one = program(request)
     assert "is over" in one.answer()["failed"]
     one.end()
+
+
+def test_what_ends_the_thread_of_a_measurement_is_raised(two, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+
+    def leave(*words, **options):
+        raise SystemExit(3)
+
+    monkeypatch.setattr("sparkcluster.diagnose.deep._Run._tcp", leave)
+    with pytest.raises(SystemExit):
+        measure(two)

@@ -273,3 +273,12 @@ def test_copies_are_attempted_as_often_as_the_limit_says(monkeypatch, attempts, 
     with pytest.raises(StageError) if attempts == 1 else contextlib.nullcontext():
         retries.fan_out(["a"], ["b"], copy)
     assert done == copied
+
+
+@pytest.mark.parametrize("defect", [SystemExit(3), KeyError("b")])
+def test_what_ends_the_thread_of_a_copy_is_raised(defect):
+    def copy(source, target):
+        raise defect
+
+    with pytest.raises(type(defect)):
+        retries.fan_out(["a"], ["b"], copy)
