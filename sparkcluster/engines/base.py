@@ -162,11 +162,6 @@ class Engine(abc.ABC):
         return ()
 
     @property
-    def version(self) -> re.Pattern[str] | None:
-        """Log lines with its version, in group 1."""
-        return None
-
-    @property
     def signatures(self) -> Sequence[Signature]:
         """Log lines of known causes: root causes before their consequences."""
         from sparkcluster.engines.common_signatures import COMMON

@@ -132,26 +132,15 @@ class Progress:
     Attributes:
         engine: what the node runs.
         latest: the furthest phase seen, or None.
-        kv_cache_tokens: size of the KV cache, once the log has it.
-        version: the engine's, likewise.
     """
 
     engine: Engine
     latest: Phase | None = None
-    kv_cache_tokens: int | None = None
-    version: str | None = None
 
     def feed(self, line: str) -> Phase | None:
         """Take in a log line; the phase when it brought the node further, else None."""
-        found = self.engine.version and self.engine.version.search(line)
-        if found:
-            self.version = found[1]
         now = phase(line, self.engine)
-        if now is None:
-            return None
-        if now.kind == "kv-cache":
-            self.kv_cache_tokens = int(now.detail.split()[0].replace(",", ""))
-        if self.latest is not None and not _further(self.latest, now):
+        if now is None or (self.latest is not None and not _further(self.latest, now)):
             return None
         self.latest = now
         return now

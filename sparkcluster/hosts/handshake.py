@@ -19,6 +19,7 @@ from sparkcluster.errors import (
     HostRefused,
     HostTimeout,
     HostUnknown,
+    SparkclusterError,
     UsageError,
 )
 from sparkcluster.hosts import known_hosts
@@ -65,22 +66,27 @@ def _handshake(name: str, target: SshTarget, sock: Any, login: _Login, deadline:
     except (paramiko.SSHException, OSError, EOFError) as error:
         transport.close()
         if time.monotonic() >= deadline - 0.1:
-            raise HostTimeout(
-                f"{name}: sshd on {target.host} port {target.port} accepted the connection and then sent "
+            raise _error(
+                HostTimeout,
+                name,
+                f"sshd on {target.host} port {target.port} accepted the connection and then sent "
                 f"nothing for {target.connect_timeout_s:g} s",
-                node=name,
-                step="connect",
-                hint=f"run ssh -v {target.login} true to see where it stops; on the node: sudo systemctl restart ssh",
+                f"run ssh -v {target.login} true to see where it stops; on the node: sudo systemctl restart ssh",
             ) from error
         reason = str(error).strip() or type(error).__name__
-        raise HostLost(
-            f"{name}: {target.host} port {target.port} closed the connection during the SSH handshake: {reason}",
-            node=name,
-            step="connect",
-            hint=f"ssh -v {target.login} true",
+        raise _error(
+            HostLost,
+            name,
+            f"{target.host} port {target.port} closed the connection during the SSH handshake: {reason}",
+            f"ssh -v {target.login} true",
         ) from error
     transport.set_keepalive(KEEPALIVE_S)
     return transport
+
+
+def _error(kind: type[SparkclusterError], name: str, text: str, hint: str | None = None) -> SparkclusterError:
+    """An error of connecting to node ``name``."""
+    return kind(f"{name}: {text}", node=name, step="connect", hint=hint)
 
 
 def left(deadline: float) -> float:
@@ -99,9 +105,7 @@ def _reach(name: str, target: SshTarget, through: paramiko.Transport | None, dea
             late = time.monotonic() >= deadline - 0.1
             kind, what = (HostTimeout, "does not reach") if late else (HostRefused, "cannot reach")
             jump = target.jump.host if target.jump else "the jump host"
-            raise kind(
-                f"{name}: {jump} {what} {target.host} port {target.port}: {error}", node=name, step="connect"
-            ) from error
+            raise _error(kind, name, f"{jump} {what} {target.host} port {target.port}: {error}") from error
     if target.proxy_command:
         return Proxy(target.proxy_command)
     return _tcp(name, target, deadline)
@@ -112,11 +116,11 @@ def _tcp(name: str, target: SshTarget, deadline: float) -> socket.socket:
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise HostUnknown(
-            f"{name}: {target.host} does not resolve to an address",
-            node=name,
-            step="connect",
-            hint=f"getent hosts {shlex.quote(target.host)}, or set host to an address",
+        raise _error(
+            HostUnknown,
+            name,
+            f"{target.host} does not resolve to an address",
+            f"getent hosts {shlex.quote(target.host)}, or set host to an address",
         ) from error
     failure: OSError = ConnectionRefusedError()
     for index, (family, kind, protocol, _, address) in enumerate(found):
@@ -134,16 +138,12 @@ def _tcp(name: str, target: SshTarget, deadline: float) -> socket.socket:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 2 * KEEPALIVE_S * 1000)
         return sock
     if isinstance(failure, TimeoutError):
-        raise HostTimeout(
-            f"{name}: no answer from {where} within {target.connect_timeout_s:g} s",
-            node=name,
-            step="connect",
-            hint=f"ping {target.host}",
-        ) from failure
+        text = f"no answer from {where} within {target.connect_timeout_s:g} s"
+        raise _error(HostTimeout, name, text, f"ping {target.host}") from failure
     refused = isinstance(failure, ConnectionRefusedError)
     hint = "on the node: sudo systemctl start ssh" if refused else f"ping {target.host}, and check its power"
     reason = (failure.strerror or str(failure)).lower()
-    raise HostRefused(f"{name}: {where}: {reason}", node=name, step="connect", hint=hint) from failure
+    raise _error(HostRefused, name, f"{where}: {reason}", hint) from failure
 
 
 def _check_host_key(name: str, target: SshTarget, key: paramiko.PKey) -> None:
@@ -156,19 +156,19 @@ def _check_host_key(name: str, target: SshTarget, key: paramiko.PKey) -> None:
     if verdict == "known":
         return
     if verdict == "unknown":
-        raise HostKeyUnknown(
-            f"{name}: the host key of {target.key_name} is unknown ({shown})",
-            node=name,
-            step="connect",
-            hint=f"run ssh {target.login} true once to compare and store it, or set host_keys: accept-new",
+        raise _error(
+            HostKeyUnknown,
+            name,
+            f"the host key of {target.key_name} is unknown ({shown})",
+            f"run ssh {target.login} true once to compare and store it, or set host_keys: accept-new",
         )
     forget = f"ssh-keygen -R '{target.key_name}' -f {shlex.quote(str(file))}"
     text = "is revoked" if verdict == "revoked" else "has changed"
-    raise HostKeyChanged(
-        f"{name}: the host key of {target.key_name} {text} ({shown}): reinstalled, or another machine answers",
-        node=name,
-        step="connect",
-        hint=forget if verdict == "changed" else f"find {target.key_name} in {file}",
+    raise _error(
+        HostKeyChanged,
+        name,
+        f"the host key of {target.key_name} {text} ({shown}): reinstalled, or another machine answers",
+        forget if verdict == "changed" else f"find {target.key_name} in {file}",
     )
 
 
@@ -177,9 +177,7 @@ def _store(name: str, target: SshTarget, kind: str, blob: str) -> known_hosts.Ve
     try:
         return known_hosts.store(file, target.key_name, kind, blob)
     except OSError as error:
-        raise UsageError(
-            f"{name}: its host key cannot be stored in {file}: {error.strerror}", node=name, step="connect"
-        ) from error
+        raise _error(UsageError, name, f"its host key cannot be stored in {file}: {error.strerror}") from error
 
 
 class _Login:
@@ -195,11 +193,11 @@ class _Login:
             try:
                 target.identity.read_bytes()
             except OSError as error:
-                raise UsageError(
-                    f"{name}: identity {target.identity} cannot be read: {error.strerror}",
-                    node=name,
-                    step="connect",
-                    hint="check ssh.identity in the inventory",
+                raise _error(
+                    UsageError,
+                    name,
+                    f"identity {target.identity} cannot be read: {error.strerror}",
+                    "check ssh.identity in the inventory",
                 ) from error
 
     def authenticate(self, transport: Transport) -> None:
@@ -234,11 +232,11 @@ class _Login:
         locked = f"; {self.locked[0]} is protected by a passphrase" if self.locked else ""
         option = f"-i {shlex.quote(str(target.identity))} " if target.identity else ""
         unlock = f"ssh-add {shlex.quote(str(self.locked[0]))}" if self.locked else None
-        raise AuthFailed(
-            f"{self.name}: login as {target.user} on {target.host} failed: {reason}{locked}",
-            node=self.name,
-            step="connect",
-            hint=unlock or f"ssh-copy-id {option}{target.login}",
+        raise _error(
+            AuthFailed,
+            self.name,
+            f"login as {target.user} on {target.host} failed: {reason}{locked}",
+            unlock or f"ssh-copy-id {option}{target.login}",
         )
 
     def _keys(self, agent: paramiko.Agent) -> Iterator[paramiko.PKey]:
@@ -247,11 +245,8 @@ class _Login:
             try:
                 key = self._load(target.identity, agent)
             except (ValueError, paramiko.SSHException) as error:
-                raise UsageError(
-                    f"{self.name}: identity {target.identity} is not a usable private key: {error}",
-                    node=self.name,
-                    step="connect",
-                ) from error
+                text = f"identity {target.identity} is not a usable private key: {error}"
+                raise _error(UsageError, self.name, text) from error
             if key is not None:
                 yield key
         if not target.identities_only:

@@ -125,13 +125,7 @@ class Readiness:
         """Why the launch has failed, once that is certain and the last log lines are in."""
         if self._gone:
             gone = next(iter(self._gone.values()))
-            failure = LaunchError(
-                gone.error.message,
-                node=gone.node,
-                step="watch",
-                hint=gone.error.hint,
-                log=self.tail(gone.node),
-            )
+            failure = self._error(gone.error.message, gone.node, gone.error.hint)
             failure.__cause__ = gone.error
             return failure
         dead = sorted(
@@ -142,22 +136,18 @@ class Readiness:
             return self._death(dead)
         for (node, interface), since in self._down.items():
             if now - since >= LINK_GRACE_S:
-                return LaunchError(
+                return self._error(
                     f"{node} has no carrier on {interface}: the cable is out or the other end is down",
-                    node=node,
-                    step="watch",
-                    hint=f"check the cable and the other Spark; on {node}: ip link show {interface}",
-                    log=self.tail(node),
+                    node,
+                    f"check the cable and the other Spark; on {node}: ip link show {interface}",
                 )
         for name, rank in self.ranks.items():
             if rank.unreadable_since is not None and now - rank.unreadable_since >= UNREADABLE_GRACE_S:
-                return LaunchError(
+                return self._error(
                     f"Docker on {rank.node} has not reported the state of {name} for {UNREADABLE_GRACE_S} s"
                     + (f": {rank.error}" if rank.error else ""),
-                    node=rank.node,
-                    step="watch",
-                    hint=f"on {rank.node}: systemctl status docker",
-                    log=self.tail(rank.node),
+                    rank.node,
+                    f"on {rank.node}: systemctl status docker",
                 )
         return None
 
@@ -181,26 +171,17 @@ class Readiness:
             rank, known = found[0]
             reporter, rank = rank, self._failed_first(rank)
             if rank is not reporter:
-                return LaunchError(
-                    f"the rank on {rank.node} failed, according to the log of {reporter.node}: {known.summary}",
-                    node=rank.node,
-                    step="watch",
-                    hint=known.hint,
-                    log=self.tail(reporter.node),
-                )
+                summary = f"the rank on {rank.node} failed, according to the log of {reporter.node}: {known.summary}"
+                return self._error(summary, rank.node, known.hint, reporter.node)
         how = "is gone" if rank.state == "gone" else "ended"
         died = f"the rank on {rank.node} {how}"
         if rank.exit_code is not None:
             died += f" with exit code {rank.exit_code}"
         if rank.error:
             died += f" ({rank.error})"
-        return LaunchError(
-            f"{died}: {known.summary}" if known else died,
-            node=rank.node,
-            step="watch",
-            hint=known.hint if known else f"its log: sparkcluster logs INVENTORY {rank.node}",
-            log=self.tail(rank.node),
-        )
+        if known is None:
+            return self._error(died, rank.node, f"its log: sparkcluster logs INVENTORY {rank.node}")
+        return self._error(f"{died}: {known.summary}", rank.node, known.hint)
 
     def _failed_first(self, reporter: RankState) -> RankState:
         """The rank that the log of ``reporter`` blames, by default itself."""
@@ -209,6 +190,10 @@ class Readiness:
             return reporter
         node = list(self._addresses)[number]
         return next(rank for rank in self.ranks.values() if rank.node == node)
+
+    def _error(self, text: str, node: str, hint: str | None, reporter: str | None = None) -> LaunchError:
+        """The failure of ``node``, with the last log lines of ``reporter``, by default of the node itself."""
+        return LaunchError(text, node=node, step="watch", hint=hint, log=self.tail(reporter or node))
 
     def tail(self, node: str) -> tuple[str, ...]:
         """The last log lines of ``node``'s ranks."""
@@ -230,10 +215,7 @@ class Readiness:
         where = "; ".join(f"{name}: {progress.text}" for name, progress in self.progress.items())
         found = cause(self.engine, list(self.tail(self.head)), None, False)
         hint = "a larger model may need a larger ready_timeout_s in its playbook, or --timeout"
-        return LaunchError(
-            f"no answer within {limit_s:.0f} s ({where})" + (f": {found.summary}" if found else ""),
-            node=self.head,
-            step="watch",
-            hint=found.hint if found else hint,
-            log=self.tail(self.head),
-        )
+        text = f"no answer within {limit_s:.0f} s ({where})"
+        if found is None:
+            return self._error(text, self.head, hint)
+        return self._error(f"{text}: {found.summary}", self.head, found.hint)

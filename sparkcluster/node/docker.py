@@ -46,6 +46,15 @@ def get(path: str, timeout_s: float | None = 5) -> Tuple[Any, Any]:
         raise
 
 
+def read(path: str) -> Tuple[int, bytes]:
+    """Status and body of ``GET path``."""
+    connection, response = get(path)
+    try:
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
 def run_once(image: str, python: str, source: str, options: Sequence[str]) -> List[str]:
     """Command that runs a Python program in a container of ``image``, which is removed after it and never pulled."""
     return ["docker", "run", "--rm", "--pull", "never", *options, "--entrypoint", python, image, "-c", source]

@@ -34,9 +34,6 @@ try:
     tag = "manylinux_%s_%s" % ("_".join(libc.split(".")[:2]), platform.machine())
 except Exception:
     tag = "linux_" + platform.machine()
-def backend():
-    path = os.path.join(folder("triton") or "", "backends", "nvidia")
-    return path if os.path.isdir(path) and os.path.isabs(path) else None
 def text(*parts):
     with open(os.path.join(*parts), encoding="utf-8", errors="replace") as file:
         return file.read()
@@ -59,7 +56,6 @@ print("sparkcluster-engine " + json.dumps({
     "platform": tag,
     "ray_version": installed("ray"),
     "triton_version": installed("triton", "pytorch-triton"),
-    "triton_backend": backend(),
     "torch_version": torch(),
     "nccl_version": nccl(),
     "ngc": os.path.exists("/opt/nvidia/nvidia_entrypoint.sh"),

@@ -39,14 +39,10 @@ _ENDS = re.compile(rb"[\r\n]+")
 def container_state(name: str) -> dict[str, Any]:
     """State of a container, from the Docker engine; never raises."""
     try:
-        connection, response = docker.get("/containers/%s/json" % urllib.parse.quote(name))
-        try:
-            body = response.read()
-        finally:
-            connection.close()
-        if response.status == 404:
+        status, body = docker.read("/containers/%s/json" % urllib.parse.quote(name))
+        if status == 404:
             return {"state": "gone"}
-        if response.status != 200:
+        if status != 200:
             return {"state": "unreadable", "error": body.decode(errors="replace")[:200]}
         document = json.loads(body.decode(errors="replace"))
         found = document["State"]
@@ -134,12 +130,8 @@ class Watch:
         else:
             query += "&tail=%d" % self.tail
         quoted = urllib.parse.quote(name)
-        connection, response = docker.get("/containers/%s/json" % quoted)
-        try:
-            body = response.read()
-        finally:
-            connection.close()
-        if response.status != 200:
+        status, body = docker.read("/containers/%s/json" % quoted)
+        if status != 200:
             return False
         raw = bool(json.loads(body.decode(errors="replace"))["Config"].get("Tty"))
         # No limit on the stream: a serving engine may be quiet for hours, and the ticks are the sign of life.

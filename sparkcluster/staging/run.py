@@ -84,7 +84,8 @@ def stage(
         RegistryAuth: the registry requires a login.
         LeaseLost: a node has a newer epoch.
     """
-    run = _Run(fleet, dict(facts), topology, spec, epoch=epoch, verify=verify, progress=progress)
+    lease = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster, "epoch": epoch}
+    run = _Run(fleet, dict(facts), topology, spec, lease, verify, progress)
     stagings = []
     for each in artifacts(spec, what):
         staging = find_missing(run.facts, topology, spec, each)
@@ -96,35 +97,21 @@ def stage(
     return StageReport(tuple(stagings), tuple(run.copied))
 
 
+@dataclasses.dataclass
 class _Run:
-    def __init__(
-        self,
-        fleet: Fleet,
-        facts: dict[str, Facts],
-        topology: Topology,
-        spec: Spec,
-        *,
-        epoch: int,
-        verify: bool,
-        progress: Progress,
-    ) -> None:
-        self.fleet = fleet
-        self.facts = facts
-        self.topology = topology
-        self.spec = spec
-        self.verify = verify
-        self.progress = progress
-        self.copied: list[Copied] = []
-        self._lease = {
-            "state_dir": spec.inventory.state_dir,
-            "cluster": spec.inventory.cluster,
-            "epoch": epoch,
-        }
-        self._stopped = threading.Event()
-        self._images: dict[str, Image] = {}
+    fleet: Fleet
+    facts: dict[str, Facts]
+    topology: Topology
+    spec: Spec
+    lease: dict[str, Any]
+    verify: bool
+    progress: Progress
+    copied: list[Copied] = dataclasses.field(default_factory=list)
+    stopped: threading.Event = dataclasses.field(default_factory=threading.Event)
+    images: dict[str, Image] = dataclasses.field(default_factory=dict)
 
     def _step(self, staging: Staging) -> Step:
-        return Step(f"stage {staging.what}", self._lease, self._stopped.is_set)
+        return Step(f"stage {staging.what}", self.lease, self.stopped.is_set)
 
     def bring(self, staging: Staging) -> None:
         """Download it where no node has it, then copy it to the others."""
@@ -177,7 +164,7 @@ class _Run:
 
     def _fetch(self, staging: Staging, node: str) -> int:
         model, step = self.spec.playbook.model, self._step(staging)
-        request = {**download_request(self.spec, self.facts[node], staging.what), **self._lease}
+        request = {**download_request(self.spec, self.facts[node], staging.what), **self.lease}
         with stage_errors(step, node), stream(self.fleet[node], "fetch", request) as running:
             done = follow(step, node, running, self._report(staging.what, node, "downloaded"))
         if not isinstance(done, Failure):
@@ -213,12 +200,12 @@ class _Run:
     def _fan_out(self, staging: Staging, sources: list[str], targets: list[str]) -> None:
         """Copy to every target; complete ones are sources for the rest."""
         if staging.what == "image":
-            self._images = {name: image for name in sources if isinstance(image := self.facts[name].image, Image)}
-        fan_out(sources, targets, lambda source, target: self._copy(staging, source, target), self._stopped)
+            self.images = {name: image for name in sources if isinstance(image := self.facts[name].image, Image)}
+        fan_out(sources, targets, lambda source, target: self._copy(staging, source, target), self.stopped)
 
     def _copy(self, staging: Staging, source: str, target: str) -> None:
         begin = time.monotonic()
-        image = self._images[source] if staging.what == "image" else None
+        image = self.images[source] if staging.what == "image" else None
         if image is not None:
             requests = image_requests(self.spec, image)
         else:
@@ -233,7 +220,7 @@ class _Run:
             report=self._report(staging.what, target, f"from {source}", staging.size_bytes or 0),
         )
         if image is not None:
-            self._images[target] = image.model_copy(update={"id": done["image_id"]})
+            self.images[target] = image.model_copy(update={"id": done["image_id"]})
         seconds = time.monotonic() - begin
         self.copied.append(Copied(staging.what, target, source, int(done["bytes"]), seconds))
         self.progress(target, f"{staging.what} complete")

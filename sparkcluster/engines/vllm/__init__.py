@@ -146,13 +146,6 @@ class Vllm(Engine):
         return phases.PATTERNS
 
     @property
-    def version(self) -> re.Pattern[str]:
-        """Its banner."""
-        from sparkcluster.engines.vllm import phases
-
-        return phases.VERSION
-
-    @property
     def signatures(self) -> Sequence[Signature]:
         """Those of its log, and of Ray, NCCL and CUDA."""
         from sparkcluster.engines.vllm import signatures

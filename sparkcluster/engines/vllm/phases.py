@@ -1,4 +1,4 @@
-"""Lines of vLLM's log that show how far a launch is, its version, and which rank failed.
+"""Lines of vLLM's log that show how far a launch is, and which rank failed.
 
 Read in vLLM 0.19 to 0.32; formats that changed between them are both matched.
 """
@@ -48,8 +48,6 @@ PATTERNS: tuple[Pattern, ...] = tuple(
         (r"Application startup complete", fixed("api-ready")),
     )
 )
-
-VERSION = re.compile(r"(?:LLM engine \(v|API server version |█\s+version )(\d+\.\d+[\w.+-]*)")
 
 # The most specific first: a death, a failure, and the node of the Ray task that raised.
 CULPRITS = (

@@ -28,13 +28,11 @@ def test_the_log_of_a_ray_head_is_told_in_order() -> None:
         "API ready",
     ]
     assert progress.ready
-    assert progress.kv_cache_tokens == 2_097_152
-    assert progress.version == "0.32.0"
 
 
 def test_the_log_of_a_cuda_engine_is_told_in_order() -> None:
     """Lines as posted in noonghunna/club-3090#75 and #142, with those that vLLM's sources add around them."""
-    texts, progress = told("vllm-0.20-cuda.log")
+    texts, _ = told("vllm-0.20-cuda.log")
     assert texts == [
         "starting the engine",
         "loading weights 0 %",
@@ -48,7 +46,6 @@ def test_the_log_of_a_cuda_engine_is_told_in_order() -> None:
         "warming up",
         "API ready",
     ]
-    assert progress.version == "0.20.1"
 
 
 @pytest.mark.parametrize(
