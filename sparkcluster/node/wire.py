@@ -8,6 +8,7 @@ cause to the controller.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hmac
 import json
@@ -15,7 +16,7 @@ import os
 import socket
 import struct
 import time
-from typing import Any, BinaryIO, Callable
+from typing import Any, BinaryIO, Callable, Iterator
 
 from sparkcluster.node import common
 
@@ -88,6 +89,17 @@ class Pace:
                 common.emit({"bytes": self.done, "total": self.total})
 
 
+@contextlib.contextmanager
+def link_errors(silence: str) -> Iterator[None]:
+    """Turn what a silent or broken connection raises into ``Failed``."""
+    try:
+        yield
+    except socket.timeout:
+        raise Failed("link", "%s for %.0f s" % (silence, STALL_S)) from None
+    except OSError as error:
+        raise Failed("link", "the connection broke: %s" % (error.strerror or error)) from None
+
+
 class Wire:
     """A connection with a valid token."""
 
@@ -105,22 +117,14 @@ class Wire:
 
     def send(self, data: Any) -> None:
         """Send raw bytes."""
-        try:
+        with link_errors("the other node has read nothing"):
             self.sock.sendall(data)
-        except socket.timeout:
-            raise Failed("link", "the other node has read nothing for %.0f s" % STALL_S) from None
-        except OSError as error:
-            raise Failed("link", "the connection broke: %s" % (error.strerror or error)) from None
 
     def send_file(self, file: Any, offset: int, size: int, pace: Pace) -> None:
         """Send ``size`` bytes of ``file`` from ``offset`` on, inside the kernel."""
         while size:
-            try:
+            with link_errors("the other node has read nothing"):
                 sent = self.sock.sendfile(file, offset, min(size, 16 << 20))
-            except socket.timeout:
-                raise Failed("link", "the other node has read nothing for %.0f s" % STALL_S) from None
-            except OSError as error:
-                raise Failed("link", "the connection broke: %s" % (error.strerror or error)) from None
             if not sent:
                 raise Failed("source", "%s was truncated while it was sent" % file.name)
             offset += sent
@@ -129,12 +133,8 @@ class Wire:
 
     def read_into(self, view: memoryview) -> int:
         """Fill some of ``view``; never 0."""
-        try:
+        with link_errors("received nothing"):
             size = self.reader.readinto1(view)  # type: ignore[attr-defined]
-        except socket.timeout:
-            raise Failed("link", "received nothing for %.0f s" % STALL_S) from None
-        except OSError as error:
-            raise Failed("link", "the connection broke: %s" % (error.strerror or error)) from None
         if not size:
             raise Failed("link", "the other node closed the connection too early")
         return int(size)

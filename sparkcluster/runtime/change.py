@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkcluster.errors import CommandFailed, LeaseLost, SparkclusterError
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
 
 Step = dict[str, Any]
@@ -75,13 +75,8 @@ class Changer:
             LeaseLost: a node knows a newer epoch; nothing was changed there.
             SparkclusterError: a step failed on a node.
         """
-        done: dict[str, list[dict[str, Any]]] = {}
-        errors: list[SparkclusterError] = []
-        for name, outcome in self.attempt(steps, timeout_s=timeout_s).items():
-            if isinstance(outcome, SparkclusterError):
-                errors.append(outcome)
-            else:
-                done[name] = outcome
+        outcomes = self.attempt(steps, timeout_s=timeout_s)
+        errors = list(failures(outcomes).values())
         if errors:
             raise next((error for error in errors if isinstance(error, LeaseLost)), errors[0])
-        return done
+        return values(outcomes)

@@ -13,13 +13,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, Self
 
-from sparkcluster.errors import CommandFailed, HostError, LeaseHeld, SparkclusterError
+from sparkcluster.errors import CommandFailed, HostError, LeaseHeld
 from sparkcluster.facts.model import LeaseFact
 from sparkcluster.hosts.base import Closing, Host, Stream
-from sparkcluster.hosts.fleet import Calls, Fleet
+from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
 from sparkcluster.hosts.program import stream
 
 Operation = Literal["up", "down", "stage", "measure"]
@@ -119,12 +119,12 @@ class Lease(Closing):
             raise
         return self
 
-    def _fleet_value(self, what: Any, names: list[str]) -> dict[str, int]:
-        outcomes = self._fleet.each(what, names) if names else {}
-        failures = [outcome for outcome in outcomes.values() if isinstance(outcome, SparkclusterError)]
-        if failures:
-            raise next((one for one in failures if isinstance(one, LeaseHeld)), failures[0])
-        return {name: value for name, value in outcomes.items() if isinstance(value, int)}
+    def _fleet_value(self, what: Callable[[Host], int], names: list[str]) -> dict[str, int]:
+        outcomes = self._fleet.each(what, names)
+        errors = list(failures(outcomes).values())
+        if errors:
+            raise next((error for error in errors if isinstance(error, LeaseHeld)), errors[0])
+        return values(outcomes)
 
     def _take(self, host: Host) -> int:
         holder = _Holder(host, self._request)
