@@ -183,7 +183,11 @@ def refuse(view: View, found: Survey, actions: Mapping[str, Action]) -> None:
         if view.plan is None and view.unplanned is not None:
             view.stop_on_errors()
         lines = [line for group in refused.values() for line in group.changes]
-        raise OtherPlan("this cluster serves another plan; nothing was changed", lines, hint=_hint(view))
+        path, present = view.spec.inventory_path, {node.label for node in view.spec.inventory.nodes}
+        recorded = {node for group in refused.values() if group.recorded for node in group.recorded.ranks}
+        # With --replace ranks would be left on nodes that are no longer in the inventory.
+        hint = _hint(view) if recorded <= present else f"sparkcluster down {path}, then up"
+        raise OtherPlan("this cluster serves another plan; nothing was changed", lines, hint=hint)
     rotated = [f"{name}: {variable} has a new value" for name in refused for variable in found.rotated.get(name, ())]
     if rotated:
         message = "a secret differs from the one in use; nothing was changed"

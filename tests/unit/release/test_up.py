@@ -319,8 +319,9 @@ def test_a_cluster_that_lost_a_node_from_its_inventory_is_not_torn_down(up, worl
     whole = served(world())
     one = world(kept)
     one.facts = {kept: whole.facts[kept]}
-    with pytest.raises(OtherPlan):
+    with pytest.raises(OtherPlan) as caught:
         up(one)
+    assert caught.value.hint.startswith("sparkcluster down")
     assert "lease" not in up.done
 
 
