@@ -42,6 +42,20 @@ def test_an_edited_verify_and_another_gid_index_are_told_and_stop_nothing(lab, c
     assert ranks(lab) == before
 
 
+def test_a_model_that_answers_without_a_record_is_not_removed_for_another_playbook(lab, cli, variant, ranks):
+    """As an ``up`` leaves it that was killed between the answer and the record."""
+    cli("up", variant(lab, playbook=SERVES)).ok()
+    before = ranks(lab)
+    for spark in lab.sparks:
+        spark.run(["sh", "-c", "rm -r /root/.local/state/sparkcluster/clusters/*/releases"])
+    edited = variant(lab, playbook={**SERVES, "env": {**SERVES["env"], "EDITED": "1"}})
+    refused = cli("up", edited, "--json")
+    assert (refused.code, refused.error["difference"]) == (1, ["default runs a plan that no release recorded"])
+    assert ranks(lab) == before
+    lab.sparks[0].run(["sh", "-c", "docker kill $(docker ps -q)"])
+    cli("up", edited).ok()
+
+
 @pytest.mark.full
 def test_a_rotated_key_is_offered(lab, cli, variant, ranks):
     path = variant(lab, playbook=SERVES, api={"key": {"env": "THE_KEY"}})
