@@ -87,7 +87,7 @@ def jumbo(context: Context) -> Iterator[Seen]:
             (
                 f"sudo ip link set {interface.name} mtu {size}"
                 if interface is not None and first.lost_at == "sent"
-                else f"set the switch port of {node or listed(_ends(paths))} to MTU {size + 216}: some count headers",
+                else f"set the switch port of {node or listed(_ends(paths))} to MTU {size + 216}",
                 f"ping -M do -c 3 -W 1 -s {size - 28} {first.target_address}   on {first.source}",
             ),
         )

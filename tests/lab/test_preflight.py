@@ -53,7 +53,7 @@ ROWS = [
     Row("one twin without address", "no-address", {("NET-015", WARNING)}, r"/etc/netplan", "^sudo netplan", quick=True),
     Row("twins in one subnet", "twin-subnet", {("NET-005", ERROR)}, "/etc/netplan", "^sudo netplan"),
     Row("MTU differs", "mtu 1500", {("NET-006", ERROR)}, r"sudo ip link set \S+ mtu 9000", "^sudo ip link", quick=True),
-    Row("jumbo frames lost on the way", "path-mtu 1500", {("NET-042", ERROR)}, "9216 on the switch port"),
+    Row("jumbo frames lost on the way", "path-mtu 1500", {("NET-042", ERROR)}, "switch port of .* to MTU 9216"),
     Row("half of the speed negotiated", "speed 100000", {("NET-009", WARNING)}, "reseat the cable"),
     Row("two nodes with one address", "duplicate-address", {("NET-011", ERROR)}, "netplan apply", named=False),
     Row("firewall", "firewall", {("NET-044", ERROR)}, "sudo ufw allow in on", "^sudo ufw", quick=True),
