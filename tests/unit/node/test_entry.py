@@ -175,7 +175,7 @@ def test_a_setup_line_that_fails_is_named_and_ends_the_rank(image: Image) -> Non
 def test_a_setup_line_that_hangs_is_ended(image: Image) -> None:
     code, output = image.run(image.document(setup=["sleep 60"], setup_timeout_s=0.2))
     assert code == 3
-    assert "setup line 1 did not end within" in output[-1]
+    assert "setup line 1 did not finish within" in output[-1]
 
 
 def test_an_engine_that_is_not_there(image: Image) -> None:
