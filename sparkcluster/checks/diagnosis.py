@@ -54,7 +54,7 @@ def node_at(context: Context, address: str) -> str | None:
     if found or recorded is None:
         return found
     for name, node in recorded.record.get("plan", {}).get("nodes", {}).items():
-        if any((one.get("launcher") or {}).get("address") == address for one in node.get("containers", ())):
+        if any((container.get("launcher") or {}).get("address") == address for container in node.get("containers", ())):
             return str(name)
     return None
 
@@ -78,10 +78,10 @@ def gone(context: Context) -> Iterator[tuple[str, RankSeen]]:
         observation = running.observations.get(name)
         if not isinstance(observation, Observation) or isinstance(observation.ranks, Unread):
             continue
-        for one in node.get("containers", ()):
-            if one["name"] not in present:
+        for container in node.get("containers", ()):
+            if container["name"] not in present:
                 labels = {LABEL_GROUP: str(node.get("group")), LABEL_NODE: name}
-                yield name, RankSeen(name=one["name"], state="gone", labels=labels)
+                yield name, RankSeen(name=container["name"], state="gone", labels=labels)
 
 
 def ended_ranks(context: Context) -> list[tuple[str, RankSeen]]:

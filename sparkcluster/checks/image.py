@@ -223,13 +223,13 @@ def flags(context: Context) -> Iterator[Seen]:
     playbook = context.spec.playbook
     if playbook.command is not None:
         return
-    for nodes, known in _asked(context, "flags"):
+    for nodes, supported in _asked(context, "flags"):
         for written, value in playbook.args.items():
             # A dot separates a part of a JSON flag, as --compilation-config.mode.
             name = written.replace("_", "-").partition(".")[0]
-            if value is None or {name, f"no-{name}"} & known or name.removeprefix("no-") in known:
+            if value is None or {name, f"no-{name}"} & supported or name.removeprefix("no-") in supported:
                 continue
-            near = get_close_matches(name, known, n=1)
+            near = get_close_matches(name, supported, n=1)
             other = f"write {near[0]} instead of {written}" if near else f"remove {written}, or use another image"
             yield Seen(
                 nodes,
@@ -258,13 +258,13 @@ def parsers(context: Context) -> Iterator[Seen]:
         written, value = args.get(flag, ("", None))
         if not isinstance(value, str) or args.get(plugin, ("", None))[1]:
             continue
-        for nodes, known in _asked(context, field):
-            if value not in known:
-                near = get_close_matches(value, known, n=1)
+        for nodes, supported in _asked(context, field):
+            if value not in supported:
+                near = get_close_matches(value, supported, n=1)
                 yield Seen(
                     nodes,
                     f"the image has no {flag} {value}",
-                    f"it has {', '.join(sorted(known))}",
+                    f"it has {', '.join(sorted(supported))}",
                     (f"write {flag}: {near[0]}" if near else f"write one of these as {flag} in args of the playbook",),
                     ("args", written),
                 )
@@ -326,11 +326,11 @@ def _images(context: Context) -> Iterator[tuple[str, Image]]:
 def _packages(engines: Mapping[str, EngineFacts], title: str) -> dict[str, dict[str, str | None]]:
     """Versions by package and node; of Python what its packages are built for."""
     return {
-        title: {name: one.version for name, one in engines.items()},
-        "Ray": {name: one.ray_version for name, one in engines.items()},
-        "Python": {name: ".".join(re.findall(r"\d+", one.python_version)[:2]) for name, one in engines.items()},
-        "torch": {name: one.torch_version for name, one in engines.items()},
-        "NCCL": {name: one.nccl_version for name, one in engines.items()},
+        title: {name: engine.version for name, engine in engines.items()},
+        "Ray": {name: engine.ray_version for name, engine in engines.items()},
+        "Python": {name: ".".join(re.findall(r"\d+", engine.python_version)[:2]) for name, engine in engines.items()},
+        "torch": {name: engine.torch_version for name, engine in engines.items()},
+        "NCCL": {name: engine.nccl_version for name, engine in engines.items()},
     }
 
 
@@ -342,9 +342,9 @@ def _asked(context: Context, field: str) -> Iterator[tuple[str | None, frozenset
         values = None if found is None else getattr(found, field)
         if values:
             answers.setdefault(frozenset(values), []).append(name)
-    for known, names in answers.items():
+    for supported, names in answers.items():
         if len(answers) == 1:
-            yield None, known
+            yield None, supported
         else:
             for name in names:
-                yield name, known
+                yield name, supported

@@ -36,11 +36,11 @@ def show(findings: Sequence[Finding], nodes: Iterable[str], *, inventory: str, v
     shown = [finding for finding in findings if verbose or finding.severity != "info"]
     places = dict.fromkeys([None, *nodes, *(finding.node for finding in shown)])
     for place in places:
-        own = [finding for finding in shown if finding.node == place]
-        if own:
+        of_place = [finding for finding in shown if finding.node == place]
+        if of_place:
             say()
             say(painted(clean(place or "cluster"), "1", sys.stdout))
-        for finding in own:
+        for finding in of_place:
             _one(finding, inventory, verbose=verbose)
 
 

@@ -44,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.output is None:
         sys.stdout.write(made.text)
-    for one in made.left:
-        note(f"not imported, or to be reviewed: {one}")
+    for line in made.left:
+        note(f"not imported, or to be reviewed: {line}")
     if args.output is not None:
         note(f"wrote {args.output}; next: sparkcluster lint {args.output}")
     return 0

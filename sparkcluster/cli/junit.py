@@ -41,12 +41,12 @@ def _cases(found: Preflight, node: str | None) -> Iterator[Element]:
     """Every check of one node (None: of the cluster as a whole, where it found something), then other findings."""
     from sparkcluster.checks import CATALOGUE
 
-    own = [finding for finding in found.findings if finding.node == node]
-    unread = {code for finding in own if finding.code == "FACT-001" for code in _codes(finding.why)}
+    of_node = [finding for finding in found.findings if finding.node == node]
+    unread = {code for finding in of_node if finding.code == "FACT-001" for code in _codes(finding.why)}
     for code, check in CATALOGUE.items():
         if check.stage not in found.stages:
             continue
-        seen = [finding for finding in own if finding.code == code]
+        seen = [finding for finding in of_node if finding.code == code]
         if node is not None or seen:
             away = node in found.errors
             skip = (
@@ -59,8 +59,8 @@ def _cases(found: Preflight, node: str | None) -> Iterator[Element]:
             yield _case(node, f"{code} {check.title}", seen, skip)
     if node is not None and node not in found.errors:
         yield _case(node, "the node answers", [], "")
-    for code in dict.fromkeys(finding.code for finding in own if finding.code not in CATALOGUE):
-        seen = [finding for finding in own if finding.code == code]
+    for code in dict.fromkeys(finding.code for finding in of_node if finding.code not in CATALOGUE):
+        seen = [finding for finding in of_node if finding.code == code]
         yield _case(node, f"{code} {seen[0].summary}", seen, "")
 
 

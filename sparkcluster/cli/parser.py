@@ -52,7 +52,8 @@ class Parser(argparse.ArgumentParser):
         if choice:
             choices = [word.strip(" '") for word in choice[3].split(",")]
             similar = get_close_matches(choice[2], choices, n=1)
-            text = f"{choice[1]} cannot be {_shown(choice[2])}"
+            argument = choice[1] if choice[1].startswith("-") else choice[1].upper()
+            text = f"invalid {argument}: {_shown(choice[2])}"
             hint = f"did you mean {similar[0]}?" if similar else f"one of {', '.join(choices)}"
         text = re.sub(r"^argument (\S+): ", r"\1: ", text)
         raise UsageError(_shown(text, 300), hint=hint)

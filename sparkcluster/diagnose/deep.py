@@ -150,15 +150,15 @@ class _Run:
         rails = [
             links for links in shared(*pair) if up(self.facts, first, links[0]) and up(self.facts, second, links[1])
         ]
-        for own, theirs in rails:
-            self._keep("tcp", (first, second), own, partial(self._tcp, pair, (own, theirs)))
-            self._keep("tcp", (second, first), theirs, partial(self._tcp, (second, first), (theirs, own)))
+        for local, remote in rails:
+            self._keep("tcp", (first, second), local, partial(self._tcp, pair, (local, remote)))
+            self._keep("tcp", (second, first), remote, partial(self._tcp, (second, first), (remote, local)))
         if not (self.tools.get(first.name) and self.tools.get(second.name)):
             return
         fast = [ends for ends in rails if perftest.usable(*ends)]
-        for own, theirs in fast:
-            self._keep("rdma", (first, second), own, partial(self._rdma, pair, [(own, theirs)]))
-            self._keep("rdma", (second, first), theirs, partial(self._rdma, (second, first), [(theirs, own)]))
+        for local, remote in fast:
+            self._keep("rdma", (first, second), local, partial(self._rdma, pair, [(local, remote)]))
+            self._keep("rdma", (second, first), remote, partial(self._rdma, (second, first), [(remote, local)]))
         if len(fast) > 1:
             self._keep("rdma-both", pair, fast[0][0], partial(self._rdma, pair, fast))
 
@@ -183,27 +183,27 @@ class _Run:
             self.rates.append(rate)
 
     def _tcp(self, pair: tuple[Member, Member], ends: tuple[Link, Link]) -> Rate:
-        (source, target), (own, theirs) = pair, ends
+        (source, target), (local, remote) = pair, ends
         options = self.options
-        shared_request = {"token": secrets.token_hex(16), "streams": options.streams, "address": theirs.address}
+        shared_request = {"token": secrets.token_hex(16), "streams": options.streams, "address": remote.address}
         silence_s = options.seconds + _SPARE_S
         with self._converse(self.fleet[target.name], {**shared_request, "do": "receive"}, silence_s) as receiver:
             port = _value(receiver, "port")
             asked = {
-                **shared_request, "do": "send", "port": port, "source": own.address, "seconds": options.seconds,
+                **shared_request, "do": "send", "port": port, "source": local.address, "seconds": options.seconds,
                 "messages": options.messages,
             }  # fmt: skip
             sent = self._single(self.fleet[source.name], asked, silence_s)
             done = _value(receiver, "done")
         gbit_s = done["bytes"] * 8 / max(done["seconds"], 1e-6) / 1e9
         names, latency_ms = (source.name, target.name), sent["latency_ms"]
-        return Rate("tcp", names, own.interface, round(gbit_s, 3), latency_ms, subnet=own.subnet)
+        return Rate("tcp", names, local.interface, round(gbit_s, 3), latency_ms, subnet=local.subnet)
 
     def _rdma(self, pair: tuple[Member, Member], rails: Sequence[tuple[Link, Link]]) -> Rate:
         """ib_write_bw over one rail, or over several at once."""
         source, target = pair
         kind: RateKind = "rdma" if len(rails) == 1 else "rdma-both"
-        over = " and ".join(str(own.hca) for own, _ in rails)
+        over = " and ".join(str(local.hca) for local, _ in rails)
         found: list[float | str] = ["not measured"] * len(rails)
 
         def measure(place: int) -> None:
@@ -216,15 +216,15 @@ class _Run:
         return Rate(kind, names, over, total, seen="; ".join(wrong), subnet=subnet)
 
     def _perftest(self, pair: tuple[Member, Member], ends: tuple[Link, Link], port: int) -> float | str:
-        (source, target), (own, theirs) = pair, ends
+        (source, target), (local, remote) = pair, ends
         seconds = perftest_seconds(self.options.seconds)
         limit_s = 2 * seconds + 10
         serve = {
-            "do": "run", "argv": perftest.server(theirs, seconds=seconds, port=port), "listens": port,
+            "do": "run", "argv": perftest.server(remote, seconds=seconds, port=port), "listens": port,
             "limit_s": limit_s + 2,
         }  # fmt: skip
         drive = {
-            "do": "run", "argv": perftest.client(own, theirs.address, seconds=seconds, port=port), "limit_s": limit_s
+            "do": "run", "argv": perftest.client(local, remote.address, seconds=seconds, port=port), "limit_s": limit_s
         }  # fmt: skip
         try:
             with self._converse(self.fleet[target.name], serve, limit_s + _SPARE_S) as server:
@@ -234,9 +234,9 @@ class _Run:
                 if gbit_s is not None:
                     return gbit_s
                 reason = perftest.complaint(done["output"], done["exit"])
-                return f"{source.name} {own.hca} to {target.name} {theirs.hca}: {reason}"
+                return f"{source.name} {local.hca} to {target.name} {remote.hca}: {reason}"
         except _NoResult as error:
-            return f"{source.name} {own.hca} to {target.name} {theirs.hca}: {error}"
+            return f"{source.name} {local.hca} to {target.name} {remote.hca}: {error}"
 
     # one group
 

@@ -47,20 +47,20 @@ def _of_group(spec: Spec, facts: Mapping[str, Facts], group: Group) -> Iterator[
     for source, target in itertools.permutations(group.members, 2):
         here = ports if target.rank == 0 else ()
         met = False
-        for own, theirs in shared(source, target):
-            met = met or theirs.address == target.address
-            if not (up(facts, source, own) and up(facts, target, theirs)):
+        for local, remote in shared(source, target):
+            met = met or remote.address == target.address
+            if not (up(facts, source, local) and up(facts, target, remote)):
                 continue
-            if owners[own.address] > 1 or owners[theirs.address] > 1:
+            if owners[local.address] > 1 or owners[remote.address] > 1:
                 continue
             yield Pair(
                 source.name,
                 target.name,
-                theirs.subnet,
-                own.address,
-                theirs.address,
-                theirs.mtu if own.mtu == theirs.mtu else None,
-                here if theirs.address == target.address else (),
+                remote.subnet,
+                local.address,
+                remote.address,
+                remote.mtu if local.mtu == remote.mtu else None,
+                here if remote.address == target.address else (),
             )
         if not met:
             yield Pair(source.name, target.name, None, source.address, target.address, None, here)
@@ -70,8 +70,8 @@ def shared(first: Member, other: Member) -> Iterator[tuple[Link, Link]]:
     """Links of two nodes on one rail; where twins share a subnet, the first with the first."""
     for subnet in dict.fromkeys(link.subnet for link in first.links):
         mine = [link for link in first.links if link.subnet == subnet]
-        theirs = [link for link in other.links if link.subnet == subnet]
-        yield from zip(mine, theirs, strict=False)
+        remote = [link for link in other.links if link.subnet == subnet]
+        yield from zip(mine, remote, strict=False)
 
 
 def fixed_ports(spec: Spec, facts: Mapping[str, Facts], group: Group) -> tuple[tuple[int, str], ...]:

@@ -53,7 +53,9 @@ class _Run:
         self.fleet = fleet
         self.wanted = wanted
         self.busy = {
-            name for name, own in facts.items() if any(rank.state == "running" for rank in read(own.ranks) or ())
+            name
+            for name, node_facts in facts.items()
+            if any(rank.state == "running" for rank in read(node_facts.ranks) or ())
         }
         self.common = {
             "token": secrets.token_hex(16),

@@ -51,9 +51,9 @@ _IMPORT = re.compile(r"^ *from sparkcluster\.node(?:\.(\w+) import| import (.+))
 def source(module: str, engine: str = "") -> str:
     """Source of ``sparkcluster.node.<module>``; of its ``engine``, that in the engine's directory, if there is one."""
     if module == "engine" and engine:
-        own = importlib.resources.files(f"sparkcluster.engines.{engine}") / "node.py"
-        if own.is_file():
-            return own.read_text()
+        engine_program = importlib.resources.files(f"sparkcluster.engines.{engine}") / "node.py"
+        if engine_program.is_file():
+            return engine_program.read_text()
     return (importlib.resources.files("sparkcluster.node") / f"{module}.py").read_text()
 
 

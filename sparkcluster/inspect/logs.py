@@ -37,7 +37,11 @@ def follow(
     if node is not None and node not in names:
         raise UsageError(f"{node} is not in the inventory", hint=f"its nodes: {', '.join(names)}")
     collected = collect_facts(fleet, spec, [node] if node else None)
-    ranks = {name: own for name, own in cluster_ranks(spec.inventory.cluster, collected.facts).ours.items() if own}
+    ranks = {
+        name: on_node
+        for name, on_node in cluster_ranks(spec.inventory.cluster, collected.facts).ours.items()
+        if on_node
+    }
     if not ranks:
         for error in collected.errors.values():  # ranks may run on a node that did not answer
             raise error
@@ -57,13 +61,13 @@ def follow(
                     "runtime": rank.labels.get(LABEL_RUNTIME, "docker"),
                     "rank_dir": rank.labels.get(LABEL_RANK_DIR, ""),
                 }
-                for rank in own
+                for rank in on_node
             ],
             "tail": tail,
             "follow": True,
             "interval_s": 1 if not go_on else 2,
         }
-        for name, own in ranks.items()
+        for name, on_node in ranks.items()
     }
     waiting = dict.fromkeys(requests, BACKLOG_TICKS)
     with Watching(fleet, requests) as watching:

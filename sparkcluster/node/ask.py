@@ -263,7 +263,7 @@ def models(request: dict[str, Any]) -> dict[str, Any]:
     """Names of the models that the endpoint serves."""
     endpoint = endpoint_of(request, 10)
     document = decode(b"".join(endpoint.lines(endpoint.open("GET", "/models"))))
-    return {"models": [one.get("id") for one in document.get("data") or []], "status": 200}
+    return {"models": [model.get("id") for model in document.get("data") or []], "status": 200}
 
 
 def read_counters(request: dict[str, Any], key: str | None) -> dict[str, float]:
@@ -285,8 +285,8 @@ def longest(request: dict[str, Any], key: str | None) -> int | None:
         document = decode(b"".join(endpoint.lines(endpoint.open("GET", "/models"))))
     except Failed:
         return None
-    served = [one.get("max_model_len") for one in document.get("data") or [] if isinstance(one, dict)]
-    return max((one for one in served if isinstance(one, int)), default=None)
+    lengths = [model.get("max_model_len") for model in document.get("data") or [] if isinstance(model, dict)]
+    return max((length for length in lengths if isinstance(length, int)), default=None)
 
 
 def tell_counters(request: dict[str, Any], tell: Callable[[dict[str, Any]], None], over: threading.Event) -> None:

@@ -134,11 +134,11 @@ class Probes:
             result["own"] = True
         if not ok and (number, what) in self.ports:
             result["from"] = self.ports[number, what]
-        held = self.results[str(number)]
+        results = self.results[str(number)]
         if what.startswith("tcp:"):
-            held["tcp"][what[4:]] = result
+            results["tcp"][what[4:]] = result
         else:
-            held[what] = result
+            results[what] = result
 
     def finish(self, number: int, what: str, *, ok: bool, seen: str = "", own: bool = False) -> None:
         """Record the result of a pending probe; later results are ignored."""

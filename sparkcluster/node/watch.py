@@ -227,7 +227,7 @@ class Watch:
         for job, arguments in jobs:
             threading.Thread(target=job, args=arguments, daemon=True).start()
 
-    def told(self) -> dict[str, dict[str, Any]]:
+    def snapshot(self) -> dict[str, dict[str, Any]]:
         """States in the controller's format."""
         return {
             name: {key: value for key, value in state.items() if key != "since"}
@@ -247,13 +247,13 @@ class Watch:
             batches.setdefault(name, []).append(line)
         return [{"rank": name, "lines": lines} for name, lines in batches.items()]
 
-    def until_tick(self, told: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def until_tick(self, reported: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Events up to the next tick, which comes early where a rank's state changed."""
         until = time.monotonic() + self.interval_s * 0.75
         while time.monotonic() < until:
             yield from self.batch(0.1)
-            for name, state in self.told().items():
-                if state != told.get(name):
+            for name, state in self.snapshot().items():
+                if state != reported.get(name):
                     until = 0.0
                     if state["state"] in _OVER:
                         self.drained[name].wait(0.5)
@@ -316,16 +316,16 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
 def run(watch: Watch) -> None:
     """Report events, tick by tick."""
     tick = 0
-    told: dict[str, dict[str, Any]] = {}
+    reported: dict[str, dict[str, Any]] = {}
     watch.polled.wait(watch.interval_s)
     if not watch.follow:
         for rank in watch.drained.values():
             rank.wait(10)
     while True:
-        for event in watch.until_tick(told):
+        for event in watch.until_tick(reported):
             common.emit(event)
-        told = watch.told()
-        sign: dict[str, Any] = {"tick": tick, "states": told}
+        reported = watch.snapshot()
+        sign: dict[str, Any] = {"tick": tick, "states": reported}
         if watch.interfaces:
             sign["links"] = {name: carrier(name) for name in watch.interfaces}
         if watch.port:

@@ -29,10 +29,10 @@ def newest(facts: Iterable[Facts]) -> ReleaseFact | None:
 def next_number(facts: Iterable[Facts]) -> int:
     """The number of the next release: above every number on any node, those of failed starts included."""
     taken = [0]
-    for one in facts:
-        if release := read(one.release):
+    for node_facts in facts:
+        if release := read(node_facts.release):
             taken.append(release.number)
-        for rank in read(one.ranks) or ():
+        for rank in read(node_facts.ranks) or ():
             label = rank.labels.get(LABEL_RELEASE, "")
             taken += [int(label)] if label.isdigit() else []
     return max(taken) + 1
@@ -64,7 +64,10 @@ class RecordedGroup:
     @property
     def ranks(self) -> dict[str, frozenset[str]]:
         """Names of its ranks, by node."""
-        return {name: frozenset(one["name"] for one in node["containers"]) for name, node in self.plan["nodes"].items()}
+        return {
+            name: frozenset(container["name"] for container in node["containers"])
+            for name, node in self.plan["nodes"].items()
+        }
 
 
 def group_plan(plan: Mapping[str, Any], group: str) -> dict[str, Any]:
@@ -252,12 +255,14 @@ def runs_planned(plan: Plan, group: GroupPlan, ranks: Ranks) -> int | None:
 
 def current_lease(facts: Mapping[str, Facts]) -> LeaseFact | None:
     """The lease that is held right now on any node, or None."""
-    return next((lease for one in facts.values() if (lease := read(one.lease)) is not None and lease.held), None)
+    return next(
+        (lease for node_facts in facts.values() if (lease := read(node_facts.lease)) is not None and lease.held), None
+    )
 
 
 def unreadable(facts: Mapping[str, Facts]) -> dict[str, str]:
     """Nodes that could not say which ranks they have, and why: none seen there is not none there."""
-    return {name: one.ranks.unread for name, one in facts.items() if isinstance(one.ranks, Unread)}
+    return {name: node_facts.ranks.unread for name, node_facts in facts.items() if isinstance(node_facts.ranks, Unread)}
 
 
 def cluster_ranks(cluster: str, facts: Mapping[str, Facts]) -> ClusterRanks:
@@ -265,10 +270,10 @@ def cluster_ranks(cluster: str, facts: Mapping[str, Facts]) -> ClusterRanks:
     ours: dict[str, tuple[Rank, ...]] = {}
     foreign: dict[str, tuple[Rank, ...]] = {}
     stray: dict[str, tuple[Rank, ...]] = {}
-    for name, one in facts.items():
-        ranks = read(one.ranks) or ()
+    for name, node_facts in facts.items():
+        ranks = read(node_facts.ranks) or ()
         mine = [rank for rank in ranks if rank.labels.get(LABEL_CLUSTER) == cluster]
-        ours[name] = tuple(r for r in mine if r.labels.get(LABEL_STATE_DIR) == one.state_dir)
+        ours[name] = tuple(r for r in mine if r.labels.get(LABEL_STATE_DIR) == node_facts.state_dir)
         stray[name] = tuple(rank for rank in mine if rank not in ours[name])
         foreign[name] = tuple(rank for rank in ranks if rank not in mine)
     return ClusterRanks(ours, foreign, stray)

@@ -44,14 +44,14 @@ def request(spec: Spec, *, kernel_log: bool = False) -> dict[str, Any]:
 
 def begin(fleet: Fleet, spec: Spec, names: Iterable[str] | None = None, *, kernel_log: bool = False) -> Calls[Answer]:
     """Query every node (or ``names``) for its facts, without waiting for the answers."""
-    asked = request(spec, kernel_log=kernel_log)
+    common_request = request(spec, kernel_log=kernel_log)
 
     def probe(host: Host) -> Answer:
-        own = dict(asked)
-        if own["runtime"] == "process" and own["python"] is None:
-            own["python"] = getattr(host, "python", None)
+        node_request = dict(common_request)
+        if node_request["runtime"] == "process" and node_request["python"] is None:
+            node_request["python"] = getattr(host, "python", None)
         sent_s = time.time()
-        document = call(host, "probe", own, timeout_s=PROBE_S, engine=spec.playbook.engine)
+        document = call(host, "probe", node_request, timeout_s=PROBE_S, engine=spec.playbook.engine)
         return Answer(document, sent_s, time.time())
 
     return fleet.start(probe, names)

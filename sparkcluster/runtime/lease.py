@@ -145,7 +145,7 @@ class Lease(Closing):
         return int(document["epoch"])
 
     def _grant(self, host: Host) -> int:
-        holder = next(one for one in self._holders if one.name == host.name)
+        holder = next(entry for entry in self._holders if entry.name == host.name)
         holder.stream.send(json.dumps({"grant": self.epoch}).encode() + b"\n")
         document = holder.answer()
         if "busy" in document:

@@ -117,7 +117,7 @@ def test_without_a_command_the_help_goes_to_stderr(capsys: pytest.CaptureFixture
         (["status", "--timeout"], "--timeout: expected one argument", "sparkcluster status --help"),
         (["status", "--js"], "unknown flag of sparkcluster status: --js", "did you mean --json?"),
         (["lint"], "FILE is missing", "sparkcluster lint --help"),
-        (["lab", "upp"], "COMMAND cannot be upp", "did you mean up?"),
+        (["lab", "upp"], "invalid COMMAND: upp", "did you mean up?"),
     ],
 )
 def test_wrong_usage(

@@ -97,5 +97,5 @@ def test_runtime_process_stages_no_image():
 
 
 def test_only_the_two_are_known(tmp_path):
-    with pytest.raises(UsageError, match="what cannot be everything"):
+    with pytest.raises(UsageError, match="invalid WHAT: everything"):
         main(["stage", str(tmp_path / "x.yaml"), "everything"])
