@@ -52,12 +52,6 @@ def _unable() -> str | None:
     return None
 
 
-def pytest_configure() -> None:
-    """Have commands hear Ctrl-C: a shell that starts the tests in the background has them and their children ignore it."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test of this folder, and skip it with its reason where no lab can be."""
     here = [item for item in items if HERE in item.path.parents]
