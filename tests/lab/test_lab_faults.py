@@ -189,7 +189,7 @@ def test_the_kernel_log_is_the_sparks_own(lab):
 @pytest.mark.parametrize(
     ("kind", "args", "says"),
     [
-        ("firewall", ("middle",), "no other Spark is called middle"),
+        ("firewall", ("middle",), "no other Spark is named middle"),
         ("firewall", ("99999",), "a port is a number"),
         ("clock", ("soon",), "number of seconds"),
         ("cut-weights", ("pytorch.bin",), "no pytorch.bin in"),
