@@ -86,7 +86,7 @@ def show(what: str, ratio: float, detail: str, *, at_most: float | None = None, 
 
 def lab(sparks: int, engine: str) -> Lab:
     """Virtual Sparks; a context manager."""
-    return Lab.up(sparks, engine=engine, name=f"bench{sparks}", tell=lambda line: print(line, file=sys.stderr))
+    return Lab.up(sparks, engine=engine, name=f"bench{sparks}", report=lambda line: print(line, file=sys.stderr))
 
 
 def ssh(inventory: Path) -> list[list[str]]:
