@@ -111,7 +111,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
     for line in lines:
         say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-    # Notes below it go to stderr at once: they must not overtake it, nor be written to nobody.
+    # Notes below it go to stderr unbuffered: flush first, so that they neither precede it nor outlive a closed pipe.
     sys.stdout.flush()
 
 

@@ -161,9 +161,9 @@ def brings_ray(
     """Whether the ranks will meet in a Ray that is brought to them. Pure.
 
     With executor ``ray`` there is no other way. With ``auto`` what runs and is recorded was decided when it was
-    started, and is not decided anew: nobody wants another plan because a package index answers today. Otherwise
-    Ray is brought if a node has it, since the others can copy it; and as long as nothing runs, it is
-    expected to be had.
+    started, and is not decided again: a package index that responds today is no reason for another plan.
+    Otherwise Ray is brought if a node has it, since the others can copy it; while nothing runs, it is assumed
+    to be available.
     """
     wanting = without_ray(spec, facts, topology)
     if not wanting:

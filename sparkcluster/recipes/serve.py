@@ -57,7 +57,7 @@ class Importer(Protocol):
         """The words after the command that starts the engine; None where they start something else."""
 
     def is_twice(self, words: Sequence[str]) -> bool:
-        """Whether the command stands twice."""
+        """Whether the recipe contains the command twice."""
 
     def is_entrypoint(self, image: str) -> bool:
         """Whether the command is the entrypoint of ``image``."""
