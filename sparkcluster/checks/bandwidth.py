@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparkcluster.checks.lists import listed
 from sparkcluster.checks.rates import (
     BOTH_GBIT_S,
     HALF_GBIT_S,
@@ -31,7 +32,6 @@ from sparkcluster.checks.rates import (
     way,
 )
 from sparkcluster.checks.registry import Context, Seen, bandwidth_check, check
-from sparkcluster.checks.wording import listed
 
 SPARK = "NVIDIA/dgx-spark-playbooks, nccl and connect-two-sparks"
 REBOOT = ("reboot both nodes with the cable connected: a port that was hot-plugged stays slow", "sudo reboot")

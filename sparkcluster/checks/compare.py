@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from sparkcluster.checks.wording import listed
+from sparkcluster.checks.lists import listed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

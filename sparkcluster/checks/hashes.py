@@ -6,8 +6,8 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from sparkcluster.checks.lists import abridged, listed
 from sparkcluster.checks.registry import Context, Seen, check
-from sparkcluster.checks.wording import abridged, listed
 from sparkcluster.facts.hashes import HashedFile
 from sparkcluster.facts.model import Weights
 

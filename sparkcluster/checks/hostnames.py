@@ -6,8 +6,8 @@ import dataclasses
 import ipaddress
 from collections.abc import Iterator
 
+from sparkcluster.checks.lists import listed
 from sparkcluster.checks.registry import Context, Seen, check
-from sparkcluster.checks.wording import listed
 from sparkcluster.facts.model import Facts, Interface, read
 from sparkcluster.node.shared import VIRTUAL_INTERFACES
 from sparkcluster.topology.candidates import is_up

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
 from sparkcluster.checks.compare import outliers
+from sparkcluster.checks.lists import listed
 from sparkcluster.checks.registry import Context, Seen, check, container_check, interconnect_check
-from sparkcluster.checks.wording import listed
 from sparkcluster.facts.engine import builds, engine_of, has_token
 from sparkcluster.facts.model import EngineFacts, Image, Unread
 from sparkcluster.topology import parallel

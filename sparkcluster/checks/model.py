@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
+from sparkcluster.checks.lists import abridged, listed
 from sparkcluster.checks.registry import Context, Seen, check
-from sparkcluster.checks.wording import abridged, listed
 from sparkcluster.facts.model import Weights
 
 T = TypeVar("T")

@@ -8,9 +8,6 @@ from difflib import get_close_matches
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.spec import KeyPath
 
-# Codes of earlier versions that said SM121 and were not about it.
-RENAMED = {"SM121-024": "IMG-010", "SM121-128": "MDL-004", "SM121-129": "SPEC-008", "SM121-131": "SPEC-009"}
-
 POWERS = frozenset(
     {"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "SYS_BOOT", "SYS_TIME", "MAC_ADMIN", "DAC_READ_SEARCH", "BPF"}
 )
@@ -27,7 +24,7 @@ POWERS = frozenset(
 def code(context: Context) -> Iterator[Seen]:
     """A code that no check has accepts nothing: what was meant to be ignored stops the launch all the same."""
     # Here, since the pages are made of all checks, and this is one of them.
-    from sparkcluster.checks.pages import pages  # noqa: PLC0415
+    from sparkcluster.checks.pages import RENAMED, pages  # noqa: PLC0415
 
     codes = pages()
     written: list[tuple[str, str, KeyPath | None]] = [

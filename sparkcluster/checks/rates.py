@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from sparkcluster.checks.attribution import Way, by_common_node
+from sparkcluster.checks.lists import abridged, listed
 from sparkcluster.checks.registry import Context
-from sparkcluster.checks.wording import abridged, listed
 from sparkcluster.facts.measured import Rate, RateKind
 from sparkcluster.topology.model import Group
 

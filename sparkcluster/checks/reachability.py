@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from sparkcluster.checks.attribution import by_faulty_node
+from sparkcluster.checks.lists import abridged, listed
 from sparkcluster.checks.registry import Context, Seen, check, reach_check
-from sparkcluster.checks.wording import abridged, listed
 from sparkcluster.facts.reach import Path
 from sparkcluster.topology.model import Topology
 

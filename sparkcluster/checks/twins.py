@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Literal
 
+from sparkcluster.checks.lists import listed
 from sparkcluster.checks.network import NETPLAN
 from sparkcluster.checks.registry import Context, Seen, interconnect_check
-from sparkcluster.checks.wording import listed
 from sparkcluster.facts.model import Facts, Interface, read
 from sparkcluster.spec.inventory import Interconnect
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up

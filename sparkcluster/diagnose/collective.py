@@ -13,7 +13,7 @@ from sparkcluster import engines
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts, Image
 from sparkcluster.node.shared import LABEL_MEASURE
-from sparkcluster.plan import docker, environment
+from sparkcluster.plan import docker_run, environment
 from sparkcluster.plan.build import NAME_LIMIT
 from sparkcluster.plan.image import keeps_entrypoint
 from sparkcluster.spec import Spec
@@ -80,7 +80,7 @@ def command(spec: Spec, facts: Facts, group: Group, member: Member, *, size_byte
         raise TypeError(f"{member.name} has no image")
     playbook, engine = spec.playbook, engine_of(facts)
     env = environment.build(
-        playbook, group, member, engines.engine(playbook.engine), hf_home=docker.HF_HOME, baked=image.env_names
+        playbook, group, member, engines.engine(playbook.engine), hf_home=docker_run.HF_HOME, baked=image.env_names
     )
     request = {
         "rank": member.rank,
@@ -91,7 +91,7 @@ def command(spec: Spec, facts: Facts, group: Group, member: Member, *, size_byte
         "limit_s": LIMIT_S,
         "mark": _MARK,
     }
-    argv = docker.run(
+    argv = docker_run.run(
         name=name(spec.inventory.cluster, member.name),
         image=image.id,
         keeps_entrypoint=keeps_entrypoint(image),

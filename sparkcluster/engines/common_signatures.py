@@ -253,7 +253,7 @@ LAUNCHER = (
         r"\[sparkcluster\] error: (?P<what>.{1,300})",
         "{what}",
         None,
-        "sparkcluster/node/entry.py",
+        "sparkcluster/node/launcher.py",
     ),
 )
 

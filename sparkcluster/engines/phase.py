@@ -1,6 +1,6 @@
 """From log lines to phases: how far a rank has come. Pure.
 
-What the launcher (``node/entry.py``) and Ray print is read here; the rest is in the table of each engine.
+What the launcher (``node/launcher.py``) and Ray print is read here; the rest is in the table of each engine.
 """
 
 from __future__ import annotations

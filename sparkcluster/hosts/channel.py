@@ -11,8 +11,8 @@ from typing import NoReturn
 from sparkcluster.errors import HostLost
 from sparkcluster.hosts.base import LineStream, Result, timed_out
 from sparkcluster.hosts.handshake import left
+from sparkcluster.hosts.paramiko_transport import exit_code, paramiko, send_exec
 from sparkcluster.hosts.quote import MARK, end_line, named, shown
-from sparkcluster.hosts.transport import exit_code, paramiko, send_exec
 
 _CHUNK = 1 << 15  # what one SSH packet holds
 _INLINE = 1 << 14  # input so short that sending it cannot block, whatever the command does with it

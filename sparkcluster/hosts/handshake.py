@@ -23,8 +23,8 @@ from sparkcluster.errors import (
     UsageError,
 )
 from sparkcluster.hosts import known_hosts
+from sparkcluster.hosts.paramiko_transport import Proxy, Transport, paramiko
 from sparkcluster.hosts.resolve import SshTarget
-from sparkcluster.hosts.transport import Proxy, Transport, paramiko
 
 KEEPALIVE_S = 10
 # A handshake takes a second of CPU on a busy controller; more at once only slow each other down.

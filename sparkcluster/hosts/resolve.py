@@ -154,7 +154,7 @@ def _ssh_config(host: str, ssh: SshSettings) -> dict[str, list[str]]:
 
 def _without_ssh(host: str) -> dict[str, list[str]]:
     """The same if no ssh is installed."""
-    from sparkcluster.hosts.transport import paramiko, ssh_config
+    from sparkcluster.hosts.paramiko_transport import paramiko, ssh_config
 
     try:
         found = ssh_config(host)

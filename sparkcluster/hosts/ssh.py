@@ -13,9 +13,9 @@ from sparkcluster.errors import CommandTimeout, HostError, HostLost, HostTimeout
 from sparkcluster.hosts import channel
 from sparkcluster.hosts.base import Result, Stream, check_put
 from sparkcluster.hosts.handshake import connect, left
+from sparkcluster.hosts.paramiko_transport import Transport, paramiko
 from sparkcluster.hosts.quote import put_argv, shown
 from sparkcluster.hosts.resolve import SshTarget
-from sparkcluster.hosts.transport import Transport, paramiko
 
 # OpenSSH's default of MaxSessions is 10; the last is reserved for ending commands that timed out.
 _SESSIONS = 9

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from sparkcluster.errors import UsageError
-from sparkcluster.models import families
+from sparkcluster.models import family_layers
 from sparkcluster.models.layers import Attention, Cache, Latent, State
 from sparkcluster.models.read import Document
 
@@ -134,8 +134,8 @@ def parse(document: object, name: str) -> ModelConfig:
     heads = text.number("num_attention_heads", "n_head", "n_heads", default=0, least=0, most=4096)
     hidden = text.number("hidden_size", "n_embd", "d_model", most=1 << 20)
     head_dim = text.number("head_dim", default=0, least=0, most=1 << 14) or (hidden // heads if heads else 0)
-    shape = families.Shape(model_type, layers, heads, hidden, head_dim)
-    caches = families.caches(text, shape)
+    shape = family_layers.Shape(model_type, layers, heads, hidden, head_dim)
+    caches = family_layers.caches(text, shape)
     if not caches:
         raise text.refused("layer_types", "lists no layer with attention or a state")
     architectures = top.words("architectures") or [""]
@@ -144,7 +144,7 @@ def parse(document: object, name: str) -> ModelConfig:
         architecture=architectures[0] if architectures else "",
         model_type=model_type,
         caches=tuple(caches),
-        drafts=tuple(families.drafts(text, shape, caches)),
+        drafts=tuple(family_layers.drafts(text, shape, caches)),
         layers=layers,
         hidden=hidden,
         feed_forward=_feed_forward(text, hidden),
@@ -153,7 +153,7 @@ def parse(document: object, name: str) -> ModelConfig:
         vocabulary=text.number("vocab_size", most=1 << 24),
         context=text.number("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", default=2048),
         dtype=_dtype(top, text),
-        state_dtype=families.state_dtype(text, model_type),
+        state_dtype=family_layers.state_dtype(text, model_type),
         tied=text.flag("tie_word_embeddings", default=top.flag("tie_word_embeddings", default=False)),
         multimodal=multimodal,
         experts=_experts(text, layers),
@@ -195,7 +195,7 @@ def _experts(text: Document, layers: int) -> Experts | None:
     )
     if not shared:
         shared = width * text.number("n_shared_experts", "num_shared_experts", default=0, least=0, most=1024)
-    return Experts(count, width, shared, families.expert_layers(text, layers))
+    return Experts(count, width, shared, family_layers.expert_layers(text, layers))
 
 
 def _dtype(top: Document, text: Document) -> str:

@@ -1,6 +1,6 @@
 """Keeps every socket of the engine on the interconnect: nothing listens on "all addresses".
 
-Part of the launcher (``entry``); Python 3.8, standard library only.
+Part of ``launcher``; Python 3.8, standard library only.
 
 Ray's servers (gcs_server, raylet, every worker) and torch's store listen on 0.0.0.0 or [::], and no setting
 moves them: ray#59852 gave Ray's the node's address and ray#60012 took that back three days later. What they

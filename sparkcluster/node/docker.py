@@ -1,8 +1,8 @@
 """Docker on this node: its command lines, its socket, and what its messages mean.
 
 All programs here use containers and images by this module. The command line of a rank comes from the controller
-(``plan/docker.py``); what Docker reports of containers and images becomes facts in ``containers``. Python 3.8, standard
-library only.
+(``plan/docker_run.py``); what Docker reports of containers and images becomes facts in
+``container_facts``. Python 3.8, standard library only.
 """
 
 from __future__ import annotations

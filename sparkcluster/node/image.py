@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any, Dict, List
 
-from sparkcluster.node import common, containers, docker, engine, interpreter
+from sparkcluster.node import common, container_facts, docker, engine, interpreter
 from sparkcluster.node.machine import Machine, Unreadable, because, quoted
 
 LIMIT_S = 60.0  # of one container; the first start of a big image reads it from a cold disk
@@ -29,18 +29,22 @@ def inspect(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
     """The same, of any machine."""
     image_id = str(request["image_id"])
     state_dir = common.expand(str(request["state_dir"]))
-    kept = containers.inside(machine, state_dir, image_id)
+    kept = container_facts.inside(machine, state_dir, image_id)
     if kept is not None:
         return kept
     try:
         found = run(machine, image_id)
-        found["reference"], found["asked"], found["engine"] = request.get("reference"), containers.ASKED, engine.NAME
+        found["reference"], found["asked"], found["engine"] = (
+            request.get("reference"),
+            container_facts.ASKED,
+            engine.NAME,
+        )
         found["family"] = family(_config(machine, image_id), ngc=bool(found.pop("ngc", False)))
     except Exception as error:
         return {"unread": because(error)}
     if not request.get("keep", True):
         return found
-    path = machine.at(containers.inside_path(state_dir, image_id))
+    path = machine.at(container_facts.inside_path(state_dir, image_id))
     try:
         common.write_atomically(path, json.dumps(found, sort_keys=True).encode())
     except OSError:

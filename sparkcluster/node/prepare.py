@@ -1,6 +1,6 @@
 """Makes a rank's surroundings ready before anything starts: paths, setup, ptxas, carry-over file.
 
-Part of the launcher (``entry``); Python 3.8, standard library only.
+Part of ``launcher``; Python 3.8, standard library only.
 """
 
 from __future__ import annotations

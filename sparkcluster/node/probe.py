@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, Optional
 
-from sparkcluster.node import containers, gpu, interpreter, network, storage, system
+from sparkcluster.node import container_facts, gpu, interpreter, network, storage, system
 from sparkcluster.node.machine import LIMIT_S, Machine, Unreadable, because
 
 _GRACE_S = 0.3  # so that the limit of a program ends first and is reported
@@ -86,12 +86,12 @@ def gather(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
     start("loaded", lambda: gpu.loaded(machine.text("/proc/driver/nvidia/version")))
     start("smi", lambda: gpu.smi(machine))
     start("cuda", lambda: gpu.cuda(machine, readings.value("loaded")))
-    start("docker", lambda: containers.docker(machine))
-    start("image", lambda: containers.image(machine, reference, state_dir) if in_docker and reference else None)
+    start("docker", lambda: container_facts.docker(machine))
+    start("image", lambda: container_facts.image(machine, reference, state_dir) if in_docker and reference else None)
     start("engine", lambda: None if in_docker else _engine(machine, request.get("python")))
     start(
         "ranks",
-        lambda: containers.containers(machine) if in_docker else containers.processes(machine, state_dir),
+        lambda: container_facts.containers(machine) if in_docker else container_facts.processes(machine, state_dir),
     )
     start("weights", lambda: storage.weights(machine, model, hf_home) if model else None)
     start("disks", lambda: storage.disks(machine, [("state", state_dir), ("hf_home", hf_home)]))

@@ -22,7 +22,7 @@ import time
 from typing import Any, BinaryIO, Dict, List, Set, Tuple
 
 from sparkcluster.node import common
-from sparkcluster.node.probes import HEAD, Probes, Sockets, why
+from sparkcluster.node.reach_probes import HEAD, Probes, Sockets, why
 
 LIFE_S = 20.0
 _STATES = {"01", "03"}  # established, SYN received: in /proc/net/tcp a connection that came this far

@@ -25,7 +25,7 @@ from sparkcluster.node.shared import (
     LABEL_STATE_DIR,
     LAUNCHER_FILE,
 )
-from sparkcluster.plan import docker, environment, image, launcher
+from sparkcluster.plan import docker_run, environment, image, launcher
 from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan
 from sparkcluster.spec import Spec
 from sparkcluster.topology import parallel
@@ -138,7 +138,7 @@ class _Maker:
             group,
             member,
             self.engine,
-            hf_home=docker.HF_HOME if self.runtime == "docker" else facts.hf_home,
+            hf_home=docker_run.HF_HOME if self.runtime == "docker" else facts.hf_home,
             baked=baked.env_names if baked is not None and self.runtime == "docker" else (),
         )
         if self.token(group):
@@ -219,13 +219,13 @@ class _Maker:
             setup=playbook.setup,
             carry_over=carry_over,
             token=self.token(group),
-            ray_path=docker.RAY_PATH if ray_dir and self.runtime == "docker" else ray_dir,
+            ray_path=docker_run.RAY_PATH if ray_dir and self.runtime == "docker" else ray_dir,
         )
         if self.runtime == "process":
             argv = [python, f"{rank_dir}/{ENTRY_FILE}", f"{rank_dir}/{LAUNCHER_FILE}"]
             return ContainerPlan(name, None, tuple(argv), document, rank_dir, (rank_dir,), env_file, labels)
         mounts, directories = self.mounts(group, member, rank_dir, ray_dir)
-        argv = docker.run(
+        argv = docker_run.run(
             name=name,
             image=self.images[member.name],
             keeps_entrypoint=image.keeps_entrypoint(_image(facts)),
@@ -265,7 +265,7 @@ class _Maker:
         path = expand(written.path, shown.home)
         if self.runtime == "docker" and _below(path, shown.hf_home):
             # A snapshot is links into the rest of the cache, which the container has already.
-            return docker.HF_HOME + path[len(shown.hf_home) :]
+            return docker_run.HF_HOME + path[len(shown.hf_home) :]
         return path
 
     def mounts(
@@ -274,24 +274,24 @@ class _Maker:
         """What the container sees of the node, and the directories among it that have to be made first."""
         facts, playbook = self.facts[member.name], self.spec.playbook
         mounts = [
-            docker.bind(f"{rank_dir}/{LAUNCHER_FILE}", docker.LAUNCHER, read_only=True),
-            docker.bind(f"{rank_dir}/{ENTRY_FILE}", docker.ENTRY, read_only=True),
-            docker.bind(facts.hf_home, docker.HF_HOME),
+            docker_run.bind(f"{rank_dir}/{LAUNCHER_FILE}", docker_run.LAUNCHER, read_only=True),
+            docker_run.bind(f"{rank_dir}/{ENTRY_FILE}", docker_run.ENTRY, read_only=True),
+            docker_run.bind(facts.hf_home, docker_run.HF_HOME),
         ]
         directories = [rank_dir, facts.hf_home]
         weights = expand(playbook.model.path, facts.home) if playbook.model.path is not None else None
         if weights is not None and not _below(weights, facts.hf_home):
-            mounts.append(docker.bind(weights, self.model(group, member), read_only=True))
+            mounts.append(docker_run.bind(weights, self.model(group, member), read_only=True))
         if ray_dir is not None:
-            mounts.append(docker.bind(ray_dir, docker.RAY_PATH, read_only=True))
+            mounts.append(docker_run.bind(ray_dir, docker_run.RAY_PATH, read_only=True))
         short = re.sub(r"[^A-Za-z0-9]", "-", self.images[member.name].removeprefix("sha256:"))[:12]
         for cache in playbook.kept_caches:
             source = f"{facts.state_dir}/caches/{short}/{cache.name}"
-            mounts.append(docker.bind(source, cache.target))
+            mounts.append(docker_run.bind(source, cache.target))
             directories.append(source)
         for mount in playbook.mounts:
             source = expand(mount.source, facts.home)
-            mounts.append(docker.bind(source, mount.target, read_only=mount.read_only))
+            mounts.append(docker_run.bind(source, mount.target, read_only=mount.read_only))
         return mounts, tuple(directories)
 
 

@@ -1,4 +1,4 @@
-"""The launcher document of a rank, which ``node/entry.py`` reads."""
+"""The launcher document of a rank, which ``node/launcher.py`` reads."""
 
 from __future__ import annotations
 

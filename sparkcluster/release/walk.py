@@ -215,7 +215,7 @@ class Walk:
             self.report.note("the ranks of this plan are already running: continuing with them")
         topology, plan = self.view.ready()
         values = secrets.values(self.spec, plan.of_groups(groups))
-        entry = standalone("entry", self.spec.playbook.engine)
+        entry = standalone("launcher", self.spec.playbook.engine)
         launches = []
         for name in groups:
             part = plan.of_groups([name])

@@ -75,9 +75,9 @@ class Vllm(Engine):
 
     def serve(self, rank: Rank) -> list[str]:
         """``vllm serve`` and its arguments."""
-        from sparkcluster.engines.vllm import serve
+        from sparkcluster.engines.vllm import command_line
 
-        return serve.serve(rank)
+        return command_line.serve(rank)
 
     def environment(self, member: Member) -> dict[str, str]:
         """The node's address, and what a GB10 needs."""

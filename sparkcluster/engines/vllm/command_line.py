@@ -1,176 +1,82 @@
-"""The words behind ``vllm serve`` as keys of a playbook."""
+"""The command line of a rank."""
 
 from __future__ import annotations
 
 import json
-import re
-from typing import Any
+from pathlib import PurePosixPath
 
-from sparkcluster.engines.vllm import flags
-from sparkcluster.recipes.serve import Served
-from sparkcluster.recipes.shell import plain, unknown
-
-_DASHED = re.compile(r"--?[A-Za-z].*", re.DOTALL)
-_LEVEL = re.compile(r"-O(\d)")
-_TRUTH = {"true": True, "false": False}
-
-# Flags that are no argument of a playbook, and what is said of them.
-_ELSEWHERE = {
-    "host": "api.host: {} in the inventory",
-    "port": "api.port: {} in the inventory",
-    "uds": "api.host and api.port in the inventory",
-    "nnodes": "groups in the inventory",
-    "node-rank": "groups in the inventory",
-    "master-addr": "groups in the inventory",
-    "master-port": "groups in the inventory",
-    "headless": "groups in the inventory",
-    "config": "the arguments of that file under args",
-}
+from sparkcluster.engines.base import Rank
+from sparkcluster.engines.vllm import ENGINE
+from sparkcluster.errors import PlanError
+from sparkcluster.spec.playbook import ArgumentValue, Playbook
 
 
-def read(words: list[str]) -> Served:
-    """What the words behind ``vllm serve`` mean, flag by flag."""
-    served = Served()
-    index = 0
-    while index < len(words):
-        word = words[index]
-        index += 1
-        if not _DASHED.fullmatch(word):
-            if served.model is None:
-                served.model = word
-            elif word.strip():
-                served.left.append(f"the word {plain(word)!r}, which is not part of a flag")
-            continue
-        name, inline = _name(word)
-        flag = flags.find(name)
-        values = [inline] if inline is not None else []
-        if inline is None:
-            while index < len(words) and _takes(flag, values) and not _is_flag(words[index]):
-                values.append(words[index])
-                index += 1
-        _put(served, name, flag, values)
-    return served
+def serve(rank: Rank) -> list[str]:
+    """Command that serves the playbook's model on ``rank``.
+
+    With Ray only the head runs it; with vLLM's own multi-node backend every rank does, with the same arguments
+    everywhere. A whole ``command`` in the playbook takes its place.
+
+    Raises:
+        PlanError: an argument belongs to another key.
+    """
+    playbook, group, member = rank.playbook, rank.group, rank.member
+    if playbook.command is not None:
+        return list(playbook.command)
+    argv = [program(rank.python), "serve", rank.model]
+    if playbook.model.id is not None and playbook.model.revision != "main":
+        argv += ["--revision", playbook.model.revision]
+    argv += ["--host", group.api_host, "--port", str(group.api_port)]
+    argv += ["--served-model-name", playbook.model_name]
+    argv += ["--tensor-parallel-size", str(rank.parallel.tensor)]
+    argv += ["--pipeline-parallel-size", str(rank.parallel.pipeline)]
+    if rank.executor == "ray":
+        argv += ["--distributed-executor-backend", "ray"]
+    elif rank.executor == "native":
+        argv += ["--distributed-executor-backend", "mp", "--nnodes", str(len(group.members))]
+        argv += ["--node-rank", str(member.rank)]
+        argv += ["--master-addr", group.head.address, "--master-port", str(group.master_port)]
+    argv += arguments(playbook)
+    if rank.executor == "native" and member.rank > 0:
+        argv.append("--headless")
+    return argv
 
 
-def _name(word: str) -> tuple[str, str | None]:
-    """Name of a flag in full, and the value that stands with it."""
-    level = _LEVEL.fullmatch(word)
-    if level:
-        return "optimization-level", level[1]
-    head, equals, inline = word.partition("=")
-    base, dot, rest = head.partition(".")
-    aliases = flags.aliases()
-    # The table knows -tp; argparse takes -tp=2 and -cc.mode=3 too.
-    base = aliases.get(base, base.lstrip("-").replace("_", "-").lower() if base.startswith("--") else base.lstrip("-"))
-    return base + dot + rest, inline if equals else None
+def program(python: str | None) -> str:
+    """How vLLM is called: the script beside its Python, which need not be on PATH."""
+    directory = PurePosixPath(python or "").parent
+    return str(directory / "vllm") if directory.is_absolute() else "vllm"
 
 
-def _is_flag(word: str) -> bool:
-    return bool(_DASHED.fullmatch(word))
+def arguments(playbook: Playbook) -> list[str]:
+    """The playbook's ``args`` as flags, in its order.
+
+    Raises:
+        PlanError: an argument belongs to another key.
+    """
+    argv: list[str] = []
+    for written, value in playbook.args.items():
+        name = written.replace("_", "-")
+        if name in ENGINE.arguments:
+            raise PlanError(
+                f"args of playbook {playbook.name} cannot contain {written}",
+                step="plan",
+                hint=f"set {ENGINE.arguments[name]} instead",
+            )
+        argv += flag(name, value)
+    return argv
 
 
-def _takes(flag: flags.Flag | None, values: list[str]) -> bool:
-    if flag is None:
-        return not values  # nobody knows; a word behind it is most likely its value
-    if flag.kind in {"bool", "flag"}:
-        return False
-    return flag.kind == "list" or not values
-
-
-def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) -> None:
-    written = " ".join([f"--{name}", *map(plain, values)])
-    if name in {"api-key", "hf-token"}:
-        _secret(served, name)
-        return
-    lost = sorted({name for value in values for name in unknown(value)})
-    if lost:
-        served.left.append(f"{written}: the text does not set {', '.join(lost)}")
-        return
-    if flag is None:
-        near = flags.near(name.partition(".")[0])
-        gone = flags.GONE.get(name)
-        said = gone or (f"did you mean {near}?" if near else "kept under args as it is")
-        served.left.append(f"{written}: vLLM has no flag --{name}; {said}")
-    if _own(served, name, values):
-        return
-    value = _value(flag, name, values)
-    bare = name.removeprefix("no-")
-    if flag is not None and flag.kind == "bool" and name != flag.name:
-        served.args.pop(bare, None)
-        served.args[bare] = False
-    else:
-        served.args.pop(name, None)
-        served.args[name] = value
-
-
-def _secret(served: Served, name: str) -> None:
-    if name == "api-key":
-        served.left.append("--api-key: write api.key in the inventory, which keeps it out of every command line")
-    else:
-        served.secrets.append("HF_TOKEN")
-        served.left.append("--hf-token: HF_TOKEN is listed under secrets; set it in the environment of sparkcluster")
-
-
-def _own(served: Served, name: str, values: list[str]) -> bool:
-    """Whether the flag is a key of its own, or belongs into the inventory."""
-    value = values[-1] if values else ""
-    if name == "model":
-        served.model = value
-    elif name == "served-model-name" and values:
-        served.keys["served_name"] = values[0]
-        if values[1:]:
-            served.left.append(f"more names of the model: {', '.join(values[1:])}; a playbook has one")
-    elif name == "revision" and value:
-        served.keys["revision"] = value
-    elif name in {"tensor-parallel-size", "pipeline-parallel-size"} and value.isdigit():
-        served.keys[name.removesuffix("-size").replace("-", "_")] = int(value)
-    elif name == "distributed-executor-backend":
-        if value in {"ray", "mp"}:
-            served.keys["executor"] = "ray" if value == "ray" else "native"
-        else:
-            served.left.append(f"--{name} {value}: executor must be ray or native")
-    elif name in _ELSEWHERE:
-        if (name, value) not in {("port", "8000"), ("host", "127.0.0.1"), ("host", "localhost")}:
-            served.left.append(f"--{name} {plain(value)}".rstrip() + f": write {_ELSEWHERE[name].format(value)}")
-    else:
-        return False
-    return True
-
-
-def _value(flag: flags.Flag | None, name: str, values: list[str]) -> Any:
-    if not values:
-        return True
-    if flag is not None and flag.kind == "list":
-        return [_scalar(flag.type, value) for value in values] if len(values) > 1 else _scalar(flag.type, values[0])
-    text = values[-1]
-    typ = flag.type if flag is not None and "." not in name else "any"
-    if typ == "json" or (text[:1] == "{" and text[-1:] == "}"):
-        try:
-            document = json.loads(text)
-        except (ValueError, RecursionError):
-            return text
-        # A mapping is written as one; what JSON repeats or cannot be told apart again stays text.
-        return document if isinstance(document, dict) and _same(document, text) else text
-    return _scalar(typ, text)
-
-
-def _scalar(typ: str, text: str) -> Any:
-    if typ in {"int", "size"} and re.fullmatch(r"-?(0|[1-9]\d{0,17})", text):
-        return int(text)
-    if typ == "float" and re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
-        return float(text) if "." in text else int(text)
-    return text
-
-
-def _same(document: dict[str, Any], text: str) -> bool:
-    try:
-        return bool(document == json.loads(text, object_pairs_hook=_unique))
-    except ValueError:
-        return False
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    out = dict(pairs)
-    if len(out) != len(pairs):
-        raise ValueError("duplicate key")
-    return out
+def flag(name: str, value: ArgumentValue) -> list[str]:
+    """One argument: true is the bare flag, false its negation, null nothing, a mapping compact JSON."""
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    if isinstance(value, dict):
+        return [f"--{name}", json.dumps(value, separators=(",", ":"), ensure_ascii=False)]
+    if isinstance(value, list):
+        return [f"--{name}", *map(str, value)] if value else []
+    text = str(value)
+    # argparse would take a value that begins with a dash for the next flag.
+    return [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from sparkcluster.engines.vllm import command_line, eugr
+from sparkcluster.engines.vllm import eugr, import_arguments
 from sparkcluster.engines.vllm.versions import of_reference
 from sparkcluster.recipes.container import Container
 from sparkcluster.recipes.serve import Command, Served
@@ -79,7 +79,7 @@ class VllmImporter:
 
     def read(self, words: list[str]) -> Served:
         """What the words after ``vllm serve`` mean, flag by flag."""
-        return command_line.read(words)
+        return import_arguments.read(words)
 
     def is_recipe(self, text: str) -> bool:
         """Whether ``text`` is a recipe of eugr/spark-vllm-docker."""

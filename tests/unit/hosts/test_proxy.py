@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from sparkcluster.hosts.transport import Proxy
+from sparkcluster.hosts.paramiko_transport import Proxy
 
 
 def test_ctrl_c_in_the_terminal_does_not_reach_the_proxy_command():

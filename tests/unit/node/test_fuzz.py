@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sparkcluster.facts.model import Facts, Unread
 from sparkcluster.facts.parse import parse, parse_engine
-from sparkcluster.node import containers, gpu, image, network, probe, system
+from sparkcluster.node import container_facts, gpu, image, network, probe, system
 from sparkcluster.node.machine import Machine, Unreadable
 
 ODD: tuple[Any, ...] = (
@@ -133,8 +133,8 @@ READERS = (
     system.os_release,
     system.kernel_lines,
     network.listener,
-    lambda text: containers.cdi_devices([text]),
-    lambda text: containers.cdi_driver([text]),
+    lambda text: container_facts.cdi_devices([text]),
+    lambda text: container_facts.cdi_driver([text]),
     lambda text: system._login_setting(text, "RemoveIPC", True),
 )
 LINES = st.text() | st.lists(

@@ -12,7 +12,7 @@ import pytest
 
 from sparkcluster.engines.vllm import node
 from sparkcluster.facts.model import EngineFacts
-from sparkcluster.node import containers, image, interpreter
+from sparkcluster.node import container_facts, image, interpreter
 from sparkcluster.node.machine import Unreadable
 
 ID = "sha256:" + "5f" * 32
@@ -54,7 +54,7 @@ def spark(make_machine: Any, outcomes: list[tuple[int, str] | Unreadable], confi
 def test_the_whole_command_line_and_the_kept_answer(
     monkeypatch: pytest.MonkeyPatch, make_machine: Any, tmp_path: Path
 ) -> None:
-    for module in (image, containers):
+    for module in (image, container_facts):
         monkeypatch.setattr(module, "engine", node)
     machine = spark(make_machine, [(0, PRINTED)], {"Entrypoint": ["vllm", "serve"]})
     found = image.inspect(request(tmp_path), machine)

@@ -20,7 +20,7 @@ from sparkcluster.engines.vllm import node
 from sparkcluster.facts.model import Unread
 from sparkcluster.facts.parse import parse
 from sparkcluster.hosts.program import command, source
-from sparkcluster.node import containers, gpu, interpreter, network, probe, storage, system
+from sparkcluster.node import container_facts, gpu, interpreter, network, probe, storage, system
 from sparkcluster.node.machine import Machine, Unreadable
 
 REQUEST = {
@@ -56,7 +56,7 @@ def test_what_travels_is_python_3_8() -> None:
     for name in (
         "machine",
         "network",
-        "containers",
+        "container_facts",
         "engine",
         "gpu",
         "interpreter",
@@ -238,4 +238,4 @@ def test_dgx_release_takes_the_last_update(lines: list[str]) -> None:
 
 def test_a_zombie_is_no_running_rank(make_machine: Any) -> None:
     machine = make_machine({"files": {"proc/7/stat": "7 (x) Z 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 77 0 0"}})
-    assert containers.start_ticks(machine, 7) is None
+    assert container_facts.start_ticks(machine, 7) is None

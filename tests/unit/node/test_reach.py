@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparkcluster.hosts.program import source
-from sparkcluster.node import probes, reach
+from sparkcluster.node import reach, reach_probes
 
 REQUEST = {
     "addresses": ["127.0.0.1"],
@@ -55,10 +55,10 @@ def test_the_echo_answers_who_knows_the_token_with_the_size_alone(node):
         asking.settimeout(1)
         asking.sendto(b"who is there", ("127.0.0.1", port))
         node.turn(0.5)
-        asking.sendto(probes.HEAD.pack(bytes.fromhex("5a" * 16), 7, 0).ljust(4000, b"\0"), ("127.0.0.1", port))
+        asking.sendto(reach_probes.HEAD.pack(bytes.fromhex("5a" * 16), 7, 0).ljust(4000, b"\0"), ("127.0.0.1", port))
         node.turn(0.5)
         data, _ = asking.recvfrom(1 << 16)
-    assert probes.HEAD.unpack(data) == (bytes.fromhex("5a" * 16), 7, 4000)
+    assert reach_probes.HEAD.unpack(data) == (bytes.fromhex("5a" * 16), 7, 4000)
     assert node.heard_udp == {7}
 
 
@@ -70,8 +70,8 @@ def test_an_address_in_the_kernels_table():
 @pytest.mark.parametrize("data", [b"", b"\0", b"abc", bytes(range(256)), b"\xff" * 1473])
 def test_the_checksum_of_a_packet_with_its_checksum_is_zero(data):
     head = struct.pack("!BBHHH", 8, 0, 0, 1, 2)
-    whole = struct.pack("!BBHHH", 8, 0, probes.checksum(head + data), 1, 2) + data
-    assert probes.checksum(whole) == 0
+    whole = struct.pack("!BBHHH", 8, 0, reach_probes.checksum(head + data), 1, 2) + data
+    assert reach_probes.checksum(whole) == 0
 
 
 def test_a_port_whose_connection_was_tried_can_be_listened_on_at_once():
@@ -79,7 +79,7 @@ def test_a_port_whose_connection_was_tried_can_be_listened_on_at_once():
         port = listener.getsockname()[1]
         tried = socket.create_connection(("127.0.0.1", port))
         taken, _ = listener.accept()
-        probes.drop(tried)
+        reach_probes.drop(tried)
         taken.close()
     again = socket.socket()
     with again:

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sparkcluster import plan, topology
-from sparkcluster.engines.vllm import serve
+from sparkcluster.engines.vllm import command_line
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.model import Facts, Unread
-from sparkcluster.plan import docker, environment
+from sparkcluster.plan import docker_run, environment
 from sparkcluster.plan.build import container_name
 
 PORT_0 = ("enp1s0f0np0", "enP2p1s0f0np0")
@@ -194,7 +194,7 @@ def test_without_secrets_there_is_no_file_of_them(spark, cluster):
     ],
 )
 def test_arguments_become_vllm_flags(value, argv):
-    assert serve.flag("x", value) == argv
+    assert command_line.flag("x", value) == argv
 
 
 @pytest.mark.parametrize("name", ["host", "api-key", "tensor_parallel_size", "master-port"])
@@ -214,7 +214,7 @@ def test_an_argument_that_belongs_to_another_key_is_refused(two, cluster, name):
     ],
 )
 def test_a_mount_says_what_it_means_whatever_the_path(source, shown):
-    assert docker.bind(source, "/m", read_only=True) == ["--mount", shown]
+    assert docker_run.bind(source, "/m", read_only=True) == ["--mount", shown]
 
 
 @pytest.mark.parametrize("family", ["upstream", "other", "ngc"])
@@ -281,7 +281,7 @@ def test_an_image_given_by_id_is_what_runs(two, cluster):
     ("python", "program"), [("/opt/engine/bin/python3", "/opt/engine/bin/vllm"), ("python3", "vllm")]
 )
 def test_vllm_of_a_process_is_the_one_beside_its_python(python, program):
-    assert serve.program(python) == program
+    assert command_line.program(python) == program
 
 
 def test_a_process_takes_the_inventorys_python_before_it_has_been_asked(spark, cluster):

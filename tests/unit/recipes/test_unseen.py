@@ -59,7 +59,7 @@ def recipes(draw):
 @given(recipes(), st.booleans())
 def test_a_recipe_that_nobody_has_seen(made, continued):
     """Any flags with any values: the playbook's arguments render to the same words, and unknown ones are told."""
-    from sparkcluster.engines.vllm import serve
+    from sparkcluster.engines.vllm import command_line
 
     known, unseen = made
     groups = [*known, *([one, "1"] for one in unseen)]
@@ -71,7 +71,7 @@ def test_a_recipe_that_nobody_has_seen(made, continued):
 
     playbook = Playbook.model_validate(parse(imported.text, "x").data)
     wanted = flags_of([word for group in groups for word in group])
-    got = flags_of(serve.arguments(playbook))
+    got = flags_of(command_line.arguments(playbook))
     assert got == wanted
     for one in unseen:
         assert any(one in told for told in imported.left)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
-from sparkcluster.engines.vllm import families
+from sparkcluster.engines.vllm import family_flags
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 
@@ -43,7 +43,7 @@ def mismatch(served: Served) -> Iterator[Seen]:
     written = served.text("quantization")
     if written is None or served.kind is None or written in {"mxfp4", "gpt_oss_mxfp4", "auto", "none"}:
         return
-    allowed = ONLINE if served.kind == "bf16" else families.NAMES.get(served.kind)
+    allowed = ONLINE if served.kind == "bf16" else family_flags.NAMES.get(served.kind)
     if allowed is not None and written not in allowed:
         summary = f"quantization {written} is set for {served.kind} weights"
         yield served.say("quantization", summary, "remove quantization: vLLM reads config.json")

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sparkcluster.checks.registry import Context, Seen, check
-from sparkcluster.engines.vllm import families, versions
-from sparkcluster.engines.vllm.families import Model
+from sparkcluster.engines.vllm import family_flags, versions
+from sparkcluster.engines.vllm.family_flags import Model
 from sparkcluster.engines.vllm.versions import Family, Versions
 from sparkcluster.facts.engine import engine_of, image_digest
 from sparkcluster.facts.model import Facts, Image, Unread, Weights, read
@@ -184,7 +184,7 @@ def served(context: Context) -> Served:
         (node.weights.config for node in facts if isinstance(node.weights, Weights) and node.weights.config), {}
     )
     architecture = playbook.model.architecture or next(iter(_strings(config.get("architectures"))), None)
-    family_of = families.family(playbook.model.label, architecture)
+    family_of = family_flags.family(playbook.model.label, architecture)
     flags, at = _flags(playbook)
     draft = _mapping(flags.get("speculative-config"))
     name = playbook.model.label.rstrip("/").rsplit("/", 1)[-1].lower()
@@ -292,13 +292,13 @@ def _spark(playbook: Playbook, facts: Iterable[Facts], engines: Iterable[str]) -
 def _kind(playbook: Playbook, facts: Iterable[Facts], config: Mapping[str, Any]) -> str | None:
     method = _quantization(config).get("quant_method")
     if isinstance(method, str):
-        return next((kind for kind, names in families.NAMES.items() if method in names), method)
+        return next((kind for kind, names in family_flags.NAMES.items() if method in names), method)
     for node in facts:
         if isinstance(node.weights, Weights) and node.weights.config:
             # Older checkpoints of ModelOpt keep it in a file of its own.
             modelopt = any(file.name.endswith("hf_quant_config.json") for file in node.weights.files)
             return "modelopt" if modelopt else playbook.model.checkpoint or "bf16"
-    return playbook.model.checkpoint or families.kind(playbook.model.id or "")
+    return playbook.model.checkpoint or family_flags.kind(playbook.model.id or "")
 
 
 def _quantization(config: Mapping[str, Any]) -> dict[str, Any]:

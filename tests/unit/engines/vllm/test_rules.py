@@ -10,7 +10,7 @@ import pytest
 
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import CATALOGUE, Context
-from sparkcluster.engines.vllm import families, rules, versions
+from sparkcluster.engines.vllm import family_flags, rules, versions
 from sparkcluster.engines.vllm.rules.served import served
 from sparkcluster.facts.model import Unread
 from sparkcluster.spec import load
@@ -151,8 +151,8 @@ def test_image(reference_, family, low, high, moves):
     ],
 )
 def test_model(name, kind, family):
-    assert families.kind(name) == kind
-    seen = families.family(name, None)
+    assert family_flags.kind(name) == kind
+    seen = family_flags.family(name, None)
     assert (seen.name if seen else None) == family
 
 

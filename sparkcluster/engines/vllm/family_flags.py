@@ -13,7 +13,7 @@ from typing import Literal, cast
 
 from sparkcluster.engines.vllm.versions import Version, numbers
 
-TABLE = Path(__file__).with_name("families.tsv")
+TABLE = Path(__file__).with_name("family_flags.tsv")
 
 Reasoning = Literal["always", "asked", "never"]
 """Whether a model thinks before it answers: unless told not to, only when told to, or not at all."""

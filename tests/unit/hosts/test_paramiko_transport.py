@@ -44,10 +44,10 @@ def test_paramiko_does_without_invoke_until_ssh_config_is_read_without_ssh(tmp_p
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "config").write_text("Match exec true\n  Port 2022\n")
     code = (
-        "import sys; from sparkcluster.hosts import transport\n"
+        "import sys; from sparkcluster.hosts import paramiko_transport\n"
         "assert not {'invoke', 'fabric'} & set(sys.modules)\n"
-        "assert transport.paramiko.config.invoke is None\n"
-        "assert transport.ssh_config('spark')['port'] == '2022'"
+        "assert paramiko_transport.paramiko.config.invoke is None\n"
+        "assert paramiko_transport.ssh_config('spark')['port'] == '2022'"
     )
     environment = {**os.environ, "HOME": str(tmp_path)}
     subprocess.run([sys.executable, "-c", code], check=True, stdin=subprocess.DEVNULL, env=environment)
@@ -59,7 +59,7 @@ def test_no_other_module_imports_paramiko_or_fabric():
         for path in PACKAGE.rglob("*.py")
         if re.search(r"^\s*(import|from) (paramiko|fabric|invoke)\b", path.read_text(), re.MULTILINE)
     ]
-    assert users == ["hosts/transport.py"]
+    assert users == ["hosts/paramiko_transport.py"]
 
 
 @pytest.mark.parametrize("library", [paramiko, fabric])

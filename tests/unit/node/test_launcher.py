@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sparkcluster.hosts.program import standalone
-from sparkcluster.node import entry
+from sparkcluster.node import launcher
 from sparkcluster.node.prepare import Stop
 
 LIMIT_S = 20
@@ -40,7 +40,7 @@ class Image:
         self.rank = root / "rank"
         for one in (self.bin, self.site, self.rank):
             one.mkdir()
-        (self.rank / "entry.py").write_text(standalone("entry", "vllm"))
+        (self.rank / "entry.py").write_text(standalone("launcher", "vllm"))
         # what the engine was started with
         self.seen = root / "seen.json"
         script(
@@ -335,7 +335,7 @@ def test_a_head_that_never_answers_is_named() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with pytest.raises(Stop) as stopped:
-        entry.wait_for_head(f"127.0.0.1:{port}", "127.0.0.1", 30, clock=lambda: now[0], pause=pause)
+        launcher.wait_for_head(f"127.0.0.1:{port}", "127.0.0.1", 30, clock=lambda: now[0], pause=pause)
     assert stopped.value.code == 4
     assert f"127.0.0.1:{port} is not reachable from 127.0.0.1: Connection refused" in str(stopped.value)
     assert now[0] == 30

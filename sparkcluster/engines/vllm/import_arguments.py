@@ -1,0 +1,176 @@
+"""The words behind ``vllm serve`` as keys of a playbook."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from sparkcluster.engines.vllm import flags
+from sparkcluster.recipes.serve import Served
+from sparkcluster.recipes.shell import plain, unknown
+
+_DASHED = re.compile(r"--?[A-Za-z].*", re.DOTALL)
+_LEVEL = re.compile(r"-O(\d)")
+_TRUTH = {"true": True, "false": False}
+
+# Flags that are no argument of a playbook, and what is said of them.
+_ELSEWHERE = {
+    "host": "api.host: {} in the inventory",
+    "port": "api.port: {} in the inventory",
+    "uds": "api.host and api.port in the inventory",
+    "nnodes": "groups in the inventory",
+    "node-rank": "groups in the inventory",
+    "master-addr": "groups in the inventory",
+    "master-port": "groups in the inventory",
+    "headless": "groups in the inventory",
+    "config": "the arguments of that file under args",
+}
+
+
+def read(words: list[str]) -> Served:
+    """What the words behind ``vllm serve`` mean, flag by flag."""
+    served = Served()
+    index = 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        if not _DASHED.fullmatch(word):
+            if served.model is None:
+                served.model = word
+            elif word.strip():
+                served.left.append(f"the word {plain(word)!r}, which is not part of a flag")
+            continue
+        name, inline = _name(word)
+        flag = flags.find(name)
+        values = [inline] if inline is not None else []
+        if inline is None:
+            while index < len(words) and _takes(flag, values) and not _is_flag(words[index]):
+                values.append(words[index])
+                index += 1
+        _put(served, name, flag, values)
+    return served
+
+
+def _name(word: str) -> tuple[str, str | None]:
+    """Name of a flag in full, and the value that stands with it."""
+    level = _LEVEL.fullmatch(word)
+    if level:
+        return "optimization-level", level[1]
+    head, equals, inline = word.partition("=")
+    base, dot, rest = head.partition(".")
+    aliases = flags.aliases()
+    # The table knows -tp; argparse takes -tp=2 and -cc.mode=3 too.
+    base = aliases.get(base, base.lstrip("-").replace("_", "-").lower() if base.startswith("--") else base.lstrip("-"))
+    return base + dot + rest, inline if equals else None
+
+
+def _is_flag(word: str) -> bool:
+    return bool(_DASHED.fullmatch(word))
+
+
+def _takes(flag: flags.Flag | None, values: list[str]) -> bool:
+    if flag is None:
+        return not values  # nobody knows; a word behind it is most likely its value
+    if flag.kind in {"bool", "flag"}:
+        return False
+    return flag.kind == "list" or not values
+
+
+def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) -> None:
+    written = " ".join([f"--{name}", *map(plain, values)])
+    if name in {"api-key", "hf-token"}:
+        _secret(served, name)
+        return
+    lost = sorted({name for value in values for name in unknown(value)})
+    if lost:
+        served.left.append(f"{written}: the text does not set {', '.join(lost)}")
+        return
+    if flag is None:
+        near = flags.near(name.partition(".")[0])
+        gone = flags.GONE.get(name)
+        said = gone or (f"did you mean {near}?" if near else "kept under args as it is")
+        served.left.append(f"{written}: vLLM has no flag --{name}; {said}")
+    if _own(served, name, values):
+        return
+    value = _value(flag, name, values)
+    bare = name.removeprefix("no-")
+    if flag is not None and flag.kind == "bool" and name != flag.name:
+        served.args.pop(bare, None)
+        served.args[bare] = False
+    else:
+        served.args.pop(name, None)
+        served.args[name] = value
+
+
+def _secret(served: Served, name: str) -> None:
+    if name == "api-key":
+        served.left.append("--api-key: write api.key in the inventory, which keeps it out of every command line")
+    else:
+        served.secrets.append("HF_TOKEN")
+        served.left.append("--hf-token: HF_TOKEN is listed under secrets; set it in the environment of sparkcluster")
+
+
+def _own(served: Served, name: str, values: list[str]) -> bool:
+    """Whether the flag is a key of its own, or belongs into the inventory."""
+    value = values[-1] if values else ""
+    if name == "model":
+        served.model = value
+    elif name == "served-model-name" and values:
+        served.keys["served_name"] = values[0]
+        if values[1:]:
+            served.left.append(f"more names of the model: {', '.join(values[1:])}; a playbook has one")
+    elif name == "revision" and value:
+        served.keys["revision"] = value
+    elif name in {"tensor-parallel-size", "pipeline-parallel-size"} and value.isdigit():
+        served.keys[name.removesuffix("-size").replace("-", "_")] = int(value)
+    elif name == "distributed-executor-backend":
+        if value in {"ray", "mp"}:
+            served.keys["executor"] = "ray" if value == "ray" else "native"
+        else:
+            served.left.append(f"--{name} {value}: executor must be ray or native")
+    elif name in _ELSEWHERE:
+        if (name, value) not in {("port", "8000"), ("host", "127.0.0.1"), ("host", "localhost")}:
+            served.left.append(f"--{name} {plain(value)}".rstrip() + f": write {_ELSEWHERE[name].format(value)}")
+    else:
+        return False
+    return True
+
+
+def _value(flag: flags.Flag | None, name: str, values: list[str]) -> Any:
+    if not values:
+        return True
+    if flag is not None and flag.kind == "list":
+        return [_scalar(flag.type, value) for value in values] if len(values) > 1 else _scalar(flag.type, values[0])
+    text = values[-1]
+    typ = flag.type if flag is not None and "." not in name else "any"
+    if typ == "json" or (text[:1] == "{" and text[-1:] == "}"):
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        # A mapping is written as one; what JSON repeats or cannot be told apart again stays text.
+        return document if isinstance(document, dict) and _same(document, text) else text
+    return _scalar(typ, text)
+
+
+def _scalar(typ: str, text: str) -> Any:
+    if typ in {"int", "size"} and re.fullmatch(r"-?(0|[1-9]\d{0,17})", text):
+        return int(text)
+    if typ == "float" and re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
+        return float(text) if "." in text else int(text)
+    return text
+
+
+def _same(document: dict[str, Any], text: str) -> bool:
+    try:
+        return bool(document == json.loads(text, object_pairs_hook=_unique))
+    except ValueError:
+        return False
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        raise ValueError("duplicate key")
+    return out
