@@ -15,15 +15,12 @@ import time
 from typing import Any, BinaryIO, Callable, Dict
 
 from sparkcluster.node import common, docker
+from sparkcluster.node.programs import Failed, inspect, run
 from sparkcluster.node.shared import LABEL_PLAN, RANK_FILE
 from sparkcluster.node.unpack import unpack
 
 Request = Dict[str, Any]
 Step = Dict[str, Any]
-
-
-class Failed(Exception):
-    """A step failed; the message is the program's."""
 
 
 def main(request: Request, lines: BinaryIO) -> dict[str, Any]:
@@ -52,18 +49,6 @@ def main(request: Request, lines: BinaryIO) -> dict[str, Any]:
     except (Failed, OSError, subprocess.SubprocessError) as error:
         return {"failed": {"step": name, "message": str(error)}}
     return {"results": results}
-
-
-def run(argv: list[str], limit_s: float = 120) -> str:
-    """Output of ``argv``; Failed with its last output lines if it fails."""
-    try:
-        done = common.run(argv, limit_s)
-    except common.NotRun as error:
-        raise Failed(str(error))
-    if done.returncode:
-        output = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-        raise Failed(" ".join(output[-3:]) or "%s: exit code %d" % (argv[0], done.returncode))
-    return done.stdout.decode(errors="replace")
 
 
 def put(request: Request, step: Step) -> dict[str, Any]:
@@ -108,22 +93,12 @@ def remove_tree(path: str) -> None:
 
 def start_container(request: Request, step: Step) -> dict[str, Any]:
     """``docker run`` a rank; one of this name and plan that is running is kept."""
-    found = inspect(step["name"])
+    found = inspect(docker.inspect(step["name"]))
     if found:
         if found["State"]["Running"] and found["Config"]["Labels"].get(LABEL_PLAN) == step["plan"]:
             return {"id": found["Id"], "already": True}
         run(docker.remove(step["name"]))
     return {"id": run(step["argv"]).strip(), "already": False}
-
-
-def inspect(name: str) -> Any:
-    """Docker's description of a container, or None if there is none."""
-    try:
-        return json.loads(run(docker.inspect(name)))[0]
-    except Failed as error:
-        if docker.is_missing(str(error)):
-            return None
-        raise
 
 
 def stop_containers(request: Request, step: Step) -> dict[str, Any]:

@@ -17,6 +17,8 @@ import subprocess
 import sys
 from typing import Iterable, MutableMapping
 
+from sparkcluster.node.programs import succeeds
+
 ADDRESS = "SPARKCLUSTER_BIND_ADDRESS"
 OPEN_PORTS = "SPARKCLUSTER_BIND_OPEN"
 COMPILERS = ("cc", "gcc", "clang", "tcc")
@@ -134,18 +136,7 @@ def works(path: str, env: MutableMapping[str, str], address: str) -> bool:
     trial[ADDRESS] = address
     trial.pop(OPEN_PORTS, None)
     argv = [sys.executable, "-I", "-S", "-c", _TRIAL, address]
-    try:
-        done = subprocess.run(
-            argv,
-            env=trial,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=30,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return done.returncode == 0
+    return succeeds(argv, 30, env=trial)
 
 
 def confine(env: MutableMapping[str, str], address: str, open_ports: Iterable[int], folder: str) -> str:

@@ -20,10 +20,7 @@ import re
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator
-
-if TYPE_CHECKING:
-    import subprocess
+from typing import Any, BinaryIO, Callable, Iterator
 
 
 class Refused(Exception):
@@ -51,24 +48,6 @@ def end_with(stdin: BinaryIO, end: Callable[[int], None] = os._exit) -> None:
         end(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-class NotRun(Exception):
-    """A program is not installed or timed out."""
-
-
-def run(argv: list[str], limit_s: float, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
-    """Run a program and capture its output; NotRun if it is missing or takes longer than ``limit_s``."""
-    import subprocess  # most programs run none
-
-    try:
-        return subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=limit_s, env=env
-        )
-    except FileNotFoundError:
-        raise NotRun("%s is not installed" % argv[0]) from None
-    except subprocess.TimeoutExpired:
-        raise NotRun("%s timed out after %.0f s" % (" ".join(argv[:2]), limit_s)) from None
 
 
 def expand(path: str) -> str:

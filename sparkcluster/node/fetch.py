@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import shutil
 import socket
-import subprocess
 import time
 from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple
 
-from sparkcluster.node import common, docker, wire
+from sparkcluster.node import common, docker, programs, wire
 from sparkcluster.node.shared import hub_folder
 from sparkcluster.node.wire import Failed
 
@@ -107,41 +105,19 @@ def follow(argv: List[str], environment: Dict[str, str], pace: wire.Pace, size: 
     Raises:
         Failed: neither output nor ``size()`` changed for ``_SILENT_S``.
     """
-    try:
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
-        )
-    except FileNotFoundError:
-        raise Failed("docker", "%s is not installed" % argv[0]) from None
-    with process:
-        output = process.stdout
-        if output is None:
-            raise Failed("other", "%s has no output" % argv[0])
-        tail = b""
-        seen = time.monotonic()
-        try:
-            while True:
-                if select.select([output], [], [], 1)[0]:
-                    chunk = os.read(output.fileno(), 1 << 16)
-                    if not chunk:
-                        break
-                    tail = (tail + chunk)[-(1 << 16) :]
-                    seen = time.monotonic()
-                now = size()
-                if now != pace.done:
-                    seen = time.monotonic()
-                pace.done = now
-                pace.add()
-                _within(seen, argv[0])
-        except BaseException:
-            process.kill()
-            raise
+    tail = b""
+    changed = time.monotonic()
+    with programs.started(argv, env=environment) as process:
+        for chunk in programs.chunks(process, 1):
+            tail = (tail + chunk)[-(1 << 16) :]
+            total = size()
+            if chunk or total != pace.done:
+                changed = time.monotonic()
+            pace.done = total
+            pace.add()
+            if time.monotonic() - changed > _SILENT_S:
+                raise Failed("stalled", "%s made no progress for %.0f s" % (os.path.basename(argv[0]), _SILENT_S))
     return process.returncode, tail.decode("utf-8", "replace")
-
-
-def _within(seen: float, program: str) -> None:
-    if time.monotonic() - seen > _SILENT_S:
-        raise Failed("stalled", "%s made no progress for %.0f s" % (os.path.basename(program), _SILENT_S))
 
 
 def _size(folder: str) -> int:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -35,6 +34,7 @@ from sparkcluster.node.prepare import (
     say,
     tail,
 )
+from sparkcluster.node.programs import chunks, started
 
 # Runs in the image's Python: asks Ray once a second which nodes are alive, by address. Public API alone,
 # so that it works with every Ray that an image may carry.
@@ -100,11 +100,8 @@ def wait_for_members(
     until, shown, shown_at, buffer, missing = clock() + limit_s, "", 0.0, b"", list(members)
     error = None
     alive: list[str] = []
-    child = subprocess.Popen(
-        [python, "-u", "-c", _RAY_NODES, address], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
-    )
-    output = child.stdout.fileno() if child.stdout else -1
-    try:
+    with started([python, "-u", "-c", _RAY_NODES, address], env=env, stderr=None) as child:
+        output = chunks(child, 1)
         while missing and clock() < until:
             line = "phase=ray-wait %d/%d missing %s" % (
                 len(members) - len(missing),
@@ -114,10 +111,8 @@ def wait_for_members(
             if line != shown or clock() - shown_at >= 10:
                 say(line)
                 shown, shown_at = line, clock()
-            if not select.select([output], [], [], 1)[0]:
-                continue
-            data = os.read(output, 65536)
-            if not data:
+            data = next(output, None)
+            if data is None:
                 raise Stop(RAY_FAILED, "cannot query Ray at %s: %s" % (address, error or "no answer"))
             *whole, buffer = (buffer + data).split(b"\n")
             for text in whole:
@@ -128,11 +123,7 @@ def wait_for_members(
                 error = answer.get("error", error)
                 alive = answer.get("alive", alive)
             missing = [member for member in members if member not in alive]
-    finally:
         child.kill()
-        child.wait()
-        if child.stdout:
-            child.stdout.close()
     if missing:
         raise Stop(
             RANK_MISSING,

@@ -6,6 +6,7 @@ container, is run and its output told. What was started ends with this program, 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ import threading
 import time
 from typing import Any, BinaryIO, Callable, Dict, List
 
-from sparkcluster.node import common, docker
+from sparkcluster.node import common, docker, programs
 from sparkcluster.node.wire import Failed, accept
 
 ACCEPT_S = 10.0
@@ -43,7 +44,7 @@ def main(request: Request, stdin: BinaryIO) -> None:
     signal.signal(signal.SIGHUP, stop)
     try:
         common.emit({"done": DO[request["do"]](request)})
-    except (Failed, common.Refused, common.Busy) as error:
+    except (Failed, programs.Failed, common.Refused, common.Busy) as error:
         common.emit({"failed": str(error)})
     except socket.timeout:
         common.emit({"failed": "no data was sent or received for %.0f s" % STALL_S})
@@ -183,59 +184,37 @@ def together(work: Callable[[int], None], count: int) -> None:
 
 def run(request: Request) -> dict[str, Any]:
     """Output and exit code of ``argv``, ended after ``limit_s``; reports when port ``listens``, if any, is open."""
-    child = spawn(request["argv"])
-    port = request.get("listens")
-    if port:
-        limit = time.monotonic() + ACCEPT_S
-        while not listening(port):
-            if child.poll() is not None or time.monotonic() > limit:
-                break
-            time.sleep(0.02)
-        common.emit({"port": port})
-    return finished(child, request["limit_s"])
-
-
-def spawn(argv: List[str]) -> "subprocess.Popen[bytes]":
-    """Start a program that ends with this one."""
-    try:
-        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    except OSError as error:
-        raise Failed("measure", "%s: %s" % (argv[0], (error.strerror or str(error)).lower()))
-    children.append(child)
-    return child
+    with programs.started(request["argv"]) as child:
+        children.append(child)
+        port = request.get("listens")
+        if port:
+            limit = time.monotonic() + ACCEPT_S
+            while not listening(port) and child.poll() is None and time.monotonic() < limit:
+                time.sleep(0.02)
+            common.emit({"port": port})
+        return finished(child, request["limit_s"])
 
 
 def finished(child: "subprocess.Popen[bytes]", limit_s: float) -> dict[str, Any]:
     """Output and exit code of ``child``, None for one that had to be ended; a sign of life every second."""
     output = bytearray()
-
-    def read() -> None:
-        stream = child.stdout
-        while stream is not None:
-            chunk = os.read(stream.fileno(), 1 << 16)
-            if not chunk:
-                return
-            output.extend(chunk)
-            # The first and last bytes matter; output may be endless.
-            if len(output) > 2 * _OUTPUT_BYTES:
-                del output[_OUTPUT_BYTES:-_OUTPUT_BYTES]
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    limit = time.monotonic() + limit_s
-    code: "int | None" = None
-    while True:
-        try:
-            code = child.wait(timeout=max(0.01, min(_LIVE_S, limit - time.monotonic())))
+    reported = time.monotonic()
+    limit = reported + limit_s
+    for chunk in programs.chunks(child, min(_LIVE_S, limit_s)):
+        output.extend(chunk)
+        # The first and last bytes matter; output may be endless.
+        if len(output) > 2 * _OUTPUT_BYTES:
+            del output[_OUTPUT_BYTES:-_OUTPUT_BYTES]
+        if time.monotonic() >= limit:
             break
-        except subprocess.TimeoutExpired:
-            if time.monotonic() >= limit:
-                child.kill()
-                child.wait()
-                break
+        if time.monotonic() - reported >= _LIVE_S:
+            reported = time.monotonic()
             common.emit({"alive": True})
-    reader.join(1)
-    children.remove(child)
+    code: "int | None" = None
+    try:
+        code = child.wait(timeout=max(0.0, limit - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        child.kill()
     return {"exit": code, "output": bytes(output).decode(errors="replace")}
 
 
@@ -258,7 +237,7 @@ def contain(request: Request) -> dict[str, Any]:
         remove(request["name"])
         containers.append(request["name"])
         try:
-            return finished(spawn(request["argv"]), request["limit_s"])
+            return run(request)
         finally:
             remove(request["name"])
             containers.remove(request["name"])
@@ -266,16 +245,8 @@ def contain(request: Request) -> dict[str, Any]:
 
 def remove(name: str) -> None:
     """Remove a container, if it exists."""
-    try:
-        subprocess.run(
-            docker.remove(name),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=20,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return
+    with contextlib.suppress(programs.Failed):
+        programs.run(docker.remove(name), 20)
 
 
 DO: Dict[str, Callable[[Request], Dict[str, Any]]] = {

@@ -18,6 +18,7 @@ from typing import Any
 
 from sparkcluster.node import engine
 from sparkcluster.node.bind import ADDRESS, OPEN_PORTS, confine
+from sparkcluster.node.programs import Failed, run, succeeds
 from sparkcluster.node.shared import hub_folder
 
 PREFIX = "[sparkcluster] "
@@ -91,10 +92,9 @@ def module_directory(name: str, python: str | None = None) -> str | None:
         places = list(spec.submodule_search_locations or []) if spec else []
         return places[0] if places else None
     try:
-        done = subprocess.run([python, "-c", code, name], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=30)
-    except (OSError, subprocess.SubprocessError):
+        return run([python, "-c", code, name], 30).strip() or None
+    except Failed:
         return None
-    return done.stdout.decode(errors="replace").strip() or None
 
 
 def ptxas_name(triton_dir: str) -> str:
@@ -117,11 +117,7 @@ def assembles(ptxas: str) -> bool:
         with open(source, "w") as file:
             file.write(_TRIAL_PTX)
         argv = [ptxas, "--gpu-name", "sm_121a", source, "-o", os.path.join(folder, "trial.cubin")]
-        try:
-            done = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=20)
-        except (OSError, subprocess.SubprocessError):
-            return False
-        return done.returncode == 0
+        return succeeds(argv, 20)
 
 
 def place_ptxas(triton_dir: str, env: dict[str, str], in_place: bool) -> str:
@@ -188,10 +184,9 @@ def missing_needs(ray_path: str, python: str) -> dict[str, list[str]]:
     except OSError:
         return {}
     try:
-        argv = [python, "-c", _LACKING, json.dumps(sorted(needs))]
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
-        return {name: needs[name] for name in json.loads(done.stdout.decode())}
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        lacking = run([python, "-c", _LACKING, json.dumps(sorted(needs))], 60)
+        return {name: needs[name] for name in json.loads(lacking)}
+    except (Failed, ValueError) as error:
         raise Stop(RAY_FAILED, "%s did not list its packages: %s" % (python, error)) from error
 
 

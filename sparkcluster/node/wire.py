@@ -18,7 +18,7 @@ import struct
 import time
 from typing import Any, BinaryIO, Callable, Iterator
 
-from sparkcluster.node import common
+from sparkcluster.node import common, programs
 
 STALL_S = 15.0
 CHUNK = 1 << 20
@@ -52,6 +52,8 @@ def answer(request: dict[str, Any], stdin: BinaryIO, action: Callable[[Check], d
     except (Failed, OSError) as error:
         failure = error if isinstance(error, Failed) else because(error)
         return {"failed": str(failure), "kind": failure.kind}
+    except programs.Failed as error:
+        return {"failed": str(error), "kind": "docker"}
 
 
 def because(error: OSError) -> Failed:

@@ -202,7 +202,7 @@ def test_a_program_that_does_not_end_is_ended_at_its_limit():
 
 def test_a_program_that_is_not_there_is_told():
     one = program({"do": "run", "argv": ["no-such-program"], "limit_s": 1})
-    assert one.answer() == {"failed": "no-such-program: no such file or directory"}
+    assert one.answer() == {"failed": "no-such-program is not installed"}
     one.end()
 
 

@@ -1,0 +1,100 @@
+"""Runs programs on this node and reads their output. Python 3.8, standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+from typing import Any, Iterator, List
+
+from sparkcluster.node import docker
+
+
+class Failed(Exception):
+    """A program failed; the message has its last output lines."""
+
+
+def run(argv: List[str], limit_s: float = 120, **options: Any) -> str:
+    """Standard output of ``argv``; ``options`` are those of ``subprocess.run``.
+
+    Raises:
+        Failed: it is not installed, takes longer than ``limit_s``, or exits with another code than 0.
+    """
+    try:
+        options.setdefault("stdin", subprocess.DEVNULL)
+        done: subprocess.CompletedProcess[bytes] = subprocess.run(
+            argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=limit_s, **options
+        )
+    except subprocess.TimeoutExpired:
+        raise Failed("%s timed out after %.0f s" % (" ".join(argv[:2]), limit_s)) from None
+    except OSError as error:
+        raise not_started(argv, error) from None
+    if done.returncode:
+        output = last_lines(done.stderr or done.stdout, 3)
+        raise Failed(output or "%s: exit code %d" % (argv[0], done.returncode))
+    return done.stdout.decode(errors="replace")
+
+
+def succeeds(argv: List[str], limit_s: float, **options: Any) -> bool:
+    """Whether ``argv`` runs and exits with 0."""
+    try:
+        run(argv, limit_s, **options)
+    except Failed:
+        return False
+    return True
+
+
+def not_started(argv: List[str], error: OSError) -> Failed:
+    """The failure of a program that could not be started."""
+    if isinstance(error, FileNotFoundError):
+        return Failed("%s is not installed" % argv[0])
+    return Failed("%s: %s" % (argv[0], (error.strerror or str(error)).lower()))
+
+
+def last_lines(output: bytes, count: int = 1) -> str:
+    """The last lines of ``output``, as one."""
+    return " ".join(output.decode(errors="replace").strip().splitlines()[-count:])
+
+
+def inspect(argv: List[str]) -> Any:
+    """What Docker prints of one container or image; None if there is none."""
+    try:
+        return json.loads(run(argv))[0]
+    except Failed as error:
+        if docker.is_missing(str(error)):
+            return None
+        raise
+
+
+@contextlib.contextmanager
+def started(argv: List[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A running program, whose end is awaited, and which is killed if the block raises.
+
+    ``options`` are those of ``subprocess.Popen``. By default its input is empty, and ``chunks`` reads all its output.
+    """
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    try:
+        process = subprocess.Popen(argv, **{**streams, **options})
+    except OSError as error:
+        raise not_started(argv, error) from None
+    with process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
+
+
+def chunks(process: subprocess.Popen[bytes], pause_s: float) -> Iterator[bytes]:
+    """The output of ``process`` as it comes, until its end; an empty chunk for each ``pause_s`` without output."""
+    output = process.stdout.fileno()  # type: ignore[union-attr]
+    while True:
+        if not select.select([output], [], [], pause_s)[0]:
+            yield b""
+            continue
+        chunk = os.read(output, 1 << 20)
+        if not chunk:
+            return
+        yield chunk
