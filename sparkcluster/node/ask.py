@@ -77,16 +77,11 @@ def explain(status: int, body: bytes) -> Failed:
 
 
 class Endpoint:
-    """One connection to an OpenAI-compatible endpoint.
+    """One connection to the OpenAI-compatible endpoint of ``request``; ``timeout_s`` is for the whole exchange."""
 
-    Args:
-        url: ends in ``/v1``.
-        timeout_s: for the whole exchange.
-    """
-
-    def __init__(self, url: str, key: str | None, timeout_s: float) -> None:
-        parts = urllib.parse.urlsplit(url)
-        self.path = parts.path.rstrip("/")
+    def __init__(self, request: dict[str, Any], timeout_s: float) -> None:
+        parts = urllib.parse.urlsplit(request["endpoint"])
+        self.base = parts.path.rstrip("/")
         self.where = parts.netloc
         self.timeout_s = timeout_s
         self.until = time.monotonic() + timeout_s
@@ -94,6 +89,7 @@ class Endpoint:
         maker = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         self.connection = maker(parts.hostname or "127.0.0.1", parts.port, timeout=timeout_s)
         self.headers = {"Content-Type": "application/json", "Accept": "*/*"}
+        key = key_from(request.get("key_file"), request.get("key_name"))
         if key:
             self.headers["Authorization"] = "Bearer " + key
 
@@ -112,7 +108,7 @@ class Endpoint:
         """Send a request; Failed on anything but 200."""
         data = None if body is None else json.dumps(body).encode()
         try:
-            self.connection.request(method, self.path + path, data, self.headers)
+            self.connection.request(method, path, data, self.headers)
             response = self.connection.getresponse()
             if response.status != 200:
                 raise explain(response.status, response.read(65536))
@@ -141,10 +137,14 @@ class Endpoint:
             raise Failed("lost", "%s broke off: %s" % (self.where, error or type(error).__name__)) from error
 
 
-def endpoint_of(request: dict[str, Any], timeout_s: float) -> Endpoint:
-    """The endpoint that ``request`` is about."""
-    key = key_from(request.get("key_file"), request.get("key_name"))
-    return Endpoint(request["endpoint"], key, float(request.get("timeout_s") or timeout_s))
+    def get(self, path: str) -> bytes:
+        """The whole answer to ``GET path``."""
+        return b"\n".join(self.lines(self.open("GET", path)))
+
+    def models(self) -> list[dict[str, Any]]:
+        """The models that it serves, as it describes them."""
+        document = decode(self.get(self.base + "/models"))
+        return [model for model in document.get("data") or [] if isinstance(model, dict)]
 
 
 def body_of(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -178,8 +178,14 @@ class Answer:
         self.finish: str | None = None
         self.usage: dict[str, Any] | None = None
 
+    def feed(self, document: dict[str, Any]) -> None:
+        """A chunk of the answer, or a whole one."""
+        for choice in document.get("choices") or []:
+            self.take(choice)
+        self.usage = document.get("usage") or self.usage
+
     def take(self, choice: dict[str, Any]) -> None:
-        """One choice of a chunk, or of a whole answer."""
+        """One choice of it."""
         part = choice.get("delta") or choice.get("message") or {}
         text = part.get("content") or choice.get("text") or ""
         # the older name of the field is reasoning_content
@@ -217,15 +223,12 @@ class Answer:
 
 def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """One completion; the final document."""
-    endpoint = endpoint_of(request, 120)
+    endpoint = Endpoint(request, float(request.get("timeout_s") or 120))
     path, body = body_of(request)
     answer = Answer(tell, time.monotonic)
-    response = endpoint.open("POST", path, body)
+    response = endpoint.open("POST", endpoint.base + path, body)
     if not body["stream"]:
-        document = decode(b"".join(line + b"\n" for line in endpoint.lines(response)))
-        for choice in document.get("choices") or []:
-            answer.take(choice)
-        answer.usage = document.get("usage")
+        answer.feed(decode(b"\n".join(endpoint.lines(response))))
         return answer.done()
     ended = False
     for line in endpoint.lines(response):
@@ -240,9 +243,7 @@ def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) ->
             error = document["error"]
             code = error.get("code") if isinstance(error, dict) else None
             raise explain(code if isinstance(code, int) else 500, data)
-        for choice in document.get("choices") or []:
-            answer.take(choice)
-        answer.usage = document.get("usage") or answer.usage
+        answer.feed(document)
     if not ended:
         raise Failed("lost", "%s closed the connection in the middle of an answer" % endpoint.where)
     return answer.done()
@@ -259,42 +260,30 @@ def decode(data: bytes) -> dict[str, Any]:
     return document
 
 
-def models(request: dict[str, Any]) -> dict[str, Any]:
-    """Names of the models that the endpoint serves."""
-    endpoint = endpoint_of(request, 10)
-    document = decode(b"".join(endpoint.lines(endpoint.open("GET", "/models"))))
-    return {"models": [model.get("id") for model in document.get("data") or []], "status": 200}
-
-
-def read_counters(request: dict[str, Any], key: str | None) -> dict[str, float]:
+def read_counters(request: dict[str, Any]) -> dict[str, float]:
     """The engine's counters by the names that ``request`` has for them, each the sum over all engines; {} without."""
-    parts = urllib.parse.urlsplit(request["endpoint"])
-    endpoint = Endpoint("%s://%s" % (parts.scheme, parts.netloc), key, METRICS_S)
     try:
-        text = b"\n".join(endpoint.lines(endpoint.open("GET", "/metrics"))).decode(errors="replace")
+        text = Endpoint(request, METRICS_S).get("/metrics").decode(errors="replace")
     except Failed:
         return {}
     found = common.metrics(text, request["counters"])
-    return {what: value for what, value in found.items() if value is not None}
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def longest(request: dict[str, Any], key: str | None) -> int | None:
+def longest(request: dict[str, Any]) -> int | None:
     """Tokens of the longest prompt and answer that the engine takes, where it says so."""
     try:
-        endpoint = Endpoint(request["endpoint"], key, METRICS_S)
-        document = decode(b"".join(endpoint.lines(endpoint.open("GET", "/models"))))
+        lengths = [model.get("max_model_len") for model in Endpoint(request, METRICS_S).models()]
     except Failed:
         return None
-    lengths = [model.get("max_model_len") for model in document.get("data") or [] if isinstance(model, dict)]
     return max((length for length in lengths if isinstance(length, int)), default=None)
 
 
 def tell_counters(request: dict[str, Any], tell: Callable[[dict[str, Any]], None], over: threading.Event) -> None:
     """Tell the counters again and again until ``over``."""
-    key = key_from(request.get("key_file"), request.get("key_name"))
-    context = longest(request, key)
+    context = longest(request)
     while not over.wait(COUNTERS_S):
-        tell({"counters": read_counters(request, key), "context": context})
+        tell({"counters": read_counters(request), "context": context})
 
 
 def main(request: dict[str, Any], lines: BinaryIO | None = None) -> dict[str, Any]:
@@ -322,14 +311,12 @@ def main(request: dict[str, Any], lines: BinaryIO | None = None) -> dict[str, An
 
 def _answer(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     try:
-        return {"done": models(request) if request.get("mode") == "models" else complete(request, tell)}
-    except Failed as failed:
-        return {"error": {"status": failed.status, "kind": failed.kind, "message": str(failed)}}
+        if request.get("mode") != "models":
+            return {"done": complete(request, tell)}
+        models = Endpoint(request, float(request.get("timeout_s") or 10)).models()
+        return {"done": {"models": [model.get("id") for model in models], "status": 200}}
+    except Failed as error:
+        return {"error": {"status": error.status, "kind": error.kind, "message": str(error)}}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return {
-            "error": {
-                "status": None,
-                "kind": "malformed",
-                "message": "%s: %s" % (type(error).__name__, error),
-            }
-        }
+        message = "%s: %s" % (type(error).__name__, error)
+        return {"error": {"status": None, "kind": "malformed", "message": message}}

@@ -249,8 +249,8 @@ def test_counters_are_told_while_the_answer_is_waited_for(
 
 def test_an_engine_without_metrics_has_no_counters(serve: Serve) -> None:
     request = {"endpoint": serve("{}", status=404), "model": "m", "counters": {"generated": ["x"]}}
-    assert ask.read_counters(request, None) == {}
-    assert ask.longest(request, None) is None
+    assert ask.read_counters(request) == {}
+    assert ask.longest(request) is None
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
