@@ -136,7 +136,6 @@ class Endpoint:
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise Failed("lost", "%s broke off: %s" % (self.where, error or type(error).__name__)) from error
 
-
     def get(self, path: str) -> bytes:
         """The whole answer to ``GET path``."""
         return b"\n".join(self.lines(self.open("GET", path)))

@@ -73,7 +73,7 @@ def _load(line: Wire, pace: Pace, check: Check) -> str | None:
             limit = time.monotonic() + _ENGINE_SILENT_S
             while process.poll() is None:
                 _within(limit, "docker load did not finish within %.0f s")
-                line.alive()
+                line.send_frame(b"")
                 pace.add()
                 time.sleep(0.2)
         text = _last(output)

@@ -9,17 +9,15 @@ import hashlib
 import os
 import queue
 import re
-import stat
 import sys
 import threading
 import time
 from typing import Any, BinaryIO, Dict, List
 
 from sparkcluster.node import common
+from sparkcluster.node.model_files import hash_file, model_files
 
-_CHUNK = 4 << 20
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_UNFINISHED = (".partial", ".incomplete", ".lock")
 
 
 def main(request: dict[str, Any], stdin: BinaryIO) -> None:
@@ -37,28 +35,19 @@ def main(request: dict[str, Any], stdin: BinaryIO) -> None:
 
 def listed(top: str) -> List[Dict[str, Any]]:
     """Files below ``top``, largest first, with the blob that each links to."""
-    found = []
     if not os.path.isdir(top):
         raise FileNotFoundError(2, "no such directory", top)
-    for here, folders, names in os.walk(top):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            path = os.path.join(here, name)
-            if name.endswith(_UNFINISHED):
-                continue
-            real = os.path.realpath(path)
-            status = os.stat(real)
-            if not stat.S_ISREG(status.st_mode):
-                continue
-            blob = os.path.basename(real) if os.path.islink(path) else ""
-            found.append(
-                {
-                    "name": os.path.relpath(path, top),
-                    "size_bytes": status.st_size,
-                    "blob": blob if _SHA256.fullmatch(blob) else None,
-                    "path": real,
-                }
-            )
+    found = []
+    for path, real, status in model_files(top):
+        blob = os.path.basename(real) if os.path.islink(path) else ""
+        found.append(
+            {
+                "name": os.path.relpath(path, top),
+                "size_bytes": status.st_size,
+                "blob": blob if _SHA256.fullmatch(blob) else None,
+                "path": real,
+            }
+        )
     return sorted(found, key=lambda file: (-file["size_bytes"], file["name"]))
 
 
@@ -71,10 +60,13 @@ def hashed(files: List[Dict[str, Any]], threads: int) -> List[Dict[str, Any]]:
     errors: List[BaseException] = []
 
     def work(place: int) -> None:
+        def progress(size: int) -> None:
+            done[place] += size
+
         try:
             while True:
                 file = waiting.get_nowait()
-                file["sha256"] = digest(file["path"], done, place)
+                file["sha256"] = hash_file(hashlib.sha256(), file["path"], progress)
         except queue.Empty:
             return
         except BaseException as error:
@@ -93,19 +85,3 @@ def hashed(files: List[Dict[str, Any]], threads: int) -> List[Dict[str, Any]]:
     if errors:
         raise errors[0]
     return [{key: value for key, value in file.items() if key != "path"} for file in files]
-
-
-def digest(path: str, done: List[int], place: int) -> str:
-    """SHA-256 of a file, which is then dropped from the page cache: on a Spark the GPU needs that memory."""
-    found, buffer = hashlib.sha256(), bytearray(_CHUNK)
-    view = memoryview(buffer)
-    with open(path, "rb", buffering=0) as file:
-        while True:
-            size = file.readinto(buffer)
-            if not size:
-                break
-            found.update(view[:size])
-            done[place] += size
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return found.hexdigest()

@@ -19,7 +19,7 @@ import time
 from typing import Any, BinaryIO, Callable, Dict, List
 
 from sparkcluster.node import common, docker, programs
-from sparkcluster.node.wire import Failed, accept
+from sparkcluster.node.wire import Failed, accept, dial
 
 ACCEPT_S = 10.0
 STALL_S = 10.0
@@ -120,15 +120,11 @@ def echo(sock: socket.socket) -> None:
 
 def send(request: Request) -> dict[str, Any]:
     """Measure the latency of small messages, then send for ``seconds`` over ``streams`` connections in parallel."""
-    token, streams = request["token"].encode(), request["streams"]
-    socks: List[socket.socket] = []
-    for _ in range(streams + 1):
-        sock = socket.create_connection(
-            (request["address"], request["port"]), STALL_S, source_address=(request["source"], 0)
-        )
+    streams = request["streams"]
+    ends = request["address"], request["port"], request["token"], request["source"]
+    socks = [dial(*ends) for _ in range(streams + 1)]
+    for sock in socks:
         sock.settimeout(STALL_S)
-        sock.sendall(token)
-        socks.append(sock)
     latency_ms = round_trips(socks[0], request["messages"])
     socks[0].close()
     errors: List[BaseException] = []

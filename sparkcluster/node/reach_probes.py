@@ -123,8 +123,11 @@ class Probes:
             self.icmp.close()
         return True
 
-    def tell(self, number: int, what: str, *, ok: bool, seen: str = "", own: bool = False) -> None:
-        """Record the result of one probe; ``own``: it never left this node."""
+    def finish(self, number: int, what: str, *, ok: bool, seen: str = "", own: bool = False) -> None:
+        """Record the result of a pending probe; later results are ignored. ``own``: it never left this node."""
+        if (number, what) not in self.pending:
+            return
+        self.pending.discard((number, what))
         result: Dict[str, Any] = {"ok": ok}
         if ok and (number, what) in self.sent:
             result["rtt_ms"] = round((time.monotonic() - self.sent[number, what]) * 1000, 3)
@@ -139,14 +142,8 @@ class Probes:
             results["tcp"][what[4:]] = result
         else:
             results[what] = result
-
-    def finish(self, number: int, what: str, *, ok: bool, seen: str = "", own: bool = False) -> None:
-        """Record the result of a pending probe; later results are ignored."""
-        if (number, what) in self.pending:
-            self.pending.discard((number, what))
-            self.tell(number, what, ok=ok, seen=seen, own=own)
-            if ok and what.startswith("udp"):
-                self.pending.discard((number, what.replace("udp", "icmp")))
+        if ok and what.startswith("udp"):
+            self.pending.discard((number, what.replace("udp", "icmp")))
 
     # UDP
 

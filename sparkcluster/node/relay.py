@@ -17,10 +17,10 @@ import hashlib
 import os
 import re
 import stat
-import time
 from typing import Any, BinaryIO, Callable, Dict, List
 
 from sparkcluster.node import common, docker_copy, wire
+from sparkcluster.node.model_files import forget, hash_file, model_files
 from sparkcluster.node.wire import Check, Failed, Pace, Wire
 
 Request = Dict[str, Any]
@@ -56,29 +56,20 @@ def manifest(root: str, revision: str | None, ref: str | None) -> dict[str, Any]
     files: dict[str, dict[str, Any]] = {}
     links: list[list[str]] = []
     blobs = os.path.realpath(os.path.join(root, "blobs")) + os.sep
-    for here, folders, names in os.walk(top):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            path = os.path.join(here, name)
-            if name.endswith((".partial", ".incomplete", ".lock")):
-                continue
-            real = os.path.realpath(path)
-            relative = os.path.relpath(path, root)
-            is_blob = bool(revision) and os.path.islink(path) and real.startswith(blobs)
-            if is_blob:
-                link, relative, path = relative, "blobs/" + real[len(blobs) :], real
-                links.append([link, os.path.relpath(relative, os.path.dirname(link))])
-            found = os.stat(path)
-            if not stat.S_ISREG(found.st_mode):
-                continue
-            # a blob is named by its content, so that a copy can resume from another source
-            mark = "%d" % found.st_size if is_blob else "%d-%d" % (found.st_size, found.st_mtime_ns)
-            files[relative] = {
-                "path": relative,
-                "size": found.st_size,
-                "mark": mark,
-                "mtime": [found.st_atime_ns, found.st_mtime_ns],
-            }
+    for path, real, status in model_files(top):
+        relative = os.path.relpath(path, root)
+        is_blob = bool(revision) and os.path.islink(path) and real.startswith(blobs)
+        if is_blob:
+            link, relative = relative, "blobs/" + real[len(blobs) :]
+            links.append([link, os.path.relpath(relative, os.path.dirname(link))])
+        # a blob is named by its content, so that a copy can resume from another source
+        mark = "%d" % status.st_size if is_blob else "%d-%d" % (status.st_size, status.st_mtime_ns)
+        files[relative] = {
+            "path": relative,
+            "size": status.st_size,
+            "mark": mark,
+            "mtime": [status.st_atime_ns, status.st_mtime_ns],
+        }
     if not files:
         raise Failed("source", "%s contains no files" % top)
     refs = {ref: revision} if revision and ref and ref != revision else {}
@@ -102,29 +93,9 @@ def send_files(request: Request, line: Wire, check: Check) -> dict[str, Any]:
                     raise Failed("source", "%s changed while it was sent" % file.name)
                 line.send_file(file, offset, entry["size"] - offset, pace)
                 if request.get("verify"):
-                    line.send_line({"sha256": _hash(file, hashlib.sha256(), line, pace).hexdigest()})
-                _forget(file.fileno())
-
-
-def _hash(file: BinaryIO, digest: Any, line: Wire, pace: Pace) -> Any:
-    """``digest`` of the whole file, with a keep-alive to the other side every second."""
-    file.seek(0)
-    last = time.monotonic()
-    while True:
-        chunk = file.read(4 << 20)
-        if not chunk:
-            return digest
-        digest.update(chunk)
-        pace.add()
-        if time.monotonic() - last > 1:
-            last = time.monotonic()
-            line.alive()
-
-
-def _forget(descriptor: int) -> None:
-    """Drop the file from the page cache: on a Spark it takes memory from the GPU."""
-    if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                    digest = hash_file(hashlib.sha256(), file.name, lambda _size: pace.add(peer=line))
+                    line.send_line({"sha256": digest})
+                forget(file.fileno())
 
 
 # files, receiving
@@ -195,9 +166,8 @@ class Receiver:
         self.digests[number] = hashlib.sha256()
         if offset:
             path = self.inside(entry["path"])
-            with open(path if self._is_there(entry) else self._partial(entry), "rb") as file:
-                _hash(file, self.digests[number], self.line, self.pace)
-                _forget(file.fileno())
+            path = path if self._is_there(entry) else self._partial(entry)
+            hash_file(self.digests[number], path, lambda _size: self.pace.add(peer=self.line))
 
     def _room(self, needed: int) -> None:
         existing = self.root
@@ -232,7 +202,7 @@ class Receiver:
                 file.truncate(offset)
                 self._write(file, entry["size"] - offset, digest)
                 os.fsync(file.fileno())
-                _forget(file.fileno())
+                forget(file.fileno())
         if self.verify and not self._same(entry, digest.hexdigest(), self.line.read_line()["sha256"]):
             os.unlink(target if there else partial)
             self.pace.done -= entry["size"]

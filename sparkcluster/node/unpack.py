@@ -14,6 +14,7 @@ import tarfile
 from typing import Any, Dict
 
 from sparkcluster.node import common
+from sparkcluster.node.model_files import hash_file
 
 MARKER = "sparkcluster.json"
 
@@ -26,7 +27,7 @@ def unpack(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
     archive, path = common.expand(step["archive"]), common.expand(step["path"])
     if os.path.exists(os.path.join(path, MARKER)):
         return {"already": True}
-    digest = hash_of(archive)
+    digest = hash_file(hashlib.sha256(), archive)
     if step.get("sha256") not in (None, digest):
         os.unlink(archive)
         raise OSError("%s is corrupt: its SHA-256 differs from the sender's" % archive)
@@ -69,12 +70,3 @@ def extract(packed: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> No
     with content, open(target, "wb") as file:
         shutil.copyfileobj(content, file, 1 << 20)
     os.chmod(target, 0o755 if member.mode & 0o100 else 0o644)
-
-
-def hash_of(path: str) -> str:
-    """SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for chunk in iter(lambda: file.read(1 << 20), b""):
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -80,8 +80,8 @@ class Pace:
         self._check = check
         self._said = 0.0
 
-    def add(self, size: int = 0) -> None:
-        """Count ``size`` more bytes."""
+    def add(self, size: int = 0, peer: Wire | None = None) -> None:
+        """Count ``size`` more bytes; ``peer`` gets a keep-alive with each report."""
         self.done += size
         now = time.monotonic()
         if now - self._said >= 1:
@@ -89,6 +89,8 @@ class Pace:
             self._check()
             if not self.quiet:
                 common.emit({"bytes": self.done, "total": self.total})
+            if peer is not None:
+                peer.send_frame(b"")
 
 
 @contextlib.contextmanager
@@ -151,37 +153,29 @@ class Wire:
 
     def send_line(self, document: Any) -> None:
         """Send a JSON document."""
-        text = json.dumps(document).encode()
-        self.send(_FRAME.pack(len(text)) + text)
+        self.send_frame(json.dumps(document).encode())
 
     def read_line(self) -> Any:
-        """Receive a JSON document; ``null`` is a keep-alive and skipped."""
+        """Receive a JSON document."""
         while True:
-            size = _FRAME.unpack(self.read(_FRAME.size))[0]
-            if size > _LINE_LIMIT:
-                raise Failed("link", "invalid message from the other node")
-            document = json.loads(self.read(size))
-            if document is not None:
-                return document
-
-    def alive(self) -> None:
-        """Send a keep-alive to a side that waits in ``read_line``."""
-        self.send_line(None)
+            text = self.read_frame(_LINE_LIMIT)
+            if text:
+                return json.loads(text)
 
     def send_frame(self, data: bytes) -> None:
-        """Send a piece of a stream of unknown length; an empty one is a keep-alive."""
+        """Send a document, or a piece of a stream of unknown length; an empty one is a keep-alive."""
         self.send(_FRAME.pack(len(data)) + data)
 
     def end_frames(self) -> None:
         """Mark the end of the stream."""
         self.send(_FRAME.pack(_ENDED))
 
-    def read_frame(self) -> bytes | None:
-        """The next piece, None at the end."""
+    def read_frame(self, limit: int = 16 * CHUNK) -> bytes | None:
+        """The next piece of at most ``limit`` bytes, None at the end."""
         size = _FRAME.unpack(self.read(_FRAME.size))[0]
         if size == _ENDED:
             return None
-        if size > 16 * CHUNK:
+        if size > limit:
             raise Failed("link", "invalid message from the other node")
         return self.read(size)
 
@@ -229,12 +223,17 @@ def listen(address: str, token: str) -> Wire:
     return Wire(accept(address, token)[0])
 
 
-def connect(address: str, port: int, token: str) -> Wire:
-    """Connect to a sender."""
+def dial(address: str, port: int, token: str, source: str = "") -> socket.socket:
+    """A connection to a node that listens, from ``source`` if that matters."""
     try:
-        sock = socket.create_connection((address, port), timeout=STALL_S)
+        sock = socket.create_connection((address, port), timeout=STALL_S, source_address=(source, 0))
         sock.sendall(token.encode())
     except OSError as error:
         why = error.strerror or "no answer within %.0f s" % STALL_S
         raise Failed("link", "cannot connect to %s: %s" % (address, why.lower())) from None
-    return Wire(sock)
+    return sock
+
+
+def connect(address: str, port: int, token: str) -> Wire:
+    """Connect to a sender."""
+    return Wire(dial(address, port, token))
