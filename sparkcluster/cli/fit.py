@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         spark(args.memory_gb),
         nodes=nodes,
         context=args.context,
-        wanted=args.concurrency or 1,
+        requests=args.concurrency or 1,
     )
     if forecast is None:
         raise UsageError(f"the memory that {playbook.engine} needs is unknown", hint="start it, and read its log")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import importlib
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,10 +32,7 @@ class Rank:
     """The rank that a command line is built for.
 
     Attributes:
-        playbook: what to serve.
-        group: the rank's group.
         member: its node.
-        parallel: tensor and pipeline parallel size.
         model: repository or directory, as the engine sees it.
         executor: what joins the ranks.
         python: interpreter that has the engine, where it is a process on the node; None in a container.
@@ -46,6 +45,24 @@ class Rank:
     model: str
     executor: Executor
     python: str | None
+
+
+class Imported:
+    """A member of an engine that another module defines, which is imported when the member is first used."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module = module
+        self.name = name
+
+    def __get__(self, engine: Engine | None, owner: type[Engine]) -> Any:
+        if engine is None:
+            return self
+        return operator.attrgetter(self.name)(importlib.import_module(self.module, owner.__module__))
+
+
+def imported(module: str, name: str) -> Any:
+    """The member ``name`` of a module; ``.flags`` is that of the engine's own directory."""
+    return Imported(module, name)
 
 
 class Engine(abc.ABC):
@@ -68,6 +85,12 @@ class Engine(abc.ABC):
         dead: regular expression of log lines of an engine that has died behind its API.
         stalled: regular expression of the line that ranks repeat while they wait for one that compiles.
         memory_hint: what to do where memory ran out.
+        checks: modules with checks for playbooks of this engine only.
+        importer: how its commands and recipes are read; None where ``sparkcluster import`` reads none of them.
+        reports: who among its users and makers reported what a check of every engine finds, by the code of the check.
+        phases: log lines that show how far a launch is.
+        signatures: log lines of known causes: root causes before their consequences.
+        culprits: log lines that name the rank that failed (groups ``rank`` or ``address``), the most specific first.
     """
 
     name: str
@@ -85,6 +108,12 @@ class Engine(abc.ABC):
     dead: str | None = None
     stalled: str | None = None
     memory_hint = "free the page cache: sync; echo 3 | sudo tee /proc/sys/vm/drop_caches"
+    checks: Sequence[str] = ()
+    importer: Importer | None = None
+    reports: Mapping[str, str] = {}
+    phases: Sequence[Pattern] = ()
+    signatures: Sequence[Signature] = imported("sparkcluster.engines.common_signatures", "COMMON")
+    culprits: Sequence[re.Pattern[str]] = ()
 
     @abc.abstractmethod
     def serve(self, rank: Rank) -> list[str]:
@@ -120,7 +149,7 @@ class Engine(abc.ABC):
         *,
         nodes: int = 1,
         context: int | None = None,
-        wanted: int = 1,
+        requests: int = 1,
     ) -> dict[str, Any] | None:
         """How much memory the playbook needs on each of ``nodes``, as ``fit --json`` prints it; None if unknown.
 
@@ -128,9 +157,9 @@ class Engine(abc.ABC):
             playbook: what to serve.
             model: its configuration, and its tensors where they are known.
             machine: memory of each node.
-            nodes: that share the model.
+            nodes: how many share the model.
             context: tokens of a request, in place of the playbook's.
-            wanted: requests of full context at once.
+            requests: of full context at once.
 
         Raises:
             UsageError: the model is not known, or cannot be served so.
@@ -141,43 +170,6 @@ class Engine(abc.ABC):
         """What to write instead of an argument that newer releases do not have, if known."""
         return None
 
-    @property
-    def checks(self) -> Sequence[str]:
-        """Modules with checks for playbooks of this engine only."""
-        return ()
-
-    @property
-    def importer(self) -> Importer | None:
-        """How its commands and recipes are read; None where ``sparkcluster import`` reads none of them."""
-        return None
-
-    @property
-    def reports(self) -> Mapping[str, str]:
-        """Who among its users and makers reported what a check of every engine finds, by the code of the check."""
-        return {}
-
-    @property
-    def phases(self) -> Sequence[Pattern]:
-        """Log lines that show how far a launch is."""
-        return ()
-
-    @property
-    def signatures(self) -> Sequence[Signature]:
-        """Log lines of known causes: root causes before their consequences."""
-        from sparkcluster.engines.common_signatures import COMMON
-
-        return COMMON
-
     def garbage_remedy(self, playbook: Playbook, lines: Sequence[str]) -> str | None:
-        """What to do first if the output is garbage; None if the arguments are not the suspect.
-
-        Args:
-            playbook: what is served.
-            lines: of the log of the group.
-        """
+        """What to do first if the output is garbage, by the log of the group; None if the arguments are no suspect."""
         return None
-
-    @property
-    def culprits(self) -> Sequence[re.Pattern[str]]:
-        """Log lines that name the rank that failed (groups ``rank`` or ``address``), the most specific first."""
-        return ()

@@ -25,12 +25,14 @@ class Source:
     Attributes:
         name: directory, file or repository.
         config: its config.json.
-        tensors: of its safetensors files; None where there is nothing but the config.
+        tensors: of its safetensors files; None where they were not read.
+        size_bytes: of those files; None where there is nothing but the config.
     """
 
     name: str
     config: Any
-    tensors: tuple[Tensor, ...] | None
+    tensors: tuple[Tensor, ...] | None = None
+    size_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,19 +1,21 @@
-"""The engine that a playbook's arguments start, as far as its memory is concerned."""
+"""The engine arguments of a playbook, and the engine that they start as far as its memory is concerned."""
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sparkcluster.engines.vllm import defaults
+from sparkcluster.engines.vllm import defaults, flags
 from sparkcluster.engines.vllm.kv import Engine
 from sparkcluster.engines.vllm.versions import Version, of_engine
 from sparkcluster.errors import UsageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.models.config import ModelConfig
-from sparkcluster.spec.playbook import ArgumentValue, Playbook
+from sparkcluster.spec import KeyPath, Playbook
 
 CONCURRENT = 4
 """Requests of full context that ``auto`` makes room for if --max-num-seqs is not set: a Spark serves 1 to 4 well."""
@@ -22,6 +24,120 @@ AUTO = "auto"
 UTILIZATION = "gpu-memory-utilization"
 
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class Arguments:
+    """The engine arguments of a playbook under vLLM's own names, from its ``args`` and its ``command``.
+
+    Attributes:
+        values: as written; true for an argument without a value, false for a negated one.
+        paths: where each of them is written.
+    """
+
+    def __init__(self, playbook: Playbook) -> None:
+        self.playbook = playbook
+        self.values: dict[str, Any] = {}
+        self.paths: dict[str, KeyPath] = {}
+        for name, value, path in (*of_command(playbook.command or ()), *_of_args(playbook)):
+            self.values[name] = value
+            self.paths[name] = path
+
+    def number(self, name: str) -> float | None:
+        """The argument's number; None if it is not set or not a number."""
+        value = self.values.get(name)
+        if isinstance(value, bool) or value is None:
+            return None
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            return None
+
+    def text(self, name: str) -> str | None:
+        """The argument's value in lower case; None if it is not set."""
+        value = self.values.get(name)
+        return None if value is None or isinstance(value, bool) else str(value).lower()
+
+    def on(self, name: str) -> bool | None:
+        """Whether a switch is enabled; None if it is not set."""
+        value = self.values.get(name)
+        return value if isinstance(value, bool) else None
+
+    def count(self, name: str, default: int) -> int:
+        """The argument's number as vLLM reads it, such as 32k; ``default`` if it is not set or auto.
+
+        Raises:
+            UsageError: it is no number, or not positive.
+        """
+        value = self.values.get(name)
+        if value is None or value in {AUTO, -1, "-1"}:
+            return default
+        text = str(value).strip()
+        found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)([kmgKMG]?)", text)
+        number = round(float(found[1]) * _UNITS.get(found[2], 1)) if found and not isinstance(value, bool) else 0
+        if not 0 < number < 1 << 40:
+            raise UsageError(f"{name} must be a positive number, is {text[:40]}", hint=f"fix args: {name}")
+        return number
+
+    @functools.cached_property
+    def draft(self) -> Mapping[str, Any]:
+        """The speculative config; empty if it is not set or not a mapping."""
+        value = self.values.get("speculative-config")
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                return {}
+        return value if isinstance(value, Mapping) else {}
+
+
+def of_command(command: Sequence[str]) -> Iterator[tuple[str, Any, KeyPath]]:
+    """Name, value and key path of each argument in a command, or in the shell line that it runs.
+
+    Without ``serve`` in it, only what is an argument of vLLM is taken for one.
+    """
+    words, path = list(command), ("command",)  # type: tuple[list[str], KeyPath]
+    for index, word in enumerate(command):
+        line = _split(word)
+        if "serve" in line:
+            words, path = line, ("command", index)
+    serves = "serve" in words
+    for name, flag, values in flags.parse(words[words.index("serve") + 1 :] if serves else words):
+        if flag is not None and name == f"no-{flag.name}":
+            yield flag.name, False, path
+        elif flag is not None or (serves and name):
+            yield name, values[-1] if values else True, path
+
+
+def _of_args(playbook: Playbook) -> Iterator[tuple[str, Any, KeyPath]]:
+    for written, value in playbook.args.items():
+        name = written.replace("_", "-").lower()
+        flag = flags.find(name)
+        negated = isinstance(value, bool) and flag is not None and name == f"no-{flag.name}"
+        yield name.removeprefix("no-") if negated else name, not value if negated else value, ("args", written)
+
+
+def _split(word: str) -> list[str]:
+    """The words of a shell line; none if it is no line."""
+    try:
+        return shlex.split(word) if " " in word else []
+    except ValueError:
+        return []
+
+
+def drafting(args: Arguments) -> tuple[int, bool]:
+    """Tokens drafted at once, 0 without drafts, and whether the model's own layers draft.
+
+    Raises:
+        UsageError: speculative-config is no mapping, or its number of tokens is absurd.
+    """
+    if not args.draft:
+        if args.values.get("speculative-config"):
+            raise UsageError("speculative-config is not a mapping", hint="write it as a mapping in the playbook")
+        return 0, False
+    tokens = args.draft.get("num_speculative_tokens", 1)
+    if type(tokens) is not int or not 0 <= tokens <= 4096:
+        raise UsageError("num_speculative_tokens must be from 0 to 4096", hint="set it to 3")
+    return tokens, "mtp" in str(args.draft.get("method", "")) and not args.draft.get("model")
 
 
 def engine(
@@ -33,52 +149,45 @@ def engine(
     stages: int = 1,
     context: int | None = None,
 ) -> Engine:
-    """The engine that a playbook starts.
-
-    Args:
-        playbook: its args are read under vLLM's own names.
-        config: the model's, for defaults.
-        version: of vLLM.
-        ranks: tensor parallel size.
-        stages: pipeline parallel size.
-        context: in place of --max-model-len.
+    """The engine that a playbook starts, with ``context`` in place of --max-model-len.
 
     Raises:
         UsageError: an argument makes no sense.
     """
-    args = _args(playbook)
-    drafted, model_drafts = _speculation(args.get("speculative-config"))
-    length = context or _count(args, "max-model-len", 0)
+    args = Arguments(playbook)
+    drafted, own_drafts = drafting(args)
+    length = context or args.count("max-model-len", 0)
     return Engine(
         context=length if length > 0 else config.context,
         version=version,
         device="cpu" if on_cpu(playbook) else "gpu",
         ranks=ranks,
         stages=stages,
-        sequences=_count(args, "max-num-seqs", defaults.SEQUENCES),
-        batched_tokens=_count(args, "max-num-batched-tokens", defaults.BATCHED_TOKENS),
-        block_size=_count(args, "block-size", 0) or None,
-        kv_dtype=_text(args, "kv-cache-dtype"),
-        dtype=_text(args, "dtype"),
-        state_dtype=_text(args, "mamba-ssm-cache-dtype"),
-        convolution_dtype=_text(args, "mamba-cache-dtype"),
-        prefix_caching=_flag(args, "enable-prefix-caching"),
-        async_scheduling=_flag(args, "async-scheduling") is not False,
+        sequences=args.count("max-num-seqs", defaults.SEQUENCES),
+        batched_tokens=args.count("max-num-batched-tokens", defaults.BATCHED_TOKENS),
+        block_size=args.count("block-size", 0) or None,
+        kv_dtype=args.text("kv-cache-dtype") or AUTO,
+        dtype=args.text("dtype") or AUTO,
+        state_dtype=args.text("mamba-ssm-cache-dtype") or AUTO,
+        convolution_dtype=args.text("mamba-cache-dtype") or AUTO,
+        prefix_caching=args.on("enable-prefix-caching"),
+        async_scheduling=args.on("async-scheduling") is not False,
         drafted=drafted,
-        own_drafts=model_drafts,
-        eager=_flag(args, "enforce-eager") is True,
-        falls_back=_falls_back(playbook, config, version),
+        own_drafts=own_drafts,
+        eager=args.on("enforce-eager") is True,
+        falls_back=_falls_back(args, config, version),
     )
 
 
-def _falls_back(playbook: Playbook, config: ModelConfig, version: Version) -> bool:
+def _falls_back(args: Arguments, config: ModelConfig, version: Version) -> bool:
     """Whether experts of four bits try FlashInfer's kernels, which SM121 has not; measured with vLLM 0.18."""
     if config.experts is None or config.quantization.kind != "modelopt-nvfp4":
         return False
     if defaults.has(version, "FP4 experts run on kernels that SM121 has"):
         return False
-    chosen = playbook.env.get("VLLM_NVFP4_GEMM_BACKEND") or playbook.args.get("moe-backend")
-    return chosen != "marlin" and playbook.env.get("VLLM_USE_FLASHINFER_MOE_FP4") != "0"
+    env = args.playbook.env
+    chosen = env.get("VLLM_NVFP4_GEMM_BACKEND") or args.text("moe-backend")
+    return chosen != "marlin" and env.get("VLLM_USE_FLASHINFER_MOE_FP4") != "0"
 
 
 def utilization(playbook: Playbook, version: Version) -> float:
@@ -87,34 +196,30 @@ def utilization(playbook: Playbook, version: Version) -> float:
     Raises:
         UsageError: it is no fraction.
     """
-    value = _args(playbook).get(UTILIZATION)
+    args = Arguments(playbook)
+    value = args.values.get(UTILIZATION)
     if value is None or value == AUTO:
         return defaults.utilization(version)
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        number = 0.0
-    if not 0 < number <= 1:
+    number = args.number(UTILIZATION)
+    if number is None or not 0 < number <= 1:
         raise UsageError(f"{UTILIZATION} must be from 0 to 1, is {str(value)[:40]}", hint="set it to 0.85")
     return number
 
 
-def claimed(playbook: Playbook, facts: Iterable[Facts] = ()) -> float:
+def claimed(playbook: Playbook, *facts: Facts) -> float:
     """The part of a node's memory that an engine will take: --gpu-memory-utilization, or its largest possible default.
 
-    Args:
-        playbook: its args.
-        facts: of the nodes that run it, for the version of vLLM.
+    ``facts`` of the nodes that run it may report the version of vLLM.
     """
-    written = _args(playbook).get(UTILIZATION)
-    if isinstance(written, int | float) and not isinstance(written, bool):
-        return written
+    value = Arguments(playbook).values.get(UTILIZATION)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
     return defaults.utilizations(of_engine(playbook.image, facts))[-1]
 
 
 def wants_auto(playbook: Playbook) -> bool:
     """Whether the playbook leaves --gpu-memory-utilization to ``fit``."""
-    return _args(playbook).get(UTILIZATION) == AUTO
+    return Arguments(playbook).values.get(UTILIZATION) == AUTO
 
 
 def concurrent(playbook: Playbook) -> int:
@@ -123,7 +228,7 @@ def concurrent(playbook: Playbook) -> int:
     Raises:
         UsageError: it is no number.
     """
-    return _count(_args(playbook), "max-num-seqs", CONCURRENT)
+    return Arguments(playbook).count("max-num-seqs", CONCURRENT)
 
 
 def pool_bytes(playbook: Playbook) -> int | None:
@@ -139,78 +244,9 @@ def pool_bytes(playbook: Playbook) -> int | None:
         if not text.isdecimal() or len(text) > 5:
             raise UsageError("VLLM_CPU_KVCACHE_SPACE must be whole GiB", hint='set VLLM_CPU_KVCACHE_SPACE: "4" in env')
         return int(text) << 30
-    return _count(_args(playbook), "kv-cache-memory-bytes", 0) or None
+    return Arguments(playbook).count("kv-cache-memory-bytes", 0) or None
 
 
 def on_cpu(playbook: Playbook) -> bool:
     """Whether it is for vLLM's CPU build."""
     return bool(playbook.env.get("VLLM_CPU_KVCACHE_SPACE"))
-
-
-def own_drafts(playbook: Playbook) -> bool:
-    """Whether the model's own multi-token-prediction layers draft.
-
-    Raises:
-        UsageError: speculative-config makes no sense.
-    """
-    return _speculation(_args(playbook).get("speculative-config"))[1]
-
-
-def draft_model(playbook: Playbook) -> str:
-    """The model of its own that drafts; empty where none does.
-
-    Raises:
-        UsageError: speculative-config is no JSON.
-    """
-    return str(_document(_args(playbook).get("speculative-config")).get("model") or "")
-
-
-def _args(playbook: Playbook) -> dict[str, ArgumentValue]:
-    """Engine arguments with dashes, as vLLM writes them."""
-    return {name.replace("_", "-"): value for name, value in playbook.args.items()}
-
-
-def _document(value: ArgumentValue) -> Mapping[str, Any]:
-    document: Any = value
-    if isinstance(value, str):
-        try:
-            document = json.loads(value)
-        except (ValueError, RecursionError):
-            raise UsageError("speculative-config is not JSON", hint="write it as a mapping in the playbook") from None
-    return document if isinstance(document, Mapping) else {}
-
-
-def _speculation(value: ArgumentValue) -> tuple[int, bool]:
-    """Tokens drafted at once, and whether by the model's own layers."""
-    document = _document(value)
-    if not document:
-        return 0, False
-    tokens = document.get("num_speculative_tokens", 1)
-    if type(tokens) is not int or not 0 <= tokens <= 4096:
-        raise UsageError("num_speculative_tokens must be from 0 to 4096", hint="set it to 3")
-    method = str(document.get("method", ""))
-    return tokens, "mtp" in method and not document.get("model")
-
-
-def _count(args: Mapping[str, ArgumentValue], name: str, default: int) -> int:
-    value = args.get(name)
-    if value is None or value in {AUTO, -1, "-1"}:
-        return default
-    text = str(value).strip()
-    found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)([kmgKMG]?)", text)
-    number = round(float(found[1]) * _UNITS.get(found[2], 1)) if found and not isinstance(value, bool) else 0
-    if not 0 < number < 1 << 40:
-        raise UsageError(f"{name} must be a positive number, is {text[:40]}", hint=f"fix args: {name}")
-    return number
-
-
-def _text(args: Mapping[str, ArgumentValue], name: str) -> str:
-    value = args.get(name)
-    return AUTO if value is None else str(value)
-
-
-def _flag(args: Mapping[str, ArgumentValue], name: str) -> bool | None:
-    value = args.get(name)
-    if isinstance(value, bool):
-        return value
-    return False if args.get(f"no-{name}") is True else None

@@ -46,9 +46,9 @@ class Fit:
         pool_bytes: KV cache; negative where not even the weights fit.
         tokens: GPU KV cache size, as vLLM logs it.
         concurrency: Maximum concurrency, as vLLM logs it.
-        wanted: requests of full context at once that were asked for.
+        requests: of full context at once, which it is to hold.
         left_bytes: what the system has when all is taken.
-        smallest: the smallest utilization, in hundredths, that holds ``wanted``; above 1 where none does.
+        smallest: the smallest utilization, in hundredths, that holds ``requests``; above 1 where none does.
         problems: why it does not fit; none where it does.
         advice: what to change, in order; also where it fits, and something is near a limit.
     """
@@ -64,7 +64,7 @@ class Fit:
     pool_bytes: int
     tokens: int
     concurrency: float
-    wanted: int
+    requests: int
     left_bytes: int
     smallest: float
     problems: tuple[str, ...]
@@ -115,7 +115,7 @@ def fit(
     machine: Machine,
     *,
     utilization: float | None,
-    wanted: int = 1,
+    requests: int = 1,
     pool_bytes: int | None = None,
 ) -> Fit:
     """Whether a model fits one node.
@@ -125,16 +125,16 @@ def fit(
         engine: how it is started.
         weights: of one rank.
         machine: the node's memory.
-        utilization: --gpu-memory-utilization; None for the smallest that holds ``wanted``.
-        wanted: requests of full context at once.
-        pool_bytes: KV cache that was asked for by its size, which sets the utilization aside.
+        utilization: --gpu-memory-utilization; None for the smallest that holds ``requests``.
+        requests: of full context at once.
+        pool_bytes: KV cache that was requested by its size, which takes the place of the utilization.
 
     Raises:
         UsageError: the engine cannot be started so with this model.
     """
     cache = layout(config, engine)
     fixed = weights.rank_bytes + runtime(config, engine)
-    smallest = math.ceil((fixed + cache.bytes_for(wanted)) / machine.visible_bytes * 100) / 100
+    smallest = math.ceil((fixed + cache.bytes_for(requests)) / machine.visible_bytes * 100) / 100
     taken = utilization if utilization is not None else max(smallest, 0.01)
     if pool_bytes is not None:
         taken = (fixed + pool_bytes) / machine.visible_bytes
@@ -143,13 +143,15 @@ def fit(
     host = HOST_BYTES + (FALLBACK_HOST_BYTES if engine.falls_back else 0)
     left = machine.visible_bytes - budget - host
     problems, advice = [], []
-    if pool < cache.bytes_for(wanted):
-        problems.append(_too_small(cache, pool, weights, budget, wanted))
+    if pool < cache.bytes_for(requests):
+        problems.append(_too_small(cache, pool, weights, budget, requests))
         if pool_bytes is None:
-            advice += _smaller(config, cache, engine, machine, host=host, fixed=fixed, wanted=wanted, smallest=smallest)
+            advice += _smaller(
+                config, cache, engine, machine, host=host, fixed=fixed, requests=requests, smallest=smallest
+            )
         else:
             size = "VLLM_CPU_KVCACHE_SPACE" if engine.device == "cpu" else "kv-cache-memory-bytes"
-            advice.append(f"set {size} to {math.ceil(cache.bytes_for(wanted) / GIB)} GiB")
+            advice.append(f"set {size} to {math.ceil(cache.bytes_for(requests) / GIB)} GiB")
     if engine.falls_back:
         advice.append("set moe-backend to marlin: FlashInfer's FP4 kernels fail on this GPU and take 7 GB more")
     if left < machine.system_bytes:
@@ -175,7 +177,7 @@ def fit(
         pool_bytes=pool,
         tokens=cache.tokens(max(0, pool)),
         concurrency=cache.concurrency(max(0, pool)),
-        wanted=wanted,
+        requests=requests,
         left_bytes=left,
         smallest=smallest,
         problems=tuple(problems),
@@ -183,11 +185,11 @@ def fit(
     )
 
 
-def largest_context(config: ModelConfig, engine: Engine, pool_bytes: int, wanted: int = 1) -> int:
-    """The longest context of which ``wanted`` requests fit into a pool, in tokens; 0 where none does."""
+def largest_context(config: ModelConfig, engine: Engine, pool_bytes: int, requests: int = 1) -> int:
+    """The longest context of which ``requests`` requests fit into a pool, in tokens; 0 where none does."""
 
     def holds(context: int) -> bool:
-        return layout(config, dataclasses.replace(engine, context=context)).bytes_for(wanted) <= pool_bytes
+        return layout(config, dataclasses.replace(engine, context=context)).bytes_for(requests) <= pool_bytes
 
     low, high = 0, engine.context
     while low < high:
@@ -202,15 +204,15 @@ def _most(machine: Machine, host: int) -> float:
     return max(0.0, min(CEILING, math.floor(left / machine.visible_bytes * 100) / 100))
 
 
-def _too_small(cache: Layout, pool: int, weights: Weights, budget: int, wanted: int) -> str:
+def _too_small(cache: Layout, pool: int, weights: Weights, budget: int, requests: int) -> str:
     if pool <= 0:
         return (
             f"weights of {weights.rank_bytes / GB:.1f} GB and what a step needs are "
             f"{-pool / GB:.1f} GB more than the {budget / GB:.1f} GB that the engine may take"
         )
-    of = "one request" if wanted == 1 else f"{wanted} requests"
+    of = "one request" if requests == 1 else f"{requests} requests"
     return (
-        f"{of} of {cache.engine.context:,} tokens needs {cache.bytes_for(wanted) / GB:.1f} GB of KV cache"
+        f"{of} of {cache.engine.context:,} tokens needs {cache.bytes_for(requests) / GB:.1f} GB of KV cache"
         f", but only {pool / GB:.1f} GB is left"
     )
 
@@ -223,7 +225,7 @@ def _smaller(
     *,
     host: int,
     fixed: int,
-    wanted: int,
+    requests: int,
     smallest: float,
 ) -> list[str]:
     """What to change so that it fits, the least painful first."""
@@ -233,12 +235,12 @@ def _smaller(
         return [f"set gpu-memory-utilization to {smallest:.2f}"]
     room = math.floor(machine.visible_bytes * most) - fixed
     if room > 0:
-        context = largest_context(config, engine, room, wanted) // 1024 * 1024
+        context = largest_context(config, engine, room, requests) // 1024 * 1024
         if context:
             advice.append(f"set max-model-len to {context}, with gpu-memory-utilization {most:.2f}")
-        requests = room // cache.request_bytes - 1
-        if wanted > 1 and requests >= 1:
-            advice.append(f"plan for {requests} concurrent requests of full context instead of {wanted}")
+        possible = room // cache.request_bytes - 1
+        if requests > 1 and possible >= 1:
+            advice.append(f"plan for {possible} concurrent requests of full context instead of {requests}")
         if engine.kv_dtype == "auto" and config.quantization.kv_dtype is None:
             advice.append("set kv-cache-dtype to fp8, if the model tolerates it")
     nodes = 2 * engine.ranks

@@ -8,10 +8,10 @@ from sparkcluster.checks.docker import runs_rank
 from sparkcluster.checks.registry import Context, Seen, check, container_check
 from sparkcluster.engines.vllm import arguments
 from sparkcluster.engines.vllm.memory import Planned, of_playbook
-from sparkcluster.engines.vllm.weights import size_of
+from sparkcluster.engines.vllm.weights import source
 from sparkcluster.errors import SparkclusterError, UsageError
 from sparkcluster.facts.model import Facts, Weights, read
-from sparkcluster.models.source import GIB, Machine, Source
+from sparkcluster.models.source import GIB, Machine
 from sparkcluster.topology import parallel
 
 AT = ("args", "gpu-memory-utilization")
@@ -118,11 +118,7 @@ def _planned(context: Context) -> Iterator[tuple[str, Facts, Planned]]:
 
 
 def _of_node(context: Context, name: str, facts: Facts, weights: Weights) -> Planned:
-    """The answer for one node.
-
-    Raises:
-        UsageError: the model is not known.
-    """
+    """The answer for one node; a UsageError if the model is not known."""
     playbook = context.spec.playbook
     nodes = next((group.size for group in context.topology.groups if name in group.names), 1)
     try:
@@ -133,9 +129,8 @@ def _of_node(context: Context, name: str, facts: Facts, weights: Weights) -> Pla
     total = memory.total_bytes if memory is not None else 0
     return of_playbook(
         playbook,
-        Source(playbook.model.label, weights.config, None),
+        source(playbook.model.label, weights),
         Machine(total, total, 0),
         nodes=sizes.tensor * sizes.pipeline,
         facts=(facts,),
-        size_bytes=size_of(weights.files),
     )

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import json
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +40,8 @@ GONE = {
     "disable-log-requests": "remove it: it is the default; enable-log-requests enables it",
 }
 
+_DASHED = re.compile(r"--?[A-Za-z].*", re.DOTALL)
+_LEVEL = re.compile(r"-O(\d)")
 _SIZE = re.compile(r"-?\d+(\.\d+)?[kKmMgGtT]?|auto|-1")
 
 
@@ -108,6 +111,47 @@ def find(name: str) -> Flag | None:
         return flags[head]
     bare = head.removeprefix("no-")
     return flags[bare] if bare in flags and flags[bare].kind == "bool" else None
+
+
+def parse(words: Sequence[str]) -> Iterator[tuple[str, Flag | None, list[str]]]:
+    """Each argument of a command line as its full name, its flag and its values; words that belong to none as "".
+
+    Of a flag that is not in the table the word behind it is most likely its value.
+    """
+    index = 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        if not _DASHED.fullmatch(word):
+            yield "", None, [word]
+            continue
+        name, inline = _name(word)
+        flag = find(name)
+        values = [inline] if inline is not None else []
+        while inline is None and index < len(words) and _takes(flag, values) and not _DASHED.fullmatch(words[index]):
+            values.append(words[index])
+            index += 1
+        yield name, flag, values
+
+
+def _name(word: str) -> tuple[str, str | None]:
+    """Name of a flag in full, and the value that is part of the word."""
+    level = _LEVEL.fullmatch(word)
+    if level:
+        return "optimization-level", level[1]
+    head, equals, inline = word.partition("=")
+    base, dot, rest = head.partition(".")
+    # The table has -tp; argparse takes -tp=2 and -cc.mode=3 too.
+    base = aliases().get(
+        base, base.lstrip("-").replace("_", "-").lower() if base.startswith("--") else base.lstrip("-")
+    )
+    return base + dot + rest, inline if equals else None
+
+
+def _takes(flag: Flag | None, values: list[str]) -> bool:
+    if flag is not None and flag.kind in {"bool", "flag"}:
+        return False
+    return not values or (flag is not None and flag.kind == "list")
 
 
 def near(name: str) -> str | None:

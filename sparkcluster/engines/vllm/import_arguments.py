@@ -10,10 +10,6 @@ from sparkcluster.engines.vllm import flags
 from sparkcluster.recipes.serve import Served
 from sparkcluster.recipes.shell import plain, unknown
 
-_DASHED = re.compile(r"--?[A-Za-z].*", re.DOTALL)
-_LEVEL = re.compile(r"-O(\d)")
-_TRUTH = {"true": True, "false": False}
-
 # Flags that are no argument of a playbook, and what is said of them.
 _ELSEWHERE = {
     "host": "api.host: {} in the inventory",
@@ -31,50 +27,14 @@ _ELSEWHERE = {
 def read(words: list[str]) -> Served:
     """What the words behind ``vllm serve`` mean, flag by flag."""
     served = Served()
-    index = 0
-    while index < len(words):
-        word = words[index]
-        index += 1
-        if not _DASHED.fullmatch(word):
-            if served.model is None:
-                served.model = word
-            elif word.strip():
-                served.left.append(f"the word {plain(word)!r}, which is not part of a flag")
-            continue
-        name, inline = _name(word)
-        flag = flags.find(name)
-        values = [inline] if inline is not None else []
-        if inline is None:
-            while index < len(words) and _takes(flag, values) and not _is_flag(words[index]):
-                values.append(words[index])
-                index += 1
-        _put(served, name, flag, values)
+    for name, flag, values in flags.parse(words):
+        if name:
+            _put(served, name, flag, values)
+        elif served.model is None:
+            served.model = values[0]
+        elif values[0].strip():
+            served.left.append(f"the word {plain(values[0])!r}, which is not part of a flag")
     return served
-
-
-def _name(word: str) -> tuple[str, str | None]:
-    """Name of a flag in full, and the value that stands with it."""
-    level = _LEVEL.fullmatch(word)
-    if level:
-        return "optimization-level", level[1]
-    head, equals, inline = word.partition("=")
-    base, dot, rest = head.partition(".")
-    aliases = flags.aliases()
-    # The table knows -tp; argparse takes -tp=2 and -cc.mode=3 too.
-    base = aliases.get(base, base.lstrip("-").replace("_", "-").lower() if base.startswith("--") else base.lstrip("-"))
-    return base + dot + rest, inline if equals else None
-
-
-def _is_flag(word: str) -> bool:
-    return bool(_DASHED.fullmatch(word))
-
-
-def _takes(flag: flags.Flag | None, values: list[str]) -> bool:
-    if flag is None:
-        return not values  # nobody knows; a word behind it is most likely its value
-    if flag.kind in {"bool", "flag"}:
-        return False
-    return flag.kind == "list" or not values
 
 
 def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from sparkcluster.engines.vllm import eugr, import_arguments
 from sparkcluster.engines.vllm.versions import of_reference
 from sparkcluster.recipes.container import Container
-from sparkcluster.recipes.serve import Command, Served
+from sparkcluster.recipes.serve import Command
 from sparkcluster.recipes.shell import parse, unknown
 
 _API_SERVER = ["-m", "vllm.entrypoints.openai.api_server"]
@@ -77,21 +77,16 @@ class VllmImporter:
         said = "the image's variables, written as the flags that its documentation says they become"
         return Command(words, env, left=[said])
 
-    def read(self, words: list[str]) -> Served:
-        """What the words after ``vllm serve`` mean, flag by flag."""
-        return import_arguments.read(words)
-
-    def is_recipe(self, text: str) -> bool:
-        """Whether ``text`` is a recipe of eugr/spark-vllm-docker."""
-        return eugr.is_recipe(text)
+    read = staticmethod(import_arguments.read)
+    is_recipe = staticmethod(eugr.is_recipe)
+    launched = staticmethod(eugr.launched)
 
     def recipe(self, text: str, source: str) -> tuple[dict[str, Any], list[str]]:
         """The playbook of a recipe of eugr/spark-vllm-docker, and what was left out."""
         return eugr.read(text, source, self)
 
-    def launched(self, words: list[str]) -> Container | None:
-        """The container of its ``launch-cluster.sh``."""
-        return eugr.launched(words)
+
+IMPORTER = VllmImporter()
 
 
 def _number(text: str) -> int | str:

@@ -51,20 +51,11 @@ def of_playbook(
     nodes: int = 1,
     facts: Iterable[Facts] = (),
     context: int | None = None,
-    wanted: int = 1,
-    size_bytes: int | None = None,
+    requests: int = 1,
 ) -> Planned:
-    """What a playbook needs on each of ``nodes``.
+    """What a playbook needs on each of ``nodes``, as ``Engine.forecast`` has it.
 
-    Args:
-        written: the playbook.
-        model: its config.json, and its tensors where they are known.
-        machine: memory of each node.
-        nodes: that share the model.
-        facts: of the nodes that run it, for the version of vLLM.
-        context: in place of --max-model-len.
-        wanted: requests of full context at once.
-        size_bytes: of the checkpoint's files, where nothing else is known of its tensors.
+    ``facts`` of the nodes that run it may report the version of vLLM.
 
     Raises:
         UsageError: the model is not known, or cannot be started so.
@@ -77,12 +68,13 @@ def of_playbook(
         )
     versions = of_engine(written.image, facts)
     ranks = nodes // stages
-    drafts = arguments.own_drafts(written)
+    args = arguments.Arguments(written)
+    _, drafts = arguments.drafting(args)
     share: Weights
     if model.tensors is not None:
         share = weights.of_tensors(model.tensors, config, ranks=ranks, stages=stages, drafts=drafts)
-    elif size_bytes:
-        share = weights.of_size(size_bytes, ranks=ranks, stages=stages)
+    elif model.size_bytes:
+        share = weights.of_size(model.size_bytes, ranks=ranks, stages=stages)
     else:
         share = weights.of_config(config, ranks=ranks, stages=stages, drafts=drafts)
     auto = arguments.wants_auto(written)
@@ -91,7 +83,7 @@ def of_playbook(
     def fit_of(version: Version) -> Fit:
         engine = arguments.engine(written, config, version=version, ranks=ranks, stages=stages, context=context)
         taken = None if auto else arguments.utilization(written, version)
-        return fit(config, engine, share, machine, utilization=taken, wanted=wanted, pool_bytes=pool)
+        return fit(config, engine, share, machine, utilization=taken, requests=requests, pool_bytes=pool)
 
     found = sorted(
         map(fit_of, defaults.candidates(versions)), key=lambda fit_: (fit_.fits, -fit_.smallest, fit_.tokens)
@@ -99,8 +91,8 @@ def of_playbook(
     left_out = []
     if not share.counted:
         left_out.append("weights are estimated from config.json alone: --config with a directory counts the tensors")
-    if arguments.draft_model(written):
-        left_out.append(f"weights and cache of the draft model {arguments.draft_model(written)} are not counted")
+    if args.draft.get("model"):
+        left_out.append(f"weights and cache of the draft model {args.draft['model']} are not counted")
     left_out += _uncertain(versions, found[0], found[-1])
     return Planned(written.name, config, versions, found[0], found[-1], auto, tuple(left_out))
 
@@ -117,8 +109,9 @@ def _uncertain(versions: Versions, worst: Fit, best: Fit) -> list[str]:
     return [computed if same else f"{computed}; up to {best.tokens:,} tokens of KV cache with other versions"]
 
 
-def document(planned: Planned) -> dict[str, Any]:
+def forecast(playbook: Playbook, model: Source, machine: Machine, **options: Any) -> dict[str, Any]:
     """The answer as JSON; all sizes in bytes, of one node."""
+    planned = of_playbook(playbook, model, machine, **options)
     fit, config = planned.fit, planned.config
     return {
         "playbook": planned.playbook,
@@ -135,7 +128,7 @@ def document(planned: Planned) -> dict[str, Any]:
         "vllm_version": dotted(fit.engine.version[:2]),
         "vllm_version_is_known": planned.versions.exact is not None,
         "context": fit.engine.context,
-        "concurrency_wanted": fit.wanted,
+        "concurrency_wanted": fit.requests,
         "gpu_memory_utilization": fit.utilization,
         "gpu_memory_utilization_is_auto": planned.auto,
         "smallest_gpu_memory_utilization": fit.smallest,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from sparkcluster.checks.diagnosis import AGAIN, clipped, groups, last_match, of
 from sparkcluster.checks.registry import Context, Seen, running_check
+from sparkcluster.engines.vllm.arguments import of_command
 from sparkcluster.engines.vllm.signatures import EAGER, EXPERTS, SCALES
+from sparkcluster.facts.running import RankSeen
 from sparkcluster.spec.playbook import Playbook
 
 # Checkpoints whose experts may have four bits, where kernels go wrong; None where nothing says how it is stored.
@@ -26,7 +29,7 @@ def expert_kernel(context: Context) -> Iterator[Seen]:
     Checked only where the running release has `moe-backend: marlin`.
     """
     ranks = list(of(context).ranks())
-    requesting = {rank.group for _, rank in ranks if _moe_backend(rank.launcher.get("engine") or []) == "marlin"}
+    requesting = {rank.group for _, rank in ranks if _arguments(rank).get("moe-backend") == "marlin"}
     for name, (match, line) in last_match(context, EXPERTS).items():
         mine = {rank.group for node, rank in ranks if node == name}
         if mine & requesting and "MARLIN" not in match["name"].upper():
@@ -38,12 +41,9 @@ def expert_kernel(context: Context) -> Iterator[Seen]:
             )
 
 
-def _moe_backend(engine: list[str]) -> str | None:
-    for at, word in enumerate(engine):
-        flag, equals, value = word.partition("=")
-        if flag == "--moe-backend":
-            return (value if equals else engine[at + 1] if at + 1 < len(engine) else "").lower()
-    return None
+def _arguments(rank: RankSeen) -> dict[str, Any]:
+    """The engine arguments that a rank was started with."""
+    return {name: value for name, value, _ in of_command(rank.launcher.get("engine") or [])}
 
 
 @running_check(
@@ -80,7 +80,7 @@ def eager(context: Context) -> Iterator[Seen]:
         name = next((name for name, _ in ranks if name in found), None)
         if name is None:
             continue
-        requested = any("--enforce-eager" in (rank.launcher.get("engine") or ()) for _, rank in ranks)
+        requested = any(_arguments(rank).get("enforce-eager") for _, rank in ranks)
         summary = f"the engine on {name} runs without CUDA graphs" + (", as the playbook requests" if requested else "")
         remedy = (EAGER.hint or "", AGAIN)
         yield Seen(name, summary, clipped(found[name][1]), remedy, severity="info" if requested else "warning")

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from sparkcluster.engines.vllm import arguments
 from sparkcluster.engines.vllm.fit import CEILING
 from sparkcluster.engines.vllm.memory import of_playbook
-from sparkcluster.engines.vllm.weights import size_of
+from sparkcluster.engines.vllm.weights import source
 from sparkcluster.errors import PlanError, UsageError
 from sparkcluster.facts.model import Facts, Weights, read
-from sparkcluster.models.source import GIB, Machine, Source
+from sparkcluster.models.source import GIB, Machine
 from sparkcluster.spec import Playbook, Spec
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group, Topology
@@ -62,27 +62,22 @@ def planned(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
 def _smallest(
     playbook: Playbook, weights: Weights, group: Group, facts: Mapping[str, Facts], installed_bytes: int
 ) -> float:
-    """The smallest utilization of a group.
-
-    Raises:
-        UsageError: the model does not fit, or is not known.
-    """
+    """The smallest utilization of a group, with a margin; a UsageError if none fits, or the model is not known."""
     shared = parallel.sizes(playbook, group.name, group.size)
-    wanted = arguments.concurrent(playbook)
+    requests = arguments.concurrent(playbook)
     fit = of_playbook(
         playbook,
-        Source(playbook.model.label, weights.config, None),
+        source(playbook.model.label, weights),
         Machine(installed_bytes, installed_bytes),
         nodes=shared.tensor * shared.pipeline,
         facts=[facts[group.head.name]],
-        wanted=wanted,
-        size_bytes=size_of(weights.files),
+        requests=requests,
     ).fit
     taken = math.ceil((fit.smallest + MARGIN) * 100) / 100
     if fit.problems or taken > CEILING:
         problems = fit.problems or (f"it needs gpu-memory-utilization {taken:.2f}, above the safe {CEILING:.2f}",)
         raise UsageError(
-            f"{playbook.name} does not fit with {wanted} requests at once: {problems[0]}",
+            f"{playbook.name} does not fit with {requests} requests at once: {problems[0]}",
             hint=(fit.advice or ("lower max-num-seqs or max-model-len in the playbook",))[0],
         )
     return taken

@@ -10,10 +10,11 @@ import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 
-from sparkcluster.facts.model import WeightFile
+from sparkcluster.facts import model as facts
 from sparkcluster.models.config import DTYPE_BYTES, Experts, ModelConfig
 from sparkcluster.models.layers import Attention, Latent, State
 from sparkcluster.models.safetensors import Tensor, of_checkpoint
+from sparkcluster.models.source import Source
 
 VOCABULARY_UNIT = 64
 
@@ -71,10 +72,10 @@ def of_tensors(
     return Weights(round(rank), total, counted=True)
 
 
-def size_of(files: Iterable[WeightFile]) -> int:
-    """Bytes of the checkpoint among a model's files."""
-    sizes = {file.name: file.size_bytes for file in files}
-    return sum(sizes[name] for name in of_checkpoint(sizes))
+def source(name: str, weights: facts.Weights) -> Source:
+    """The model that a node has, of whose tensors only the size is known."""
+    sizes = {file.name: file.size_bytes for file in weights.files}
+    return Source(name, weights.config, size_bytes=sum(sizes[file] for file in of_checkpoint(sizes)))
 
 
 def of_size(total_bytes: int, *, ranks: int = 1, stages: int = 1) -> Weights:

@@ -173,6 +173,17 @@ def test_lengths_are_read_as_vllm_reads_them(fit, length, expected):
     assert json.loads(fit("--json", args={"max-model-len": length})[1])["context"] == expected
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["vllm", "serve", "/models/llama", "--max-model-len", "8192"],
+        ["bash", "-c", "pip install x && vllm serve /models/llama --max-model-len=8192"],
+    ],
+)
+def test_the_arguments_of_a_command_count(fit, command):
+    assert json.loads(fit("--json", args={}, command=command)[1])["context"] == 8192
+
+
 QWEN = {
     "architectures": ["Qwen3_5MoeForConditionalGeneration"],
     "model_type": "qwen3_5_moe",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.engines.vllm import flags
-from sparkcluster.engines.vllm.rules.served import Served, arguments, served
+from sparkcluster.engines.vllm.rules.served import Served
 from sparkcluster.engines.vllm.versions import dotted
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.findings import Severity
@@ -24,8 +23,8 @@ def unknown(context: Context) -> Iterator[Seen]:
     Compared with a table of releases; an image built by others may have more, so there it is a warning. Once a node
     has the image, the arguments of that image count and not the table.
     """
-    about = served(context)
-    for name, at in _named(about):
+    about = Served(context)
+    for name, at in about.paths.items():
         has = _has(context, name)
         # IMG-007 reports arguments that an inspected image does not have.
         reported = has is False and at[0] == "args" and about.playbook.command is None
@@ -44,8 +43,8 @@ def not_yet(context: Context) -> Iterator[Seen]:
 
     The version follows from the image's tag by a table, so this is a warning until a node reports it.
     """
-    about = served(context)
-    for name, at in _named(about):
+    about = Served(context)
+    for name, at in about.paths.items():
         flag = flags.find(name)
         if flag is None or _has(context, name) is not None or flags.has(flag, about.versions) is not False:
             continue
@@ -64,7 +63,7 @@ def not_yet(context: Context) -> Iterator[Seen]:
 )
 def value(context: Context) -> Iterator[Seen]:
     """With a value of the wrong kind the engine fails at startup: `invalid value`, or `expected one argument`."""
-    about = served(context)
+    about = Served(context)
     for name, written in about.playbook.args.items():
         flag = flags.find(name)
         if flag is None:
@@ -80,30 +79,6 @@ def value(context: Context) -> Iterator[Seen]:
             sure = about.since(*flags.releases()[-1]) and about.family != "other"
             severity: Severity = "error" if sure else "warning"
             yield about.say(at, f"{name} is not a choice of vLLM", f"write one of: {meant}", severity=severity)
-
-
-def _named(about: Served) -> Iterator[tuple[str, KeyPath]]:
-    """Every argument by name, of `args` or of a command that starts vLLM."""
-    for written in about.playbook.args:
-        yield written.replace("_", "-"), ("args", written)
-    for index, word in enumerate(about.playbook.command or ()):
-        words = _words(word)
-        if "serve" in words:
-            for name in arguments(words[words.index("serve") :]):
-                yield name, ("command", index)
-    command = about.playbook.command or []
-    if command[:2] == ["vllm", "serve"]:
-        for name in arguments(command):
-            yield name, ("command",)
-
-
-def _words(text: str) -> list[str]:
-    if " " not in text:
-        return []
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return []
 
 
 def _has(context: Context, name: str) -> bool | None:

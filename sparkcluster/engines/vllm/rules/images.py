@@ -25,7 +25,7 @@ def cuda(served: Served) -> Iterator[Seen]:
     Builds with `cu130` in the tag do run, as do NGC's images and vLLM's own from 0.20 on.
     """
     release = served.family == "upstream" and served.since(0, 20) is False
-    if served.spark and release and not served.asked and "cu13" not in served.tag and "gemma" not in served.tag:
+    if served.spark and release and not served.reported and "cu13" not in served.tag and "gemma" not in served.tag:
         remedy = f"use {served.image}-cu130, an image from 0.20 on, or nvcr.io/nvidia/vllm"
         yield served.say(IMAGE, "this image is built for CUDA 12", remedy)
 
@@ -87,7 +87,7 @@ def stale_nightly(served: Served) -> Iterator[Seen]:
 
     Sources disagree: recipes of June 2026 still name it and a guide takes it for 0.23.
     """
-    if served.family == "upstream" and served.tag == "cu130-nightly" and not served.asked:
+    if served.family == "upstream" and served.tag == "cu130-nightly" and not served.reported:
         yield served.say(IMAGE, "cu130-nightly may be outdated", "compare with vllm/vllm-openai:nightly")
 
 
@@ -143,7 +143,7 @@ def ray(served: Served) -> Iterator[Seen]:
     sparkcluster stages a pinned one on every node; `executor: native` needs none.
     """
     without = served.family in {"ngc", "upstream"} and served.since(0, 19)
-    if served.playbook.executor == "ray" and served.nodes > 1 and without and not served.asked:
+    if served.playbook.executor == "ray" and served.nodes > 1 and without and not served.reported:
         summary = "this image has no Ray: a pinned one is staged with it"
         yield served.say(("executor",), summary, "write executor: native to run without Ray")
 

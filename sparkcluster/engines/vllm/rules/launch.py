@@ -126,7 +126,7 @@ def local_media(served: Served) -> Iterator[Seen]:
 def media(served: Served) -> Iterator[Seen]:
     """Without `--limit-mm-per-prompt`, vLLM's defaults limit each kind of media in requests to the Omni model."""
     flag = "limit-mm-per-prompt"
-    if served.named("Nemotron 3 Nano Omni") and flag not in served.flags:
+    if served.named("Nemotron 3 Nano Omni") and flag not in served.values:
         remedy = f'write {flag}: {{"video": 1, "image": 1, "audio": 1}}'
         yield served.say(flag, f"{flag} is not set", remedy)
 

@@ -33,7 +33,7 @@ def ceiling(served: Served) -> Iterator[Seen]:
         return
     if share is None:
         default = defaults.utilizations(served.versions)[0]
-        if SHARE not in served.flags and default > CEILING:
+        if SHARE not in served.values and default > CEILING:
             summary = f"{SHARE} is not set: vLLM takes {default:.0%} of the memory"
             yield served.say(SHARE, summary, f"write {SHARE}: 0.85", severity="warning")
     elif share > CEILING:
@@ -85,7 +85,7 @@ def context(served: Served) -> Iterator[Seen]:
     tokens, native = served.number("max-model-len"), served.context
     if tokens is None or native is None or tokens <= native:
         return
-    if "hf-overrides" in served.flags or "rope-scaling" in served.flags:
+    if "hf-overrides" in served.values or "rope-scaling" in served.values:
         summary = f"YaRN extends the context from {native} to {int(tokens)} tokens"
         yield served.say("max-model-len", summary, "remove both if prompts are short", severity="info")
     elif served.playbook.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") != "1":
@@ -103,7 +103,7 @@ def prefix_cache(served: Served) -> Iterator[Seen]:
 
     From 0.28 on it does, for hybrid models too.
     """
-    written = served.flags.get("enable-prefix-caching")
+    written = served.values.get("enable-prefix-caching")
     default = served.since(*defaults.SINCE["hybrid models cache prefixes"])
     if served.named("Qwen3-Coder-Next") and not (default if written is None else written):
         remedy = "write enable-prefix-caching: true"

@@ -89,7 +89,7 @@ def plugin(served: Served) -> Iterator[Seen]:
     vLLM's nemotron_v3 reads the same format and needs no file.
     """
     parser = served.text(REASONING)
-    if parser in BROUGHT and "reasoning-parser-plugin" not in served.flags:
+    if parser in BROUGHT and "reasoning-parser-plugin" not in served.values:
         remedy = f"write {REASONING}: nemotron_v3, or reasoning-parser-plugin: /path/in/the/container.py"
         yield served.say(REASONING, f"reasoning parser {parser} is not part of vLLM", remedy)
 

@@ -61,7 +61,7 @@ def unset(served: Served) -> Iterator[Seen]:
     Sources disagree: a guide requires it everywhere, vLLM's blog leaves it unset, since config.json has it. On an
     image up to 0.19 it does no harm.
     """
-    if served.kind == "modelopt" and "quantization" not in served.flags and served.since(0, 20) is False:
+    if served.kind == "modelopt" and "quantization" not in served.values and served.since(0, 20) is False:
         yield served.say("quantization", "quantization is not set", "write quantization: modelopt if loading fails")
 
 
@@ -77,7 +77,7 @@ def fastsafetensors(served: Served) -> Iterator[Seen]:
 def fastsafetensors_memory(served: Served) -> Iterator[Seen]:
     """It reads through buffers of its own; with more than 0.76 for the engine, a Spark froze briefly."""
     share = served.number("gpu-memory-utilization")
-    much = share > 0.76 if share is not None else "gpu-memory-utilization" not in served.flags
+    much = share > 0.76 if share is not None else "gpu-memory-utilization" not in served.values
     if served.spark and served.text("load-format") == "fastsafetensors" and much:
         summary = "fastsafetensors with this much memory for the engine has frozen a Spark"
         yield served.say("load-format", summary, "write gpu-memory-utilization: 0.76 or less, or remove load-format")

@@ -53,14 +53,14 @@ def test_it_starts_where_it_started():
     assert all(started == says for _, started, says in fit_page.starts())
 
 
-@pytest.mark.parametrize("wanted", [1, 7])
+@pytest.mark.parametrize("requests", [1, 7])
 @pytest.mark.parametrize("context", [4096, 131072])
-def test_the_smallest_utilization_is_the_smallest(wanted, context):
+def test_the_smallest_utilization_is_the_smallest(requests, context):
     def at(utilization):
-        return fit(CONFIG, Engine(context), SMALL, spark(), utilization=utilization, wanted=wanted)
+        return fit(CONFIG, Engine(context), SMALL, spark(), utilization=utilization, requests=requests)
 
     smallest = at(0.85).smallest
-    assert at(smallest).pool_bytes >= at(smallest).layout.bytes_for(wanted)
+    assert at(smallest).pool_bytes >= at(smallest).layout.bytes_for(requests)
     assert at(smallest - 0.01).problems
     assert at(None).utilization == smallest
 

@@ -7,7 +7,7 @@ import pytest
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import Context
 from sparkcluster.engines.vllm import arguments, defaults, flags, memory, utilization, versions
-from sparkcluster.engines.vllm.rules.served import served
+from sparkcluster.engines.vllm.rules.served import Served
 from sparkcluster.facts.model import WeightFile, Weights
 from sparkcluster.models.source import GIB, Machine, Source
 from sparkcluster.plan.build import build
@@ -47,7 +47,7 @@ def computed(spec, facts=()):
 
 def test_the_rules_and_fit_see_the_same_versions(spec):
     planned = computed(spec)
-    seen = served(Context(spec, {}, EMPTY))
+    seen = Served(Context(spec, {}, EMPTY))
     assert seen.versions == planned.versions == versions.of_engine(spec.playbook.image)
     assert {planned.fit.engine.version, planned.best.engine.version} <= set(defaults.candidates(seen.versions))
 
@@ -102,18 +102,17 @@ def test_what_a_node_reports_wins_over_the_tag_everywhere(spec, spark, version):
 
     planned = memory.of_playbook(
         auto.playbook,
-        Source("llama", LLAMA, None),
+        Source("llama", LLAMA, size_bytes=16 * GIB),
         Machine(node.memory.total_bytes // GIB * GIB, node.memory.total_bytes // GIB * GIB),
         facts=[node],
-        wanted=arguments.concurrent(auto.playbook),
-        size_bytes=16 * GIB,
+        requests=arguments.concurrent(auto.playbook),
     )
     assert planned.fit.engine.version == exact
     assert float(words[words.index("--gpu-memory-utilization") + 1]) == round(
         planned.fit.smallest + utilization.MARGIN, 2
     )
-    assert served(Context(spec, facts, topology.build(spec, facts))).versions.exact == exact
-    assert arguments.claimed(spec.playbook, [node]) == defaults.utilization(exact)
+    assert Served(Context(spec, facts, topology.build(spec, facts))).versions.exact == exact
+    assert arguments.claimed(spec.playbook, node) == defaults.utilization(exact)
 
 
 def test_the_newest_release_is_that_of_the_flags():

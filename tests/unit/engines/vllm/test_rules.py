@@ -11,7 +11,7 @@ import pytest
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import CATALOGUE, Context
 from sparkcluster.engines.vllm import family_flags, rules, versions
-from sparkcluster.engines.vllm.rules.served import served
+from sparkcluster.engines.vllm.rules.served import Served
 from sparkcluster.facts.model import Unread
 from sparkcluster.spec import load
 from sparkcluster.topology.model import EMPTY
@@ -87,9 +87,9 @@ def test_a_node_knows_better_than_the_table(cluster, spark):
     )
     facts = {"a": spark().model_copy(update={"image": image})}
 
-    seen = served(Context(spec, facts, topology.build(spec, facts)))
+    seen = Served(Context(spec, facts, topology.build(spec, facts)))
 
-    assert (seen.versions.low, seen.versions.high, seen.asked) == ((0, 27, 1), (0, 27, 1), True)
+    assert (seen.versions.low, seen.versions.high, seen.reported) == ((0, 27, 1), (0, 27, 1), True)
 
 
 def test_what_could_not_be_read_is_not_known(cluster, spark):
@@ -97,7 +97,7 @@ def test_what_could_not_be_read_is_not_known(cluster, spark):
     unread = Unread(unread="no")
     facts = {"a": spark().model_copy(update=dict.fromkeys(("image", "weights", "gpus", "driver"), unread))}
 
-    seen = served(Context(spec, facts, topology.build(spec, facts)))
+    seen = Served(Context(spec, facts, topology.build(spec, facts)))
 
     assert (seen.versions.low, seen.family, seen.drivers, seen.context) == (None, None, {}, 40960)
 
@@ -166,7 +166,7 @@ def test_config_json_decides_about_the_kind(cluster, spark):
     spec = cluster({"a": "192.168.86.11"}, playbook={"model": {"id": "nvidia/Own-NVFP4"}})
     facts = {"a": spark(weights=weights)}
 
-    seen = served(Context(spec, facts, topology.build(spec, facts)))
+    seen = Served(Context(spec, facts, topology.build(spec, facts)))
 
     assert (seen.kind, seen.weights, seen.moe, seen.context) == ("compressed-tensors", "nvfp4", True, 32768)
     assert seen.model is not None
@@ -177,11 +177,11 @@ def test_a_command_is_read_for_its_flags(cluster):
     words = ["bash", "-c", "vllm serve org/model --kv-cache-dtype=fp8 --enforce-eager --no-enable-prefix-caching"]
     spec = cluster({"a": "192.168.86.11"}, playbook={"command": words})
 
-    seen = served(Context(spec, {}, EMPTY))
+    seen = Served(Context(spec, {}, EMPTY))
 
-    assert seen.flags["kv-cache-dtype"] == "fp8"
+    assert seen.values["kv-cache-dtype"] == "fp8"
     assert seen.on("enforce-eager")
-    assert seen.flags["enable-prefix-caching"] is False
+    assert seen.values["enable-prefix-caching"] is False
     assert seen.path("enforce-eager") == ("command", 2)
 
 
