@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import importlib.resources
 import json
 import re
@@ -14,7 +13,6 @@ from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts, Image
 from sparkcluster.node.shared import LABEL_MEASURE
 from sparkcluster.plan import docker_run, environment
-from sparkcluster.plan.build import NAME_LIMIT
 from sparkcluster.plan.image import keeps_entrypoint
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Group, Member, Topology
@@ -62,11 +60,7 @@ def why_not(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> str |
 
 def name(cluster: str, node: str) -> str:
     """Name of the container on a node: the next run finds it by that, and removes it."""
-    written = f"sparkcluster-measure-{cluster}-{node}"
-    clean = re.sub(r"[^A-Za-z0-9_.-]", "-", written)
-    if clean == written and len(clean) <= NAME_LIMIT:
-        return clean
-    return f"{clean[: NAME_LIMIT - 9]}-{hashlib.sha256(written.encode()).hexdigest()[:8]}"
+    return docker_run.container_name(f"sparkcluster-measure-{cluster}-{node}")
 
 
 def command(spec: Spec, facts: Facts, group: Group, member: Member, *, size_bytes: int = SIZE_BYTES) -> list[str]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import ipaddress
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sparkcluster import engines
-from sparkcluster.engines.base import Engine, Rank
+from sparkcluster.engines import base
 from sparkcluster.facts.engine import engine_of, has_token
-from sparkcluster.facts.model import Facts, Image, Unread, read
+from sparkcluster.facts.model import EngineFacts, Facts, Image, read
 from sparkcluster.node.shared import (
     ENTRY_FILE,
     LABEL_CLUSTER,
@@ -25,15 +28,17 @@ from sparkcluster.node.shared import (
     LABEL_STATE_DIR,
     LAUNCHER_FILE,
 )
-from sparkcluster.plan import docker_run, environment, image, launcher
-from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan
+from sparkcluster.plan import docker_run, environment, image, ray
+from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan, Role
 from sparkcluster.spec import Spec
+from sparkcluster.spec.playbook import Playbook
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group, Member, Topology
 
 SECRETS_FILE = "secrets.env"
 RAY_TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 - the variable's name, never its value
-NAME_LIMIT = 120
+# Once the containers run, a rank joins within seconds; an image that unpacks lazily takes minutes.
+JOIN_TIMEOUT_S = 300
 
 
 def build(
@@ -60,35 +65,30 @@ def build(
         PlanError: nothing that makes sense can be run.
     """
     spec = engines.engine(spec.playbook.engine).planned(spec, facts, topology)
-    ids = image.local_ids(spec, facts) if spec.inventory.runtime.kind == "docker" else {}
-    maker = _Maker(spec, facts, topology, bring_ray, {**ids, **(images or {})})
+    docker = spec.inventory.runtime.kind == "docker"
+    ids = {**image.local_ids(spec, facts), **(images or {})} if docker else {}
     groups: list[GroupPlan] = []
     nodes: dict[str, NodePlan] = {}
     for group in topology.groups:
+        ranks = _ranks(spec, facts, group, ids, bring_ray=bring_ray)
         # Containers are named by release and labelled with the hash: the hash is over what they would be without.
-        digest = _digest(maker.nodes(group, release=0, plan_hash=""))
+        digest = _digest(_nodes(ranks, release=0, plan_hash=""))
         number = release if isinstance(release, int) else release[group.name]
-        groups.append(GroupPlan(group.name, group.names, group.endpoint, maker.executor(group), digest))
-        nodes |= maker.nodes(group, release=number, plan_hash=digest)
+        groups.append(GroupPlan(group.name, group.names, group.endpoint, ranks[0].executor, digest))
+        nodes |= _nodes(ranks, release=number, plan_hash=digest)
     return Plan(
-        cluster=topology.cluster,
+        cluster=spec.inventory.cluster,
         engine=spec.playbook.engine,
         model=spec.playbook.model_name,
-        image=spec.playbook.image if spec.inventory.runtime.kind == "docker" else None,
+        image=spec.playbook.image if docker else None,
         groups=tuple(groups),
         nodes=nodes,
     )
 
 
 def container_name(cluster: str, release: int, node: str) -> str:
-    """Name of a rank's container: cluster, release and node, within what Docker allows in a name."""
-    written = f"sparkcluster-{cluster}-{release}-{node}"
-    name = re.sub(r"[^A-Za-z0-9_.-]", "-", written)
-    if name == written and len(name) <= NAME_LIMIT:
-        return name
-    # Two hosts that differ only in what was replaced or cut off must not share a name.
-    mark = hashlib.sha256(written.encode()).hexdigest()[:8]
-    return f"{name[: NAME_LIMIT - 9]}-{mark}"
+    """Name of a rank's container: cluster, release and node."""
+    return docker_run.container_name(f"sparkcluster-{cluster}-{release}-{node}")
 
 
 def expand(path: str, home: str) -> str:
@@ -97,182 +97,189 @@ def expand(path: str, home: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Maker:
+class _Rank:
+    """One rank of ``group``.
+
+    Attributes:
+        head: facts of the group's first node.
+        facts: of its own node.
+        token: whether Ray requires a token.
+        bring_ray: whether Ray is staged to the nodes for this group.
+        image_id: local ID; None with runtime ``process``.
+    """
+
     spec: Spec
-    facts: Mapping[str, Facts]
-    topology: Topology
+    group: Group
+    member: Member
+    head: Facts
+    facts: Facts
+    executor: parallel.Executor
+    token: bool
     bring_ray: bool
-    images: dict[str, str]
+    image_id: str | None
 
     @property
-    def engine(self) -> Engine:
-        return engines.engine(self.spec.playbook.engine)
+    def playbook(self) -> Playbook:
+        return self.spec.playbook
 
     @property
-    def runtime(self) -> str:
-        return self.spec.inventory.runtime.kind
+    def engine(self) -> base.Engine:
+        return engines.engine(self.playbook.engine)
 
-    def executor(self, group: Group) -> parallel.Executor:
-        found = engine_of(self.facts[group.head.name])
-        return parallel.executor(self.spec.playbook, found, nodes=len(group.members), bring_ray=self.bring_ray)
+    @property
+    def found(self) -> EngineFacts | None:
+        return engine_of(self.facts)
 
-    def token(self, group: Group) -> bool:
-        """Whether Ray requires a token: only if the Ray of every rank can, since all ranks must agree."""
-        return self.executor(group) == "ray" and all(
-            has_token(engine_of(self.facts[member.name]), brought=self.bring_ray) for member in group.members
-        )
+    @property
+    def image(self) -> Image | None:
+        return read(self.facts.image) if self.facts.image is not None else None
 
-    def secrets(self, group: Group, member: Member) -> tuple[str, ...]:
-        names = set(self.spec.playbook.secrets)
-        if self.engine.api_key and self.spec.inventory.api.key is not None and member.rank == 0:
+    @property
+    def docker(self) -> bool:
+        return self.image_id is not None
+
+    @property
+    def role(self) -> Role:
+        return "head" if self.member.rank == 0 else "worker"
+
+    @functools.cached_property
+    def secrets(self) -> tuple[str, ...]:
+        names = set(self.playbook.secrets)
+        if self.engine.api_key and self.spec.inventory.api.key is not None and self.role == "head":
             names.add(self.engine.api_key)
-        if self.token(group):
+        if self.token:
             names.add(RAY_TOKEN)
         return tuple(sorted(names))
 
-    def env(self, group: Group, member: Member) -> dict[str, str]:
-        facts = self.facts[member.name]
-        baked = read(facts.image) if facts.image is not None else None
+    @functools.cached_property
+    def env(self) -> dict[str, str]:
         env = environment.build(
-            self.spec.playbook,
-            group,
-            member,
+            self.playbook,
+            self.group,
+            self.member,
             self.engine,
-            hf_home=docker_run.HF_HOME if self.runtime == "docker" else facts.hf_home,
-            baked=baked.env_names if baked is not None and self.runtime == "docker" else (),
+            hf_home=docker_run.HF_HOME if self.docker else self.facts.hf_home,
+            baked=self.image.env_names if self.image is not None and self.docker else (),
         )
-        if self.token(group):
+        if self.token:
             env["RAY_AUTH_MODE"] = "token"
-        return {name: value for name, value in env.items() if name not in self.secrets(group, member)}
+        return {name: value for name, value in sorted(env.items()) if name not in self.secrets}
 
-    def nodes(self, group: Group, *, release: int, plan_hash: str) -> dict[str, NodePlan]:
-        made = {}
-        envs = {member.name: self.env(group, member) for member in group.members}
-        secrets = {member.name: self.secrets(group, member) for member in group.members}
-        kept = environment.carry_over(self.spec.playbook.engine, envs, secrets) if self.executor(group) == "ray" else []
-        for member in group.members:
-            labels = self.labels(group, member, release=release, plan_hash=plan_hash)
-            env = dict(sorted(envs[member.name].items()))
-            made[member.name] = NodePlan(
-                node=member.name,
-                group=group.name,
-                role="head" if member.rank == 0 else "worker",
-                rank=member.rank,
-                env=env,
-                secrets=secrets[member.name],
-                containers=(self.container(group, member, labels, env, kept),),
-            )
-        return made
-
-    def labels(self, group: Group, member: Member, *, release: int, plan_hash: str) -> dict[str, str]:
-        facts, cluster = self.facts[member.name], self.topology.cluster
-        name = container_name(cluster, release, member.name)
-        return {
-            LABEL_CLUSTER: cluster,
-            LABEL_GROUP: group.name,
-            LABEL_NODE: member.name,
-            LABEL_RANK: str(member.rank),
-            LABEL_RELEASE: str(release),
-            LABEL_PLAN: plan_hash,
-            LABEL_STATE_DIR: facts.state_dir,
-            LABEL_RANK_DIR: f"{facts.state_dir}/clusters/{cluster}/ranks/{name}",
-            LABEL_RUNTIME: self.runtime,
-        }
-
-    def container(
-        self,
-        group: Group,
-        member: Member,
-        labels: dict[str, str],
-        env: dict[str, str],
-        carry_over: list[str],
-    ) -> ContainerPlan:
-        facts, playbook = self.facts[member.name], self.spec.playbook
-        rank_dir = labels[LABEL_RANK_DIR]
-        name = rank_dir.rsplit("/", 1)[-1]
-        env_file = f"{rank_dir}/{SECRETS_FILE}" if self.secrets(group, member) else None
-        executor, python = self.executor(group), self.python(member)
-        ray_dir = None
-        if self.bring_ray and executor == "ray":
-            ray_dir = image.ray_directory(facts.state_dir, engine_of(facts))
-        engine = self.engine.serve(
-            Rank(
-                playbook,
-                group,
-                member,
-                parallel.sizes(playbook, group.name, len(group.members)),
-                model=self.model(group, member),
-                executor=executor,
-                python=None if self.runtime == "docker" else python,
-            )
-        )
-        document = launcher.build(
-            self.topology.cluster,
-            group,
-            member,
-            runtime=self.runtime,
-            executor=executor,
-            engine=engine[:1] if executor == "ray" and member.rank > 0 else engine,
-            model={"id": playbook.model.id, "revision": playbook.model.revision}
-            if playbook.model.id is not None
-            else {"path": self.model(group, member)},
-            setup=playbook.setup,
-            carry_over=carry_over,
-            token=self.token(group),
-            ray_path=docker_run.RAY_PATH if ray_dir and self.runtime == "docker" else ray_dir,
-        )
-        if self.runtime == "process":
-            argv = [python, f"{rank_dir}/{ENTRY_FILE}", f"{rank_dir}/{LAUNCHER_FILE}"]
-            return ContainerPlan(name, None, tuple(argv), document, rank_dir, (rank_dir,), env_file, labels)
-        mounts, directories = self.mounts(group, member, rank_dir, ray_dir)
-        argv = docker_run.run(
-            name=name,
-            image=self.images[member.name],
-            keeps_entrypoint=image.keeps_entrypoint(_image(facts)),
-            python=python,
-            env=env,
-            env_file=env_file,
-            labels=labels,
-            mounts=mounts,
-            infiniband=facts.infiniband_devices and len(group.members) > 1,
-            cap_add=playbook.container.cap_add,
-        )
-        return ContainerPlan(
-            name, self.images[member.name], tuple(argv), document, rank_dir, directories, env_file, labels
-        )
-
-    def python(self, member: Member) -> str:
+    @property
+    def python(self) -> str:
         """Interpreter that runs the launcher: the engine's, if known."""
-        facts = self.facts[member.name]
-        found = engine_of(facts)
-        if self.runtime == "process":
-            written = self.spec.inventory.runtime.python
-            if found is not None:
-                return found.python
-            return expand(written, facts.home) if written else facts.python.executable
-        return found.python if found is not None else "python3"
+        if self.found is not None:
+            return self.found.python
+        if self.docker:
+            return "python3"
+        written = self.spec.inventory.runtime.python
+        return expand(written, self.facts.home) if written else self.facts.python.executable
 
-    def model(self, group: Group, member: Member) -> str:
+    @property
+    def model(self) -> str:
         """Repository or directory as the engine sees it.
 
         In containers every rank sees the directory under the head's path, whatever it is called on the node:
         Ray passes the head's path to its workers.
         """
-        written = self.spec.playbook.model
+        written = self.playbook.model
         if written.path is None:
             return str(written.id)
-        shown = self.facts[(group.head if self.runtime == "docker" else member).name]
+        shown = self.head if self.docker else self.facts
         path = expand(written.path, shown.home)
-        if self.runtime == "docker" and _below(path, shown.hf_home):
+        if self.docker and _below(path, shown.hf_home):
             # A snapshot is links into the rest of the cache, which the container has already.
             return docker_run.HF_HOME + path[len(shown.hf_home) :]
         return path
 
-    def mounts(
-        self, group: Group, member: Member, rank_dir: str, ray_dir: str | None
-    ) -> tuple[list[list[str]], tuple[str, ...]]:
+    @property
+    def ray_dir(self) -> str | None:
+        """Directory on the node of the Ray that is brought."""
+        return image.ray_directory(self.facts.state_dir, self.found) if self.bring_ray else None
+
+    def container(self, release: int, plan_hash: str, carry_over: Sequence[str]) -> ContainerPlan:
+        """Its plan under a release number; ``carry_over`` as in the launcher document."""
+        cluster, state_dir = self.spec.inventory.cluster, self.facts.state_dir
+        name = container_name(cluster, release, self.member.name)
+        rank_dir = f"{state_dir}/clusters/{cluster}/ranks/{name}"
+        env_file = f"{rank_dir}/{SECRETS_FILE}" if self.secrets else None
+        labels = {
+            LABEL_CLUSTER: cluster,
+            LABEL_GROUP: self.group.name,
+            LABEL_NODE: self.member.name,
+            LABEL_RANK: str(self.member.rank),
+            LABEL_RELEASE: str(release),
+            LABEL_PLAN: plan_hash,
+            LABEL_STATE_DIR: state_dir,
+            LABEL_RANK_DIR: rank_dir,
+            LABEL_RUNTIME: self.spec.inventory.runtime.kind,
+        }
+        if self.image_id is None:
+            directories: list[str] = [rank_dir]
+            argv = [self.python, f"{rank_dir}/{ENTRY_FILE}", f"{rank_dir}/{LAUNCHER_FILE}"]
+        else:
+            mounts, directories = self.mounts(rank_dir, self.image_id)
+            argv = docker_run.run(
+                name=name,
+                image=self.image_id,
+                keeps_entrypoint=self.image is not None and image.keeps_entrypoint(self.image),
+                python=self.python,
+                env=self.env,
+                env_file=env_file,
+                labels=labels,
+                mounts=mounts,
+                infiniband=self.facts.infiniband_devices and len(self.group.members) > 1,
+                cap_add=self.playbook.container.cap_add,
+            )
+        document = self.launcher(carry_over)
+        return ContainerPlan(name, self.image_id, tuple(argv), document, rank_dir, tuple(directories), env_file, labels)
+
+    def launcher(self, carry_over: Sequence[str]) -> dict[str, Any]:
+        """The document that ``node/launcher.py`` reads; ``carry_over``: variables that this node keeps as they are."""
+        group, member, playbook = self.group, self.member, self.playbook
+        sizes = parallel.sizes(playbook, group.name, len(group.members))
+        python = None if self.docker else self.python
+        command = self.engine.serve(base.Rank(playbook, group, member, sizes, self.model, self.executor, python))
+        joins_ray = self.executor == "ray"
+        model = {"path": self.model}
+        if playbook.model.id is not None:
+            model = {"id": playbook.model.id, "revision": playbook.model.revision}
+        return {
+            "version": 1,
+            "cluster": self.spec.inventory.cluster,
+            "group": group.name,
+            "node": member.name,
+            "rank": member.rank,
+            "role": self.role,
+            "runtime": self.spec.inventory.runtime.kind,
+            "executor": self.executor,
+            "address": member.address,
+            "members": [peer.address for peer in group.members],
+            "ray": {
+                "port": group.ray_port,
+                "address": f"{group.head.address}:{group.ray_port}",
+                "start": ray.start(group, member),
+                "token": self.token,
+            }
+            if joins_ray
+            else None,
+            # Ports that may listen on every address, as the inventory says; no other port may.
+            "open_ports": [group.api_port] if ipaddress.ip_address(group.api_host).is_unspecified else [],
+            "join_timeout_s": JOIN_TIMEOUT_S,
+            # Of a Ray worker the program alone, by which the launcher finds the Python that has Ray.
+            "engine": command[:1] if joins_ray and self.role == "worker" else command,
+            # What /sparkcluster/model is linked to.
+            "model": model,
+            "setup": list(playbook.setup),
+            "carry_over": list(carry_over),
+            # Only in a container may the launcher change what is installed.
+            "ptxas": self.docker,
+            "ray_path": docker_run.RAY_PATH if self.ray_dir and self.docker else self.ray_dir,
+        }
+
+    def mounts(self, rank_dir: str, image_id: str) -> tuple[list[list[str]], list[str]]:
         """What the container sees of the node, and the directories among it that have to be made first."""
-        facts, playbook = self.facts[member.name], self.spec.playbook
+        facts, playbook = self.facts, self.playbook
         mounts = [
             docker_run.bind(f"{rank_dir}/{LAUNCHER_FILE}", docker_run.LAUNCHER, read_only=True),
             docker_run.bind(f"{rank_dir}/{ENTRY_FILE}", docker_run.ENTRY, read_only=True),
@@ -281,10 +288,10 @@ class _Maker:
         directories = [rank_dir, facts.hf_home]
         weights = expand(playbook.model.path, facts.home) if playbook.model.path is not None else None
         if weights is not None and not _below(weights, facts.hf_home):
-            mounts.append(docker_run.bind(weights, self.model(group, member), read_only=True))
-        if ray_dir is not None:
-            mounts.append(docker_run.bind(ray_dir, docker_run.RAY_PATH, read_only=True))
-        short = re.sub(r"[^A-Za-z0-9]", "-", self.images[member.name].removeprefix("sha256:"))[:12]
+            mounts.append(docker_run.bind(weights, self.model, read_only=True))
+        if self.ray_dir is not None:
+            mounts.append(docker_run.bind(self.ray_dir, docker_run.RAY_PATH, read_only=True))
+        short = re.sub(r"[^A-Za-z0-9]", "-", image_id.removeprefix("sha256:"))[:12]
         for cache in playbook.kept_caches:
             source = f"{facts.state_dir}/caches/{short}/{cache.name}"
             mounts.append(docker_run.bind(source, cache.target))
@@ -292,17 +299,45 @@ class _Maker:
         for mount in playbook.mounts:
             source = expand(mount.source, facts.home)
             mounts.append(docker_run.bind(source, mount.target, read_only=mount.read_only))
-        return mounts, tuple(directories)
+        return mounts, directories
+
+
+def _ranks(
+    spec: Spec, facts: Mapping[str, Facts], group: Group, ids: Mapping[str, str], *, bring_ray: bool
+) -> list[_Rank]:
+    head = facts[group.head.name]
+    executor = parallel.executor(spec.playbook, engine_of(head), nodes=len(group.members), bring_ray=bring_ray)
+    # Only if the Ray of every rank can, since all ranks must agree.
+    token = executor == "ray" and all(has_token(engine_of(facts[name]), brought=bring_ray) for name in group.names)
+    brought = bring_ray and executor == "ray"
+    return [
+        _Rank(spec, group, member, head, facts[member.name], executor, token, brought, ids.get(member.name))
+        for member in group.members
+    ]
+
+
+def _nodes(ranks: Sequence[_Rank], *, release: int, plan_hash: str) -> dict[str, NodePlan]:
+    carry_over: list[str] = []
+    if ranks[0].executor == "ray":
+        envs = {rank.member.name: rank.env for rank in ranks}
+        secrets = {rank.member.name: rank.secrets for rank in ranks}
+        carry_over = environment.carry_over(ranks[0].playbook.engine, envs, secrets)
+    return {
+        rank.member.name: NodePlan(
+            node=rank.member.name,
+            group=rank.group.name,
+            role=rank.role,
+            rank=rank.member.rank,
+            env=rank.env,
+            secrets=rank.secrets,
+            containers=(rank.container(release, plan_hash, carry_over),),
+        )
+        for rank in ranks
+    }
 
 
 def _below(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
-
-
-def _image(facts: Facts) -> Image:
-    if facts.image is None or isinstance(facts.image, Unread):
-        return Image(reference="", id="")
-    return facts.image
 
 
 def _digest(nodes: Mapping[str, NodePlan]) -> str:

@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-# Their values contain the release or the plan hash, which differ between any two plans.
-NAMING = ("--name", "--label", "--env-file")
+# Environment is compared separately; the others contain the release or the plan hash, which differ between any two
+# plans.
+SKIPPED = ("--env", "--name", "--label", "--env-file")
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -53,7 +54,7 @@ def _container(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
         if before.get(key) == after.get(key):
             continue
         if key == "engine":
-            yield from _flags("engine", before.get(key, []), after.get(key, []))
+            yield from _flags("engine", _grouped(before.get(key, [])), _grouped(after.get(key, [])))
         elif isinstance(before.get(key), dict) and isinstance(after.get(key), dict):
             yield from _values(key, before[key], after[key])
         else:
@@ -61,26 +62,16 @@ def _container(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     yield from _flags("run", _comparable(old), _comparable(new))
 
 
-def _comparable(container: Mapping[str, Any]) -> list[str]:
-    """The command without environment, which is compared separately, and without names and labels of the release."""
+def _comparable(container: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The flags of its command that are compared here."""
     name = str(container.get("name"))
-    argv = [str(word).replace(name, "NAME") for word in container.get("argv", [])]
-    kept: list[str] = []
-    skip = False
-    for word in argv:
-        if skip:
-            skip = False
-        elif word == "--env" or word in NAMING:
-            skip = True
-        elif word != container.get("image"):
-            kept.append(word)
-    return kept
+    argv = [str(word).replace(name, "NAME") for word in container.get("argv", []) if word != container.get("image")]
+    return [flag for flag in _grouped(argv) if flag[0] not in SKIPPED]
 
 
-def _flags(what: str, old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
-    before, after = _grouped(old), _grouped(new)
-    yield from (f"{what} - {_joined(words)}" for words in before if words not in after)
-    yield from (f"{what} + {_joined(words)}" for words in after if words not in before)
+def _flags(what: str, old: Sequence[tuple[str, ...]], new: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    yield from (f"{what} - {_joined(words)}" for words in old if words not in new)
+    yield from (f"{what} + {_joined(words)}" for words in new if words not in old)
 
 
 def _grouped(argv: Sequence[str]) -> list[tuple[str, ...]]:

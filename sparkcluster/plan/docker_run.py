@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
+import re
 from collections.abc import Mapping, Sequence
 
 from sparkcluster.node.shared import ENTRY_FILE, LAUNCHER_FILE
@@ -12,6 +14,17 @@ ENTRY = f"/sparkcluster/{ENTRY_FILE}"
 LAUNCHER = f"/sparkcluster/{LAUNCHER_FILE}"
 RAY_PATH = "/sparkcluster/ray"
 HF_HOME = "/root/.cache/huggingface"
+NAME_LIMIT = 120
+
+
+def container_name(written: str) -> str:
+    """``written`` within what Docker allows in the name of a container."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", written)
+    if name == written and len(name) <= NAME_LIMIT:
+        return name
+    # Two hosts that differ only in what was replaced or cut off must not share a name.
+    mark = hashlib.sha256(written.encode()).hexdigest()[:8]
+    return f"{name[: NAME_LIMIT - 9]}-{mark}"
 
 
 def bind(source: str, target: str, *, read_only: bool = False) -> list[str]:
@@ -46,17 +59,8 @@ def run(
     restart policy, since a rank that comes back alone finds no group. Run by local ID and never pulled.
     NGC's entrypoint stays and gets the launcher as its command; every other is replaced.
 
-    Args:
-        name: container name.
-        image: local image ID.
-        keeps_entrypoint: whether the image's own entrypoint must run first.
-        python: interpreter inside that runs the launcher.
-        env: variables without secrets.
-        env_file: file on the node with the secret ones.
-        labels: what cluster, plan and rank it belongs to.
-        mounts: from ``bind``.
-        infiniband: whether the node has RDMA device nodes and the group needs them.
-        cap_add: Linux capabilities that the playbook adds.
+    ``image`` is a local ID, ``python`` the interpreter inside that runs the launcher; ``env`` has no secrets, which
+    are in ``env_file`` on the node; ``mounts`` are from ``bind``.
     """
     argv = ["docker", "run", "--detach", "--name", name]
     argv += ["--network", "host", "--ipc", "host", "--gpus", "all"]
