@@ -218,7 +218,7 @@ def tcp(context: Context) -> Iterator[Seen]:
 )
 def result(context: Context) -> Iterator[Seen]:
     """What fails here also fails in the launch, a minute later and with another message."""
-    missing = [rate for rate in context.rates if rate.gbit_s is None]
+    missing = [rate for rate in context.measured.rates if rate.gbit_s is None]
     missing = [rate for rate in missing if rate.kind != "rdma-both"] or missing
     for kind in dict.fromkeys(rate.kind for rate in missing):
         chosen = [rate for rate in missing if rate.kind == kind]
@@ -252,7 +252,7 @@ def result(context: Context) -> Iterator[Seen]:
 )
 def perftest(context: Context) -> Iterator[Seen]:
     """TCP does not show the bandwidth of RDMA: a port degraded to 13 Gb/s looks healthy over TCP."""
-    for name in context.measured.without_perftest if context.measured else ():
+    for name in context.measured.without_perftest:
         yield Seen(
             name,
             f"RDMA of {name} was not measured",
@@ -269,8 +269,6 @@ def perftest(context: Context) -> Iterator[Seen]:
 )
 def unmeasured(context: Context) -> Iterator[Seen]:
     """It is unknown how fast NCCL is in the serving image."""
-    if context.measured is None:
-        return
     reason = context.measured.skipped.get("collective")
     if reason is not None:
         yield Seen(
@@ -298,5 +296,5 @@ def unmeasured(context: Context) -> Iterator[Seen]:
 )
 def node_unmeasured(context: Context) -> Iterator[Seen]:
     """The bandwidth of its links is unknown."""
-    for name, reason in (context.measured.unasked if context.measured else {}).items():
+    for name, reason in context.measured.unasked.items():
         yield Seen(name, f"{name} could not be measured", reason, ("sparkcluster preflight INVENTORY --deep",))

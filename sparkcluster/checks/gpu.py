@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from sparkcluster.checks.docker import runs_rank
 from sparkcluster.checks.registry import Context, Seen, container_check
 from sparkcluster.facts.model import Facts, Gpu, Unread, read
+from sparkcluster.facts.running import GpuSample
 
 # As nvidia-smi prints it for a GB10.
 CAPABILITY = "12.1"
@@ -17,9 +18,9 @@ DEADLOCKS = "590"
 # Tag of the NGC image built for driver 590.44.
 WANTS_590 = "25.12.post1"
 BUSY_PERCENT = 90.0
-# Utilisation at 14-20 W and 500-850 MHz, where a healthy GB10 draws 92 W at 2281-2405 MHz (minefield PR #55).
-THROTTLED_W = (14.0, 20.0)
-THROTTLED_MHZ = (500.0, 850.0)
+# Full utilisation at 14-20 W and 500-850 MHz was reported, where a healthy GB10 draws 92 W at 2281-2405 MHz
+# (Blackwellboy/model-serving-minefield PR #55).
+THROTTLED_W, THROTTLED_MHZ = 20.0, 850.0
 # 96 % at 22-26 W and not one token (MiaAI-Lab DeepSeek-v4-Flash-DSpark #10, #11).
 HUNG_W = (22.0, 26.0)
 
@@ -157,11 +158,11 @@ def capability(context: Context) -> Iterator[Seen]:
 def power(context: Context) -> Iterator[Seen]:
     """The GPU runs at a third of its clock without any error until it is disconnected from power.
 
-    Detected by a utilisation of 90 % or more at 14-20 W and 500-850 MHz; healthy is 92 W at 2281-2405 MHz. A reboot
-    does not help, a minute without power does. Visible only under load.
+    Detected by a utilisation of 90 % or more at no more than 20 W and 850 MHz; healthy is 92 W at 2281-2405 MHz. A
+    reboot does not help, a minute without power does. Visible only under load.
     """
     for name, device in context.gpus():
-        if _short_of_power(device):
+        if short_of_power(device):
             yield Seen(
                 name,
                 f"the GPU of {name} is short of power",
@@ -184,9 +185,9 @@ def idle(context: Context) -> Iterator[Seen]:
     22-26 W is typical of a hanging collective, such as ranks left over from an earlier launch.
     """
     for name, device in context.gpus():
-        busy = _busy(device.utilization_percent) and not _short_of_power(device)
+        busy = _busy(device.utilization_percent) and not short_of_power(device)
         if busy and not runs_rank(context, context.facts[name]):
-            hung = _in(HUNG_W, device.power_w) and not _in(THROTTLED_MHZ, device.sm_clock_mhz)
+            hung = waits_in_collective(device)
             watts = "" if device.power_w is None else f" at {device.power_w:.1f} W"
             yield Seen(
                 name,
@@ -207,15 +208,19 @@ def modules(facts: Facts) -> str:
     return f"linux-modules-nvidia-{SERIES}-open-{facts.kernel}"
 
 
-def _short_of_power(gpu: Gpu) -> bool:
-    """Whether it is busy at the power and clock of a GPU without enough power."""
-    throttled = _in(THROTTLED_W, gpu.power_w) and _in(THROTTLED_MHZ, gpu.sm_clock_mhz)
-    return throttled and _busy(gpu.utilization_percent)
+def short_of_power(gpu: Gpu | GpuSample) -> bool:
+    """Whether it is busy at no more power and clock than a GPU without enough power."""
+    power, clock = gpu.power_w, gpu.sm_clock_mhz
+    low = power is not None and power <= THROTTLED_W and clock is not None and clock <= THROTTLED_MHZ
+    return low and _busy(gpu.utilization_percent)
+
+
+def waits_in_collective(gpu: Gpu | GpuSample) -> bool:
+    """Whether it is busy at the power of a collective that hangs."""
+    throttled = gpu.sm_clock_mhz is not None and gpu.sm_clock_mhz <= THROTTLED_MHZ
+    waiting = gpu.power_w is not None and HUNG_W[0] <= gpu.power_w <= HUNG_W[1]
+    return waiting and not throttled and _busy(gpu.utilization_percent)
 
 
 def _busy(percent: float | None) -> bool:
     return percent is not None and percent >= BUSY_PERCENT
-
-
-def _in(limits: tuple[float, float], value: float | None) -> bool:
-    return value is not None and limits[0] <= value <= limits[1]

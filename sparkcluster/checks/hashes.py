@@ -90,13 +90,13 @@ def same_weights(context: Context) -> Iterator[Seen]:
 )
 def unread(context: Context) -> Iterator[Seen]:
     """It is unknown whether they are intact, and files that cannot be read cannot be loaded."""
-    for name, reason in (context.hashes.unasked if context.hashes else {}).items():
+    for name, reason in context.hashes.unasked.items():
         path = _path(context, name) or context.facts[name].hf_home
         yield Seen(name, f"the weights on {name} were not hashed", reason, (f"ls -lL {shlex.quote(path)}",))
 
 
 def _hashed(context: Context) -> Iterable[tuple[str, tuple[HashedFile, ...]]]:
-    return context.hashes.files.items() if context.hashes else ()
+    return context.hashes.files.items()
 
 
 def _is_damaged(file: HashedFile) -> bool:

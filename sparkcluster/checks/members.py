@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
-from sparkcluster.checks.diagnosis import (
+from sparkcluster.checks.registry import Seen
+from sparkcluster.checks.running_cluster import (
+    AGAIN,
     DOWN,
     ENDED,
     KILLED,
     LOGS,
     UP,
-    by_group,
-    causes,
+    Ranks,
+    RunningCluster,
     clipped,
-    ended_ranks,
-    groups,
-    node_at,
-    of,
-    unplaced,
+    running_check,
 )
-from sparkcluster.checks.registry import Context, Seen, running_check
 from sparkcluster.engines.signature import EXPLAINED, plain
 from sparkcluster.facts.model import Unread
 from sparkcluster.facts.running import RankSeen
@@ -32,25 +28,28 @@ from sparkcluster.node.shared import LABEL_RELEASE
     "Every rank is running",
     remedy="read that rank's log and its kernel's, then `sparkcluster down` and `up`: all ranks or none",
 )
-def ranks(context: Context) -> Iterator[Seen]:
+def ranks(cluster: RunningCluster) -> Iterator[Seen]:
     """A group needs all its ranks: if one is gone, the others wait for it, sometimes forever.
 
     If several exited together, the first is reported, or the one whose log has the reason.
     """
-    explained = {found.rank.group for found in causes(context)}
-    for group, ended in by_group(ended_ranks(context)).items():
-        # Only a person or the kernel does either: other ranks that exited did so because of it.
-        taken = [(name, rank) for name, rank in ended if rank.exit_code in KILLED or rank.state == "gone"]
-        if not taken and (group in explained or _false_success(context, ended)):
+    for group, ended in cluster.ended.items():
+        taken = _taken(ended)
+        if not taken and (group in cluster.explained or _false_success(cluster, ended)):
             continue
         for name, rank in taken or ended[:1]:
-            others = [f"{other}: {peer.state}" for other, peer in groups(context).get(group, []) if other != name]
+            others = [f"{other}: {peer.state}" for other, peer in cluster.groups.get(group, []) if other != name]
             what = KILLED.get(rank.exit_code or 0) or {"gone": "its container no longer exists"}.get(rank.state)
             what = what or f"it exited with code {rank.exit_code}"
             ended_as = f"{rank.name}: {rank.state}" + (f" ({rank.exit_code})" if rank.exit_code is not None else "")
             seen = "; ".join([ended_as, *others, *(part for part in (rank.error, _last_line(rank)) if part)])
-            remedy = (f"{LOGS} {name}", f"{DOWN}, then {UP}")
+            remedy = (f"{LOGS} {name}", AGAIN)
             yield Seen(name, f"the rank of {group} on {name} is not running: {what}", clipped(seen), remedy)
+
+
+def _taken(ended: Ranks) -> Ranks:
+    """Those that only a person or the kernel can have ended: the others exited because of it."""
+    return [(name, rank) for name, rank in ended if rank.exit_code in KILLED or rank.state == "gone"]
 
 
 def _last_line(rank: RankSeen) -> str:
@@ -62,12 +61,12 @@ def _last_line(rank: RankSeen) -> str:
     "No rank restarts repeatedly",
     remedy="remove the restart policy, then `sparkcluster down` and `up`",
 )
-def restarting(context: Context) -> Iterator[Seen]:
+def restarting(cluster: RunningCluster) -> Iterator[Seen]:
     """A rank that restarts alone cannot join its group: it fails again, and leaks memory each time."""
-    for name, rank in of(context).ranks():
+    for name, rank in cluster.ranks:
         if rank.state == "restarting" or rank.restarts > 0:
             seen = f"{rank.name}: {rank.state}, restarted {rank.restarts} times"
-            remedy = (f"on {name}: docker update --restart=no {rank.name}", f"{DOWN}, then {UP}")
+            remedy = (f"on {name}: docker update --restart=no {rank.name}", AGAIN)
             yield Seen(name, f"the rank on {name} restarts repeatedly", seen, remedy)
 
 
@@ -76,10 +75,10 @@ def restarting(context: Context) -> Iterator[Seen]:
     "Ray has every node, by its address",
     remedy="read that node's log, then `sparkcluster down` and `up`",
 )
-def ray(context: Context) -> Iterator[Seen]:
+def ray(cluster: RunningCluster) -> Iterator[Seen]:
     """A node that is not in Ray gets no rank: the placement group waits forever."""
-    lost = {name for name, _ in ended_ranks(context)}
-    for head, look in of(context).seen():
+    lost = {name for ended in cluster.ended.values() for name, _ in ended}
+    for head, look in cluster.inspected.items():
         if not isinstance(look.ray, dict) or isinstance(look.ranks, Unread):
             continue
         launchers = [rank.launcher for rank in look.ranks if rank.launcher.get("role") == "head"]
@@ -88,12 +87,12 @@ def ray(context: Context) -> Iterator[Seen]:
             if look.ray.get(address):
                 continue
             missing.append(address)
-            node = node_at(context, address)
+            node = cluster.node_at(address)
             if node in lost:
                 continue
             alive = ", ".join(member for member, alive in look.ray.items() if alive) or "none"
             state = "dead" if address in look.ray else "not there"
-            remedy = (LOGS if node is None else f"{LOGS} {node}", f"{DOWN}, then {UP}")
+            remedy = (LOGS if node is None else f"{LOGS} {node}", AGAIN)
             yield Seen(
                 node or head,
                 f"Ray has no alive node at {address}",
@@ -101,9 +100,9 @@ def ray(context: Context) -> Iterator[Seen]:
                 remedy,
             )
         group = launchers[0].get("group") if launchers else None
-        line = unplaced(context, str(group)) if not missing else None
+        line = cluster.unplaced(str(group)) if not missing else None
         if line:
-            remedy = ("nvidia-smi on every node: what else uses its GPU", f"{DOWN}, then {UP}")
+            remedy = ("nvidia-smi on every node: what else uses its GPU", AGAIN)
             yield Seen(head, "Ray has every node and still cannot place all ranks", line, remedy)
 
 
@@ -114,16 +113,15 @@ def ray(context: Context) -> Iterator[Seen]:
     source="sparkcluster's own records: docs/architecture.md",
     remedy="run `sparkcluster up` again: it continues with the running ranks and records them",
 )
-def records(context: Context) -> Iterator[Seen]:
+def records(cluster: RunningCluster) -> Iterator[Seen]:
     """`down`, `status` and later changes use the record on each node to find what runs."""
-    for name, facts in context.facts.items():
+    for name, facts in cluster.facts.items():
         if isinstance(facts.release, Unread):
-            look = (UP, f"ls -l {facts.state_dir}/clusters/{context.spec.inventory.cluster}/releases on {name}")
+            look = (UP, f"ls -l {facts.state_dir}/clusters/{cluster.spec.inventory.cluster}/releases on {name}")
             yield Seen(name, f"the newest record on {name} cannot be read", facts.release.unread, look)
-    running = of(context)
-    unreadable = any(isinstance(facts.release, Unread) for facts in context.facts.values())
-    if running.recorded is None and not unreadable and not running.lease:
-        alive = [name for name, rank in running.ranks() if rank.running]
+    unreadable = any(isinstance(facts.release, Unread) for facts in cluster.facts.values())
+    if cluster.recorded is None and not unreadable and not cluster.running.lease:
+        alive = [name for name, rank in cluster.ranks if rank.running]
         if alive:
             seen = f"ranks run on {', '.join(alive)}"
             yield Seen(None, "the running ranks are not recorded as a release", seen, (f"{UP}, which records them",))
@@ -135,28 +133,27 @@ def records(context: Context) -> Iterator[Seen]:
     source="sparkcluster's own records: docs/architecture.md",
     remedy="`sparkcluster down`, then `up`",
 )
-def same(context: Context) -> Iterator[Seen]:
+def same(cluster: RunningCluster) -> Iterator[Seen]:
     """Ranks of two releases never join, and a changed node or playbook takes effect only after the next start."""
-    running = of(context)
     releases: dict[str, list[str]] = {}
-    for name, rank in running.ranks():
+    for name, rank in cluster.ranks:
         if rank.running:
             releases.setdefault(rank.labels.get(LABEL_RELEASE, "?"), []).append(name)
     if len(releases) > 1:
-        seen = "; ".join(f"release {number} on {', '.join(names)}" for number, names in sorted(releases.items()))
+        seen = "; ".join(f"release {release} on {', '.join(names)}" for release, names in sorted(releases.items()))
         yield Seen(None, "ranks of several releases run", seen, (DOWN, UP))
-    if running.recorded is None or not releases:
+    if cluster.recorded is None or not releases:
         return
-    record = running.recorded.record
-    written = {node.label for node in context.spec.inventory.nodes}
-    for name in record.get("plan", {}).get("nodes", {}):
+    number = cluster.recorded.number
+    written = {node.label for node in cluster.spec.inventory.nodes}
+    for name in cluster.recorded.nodes:
         if name not in written:
-            seen = f"release {running.recorded.number} runs on it"
+            seen = f"release {number} runs on it"
             remedy = (f"{DOWN}, which stops it there as well", UP)
             yield Seen(None, f"{name} serves but is not in the inventory", seen, remedy, severity="warning")
-    served, named = record.get("playbook", {}).get("name"), context.spec.playbook.name
+    served, named = cluster.recorded.record.get("playbook", {}).get("name"), cluster.spec.playbook.name
     if served and served != named:
-        seen = f"release {running.recorded.number} is {served}"
+        seen = f"release {number} is {served}"
         compare = (f"{UP}, which shows the difference and changes nothing",)
         yield Seen(None, f"{served} is served, but the inventory specifies {named}", seen, compare, severity="warning")
 
@@ -167,9 +164,9 @@ def same(context: Context) -> Iterator[Seen]:
     source="every signature names its thread in sparkcluster/engines",
     remedy="in the finding",
 )
-def explained(context: Context) -> Iterator[Seen]:
+def explained(cluster: RunningCluster) -> Iterator[Seen]:
     """Causes of failed engines that no other check reports: ports, files, versions, arguments."""
-    for found in causes(context):
+    for found in cluster.causes:
         if found.cause.code == EXPLAINED:
             how = "failed" if found.rank.state in ENDED else "reports an error"
             summary = f"the rank on {found.node} {how}: {found.cause.summary}"
@@ -183,26 +180,17 @@ def explained(context: Context) -> Iterator[Seen]:
     source="sparkrun PR #121",
     remedy="`sparkcluster down` and `up`; judge by an answer, never by an exit code",
 )
-def false_success(context: Context) -> Iterator[Seen]:
+def false_success(cluster: RunningCluster) -> Iterator[Seen]:
     """An API server may exit with 0 after its engine died, so a restart policy on failure does nothing."""
-    explained = {found.rank.group for found in causes(context)}
-    for group, ended in by_group(ended_ranks(context)).items():
-        if group in explained or any(rank.exit_code in KILLED or rank.state == "gone" for _, rank in ended):
+    for group, ended in cluster.ended.items():
+        if group in cluster.explained or _taken(ended):
             continue
-        for name, line in _false_success(context, ended).items():
-            remedy = (f"{LOGS} {name}", f"{DOWN}, then {UP}")
+        for name, line in _false_success(cluster, ended).items():
             summary = f"the engine of {group} on {name} died and its server exited with code 0"
-            yield Seen(name, summary, clipped(line), remedy)
+            yield Seen(name, summary, clipped(line), (f"{LOGS} {name}", AGAIN))
 
 
-def _false_success(context: Context, ended: list[tuple[str, RankSeen]]) -> dict[str, str]:
+def _false_success(cluster: RunningCluster, ended: Ranks) -> dict[str, str]:
     """Nodes whose rank exited with code 0 after its engine died, with the line about it."""
-    found: dict[str, str] = {}
-    if context.engine.dead is None:
-        return found
-    pattern = re.compile(context.engine.dead)
-    for name, rank in ended:
-        line = next((line for line in reversed(plain(rank.lines)) if pattern.search(line)), None)
-        if rank.exit_code == 0 and line:
-            found[name] = line.strip()
-    return found
+    lines = {name: cluster.death(plain(rank.lines)) for name, rank in ended if rank.exit_code == 0}
+    return {name: line for name, line in lines.items() if line}

@@ -23,7 +23,7 @@ RECONFIGURED_GB_S = 5.0  # 3.0 was seen while RDMA alone still did 196 Gb/s
 
 def rates_of(context: Context, kind: RateKind) -> list[Rate]:
     """Measurements of one kind with a result."""
-    return [rate for rate in context.rates if rate.kind == kind and rate.gbit_s is not None]
+    return [rate for rate in context.measured.rates if rate.kind == kind and rate.gbit_s is not None]
 
 
 def figure(rate: Rate) -> float:
@@ -48,7 +48,7 @@ def tcp_floor(context: Context, rate: Rate) -> float:
 
 def all_gathers(context: Context) -> Iterator[tuple[Group, Rate]]:
     """Every all-gather with its group."""
-    for rate in context.rates:
+    for rate in context.measured.rates:
         if rate.kind == "collective":
             yield context.topology.group_of(rate.nodes[0]), rate
 

@@ -22,7 +22,7 @@ Pair = tuple[str, str, str | None]
 )
 def untested(context: Context) -> Iterator[Seen]:
     """It is unknown what the node reaches and what reaches it: a firewall there would show only as a hanging launch."""
-    for name, reason in (context.reach.unasked if context.reach else {}).items():
+    for name, reason in context.reach.unasked.items():
         yield Seen(
             name, f"{name} could not test its connections to the others", reason, (f"ssh {_host(context, name)} true",)
         )
@@ -138,7 +138,7 @@ def _blocked(context: Context, *, ephemeral: bool) -> Iterator[Seen]:
 
 
 def _failed(context: Context) -> list[Path]:
-    return [path for path in context.paths if not path.ok]
+    return [path for path in context.reach.paths if not path.ok]
 
 
 def _pair(path: Path) -> Pair:
@@ -147,7 +147,7 @@ def _pair(path: Path) -> Pair:
 
 def _dead(context: Context) -> set[Pair]:
     """Directed pairs between which no packet passed."""
-    return {_pair(path) for path in context.paths} - {_pair(path) for path in context.paths if path.ok}
+    return {_pair(path) for path in context.reach.paths} - {_pair(path) for path in context.reach.paths if path.ok}
 
 
 def _by_faulty_node(topology: Topology, failed: Collection[Path]) -> dict[str | None, list[Path]]:

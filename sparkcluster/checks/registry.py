@@ -28,9 +28,9 @@ from typing import Any, Literal, TypedDict, Unpack
 from sparkcluster import engines
 from sparkcluster.engines.base import Engine
 from sparkcluster.facts.hashes import Hashes
-from sparkcluster.facts.measured import Measured, Rate
+from sparkcluster.facts.measured import Measured
 from sparkcluster.facts.model import Facts, Gpu, Unread, read
-from sparkcluster.facts.reach import Path, Reach
+from sparkcluster.facts.reach import Reach
 from sparkcluster.facts.running import Running
 from sparkcluster.findings import Finding, Severity, ordered
 from sparkcluster.spec import KeyPath, Spec
@@ -47,16 +47,16 @@ class Context:
     Attributes:
         facts: by node; empty if no node was contacted, as in ``lint``.
         topology: has no groups if there is none.
-        reach, measured, running, hashes: None unless the checks of that stage run.
+        reach, measured, running, hashes: empty unless the checks of that stage run.
     """
 
     spec: Spec
     facts: Mapping[str, Facts]
     topology: Topology
-    reach: Reach | None = None
-    measured: Measured | None = None
-    running: Running | None = None
-    hashes: Hashes | None = None
+    reach: Reach = dataclasses.field(default_factory=Reach)
+    measured: Measured = dataclasses.field(default_factory=Measured)
+    running: Running = dataclasses.field(default_factory=Running)
+    hashes: Hashes = dataclasses.field(default_factory=Hashes)
 
     @property
     def engine(self) -> Engine:
@@ -67,16 +67,6 @@ class Context:
     def docker(self) -> bool:
         """Whether ranks are containers."""
         return self.spec.inventory.runtime.kind == "docker"
-
-    @property
-    def rates(self) -> tuple[Rate, ...]:
-        """All measurements between nodes."""
-        return self.measured.rates if self.measured else ()
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """All tests of connections between nodes."""
-        return self.reach.paths if self.reach else ()
 
     def gpus(self) -> Iterator[tuple[str, Gpu]]:
         """Every GPU with the name of its node."""
@@ -233,7 +223,6 @@ def check(code: str, title: str, **declared: Unpack[Declared]) -> Callable[[Body
 
 
 # Checks that have stage or scope in common.
-running_check = functools.partial(check, stage="running")
 reach_check = functools.partial(check, stage="reach", scope="interconnect")
 bandwidth_check = functools.partial(check, stage="deep", scope="interconnect")
 container_check = functools.partial(check, scope="container")

@@ -26,5 +26,5 @@ class HashedFile:
 class Hashes:
     """Hashed files by node, and why some nodes have none."""
 
-    files: Mapping[str, tuple[HashedFile, ...]]
+    files: Mapping[str, tuple[HashedFile, ...]] = dataclasses.field(default_factory=dict)
     unasked: Mapping[str, str] = dataclasses.field(default_factory=dict)

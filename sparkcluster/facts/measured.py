@@ -43,7 +43,7 @@ class Measured:
         without_perftest: nodes that lack ib_write_bw.
     """
 
-    rates: tuple[Rate, ...]
+    rates: tuple[Rate, ...] = ()
     unasked: Mapping[str, str] = dataclasses.field(default_factory=dict)
     skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
     without_perftest: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterator
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -274,6 +275,18 @@ class ReleaseFact(Fact):
     number: int
     plan_hash: str
     record: dict[str, Any] = {}
+
+    @property
+    def nodes(self) -> dict[str, Any]:
+        """Nodes of its plan as ``Plan.as_json`` has them; none in a record of an older version."""
+        found: dict[str, Any] = self.record.get("plan", {}).get("nodes", {})
+        return found
+
+    def containers(self) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+        """Every container of its plan: name of the node, the node, the container."""
+        for name, node in self.nodes.items():
+            for container in node.get("containers", ()):
+                yield name, node, container
 
 
 class LeaseFact(Fact):

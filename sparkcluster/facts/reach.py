@@ -44,5 +44,5 @@ class Path:
 class Reach:
     """All attempts, and why some nodes could not take part."""
 
-    paths: tuple[Path, ...]
+    paths: tuple[Path, ...] = ()
     unasked: Mapping[str, str] = dataclasses.field(default_factory=dict)

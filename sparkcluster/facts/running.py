@@ -164,7 +164,7 @@ class Running:
         lease: the one that is held right now, or None.
     """
 
-    observations: Mapping[str, Observation | Unread]
+    observations: Mapping[str, Observation | Unread] = dataclasses.field(default_factory=dict)
     replies: Mapping[str, Reply] = dataclasses.field(default_factory=dict)
     recorded: ReleaseFact | None = None
     lease: LeaseFact | None = None

@@ -177,5 +177,4 @@ def brings_ray(
 
 def has_recorded_ray(release: ReleaseFact) -> bool:
     """Whether the ranks of ``release`` got a Ray that was brought to them."""
-    nodes = release.record.get("plan", {}).get("nodes", {})
-    return any(container["launcher"].get("ray_path") for node in nodes.values() for container in node["containers"])
+    return any(container["launcher"].get("ray_path") for _, _, container in release.containers())

@@ -147,7 +147,8 @@ def preflight(
     if options.hashes:
         hashed = ask_hashes(fleet, facts, report)
     if options.deep or options.hashes:
-        context = Context(spec, facts, topology or EMPTY, reach=reach, measured=measured, hashes=hashed)
+        measurements, hashes = measured or Measured(), hashed or Hashes()
+        context = Context(spec, facts, topology or EMPTY, measured=measurements, hashes=hashes)
         stages.append("deep")
         findings += softened(run_stage(context, stages[-1:]), ignored)
     return Preflight(

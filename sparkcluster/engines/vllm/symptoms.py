@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sparkcluster.checks.diagnosis import AGAIN, clipped, groups, last_match, of
-from sparkcluster.checks.registry import Context, Seen, running_check
+from sparkcluster.checks.registry import Seen
+from sparkcluster.checks.running_cluster import AGAIN, RunningCluster, clipped, running_check
 from sparkcluster.engines.vllm.arguments import of_command
 from sparkcluster.engines.vllm.signatures import EAGER, EXPERTS, SCALES
 from sparkcluster.facts.running import RankSeen
@@ -23,15 +23,14 @@ FOUR_BITS = (None, "modelopt", "compressed-tensors", "mxfp4")
     source="vllm-project/vllm#31085",
     remedy="an image whose vLLM has --moe-backend (0.19 and newer)",
 )
-def expert_kernel(context: Context) -> Iterator[Seen]:
+def expert_kernel(cluster: RunningCluster) -> Iterator[Seen]:
     """On sm_121 only Marlin computes FP4 experts correctly; vLLM may choose another kernel silently.
 
     Checked only where the running release has `moe-backend: marlin`.
     """
-    ranks = list(of(context).ranks())
-    requesting = {rank.group for _, rank in ranks if _arguments(rank).get("moe-backend") == "marlin"}
-    for name, (match, line) in last_match(context, EXPERTS).items():
-        mine = {rank.group for node, rank in ranks if node == name}
+    requesting = {rank.group for _, rank in cluster.ranks if _arguments(rank).get("moe-backend") == "marlin"}
+    for name, (match, line) in cluster.last_match(EXPERTS).items():
+        mine = {rank.group for node, rank in cluster.ranks if node == name}
         if mine & requesting and "MARLIN" not in match["name"].upper():
             yield Seen(
                 name,
@@ -52,10 +51,10 @@ def _arguments(rank: RankSeen) -> dict[str, Any]:
     source="vllm-project/vllm#45212",
     remedy="a checkpoint that was calibrated in full, or `moe-backend: marlin`",
 )
-def scales(context: Context) -> Iterator[Seen]:
+def scales(cluster: RunningCluster) -> Iterator[Seen]:
     """An expert whose scale is not a number turns every token that reaches it into garbage: some prompts, not all."""
     for number, signature in enumerate(SCALES):
-        for name, (_, line) in last_match(context, signature.pattern).items():
+        for name, (_, line) in cluster.last_match(signature.pattern).items():
             summary = f"{signature.summary}, on {name}"
             yield Seen(
                 name, summary, clipped(line), (signature.hint or AGAIN,), severity="warning" if number else "error"
@@ -70,13 +69,13 @@ def scales(context: Context) -> Iterator[Seen]:
     source="vllm-project/vllm#34523",
     remedy="remove enforce-eager in the playbook",
 )
-def eager(context: Context) -> Iterator[Seen]:
+def eager(cluster: RunningCluster) -> Iterator[Seen]:
     """With --enforce-eager a Spark gave 26 tokens a second instead of 59.
 
     Information where the playbook sets it, which lint reports; vLLM also falls back to it by itself.
     """
-    found = last_match(context, EAGER.pattern)
-    for ranks in groups(context).values():
+    found = cluster.last_match(EAGER.pattern)
+    for ranks in cluster.groups.values():
         name = next((name for name, _ in ranks if name in found), None)
         if name is None:
             continue
