@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
 
-
-class Report(Protocol):
-    """Receives progress. Called from several threads."""
+class Report:
+    """Receives progress, and discards it: what shows it overrides these. Called from several threads."""
 
     def step(self, name: str, text: str = "") -> None:
         """A step begins; ``name`` is stable, as ``stage``."""
-        ...
 
     def progress(self, node: str, text: str) -> None:
         """What a node is doing; replaces what was reported for it before."""
-        ...
 
     def note(self, text: str) -> None:
         """A message."""
-        ...
-
-
-class Silent:
-    """A Report that discards everything."""
-
-    def step(self, name: str, text: str = "") -> None:
-        """Discard it."""
-
-    def progress(self, node: str, text: str) -> None:
-        """Discard it."""
-
-    def note(self, text: str) -> None:
-        """Discard it."""
 
 
 def count(number: int, thing: str) -> str:

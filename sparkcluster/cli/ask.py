@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sparkcluster.cli.common import at_least, connect_fleet, inventory_argument, load_spec
-from sparkcluster.cli.output import emit_json, note, screened
-from sparkcluster.cli.progress import Waiting
+from sparkcluster.cli.common import at_least, emitted, inventory_argument, querying
+from sparkcluster.cli.output import note, screened
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +27,6 @@ def run(args: argparse.Namespace) -> int:
         from sparkcluster.errors import UsageError
 
         raise UsageError("PROMPT is empty", hint=f'sparkcluster ask {args.inventory} "Hello"')
-    spec = load_spec(args)
     thinking = False
 
     def show(kind: str, text: str) -> None:
@@ -45,11 +43,9 @@ def run(args: argparse.Namespace) -> int:
             print(file=sys.stderr)
         print(screened(text, sys.stdout), end="", flush=True)
 
-    with connect_fleet(spec.inventory) as fleet, Waiting("waiting for the first token") as waiting:
+    with querying(args, "waiting for the first token") as (fleet, spec, waiting):
         reply = ask(fleet, spec, args.prompt, show, group=args.group, max_tokens=args.max_tokens)
-    if args.json:
-        emit_json(document(reply))
-        return 0
-    print()
-    note(speed(reply))
+    if not emitted(args, document(reply)):
+        print()
+        note(speed(reply))
     return 0

@@ -7,12 +7,10 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import json_argument
-from sparkcluster.cli.output import emit_json, painted, say
+from sparkcluster.cli.common import emitted, json_argument
+from sparkcluster.cli.output import painted, say, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from sparkcluster.checks.registry import Page
 
 WIDTH = 80
@@ -29,24 +27,14 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.checks.pages import find, pages
 
     chosen = list(pages().values()) if args.explain is None else [find(args.explain)]
-    if args.json:
-        emit_json({"checks": [page.as_json() for page in chosen]})
-    elif args.explain is None:
-        _table(chosen)
+    if emitted(args, {"checks": [page.as_json() for page in chosen]}):
+        return 0
+    if args.explain is None:
+        rows = [(page.code, page.severity, page.stage, page.title) for page in chosen]
+        table(("CODE", "SEVERITY", "STAGE", "PASSES WHEN"), rows, width=WIDTH)
     else:
         _explain(chosen[0])
     return 0
-
-
-def _table(chosen: Iterable[Page]) -> None:
-    """One row per code within 80 columns; long titles wrap."""
-    head = f"{'CODE':<10}{'SEVERITY':<10}{'STAGE':<9}PASSES WHEN"
-    say(painted(head, "1", sys.stdout))
-    for page in chosen:
-        first, *rest = textwrap.wrap(page.title, WIDTH - 29) or [""]
-        say(f"{page.code:<10}{page.severity:<10}{page.stage:<9}{first}")
-        for line in rest:
-            say(f"{'':<29}{line}")
 
 
 def _explain(page: Page) -> None:

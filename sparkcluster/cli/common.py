@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from sparkcluster.cli.output import emit_json
+from sparkcluster.cli.progress import Shown, Waiting, reporter
+from sparkcluster.report import count
 
 if TYPE_CHECKING:
     from sparkcluster.hosts.fleet import Calls, Fleet
@@ -38,16 +43,28 @@ def verbose_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verbose", "-v", action="store_true", help="also show notes, and why each finding matters")
 
 
-def at_least(minimum: int) -> Callable[[str], int]:
+def at_least(minimum: int) -> Callable[[str], float]:
     """A type for ``add_argument``: a whole number that is not below ``minimum``."""
+    return number_type(int, lambda value: value >= minimum, f"{minimum} or more")
 
-    def number(text: str) -> int:
-        value = int(text)
-        if value < minimum:
-            raise argparse.ArgumentTypeError(f"must be {minimum} or more, is {value}")
+
+def number_type(kind: type[float], accepts: Callable[[float], bool], expected: str) -> Callable[[str], float]:
+    """A type for ``add_argument``: a number that ``accepts`` allows; ``expected`` says which those are."""
+
+    def number(text: str) -> float:
+        value = kind(text)
+        if not accepts(value):
+            raise argparse.ArgumentTypeError(f"must be {expected}, is {text}")
         return value
 
     return number
+
+
+def emitted(args: argparse.Namespace, document: dict[str, Any]) -> bool:
+    """Write the result for ``--json`` or ``--json-lines``; returns whether one of them was given."""
+    if args.json or args.json_lines:
+        emit_json(document, line=args.json_lines)
+    return bool(args.json or args.json_lines)
 
 
 def load_spec(args: argparse.Namespace) -> Spec:
@@ -55,6 +72,23 @@ def load_spec(args: argparse.Namespace) -> Spec:
     from sparkcluster.spec.load import load
 
     return load(args.inventory, getattr(args, "playbook", None))
+
+
+@contextmanager
+def querying(args: argparse.Namespace, waiting_for: str | None = None) -> Iterator[tuple[Fleet, Spec, Waiting]]:
+    """Nodes and spec of the command line, for commands that show only what they wait for."""
+    spec = load_spec(args)
+    text = waiting_for or f"querying {count(len(spec.inventory.nodes), 'node')}"
+    with connect_fleet(spec.inventory) as fleet, Waiting(text) as waiting:
+        yield fleet, spec, waiting
+
+
+@contextmanager
+def reporting(args: argparse.Namespace) -> Iterator[tuple[Fleet, Spec, Shown]]:
+    """Nodes and spec of the command line, for commands that report steps."""
+    spec = load_spec(args)
+    with connect_fleet(spec.inventory) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
+        yield fleet, spec, report
 
 
 def begin_probe(fleet: Fleet, spec: Spec) -> Calls[Answer]:

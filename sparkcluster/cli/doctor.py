@@ -7,9 +7,15 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import connect_fleet, inventory_argument, json_lines_argument, load_spec, verbose_argument
-from sparkcluster.cli.output import emit_json, note, say, say_verdict
-from sparkcluster.cli.progress import reporter
+from sparkcluster.cli.common import (
+    emitted,
+    inventory_argument,
+    json_lines_argument,
+    number_type,
+    reporting,
+    verbose_argument,
+)
+from sparkcluster.cli.output import note, say, say_verdict
 
 if TYPE_CHECKING:
     from sparkcluster.inspect.doctor import Diagnosis
@@ -21,17 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bundle", metavar="FILE", type=Path, help="write everything that was read, without secrets, to a .tar.gz"
     )
+    # a healthy cluster needs some
+    seconds = number_type(float, lambda value: 5 <= value < float("inf"), "5 seconds or more")
     parser.add_argument("--timeout", metavar="S", type=seconds, default=30.0, help="limit in seconds (default: 30)")
     verbose_argument(parser)
     json_lines_argument(parser)
-
-
-def seconds(text: str) -> float:
-    """A number of seconds, at least 5: a healthy cluster needs some."""
-    value = float(text)
-    if not 5 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be 5 seconds or more, is {text}")
-    return value
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,16 +40,13 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.inspect import bundle
     from sparkcluster.inspect.doctor import doctor
 
-    spec = load_spec(args)
     if args.bundle:
         output_file.check_path(args.bundle, "--bundle", "bundle.tar.gz")
-    with connect_fleet(spec.inventory) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
+    with reporting(args) as (fleet, spec, report):
         found = doctor(fleet, spec, args.timeout, report)
     if args.bundle:
         bundle.write(args.bundle, found)
-    if args.json or args.json_lines:
-        emit_json(found.as_json(), line=args.json_lines)
-    else:
+    if not emitted(args, found.as_json()):
         show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
     if args.bundle:
         note(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")

@@ -6,9 +6,8 @@ import argparse
 import json
 import sys
 
-from sparkcluster.cli.common import at_least, connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.common import at_least, inventory_argument, querying
 from sparkcluster.cli.output import emit_json, screened
-from sparkcluster.cli.progress import Waiting
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,13 +24,10 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.errors import UsageError
     from sparkcluster.exit_codes import INTERRUPTED
     from sparkcluster.inspect.logs import follow
-    from sparkcluster.report import count
 
     if args.json and args.follow:
         raise UsageError("--json and --follow cannot be combined", hint="use --json-lines instead of --json")
-    spec = load_spec(args)
     lines_seen: list[dict[str, str]] = []
-    width = max(len(node.label) for node in spec.inventory.nodes)
 
     def show(node: str, lines: tuple[str, ...]) -> None:
         waiting.end()
@@ -43,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
             else:
                 print(f"{node:<{width}} | {screened(line, sys.stdout)}", flush=True)
 
-    with connect_fleet(spec.inventory) as fleet, Waiting(f"querying {count(len(fleet.hosts), 'node')}") as waiting:
+    with querying(args) as (fleet, spec, waiting):
+        width = max(map(len, fleet.hosts))
         try:
             code = follow(fleet, spec, show, node=args.node, tail=args.tail, go_on=args.follow)
         except KeyboardInterrupt:

@@ -102,32 +102,27 @@ def say_verdict(text: str, *, ok: bool) -> None:
     say(painted(text, "1;32" if ok else "1;31", sys.stdout))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write a table to stdout: fitted to a terminal, whole in a pipe."""
-    if sys.stdout.isatty():
-        _rich_table(columns, rows)
-        return
-    lines = [list(columns), *(list(row) for row in rows)]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
-    for line in lines:
-        say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None) -> None:
+    """Write a table to stdout: within ``width`` columns, or else fitted to a terminal and whole in a pipe.
+
+    The widest columns are wrapped; names and dates stay on one line.
+    """
+    import itertools
+    import shutil
+    import textwrap
+
+    if width is None and sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    while width and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > _SHORT:
+        widths[widths.index(max(widths))] -= 1
+    for row in (columns, *rows):
+        wrapped = [textwrap.wrap(clean(cell), size) for cell, size in zip(row, widths, strict=True)]
+        for cells in itertools.zip_longest(*wrapped, fillvalue=""):
+            line = "  ".join(cell.ljust(size) for cell, size in zip(cells, widths, strict=True)).rstrip()
+            say(painted(line, "1", sys.stdout) if row is columns else line)
     # Notes below it go to stderr unbuffered: flush first, so that they neither precede it nor outlive a closed pipe.
     sys.stdout.flush()
-
-
-def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(box=None, pad_edge=False, header_style="bold" if in_colour(sys.stdout) else "")
-    for at, column in enumerate(columns):
-        # Names and dates stay on one line; long columns are wrapped.
-        short = max((len(row[at]) for row in rows), default=0) <= _SHORT
-        drawn.add_column(column, no_wrap=at == 0 or short, overflow="fold")
-    for row in rows:
-        drawn.add_row(*(Text(clean(cell)) for cell in row))
-    Console(file=sys.stdout, highlight=False, no_color=not in_colour(sys.stdout)).print(drawn)
 
 
 def render_error(error: SparkclusterError) -> None:

@@ -17,6 +17,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **options: Any) -> None:
         options.setdefault("allow_abbrev", False)
         super().__init__(*args, **options)
+        self.set_defaults(json=False, json_lines=False)
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
         """The command line in ``words``.
@@ -33,8 +34,6 @@ class Parser(argparse.ArgumentParser):
                 raise UsageError(f"unknown flag of {self.prog}: {_shown(flag)}", hint=hint)
         if unknown:
             raise UsageError(f"unexpected argument: {_shown(unknown[0])}", hint=f"{self.prog} --help")
-        if not hasattr(parsed, "json"):
-            parsed.json = False
         return parsed
 
     def error(self, message: str) -> NoReturn:

@@ -6,9 +6,8 @@ import argparse
 import shlex
 from typing import Any
 
-from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
-from sparkcluster.cli.output import emit_json, note
-from sparkcluster.cli.progress import Waiting
+from sparkcluster.cli.common import emitted, inventory_argument, querying
+from sparkcluster.cli.output import note
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,31 +17,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show what ``up`` would do; exit 1 where a finding would stop it."""
-    from sparkcluster.errors import FoundErrors
     from sparkcluster.findings import has_errors
     from sparkcluster.inspect.cluster import view_cluster
     from sparkcluster.release.states import group_states
-    from sparkcluster.report import count
-    from sparkcluster.spec import Spec
 
-    spec: Spec = load_spec(args)
-    with connect_fleet(spec.inventory) as fleet, Waiting(f"querying {count(len(fleet.hosts), 'node')}"):
+    with querying(args) as (fleet, spec, _):
         view = view_cluster(fleet, spec)
     plan = view.plan or view.draft
     if plan is None:
-        if has_errors(view.findings):
-            raise FoundErrors(view.findings)
-        view.ready()
+        view.stop_on_errors()
         return 1
     document = {
         **plan.as_json(),
         "provisional": view.plan is None,
         "findings": [finding.as_json() for finding in view.findings],
     }
-    as_line = getattr(args, "json_lines", False)
-    if args.json or as_line:
-        emit_json(document, line=as_line)
-    else:
+    if not emitted(args, document):
         show(document)
         for finding in view.findings:
             note(f"{finding.severity}: {finding.code} {finding.node or ''}: {finding.summary}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from sparkcluster.cli.common import json_argument
-from sparkcluster.cli.output import emit_json, note, table
+from sparkcluster.cli.common import emitted, json_argument
+from sparkcluster.cli.output import note, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,22 +21,21 @@ def run(args: argparse.Namespace) -> int:
     found = [
         (path, load_playbook(path)) for path in (library.find(name, library.bundled()) for name in library.names())
     ]
-    if args.json:
-        listed = [
-            {
-                "name": playbook.name,
-                "description": playbook.description,
-                "model": playbook.model.label,
-                "image": playbook.image,
-                "tensor_parallel": playbook.tensor_parallel,
-                "overlays": playbook.overlays,
-                "source": playbook.source,
-                "figures": [figure.model_dump() for figure in playbook.figures],
-                "path": str(path),
-            }
-            for path, playbook in found
-        ]
-        emit_json({"playbooks": listed})
+    listed = [
+        {
+            "name": playbook.name,
+            "description": playbook.description,
+            "model": playbook.model.label,
+            "image": playbook.image,
+            "tensor_parallel": playbook.tensor_parallel,
+            "overlays": playbook.overlays,
+            "source": playbook.source,
+            "figures": [figure.model_dump() for figure in playbook.figures],
+            "path": str(path),
+        }
+        for path, playbook in found
+    ]
+    if emitted(args, {"playbooks": listed}):
         return 0
     table(("PLAYBOOK", "DESCRIPTION"), [(playbook.name, playbook.description) for _, playbook in found])
     note("overlays, used as NAME+OVERLAY with playbooks that accept them:")

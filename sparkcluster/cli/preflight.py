@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import (
     begin_probe,
-    connect_fleet,
+    emitted,
     inventory_argument,
     json_lines_argument,
-    load_spec,
+    reporting,
     verbose_argument,
 )
-from sparkcluster.cli.output import emit_json, say, say_verdict
-from sparkcluster.cli.progress import reporter
+from sparkcluster.cli.output import say, say_verdict, table
 
 if TYPE_CHECKING:
     from sparkcluster.facts.measured import Measured
@@ -47,23 +46,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check every node; exit 1 where a finding would stop ``up``."""
-    spec = load_spec(args)
     if args.junit:
         from sparkcluster import output_file
         from sparkcluster.cli import junit
 
         output_file.check_path(args.junit, "--junit", "preflight.xml")
     ignored = _codes(args.ignore)
-    with connect_fleet(spec.inventory) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
+    with reporting(args) as (fleet, spec, report):
         asked = begin_probe(fleet, spec)
         from sparkcluster.inspect.preflight import Options, preflight
 
         found = preflight(fleet, spec, Options(deep=args.deep, hashes=args.hash, ignore=ignored), report, asked)
     if args.junit:
         output_file.write(args.junit, lambda file: file.write(junit.document(found)))
-    if args.json or args.json_lines:
-        emit_json(found.as_json(), line=args.json_lines)
-    else:
+    if not emitted(args, found.as_json()):
         show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
     return 0 if found.ok else 1
 
@@ -102,8 +98,6 @@ def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
 
 def show_rates(measured: Measured) -> None:
     """Measurements as a table, and what was not measured."""
-    from sparkcluster.cli.output import table
-
     names = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA, both twins", "collective": "all-gather"}
     rows = [
         (

@@ -7,15 +7,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import Any, Self, TextIO
 
 from sparkcluster.cli.output import moves
-
-if TYPE_CHECKING:
-    from rich.live import Live
-    from rich.spinner import Spinner
-
-    from sparkcluster.report import Report
+from sparkcluster.report import Report
 
 QUIET_S = 5
 STILL_S = 15
@@ -69,7 +64,7 @@ class Waiting:
         self.end()
 
 
-class Lines:
+class Lines(Report):
     """One line per step and per change of a node's phase, not per change of a number in it.
 
     A phase that lasts is repeated every ``STILL_S`` with its age: a log without news looks like a hang.
@@ -139,22 +134,23 @@ class JsonLines(Lines):
         self._event(event="note", text=text)
 
 
-class Screen:
+class Screen(Report):
     """Steps as lines that stay; below them, live, what each node is doing."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
+        from rich.live import Live
+        from rich.spinner import Spinner
 
         self._console = Console(file=stream, highlight=False)
         self._nodes: dict[str, str] = {}
         self._step = ""
         self._began = time.monotonic()
-        self._live: Live | None = None
-        self._spinner: Spinner | None = None
+        self._spinner = Spinner("dots")
+        self._live = Live(get_renderable=self._draw, console=self._console, refresh_per_second=4, transient=True)
 
     def _draw(self) -> Any:
         from rich.console import Group
-        from rich.spinner import Spinner
         from rich.table import Table
         from rich.text import Text
 
@@ -165,7 +161,6 @@ class Screen:
         table.add_column(overflow="ellipsis", no_wrap=True)
         for node, text in self._nodes.items():
             table.add_row(Text(f"  {node}"), Text(text))
-        self._spinner = self._spinner or Spinner("dots")
         self._spinner.update(text=head)
         return Group(self._spinner, table)
 
@@ -176,13 +171,11 @@ class Screen:
         self._step = f"{name}  {text}" if text else name
         self._began = time.monotonic()
         self._nodes.clear()
-        self._refresh()
 
     def progress(self, node: str, text: str) -> None:
         """What a node is doing."""
         if text:
             self._nodes[node] = text
-            self._refresh()
 
     def note(self, text: str) -> None:
         """A line that stays."""
@@ -190,27 +183,15 @@ class Screen:
 
         self._console.print(escape(text), style="yellow" if text.startswith("warning") else None)
 
-    def _refresh(self) -> None:
-        if self._live:
-            self._live.update(self._draw())
-
     def __enter__(self) -> Self:
-        from rich.live import Live
-
-        self._live = Live(get_renderable=self._draw, console=self._console, refresh_per_second=4, transient=True)
         self._live.start()
         return self
 
     def __exit__(self, kind: object, *exception: object) -> None:
-        if self._live:
-            self._live.stop()
+        self._live.stop()
         if self._step:
             mark = "[green]✓[/]" if kind is None else "[red]✗[/]"
             self._console.print(f"{mark} {self._step}", highlight=False)
 
 
 Shown = Lines | Screen
-
-if TYPE_CHECKING:
-    _lines: type[Report] = Lines
-    _screen: type[Report] = Screen

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 
-from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
-from sparkcluster.cli.output import emit_json, say, table
-from sparkcluster.cli.progress import Waiting
+from sparkcluster.cli.common import emitted, inventory_argument, querying
+from sparkcluster.cli.output import say, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,13 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """List verified releases, newest first."""
     from sparkcluster.inspect.history import history
-    from sparkcluster.report import count
 
-    spec = load_spec(args)
-    with connect_fleet(spec.inventory) as fleet, Waiting(f"querying {count(len(fleet.hosts), 'node')}"):
+    with querying(args) as (fleet, spec, _):
         releases = history(fleet, spec)
-    if args.json:
-        emit_json({"cluster": spec.inventory.cluster, "releases": releases})
+    if emitted(args, {"cluster": spec.inventory.cluster, "releases": releases}):
         return 0
     if not releases:
         say(f"{spec.inventory.cluster} has no releases")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import connect_fleet, inventory_argument, json_lines_argument, load_spec
-from sparkcluster.cli.output import emit_json, say
-from sparkcluster.cli.progress import reporter
+from sparkcluster.cli.common import emitted, inventory_argument, json_lines_argument, reporting
+from sparkcluster.cli.output import say
 
 if TYPE_CHECKING:
     from sparkcluster.staging.plan import Staging
@@ -27,17 +26,14 @@ def run(args: argparse.Namespace) -> int:
     """Bring weights and image to every node."""
     from sparkcluster.release.stage import Options, stage
 
-    spec = load_spec(args)
     options = Options(
         what=(args.what,) if args.what else ("weights", "image"), dry_run=args.dry_run, verify=args.verify
     )
-    with connect_fleet(spec.inventory) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
-        done: StageReport = stage(fleet, spec, options, report)
-    if args.json or args.json_lines:
-        emit_json({"cluster": spec.inventory.cluster, "dry_run": args.dry_run, **done.as_json()}, line=args.json_lines)
-        return 0
-    for line in lines(done, dry_run=args.dry_run):
-        say(line)
+    with reporting(args) as (fleet, spec, report):
+        done = stage(fleet, spec, options, report)
+    if not emitted(args, {"cluster": spec.inventory.cluster, "dry_run": args.dry_run, **done.as_json()}):
+        for line in lines(done, dry_run=args.dry_run):
+            say(line)
     return 0
 
 

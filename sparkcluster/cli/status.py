@@ -6,9 +6,8 @@ import argparse
 import time
 from typing import Any
 
-from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec
-from sparkcluster.cli.output import clean, emit_json, say, table
-from sparkcluster.cli.progress import Waiting
+from sparkcluster.cli.common import emitted, inventory_argument, querying
+from sparkcluster.cli.output import clean, say, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,16 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show what runs where; exit 0 only if every group answers."""
     from sparkcluster.inspect.status import status
-    from sparkcluster.report import count
 
-    spec = load_spec(args)
-    with connect_fleet(spec.inventory) as fleet, Waiting(f"querying {count(len(fleet.hosts), 'node')}"):
-        found = status(fleet, spec)
-    if args.json:
-        emit_json(found.document)
-    else:
-        show(found.document)
-    return 0 if found.serving else 1
+    with querying(args) as (fleet, spec, _):
+        document = status(fleet, spec)
+    if not emitted(args, document):
+        show(document)
+    return 0 if document["state"] == "serving" else 1
 
 
 def show(document: dict[str, Any]) -> None:

@@ -5,9 +5,15 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from sparkcluster.cli.common import begin_probe, connect_fleet, inventory_argument, json_lines_argument, load_spec
-from sparkcluster.cli.output import emit_json, program
-from sparkcluster.cli.progress import reporter
+from sparkcluster.cli.common import (
+    begin_probe,
+    emitted,
+    inventory_argument,
+    json_lines_argument,
+    number_type,
+    reporting,
+)
+from sparkcluster.cli.output import note, program
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,17 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also replace groups that serve another plan or secret, have drifted, or do not answer as expected",
     )
+    seconds = number_type(float, lambda value: 0 < value < float("inf"), "a number of seconds above 0")
     parser.add_argument("--timeout", metavar="S", type=seconds, help="limit until the model answers, in seconds")
     parser.add_argument("--clear-caches", action="store_true", help="delete compile caches before the start")
     json_lines_argument(parser)
-
-
-def seconds(text: str) -> float:
-    """A positive number of seconds."""
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, is {text}")
-    return value
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,9 +39,8 @@ def run(args: argparse.Namespace) -> int:
         return plan.run(args)
     from sparkcluster.errors import OtherPlan
 
-    spec = load_spec(args)
     try:
-        with connect_fleet(spec.inventory) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
+        with reporting(args) as (fleet, spec, report):
             asked = begin_probe(fleet, spec)
             from sparkcluster.release.up import Options, up
 
@@ -50,8 +48,6 @@ def run(args: argparse.Namespace) -> int:
             done = up(fleet, spec, options, report, asked)
     except OtherPlan as error:
         if not args.json:
-            from sparkcluster.cli.output import note
-
             for line in error.lines:
                 note(f"  {line}")
         raise
@@ -68,10 +64,8 @@ def run(args: argparse.Namespace) -> int:
             for group in (done.view.plan.groups if done.view.plan else ())
         ],
     }
-    if args.json or args.json_lines:
-        emit_json(document, line=args.json_lines)
-        return 0
-    say(document, args.inventory)
+    if not emitted(args, document):
+        say(document, args.inventory)
     return 0
 
 

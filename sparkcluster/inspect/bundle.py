@@ -22,6 +22,7 @@ from sparkcluster.facts.model import read
 from sparkcluster.inspect.doctor import Diagnosis
 from sparkcluster.runtime import secrets
 from sparkcluster.spec import Spec
+from sparkcluster.spec.secret_patterns import names_secret, without_secrets
 
 REMOVED = "(removed)"
 
@@ -44,41 +45,10 @@ Not removed: host names, user names, IP addresses, paths, doctor's prompt and it
 engines' logs. Review the files before you share them.
 """
 
-# A variable, key or argument whose value is secret.
-_WORDS = "TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?-?KEY|ACCESS_?KEY|PRIVATE_?KEY"
-_NAME = rf"[A-Za-z0-9_.-]{{0,40}}(?:{_WORDS})"
-_SECRET_NAME = re.compile(rf"(?i)^{_NAME}S?$")
-# Settings whose names contain such a word and that are not secret.
-_HARMLESS = re.compile(
-    r"(?i)max[_-]?tokens|num[_-].*tokens|batched[_-]tokens|tokens_per_s|^tokens$|special_tokens|token_ids?|secrets_file"
-    r"|tokenizer|first_token|^secrets$|_tokens?_total|key_file|keys?_file|^token$|prompt_tokens|completion_tokens"
-)
+# Keys of documents that hold names of secrets, or whether there is one.
+_NO_VALUE = {"secrets", "token", "tokens"}
 
-_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (
-        # one that is cut off ends with its last line of base64
-        re.compile(
-            r"-----BEGIN [A-Z ]*PRIVATE KEY-----"
-            r"(?:[\s\S]{0,8192}?-----END [A-Z ]*PRIVATE KEY-----|[^\n]*(?:\n[A-Za-z0-9+/=]{16,}$)*)",
-            re.MULTILINE,
-        ),
-        REMOVED,
-    ),
-    (re.compile(r"\bhf_[A-Za-z0-9_]{6,}"), REMOVED),
-    (re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{8,}"), REMOVED),
-    (re.compile(r"\b(?:nvapi-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA)[A-Za-z0-9_-]{8,}"), REMOVED),
-    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"), REMOVED),
-    (re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{6,}"), rf"\1\2{REMOVED}"),
-    (re.compile(r"(?i)\b(authorization[\"']?\s*[:=]\s*[\"']?(?!bearer|basic))[^\s\"',]+"), rf"\1{REMOVED}"),
-    (re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s/:@\"']*:)[^\s/@\"']+(@)"), rf"\1{REMOVED}\2"),
-    (
-        re.compile(
-            rf"(?i)((?<![A-Za-z0-9])(?:--)?{_NAME}[\"']?\s*(?:=|:\s*|\s+(?=[\"']))[\"']?)(?!\s|\$|\(removed\))[^\s\"',}}]+"
-        ),
-        rf"\1{REMOVED}",
-    ),
-    (re.compile(r"(?i)(--(?:api-key|hf-token|token)\s+)\S+"), rf"\1{REMOVED}"),
-    # hardware
+_HARDWARE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?i)\b(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"), f"GPU-{REMOVED}"),
     (
         re.compile(r"(?i)(serial(?:[_ \t-]*(?:number|num|no))?\.?[\"']?[ \t]*[:=#][ \t]*[\"']?)[A-Za-z0-9][\w-]*"),
@@ -107,7 +77,8 @@ class Scrubber:
         """``text`` without secrets."""
         for value in self._values:
             text = text.replace(value, REMOVED)
-        for pattern, instead in _PATTERNS:
+        text = without_secrets(text, REMOVED)
+        for pattern, instead in _HARDWARE:
             text = pattern.sub(instead, text)
         return text
 
@@ -117,17 +88,16 @@ class Scrubber:
             return {self.text(str(key)): self.document(item, str(key)) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return self._words([self.document(item, name) for item in value])
-        if isinstance(value, str) and value and _SECRET_NAME.search(name) and not _HARMLESS.search(name):
+        if isinstance(value, str) and value and name.lower() not in _NO_VALUE and names_secret(name):
             return REMOVED
         return self.text(value) if isinstance(value, str) else value
 
     def _words(self, words: list[Any]) -> list[Any]:
         """Arguments of a command, without the values that follow flags for secrets."""
         for at, word in enumerate(words[:-1]):
-            if isinstance(word, str) and word.startswith("--") and isinstance(words[at + 1], str):
-                name = word.lstrip("-")
-                if _SECRET_NAME.search(name) and not _HARMLESS.search(name):
-                    words[at + 1] = REMOVED
+            flag = word.lstrip("-") if isinstance(word, str) and word.startswith("--") else ""
+            if names_secret(flag) and isinstance(words[at + 1], str):
+                words[at + 1] = REMOVED
         return words
 
 
@@ -187,7 +157,7 @@ def contents(found: Diagnosis) -> Iterator[tuple[str, str]]:
 def known_secrets(spec: Spec) -> list[str]:
     """Values of all secrets that are known on this machine."""
     found = [os.environ.get(name, "") for name in spec.playbook.secrets]
-    found += [value for name, value in os.environ.items() if _SECRET_NAME.search(name) and len(value) >= 8]
+    found += [value for name, value in os.environ.items() if names_secret(name) and len(value) >= 8]
     if spec.inventory.api.key is not None:
         # A key that cannot be read here is in no file that was written here.
         with contextlib.suppress(SparkclusterError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from sparkcluster import engines
@@ -30,20 +29,8 @@ from sparkcluster.spec import Spec
 STATUS_LIMIT_S = 30.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Status:
-    """What ``status`` tells; ``document`` has the shape that other programs may rely on."""
-
-    document: dict[str, Any]
-
-    @property
-    def serving(self) -> bool:
-        """Whether every group answers."""
-        return bool(self.document["state"] == "serving")
-
-
-def status(fleet: Fleet, spec: Spec) -> Status:
-    """Query every node, and request a token from every group that should serve."""
+def status(fleet: Fleet, spec: Spec) -> dict[str, Any]:
+    """Query every node, and request a token from every group that should serve; returns the document of ``--json``."""
     collected = collect_facts(fleet, spec)
     present = cluster_ranks(spec.inventory.cluster, collected.facts)
     known = newest(collected.facts.values())
@@ -54,20 +41,18 @@ def status(fleet: Fleet, spec: Spec) -> Status:
     blind = bool(collected.errors or unreadable(collected.facts))
     state = overall(groups, present, blind=blind, starting=starting)
     first = groups[0] if groups else None
-    return Status(
-        {
-            "cluster": spec.inventory.cluster,
-            "state": state,
-            "endpoint": first["endpoint"] if first and state == "serving" else None,
-            "model": recorded.get("plan", {}).get("model"),
-            "image": recorded.get("plan", {}).get("image"),
-            "digest": recorded.get("image_digest"),
-            "release": recorded.get("number"),
-            "lease": lease.model_dump(include={"operator", "operation", "since", "epoch"}) if lease else None,
-            "groups": groups,
-            "nodes": node_documents(spec, collected, present, recorded, groups),
-        }
-    )
+    return {
+        "cluster": spec.inventory.cluster,
+        "state": state,
+        "endpoint": first["endpoint"] if first and state == "serving" else None,
+        "model": recorded.get("plan", {}).get("model"),
+        "image": recorded.get("plan", {}).get("image"),
+        "digest": recorded.get("image_digest"),
+        "release": recorded.get("number"),
+        "lease": lease.model_dump(include={"operator", "operation", "since", "epoch"}) if lease else None,
+        "groups": groups,
+        "nodes": node_documents(spec, collected, present, recorded, groups),
+    }
 
 
 def group_documents(

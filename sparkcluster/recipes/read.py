@@ -17,11 +17,10 @@ from sparkcluster.recipes.serve import Command, Importer, playbook
 from sparkcluster.recipes.shell import MARKS, Script, assignment, parse, plain
 from sparkcluster.spec import Playbook, check, messages
 from sparkcluster.spec.document import parse as parse_yaml
+from sparkcluster.spec.secret_patterns import without_secrets
 
 _DOCKER = frozenset({"docker", "podman", "nerdctl"})
 _BEFORE = frozenset({"sudo", "nohup", "exec", "time", "command", "env"})
-# Tokens of hubs and APIs, and what stands in a header for one.
-_SECRET = re.compile(r"(hf_|sk-|nvapi-|gh[a-z]_|glpat-)[A-Za-z0-9_-]{8,}|(?<=Bearer )\S+|(?<=-key[ =])\S+")
 _QUIET = frozenset({"set", "echo", "printf", "cd", "mkdir", "sleep", "exit", "true", ":", "clear", "trap", "shopt"})
 
 
@@ -63,7 +62,7 @@ def convert(text: str, source: str, *, name: str | None = None) -> Imported:
     document, left = recipes[0].recipe(text, source) if recipes else _script(text, source, importers)
     if name is not None:
         document["name"] = name
-    left = [_SECRET.sub("…", line) for line in dict.fromkeys(left)]
+    left = [without_secrets(line, "…") for line in dict.fromkeys(left)]
     made = write.text(document, source, left)
     _validated(made, source)
     return Imported(made, document, tuple(left))

@@ -13,7 +13,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.recipes.container import Container, Volume
 from sparkcluster.recipes.shell import Script, assignment, parse, plain, unknown
 from sparkcluster.spec import variables
-from sparkcluster.spec.check_playbook import secret
+from sparkcluster.spec.secret_patterns import names_secret
 
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh"})
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -255,7 +255,7 @@ def _environment(
             left.append(f"{name}: left out: it follows from the inventory")
         elif name in variables.per_node(engine):
             left.append(f"{name}: left out: it differs between nodes, and sparkcluster sets it on each")
-        elif secret(name):
+        elif names_secret(name):
             secrets.append(name)
             left.append(f"{name}: listed under secrets; set it in the environment of sparkcluster")
         elif value is None:

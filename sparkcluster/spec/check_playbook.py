@@ -10,15 +10,10 @@ from sparkcluster import engines
 from sparkcluster.errors import Problem
 from sparkcluster.spec import variables
 from sparkcluster.spec.document import Document, KeyPath, shown
-from sparkcluster.spec.messages import may_show
 from sparkcluster.spec.playbook import Playbook
+from sparkcluster.spec.secret_patterns import holds_secret, names_secret
 
 _ARGUMENT = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*(\.[A-Za-z0-9_+-]+)*")
-
-_SECRET = re.compile(
-    r"(^|_)(TOKEN|API_?KEY|ACCESS_KEY|SECRET_KEY|PRIVATE_KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$",
-    re.IGNORECASE,
-)
 
 # Write access to these is control of the node, and no container needs them.
 _SYSTEM = (
@@ -41,11 +36,6 @@ def check(written: Playbook, document: Document) -> list[Problem]:
     """Problems of a playbook whose keys are each valid."""
     checks = (_model, _arguments, _environment, _secrets, _mounts, _caches, _command, _verify)
     return [problem for each in checks for problem in each(written, document)]
-
-
-def secret(name: str) -> bool:
-    """Whether a variable of that name usually holds a secret."""
-    return bool(_SECRET.search(name))
 
 
 def system_directory(path: str) -> bool:
@@ -76,7 +66,7 @@ def _arguments(written: Playbook, document: Document) -> Iterator[Problem]:
             yield document.problem(path, message, f"write {short}", key=True)
         elif owner:
             yield document.problem(path, "sparkcluster sets this argument itself", f"write {owner}", key=True)
-        elif _SECRET.search(plain.replace("-", "_")) and isinstance(value, str):
+        elif names_secret(plain) and isinstance(value, str):
             message = "a secret in a command line can be read by every user of the node"
             yield document.problem(path, message, "list its variable under secrets", key=True)
         elif not _ARGUMENT.fullmatch(name):
@@ -95,7 +85,7 @@ def _environment(written: Playbook, document: Document) -> Iterator[Problem]:
         planned = variables.refused(name, written.engine)
         if planned:
             yield document.problem(path, *planned, key=True)
-        elif _SECRET.search(name):
+        elif names_secret(name):
             message = "looks like a secret, and env is shown in plans and logs"
             hint = f"write secrets: [{name}], and set it in the environment you start sparkcluster in"
             yield document.problem(path, message, hint, key=True)
@@ -160,7 +150,7 @@ def _command(written: Playbook, document: Document) -> Iterator[Problem]:
         message = "cannot be combined with command, which is the whole command line"
         yield document.problem(("args",), message, "keep one of them", key=True)
     for index, word in enumerate(written.command):
-        if not may_show((), word):
+        if holds_secret(word):
             message = "a secret in a command line can be read by every user of the node"
             yield document.problem(("command", index), message, "list its variable under secrets")
 

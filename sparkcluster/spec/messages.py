@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from sparkcluster.errors import Problem
 from sparkcluster.spec.base import Section
 from sparkcluster.spec.document import Document, KeyPath, shown
+from sparkcluster.spec.secret_patterns import holds_secret, mentions_secret
 
 # The patterns of the models in words; a test checks that none is missing.
 PATTERNS = {
@@ -48,11 +49,8 @@ REFUSED = {
         "delete this line; it is half of the node's memory, or what sudo mount -o remount,size=16g /dev/shm sets",
     ),
 }
-_SECRET_PATH = re.compile(
-    r"(^|[._-])(api.?key|key|token|secrets?|password|passwd|credentials?|env|setup|command)([._-]|$)",
-    re.IGNORECASE,
-)
-_SECRET_VALUE = re.compile(r"(hf_|sk-|nvapi-|gh[a-z]_|glpat-|Bearer |-----BEGIN)")
+# Sections whose values may contain secrets.
+_NOT_SHOWN = ("env", "setup", "command")
 
 
 def problems(error: ValidationError, document: Document, model: type[Section]) -> list[Problem]:
@@ -78,9 +76,9 @@ def closest(word: str, names: Sequence[str]) -> str | None:
 
 def may_show(path: KeyPath, value: object) -> bool:
     """Whether ``value`` may appear in a message: neither its place nor its form suggests a secret."""
-    if any(isinstance(part, str) and _SECRET_PATH.search(part) for part in path):
+    if any(isinstance(part, str) and (part in _NOT_SHOWN or mentions_secret(part)) for part in path):
         return False
-    return not (isinstance(value, str) and _SECRET_VALUE.search(value))
+    return not (isinstance(value, str) and holds_secret(value))
 
 
 def _path(loc: tuple[int | str, ...], data: Any, kind: str) -> KeyPath:

@@ -17,7 +17,7 @@ from sparkcluster.diagnose.hashes import hashes
 from sparkcluster.diagnose.reach import reach
 from sparkcluster.diagnose.schedule import Options
 from sparkcluster.probing.collect import collect_facts
-from sparkcluster.report import Silent
+from sparkcluster.report import Report
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec.load import load
 from sparkcluster.topology.build import build
@@ -35,12 +35,12 @@ class Inspection:
         self.topology = build(spec, self.facts)
 
     def reached(self):
-        found = reach(self.fleet, self.spec, self.facts, self.topology, Silent())
+        found = reach(self.fleet, self.spec, self.facts, self.topology, Report())
         assert found.unasked == {}
         return run_stage(Context(self.spec, self.facts, self.topology, reach=found), ("reach",))
 
     def measured(self, options=SHORT, epoch=None):
-        found = deep(self.fleet, self.spec, self.facts, self.topology, Silent(), options=options, epoch=epoch)
+        found = deep(self.fleet, self.spec, self.facts, self.topology, Report(), options=options, epoch=epoch)
         context = Context(self.spec, self.facts, self.topology, measured=found)
         return found, run_stage(context, ("deep",))
 
@@ -239,7 +239,7 @@ def test_a_damaged_file_is_found_by_its_name(lab, inspection):
     spark = lab.spark("right")
 
     def damaged():
-        found = hashes(inspection.fleet, inspection.facts, Silent())
+        found = hashes(inspection.fleet, inspection.facts, Report())
         assert found.unasked == {}
         context = Context(inspection.spec, inspection.facts, inspection.topology, hashes=found)
         return run_stage(context, ("deep",))

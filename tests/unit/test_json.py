@@ -21,7 +21,7 @@ from sparkcluster.inspect import doctor as doctoring
 from sparkcluster.inspect import preflight as checking
 from sparkcluster.inspect.history import history
 from sparkcluster.inspect.status import status
-from sparkcluster.report import Silent
+from sparkcluster.report import Report
 
 
 @pytest.fixture
@@ -87,10 +87,10 @@ def test_what_is_said_of_a_cluster(serving, tmp_path, monkeypatch):
     monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path))
     fleet, one = serving
     found = {
-        "status": status(fleet, one.spec).document,
+        "status": status(fleet, one.spec),
         "releases": {"cluster": "atlas", "releases": history(fleet, one.spec)},
-        "preflight": checking.preflight(fleet, one.spec, checking.Options(), Silent()).as_json(),
-        "doctor": doctoring.doctor(fleet, one.spec, 30.0, Silent()).as_json(),
+        "preflight": checking.preflight(fleet, one.spec, checking.Options(), Report()).as_json(),
+        "doctor": doctoring.doctor(fleet, one.spec, 30.0, Report()).as_json(),
         "plan": {**one.plan().as_json(), "provisional": False, "findings": []},
         "ask": asking.document(asking.ask(fleet, one.spec, "Hello", lambda *_: None, group=None, max_tokens=8)),
     }

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from sparkcluster.cli import findings_view, junit, preflight
+from sparkcluster.cli import common, findings_view, junit, preflight
 from sparkcluster.cli.main import guarded
 from sparkcluster.errors import HostTimeout
 from sparkcluster.findings import Finding
@@ -49,7 +49,7 @@ def asked(tmp_path, monkeypatch, spark):
                 host.stream = host.run
             else:
                 host.program("probe", json.loads(facts.model_dump_json()))
-        monkeypatch.setattr(preflight, "connect_fleet", lambda _: Fleet(run.hosts))
+        monkeypatch.setattr(common, "connect_fleet", lambda _: Fleet(run.hosts))
         return guarded(["preflight", str(path), *map(str, words)])
 
     run.inventory = path

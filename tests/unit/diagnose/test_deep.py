@@ -20,7 +20,7 @@ from sparkcluster.diagnose.schedule import Options
 from sparkcluster.errors import HostLost
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.local import LocalHost
-from sparkcluster.report import Silent
+from sparkcluster.report import Report
 
 SHORT = Options(seconds=0.1, streams=2, messages=20)
 
@@ -45,7 +45,7 @@ if mode == "row":
 """
 
 
-class Told(Silent):
+class Told(Report):
     def __init__(self):
         self.steps = []
 
@@ -74,7 +74,7 @@ def perftest(tmp_path, monkeypatch):
 
 
 def measure(lab, report=None, **options):
-    return deep(lab.fleet, lab.spec, lab.facts, lab.topology, report or Silent(), options=SHORT, **options)
+    return deep(lab.fleet, lab.spec, lab.facts, lab.topology, report or Report(), options=SHORT, **options)
 
 
 def by_kind(found):
@@ -151,7 +151,7 @@ def test_no_container_without_a_lease_or_an_image(two, change, words, monkeypatc
 def test_an_interruption_ends_what_runs_on_the_nodes(two, perftest, tmp_path):
     perftest("hang")
 
-    class Impatient(Silent):
+    class Impatient(Report):
         def __init__(self):
             self.begun = []
             self.timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))

@@ -8,7 +8,7 @@ import pytest
 
 from sparkcluster.diagnose.hashes import hashes
 from sparkcluster.facts.model import Weights
-from sparkcluster.report import Silent
+from sparkcluster.report import Report
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_every_file_is_hashed_and_told_with_the_blob_it_points_at(two, tmp_path)
     folder, name = snapshot(tmp_path / "model")
     for node in two.facts:
         two.change(node, weights=Weights(path=str(folder)))
-    found = hashes(two.fleet, two.facts, Silent())
+    found = hashes(two.fleet, two.facts, Report())
     assert found.unasked == {}
     assert found.files["alpha"] == found.files["beta"]
     held = {one.name: (one.size_bytes, one.sha256, one.blob) for one in found.files["alpha"]}
@@ -49,10 +49,10 @@ def test_a_directory_that_is_gone_is_told_of_its_node(two, tmp_path):
     folder, _ = snapshot(tmp_path / "model")
     two.change("alpha", weights=Weights(path=str(folder)))
     two.change("beta", weights=Weights(path=str(tmp_path / "nowhere")))
-    found = hashes(two.fleet, two.facts, Silent())
+    found = hashes(two.fleet, two.facts, Report())
     assert list(found.files) == ["alpha"]
     assert "no such directory" in found.unasked["beta"]
 
 
 def test_nodes_without_weights_are_passed_over(two):
-    assert hashes(two.fleet, two.facts, Silent()).files == {}
+    assert hashes(two.fleet, two.facts, Report()).files == {}

@@ -19,7 +19,7 @@ from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.program import stream
 from sparkcluster.node import common
-from sparkcluster.report import Silent
+from sparkcluster.report import Report
 
 HEAD = "127.0.77.11"
 
@@ -30,7 +30,7 @@ def two(loopback):
 
 
 def ask(lab, **options):
-    return reach(lab.fleet, lab.spec, lab.facts, lab.topology, Silent(), **options)
+    return reach(lab.fleet, lab.spec, lab.facts, lab.topology, Report(), **options)
 
 
 def kinds(found):

@@ -11,7 +11,7 @@ from sparkcluster.errors import CommandTimeout, HostTimeout
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.doctor import doctor
-from sparkcluster.report import Silent
+from sparkcluster.report import Report
 
 DONE = {"content": "12 * 17 is 204.", "reasoning": "", "finish_reason": "stop", "usage": {"completion_tokens": 9},
         "ttft_s": 0.2, "total_s": 0.6, "status": 200}  # fmt: skip
@@ -46,7 +46,7 @@ def told(world):
             }
             for program, said in own.items():
                 hosts[name].program(program, said if callable(said) else lambda _, s=said: s)
-        found = doctor(Fleet(hosts), one.spec, timeout_s, Silent())
+        found = doctor(Fleet(hosts), one.spec, timeout_s, Report())
         return found, hosts
 
     return run

@@ -13,7 +13,7 @@ from sparkcluster.facts.measured import Measured
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import preflight as module
-from sparkcluster.report import Silent
+from sparkcluster.report import Report
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def found(monkeypatch):
                           "version": "0.18.0", "ray_version": "2.53.0", "family": "upstream"}  # fmt: skip
                 host.program("image", inside)
         fleet = Fleet(run.hosts)
-        return module.preflight(fleet, world.spec, options or module.Options(), Silent())
+        return module.preflight(fleet, world.spec, options or module.Options(), Report())
 
     return run
 

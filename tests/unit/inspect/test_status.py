@@ -26,7 +26,7 @@ def told(world):
             hosts[name] = FakeHost(name).program("ask", done if answers else error)
             document = facts.model_dump(mode="json")
             hosts[name].program("probe", lambda _, n=name, d=document: lost(n) if n in away else d)
-        return status(Fleet(hosts), one.spec).document
+        return status(Fleet(hosts), one.spec)
 
     return run
 
@@ -151,7 +151,7 @@ def test_an_engine_that_works_for_others_serves_and_none_is_called_dead(world, m
     for name, facts in one.facts.items():
         hosts[name] = FakeHost(name).program("ask", lambda _: [*told, late])
         hosts[name].program("probe", facts.model_dump(mode="json"))
-    document = status(Fleet(hosts), one.spec).document
+    document = status(Fleet(hosts), one.spec)
     assert (document["state"], document["groups"][0]["ready"]) == (state, False)
     assert why in document["groups"][0]["why"]
 
@@ -166,7 +166,7 @@ def test_a_group_that_did_not_come_up_is_down_beside_the_one_that_serves(world):
         name: FakeHost(name).program("ask", done).program("probe", facts.model_dump(mode="json"))
         for name, facts in one.facts.items()
     }
-    document = status(Fleet(hosts), one.spec).document
+    document = status(Fleet(hosts), one.spec)
     assert document["state"] == "degraded"
     assert [(group["name"], group["state"], group["ready"]) for group in document["groups"]] == [
         ("east", "serving", True), ("west", "down", False),

@@ -36,12 +36,12 @@ def values(flag):
 @st.composite
 def recipes(draw):
     from sparkcluster.engines.vllm import ENGINE
-    from sparkcluster.spec.check_playbook import secret
+    from sparkcluster.spec.secret_patterns import names_secret
 
     known = [
         flag
         for flag in flags.table().values()
-        if flag.name not in RESERVED and flag.name not in ENGINE.arguments and not secret(flag.name.replace("-", "_"))
+        if flag.name not in RESERVED and flag.name not in ENGINE.arguments and not names_secret(flag.name)
     ]
     chosen = draw(st.lists(st.sampled_from(known), max_size=8, unique_by=lambda flag: flag.name))
     out = []

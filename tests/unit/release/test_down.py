@@ -8,7 +8,7 @@ from sparkcluster.errors import HostTimeout, LeaseHeld, StopError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.release.down import down, former_nodes
-from sparkcluster.report import Silent
+from sparkcluster.report import Report
 
 
 class Spark(FakeHost):
@@ -53,7 +53,7 @@ def stop(world):
         return down(
             Fleet({name: stop.sparks[name] for name in present}),
             one.spec,
-            Silent(),
+            Report(),
             reach=lambda nodes: Fleet({node.label: stop.sparks[node.label] for node in nodes}),
         )
 

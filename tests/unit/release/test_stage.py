@@ -12,7 +12,7 @@ from sparkcluster.errors import FoundErrors, HostRefused, StageError, UsageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.release.stage import Options, stage
-from sparkcluster.report import Silent
+from sparkcluster.report import Report
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.run import Copied, StageReport
 
@@ -34,7 +34,7 @@ def hosts(spark):
 
 
 def run(hosts, cluster, **options):
-    return stage(Fleet(hosts), cluster(TWO), Options(dry_run=True, **options), Silent())
+    return stage(Fleet(hosts), cluster(TWO), Options(dry_run=True, **options), Report())
 
 
 def test_a_dry_run_takes_no_lease_and_says_who_lacks_what(hosts, cluster):
@@ -63,7 +63,7 @@ def test_nothing_begins_while_a_node_cannot_be_reached(hosts, cluster):
     hosts["beta"].program("probe", refuse)
     for dry_run in (True, False):
         with pytest.raises(FoundErrors) as caught:
-            stage(Fleet(hosts), cluster(TWO), Options(dry_run=dry_run), Silent())
+            stage(Fleet(hosts), cluster(TWO), Options(dry_run=dry_run), Report())
         assert caught.value.node == "beta"
     assert {program for host in hosts.values() for program, _ in host.requests} == {"probe"}
 
@@ -72,7 +72,7 @@ def test_what_nobody_has_is_an_error_with_what_to_type(hosts, cluster):
     spec = cluster(TWO, playbook={"model": {"path": "/models/tiny"}})
     hosts["alpha"].program("probe", hosts["beta"]._programs["probe"])
     with pytest.raises(StageError, match="are on no node") as caught:
-        stage(Fleet(hosts), spec, Options(dry_run=True), Silent())
+        stage(Fleet(hosts), spec, Options(dry_run=True), Report())
     assert "rsync" in caught.value.hint
 
 
