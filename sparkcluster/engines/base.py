@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkcluster.engines.phase import Pattern
+    from sparkcluster.engines.phase import Phase
     from sparkcluster.engines.signature import Signature
     from sparkcluster.facts.model import Facts
     from sparkcluster.models.source import Machine, Source
@@ -88,7 +88,7 @@ class Engine(abc.ABC):
         checks: modules with checks for playbooks of this engine only.
         importer: how its commands and recipes are read; None where ``sparkcluster import`` reads none of them.
         reports: who among its users and makers reported what a check of every engine finds, by the code of the check.
-        phases: log lines that show how far a launch is.
+        phases: how far a launch is, by regular expression of the log line that shows it; see ``phase.phase``.
         signatures: log lines of known causes: root causes before their consequences.
         culprits: log lines that name the rank that failed (groups ``rank`` or ``address``), the most specific first.
     """
@@ -111,7 +111,7 @@ class Engine(abc.ABC):
     checks: Sequence[str] = ()
     importer: Importer | None = None
     reports: Mapping[str, str] = {}
-    phases: Sequence[Pattern] = ()
+    phases: Mapping[str, Phase] = {}
     signatures: Sequence[Signature] = imported("sparkcluster.engines.common_signatures", "COMMON")
     culprits: Sequence[re.Pattern[str]] = ()
 

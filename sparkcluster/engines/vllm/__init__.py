@@ -70,7 +70,7 @@ class Vllm(Engine):
     garbage_remedy = imported(".symptoms", "garbage_remedy")
     importer = imported(".importer", "IMPORTER")
     reports = imported(".reports", "REPORTS")
-    phases = imported(".phases", "PATTERNS")
+    phases = imported(".phases", "PHASES")
     culprits = imported(".phases", "CULPRITS")
     signatures = imported(".signatures", "SIGNATURES")
 

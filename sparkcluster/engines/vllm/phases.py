@@ -7,47 +7,33 @@ from __future__ import annotations
 
 import re
 
-from sparkcluster.engines.phase import Pattern, Phase, counted, fixed
+from sparkcluster.engines.phase import Phase
 
 # Message templates of its own modules, named before each.
-PATTERNS: tuple[Pattern, ...] = tuple(
-    (re.compile(pattern), build)
-    for pattern, build in (
-        # v1/engine/core.py; entrypoints/openai/api_server.py until 0.2x, a banner later
-        (r"Initializing a V1 LLM engine|vLLM API server version|█\s+version \d+\.", fixed("engine")),
-        # v1/worker/gpu_model_runner.py
-        (r"Starting to load model ", fixed("weights", done=0)),
-        # model_loader/weight_utils.py: one bar per loader, "Completed | 3/11"
-        (
-            r"[Ll]oading [\w -]*(?:shards|loader|weights|Streamer)[\w -]*:\s+(?P<percent>\d+)% Completed",
-            lambda found: Phase("weights", int(found["percent"])),
-        ),
-        # model_loader/default_loader.py; gpu_model_runner.py
-        (r"Loading weights took [\d.]+ seconds|Model loading took [\d.]+ Gi?B", fixed("weights", done=100)),
-        # compilation/backends.py, compilation/monitor.py, v1/worker/gpu_worker.py
-        (
-            (
-                r"for vLLM's torch\.compile|Starting torch\.compile|Dynamo bytecode transform time"
-                r"|Compiling a graph for|torch\.compile (?:takes|took)|Compile and warming up model for size"
-            ),
-            fixed("compile"),
-        ),
-        # v1/core/kv_cache_utils.py: "GPU KV cache size: 1,234 tokens"
-        (
-            r"KV cache size: (?P<tokens>[\d,]+) tokens",
-            lambda found: Phase("kv-cache", detail=f"{found['tokens']} tokens"),
-        ),
-        # flashinfer/autotuner.py; model_executor/warmup/kernel_warmup.py
-        (r"Autotuning process starts|Running FlashInfer autotune|Warming up .*kernels", fixed("autotune")),
-        # v1/worker/gpu_model_runner.py: tqdm, "| 30/67 [00:05<"
-        (r"Capturing CUDA graph.*\|\s*(?P<done>\d+)/(?P<total>\d+)", counted("graphs")),
-        (r"Graph capturing finished in", fixed("graphs")),
-        # v1/engine/core.py, the last line of the engine itself
-        (r"init engine \(profile, create kv cache, warmup model\) took", fixed("warm-up")),
-        # uvicorn
-        (r"Application startup complete", fixed("api-ready")),
-    )
-)
+PHASES = {
+    # v1/engine/core.py; entrypoints/openai/api_server.py until 0.2x, a banner later
+    r"Initializing a V1 LLM engine|vLLM API server version|█\s+version \d+\.": Phase("engine"),
+    # v1/worker/gpu_model_runner.py
+    r"Starting to load model ": Phase("weights", done=0),
+    # model_loader/weight_utils.py: one bar per loader, "Completed | 3/11"
+    r"[Ll]oading [\w -]*(?:shards|loader|weights|Streamer)[\w -]*:\s+(?P<done>\d+)% Completed": Phase("weights"),
+    # model_loader/default_loader.py; gpu_model_runner.py
+    r"Loading weights took [\d.]+ seconds|Model loading took [\d.]+ Gi?B": Phase("weights", done=100),
+    # compilation/backends.py, compilation/monitor.py, v1/worker/gpu_worker.py
+    r"for vLLM's torch\.compile|Starting torch\.compile|Dynamo bytecode transform time"
+    r"|Compiling a graph for|torch\.compile (?:takes|took)|Compile and warming up model for size": Phase("compile"),
+    # v1/core/kv_cache_utils.py: "GPU KV cache size: 1,234 tokens"
+    r"KV cache size: (?P<detail>[\d,]+ tokens)": Phase("kv-cache"),
+    # flashinfer/autotuner.py; model_executor/warmup/kernel_warmup.py
+    r"Autotuning process starts|Running FlashInfer autotune|Warming up .*kernels": Phase("autotune"),
+    # v1/worker/gpu_model_runner.py: tqdm, "| 30/67 [00:05<"
+    r"Capturing CUDA graph.*\|\s*(?P<done>\d+)/(?P<total>\d+)": Phase("graphs"),
+    r"Graph capturing finished in": Phase("graphs"),
+    # v1/engine/core.py, the last line of the engine itself
+    r"init engine \(profile, create kv cache, warmup model\) took": Phase("warm-up"),
+    # uvicorn
+    r"Application startup complete": Phase("api-ready"),
+}
 
 # The most specific first: a death, a failure, and the node of the Ray task that raised.
 CULPRITS = (
