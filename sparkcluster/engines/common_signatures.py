@@ -1,7 +1,6 @@
 """Signatures of what every engine runs on: Ray, NCCL, CUDA, Docker, the kernel and files.
 
-Each with a public thread that has the line. Those that name a root come before those that name its consequence: no
-memory, then no worker, then no engine.
+Each with a public thread that has the line.
 """
 
 from __future__ import annotations
@@ -34,14 +33,7 @@ def actor(_found: re.Match[str], lines: Sequence[str]) -> Cause:
     )
 
 
-def port_taken(port: str | None) -> Cause:
-    """A port that another process uses, by number where the log has it."""
-    if port is None:
-        return Cause("a port is in use", "sudo ss -ltnp on that node shows by which process")
-    return Cause(f"port {port} is in use", f"sudo ss -ltnp 'sport = :{port}' on that node shows by which process")
-
-
-RAY = (
+COMMON = (
     Signature(
         "ray-version",
         r"Version mismatch: The cluster was started with",
@@ -64,9 +56,6 @@ RAY = (
         "use executor: auto, which lets sparkcluster bring Ray, or executor: native in the playbook",
         "vllm-project/vllm#13388",
     ),
-)
-
-MEMORY = (
     Signature(
         "cuda-oom",
         r"CUDA out of memory|CUDA error: out of memory|cudaErrorMemoryAllocation|NV_ERR_NO_MEMORY",
@@ -75,29 +64,20 @@ MEMORY = (
         "NVIDIA/dgx-spark-playbooks#97",
         code="RUN-014",
     ),
-)
-
-PORTS = (
     Signature(
         "port-busy",
-        r"(?:bind on address \('[^']+', (?P<port>\d+)|local network address.*?port: (?P<store>\d+))"
-        r".*(?i:address already in use)",
-        "",
-        None,
+        r"(?:bind on address \('[^']+', |local network address.*?port: )(?P<port>\d+).*(?i:address already in use)",
+        "port {port} is in use",
+        "sudo ss -ltnp 'sport = :{port}' on that node shows by which process",
         "vllm-project/vllm#7514",
-        lambda found, _: port_taken(found["port"] or found["store"]),
     ),
     Signature(
         "port-busy",
         r"(?i)address already in use|port is already allocated|EADDRINUSE",
-        "",
-        None,
+        "a port is in use",
+        "sudo ss -ltnp on that node shows by which process",
         "vllm-project/vllm#11617",
-        lambda _found, _lines: port_taken(None),
     ),
-)
-
-INTERCONNECT = (
     Signature(
         "gid",
         r"ibv_modify_qp failed with (?:error )?(?P<why>[^,\n]+)(?:, on dev (?P<dev>[\w]+))?",
@@ -159,9 +139,6 @@ INTERCONNECT = (
         "vllm-project/vllm#5484",
         code="RUN-003",
     ),
-)
-
-GPU = (
     Signature(
         "gpu-lost",
         r"Failed to initialize NVML: Unknown Error|NVML: Unknown Error",
@@ -179,9 +156,6 @@ GPU = (
         "NVIDIA/nvidia-docker#1730",
         code="RUN-013",
     ),
-)
-
-TRITON = (
     Signature(
         "ptxas",
         r"ptxas fatal\s*: Value 'sm_\w+' is not defined|PTXASError|Cannot find ptxas|phase=ptxas missing",
@@ -189,9 +163,6 @@ TRITON = (
         "use an image with CUDA 13, or mount its ptxas at /usr/local/cuda/bin/ptxas",
         "triton-lang/triton#8539",
     ),
-)
-
-FILES = (
     Signature(
         "disk-full",
         r"(?i)no space left on device|disk quota exceeded",
@@ -244,10 +215,7 @@ FILES = (
         "on that node: ls -ld {path}",
         "vllm-project/vllm#12526",
     ),
-)
-
-# Exact, but none of the above.
-LAUNCHER = (
+    # Exact, but none of the above.
     Signature(
         "launcher",
         r"\[sparkcluster\] error: (?P<what>.{1,300})",
@@ -255,9 +223,6 @@ LAUNCHER = (
         None,
         "sparkcluster/node/launcher.py",
     ),
-)
-
-CONSEQUENCES = (
     Signature(
         "placement",
         r"Waiting for creating a placement group of specs for \d+ seconds|Cannot provide a placement group",
@@ -286,18 +251,6 @@ CONSEQUENCES = (
         code="RUN-005",
         consequence=True,
     ),
-)
-
-COMMON: tuple[Signature, ...] = (
-    *RAY,
-    *MEMORY,
-    *PORTS,
-    *INTERCONNECT,
-    *GPU,
-    *TRITON,
-    *FILES,
-    *LAUNCHER,
-    *CONSEQUENCES,
 )
 
 # The engine serves on after it, so it is looked for in the log of a dead rank only where nothing else explains its end.

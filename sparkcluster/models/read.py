@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkcluster.errors import UsageError
@@ -14,6 +14,8 @@ LARGEST = 1 << 28
 
 class Document:
     """One mapping of a JSON file, with the name by which errors speak of it.
+
+    Each reader raises a UsageError where the value is of another kind than it says.
 
     Args:
         values: the mapping.
@@ -68,77 +70,47 @@ class Document:
         return default
 
     def flag(self, key: str, *, default: bool) -> bool:
-        """The boolean under ``key``; null is the default.
-
-        Raises:
-            UsageError: it is something else.
-        """
-        value = self.values.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self.refused(key, f"must be true or false, is {_short(value)}")
-        return value
+        """The boolean under ``key``; null is the default."""
+        value = self._checked(key, lambda value: isinstance(value, bool), "true or false")
+        return default if value is None else bool(value)
 
     def text(self, key: str, default: str = "") -> str:
-        """The text under ``key``.
-
-        Raises:
-            UsageError: it is something else.
-        """
-        value = self.values.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise self.refused(key, f"must be a string, is {_short(value)}")
-        return value
+        """The text under ``key``."""
+        value = self._checked(key, lambda value: isinstance(value, str), "a string")
+        return default if value is None else str(value)
 
     def words(self, key: str, count: int | None = None) -> list[str] | None:
-        """The list of texts under ``key``, None where it is not there.
-
-        Raises:
-            UsageError: it is something else, or not ``count`` long.
-        """
-        value = self.values.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            raise self.refused(key, f"must be a list of strings, is {_short(value)}")
-        if count is not None and len(value) != count:
+        """The list of texts under ``key``, ``count`` long; None where it is not there."""
+        value = self._checked(key, lambda value: _is_list(value, str), "a list of strings")
+        if value is not None and count is not None and len(value) != count:
             raise self.refused(key, f"names {len(value)} layers, the model has {count}")
-        return list(value)
+        return None if value is None else list(value)
 
     def numbers(self, key: str) -> list[int]:
-        """The list of whole numbers under ``key``; empty where it is not there.
-
-        Raises:
-            UsageError: it is something else.
-        """
-        value = self.values.get(key)
-        if value is None:
-            return []
-        if not isinstance(value, list) or not all(type(number) is int for number in value):
-            raise self.refused(key, f"must be a list of whole numbers, is {_short(value)}")
-        return list(value)
+        """The list of whole numbers under ``key``; empty where it is not there."""
+        return list(self._checked(key, lambda value: _is_list(value, int), "a list of whole numbers") or ())
 
     def below(self, key: str) -> Document | None:
-        """The mapping under ``key``, None where it is not there.
+        """The mapping under ``key``, None where it is not there."""
+        value = self._checked(key, lambda value: isinstance(value, Mapping), "a mapping")
+        return None if value is None else Document(value, self.name, f"{self.path}.{key}" if self.path else key)
 
-        Raises:
-            UsageError: it is something else.
-        """
+    def _checked(self, key: str, is_valid: Callable[[Any], bool], kind: str) -> Any:
+        """The value under ``key``, None where it is not there; a UsageError where it is not ``kind``."""
         value = self.values.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, Mapping):
-            raise self.refused(key, f"must be a mapping, is {_short(value)}")
-        return Document(value, self.name, f"{self.path}.{key}" if self.path else key)
+        if value is not None and not is_valid(value):
+            raise self.refused(key, f"must be {kind}, is {_short(value)}")
+        return value
 
     def over(self, other: Document | None) -> Document:
         """This mapping with the keys of ``other`` laid over it."""
         if other is None:
             return self
         return Document({**self.values, **other.values}, self.name, other.path, layered=True)
+
+
+def _is_list(value: object, kind: type) -> bool:
+    return isinstance(value, list) and all(type(member) is kind for member in value)
 
 
 def _short(value: object) -> str:

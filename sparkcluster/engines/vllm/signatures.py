@@ -10,7 +10,8 @@ import difflib
 import re
 from collections.abc import Sequence
 
-from sparkcluster.engines import common_signatures as common
+from sparkcluster.engines.base import Engine
+from sparkcluster.engines.common_signatures import COMMON
 from sparkcluster.engines.signature import Cause, Signature
 from sparkcluster.engines.vllm import ENGINE, flags
 
@@ -29,7 +30,7 @@ def argument(found: re.Match[str], _lines: Sequence[str]) -> Cause:
     )
 
 
-_COMMAND_LINE = (
+_ROOTS = (
     Signature(
         "serve-twice",
         r"unrecognized arguments: serve\b",
@@ -45,9 +46,6 @@ _COMMAND_LINE = (
         "fix it under args in the playbook",
         "vllm-project/vllm#25837",
     ),
-)
-
-_MEMORY = (
     Signature(
         "gpu-busy",
         r"Free memory on device[^(]*\((?P<free>[\d.]+)/(?P<all>[\d.]+) GiB\) on startup is less than desired"
@@ -75,21 +73,6 @@ _MEMORY = (
         "vllm-project/vllm#34076",
         code="RUN-014",
     ),
-    *(dataclasses.replace(signature, hint=ENGINE.memory_hint) for signature in common.MEMORY),
-)
-
-_STEP = (
-    Signature(
-        "step-timeout",
-        r"TimeoutError: RPC call to (?P<what>\w+) timed out",
-        "the ranks did not finish a step ({what}) within the engine's limit",
-        "see sparkcluster preflight INVENTORY --deep: MTU, GID and link of every rail; then up again",
-        "eugr/spark-vllm-docker#321",
-        code="RUN-003",
-    ),
-)
-
-_IMAGE = (
     Signature(
         "fastsafetensors",
         r"ImportError.*fastsafetensors|install vllm\[fastsafetensors\]|No module named '?fastsafetensors"
@@ -98,9 +81,6 @@ _IMAGE = (
         "remove load-format: fastsafetensors under args in the playbook",
         "foundation-model-stack/fastsafetensors#12",
     ),
-)
-
-_MODEL = (
     Signature(
         "architecture",
         r"Model architectures? (?P<names>\[.*?\]|\S+) (?:are|is) not supported",
@@ -110,7 +90,16 @@ _MODEL = (
     ),
 )
 
-_CONSEQUENCES = (
+# What follows from the causes of any engine.
+_LATER = (
+    Signature(
+        "step-timeout",
+        r"TimeoutError: RPC call to (?P<what>\w+) timed out",
+        "the ranks did not finish a step ({what}) within the engine's limit",
+        "see sparkcluster preflight INVENTORY --deep: MTU, GID and link of every rail; then up again",
+        "eugr/spark-vllm-docker#321",
+        code="RUN-003",
+    ),
     Signature(
         "engine-dead",
         r"EngineDeadError|EngineCore encountered (?:an issue|a fatal error)|Engine core initialization failed"
@@ -123,22 +112,14 @@ _CONSEQUENCES = (
     ),
 )
 
-SIGNATURES: tuple[Signature, ...] = (
-    *_COMMAND_LINE,
-    *common.RAY,
-    *_MEMORY,
-    *common.PORTS,
-    *common.INTERCONNECT,
-    *_STEP,
-    *common.GPU,
-    *_IMAGE,
-    *common.TRITON,
-    *_MODEL,
-    *common.FILES,
-    *common.LAUNCHER,
-    *common.CONSEQUENCES,
-    *_CONSEQUENCES,
-)
+
+def _hinted(signature: Signature) -> Signature:
+    """A signature of any engine, with vLLM's hint where memory ran out."""
+    of_memory = signature.hint == Engine.memory_hint
+    return dataclasses.replace(signature, hint=ENGINE.memory_hint) if of_memory else signature
+
+
+SIGNATURES = tuple(sorted((*_ROOTS, *map(_hinted, COMMON), *_LATER), key=lambda signature: signature.consequence))
 
 # The engine serves on after what follows.
 
