@@ -227,14 +227,24 @@ class EngineFacts(Fact):
 
 
 class Rank(Fact):
-    """One rank that any sparkcluster started: a container or a process."""
+    """One rank that any sparkcluster started: a container or a process.
+
+    Attributes:
+        exit_code: None while it runs, or where it is unknown.
+        restarts: how often Docker has started it again.
+        labels: group, node, rank, release, plan.
+    """
 
     name: str
-    state: Literal["created", "running", "exited", "dead", "unknown"]
+    state: Literal["created", "running", "restarting", "paused", "removing", "exited", "dead", "gone", "unknown"]
     exit_code: int | None = None
+    oom_killed: bool = False
+    restarts: int = 0
     pid: int | None = None
     image_id: str | None = None
     started_at: str | None = None
+    finished_at: str | None = None
+    error: str = ""
     labels: dict[str, str] = {}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from sparkcluster.facts.model import Fact, LeaseFact, ReleaseFact, Unread
+from sparkcluster.facts.model import Fact, LeaseFact, Rank, ReleaseFact, Unread
 from sparkcluster.node.shared import LABEL_GROUP
 
 
@@ -24,27 +24,14 @@ class Log(Fact):
         return self.first + self.last
 
 
-class RankSeen(Fact):
-    """One rank as its container or process is now.
+class RankSeen(Rank):
+    """One rank of a running cluster, with its log.
 
     Attributes:
-        state: ``created``, ``running``, ``restarting``, ``paused``, ``exited``, ``dead`` or ``gone``.
-        exit_code: None while it runs, or where it is unknown.
-        restarts: how often Docker has started it again.
-        labels: of its container: group, node, rank, release, plan.
         launcher: of its launcher document: role, executor, address, members, engine's command, ray.
         gpu: output of nvidia-smi inside the container; None where it was not run.
     """
 
-    name: str
-    state: str
-    exit_code: int | None = None
-    oom_killed: bool = False
-    restarts: int = 0
-    started_at: str | None = None
-    finished_at: str | None = None
-    error: str = ""
-    labels: dict[str, str] = Field(default_factory=dict)
     launcher: dict[str, Any] = Field(default_factory=dict)
     log: Unread | Log = Log()
     gpu: str | Unread | None = None

@@ -179,10 +179,18 @@ def start_ticks(pid: int) -> int | None:
     """Start time of process ``pid`` in ticks since boot, which distinguishes reused PIDs; None if it ended."""
     try:
         with open("/proc/%d/stat" % pid) as file:
-            fields = file.read().rpartition(")")[2].split()
-    except (OSError, ValueError):
+            return ticks_of(file.read())
+    except OSError:
         return None
-    return None if fields[0] == "Z" else int(fields[19])
+
+
+def ticks_of(stat: str) -> int | None:
+    """Start time in ``/proc/PID/stat``; None for a zombie."""
+    # the command's name may contain blanks and brackets, so fields are counted from the last bracket
+    fields = stat.rpartition(")")[2].split()
+    if len(fields) < 20 or fields[0] in ("Z", "X") or not fields[19].isdigit():
+        return None
+    return int(fields[19])
 
 
 def staged_as(reference: str) -> str:
@@ -196,6 +204,11 @@ def staged_as(reference: str) -> str:
     repository, colon, tag = name.rpartition(":")
     repository = repository if colon and "/" not in tag else name
     return "%s:%s" % (repository, digest.replace(":", "-"))
+
+
+def connectable(host: str | None) -> str:
+    """Address under which what listens on ``host`` is reached from here."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host or "127.0.0.1", host or "127.0.0.1")
 
 
 def metrics(text: str, names: dict[str, list[str]]) -> dict[str, float | None]:

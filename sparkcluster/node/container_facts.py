@@ -1,24 +1,21 @@
-"""The Docker engine, the playbook's image in it, and the ranks that sparkcluster made on this node."""
+"""The Docker engine of this node, and the playbook's image in it."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import zlib
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Set
 
 from sparkcluster.node import engine
 from sparkcluster.node.common import staged_as
 from sparkcluster.node.machine import Machine, Unreadable, quoted
-from sparkcluster.node.shared import LABEL_CLUSTER, RANK_FILE
 
 # Where the CDI specification puts its files (cncf-tags/container-device-interface, SPEC.md).
 _CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 _CONTAINERD_ROOT = "/var/lib/containerd"  # containerd's own default
 ASKED = 3  # of an image; what was read by an older version is read again
 _STARTS_WITH = ("Entrypoint", "Cmd", "WorkingDir", "User")
-_STATES = {"created": "created", "running": "running", "exited": "exited", "dead": "dead"}
 
 
 def docker(machine: Machine) -> Dict[str, Any]:
@@ -27,7 +24,7 @@ def docker(machine: Machine) -> Dict[str, Any]:
     Raises:
         Unreadable: none answers, or this user may not ask it.
     """
-    info = _get(machine, "/info")
+    info = machine.docker_document("/info") or {}
     if not info.get("ServerVersion"):
         raise Unreadable("the Docker engine cannot describe itself: %s" % info.get("message", "empty answer"))
     root = _text(info, "DockerRootDir")
@@ -115,13 +112,9 @@ def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str
     Raises:
         Unreadable: the Docker engine does not answer.
     """
-    status, found = machine.docker("/images/%s/json" % quoted(reference))
-    if status == 404 and "@" in reference:
-        status, found = machine.docker("/images/%s/json" % quoted(staged_as(reference)))
-    if status == 404:
+    found = image_document(machine, reference) or image_document(machine, staged_as(reference))
+    if found is None:
         return None
-    if status != 200 or not isinstance(found, dict):
-        raise Unreadable("the Docker engine answers %d to %s" % (status, reference))
     config = found.get("Config") or {}
     entrypoint = config.get("Entrypoint") or []
     return {
@@ -136,6 +129,16 @@ def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str
         "size_bytes": int(found.get("Size") or 0),
         "inside": inside(machine, state_dir, _text(found, "Id")),
     }
+
+
+def image_document(machine: Machine, reference: str) -> Optional[Dict[str, Any]]:
+    """What the Docker engine reports of an image; None if there is none.
+
+    Raises:
+        Unreadable: it does not answer.
+    """
+    document: Optional[Dict[str, Any]] = machine.docker_document("/images/%s/json" % quoted(reference))
+    return document
 
 
 def config_sum(config: Dict[str, Any]) -> str:
@@ -159,100 +162,6 @@ def inside(machine: Machine, state_dir: str, image_id: str) -> Optional[Dict[str
     whole = all(isinstance(kept.get(key), str) for key in ("python", "python_version", "platform", "family"))
     same = kept.get("asked") == ASKED and kept.get("engine", "") == engine.NAME
     return kept if whole and same else None
-
-
-def containers(machine: Machine) -> List[Dict[str, Any]]:
-    """Every container that any sparkcluster started.
-
-    Raises:
-        Unreadable: the Docker engine does not answer.
-    """
-    filters = quoted(json.dumps({"label": [LABEL_CLUSTER]}))
-    status, listed = machine.docker("/containers/json?all=1&filters=" + filters)
-    if status != 200 or not isinstance(listed, list):
-        raise Unreadable("the Docker engine answers %d to the list of containers" % status)
-    found = []
-    for each in listed:
-        name = ((each.get("Names") or [""])[0]).lstrip("/") or each["Id"]
-        try:
-            details = _get(machine, "/containers/%s/json" % each["Id"]).get("State") or {}
-        except Unreadable:
-            details = {}  # removed since it was listed
-        started = details.get("StartedAt") or ""
-        record = {
-            "name": name,
-            "labels": each.get("Labels"),
-            "image_id": each.get("ImageID"),
-            "started_at": None if started.startswith("0001-") else started or None,
-        }
-        state = _STATES.get(_text(each, "State"), "unknown")
-        exit_code = details.get("ExitCode") if state in ("exited", "dead") else None
-        found.append(_rank(record, state, details.get("Pid") or None, exit_code))
-    return sorted(found, key=lambda rank: str(rank["name"]))
-
-
-def processes(machine: Machine, state_dir: str) -> List[Dict[str, Any]]:
-    """Every rank of runtime ``process`` that was started below ``state_dir``."""
-    found = []
-    folders = ["%s/ranks" % state_dir]
-    folders += ["%s/clusters/%s/ranks" % (state_dir, name) for name in machine.names(state_dir + "/clusters")]
-    for folder in folders:
-        for name in machine.names(folder):
-            here = "%s/%s/" % (folder, name)
-            if not machine.exists(here + RANK_FILE):
-                continue
-            try:
-                record = machine.document(here + RANK_FILE)
-                pid, ticks = int(record["pid"]), int(record["start_ticks"])
-            except (Unreadable, KeyError, TypeError, ValueError):
-                found.append(_rank({"name": name}, "unknown", None, None))
-                continue
-            if start_ticks(machine, pid) == ticks:
-                found.append(_rank(record, "running", pid, None))
-            else:
-                code = machine.line(here + "exit")
-                exit_code = int(code) if code and re.match(r"^-?\d+$", code) else None
-                found.append(_rank(record, "exited", None, exit_code))
-    return found
-
-
-def start_ticks(machine: Machine, pid: int) -> Optional[int]:
-    """Start time of process ``pid`` in ticks since boot; None if it has exited or is a zombie.
-
-    With the ID alone, a later process with the same ID would be taken for the rank.
-    """
-    # the command name may contain blanks and brackets, so fields are counted from the last bracket
-    fields = (machine.line("/proc/%d/stat" % pid) or "").rpartition(")")[2].split()
-    if len(fields) < 20 or fields[0] in ("Z", "X") or not fields[19].isdigit():
-        return None
-    return int(fields[19])
-
-
-def _rank(record: Dict[str, Any], state: str, pid: Optional[int], exit_code: Optional[int]) -> Dict[str, Any]:
-    labels = record.get("labels")
-    started = record.get("started_at")
-    return {
-        "name": str(record.get("name")),
-        "state": state,
-        "exit_code": exit_code,
-        "pid": pid,
-        "image_id": record.get("image_id"),
-        "started_at": None if started is None else str(started),
-        "labels": {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {},
-    }
-
-
-def _get(machine: Machine, path: str) -> Dict[str, Any]:
-    """The document at ``path`` of the Docker engine.
-
-    Raises:
-        Unreadable: it answers anything but 200 with an object.
-    """
-    answer: Tuple[int, Any] = machine.docker(path)
-    status, document = answer
-    if status != 200 or not isinstance(document, dict):
-        raise Unreadable("the Docker engine answers %d to %s" % (status, os.path.basename(path)))
-    return document
 
 
 def _text(document: Dict[str, Any], key: str) -> str:

@@ -1,58 +1,15 @@
-"""Docker on this node: its command lines, its socket, and what its messages mean.
+"""Docker's command lines on this node, and what its messages mean.
 
-All programs here use containers and images by this module. The command line of a rank comes from the controller
-(``plan/docker_run.py``); what Docker reports of containers and images becomes facts in
-``container_facts``. Python 3.8, standard library only.
+The command line of a rank comes from the controller (``plan/docker_run.py``); the engine's socket is in ``machine``,
+what it reports becomes facts in ``container_facts`` and ``ranks``. Python 3.8, standard library only.
 """
 
 from __future__ import annotations
 
-import os
-import socket
-from typing import Any, List, Sequence, Tuple
+from typing import List, Sequence
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 """Exit codes of ``docker run`` and ``docker exec`` where the program in the container cannot be started."""
-
-
-def socket_path() -> str:
-    """Path of the Docker engine's socket.
-
-    Raises:
-        ValueError: DOCKER_HOST names something else than a socket on this machine.
-    """
-    host = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-    if not host.startswith("unix://"):
-        raise ValueError("DOCKER_HOST is %s, and only unix:// can be read" % host)
-    return host[len("unix://") :]
-
-
-def get(path: str, timeout_s: float | None = 5) -> Tuple[Any, Any]:
-    """Connection and response of ``GET path``; the caller closes the connection.
-
-    The import of an HTTP client takes 40 ms, which the probe does without.
-    """
-    import http.client
-
-    connection = http.client.HTTPConnection("docker", timeout=timeout_s)
-    try:
-        connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.sock.settimeout(timeout_s)
-        connection.sock.connect(socket_path())
-        connection.request("GET", path)
-        return connection, connection.getresponse()
-    except BaseException:
-        connection.close()
-        raise
-
-
-def read(path: str) -> Tuple[int, bytes]:
-    """Status and body of ``GET path``."""
-    connection, response = get(path)
-    try:
-        return response.status, response.read()
-    finally:
-        connection.close()
 
 
 def run_once(image: str, python: str, source: str, options: Sequence[str]) -> List[str]:

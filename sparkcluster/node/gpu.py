@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterable, List, Optional
 
 from sparkcluster.node.machine import Machine, Unreadable
 
-# Every driver of a GB10 supports these; a field that an older or newer one refuses must not cost the others.
-_FIELDS = ("name", "compute_cap", "driver_version", "memory.total", "power.draw", "clocks.sm", "utilization.gpu")
-_MORE = ("temperature.gpu", "vbios_version")
+_FIGURE = r"\d{1,18}(\.\d{1,18})?"
+# By fact: the field of nvidia-smi, and what a value looks like; any other, such as [N/A], is None.
+_FIELDS = {
+    "name": ("name", ".*"),
+    "compute_capability": ("compute_cap", r"\d+\.\d+"),
+    "driver_version": ("driver_version", r"\d+\.\d.*"),
+    "memory_total_bytes": ("memory.total", _FIGURE),
+    "power_w": ("power.draw", _FIGURE),
+    "sm_clock_mhz": ("clocks.sm", _FIGURE),
+    "utilization_percent": ("utilization.gpu", _FIGURE),
+    "temperature_c": ("temperature.gpu", _FIGURE),
+    "vbios": ("vbios_version", r"[0-9A-F]{2}(\.[0-9A-F]{2})+"),
+}
+# Not every driver of a GB10 supports these, and what it refuses must not cost the others.
+_OPTIONAL = ("temperature_c", "vbios")
 # CUDA version of each driver branch, from NVIDIA's release notes of CUDA 13.0 and 13.1.
 _CUDA = {"580": "13.0", "590": "13.1"}
 _REFUSED = "not a valid field"  # nvidia-smi: Field "x" is not a valid field to query.
@@ -21,48 +33,51 @@ _SECTION_BYTES = 1 << 22  # nvidia.ko has some 50 sections, its .modinfo a few K
 _MODULE_FILES = ("nvidia.ko", "nvidia.ko.zst", "nvidia.ko.xz", "nvidia.ko.gz")
 
 
-def smi(machine: Machine) -> Any:
-    """Exit code and output of one nvidia-smi query, or of a second if a field was refused.
+def query(machine: Machine, facts: Iterable[str]) -> List[Dict[str, Any]]:
+    """These facts of every GPU, from nvidia-smi.
 
     Raises:
-        Unreadable: it is not installed or did not answer.
+        Unreadable: it is not installed, did not answer, or failed, with its first line.
     """
-    exit_code, output = machine.run(_query(_FIELDS + _MORE))
-    if exit_code and _REFUSED in output:
-        return machine.run(_query(_FIELDS))
-    return exit_code, output
+    names = list(facts)
+    fields = ",".join(_FIELDS[name][0] for name in names)
+    exit_code, output = machine.run(["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader,nounits"])
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    first = lines[0] if lines else "no output"
+    if exit_code:
+        raise Unreadable("nvidia-smi exit %d: %s" % (exit_code, first))
+    rows = [[field.strip() for field in line.split(",")] for line in lines]
+    if not rows or any(len(row) != len(names) for row in rows):
+        raise Unreadable("nvidia-smi: %s" % first)
+    return [{name: _value(name, row[at]) for at, name in enumerate(names)} for row in rows]
 
 
-def gpus(answer: Any) -> List[Dict[str, Any]]:
-    """GPUs listed by nvidia-smi; ``[N/A]`` and ``[Not Supported]`` are None."""
-    found = []
-    for fields in _rows(answer):
-        memory = figure(fields[3])
-        vbios = fields[8] if len(fields) > 8 else ""
-        found.append(
-            {
-                "name": fields[0],
-                "compute_capability": fields[1] if re.match(r"^\d+\.\d+$", fields[1]) else None,
-                "memory_total_bytes": None if memory is None else int(memory) * _MIB,
-                "power_w": figure(fields[4]),
-                "sm_clock_mhz": figure(fields[5]),
-                "utilization_percent": figure(fields[6]),
-                "temperature_c": figure(fields[7]) if len(fields) > 7 else None,
-                "vbios": vbios if re.match(r"^[0-9A-F]{2}(\.[0-9A-F]{2})+$", vbios) else None,
-            }
-        )
-    return found
+def gpus(machine: Machine) -> List[Dict[str, Any]]:
+    """All facts of every GPU, with the version of the driver.
+
+    Raises:
+        Unreadable: as ``query``.
+    """
+    try:
+        return query(machine, _FIELDS)
+    except Unreadable as error:
+        if _REFUSED not in str(error):
+            raise
+    found = query(machine, [name for name in _FIELDS if name not in _OPTIONAL])
+    return [dict(each, **dict.fromkeys(_OPTIONAL)) for each in found]
 
 
-def driver(module: Any, answer: Any) -> Any:
-    """Version of the loaded module; that of nvidia-smi if the kernel's file does not exist."""
+def driver(module: Any, listed: Any) -> Any:
+    """Version of the loaded module; that of nvidia-smi, which is taken out of ``listed``, if the kernel has no file.
+
+    Both are readings: a value, or ``{"unread": "why"}``.
+    """
+    versions = [each.pop("driver_version") for each in listed] if isinstance(listed, list) else []
     if isinstance(module, str):
         return module
-    try:
-        version = _rows(answer)[0][2]
-    except Unreadable as error:
-        return {"unread": "%s; %s" % (module["unread"], error)}
-    return version if re.match(r"^\d+\.\d", version) else module
+    if not versions:
+        return {"unread": "%s; %s" % (module["unread"], listed["unread"])}
+    return versions[0] or module
 
 
 def cuda(machine: Machine, driver_version: Any) -> str:
@@ -115,9 +130,14 @@ def module(machine: Machine, kernel: str) -> Optional[str]:
     return None
 
 
-def figure(text: str) -> Optional[float]:
-    """The number in a field of nvidia-smi, or None."""
-    return float(text) if re.match(r"^\d{1,18}(\.\d{1,18})?$", text, re.ASCII) else None
+def _value(name: str, field: str) -> Any:
+    """The value in a field of nvidia-smi, or None."""
+    pattern = _FIELDS[name][1]
+    if not re.match("^(?:%s)$" % pattern, field, re.ASCII):
+        return None
+    if pattern != _FIGURE:
+        return field
+    return int(float(field)) * _MIB if name == "memory_total_bytes" else float(field)
 
 
 def _version(machine: Machine, path: str) -> str:
@@ -157,25 +177,3 @@ def _modinfo_version(machine: Machine, path: str) -> Optional[str]:
     except (OSError, OverflowError, ValueError, IndexError, struct.error):
         pass
     return None
-
-
-def _query(fields: Any) -> List[str]:
-    return ["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"]
-
-
-def _rows(answer: Any) -> List[List[str]]:
-    """Rows of the output of nvidia-smi.
-
-    Raises:
-        Unreadable: with its exit code and first line.
-    """
-    if not isinstance(answer, tuple):
-        raise Unreadable(answer["unread"])
-    exit_code, output = answer
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    if exit_code:
-        raise Unreadable("nvidia-smi exit %d: %s" % (exit_code, lines[0] if lines else "no output"))
-    rows = [[field.strip() for field in line.split(",")] for line in lines]
-    if not rows or any(len(row) not in (len(_FIELDS), len(_FIELDS + _MORE)) for row in rows):
-        raise Unreadable("nvidia-smi: %s" % (lines[0] if lines else "no output"))
-    return rows

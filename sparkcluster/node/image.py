@@ -7,7 +7,7 @@ import os
 from typing import Any, Dict, List
 
 from sparkcluster.node import common, container_facts, docker, engine, interpreter
-from sparkcluster.node.machine import Machine, Unreadable, because, quoted
+from sparkcluster.node.machine import Machine, Unreadable, because
 
 LIMIT_S = 60.0  # of one container; the first start of a big image reads it from a cold disk
 
@@ -102,10 +102,10 @@ def _docker_run(machine: Machine, image_id: str, python: str) -> List[Any]:
 def _config(machine: Machine, image_id: str) -> Dict[str, Any]:
     """The image's configuration, empty where the Docker engine does not report it."""
     try:
-        status, found = machine.docker("/images/%s/json" % quoted(image_id))
+        found = container_facts.image_document(machine, image_id) or {}
     except Unreadable:
         return {}
-    return (found.get("Config") or {}) if status == 200 and isinstance(found, dict) else {}
+    return found.get("Config") or {}
 
 
 def _last_line(output: str) -> str:

@@ -5,6 +5,7 @@ Tests use a subclass with a tree of files.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import grp
 import json
@@ -15,9 +16,7 @@ import struct
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List, Optional, Tuple
-
-from sparkcluster.node import docker
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 
 LIMIT_S = 3.0  # of one program or one answer of the Docker engine
 
@@ -152,7 +151,6 @@ class Machine:
         Raises:
             Unreadable: it is not installed, or did not answer within ``limit_s``.
         """
-        environment = dict(os.environ, LC_ALL="C")
         try:
             done = subprocess.run(
                 argv,
@@ -160,7 +158,7 @@ class Machine:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 timeout=limit_s,
-                env=environment,
+                env=dict(os.environ, LC_ALL="C"),
                 check=False,
             )
         except FileNotFoundError:
@@ -170,36 +168,51 @@ class Machine:
         output = done.stdout or (done.stderr if done.returncode else b"")
         return done.returncode, output.decode("utf-8", "replace")
 
-    def docker(self, path: str) -> Tuple[int, Any]:
-        """HTTP status and document of ``GET path`` from the Docker engine.
+    @contextlib.contextmanager
+    def docker_stream(self, path: str, limit_s: Optional[float]) -> Iterator[Tuple[int, BinaryIO]]:
+        """HTTP status and body of ``GET path`` from the Docker engine, as they come.
 
         HTTP/1.0 avoids chunked responses, and importing an HTTP client takes 40 ms.
 
         Raises:
-            Unreadable: no engine answers, or this user has no permission.
+            Unreadable: no engine answers, it pauses for longer than ``limit_s``, or this user has no permission.
         """
-        try:
-            where = docker.socket_path()
-        except ValueError as error:
-            raise Unreadable(str(error)) from None
+        host = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+        if not host.startswith("unix://"):
+            raise Unreadable("DOCKER_HOST is %s, and only unix:// can be read" % host)
+        where = host[len("unix://") :]
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.settimeout(LIMIT_S)
+                connection.settimeout(limit_s)
                 connection.connect(self.at(where))
                 connection.sendall(("GET %s HTTP/1.0\r\nHost: docker\r\n\r\n" % path).encode())
-                answer = b""
-                while True:
-                    received = connection.recv(1 << 16)
-                    if not received:
-                        break
-                    answer += received
+                with connection.makefile("rb") as answer:
+                    status = int(answer.readline().split()[1])
+                    while answer.readline().strip():
+                        pass
+                    yield status, answer
         except OSError as error:
             raise Unreadable(because(error, where)) from None
-        head, _, body = answer.partition(b"\r\n\r\n")
-        try:
-            return int(head.split()[1]), json.loads(body or b"null")
         except (IndexError, ValueError, RecursionError):
             raise Unreadable("not a Docker engine: %s" % where) from None
+
+    def docker(self, path: str) -> Tuple[int, Any]:
+        """HTTP status and JSON document of ``GET path`` from the Docker engine."""
+        with self.docker_stream(path, LIMIT_S) as (status, body):
+            return status, json.loads(body.read() or b"null")
+
+    def docker_document(self, path: str, kind: type = dict) -> Any:
+        """The JSON document of ``GET path`` from the Docker engine; None if it has no such thing.
+
+        Raises:
+            Unreadable: it gives any other answer than a document of this ``kind``.
+        """
+        status, document = self.docker(path)
+        if status == 404:
+            return None
+        if status != 200 or not isinstance(document, kind):
+            raise Unreadable("the Docker engine answers %d to %s" % (status, path.partition("?")[0]))
+        return document
 
     def addresses(self) -> Dict[str, List[str]]:
         """IPv4 addresses with prefix of every interface, from netlink."""

@@ -10,11 +10,11 @@ import json
 import re
 from typing import Any
 
-from sparkcluster.node import common, docker, watch
+from sparkcluster.node import common, docker, gpu
 from sparkcluster.node.machine import Machine, Unreadable
 
 HTTP_S = 3.0
-_SMI = "utilization.gpu,power.draw,clocks.sm,temperature.gpu"
+_SAMPLED = ("utilization_percent", "power_w", "sm_clock_mhz", "temperature_c")
 
 # Runs in the head's container, as a process that its alarm ends: takes the environment of the rank (token, path of a
 # Ray that was brought), then queries Ray in the engine's Python, whatever is in the working directory. Ray 2.60 answers
@@ -55,23 +55,13 @@ os.execve(python, [python, "-c", query, sys.argv[1]], env)
 """
 
 
-def gpu(machine: Machine) -> dict[str, Any]:
+def gpu_sample(machine: Machine) -> dict[str, Any]:
     """What the first GPU is doing now.
 
     Raises:
         Unreadable: with the message of nvidia-smi.
     """
-    code, output = machine.run(["nvidia-smi", "--query-gpu=" + _SMI, "--format=csv,noheader,nounits"])
-    line = (output.strip().splitlines() or ["no output"])[0]
-    fields = [field.strip() for field in line.split(",")]
-    if code or len(fields) != 4:
-        raise Unreadable("nvidia-smi exit %d: %s" % (code, line))
-    names = ("utilization_percent", "power_w", "sm_clock_mhz", "temperature_c")
-    return {name: _figure(fields[at]) for at, name in enumerate(names)}
-
-
-def _figure(text: str) -> float | None:
-    return float(text) if re.match(r"^\d+(\.\d+)?$", text) else None
+    return gpu.query(machine, _SAMPLED)[0]
 
 
 def gpu_inside(name: str) -> str:
@@ -130,7 +120,7 @@ def api(engine: list[str], flags: dict[str, str]) -> tuple[str, int]:
         name, equals, value = word.partition("=")
         if name in found:
             found[name] = value if equals else engine[at + 1] if at + 1 < len(engine) else found[name]
-    return watch.connectable(found[flags["host"]]), int(found[flags["port"]])
+    return common.connectable(found[flags["host"]]), int(found[flags["port"]])
 
 
 def get(where: tuple[str, int], path: str) -> tuple[int, str]:

@@ -125,8 +125,15 @@ def test_an_image_that_answers_anything_is_known_or_unread(standing: list[Any], 
     parse_engine(json.loads(json.dumps(document)))
 
 
+def machine_printing(text: str) -> Machine:
+    """A machine whose every program succeeds and prints ``text``."""
+    machine = Machine("/nowhere")
+    machine.run = lambda *_: (0, text)  # type: ignore[method-assign,assignment]
+    return machine
+
+
 READERS = (
-    lambda text: gpu.gpus((0, text)),
+    lambda text: gpu.gpus(machine_printing(text)),
     gpu.loaded,
     system.meminfo,
     system.dgx_release,

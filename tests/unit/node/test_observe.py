@@ -18,6 +18,7 @@ from sparkcluster.facts.model import Unread
 from sparkcluster.facts.running import Observation
 from sparkcluster.node import common, observe, vitals
 from sparkcluster.node.machine import Machine, Unreadable
+from sparkcluster.node.readings import Readings
 
 METRICS = """\
 # HELP vllm:generation_tokens_total Number of generation tokens processed.
@@ -76,10 +77,10 @@ def test_an_engine_is_asked_where_its_command_says(engine, where):
 
 
 def test_a_gpu_is_read_and_what_it_does_not_tell_is_none():
-    assert vitals.gpu(Node())["power_w"] == 24.3
-    assert vitals.gpu(Node(smi=(0, "[N/A], 4.1, 208, [Not Supported]\n")))["utilization_percent"] is None
+    assert vitals.gpu_sample(Node())["power_w"] == 24.3
+    assert vitals.gpu_sample(Node(smi=(0, "[N/A], 4.1, 208, [Not Supported]\n")))["utilization_percent"] is None
     with pytest.raises(Unreadable, match="nvidia-smi exit 6: No devices were found"):
-        vitals.gpu(Node(smi=(6, "No devices were found\n")))
+        vitals.gpu_sample(Node(smi=(6, "No devices were found\n")))
 
 
 def test_traffic_tells_rdma_from_sockets(tmp_path):
@@ -108,7 +109,7 @@ def test_no_log_carries_a_secret_or_a_serial_number_away(tmp_path):
     folder = tmp_path / "rank"
     folder.mkdir()
     (folder / "secrets.env").write_text("VLLM_API_KEY=open=sesame\nSHORT=abc\n")
-    rank = {"labels": {"io.sparkcluster.rank_dir": str(folder)}}
+    rank = {"rank_dir": str(folder)}
     secret = observe.hidden(Node(str(tmp_path)), [rank], "secrets.env")
     assert set(secret) == {"1423025012345", "PF4ABCDE", "open=sesame"}
     told = {"first": ["key open=sesame of 1423025012345", "abc"], "last": ["board PF4ABCDE"]}
@@ -119,16 +120,16 @@ def test_no_log_carries_a_secret_or_a_serial_number_away(tmp_path):
 
 
 def test_a_reader_that_hangs_costs_its_own_reading_alone():
-    jobs = observe.Jobs(0.2)
+    readings = Readings(0.2)
     forever = threading.Event()
-    jobs.start("hangs", forever.wait)
-    jobs.start("fails", lambda: {}["nothing"])
-    jobs.start("reads", lambda: 7)
+    readings.start("hangs", forever.wait)
+    readings.start("fails", lambda: {}["nothing"])
+    readings.start("reads", lambda: 7)
     began = time.monotonic()
-    assert jobs.value("hangs") == {"unread": "no answer within 0.2 s"}
-    assert "KeyError" in jobs.value("fails")["unread"]
-    assert jobs.value("reads") == 7
-    assert jobs.value("never") is None
+    assert readings.value("hangs") == {"unread": "no answer within 0.2 s"}
+    assert "KeyError" in readings.value("fails")["unread"]
+    assert readings.value("reads") == 7
+    assert readings.value("never") is None
     assert time.monotonic() - began < 2
     forever.set()
 
@@ -191,7 +192,7 @@ def containers(tmp_path, port: int, state_dir: str = "/state") -> dict[str, Any]
 
 
 def test_what_moves_is_read_twice_and_the_launcher_only_as_far_as_it_matters(tmp_path, engine, monkeypatch):
-    monkeypatch.setattr(observe, "container_log", lambda *_: (["first line"], True))
+    monkeypatch.setattr(observe, "container_log", lambda *_: ["first line"])
     monkeypatch.setattr(vitals, "gpu_inside", lambda _: "GPU 0: NVIDIA GB10")
     seen = Observation.model_validate(
         observe.observe(REQUEST, Node(docker=containers(tmp_path, engine)), lambda _: None)
@@ -215,7 +216,7 @@ def test_ranks_of_another_state_directory_are_another_clusters(tmp_path, engine)
 def test_of_a_long_log_the_first_and_the_last_lines_are_read(tmp_path):
     rank = {"runtime": "process", "rank_dir": str(tmp_path), "name": "r"}
     (tmp_path / "log").write_text("".join(f"line {number}\n" for number in range(500)))
-    read = observe.log(rank, REQUEST)
+    read = observe.log(Node(), rank, REQUEST)
     assert (read["first"][0], read["first"][-1], len(read["first"])) == ("line 0", "line 99", 100)
     assert (read["last"][0], read["last"][-1], len(read["last"])) == ("line 490", "line 499", 10)
 
@@ -255,4 +256,4 @@ def test_no_text_of_an_engine_makes_a_traceback(said):
     assert common.metrics(f"vllm:generation_tokens_total{{{said}}} 3", ENGINE.counters) is not None
     assert vitals.api(["vllm", "serve", "m", "--host", said], ENGINE.api_flags)[1] == 8000
     with contextlib.suppress(Unreadable):
-        vitals.gpu(Node(smi=(0, said)))
+        vitals.gpu_sample(Node(smi=(0, said)))

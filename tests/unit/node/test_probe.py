@@ -20,8 +20,9 @@ from sparkcluster.engines.vllm import node
 from sparkcluster.facts.model import Unread
 from sparkcluster.facts.parse import parse
 from sparkcluster.hosts.program import command, source
-from sparkcluster.node import container_facts, gpu, interpreter, network, probe, storage, system
+from sparkcluster.node import common, gpu, interpreter, network, probe, storage, system
 from sparkcluster.node.machine import Machine, Unreadable
+from sparkcluster.node.readings import Readings
 
 REQUEST = {
     "cluster": "pair",
@@ -54,7 +55,10 @@ def test_the_source_that_travels_stays_small() -> None:
 def test_what_travels_is_python_3_8() -> None:
     """DGX OS brings 3.12, but a Spark may be reached by whatever python3 its user put first."""
     for name in (
+        "common",
         "machine",
+        "ranks",
+        "readings",
         "network",
         "container_facts",
         "engine",
@@ -218,10 +222,12 @@ def test_parsers_of_programs_refuse_with_a_reason_or_answer(exit_code: int, text
     machine = Machine("/nowhere")
     machine.run = lambda *_: (exit_code, text)  # type: ignore[method-assign,assignment]
     with contextlib.suppress(Unreadable):
-        gpu.gpus((exit_code, text))
+        gpu.gpus(machine)
     with contextlib.suppress(Unreadable):
         gpu.cuda(machine, {"unread": "no module"})
-    answer = gpu.driver({"unread": "no module"}, (exit_code, text))
+    listed = Readings(10)
+    listed.start("gpus", lambda: gpu.gpus(machine))
+    answer = gpu.driver({"unread": "no module"}, listed.value("gpus"))
     assert isinstance(answer, (str, dict))
 
 
@@ -238,4 +244,4 @@ def test_dgx_release_takes_the_last_update(lines: list[str]) -> None:
 
 def test_a_zombie_is_no_running_rank(make_machine: Any) -> None:
     machine = make_machine({"files": {"proc/7/stat": "7 (x) Z 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 77 0 0"}})
-    assert container_facts.start_ticks(machine, 7) is None
+    assert common.ticks_of(machine.text("/proc/7/stat")) is None

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from sparkcluster.hosts.program import command
-from sparkcluster.node import common, watch
+from sparkcluster.node import common, ranks, watch
 
 LIMIT_S = 10
 
@@ -27,7 +27,6 @@ class Engine:
 
     def __init__(self) -> None:
         self.state: dict[str, Any] | None = {"Status": "running", "Running": True, "StartedAt": "2026-11-21T03:00:00Z"}
-        self.tty = False
         self.queries: list[str] = []
         self.log: queue.Queue[bytes | None] = queue.Queue()
 
@@ -41,17 +40,11 @@ def engine(tmp_path: Path) -> Iterator[tuple[Engine, str]]:
     engine = Engine()
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
         def address_string(self) -> str:
             return "socket"
 
         def log_message(self, *_: Any) -> None:
             pass
-
-        def chunk(self, data: bytes) -> None:
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
-            self.wfile.flush()
 
         def do_GET(self) -> None:
             if engine.state is None:
@@ -60,14 +53,12 @@ def engine(tmp_path: Path) -> Iterator[tuple[Engine, str]]:
             elif "/logs" in self.path:
                 engine.queries.append(self.path)
                 self.send_response(200)
-                self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
                 while (piece := engine.log.get()) is not None:
-                    self.chunk(piece)
-                self.chunk(b"")
+                    self.wfile.write(piece)
                 return
             else:
-                body = json.dumps({"State": engine.state, "Config": {"Tty": engine.tty}}).encode()
+                body = json.dumps({"State": engine.state}).encode()
                 self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -183,7 +174,7 @@ def test_a_docker_that_cannot_be_asked_is_told_and_ticks_go_on(told: Callable[..
     program = told(docker_request(), DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
     seen = program.until(lambda event: event.get("tick") == 2)
     assert seen[-1]["states"]["r0"]["state"] == "unreadable"
-    assert "FileNotFoundError" in seen[-1]["states"]["r0"]["error"]
+    assert "no such file" in seen[-1]["states"]["r0"]["error"]
 
 
 def test_a_container_started_again_is_read_on_without_repeats(
@@ -226,8 +217,13 @@ def test_a_process_is_followed_to_its_end(tmp_path: Path, told: Callable[..., To
 
 def test_a_strangers_process_under_the_same_number_is_not_ours(tmp_path: Path) -> None:
     (tmp_path / "rank.json").write_text(json.dumps({"pid": os.getpid(), "start_ticks": 1}))
-    assert watch.process_state(str(tmp_path)) == {"state": "exited", "exit_code": None, "oom_killed": False}
-    assert watch.process_state(str(tmp_path / "none")) == {"state": "gone"}
+    watching = watch.Watch({"ranks": []})
+
+    def state(path: Path) -> dict[str, Any]:
+        return watching.state({"name": "r0", "runtime": "process", "rank_dir": str(path)})
+
+    assert state(tmp_path) == {"state": "exited", "exit_code": None, "oom_killed": False}
+    assert state(tmp_path / "none") == {"state": "gone"}
 
 
 def test_it_ends_when_nobody_watches_any_more(told: Callable[..., Told], tmp_path: Path) -> None:
@@ -274,4 +270,4 @@ def test_links_and_listening_are_told(told: Callable[..., Told], tmp_path: Path)
     ],
 )
 def test_lines_are_split_and_cut(buffer: bytes, whole: list[str], rest: bytes) -> None:
-    assert watch.split(buffer) == (whole, rest)
+    assert ranks.split(buffer) == (whole, rest)

@@ -1,0 +1,161 @@
+"""The ranks that sparkcluster started on this node, as containers or as processes, and the logs of containers.
+
+A rank is ``created``, ``running``, ``restarting``, ``paused``, ``removing``, ``exited``, ``dead``, ``gone``, or
+``unknown`` where its record is damaged. Python 3.8, standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from sparkcluster.node import common
+from sparkcluster.node.machine import Machine, Unreadable, quoted
+from sparkcluster.node.shared import LABEL_RANK_DIR, RANK_FILE
+
+OVER = ("exited", "dead", "gone")
+LINE_BYTES = 4096
+LINE_END = re.compile(rb"[\r\n]+")
+_STATES = ("created", "running", "restarting", "paused", "removing", "exited", "dead", "gone")
+_PYTHON = re.compile(r"^(?:.*/)?python[\d.]*$")
+
+
+def containers(machine: Machine, label: str) -> List[Dict[str, Any]]:
+    """Every container with ``label`` (``NAME`` or ``NAME=VALUE``), by name.
+
+    Raises:
+        Unreadable: the Docker engine cannot be asked.
+    """
+    filters = quoted(json.dumps({"label": [label]}))
+    found = []
+    for listed in machine.docker_document("/containers/json?all=1&filters=" + filters, list) or []:
+        try:
+            document = machine.docker_document("/containers/%s/json" % listed["Id"])
+        except Unreadable:
+            document = None
+        rank = {
+            "name": (listed.get("Names") or [""])[0].lstrip("/") or listed["Id"],
+            "labels": listed.get("Labels"),
+            "image_id": listed.get("ImageID"),
+        }
+        # one that was removed since it was listed has no document
+        found.append(_container(rank, document or {"State": {"Status": listed.get("State")}}))
+    return sorted(found, key=lambda rank: str(rank["name"]))
+
+
+def container(machine: Machine, name: str) -> Dict[str, Any]:
+    """The container ``name``, without its labels and image.
+
+    Raises:
+        Unreadable: the Docker engine cannot be asked.
+    """
+    document = machine.docker_document("/containers/%s/json" % quoted(name))
+    return _container({"name": name}, document or {"State": {"Status": "gone"}})
+
+
+def processes(machine: Machine, state_dir: str, cluster: str = "") -> List[Dict[str, Any]]:
+    """Every rank of runtime ``process`` that was started below ``state_dir``, of ``cluster`` alone if it is given."""
+    found = []
+    for name in [cluster] if cluster else machine.names(state_dir + "/clusters"):
+        folder = "%s/clusters/%s/ranks" % (state_dir, name)
+        paths = ["%s/%s" % (folder, rank) for rank in machine.names(folder)]
+        found += [process(machine, path) for path in paths if machine.exists("%s/%s" % (path, RANK_FILE))]
+    return found
+
+
+def process(machine: Machine, rank_dir: str) -> Dict[str, Any]:
+    """The rank of runtime ``process`` with this directory.
+
+    With its process ID alone, a later process with the same ID would be taken for the rank.
+    """
+    path = "%s/%s" % (rank_dir, RANK_FILE)
+    code = machine.line(rank_dir + "/exit") or ""
+    exit_code = int(code) if re.match(r"^-?\d{1,9}$", code, re.ASCII) else None
+    record: Dict[str, Any] = {}
+    pid = None
+    try:
+        record = machine.document(path)
+        stat = machine.line("/proc/%d/stat" % record["pid"]) or ""
+        if common.ticks_of(stat) == int(record["start_ticks"]):
+            pid, state = record["pid"], "running"
+        else:
+            state = "exited"
+    except (Unreadable, KeyError, TypeError, ValueError, OverflowError):
+        state = "unknown" if machine.exists(path) else "gone" if exit_code is None else "exited"
+    found = _rank(dict({"name": os.path.basename(rank_dir)}, **record), state)
+    found.update(pid=pid, exit_code=exit_code if state == "exited" else None, rank_dir=rank_dir)
+    return found
+
+
+def log_lines(machine: Machine, name: str, query: str, limit_s: Optional[float]) -> Iterator[str]:
+    """Lines of a container's log as they come; ``limit_s`` is the longest wait for the next of them.
+
+    Raises:
+        Unreadable: the Docker engine has no log of it, or takes longer.
+    """
+    path = "/containers/%s/logs?stdout=1&stderr=1&%s" % (quoted(name), query)
+    with machine.docker_stream(path, limit_s) as (status, stream):
+        if status != 200:
+            raise Unreadable("the Docker engine answers %d to the log of %s" % (status, name))
+        remainder = b""
+        while True:
+            # each piece has a header: 1 byte of stream, 3 of padding, 4 of length
+            header = stream.read(8)
+            if len(header) < 8:
+                break
+            lines, remainder = split(remainder + stream.read(struct.unpack(">xxxxL", header)[0]))
+            yield from lines
+        yield from split(remainder + b"\n")[0]
+
+
+def split(buffer: bytes) -> Tuple[List[str], bytes]:
+    """Complete lines of ``buffer`` and its unfinished remainder; a progress bar's carriage return ends a line too."""
+    *lines, remainder = LINE_END.split(buffer)
+    if len(remainder) > LINE_BYTES:
+        lines.append(remainder)
+        remainder = b""
+    return [line[:LINE_BYTES].decode(errors="replace") for line in lines if line.strip()], remainder
+
+
+def _container(rank: Dict[str, Any], document: Dict[str, Any]) -> Dict[str, Any]:
+    """``rank`` with what the Docker engine reports of its container."""
+    state = document.get("State") or {}
+    status = state.get("Status")
+    found = _rank(dict(rank, started_at=state.get("StartedAt")), status if status in _STATES else "unknown")
+    found.update(
+        exit_code=state.get("ExitCode") if status in ("exited", "dead") else None,
+        pid=state.get("Pid") or None,
+        oom_killed=bool(state.get("OOMKilled")),
+        restarts=int(document.get("RestartCount") or 0),
+        finished_at=_time(state.get("FinishedAt")),
+        error=str(state.get("Error") or "")[:300],
+        rank_dir=found["labels"].get(LABEL_RANK_DIR, ""),
+        python=next((word for word in [document.get("Path"), *(document.get("Args") or [])] if _is_python(word)), None),
+    )
+    return found
+
+
+def _rank(record: Dict[str, Any], state: str) -> Dict[str, Any]:
+    """What is known of a rank from its record: that of a process, or one like it."""
+    labels = record.get("labels")
+    return {
+        "name": str(record.get("name")),
+        "state": state,
+        "exit_code": None,
+        "pid": None,
+        "image_id": record.get("image_id"),
+        "started_at": _time(record.get("started_at")),
+        "labels": {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {},
+    }
+
+
+def _time(text: Any) -> Optional[str]:
+    """A time that is set; Docker reports the year 1 for one that is not."""
+    return None if not text or str(text).startswith("0001-") else str(text)
+
+
+def _is_python(word: Any) -> bool:
+    return isinstance(word, str) and _PYTHON.match(word) is not None
