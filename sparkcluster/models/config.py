@@ -110,11 +110,7 @@ class ModelConfig:
 
 
 def parse(document: object, name: str) -> ModelConfig:
-    """The model that a config.json describes.
-
-    Args:
-        document: the parsed JSON.
-        name: path or repository, for messages.
+    """The model that a config.json describes; ``name`` is its path or repository.
 
     Raises:
         UsageError: numbers that are missing or absurd, or layers that are not known.

@@ -45,14 +45,7 @@ class Document:
     def number(self, *keys: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
         """The whole number under the first of ``keys`` that is there.
 
-        Args:
-            keys: alternatives, as families name one thing differently.
-            default: taken where none is there; None makes it an error.
-            least: smallest that makes sense.
-            most: largest that makes sense.
-
-        Raises:
-            UsageError: missing, no whole number, or out of range.
+        Families name one thing differently. Without a ``default`` it is an error where none is there.
         """
         for key in keys:
             value = self.values.get(key)

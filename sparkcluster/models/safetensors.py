@@ -65,12 +65,7 @@ def of_checkpoint(names: Iterable[str]) -> list[str]:
 
 
 def header_length(first: bytes, size_bytes: int | None, name: str) -> int:
-    """Length of a header.
-
-    Args:
-        first: the first eight bytes of the file.
-        size_bytes: of the whole file, None if unknown.
-        name: of the file, for messages.
+    """Length of a header, by the first eight bytes of a file of ``size_bytes`` (None if unknown).
 
     Raises:
         UsageError: the file is truncated, or not a safetensors file.
@@ -86,12 +81,7 @@ def header_length(first: bytes, size_bytes: int | None, name: str) -> int:
 
 
 def header(text: bytes, size_bytes: int | None, name: str) -> list[Tensor]:
-    """The tensors in a header.
-
-    Args:
-        text: the header.
-        size_bytes: of the whole file, None if unknown.
-        name: of the file, for messages.
+    """The tensors in the header of a file of ``size_bytes`` (None if unknown).
 
     Raises:
         UsageError: it is not a header, or the file is truncated.

@@ -42,10 +42,7 @@ class Imported:
 def convert(text: str, source: str, *, name: str | None = None) -> Imported:
     """Make a playbook of a recipe in YAML, or of a command or script that starts an engine.
 
-    Args:
-        text: the recipe.
-        source: where it comes from, told in the playbook.
-        name: of the playbook; default: the container's, or the model's.
+    The playbook says that it comes from ``source``; its name is by default the container's, or the model's.
 
     Raises:
         UsageError: nothing in it starts an engine, or it needs what no playbook may have.

@@ -158,11 +158,7 @@ def playbook(
 ) -> tuple[dict[str, Any], list[str]]:
     """The playbook of a command, and what it could not take along.
 
-    Args:
-        container: what it runs in; None for a command without one.
-        command: what is run.
-        downloads: repository by the directory that the text downloads it to.
-        importer: of the engine that it starts.
+    ``downloads`` has repositories by the directory that the text downloads them to.
 
     Raises:
         UsageError: it names no model.

@@ -53,11 +53,7 @@ class Script:
 
 
 def parse(text: str, variables: dict[str, str] | None = None) -> Script:
-    """Read shell text.
-
-    Args:
-        text: a script, or a command as guides print it.
-        variables: what is set already.
+    """Read a script, or a command as guides print it, where ``variables`` are set already.
 
     Raises:
         UsageError: a quote that is never closed, or words without end.

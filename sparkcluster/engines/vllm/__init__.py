@@ -27,7 +27,7 @@ class Vllm(Engine):
         "api-key": "api.key in the inventory, which keeps it out of every command line",
         "hf-token": "secrets: [HF_TOKEN], which keeps it out of every command line",
         **dict.fromkeys(("nnodes", "node-rank", "master-addr", "master-port", "headless"), _GROUPS),
-        "config": "the arguments themselves here",
+        "config": "the arguments of that file under args",
     }
     short_arguments = {
         "tp": "tensor_parallel",

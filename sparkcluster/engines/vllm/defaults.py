@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from sparkcluster.engines.vllm.versions import Version, Versions
+from sparkcluster.engines.vllm.versions import OLDEST, Version, Versions
 
 Change = Literal[
     "wide groups up to half as large again",
@@ -59,7 +59,11 @@ def utilization(version: Version) -> float:
 
 def candidates(versions: Versions) -> tuple[Version, ...]:
     """One version of each behaviour that is possible, the oldest first."""
-    return versions.candidates(SINCE.values())
+    if versions.exact is not None:
+        return (versions.exact,)
+    first = versions.low or OLDEST
+    possible = (change for change in SINCE.values() if change > first and versions.since(*change) is not False)
+    return tuple(sorted({first, *possible}))
 
 
 def utilizations(versions: Versions) -> list[float]:

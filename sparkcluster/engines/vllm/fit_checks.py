@@ -34,10 +34,10 @@ def fits(context: Context) -> Iterator[Seen]:
     """
     for name, facts, planned in _planned(context):
         fit = planned.fit
-        if fit.layout.least_bytes <= fit.pool_bytes:
+        if fit.layout.bytes_for(1) <= fit.pool_bytes:
             continue
         memory = read(facts.memory)
-        possible = planned.best.layout.least_bytes <= planned.best.pool_bytes
+        possible = planned.best.layout.bytes_for(1) <= planned.best.pool_bytes
         yield Seen(
             name,
             f"{context.spec.playbook.model.label} {'may' if possible else 'does'} not fit {name}",
@@ -91,7 +91,7 @@ def free(context: Context) -> Iterator[Seen]:
         fit = planned.fit
         if memory is None or runs_rank(context, facts):
             continue
-        needed = fit.weights.rank_bytes + fit.runtime_bytes + fit.layout.least_bytes + fit.host_bytes
+        needed = fit.weights.rank_bytes + fit.runtime_bytes + fit.layout.bytes_for(1) + fit.host_bytes
         have = memory.available_bytes + memory.swap_free_bytes
         if have < needed <= memory.total_bytes:
             yield Seen(

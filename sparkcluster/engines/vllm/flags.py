@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from sparkcluster.engines.vllm.versions import Version, Versions, numbers
 from sparkcluster.spec.messages import closest
@@ -88,7 +88,7 @@ def table() -> dict[str, Flag]:
             out[name[2:]] = Flag(
                 name[2:],
                 tuple(short),
-                _kind(kind),
+                cast("Kind", kind),
                 "json" if typ == "any" and name.endswith("-config") else typ,
                 () if choices == "-" else tuple(choices.split(",")),
                 None if first == "-" else numbers(first),
@@ -177,13 +177,7 @@ def has(flag: Flag, versions: Versions) -> bool | None:
 
 
 def wrong(flag: Flag, name: str, value: Any) -> str | None:
-    """What is wrong with ``value`` for ``flag`` whatever the release, None where nothing is.
-
-    Args:
-        flag: as the table has it.
-        name: as it was written, for its negated or dotted form.
-        value: as YAML gave it; None leaves the flag out.
-    """
+    """What is wrong with ``value`` for ``flag``, written as ``name``, whatever the release; None where nothing is."""
     if value is None or "." in name:
         return None
     if flag.kind in {"bool", "flag"}:
@@ -240,10 +234,3 @@ def _switch(flag: Flag, value: Any) -> str | None:
     if value is False:
         return "has no negated form: remove it"
     return "takes no value: write true or false, unquoted"
-
-
-def _kind(text: str) -> Kind:
-    for kind in ("bool", "flag", "value", "optional", "list"):
-        if text == kind:
-            return kind
-    raise ValueError(f"{TABLE} names a kind {text}")

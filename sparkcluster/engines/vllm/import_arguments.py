@@ -6,22 +6,9 @@ import json
 import re
 from typing import Any
 
-from sparkcluster.engines.vllm import flags
+from sparkcluster.engines.vllm import ENGINE, flags
 from sparkcluster.recipes.serve import Served
 from sparkcluster.recipes.shell import plain, unknown
-
-# Flags that are no argument of a playbook, and what is said of them.
-_ELSEWHERE = {
-    "host": "api.host: {} in the inventory",
-    "port": "api.port: {} in the inventory",
-    "uds": "api.host and api.port in the inventory",
-    "nnodes": "groups in the inventory",
-    "node-rank": "groups in the inventory",
-    "master-addr": "groups in the inventory",
-    "master-port": "groups in the inventory",
-    "headless": "groups in the inventory",
-    "config": "the arguments of that file under args",
-}
 
 
 def read(words: list[str]) -> Served:
@@ -65,7 +52,7 @@ def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) 
 
 def _secret(served: Served, name: str) -> None:
     if name == "api-key":
-        served.left.append("--api-key: write api.key in the inventory, which keeps it out of every command line")
+        served.left.append(f"--{name}: write {ENGINE.arguments[name]}")
     else:
         served.secrets.append("HF_TOKEN")
         served.left.append("--hf-token: HF_TOKEN is listed under secrets; set it in the environment of sparkcluster")
@@ -89,9 +76,10 @@ def _own(served: Served, name: str, values: list[str]) -> bool:
             served.keys["executor"] = "ray" if value == "ray" else "native"
         else:
             served.left.append(f"--{name} {value}: executor must be ray or native")
-    elif name in _ELSEWHERE:
+    elif name in ENGINE.arguments:
         if (name, value) not in {("port", "8000"), ("host", "127.0.0.1"), ("host", "localhost")}:
-            served.left.append(f"--{name} {plain(value)}".rstrip() + f": write {_ELSEWHERE[name].format(value)}")
+            key = f"api.{name}: {value} in the inventory" if name in {"host", "port"} else ENGINE.arguments[name]
+            served.left.append(f"--{name} {plain(value)}".rstrip() + f": write {key}")
     else:
         return False
     return True

@@ -132,13 +132,8 @@ class Layout:
         """What one request of full context holds on one rank."""
         return self.request_blocks * self.block_bytes
 
-    @property
-    def least_bytes(self) -> int:
-        """The smallest pool that vLLM starts with: one request of full context, and the block it holds back."""
-        return self.bytes_for(1)
-
     def bytes_for(self, requests: int) -> int:
-        """The smallest pool that holds ``requests`` requests of full context."""
+        """The smallest pool that holds ``requests`` requests of full context; of one, that vLLM starts with."""
         return (requests * self.request_blocks + int(self.engine.has("one block is held back"))) * self.block_bytes
 
     def blocks(self, pool_bytes: int) -> int:

@@ -51,12 +51,7 @@ _MOVING = re.compile(r"(^|-)(latest|nightly)(-|$)|^gemma4?(-cu130)?$|^$")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Versions:
-    """The vLLM versions that an engine may have.
-
-    Attributes:
-        low: the oldest, None where it is unknown.
-        high: the newest, None where it is unknown.
-    """
+    """The vLLM versions that an engine may have, from the oldest to the newest; None where that is unknown."""
 
     low: Version | None = None
     high: Version | None = None
@@ -73,19 +68,6 @@ class Versions:
         if self.high is not None and self.high < version:
             return False
         return None
-
-    def candidates(self, changes: Iterable[Version]) -> tuple[Version, ...]:
-        """One version of each behaviour that is possible, the oldest first.
-
-        Args:
-            changes: the versions at which behaviour changes.
-        """
-        if self.exact is not None:
-            return (self.exact,)
-        first = self.low or OLDEST
-        return tuple(
-            sorted({first, *(change for change in changes if change > first and self.since(*change) is not False)})
-        )
 
     def __str__(self) -> str:
         if self.exact is not None:
@@ -139,11 +121,9 @@ def of_text(text: str) -> Versions:
 
 
 def of_engine(image: str | None, facts: Iterable[Facts] = ()) -> Versions:
-    """The versions that the engine of an image may have: what a node reports, else what the tag says.
+    """The versions that the engine of an image may have: what a node that will run it reports, else what its tag says.
 
-    Args:
-        image: its reference; None without a container.
-        facts: of the nodes that will run it.
+    Without a container ``image`` is None.
     """
     for node in facts:
         engine = engine_of(node)

@@ -47,14 +47,9 @@ class Weights:
 def of_tensors(
     tensors: Iterable[Tensor], config: ModelConfig, *, ranks: int = 1, stages: int = 1, drafts: bool = False
 ) -> Weights:
-    """Weights of one rank, of a checkpoint's tensors.
+    """Weights of one rank, of a checkpoint's tensors, with ``drafts`` those of multi-token-prediction layers too.
 
-    Args:
-        tensors: of all its files.
-        config: the model they belong to.
-        ranks: tensor parallel size.
-        stages: pipeline parallel size; stages share the layers evenly; first and last hold half of what is beside them.
-        drafts: whether multi-token-prediction layers are loaded as well.
+    Pipeline stages share the layers evenly; the first and the last hold half of what is beside them.
     """
     total, layers, beside = 0, 0.0, 0.0
     for tensor in tensors:

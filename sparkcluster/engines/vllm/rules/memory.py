@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
 from sparkcluster.engines.vllm import defaults
+from sparkcluster.engines.vllm.fit import CEILING
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 
 SHARE = "gpu-memory-utilization"
-CEILING = 0.90
 SAFE = 0.87
 LONG = 131072
 LONG_CEILING = 0.82

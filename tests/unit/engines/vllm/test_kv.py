@@ -158,8 +158,8 @@ def test_a_checkpoint_may_ask_for_fp8():
 
 def test_one_block_is_held_back():
     made = layout(parse(LLAMA, "llama"), Engine(1024))
-    assert made.least_bytes == made.request_bytes + made.block_bytes
-    assert layout(parse(LLAMA, "llama"), Engine(1024, version=(0, 23))).least_bytes == made.request_bytes
+    assert made.bytes_for(1) == made.request_bytes + made.block_bytes
+    assert layout(parse(LLAMA, "llama"), Engine(1024, version=(0, 23))).bytes_for(1) == made.request_bytes
 
 
 @pytest.mark.parametrize("dtype", ["turboquant_4bit_nc", "int3"])
