@@ -1,14 +1,21 @@
-"""The protocol by which every machine is reached, and what its implementations share."""
+"""A machine and a command that runs on it, as all ways of reaching one share them."""
 
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, Self
+from typing import ClassVar, Self
 
-from sparkcluster.errors import CommandFailed, CommandTimeout
+from sparkcluster.errors import CommandFailed, CommandTimeout, HostLost
+from sparkcluster.hosts.quote import put_argv, shown
+
+_FINISH_S = 5
+_INLINE = 1 << 14  # input so short that sending it cannot block, whatever the command does with it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,33 +38,9 @@ class Result:
         return lines[-1] if lines else "no output"
 
 
-class Stream(Protocol):
-    """A running command on a node: lines of its output, until it ends or is closed."""
-
-    def lines(self, silence_s: float) -> Iterator[bytes]:
-        """Lines of its standard output without their ends, until it ends.
-
-        Raises:
-            CommandTimeout: nothing came for ``silence_s`` seconds.
-            HostLost: the connection broke.
-        """
-        ...
-
-    def send(self, data: bytes) -> None:
-        """Write to its standard input at once; HostLost if that is closed."""
-        ...
-
-    def finish(self) -> Result:
-        """Close its input, wait at most 5 s, and return its exit code and standard error."""
-        ...
-
-    def close(self) -> None:
-        """End it: its input is closed and its process gets SIGHUP or SIGTERM. Never raises."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *exception: object) -> None: ...
+def left(deadline: float) -> float:
+    """Seconds until ``deadline``, more than 0, which would mean no limit in many places."""
+    return max(0.05, deadline - time.monotonic())
 
 
 class Closing(abc.ABC):
@@ -74,25 +57,49 @@ class Closing(abc.ABC):
         self.close()
 
 
-class LineStream(Closing):
-    """What all streams share: lines made of chunks. ``task`` names the command in messages."""
+class Stream(Closing):
+    """A running command on a node; closing it ends the command with SIGTERM, and with SIGKILL a second later."""
 
-    def __init__(self, name: str, task: str) -> None:
+    _broken: ClassVar[tuple[type[Exception], ...]]
+    """What reading and writing raise where the other end is gone."""
+
+    def __init__(self, name: str, argv: Sequence[str]) -> None:
         self.name = name
-        self.task = task
+        self.task = shown(argv)
         self._rest = b""
 
     @abc.abstractmethod
     def _read(self, limit_s: float) -> bytes:
         """The next chunk of standard output; empty at its end, TimeoutError after ``limit_s``."""
 
+    @abc.abstractmethod
+    def _write(self, data: bytes) -> None:
+        """Write to its standard input."""
+
+    @abc.abstractmethod
+    def _close_input(self) -> None:
+        """Close its standard input."""
+
+    @abc.abstractmethod
+    def _ended(self, deadline: float) -> tuple[int, bytes]:
+        """Its exit code and standard error, once its output has ended; TimeoutError after ``deadline``."""
+
+    @abc.abstractmethod
+    def _lost(self, error: Exception | None) -> HostLost:
+        """The error of a command whose other end is gone."""
+
     def lines(self, silence_s: float) -> Iterator[bytes]:
-        """Lines of its standard output, until it ends; CommandTimeout after ``silence_s`` without any."""
+        """Lines of its standard output without their ends, until it ends.
+
+        Raises:
+            CommandTimeout: nothing came for ``silence_s`` seconds.
+            HostLost: the connection broke.
+        """
         while True:
             try:
-                chunk = self._read(silence_s)
+                chunk = self._chunk(silence_s)
             except TimeoutError:
-                raise timed_out(self.name, self.task, f"printed nothing for {silence_s:g} s") from None
+                raise self._late(f"printed nothing for {silence_s:g} s") from None
             if not chunk:
                 break
             *lines, self._rest = (self._rest + chunk).split(b"\n")
@@ -101,41 +108,101 @@ class LineStream(Closing):
             last, self._rest = self._rest, b""
             yield last
 
+    def send(self, data: bytes) -> None:
+        """Write to its standard input at once; HostLost if that is closed."""
+        try:
+            self._write(data)
+        except TimeoutError:
+            raise self._late("does not read its input") from None
+        except self._broken as error:
+            raise self._lost(error) from error
 
-def timed_out(name: str, task: str, reason: str) -> CommandTimeout:
-    """The error of a command that did not do something in time."""
-    return CommandTimeout(f"{task} on {name} {reason}", node=name, step=task)
+    def finish(self) -> Result:
+        """Close its input, wait at most 5 s for its end, and return its exit code and the output not read so far."""
+        with contextlib.suppress(*self._broken):
+            self._close_input()
+        return self._until_end(time.monotonic() + _FINISH_S, f"{_FINISH_S} s of the end of its input")
+
+    def run(self, stdin: Iterable[bytes], size_bytes: int, timeout_s: float) -> Result:
+        """Send it ``stdin`` and wait for its end, reading its output meanwhile; CommandTimeout after ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+
+        def feed() -> None:
+            # A command may end without reading its input: then its exit code counts.
+            with contextlib.suppress(*self._broken):
+                for chunk in stdin:
+                    self._write(chunk)
+                self._close_input()
+
+        if size_bytes <= _INLINE:
+            feed()
+        else:
+            threading.Thread(target=feed, daemon=True).start()
+        return self._until_end(deadline, f"{timeout_s:g} s")
+
+    def _until_end(self, deadline: float, within: str) -> Result:
+        with self:
+            try:
+                stdout = b"".join([self._rest, *self._chunks(deadline)])
+                exit_code, stderr = self._ended(deadline)
+            except TimeoutError:
+                raise self._late(f"did not end within {within}") from None
+        return Result(exit_code, stdout, stderr)
+
+    def _chunks(self, deadline: float) -> Iterator[bytes]:
+        while chunk := self._chunk(left(deadline)):
+            yield chunk
+            if time.monotonic() > deadline:
+                raise TimeoutError
+
+    def _chunk(self, limit_s: float) -> bytes:
+        try:
+            return self._read(limit_s)
+        except TimeoutError:
+            raise
+        except self._broken as error:
+            raise self._lost(error) from error
+
+    def _late(self, reason: str) -> CommandTimeout:
+        return CommandTimeout(f"{self.task} on {self.name} {reason}", node=self.name, step=self.task)
 
 
-def check_put(name: str, path: str, result: Result) -> None:
-    """Raise CommandFailed if ``result``, of ``quote.put_argv``, did not write the file."""
-    if not result.ok:
-        raise CommandFailed(f"{path} could not be written on {name}: {result.reason}", node=name, step="put")
+class Host(Closing):
+    """A machine that commands can be run on; ``name`` is the node's in the inventory.
 
-
-class Host(Protocol):
-    """A machine that commands can be run on. One connection, made at first use; safe for threads.
-
-    Every method raises a HostError that names the node.
+    One connection, made at first use; safe for threads. Every method raises a HostError that names the node.
     """
 
-    @property
-    def name(self) -> str:
-        """The node's name in the inventory."""
-        ...
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @abc.abstractmethod
+    def _start(self, argv: Sequence[str], limit_s: float | None = None) -> Stream:
+        """Start ``argv`` within ``limit_s``, by default what connecting may take."""
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30) -> Result:
         """Run ``argv`` with ``stdin`` and wait for its end; CommandTimeout after ``timeout_s``."""
-        ...
+        return self._start(argv, timeout_s).run([stdin], len(stdin), timeout_s)
 
     def stream(self, argv: Sequence[str], *, stdin: bytes = b"") -> Stream:
         """Start ``argv``, send it ``stdin`` and leave its input open."""
-        ...
+        stream = self._start(argv)
+        stream.send(stdin)
+        return stream
 
     def put(self, content: bytes | Path, path: str, *, mode: int = 0o600) -> None:
-        """Write a file atomically; ``~/`` at the start of ``path`` is the user's home there."""
-        ...
+        """Write a file atomically, with its directories; ``~/`` at the start of ``path`` is the user's home there."""
+        size = content.stat().st_size if isinstance(content, Path) else len(content)
+        chunks = _read_file(content) if isinstance(content, Path) else [content]
+        timeout_s = 30 + size / 1e6  # 1 MB/s is slower than any network that a Spark is on
+        result = self._start(put_argv(path, mode, size), timeout_s).run(chunks, size, timeout_s)
+        if not result.ok:
+            raise CommandFailed(
+                f"{path} could not be written on {self.name}: {result.reason}", node=self.name, step="put"
+            )
 
-    def close(self) -> None:
-        """Close the connection. Never raises."""
-        ...
+
+def _read_file(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as stream:
+        while chunk := stream.read(1 << 20):
+            yield chunk

@@ -123,6 +123,14 @@ def values(outcomes: Mapping[str, T | SparkclusterError]) -> dict[str, T]:
     return {name: outcome for name, outcome in outcomes.items() if not isinstance(outcome, SparkclusterError)}
 
 
+def all_values(outcomes: Mapping[str, T | SparkclusterError], first: type[SparkclusterError]) -> dict[str, T]:
+    """The results of all nodes; raises where a node failed, an error of class ``first`` before any other."""
+    errors = list(failures(outcomes).values())
+    if errors:
+        raise next((error for error in errors if isinstance(error, first)), errors[0])
+    return values(outcomes)
+
+
 def failures(outcomes: Mapping[str, T | SparkclusterError]) -> dict[str, SparkclusterError]:
     """The errors, of the nodes that failed."""
     return {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, SparkclusterError)}

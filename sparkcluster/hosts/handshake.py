@@ -23,6 +23,7 @@ from sparkcluster.errors import (
     UsageError,
 )
 from sparkcluster.hosts import known_hosts
+from sparkcluster.hosts.base import left
 from sparkcluster.hosts.paramiko_transport import Proxy, Transport, paramiko
 from sparkcluster.hosts.resolve import SshTarget
 
@@ -87,11 +88,6 @@ def _handshake(name: str, target: SshTarget, sock: Any, login: _Login, deadline:
 def _error(kind: type[SparkclusterError], name: str, text: str, hint: str | None = None) -> SparkclusterError:
     """An error of connecting to node ``name``."""
     return kind(f"{name}: {text}", node=name, step="connect", hint=hint)
-
-
-def left(deadline: float) -> float:
-    """Seconds until ``deadline``, more than 0, which would mean no limit in many places."""
-    return max(0.05, deadline - time.monotonic())
 
 
 def _reach(name: str, target: SshTarget, through: paramiko.Transport | None, deadline: float) -> Any:

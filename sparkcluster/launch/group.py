@@ -141,7 +141,7 @@ def watch_request(plan: Plan, topology: Topology, node: str, *, tail: int = 2000
     }
 
 
-def run(fleet: Fleet, changer: Changer, launch: Launch, report: Report, cancelled: threading.Event) -> Reply:
+def run(changer: Changer, launch: Launch, report: Report, cancelled: threading.Event) -> Reply:
     """Start the group (unless it runs already), watch it, verify it; its last reply. On any failure stop its ranks.
 
     Ranks that another operator has taken over meanwhile are not touched: their nodes refuse it.
@@ -154,7 +154,7 @@ def run(fleet: Fleet, changer: Changer, launch: Launch, report: Report, cancelle
     try:
         if launch.steps is not None:
             start(changer, engines.engine(launch.plan.engine), launch.steps)
-        return _Attempt(fleet, launch, report, cancelled).until_answered()
+        return _Attempt(changer.fleet, launch, report, cancelled).until_answered()
     except SparkclusterError as error:
         silent = error.node if isinstance(error.__cause__, CommandTimeout) else None
         final = with_left(error, stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S, silent=silent))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sparkcluster.errors import Interrupted, LaunchError, SparkclusterError
 from sparkcluster.facts.running import Reply
-from sparkcluster.hosts.fleet import Calls, Fleet
+from sparkcluster.hosts.fleet import Calls
 from sparkcluster.launch.failed_logs import keep, pointed
 from sparkcluster.launch.group import Launch, run
 from sparkcluster.report import Report, count
@@ -20,27 +20,20 @@ WAIT_S = 7 * 86_400
 
 
 def launch_groups(
-    fleet: Fleet, changer: Changer, launches: Sequence[Launch], report: Report, *, logs: Path | None = None
+    changer: Changer, launches: Sequence[Launch], report: Report, *, logs: Path | None = None
 ) -> dict[str, Outcome]:
     """Launch every group; by name, its reply or why it failed. The ranks of a group that failed are stopped.
 
     After Ctrl-C the groups that have not answered yet are stopped; those that have go on serving.
 
-    Args:
-        fleet: the nodes.
-        changer: the right to change them.
-        launches: one for each group.
-        report: progress goes there.
-        logs: directory that the last log lines of groups that fail are written to; None for nowhere.
+    The last log lines of groups that failed are written to the directory ``logs``.
     """
     steps = [launch.steps for launch in launches if launch.steps is not None]
     if steps:
         report.step("start", count(sum(len(nodes) for nodes in steps), "rank"))
     report.step("watch", "until the model answers")
     cancelled = threading.Event()
-    calls = Calls(
-        lambda launch: run(fleet, changer, launch, report, cancelled), {launch.group: launch for launch in launches}
-    )
+    calls = Calls(lambda launch: run(changer, launch, report, cancelled), {launch.group: launch for launch in launches})
     try:
         outcomes = calls.wait(WAIT_S)
     except KeyboardInterrupt:

@@ -12,7 +12,6 @@ from sparkcluster.launch import group as launching
 from sparkcluster.plan.records import cluster_ranks, newest, unreadable
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.report import Report, count
-from sparkcluster.runtime import Changer
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import Node, Ssh
@@ -49,13 +48,7 @@ def former_nodes(spec: Spec, recorded: dict[str, object]) -> list[Node]:
 
 
 def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node]], Fleet]) -> Down:
-    """Stop and remove every rank of the cluster.
-
-    Args:
-        fleet: the inventory's nodes.
-        spec: inventory and playbook.
-        report: progress goes there.
-        reach: connects to nodes that are only in the record.
+    """Stop and remove every rank of the cluster; ``reach`` connects to nodes that are only in the record.
 
     Raises:
         StopError: ranks are left on nodes that could not be reached or did not stop them.
@@ -92,19 +85,13 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
             ranks = {name: found for name, found in present.ours.items() if found}
             if ranks:
                 report.step("stop", count(sum(map(len, ranks.values())), "rank"))
-            changer = Changer(
-                fleet,
-                cluster=spec.inventory.cluster,
-                state_dir=spec.inventory.state_dir,
-                epoch=lease.epoch,
-            )
-            left |= launching.stop(changer, ranks)
+            left |= launching.stop(lease.changer, ranks)
             wipe = {
                 name: [{"do": "delete", "path": f"{node.state_dir}/clusters/{spec.inventory.cluster}/ranks"}]
                 for name, node in now.facts.items()
                 if name not in left
             }
-            changer.attempt(wipe, timeout_s=60)
+            lease.changer.attempt(wipe, timeout_s=60)
     if left:
         name, error = next(iter(left.items()))
         raise StopError(

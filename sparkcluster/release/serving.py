@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import LONGEST_S, ask
@@ -18,8 +18,8 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View
 from sparkcluster.launch.group import is_head
 from sparkcluster.node.shared import LABEL_STATE_DIR
-from sparkcluster.plan.records import ClusterRanks
-from sparkcluster.release.states import TABLE, Action, GroupState, State, after_asking, group_states
+from sparkcluster.plan.records import ClusterRanks, recorded_groups
+from sparkcluster.release.states import TABLE, Action, GroupState, Seen, State, after_asking, group_states
 from sparkcluster.report import Report
 from sparkcluster.runtime import secrets
 
@@ -27,90 +27,42 @@ from sparkcluster.runtime import secrets
 AGAIN_S = 2.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
-    """What came of asking a group.
-
-    Attributes:
-        reply: None where its head could not be asked.
-        wrong: why it does not answer as its release expects, or None.
-        dead: why it is dead, or None.
-    """
-
-    reply: Reply | None
-    wrong: str | None = None
-    dead: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Survey:
-    """Every group as it was found, and what it answered.
-
-    Attributes:
-        seen: of the groups that were asked.
-        rotated: names of secrets that have another value than the ranks were started with, by group.
-    """
-
-    states: Mapping[str, GroupState]
-    seen: Mapping[str, Seen]
-    rotated: Mapping[str, tuple[str, ...]]
-
-    def actions(self, *, replace: bool) -> dict[str, Action]:
-        """What to do with each group."""
-        return {name: self._action(group, replace=replace) for name, group in self.states.items()}
-
-    def replaced(self, actions: Mapping[str, Action]) -> list[str]:
-        """Groups that are cleaned because the user said ``--replace``, though they are not dead."""
-        return [
-            name
-            for name, action in actions.items()
-            if action is Action.CLEAN and name in self.seen and not self.seen[name].dead
-        ]
-
-    def _action(self, group: GroupState, *, replace: bool) -> Action:
-        action = TABLE[group.state]
-        if action is not Action.ASK:
-            return action
-        seen = self.seen[group.name]
-        return after_asking(
-            group.state,
-            answers=seen.wrong is None,
-            dead=seen.dead is not None,
-            rotated=bool(self.rotated.get(group.name)),
-            drifted=bool(group.drift),
-            replace=replace,
-        )
-
-
 def survey(
     fleet: Fleet,
     view: View,
     report: Report,
     *,
-    before: Survey | None = None,
+    replace: bool,
+    before: Mapping[str, GroupState] | None = None,
     sleep: Callable[[float], None] = time.sleep,
-) -> Survey:
-    """Ask every group that should answer, all at once.
+) -> dict[str, GroupState]:
+    """Ask every group that should answer, all at once, and decide what to do with each.
 
-    Args:
-        fleet: the nodes.
-        view: the cluster as it is now.
-        report: progress goes there.
-        before: what came of asking earlier; a group whose ranks are the same as then is not asked again.
-        sleep: waits between two requests.
+    A group that was asked ``before`` and has the same ranks as then is not asked again.
     """
-    states = group_states(view)
-    asked = {name: group for name, group in states.items() if TABLE[group.state] is Action.ASK}
+    groups = group_states(view)
+    asked = {name: group for name, group in groups.items() if TABLE[group.state] is Action.ASK}
     seen = {
-        name: before.seen[name]
-        for name, group in asked.items()
-        if before and name in before.seen and before.states[name].ranks == group.ranks
+        name: earlier.seen
+        for name, earlier in (before or {}).items()
+        if earlier.seen and name in asked and earlier.ranks == asked[name].ranks
     }
     seen |= _ask(fleet, view, {name: group for name, group in asked.items() if name not in seen}, report, sleep)
-    rotated = {
-        name: secrets.rotated(group.recorded.secrets, view.spec) for name, group in asked.items() if group.recorded
-    }
-    return Survey(states, seen, rotated)
+    for name, group in groups.items():
+        if name not in asked:
+            groups[name] = dataclasses.replace(group, action=TABLE[group.state])
+            continue
+        rotated = secrets.rotated(group.recorded.secrets, view.spec) if group.recorded else ()
+        action = after_asking(
+            group.state,
+            answers=seen[name].wrong is None,
+            dead=seen[name].dead is not None,
+            rotated=bool(rotated),
+            drifted=bool(group.drift),
+            replace=replace,
+        )
+        groups[name] = dataclasses.replace(group, seen=seen[name], rotated=rotated, action=action)
+    return groups
 
 
 def _ask(
@@ -166,7 +118,24 @@ def _planned_endpoint(view: View, group: GroupState) -> Endpoint:
     return dataclasses.replace(planned, head=head, key_file=None, key_name=None)
 
 
-def refuse(view: View, found: Survey, actions: Mapping[str, Action]) -> None:
+def replies(groups: Mapping[str, GroupState]) -> dict[str, Reply]:
+    """What each group that was asked replied."""
+    return {name: group.seen.reply for name, group in groups.items() if group.seen and group.seen.reply}
+
+
+def elsewhere(view: View, names: Collection[str]) -> tuple[str, ...]:
+    """Nodes that hold ranks of the groups ``names``, by the newest record, and that are no longer in the inventory.
+
+    To start anything beside them would leave them behind: the next record would not name them.
+    """
+    recorded = recorded_groups(view.newest.record) if view.newest and view.ranks.of_release(view.newest) else {}
+    present = {node.label for node in view.spec.inventory.nodes}
+    return tuple(
+        node for name, group in recorded.items() if name in names for node in group.ranks if node not in present
+    )
+
+
+def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
     """Raise if a group conflicts with the plan and ``up`` does not replace it; nothing is changed.
 
     Raises:
@@ -174,41 +143,36 @@ def refuse(view: View, found: Survey, actions: Mapping[str, Action]) -> None:
         LaunchError: ranks belong to another state directory.
         FoundErrors, PlanError: a group serves, and the new plan cannot be made.
     """
-    refused = {name: group for name, group in found.states.items() if actions[name] is Action.REFUSE}
+    refused = {name: group for name, group in groups.items() if group.action is Action.REFUSE}
     if any(group.state is State.TAKEN for group in refused.values()):
         raise taken(view.ranks)
-    if not refused:
-        return
     if any(group.state is State.OTHER for group in refused.values()):
         if view.plan is None and view.unplanned is not None:
             view.stop_on_errors()
         lines = [line for group in refused.values() for line in group.changes]
-        path, present = view.spec.inventory_path, {node.label for node in view.spec.inventory.nodes}
-        recorded = {node for group in refused.values() if group.recorded for node in group.recorded.ranks}
         # With --replace ranks would be left on nodes that are no longer in the inventory.
-        hint = _hint(view) if recorded <= present else f"sparkcluster down {path}, then up"
+        hint = f"sparkcluster down {view.spec.inventory_path}, then up" if elsewhere(view, refused) else _hint(view)
         raise OtherPlan("this cluster serves another plan; nothing was changed", lines, hint=hint)
-    rotated = [f"{name}: {variable} has a new value" for name in refused for variable in found.rotated.get(name, ())]
+    rotated = [f"{name}: {variable} has a new value" for name, group in refused.items() for variable in group.rotated]
     if rotated:
         message = "a secret differs from the one in use; nothing was changed"
         raise OtherPlan(message, rotated, hint=_hint(view))
 
 
-def not_answering(view: View, found: Survey, actions: Mapping[str, Action]) -> NotServing | None:
-    """The error for a group that serves this plan, is not dead, and does not answer as its release expects.
+def stop_on_wrong_answers(view: View, groups: Mapping[str, GroupState]) -> None:
+    """Raise NotServing for a group that serves this plan, is not dead, and does not answer as its release expects.
 
     It is left running, and the other groups are started.
     """
-    for name, action in actions.items():
-        if action is Action.REFUSE and name in found.seen:
-            seen = found.seen[name]
-            return NotServing(
-                f"{name} does not answer as its release expects: {seen.wrong}; it is not dead and was left running",
-                node=seen.reply.head if seen.reply else None,
+    for name, group in groups.items():
+        if group.action is Action.REFUSE and group.seen:
+            wrong = f"{name} does not answer as its release expects: {group.seen.wrong}"
+            raise NotServing(
+                f"{wrong}; it is not dead and was left running",
+                node=group.seen.reply.head if group.seen.reply else None,
                 step="verify",
                 hint=_hint(view),
             )
-    return None
 
 
 def _hint(view: View) -> str:
@@ -228,10 +192,10 @@ def taken(present: ClusterRanks) -> LaunchError:
     )
 
 
-def note_differences(view: View, found: Survey, actions: Mapping[str, Action], report: Report) -> None:
+def note_differences(view: View, groups: Mapping[str, GroupState], report: Report) -> None:
     """Note how groups that are kept differ from what is written: drifted addresses, and an edited ``verify``."""
-    for name, group in found.states.items():
-        if actions[name] is not Action.KEEP or group.recorded is None:
+    for name, group in groups.items():
+        if group.action is not Action.KEEP or group.recorded is None:
             continue
         since = f"since release {group.recorded.release} was started"
         for line in group.drift:

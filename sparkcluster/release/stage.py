@@ -43,14 +43,13 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
     """
     report.step("probe", count(len(fleet.hosts), "node"))
     view = _look(fleet, spec)
+    lease = Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operation="stage")
     if options.dry_run:
-        return copy_missing(fleet, view, options, report, epoch=0)[0]
-    cluster, state_dir = spec.inventory.cluster, spec.inventory.state_dir
-    lease = Lease(fleet, cluster=cluster, state_dir=state_dir, operation="stage")
+        return copy_missing(lease.changer, view, options, report)[0]
     with lease.acquire(list(view.facts)):
         report.step("lease", f"epoch {lease.epoch}")
         # Facts from before the lease may be stale.
-        return copy_missing(fleet, _look(fleet, spec), options, report, epoch=lease.epoch)[0]
+        return copy_missing(lease.changer, _look(fleet, spec), options, report)[0]
 
 
 def _look(fleet: Fleet, spec: Spec) -> View:
@@ -60,8 +59,8 @@ def _look(fleet: Fleet, spec: Spec) -> View:
     return view
 
 
-def copy_missing(fleet: Fleet, view: View, options: Options, report: Report, *, epoch: int) -> tuple[StageReport, View]:
-    """Copy what is missing to every node, under a lease; what was done, and the cluster afterwards.
+def copy_missing(changer: Changer, view: View, options: Options, report: Report) -> tuple[StageReport, View]:
+    """Copy what is missing to every node, unless in a dry run under a lease; what was done, and the cluster then.
 
     Raises:
         PlanError: no topology can be made.
@@ -70,12 +69,13 @@ def copy_missing(fleet: Fleet, view: View, options: Options, report: Report, *, 
     if view.topology is None:
         raise view.unplanned or PlanError("these nodes have no usable topology", step="stage")
     report.step("stage", " and ".join(options.what))
+    fleet = changer.fleet
     done = stage_all(
         fleet,
         view.facts,
         view.topology,
         view.spec,
-        epoch=epoch,
+        epoch=changer.epoch,
         what=options.what,
         dry_run=options.dry_run,
         verify=options.verify,
@@ -92,8 +92,6 @@ def copy_missing(fleet: Fleet, view: View, options: Options, report: Report, *, 
     if options.dry_run or not lacking.missing:
         return done, view
     report.step("ray", f"{lacking.name} for {', '.join(name for name, _ in lacking.missing)}")
-    inventory = view.spec.inventory
-    changer = Changer(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, epoch=epoch)
     try:
         copied = ray.stage(changer, view.facts, view.topology, lacking, progress=report.progress)
     except StageError as error:

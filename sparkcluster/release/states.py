@@ -26,6 +26,7 @@ from collections.abc import Mapping
 
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.model import Rank, Unread
+from sparkcluster.facts.running import Reply
 from sparkcluster.inspect.cluster import View
 from sparkcluster.node.shared import LABEL_PLAN, LABEL_RELEASE
 from sparkcluster.plan.build import build
@@ -76,6 +77,21 @@ TABLE: dict[State, Action] = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """What came of asking a group.
+
+    Attributes:
+        reply: None where its head could not be asked.
+        wrong: why it does not answer as its release expects, or None.
+        dead: why it is dead, or None.
+    """
+
+    reply: Reply | None
+    wrong: str | None = None
+    dead: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class GroupState:
     """A group as it was found.
 
@@ -86,6 +102,9 @@ class GroupState:
         drift: addresses and GID indices that are not those its ranks were started with, in lines.
         number: release that its ranks carry, where they are those of the plan.
         unrecorded: whether ranks of one start run that no release recorded.
+        seen: what it answered; None where it was not asked.
+        rotated: names of secrets that have another value than its ranks were started with.
+        action: what ``up`` does with it; set by ``serving.survey``.
     """
 
     name: str
@@ -96,19 +115,18 @@ class GroupState:
     drift: tuple[str, ...] = ()
     number: int | None = None
     unrecorded: bool = False
+    seen: Seen | None = None
+    rotated: tuple[str, ...] = ()
+    action: Action | None = None
+
+    @property
+    def replaced(self) -> bool:
+        """Whether it is cleaned because the user said ``--replace``, though it is not dead."""
+        return self.action is Action.CLEAN and self.seen is not None and not self.seen.dead
 
 
 def after_asking(state: State, *, answers: bool, dead: bool, rotated: bool, drifted: bool, replace: bool) -> Action:
-    """What to do with a group that serves, or should.
-
-    Args:
-        state: SERVING or OTHER.
-        answers: whether it gave the answer that its release expects.
-        dead: whether it is dead.
-        rotated: whether a secret has another value than its ranks were started with.
-        drifted: whether addresses or GID indices have changed since.
-        replace: whether the user allows to replace what is not dead.
-    """
+    """What to do with a group in ``state`` SERVING or OTHER; ``replace`` allows to replace what is not dead."""
     if dead:
         return Action.CLEAN
     if state is State.SERVING and answers and not rotated:

@@ -10,8 +10,8 @@ from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.probing.start import Answer
-from sparkcluster.release.serving import Survey, not_answering, note_differences, refuse, survey
-from sparkcluster.release.states import Action
+from sparkcluster.release.serving import note_differences, refuse, replies, stop_on_wrong_answers, survey
+from sparkcluster.release.states import Action, GroupState
 from sparkcluster.release.walk import Options, Walk, stop_before_staging, whole
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import secrets
@@ -58,49 +58,44 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report, asked: Calls[
     """
     began = time.monotonic()
     report.step("probe", count(len(fleet.hosts), "node"))
-    view, found = see(fleet, spec, report, asked)
-    actions = found.actions(replace=options.replace)
-    refuse(view, found, actions)
-    note_differences(view, found, actions, report)
-    if not {Action.START, Action.WATCH, Action.CLEAN} & set(actions.values()):
-        left_alone = not_answering(view, found, actions)
-        if left_alone:
-            raise left_alone
+    view, groups = see(fleet, spec, options, report, asked)
+    refuse(view, groups)
+    note_differences(view, groups, report)
+    if not {Action.START, Action.WATCH, Action.CLEAN} & {group.action for group in groups.values()}:
+        stop_on_wrong_answers(view, groups)
         return Up(
             view,
             changed=False,
             release=view.newest.number if view.newest else 0,
-            answers={name: seen.reply for name, seen in found.seen.items() if seen.reply},
+            answers=replies(groups),
             seconds=time.monotonic() - began,
-            drift={name: group.drift for name, group in found.states.items() if group.drift},
+            drift={name: group.drift for name, group in groups.items() if group.drift},
         )
     secrets.check(spec)
-    starting = [name for name, action in actions.items() if action is Action.START] + found.replaced(actions)
+    starting = [name for name, group in groups.items() if group.action is Action.START or group.replaced]
     if starting:
         # Fail before taking a lease, and before stopping what serves.
         stop_before_staging(view, starting)
     lease = Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operation="up")
     with lease.acquire(list(view.facts)):
         report.step("lease", f"epoch {lease.epoch}")
-        walk = Walk(fleet, spec, options, report, lease.epoch)
+        walk = Walk(lease.changer, spec, options, report)
         try:
-            answers = walk.to_serving(found)
+            answers = walk.to_serving(groups)
         except KeyboardInterrupt:
             raise walk.interrupted() from None
         return Up(walk.view, changed=True, release=walk.number, answers=answers, seconds=time.monotonic() - began)
 
 
-def see(fleet: Fleet, spec: Spec, report: Report, asked: Calls[Answer] | None) -> tuple[View, Survey]:
+def see(
+    fleet: Fleet, spec: Spec, options: Options, report: Report, asked: Calls[Answer] | None
+) -> tuple[View, dict[str, GroupState]]:
     """The cluster and what each group answers; looked at again where an engine may be dying."""
     # First of all: an engine that has lost a node may keep a request waiting.
     view = whole(view_cluster(fleet, spec, asked=asked))
-    found = survey(fleet, view, report)
-    replies = [seen.reply for seen in found.seen.values() if seen.reply]
-    if any(reply.problem in {"refused", "lost"} for reply in replies):
+    groups = survey(fleet, view, report, replace=options.replace)
+    if any(reply.problem in {"refused", "lost"} for reply in replies(groups).values()):
         time.sleep(DYING_S)
         view = whole(view_cluster(fleet, spec))
-        found = survey(fleet, view, report, before=found)
-    return view, found
-
-
-__all__ = ["Options", "Up", "up"]
+        groups = survey(fleet, view, report, replace=options.replace, before=groups)
+    return view, groups

@@ -12,17 +12,16 @@ from sparkcluster.errors import FoundErrors, Interrupted, LaunchError, Sparkclus
 from sparkcluster.facts.engine import image_digest
 from sparkcluster.facts.running import Reply
 from sparkcluster.findings import Finding, has_errors
-from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import standalone
 from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.inspect.preflight import between
 from sparkcluster.launch import failed_logs
 from sparkcluster.launch.group import Launch, stop
 from sparkcluster.launch.groups import Outcome, launch_groups
-from sparkcluster.plan.records import KEEP, record, recorded_groups, unreadable
+from sparkcluster.plan.records import KEEP, record, unreadable
 from sparkcluster.release.down import former_nodes
 from sparkcluster.release.outcome import came_back, failure, newly_recorded
-from sparkcluster.release.serving import Survey, not_answering, refuse, survey
+from sparkcluster.release.serving import elsewhere, refuse, replies, stop_on_wrong_answers, survey
 from sparkcluster.release.stage import Options as StageOptions
 from sparkcluster.release.stage import copy_missing
 from sparkcluster.release.states import Action, GroupState, State
@@ -64,18 +63,6 @@ def whole(view: View) -> View:
     return view
 
 
-def elsewhere(view: View, names: Collection[str]) -> tuple[str, ...]:
-    """Nodes that hold ranks of the groups ``names``, by the newest record, and that are no longer in the inventory.
-
-    To start anything beside them would leave them behind: the next record would not name them.
-    """
-    recorded = recorded_groups(view.newest.record) if view.newest and view.ranks.of_release(view.newest) else {}
-    present = {node.label for node in view.spec.inventory.nodes}
-    return tuple(
-        node for name, group in recorded.items() if name in names for node in group.ranks if node not in present
-    )
-
-
 def relevant(findings: Sequence[Finding], view: View, names: Collection[str]) -> list[Finding]:
     """``findings`` without those about nodes of groups that are left alone."""
     groups = view.topology.groups if view.topology else ()
@@ -99,25 +86,16 @@ def stop_before_staging(view: View, names: Collection[str]) -> Topology:
 
 
 class Walk:
-    """The walk over the state table under one lease.
+    """The walk over the state table under one lease."""
 
-    Args:
-        fleet: the nodes.
-        spec: inventory and playbook.
-        options: the user's flags.
-        report: progress goes there.
-        epoch: of the lease.
-    """
-
-    def __init__(self, fleet: Fleet, spec: Spec, options: Options, report: Report, epoch: int) -> None:
-        self.fleet = fleet
+    def __init__(self, changer: Changer, spec: Spec, options: Options, report: Report) -> None:
+        self.changer = changer
+        self.fleet = changer.fleet
         self.spec = spec
         self.options = options
         self.report = report
-        self.epoch = epoch
-        self.changer = Changer(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, epoch=epoch)
         # Facts from before the lease may be stale.
-        self.view = whole(view_cluster(fleet, spec))
+        self.view = whole(view_cluster(self.fleet, spec))
         # After down no rank is left, here or on nodes that are no longer in the inventory.
         before = self.view.newest.record if self.view.newest and self.view.ranks.anything else {}
         self.former = {node.label: before["nodes"][node.label] for node in former_nodes(spec, before)}
@@ -138,52 +116,46 @@ class Walk:
         }
         return Interrupted(f"interrupted; {left.get(self.doing, 'no rank was started')}", step=self.doing)
 
-    def survey(self, before: Survey) -> tuple[Survey, dict[str, Action]]:
+    def survey(self, before: Mapping[str, GroupState]) -> dict[str, GroupState]:
         """Every group as it is now, and what to do with each; raises if a group conflicts with the plan."""
-        found = survey(self.fleet, self.view, self.report, before=before)
-        actions = found.actions(replace=self.options.replace)
-        refuse(self.view, found, actions)
-        return found, actions
+        groups = survey(self.fleet, self.view, self.report, replace=self.options.replace, before=before)
+        refuse(self.view, groups)
+        return groups
 
-    def to_serving(self, before: Survey) -> dict[str, Reply]:
-        """Walk until every group serves; replies by group.
-
-        Args:
-            before: what was seen before the lease was taken.
+    def to_serving(self, before: Mapping[str, GroupState]) -> dict[str, Reply]:
+        """Walk until every group serves; replies by group. ``before`` was seen before the lease was taken.
 
         Raises:
             NotServing: a group that was left alone does not answer as it should.
         """
-        found, actions = self.survey(before)
-        dirty = {name: found.states[name] for name, action in actions.items() if action is Action.CLEAN}
+        groups = self.survey(before)
+        dirty = {name: group for name, group in groups.items() if group.action is Action.CLEAN}
         if dirty:
-            replaced = found.replaced(actions)
+            replaced = any(group.replaced for group in dirty.values())
             if replaced:
                 # While they still serve.
                 self.copy_missing()
-            self.clean(dirty, found, grace_s=STOP_GRACE_S if replaced else KILL_GRACE_S)
+            self.clean(dirty, grace_s=STOP_GRACE_S if replaced else KILL_GRACE_S)
             self.view = whole(view_cluster(self.fleet, self.spec))
-            found, actions = self.survey(found)
-            for name, action in actions.items():
-                if action is Action.CLEAN:
-                    raise came_back(found.states[name])
-        launches = {name: found.states[name] for name in actions if actions[name] in {Action.START, Action.WATCH}}
-        kept = {name: found.states[name] for name in actions if name not in launches}
-        replies = {name: seen.reply for name, seen in found.seen.items() if name in kept and seen.reply}
+            groups = self.survey(groups)
+            for group in groups.values():
+                if group.action is Action.CLEAN:
+                    raise came_back(group)
+        launches = {name: group for name, group in groups.items() if group.action in {Action.START, Action.WATCH}}
+        kept = {name: group for name, group in groups.items() if name not in launches}
+        found = replies(kept)
         if launches:
-            replies |= self.launch(launches, kept)
+            found |= self.launch(launches, kept)
         else:
             self.number = self.view.newest.number if self.view.newest else 0
-        left_alone = not_answering(self.view, found, actions)
-        if left_alone:
-            raise left_alone
-        return replies
+        stop_on_wrong_answers(self.view, groups)
+        return found
 
-    def clean(self, groups: Mapping[str, GroupState], found: Survey, *, grace_s: int) -> None:
+    def clean(self, groups: Mapping[str, GroupState], *, grace_s: int) -> None:
         """Remove every rank of ``groups``, whatever its state."""
-        for name in groups:
-            if name in found.seen:
-                dead = found.seen[name].dead
+        for name, group in groups.items():
+            if group.seen:
+                dead = group.seen.dead
                 self.report.note(f"{name} is dead ({dead}): starting it again" if dead else f"{name} is replaced")
         self.step("clean", f"removing ranks of {', '.join(groups)}")
         former = elsewhere(self.view, groups)
@@ -237,7 +209,7 @@ class Walk:
             )
         self.doing = "launch"
         logs = failed_logs.directory(self.spec.inventory.cluster)
-        outcomes = launch_groups(self.fleet, self.changer, launches, self.report, logs=logs)
+        outcomes = launch_groups(self.changer, launches, self.report, logs=logs)
         return self.finish(outcomes, kept, values)
 
     def prepare(self, names: Collection[str]) -> None:
@@ -256,7 +228,7 @@ class Walk:
     def copy_missing(self) -> None:
         """Copy weights, image and Ray to the nodes that lack them."""
         self.doing = "stage"
-        _, self.view = copy_missing(self.fleet, self.view, StageOptions(), self.report, epoch=self.epoch)
+        _, self.view = copy_missing(self.changer, self.view, StageOptions(), self.report)
 
     def check(self, names: Collection[str]) -> list[Finding]:
         """Stop on errors that staging does not fix, before anything is changed.
@@ -265,7 +237,7 @@ class Walk:
             Findings about the connections between the nodes, which the view does not have.
         """
         topology = stop_before_staging(self.view, names)
-        _, reached = between(self.fleet, self.spec, self.view.facts, topology, self.report, epoch=self.epoch)
+        _, reached = between(self.fleet, self.spec, self.view.facts, topology, self.report, epoch=self.changer.epoch)
         if has_errors(reached):
             raise FoundErrors([*relevant(self.view.findings, self.view, names), *reached])
         return reached

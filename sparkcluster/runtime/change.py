@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkcluster.errors import CommandFailed, LeaseLost, SparkclusterError
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.fleet import Fleet, failures, values
+from sparkcluster.hosts.fleet import Fleet, all_values
 from sparkcluster.hosts.program import call
 
 Step = dict[str, Any]
@@ -75,8 +75,4 @@ class Changer:
             LeaseLost: a node knows a newer epoch; nothing was changed there.
             SparkclusterError: a step failed on a node.
         """
-        outcomes = self.attempt(steps, timeout_s=timeout_s)
-        errors = list(failures(outcomes).values())
-        if errors:
-            raise next((error for error in errors if isinstance(error, LeaseLost)), errors[0])
-        return values(outcomes)
+        return all_values(self.attempt(steps, timeout_s=timeout_s), LeaseLost)

@@ -13,14 +13,15 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal, Self
 
 from sparkcluster.errors import CommandFailed, HostError, LeaseHeld
 from sparkcluster.facts.model import LeaseFact
 from sparkcluster.hosts.base import Closing, Host, Stream
-from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
+from sparkcluster.hosts.fleet import Calls, Fleet, all_values
 from sparkcluster.hosts.program import stream
+from sparkcluster.runtime.change import Changer
 
 Operation = Literal["up", "down", "stage", "measure"]
 
@@ -86,7 +87,8 @@ class Lease(Closing):
         self, fleet: Fleet, *, cluster: str, state_dir: str, operation: Operation, operator: str | None = None
     ) -> None:
         self.epoch = 0
-        self._cluster = cluster
+        self._fleet = fleet
+        self._cluster, self._state_dir = cluster, state_dir
         self._request = {
             "state_dir": state_dir,
             "cluster": cluster,
@@ -94,10 +96,14 @@ class Lease(Closing):
             "operation": operation,
             "ttl_s": TTL_S,
         }
-        self._fleet = fleet
         self._holders: list[_Holder] = []
         self._lock = threading.Lock()
         self._closed = False
+
+    @property
+    def changer(self) -> Changer:
+        """Changes nodes under this lease."""
+        return Changer(self._fleet, cluster=self._cluster, state_dir=self._state_dir, epoch=self.epoch)
 
     def acquire(self, names: list[str]) -> Self:
         """Take the lease on the nodes ``names``.
@@ -110,21 +116,14 @@ class Lease(Closing):
         """
         first, *others = sorted(names)
         try:
-            epochs = [self._fleet_value(self._take, [first])[first]]
-            epochs += self._fleet_value(self._take, others).values()
+            epochs = [*all_values(self._fleet.each(self._take, [first]), LeaseHeld).values()]
+            epochs += all_values(self._fleet.each(self._take, others), LeaseHeld).values()
             self.epoch = max(epochs) + 1
-            self._fleet_value(self._grant, [first, *others])
+            all_values(self._fleet.each(self._grant, names), LeaseHeld)
         except BaseException:
             self.close()
             raise
         return self
-
-    def _fleet_value(self, what: Callable[[Host], int], names: list[str]) -> dict[str, int]:
-        outcomes = self._fleet.each(what, names)
-        errors = list(failures(outcomes).values())
-        if errors:
-            raise next((error for error in errors if isinstance(error, LeaseHeld)), errors[0])
-        return values(outcomes)
 
     def _take(self, host: Host) -> int:
         holder = _Holder(host, self._request)

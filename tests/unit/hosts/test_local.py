@@ -43,6 +43,13 @@ def test_a_command_that_times_out_is_killed_with_its_children(host, tmp_path):
     assert gone(int(mark.read_text()))
 
 
+def test_a_command_that_does_not_stop_printing_is_killed_at_its_limit(host):
+    begin = time.monotonic()
+    with pytest.raises(CommandTimeout, match=r"did not end within 0\.3 s"):
+        host.run(["sh", "-c", "while :; do echo more; done"], timeout_s=0.3)
+    assert time.monotonic() - begin < 3
+
+
 def test_20_mb_go_there_and_back(host):
     data = b"x" * 20_000_000
     assert host.run(["cat"], stdin=data).stdout == data

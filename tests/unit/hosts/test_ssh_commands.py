@@ -81,6 +81,14 @@ def test_a_command_that_times_out_is_killed(host, tmp_path):
     assert host.run(["true"]).ok
 
 
+def test_a_command_that_does_not_stop_printing_is_killed_at_its_limit(host):
+    begin = time.monotonic()
+    with pytest.raises(CommandTimeout, match=r"did not end within 0\.5 s"):
+        host.run(["sh", "-c", "while :; do echo more; done"], timeout_s=0.5)
+    assert time.monotonic() - begin < 4
+    assert host.run(["true"]).ok
+
+
 def gone(pid: int) -> bool:
     until = time.monotonic() + 5
     while time.monotonic() < until:

@@ -132,7 +132,7 @@ def up(sparks, monkeypatch):
             topology = planned.topology.of_groups([each.name])
             wanted = Verify.model_validate({"pause_s": 0, **verify})
             launches.append(group.Launch(each.name, part, topology, wanted, timeout_s, None if again else steps))
-        run.outcomes = groups.launch_groups(fleet, changer, launches, run.report)
+        run.outcomes = groups.launch_groups(changer, launches, run.report)
         failed = failure(run.outcomes, 4)
         if failed:
             raise failed

@@ -19,6 +19,7 @@ from sparkcluster.release import serving, walk
 from sparkcluster.release import stage as staging
 from sparkcluster.release import up as module
 from sparkcluster.release.down import former_nodes
+from sparkcluster.runtime.lease import Lease
 from sparkcluster.staging.run import StageReport
 
 ANSWER = Reply("default", "alpha", ttft_s=0.1, tokens_per_s=10.0, tokens=3, text="204")
@@ -76,7 +77,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
                 world.change(name, ranks=left)
             return {}
 
-        def launch(fleet, changer, launches, report, logs):
+        def launch(changer, launches, report, logs):
             outcomes = {}
             for each in launches:
                 done.append(f"{'watch' if each.steps is None else 'launch'} {' '.join(each.plan.nodes)}")
@@ -86,10 +87,12 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
                     world.run(each.plan)
             return outcomes
 
-        @contextlib.contextmanager
-        def held():
-            done.append("lease")
-            yield type("Held", (), {"epoch": 1})
+        class HeldLease(Lease):
+            @contextlib.contextmanager
+            def acquire(self, names):
+                done.append("lease")
+                self.epoch = 1
+                yield self
 
         monkeypatch.setattr(module, "view_cluster", look)
         monkeypatch.setattr(walk, "view_cluster", look)
@@ -100,8 +103,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         monkeypatch.setattr(walk, "launch_groups", launch)
         monkeypatch.setattr(staging, "view_cluster", look)
         monkeypatch.setattr(staging, "stage_all", getattr(run, "stage", lambda *_, **__: StageReport(())))
-        held_lease = type("L", (), {"acquire": lambda _, names: held(), "epoch": 1})
-        monkeypatch.setattr(module, "Lease", lambda *_, **__: held_lease())
+        monkeypatch.setattr(module, "Lease", HeldLease)
         return module.up(fleet, world.spec, options or module.Options(), run.report)
 
     def record(request):

@@ -6,14 +6,13 @@ import fcntl
 import hashlib
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from sparkcluster.hosts import program
-from sparkcluster.hosts.base import Result
+from sparkcluster.hosts.base import Stream
 from sparkcluster.hosts.local import LocalHost
 
 DOCKER = f"""#!{sys.executable} -IS
@@ -69,8 +68,8 @@ class Node(LocalHost):
             "env", f"HOME={home}", f"FAKE_DOCKER={self.docker}", f"PATH={tools}:{os.environ['PATH']}",
         ]  # fmt: skip
 
-    def _start(self, argv: list[str]) -> subprocess.Popen[bytes] | Result:
-        return super()._start([*self._before, *argv])
+    def _start(self, argv: list[str], limit_s: float | None = None) -> Stream:
+        return super()._start([*self._before, *argv], limit_s)
 
     @property
     def hf_home(self) -> Path:
