@@ -186,7 +186,7 @@ class _Attempt:
                 if self._readiness.dying:
                     self._await_death(watching)
             except LaunchError as error:
-                error.logs = self._readiness.logs()
+                error.logs = {name: tuple(rank.lines) for name, rank in self._readiness.ranks.items()}
                 raise
         return reply
 
@@ -223,7 +223,7 @@ class _Attempt:
         event = watching.next(0.2)
         if event is not None:
             self._readiness.feed(event, time.monotonic())
-            self._report.progress(event.node, self._readiness.progress[event.node].text)
+            self._report.progress(event.node, self._readiness.ranks[event.node].progress.text)
             for text in warnings(event):
                 self._report.note(text)
         failure = self._readiness.failure(time.monotonic())
@@ -239,7 +239,7 @@ class _Attempt:
     def _unanswered(self, error: SparkclusterError) -> LaunchError:
         """A missing or wrong answer, with its cause as the head's log tells it."""
         head = error.node or self._launch.plan.groups[0].nodes[0]
-        log = self._readiness.tail(head)
+        log = self._readiness.ranks[head].tail
         return _with_cause(error, cause(self._readiness.engine, list(log), None, False), node=error.node, log=log)
 
 

@@ -150,13 +150,13 @@ def test_lines_and_states_of_ranks_that_are_not_ours_change_nothing(launch):
     launch.feed(Lines("alpha", "stranger", ("RuntimeError: x",)), 110)
     launch.feed(Tick("alpha", {"stranger": {"state": "exited", "exit_code": 1}}, {}, listening=False), 110)
     assert launch.failure(200) is None
-    assert launch.tail("alpha") == ()
+    assert launch.ranks["alpha"].tail == ()
 
 
 def test_only_the_end_of_a_long_log_is_kept(launch, two):
     launch.feed(Lines("alpha", two.rank("alpha"), tuple(f"line {at}" for at in range(5000))), 110)
-    assert launch.tail("alpha")[-1] == "line 4999"
-    assert len(launch.tail("alpha")) == 15
+    assert launch.ranks["alpha"].tail[-1] == "line 4999"
+    assert len(launch.ranks["alpha"].tail) == 15
 
 
 def test_what_the_watch_program_says_becomes_events():
