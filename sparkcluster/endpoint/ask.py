@@ -66,9 +66,9 @@ def ask(
     Args:
         host: the head.
         endpoint: its API.
-        verify: prompt, sampling and limits.
-        limit_s: the most seconds that the whole answer may take; default: those of ``verify``.
-        max_tokens: the most tokens; default: those of ``verify``.
+        verify: prompt, sampling, and the limits where ``limit_s`` and ``max_tokens`` set none.
+        limit_s: the most seconds that the whole answer may take.
+        max_tokens: the most tokens that are generated.
         show: called with each piece of text as it comes.
         counters: metrics to read meanwhile, so that the reply says for how long none moved.
         until_dead: wait beyond ``limit_s`` for an engine whose counters do not move, until one does or it is dead.

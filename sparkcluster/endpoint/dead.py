@@ -29,9 +29,7 @@ def stall_limit_s(context: int | None) -> float:
 def dead(gone: Sequence[str], reply: Reply | None) -> str | None:
     """Why a group is dead, or None where it is alive, busy, or nothing can be said.
 
-    Args:
-        gone: names of its ranks that do not run any more.
-        reply: what came of a completion; None where none was asked for.
+    ``gone`` are its ranks that do not run any more, ``reply`` what came of a completion if one was asked for.
     """
     if gone:
         return f"{', '.join(gone)} {'is' if len(gone) == 1 else 'are'} not running"

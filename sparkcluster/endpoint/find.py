@@ -31,12 +31,7 @@ class Endpoint:
 
 
 def endpoints(plan: Mapping[str, Any], engine: str) -> dict[str, Endpoint]:
-    """The endpoint of every group of a plan document, as ``plan.as_json()`` or a record has it; by group.
-
-    Args:
-        plan: the document.
-        engine: name of the engine that it starts.
-    """
+    """The endpoint of every group of a plan document, as ``plan.as_json()`` or a record has it; by group."""
     serving = engines.engine(engine)
     found = {}
     for name, node in plan["nodes"].items():
@@ -59,13 +54,7 @@ def of_launcher(
 ) -> Endpoint:
     """The endpoint of a group without a record, from the launcher document of its head.
 
-    Args:
-        launcher: the document.
-        engine: name of the engine that it starts.
-        group: its name.
-        head: the node that has it.
-        model: its name where the command line does not say it.
-        key_file: file on the head that holds the API key.
+    ``model`` is its name where the command line does not say it.
     """
     serving = engines.engine(engine)
     served = _flag(launcher, serving.api_flags["model"], model)

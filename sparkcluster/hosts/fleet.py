@@ -16,12 +16,7 @@ Argument = TypeVar("Argument")
 
 
 class Fleet(Closing):
-    """The hosts of a cluster by their nodes' names.
-
-    Args:
-        hosts: the nodes.
-        others: closed after them, such as the jump hosts that they share.
-    """
+    """The hosts of a cluster by their nodes' names; ``others`` are closed after them: jump hosts that they share."""
 
     def __init__(self, hosts: Mapping[str, Host], others: Iterable[Host] = ()) -> None:
         self.hosts: dict[str, Host] = dict(hosts)

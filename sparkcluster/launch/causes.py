@@ -9,19 +9,14 @@ from sparkcluster.engines.base import Engine
 from sparkcluster.engines.common_signatures import TCP
 from sparkcluster.engines.signature import Cause, plain
 
-__all__ = ["Cause", "cause", "failed_rank"]
-
 _EXCEPTION = re.compile(r"(?:^|[\s\])|])(?P<what>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<why>\S.{0,200})")
 
 
 def cause(engine: Engine, lines: Sequence[str], exit_code: int | None, oom_killed: bool = False) -> Cause | None:
     """Why a rank ended, or None if no signature, exception or exit code explains it.
 
-    Args:
-        engine: what the rank runs.
-        lines: its last log lines, oldest first.
-        exit_code: None where it still runs.
-        oom_killed: whether the kernel killed its container for memory.
+    ``lines`` are its last log lines, oldest first; ``exit_code`` is None where it still runs; ``oom_killed`` says that
+    the kernel killed its container for memory.
     """
     shown = plain(lines)
     if oom_killed:
@@ -61,10 +56,7 @@ def _by_exit_code(code: int, engine: Engine) -> Cause | None:
 def failed_rank(engine: Engine, lines: Sequence[str], members: Sequence[str]) -> int | None:
     """The rank that failed first according to the log of one of its group, or None without such a line.
 
-    Args:
-        engine: what the ranks run.
-        lines: of one rank's log, oldest first.
-        members: addresses of the group's nodes, by rank.
+    ``lines`` are the log's, oldest first; ``members`` the addresses of the group's nodes, by rank.
     """
     for pattern in engine.culprits:
         for line in lines:

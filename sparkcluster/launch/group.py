@@ -15,11 +15,12 @@ from typing import Any
 from sparkcluster import engines
 from sparkcluster.endpoint.find import endpoints
 from sparkcluster.engines.base import Engine
+from sparkcluster.engines.signature import Cause
 from sparkcluster.errors import CommandTimeout, Interrupted, LaunchError, LeaseLost, SparkclusterError
 from sparkcluster.facts.model import Rank
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet, failures
-from sparkcluster.launch.causes import Cause, cause
+from sparkcluster.launch.causes import cause
 from sparkcluster.launch.readiness import Readiness, warnings
 from sparkcluster.launch.verify import verify_group
 from sparkcluster.launch.watching import INTERVAL_S, Watching

@@ -11,10 +11,10 @@ import json
 import queue
 import threading
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 from sparkcluster.errors import CommandTimeout, HostLost, SparkclusterError
-from sparkcluster.hosts.base import Host, Stream
+from sparkcluster.hosts.base import Closing, Host, Stream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import stream
 
@@ -53,16 +53,16 @@ class Gone:
 Event = Lines | Tick | Gone
 
 
-class Watching:
-    """Watches ranks on their nodes; a context manager. ``requests`` are those of the watch program, by node."""
+class Watching(Closing):
+    """Watches ranks on their nodes; ``requests`` are those of the watch program, by node."""
 
-    def __init__(self, fleet: Fleet, requests: Mapping[str, dict[str, Any]], *, silence_s: float = SILENCE_S) -> None:
-        self._fleet = fleet
-        self._requests = dict(requests)
-        self._silence_s = silence_s
+    def __init__(self, fleet: Fleet, requests: Mapping[str, dict[str, Any]]) -> None:
         self._events: queue.Queue[Event] = queue.Queue()
         self._streams: list[Stream] = []
         self._over = False
+        for name, request in requests.items():
+            arguments = (fleet.hosts[name], request)
+            threading.Thread(target=self._follow, args=arguments, name=f"watch-{name}", daemon=True).start()
 
     def next(self, timeout_s: float) -> Event | None:
         """The next event, or None when none came in ``timeout_s`` seconds."""
@@ -71,32 +71,27 @@ class Watching:
         except queue.Empty:
             return None
 
-    def __enter__(self) -> Self:
-        for name in self._requests:
-            host = self._fleet.hosts[name]
-            threading.Thread(target=self._follow, args=(host,), name=f"watch-{name}", daemon=True).start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
+    def close(self) -> None:
+        """End the watch programs, without waiting for them."""
         self._over = True
         for each in list(self._streams):
             threading.Thread(target=each.close, daemon=True).start()
 
-    def _follow(self, host: Host) -> None:
+    def _follow(self, host: Host, request: dict[str, Any]) -> None:
         try:
-            following = stream(host, "watch", self._requests[host.name])
+            following = stream(host, "watch", request)
             self._streams.append(following)
             if self._over:  # ended while this was still connecting
                 following.close()
                 return
-            for line in following.lines(self._silence_s):
+            for line in following.lines(SILENCE_S):
                 for event in parse(host.name, line):
                     self._events.put(event)
             reason = following.finish().reason
             failure: SparkclusterError = HostLost(f"watch on {host.name} ended: {reason}", node=host.name, step="watch")
         except CommandTimeout:
             failure = CommandTimeout(
-                f"no report from {host.name} for {self._silence_s:.0f} s: its sshd or the whole node hangs",
+                f"no report from {host.name} for {SILENCE_S} s: its sshd or the whole node hangs",
                 node=host.name,
                 step="watch",
                 hint=f"try: ssh {host.name} true; a node that answers ping but not ssh is often out of memory",

@@ -27,13 +27,8 @@ def newly_recorded(
 ) -> list[RecordedGroup]:
     """Every group of ``plan`` as the next release records it, also a group that has not answered.
 
-    Args:
-        spec: what the user wrote.
-        plan: what was deployed.
-        topology: of the same groups.
-        answered: the groups that came up.
-        secrets: salt and hashes of what they were started with.
-        kept: groups that serve since an earlier release.
+    ``answered`` are the groups that came up, ``secrets`` salt and hashes of what they were started with, ``kept`` the
+    groups that serve since an earlier release.
     """
     document = plan.as_json()
     found = []

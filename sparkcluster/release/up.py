@@ -43,12 +43,7 @@ class Up:
 def up(fleet: Fleet, spec: Spec, options: Options, report: Report, asked: Calls[Answer] | None = None) -> Up:
     """Bring the cluster from whatever it is in to a verified endpoint for every group.
 
-    Args:
-        fleet: the nodes.
-        spec: inventory and playbook.
-        options: the user's flags.
-        report: where progress is reported.
-        asked: the probe, if it was sent already.
+    ``asked`` is the probe, if it was sent already.
 
     Raises:
         FoundErrors: findings of severity error; nothing was changed.

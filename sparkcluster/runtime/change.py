@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,21 +15,17 @@ from sparkcluster.hosts.program import call
 Step = dict[str, Any]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Changer:
-    """The right to change a cluster's nodes under ``epoch``.
+    """The right to change a cluster's nodes under the ``epoch`` of a lease.
 
-    Args:
-        fleet: the nodes.
-        cluster: its name.
-        state_dir: the inventory's; ``~`` stands for the user's home on each node.
-        epoch: of the lease that allows the changes.
+    ``state_dir`` is the inventory's; ``~`` stands for the user's home on each node.
     """
 
-    def __init__(self, fleet: Fleet, *, cluster: str, state_dir: str, epoch: int) -> None:
-        self.fleet = fleet
-        self.cluster = cluster
-        self.state_dir = state_dir
-        self.epoch = epoch
+    fleet: Fleet
+    cluster: str
+    state_dir: str
+    epoch: int
 
     def attempt(
         self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float

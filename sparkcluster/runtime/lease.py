@@ -76,11 +76,7 @@ class _Holder:
 class Lease(Closing):
     """The right to change a cluster, on all of its nodes. Use as a context manager.
 
-    Args:
-        fleet: the nodes.
-        cluster, state_dir: where its lock lies on each node.
-        operation: the command that takes it, and
-        operator: who does, for those who have to wait; default: this user, host and process.
+    ``operation`` and ``operator`` (default: this user, host and process) are for those who have to wait.
     """
 
     def __init__(

@@ -16,21 +16,15 @@ STOP_GRACE_S = 30
 KILL_GRACE_S = 3
 
 
-def start_steps(
-    node: NodePlan, *, entry: str, secrets: Mapping[str, str], files: Mapping[str, str] | None = None
-) -> list[Step]:
+def start_steps(node: NodePlan, *, entry: str, secrets: Mapping[str, str]) -> list[Step]:
     """Steps that start every rank of ``node``.
 
-    Args:
-        node: its part of the plan.
-        entry: source of the launcher program.
-        secrets: values of the variables in ``node.secrets``.
-        files: further files for the rank's directory, by name.
+    ``entry`` is the source of the launcher program, ``secrets`` the values of ``node.secrets`` by name.
     """
     steps: list[Step] = []
     for rank in node.containers:
         steps += [{"do": "mkdir", "path": path} for path in rank.directories]
-        contents = {LAUNCHER_FILE: json.dumps(rank.launcher, sort_keys=True), ENTRY_FILE: entry, **(files or {})}
+        contents = {LAUNCHER_FILE: json.dumps(rank.launcher, sort_keys=True), ENTRY_FILE: entry}
         # Read by the user of the container, who need not be the one that writes them.
         steps += [
             {"do": "put", "path": f"{rank.rank_dir}/{name}", "content": text, "mode": 0o644}

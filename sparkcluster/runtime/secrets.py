@@ -17,7 +17,7 @@ from sparkcluster.plan.model import Plan
 from sparkcluster.spec import Spec
 
 
-def values(spec: Spec, plan: Plan, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def values(spec: Spec, plan: Plan) -> dict[str, str]:
     """Values of all secrets that ``plan`` names.
 
     Ray's token is made anew for every launch: nobody has to know it.
@@ -25,11 +25,8 @@ def values(spec: Spec, plan: Plan, environment: Mapping[str, str] | None = None)
     Raises:
         UsageError: one is not set, or holds what an env file cannot carry.
     """
-    environment = os.environ if environment is None else environment
-    found: dict[str, str] = {}
-    for name in sorted({name for node in plan.nodes.values() for name in node.secrets}):
-        found[name] = secrets.token_hex(32) if name == RAY_TOKEN else _value(name, spec, environment)
-    return found
+    names = sorted({name for node in plan.nodes.values() for name in node.secrets})
+    return {name: secrets.token_hex(32) if name == RAY_TOKEN else _value(name, spec) for name in names}
 
 
 def keyed_hashes(values: Mapping[str, str], *, salt: str | None = None) -> dict[str, Any]:
@@ -46,37 +43,36 @@ def keyed_hashes(values: Mapping[str, str], *, salt: str | None = None) -> dict[
     return {"salt": salt, "hashes": hashes}
 
 
-def rotated(recorded: Mapping[str, Any], spec: Spec, environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def rotated(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, ...]:
     """Names of secrets whose value is not the one that ``recorded``, from ``keyed_hashes``, was made of.
 
     Of a secret that is not set here nothing can be said; nor of a record that an older version wrote.
     """
-    environment = os.environ if environment is None else environment
     now: dict[str, str] = {}
     for name in recorded.get("hashes", {}):
         try:
-            now[name] = _value(name, spec, environment)
+            now[name] = _value(name, spec)
         except UsageError:
             continue
     hashes = keyed_hashes(now, salt=recorded.get("salt"))["hashes"]
     return tuple(name for name in now if not hmac.compare_digest(hashes[name], str(recorded["hashes"][name])))
 
 
-def _value(name: str, spec: Spec, environment: Mapping[str, str]) -> str:
+def _value(name: str, spec: Spec) -> str:
     if name == engines.engine(spec.playbook.engine).api_key and spec.inventory.api.key is not None:
-        return api_key(spec, environment)
-    return _from_environment(name, environment, f"the playbook lists {name} under secrets")
+        return api_key(spec)
+    return _from_environment(name, f"the playbook lists {name} under secrets")
 
 
 def check(spec: Spec) -> None:
     """Raise UsageError for a secret that is not set or cannot be carried, before anything is changed."""
     for name in spec.playbook.secrets:
-        _from_environment(name, os.environ, f"the playbook lists {name} under secrets")
+        _value(name, spec)
     if spec.inventory.api.key is not None:
         api_key(spec)
 
 
-def api_key(spec: Spec, environment: Mapping[str, str] | None = None) -> str:
+def api_key(spec: Spec) -> str:
     """The API key that the inventory points at.
 
     Raises:
@@ -86,8 +82,7 @@ def api_key(spec: Spec, environment: Mapping[str, str] | None = None) -> str:
     if source is None:
         raise UsageError("the inventory has no API key", hint="add api: {key: {env: NAME}}")
     if source.env:
-        environment = os.environ if environment is None else environment
-        return _from_environment(source.env, environment, "the inventory takes the API key from it")
+        return _from_environment(source.env, "the inventory takes the API key from it")
     path = Path(str(source.file)).expanduser()
     try:
         key = path.read_text(encoding="utf-8").strip()
@@ -101,8 +96,8 @@ def api_key(spec: Spec, environment: Mapping[str, str] | None = None) -> str:
     return _one_line(key, f"the API key in {path}", f"openssl rand -hex 32 > {path}")
 
 
-def _from_environment(name: str, environment: Mapping[str, str], why: str) -> str:
-    value = environment.get(name, "")
+def _from_environment(name: str, why: str) -> str:
+    value = os.environ.get(name, "")
     if not value:
         raise UsageError(f"{name} is not set, and {why}", hint=f"export {name}=…")
     return _one_line(value, f"the value of {name}", f"export {name} again without it")

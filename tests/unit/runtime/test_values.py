@@ -14,9 +14,11 @@ def keyed(world):
     return lambda **key: world(playbook={"secrets": ["HF_TOKEN"]}, api={"key": key})
 
 
-def test_every_secret_that_the_plan_names_gets_its_value(keyed):
+def test_every_secret_that_the_plan_names_gets_its_value(keyed, monkeypatch):
     one = keyed(env="MY_KEY")
-    found = secrets.values(one.spec, one.plan(), {"HF_TOKEN": "hf_1", "MY_KEY": "k1", "OTHER": "x"})
+    for name, value in {"HF_TOKEN": "hf_1", "MY_KEY": "k1", "OTHER": "x"}.items():
+        monkeypatch.setenv(name, value)
+    found = secrets.values(one.spec, one.plan())
     assert found["HF_TOKEN"] == "hf_1"
     assert found["VLLM_API_KEY"] == "k1"
     assert set(found) == {"HF_TOKEN", "VLLM_API_KEY", "RAY_AUTH_TOKEN"}
@@ -24,16 +26,17 @@ def test_every_secret_that_the_plan_names_gets_its_value(keyed):
 
 def test_rays_token_is_made_anew_for_every_launch(world):
     one = world()
-    first, second = (secrets.values(one.spec, one.plan(), {})["RAY_AUTH_TOKEN"] for _ in range(2))
+    first, second = (secrets.values(one.spec, one.plan())["RAY_AUTH_TOKEN"] for _ in range(2))
     assert first != second
     assert len(first) == 64
 
 
-def test_a_key_file_is_read_without_its_line_break(keyed, tmp_path):
+def test_a_key_file_is_read_without_its_line_break(keyed, monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_TOKEN", "x")
     file = tmp_path / "key"
     file.write_text("  k1\n")
     one = keyed(file=str(file))
-    assert secrets.values(one.spec, one.plan(), {"HF_TOKEN": "x"})["VLLM_API_KEY"] == "k1"
+    assert secrets.values(one.spec, one.plan())["VLLM_API_KEY"] == "k1"
 
 
 @pytest.mark.parametrize("value", [None, "", "two\nlines", "carriage\rreturn", "bell\a", "\udcff\udcfe"])
