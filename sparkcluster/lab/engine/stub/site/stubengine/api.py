@@ -1,10 +1,11 @@
 """The HTTP side: OpenAI's endpoints as vLLM serves them, health and metrics."""
 
 import hmac
+import itertools
 import json
+import os
 import threading
 import time
-import uuid
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -23,6 +24,9 @@ class Refusal(Exception):
         super().__init__(message)
         self.code = code
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+DEAD_ENGINE = Refusal(500, "InternalServerError", DEAD)
 
 
 class Server(ThreadingHTTPServer):
@@ -174,7 +178,7 @@ class Handler(BaseHTTPRequestHandler):
             self._json(refusal.code, refusal.body)
         except EngineDead:
             self.server.failed.set()
-            self._json(500, Refusal(500, "InternalServerError", DEAD).body)
+            self._json(500, DEAD_ENGINE.body)
 
     def _request(self, body, chat):
         """Checks a request and starts it; returns (iterator of words, facts for the answer)."""
@@ -204,12 +208,12 @@ class Handler(BaseHTTPRequestHandler):
                 "max_tokens",
             )
         thinks = chat and options["reasoning"] and (body.get("chat_template_kwargs") or {}).get("enable_thinking", True)
+        number = ("chatcmpl-" if chat else "cmpl-") + os.urandom(8).hex()
         facts = {
-            "id": ("chatcmpl-" if chat else "cmpl-") + uuid.uuid4().hex[:16],
-            "model": name,
+            "head": {"id": number, "created": int(time.time()), "model": name},
             "prompt_tokens": prompt_tokens,
+            "completion_tokens": 0,
             "reasoning": REASONING_TOKENS if thinks else 0,
-            "created": int(time.time()),
         }
         if "lie-health" in faults.active():
             raise EngineDead(DEAD)
@@ -220,105 +224,77 @@ class Handler(BaseHTTPRequestHandler):
 
     def _complete(self, body, chat):
         words, facts = self._request(body, chat)
+        pieces = in_pieces(words, facts, chat)
         if body.get("stream"):
-            self._stream(words, facts, chat, bool((body.get("stream_options") or {}).get("include_usage")))
+            self._stream(pieces, facts, chat, bool((body.get("stream_options") or {}).get("include_usage")))
             return
-        said, finish = [], None
-        for word, finish in words:
-            said.append(word)
-        thought = join(said[: facts["reasoning"]])
-        text = join(said[facts["reasoning"] :])
+        text, finish = {"reasoning": "", "content": "", "text": ""}, None
+        for field, piece, finish in pieces:
+            text[field] += piece
         choice = {"index": 0, "logprobs": None, "finish_reason": finish, "stop_reason": None}
         if chat:
-            nothing = "null-content" in faults.active() or not text
             choice["message"] = {
                 "role": "assistant",
-                "content": None if nothing else text,
+                "content": text["content"] or None,
                 "refusal": None,
-                "reasoning": thought or None,
+                "reasoning": text["reasoning"] or None,
                 "tool_calls": [],
             }
         else:
-            choice["text"] = text
-        self._json(
-            200,
-            {
-                "id": facts["id"],
-                "object": "chat.completion" if chat else "text_completion",
-                "created": facts["created"],
-                "model": facts["model"],
-                "choices": [choice],
-                "usage": usage(facts, len(said)),
-            },
-        )
+            choice["text"] = text["text"]
+        kind = "chat.completion" if chat else "text_completion"
+        self._json(200, dict(facts["head"], object=kind, choices=[choice], usage=usage(facts)))
 
     def _chunk(self, data):
         line = b"data: " + (data if isinstance(data, bytes) else json.dumps(data).encode()) + b"\n\n"
         self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
 
-    def _stream(self, words, facts, chat, with_usage):
-        first = next(words)  # a dead engine is answered with 500, not with a stream
+    def _stream(self, pieces, facts, chat, with_usage):
+        first = next(pieces)  # a dead engine is answered with 500, not with a stream
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        head = dict(facts["head"], object="chat.completion.chunk" if chat else "text_completion")
 
-        def event(choice):
-            choice.update(index=0, logprobs=None)
-            return {
-                "id": facts["id"],
-                "object": "chat.completion.chunk" if chat else "text_completion",
-                "created": facts["created"],
-                "model": facts["model"],
-                "choices": [choice],
-            }
+        def send(finish, **fields):
+            self._chunk(dict(head, choices=[dict(fields, finish_reason=finish, index=0, logprobs=None)]))
 
-        said = 0
         try:
             if chat:
-                self._chunk(event({"delta": {"role": "assistant", "content": ""}, "finish_reason": None}))
-            word, finish = first
-            while True:
-                piece = word if said in (0, facts["reasoning"]) or word in GARBAGE else " " + word
+                send(None, delta={"role": "assistant", "content": ""})
+            for field, piece, finish in itertools.chain([first], pieces):
                 if chat:
-                    field = "reasoning" if said < facts["reasoning"] else "content"
-                    silent = field == "content" and "null-content" in faults.active()
-                    self._chunk(event({"delta": {} if silent else {field: piece}, "finish_reason": finish}))
+                    send(finish, delta={field: piece} if piece else {})
                 else:
-                    self._chunk(event({"text": piece, "finish_reason": finish}))
-                said += 1
-                if finish:
-                    break
-                word, finish = next(words)
+                    send(finish, text=piece)
             if with_usage:
-                self._chunk(
-                    {
-                        "id": facts["id"],
-                        "object": "chat.completion.chunk" if chat else "text_completion",
-                        "created": facts["created"],
-                        "model": facts["model"],
-                        "choices": [],
-                        "usage": usage(facts, said),
-                    }
-                )
+                self._chunk(dict(head, choices=[], usage=usage(facts)))
         except EngineDead:
             self.server.failed.set()
-            self._chunk(Refusal(500, "InternalServerError", DEAD).body)
-        finally:
-            words.close()
+            self._chunk(DEAD_ENGINE.body)
         self._chunk(b"[DONE]")
         self.wfile.write(b"0\r\n\r\n")
 
 
-def join(words):
-    """The text of the words; garbage has no blanks."""
-    return ("" if words and set(words) <= set(GARBAGE) else " ").join(words)
+def in_pieces(words, facts, chat):
+    """Yields (field of the answer, text, finish reason or None) for each word; counts them in ``facts``."""
+    for word, finish in words:
+        position = facts["completion_tokens"]
+        facts["completion_tokens"] += 1
+        piece = word if position in (0, facts["reasoning"]) or word in GARBAGE else " " + word
+        if not chat:
+            yield "text", piece, finish
+        elif position < facts["reasoning"]:
+            yield "reasoning", piece, finish
+        else:
+            yield "content", "" if "null-content" in faults.active() else piece, finish
 
 
-def usage(facts, said):
+def usage(facts):
     """OpenAI's usage object."""
     return {
         "prompt_tokens": facts["prompt_tokens"],
-        "completion_tokens": said,
-        "total_tokens": facts["prompt_tokens"] + said,
+        "completion_tokens": facts["completion_tokens"],
+        "total_tokens": facts["prompt_tokens"] + facts["completion_tokens"],
     }

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 
-from stubengine import VLLM_VERSION, fault_logs, executors, faults, log, model, proc, rank
+from stubengine import VLLM_VERSION, executors, faults, log, model, proc, rank
 
 STEPS_PER_S = 500.0  # so that a stream is a stream; the fault "slow" lowers it
 GIB_KV = 1.0
@@ -19,8 +19,6 @@ class Core:
         self._channel = channel
         self._requests = {}
         self._changed = threading.Condition()
-        self._lost = threading.Event()
-        self._reason = ""
         self._ready = False
         self._executor = None
         self._weights = ""
@@ -28,30 +26,30 @@ class Core:
     def order(self, message):
         """Takes one message of the API server."""
         with self._changed:
-            if message.get("op") == "generate":
-                self._requests[message["id"]] = {
-                    "answer": model.Answer(message["prompt"], self._weights),
-                    "sent": 0,
-                    "limit": message["max_tokens"],
-                    "extra": message.get("extra", 0),
-                    "to_the_end": message.get("ignore_eos", False),
-                }
-            elif message.get("op") == "abort":
+            if message["op"] == "generate":
+                self._requests[message["id"]] = self._request(message)
+            else:
                 self._requests.pop(message["id"], None)
             self._changed.notify_all()
+
+    def _request(self, message):
+        answer, limit = model.Answer(message["prompt"], self._weights), message["max_tokens"]
+        natural = answer.length + message["extra"]
+        if message["ignore_eos"] or natural > limit:
+            return {"answer": answer, "sent": 0, "length": limit, "finish": "length"}
+        return {"answer": answer, "sent": 0, "length": natural, "finish": "stop"}
 
     def lose(self, reason):
         """A rank was lost while serving: log it and exit, as EngineCore does."""
         if not self._ready:
             return  # load() raises it itself
-        self._reason = reason
-        self._lost.set()
-        frames = [
+        trace = log.traceback(
+            reason,
             ("vllm/v1/engine/core.py", 1505, "run_engine_core"),
             ("vllm/v1/engine/core.py", 1690, "run_busy_loop"),
             ("vllm/v1/executor/abstract.py", 310, "execute_model"),
-        ]
-        log.traceback("core.py:1512", "EngineCore encountered a fatal error.", frames, reason)
+        )
+        log.error("core.py:1512", "EngineCore encountered a fatal error.\n" + trace)
         self._channel.send(dead=reason)
         sys.stdout.flush()
         os._exit(1)
@@ -84,7 +82,7 @@ class Core:
             kv_tokens / spec["max_model_len"],
         )
         if spec["moe_backend"]:
-            fault_logs.moe_backend(faults.active().get("moe-backend") or spec["moe_backend"].upper())
+            faults.log_lines("moe-backend", faults.active().get("moe-backend") or spec["moe_backend"].upper())
         self._compile()
         if not spec["eager"]:
             log.info("monitor.py:81", "torch.compile took 0.00 s in total")
@@ -94,7 +92,7 @@ class Core:
             "core.py:402", "init engine (profile, create kv cache, warmup model) took %.2f s", time.monotonic() - begin
         )
         self._ready = True
-        if self._executor_dead():
+        if self._executor.dead is not None:
             raise executors.ExecutorError(self._executor.dead)
         return kv_tokens
 
@@ -103,13 +101,12 @@ class Core:
         if "hang-compile" not in faults.active():
             return
         log.info("backends.py:1051", "Using cache directory: /root/.cache/vllm/torch_compile_cache/7685fa72c3")
-        log.emit("2026-09-02 11:57:03,500 - INFO - autotuner.py:829 - flashinfer.jit: [Autotuner]: Autotuning starts ...")
+        log.emit(
+            "2026-09-02 11:57:03,500 - INFO - autotuner.py:829 - flashinfer.jit: [Autotuner]: Autotuning starts ..."
+        )
         while "hang-compile" in faults.active():
-            log.info("shm_broadcast.py:801", fault_logs.STALLED)
+            log.info("shm_broadcast.py:801", faults.STALLED)
             time.sleep(0.5)
-
-    def _executor_dead(self):
-        return getattr(self._executor, "dead", None) is not None
 
     def decode(self):
         """Decodes as long as there are requests."""
@@ -141,17 +138,12 @@ class Core:
     def _send_word(self, number, request, garbage):
         position = request["sent"]
         request["sent"] += 1
-        natural = request["answer"].length + request["extra"]
-        full = request["limit"] if request["to_the_end"] else min(natural, request["limit"])
-        over = request["sent"] >= full
-        reason = None
-        if over:
-            reason = (
-                "length" if request["sent"] >= request["limit"] and full < natural or request["to_the_end"] else "stop"
-            )
+        finish = None
+        if request["sent"] >= request["length"]:
+            finish = request["finish"]
             del self._requests[number]
         word = {"1": "!", "bytes": "\ufffd", "repeat": "mult"}.get(garbage) or request["answer"].word(position)
-        self._channel.send(id=number, word=word, finish=reason)
+        self._channel.send(id=number, word=word, finish=finish)
 
 
 def main(channel):
@@ -165,12 +157,13 @@ def main(channel):
     try:
         kv_tokens = core.load()
     except (executors.ExecutorError, model.LoadError, rank.RankError, LookupError) as error:
-        frames = [
+        trace = log.traceback(
+            str(error),
             ("vllm/v1/engine/core.py", 1476, "run_engine_core"),
             ("vllm/v1/engine/core.py", 1130, "__init__"),
             ("vllm/v1/executor/abstract.py", 109, "__init__"),
-        ]
-        log.traceback("core.py:1510", "EngineCore failed to start.", frames, str(error))
+        )
+        log.error("core.py:1510", "EngineCore failed to start.\n" + trace)
         sys.stdout.flush()
         os._exit(1)
     channel.send(ready=True, kv_tokens=kv_tokens)

@@ -43,16 +43,12 @@ class Engine:
                 self.ready.set()
             elif "dead" in message:
                 self.errored = True
-                frames = [
+                trace = log.traceback(
+                    "vllm.v1.engine.exceptions.EngineDeadError: " + DEAD,
                     ("vllm/v1/engine/async_llm.py", 862, "output_handler"),
                     ("vllm/v1/engine/core_client.py", 1021, "get_output_async"),
-                ]
-                log.traceback(
-                    "async_llm.py:906",
-                    "AsyncLLM output_handler failed.",
-                    frames,
-                    "vllm.v1.engine.exceptions.EngineDeadError: " + DEAD,
                 )
+                log.error("async_llm.py:906", "AsyncLLM output_handler failed.\n" + trace)
             else:
                 with self._lock:
                     waiting = self._waiting.get(message.get("id"))
@@ -91,7 +87,3 @@ class Engine:
                 self._waiting.pop(number, None)
                 self.running -= 1
             self._channel.send(op="abort", id=number)
-
-    def close(self):
-        """Lets the core go: it ends when this channel does."""
-        self._channel.close()

@@ -7,33 +7,82 @@ STUB_FAULT too). Removing a line heals.
 
 import os
 import socket
+import sys
 import time
 
-KINDS = frozenset(
-    (
-        "hang-load",
-        "hang-serve",
-        "die-load",
-        "die-serve",
-        "exit0",
-        "garbage",
-        "lie-health",
-        "slow",
-        "slow-start",
-        "null-content",
-        "oom",
-        "tcp-fallback",
-        "nccl-memlock",
-        "nccl-gid",
-        "hang-rendezvous",
-        "hang-compile",
-        "hang-after",
-        "nan-scales",
-        "moe-backend",
-        "eager",
-        "ray-dead",
-    )
+from stubengine import log
+
+# Log lines of failing engines, verbatim as owners have reported them.
+MEMLOCK = "WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory"
+GID = (
+    "WARN Call to ibv_modify_qp failed with 61 No data available, on dev rocep1s0f1:1, curr state INIT, "
+    "next state RTR, local GID index 3, local GID ::, remote GID ::"
 )
+NCCL_ERROR = "RuntimeError: NCCL error: unhandled system error"
+OUT_OF_MEMORY = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+    "119.68 GiB of which 1.12 GiB is free."
+)
+STALLED = (
+    "No available shared memory broadcast block found in 60 seconds. This typically happens when some processes are "
+    "hanging or doing some time-consuming work (e.g. compilation, weight/kv cache quantization)."
+)
+WORKER = "multiproc_executor.py:953"
+
+# What a process logs of a fault, by kind or kind=value: {} is the value.
+LINES = {
+    # NCCL finds no RDMA device (NVIDIA/nccl#952)
+    "tcp-fallback": (
+        (log.nccl, "INFO NET/IB : No device found."),
+        (log.nccl, "INFO NET/Socket : Using [0]" + socket.gethostname()),
+        (log.nccl, "INFO Using network Socket"),
+    ),
+    # a checkpoint was calibrated in part (vllm-project/vllm#45320)
+    "nan-scales": (
+        (
+            log.warning,
+            "modelopt.py:1527",
+            "NVFP4 MoE checkpoint has incomplete ModelOpt calibration or load for layer "
+            "'model.layers.0.moe.experts': 'w13_input_scale' has zero or non-finite values for expert ids [40, 42].",
+        ),
+    ),
+    # the kernel that the experts run on (vllm-project/vllm#31085)
+    "moe-backend": (
+        (
+            log.info,
+            "nvfp4.py:222",
+            "Using '{}' NvFp4 MoE backend out of potential backends: ['FLASHINFER_TRTLLM', 'FLASHINFER_CUTEDSL', "
+            "'FLASHINFER_CUTLASS', 'VLLM_CUTLASS', 'MARLIN', 'EMULATION'].",
+        ),
+    ),
+    # no CUDA graphs (vLLM 0.32)
+    "eager": (
+        (
+            log.warning,
+            "vllm.py:1703",
+            "Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup. This is equivalent to "
+            "setting -cc.mode=none -cc.cudagraph_mode=none and --kernel_config.enable_jit_warmup=False",
+        ),
+    ),
+    "die-serve=memlock": ((log.nccl, MEMLOCK), (log.error, WORKER, NCCL_ERROR)),
+    "die-serve=gid": ((log.nccl, GID), (log.error, WORKER, NCCL_ERROR)),
+    "die-serve=oom": ((log.error, WORKER, OUT_OF_MEMORY),),
+    "die-serve=gpu": ((log.error, WORKER, "RuntimeError: Failed to initialize NVML: Unknown Error"),),
+    "die-serve=collective": (
+        (
+            log.emit,
+            "[rank1]:[E ProcessGroupNCCL.cpp:563] [Rank 1] Watchdog caught collective operation timeout: "
+            "WorkNCCL(SeqNum=158046, OpType=ALLREDUCE, NumelIn=2867200, NumelOut=2867200, Timeout(ms)=600000) ran for "
+            "600027 milliseconds before timing out.",
+        ),
+    ),
+}
+KINDS = frozenset(
+    "hang-load hang-serve die-load die-serve exit0 garbage lie-health slow slow-start null-content oom tcp-fallback "
+    "nccl-memlock nccl-gid hang-rendezvous hang-compile hang-after nan-scales moe-backend eager ray-dead".split()
+)
+
+_logged = set()
 
 
 def parse(text, hostname):
@@ -68,9 +117,35 @@ def active():
     return parse(text, socket.gethostname()) if text.strip() else {}
 
 
-def wait_while(kind, stop=None, poll_s=0.05):
+def wait_while(kind):
     """Blocks while the fault is active; healing lets the engine continue."""
     while kind in active():
-        if stop is not None and stop():
-            return
-        time.sleep(poll_s)
+        time.sleep(0.05)
+
+
+def log_lines(fault, value=""):
+    """Logs the lines of a fault, if it has any."""
+    for logger, *where, text in LINES.get(fault, ()):
+        logger(*where, text.replace("{}", value))
+
+
+def log_active():
+    """Logs the lines of every active fault, once per process; returns the faults."""
+    found = active()
+    for kind, value in found.items():
+        if (kind, value) not in _logged:
+            _logged.add((kind, value))
+            log_lines(kind, value)
+    return found
+
+
+def obey():
+    """Logs what the faults log, and ends this process, with its cause in the log, by ``die-serve``."""
+    while True:
+        found = log_active()
+        if "die-serve" in found:
+            log_lines("die-serve=" + found["die-serve"])
+            sys.stdout.flush()
+            time.sleep(0.2)  # whoever forwards the log has to read it before the death
+            os._exit(1)
+        time.sleep(0.1)

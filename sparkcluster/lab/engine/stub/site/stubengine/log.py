@@ -1,26 +1,24 @@
-"""Log lines in vLLM's format."""
+"""Log lines in the formats of vLLM, Ray, NCCL and uvicorn."""
 
+import functools
 import os
+import socket
 import sys
 import threading
 import time
 
 _lock = threading.Lock()
 _process = "APIServer"
-_sink = None
 
 
-def configure(process, sink=None):
-    """Names this process in its lines; ``sink(line)`` receives them instead of stdout."""
-    global _process, _sink
-    _process, _sink = process, sink
+def configure(process):
+    """Names this process in its lines."""
+    global _process
+    _process = process
 
 
 def emit(line, stream=None):
     """Writes a raw line to this process's log."""
-    if _sink is not None:
-        _sink(line)
-        return
     stream = stream or sys.stdout
     with _lock:
         try:
@@ -30,10 +28,16 @@ def emit(line, stream=None):
             return
 
 
-def _write(level, where, message):
+def write(level, where, message, *args):
+    """A line of vLLM's, for each line of the message; ``where`` is file:line as vLLM prints it."""
     prefix = "(%s pid=%d) %s %s [%s] " % (_process, os.getpid(), level, time.strftime("%m-%d %H:%M:%S"), where)
-    for line in str(message).split("\n"):
+    for line in (message % args if args else message).split("\n"):
         emit(prefix + line)
+
+
+info = functools.partial(write, "INFO")
+warning = functools.partial(write, "WARNING")
+error = functools.partial(write, "ERROR")
 
 
 def ray(where, message):
@@ -45,26 +49,9 @@ def ray(where, message):
     )
 
 
-def info(where, message, *args):
-    """An INFO line; ``where`` is file:line as vLLM prints it."""
-    _write("INFO", where, message % args if args else message)
-
-
-def warning(where, message, *args):
-    """A WARNING line."""
-    _write("WARNING", where, message % args if args else message)
-
-
-def error(where, message, *args):
-    """An ERROR line per line of the message, as vLLM prefixes tracebacks."""
-    _write("ERROR", where, message % args if args else message)
-
-
-def traceback(where, title, frames, last):
-    """A traceback as the real engine would log it: ``frames`` are (path, line, function)."""
-    lines = [title, "Traceback (most recent call last):"]
-    lines += ['  File "%s", line %d, in %s' % frame for frame in frames]
-    error(where, "%s", "\n".join(lines + [last]))
+def nccl(line):
+    """A line as NCCL prints it."""
+    emit("%s:%d:%d [0] NCCL %s" % (socket.gethostname(), os.getpid(), os.getpid(), line))
 
 
 def uvicorn(message):
@@ -72,10 +59,16 @@ def uvicorn(message):
     emit("INFO:     %s" % message, sys.stderr)
 
 
+def traceback(last, *frames):
+    """A traceback as Python prints one, of (path, line, function)."""
+    lines = ['  File "%s", line %d, in %s' % frame for frame in frames]
+    return "\n".join(["Traceback (most recent call last):", *lines, last])
+
+
 def shards(done, total, elapsed_s):
     """tqdm's line of the weights, one line each as vLLM sets it."""
     rate = done / elapsed_s if elapsed_s > 0 else 0.0
-    left_s = (total - done) / rate if rate else 0
+    remaining_s = (total - done) / rate if rate else 0
     emit(
         "Loading safetensors checkpoint shards: %3.0f%% Completed | %d/%d [%02d:%02d<%s, %s]"
         % (
@@ -84,7 +77,7 @@ def shards(done, total, elapsed_s):
             total,
             elapsed_s // 60,
             elapsed_s % 60,
-            "%02d:%02d" % (left_s // 60, left_s % 60) if rate else "?",
+            "%02d:%02d" % (remaining_s // 60, remaining_s % 60) if rate else "?",
             "%.2fit/s" % rate if rate else "?it/s",
         ),
         sys.stderr,

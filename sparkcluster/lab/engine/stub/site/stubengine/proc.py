@@ -1,6 +1,7 @@
 """Processes that carry a title and that never outlive the one that started them."""
 
 import ctypes
+import importlib
 import os
 import socket
 import subprocess
@@ -10,7 +11,8 @@ import threading
 from stubengine.wire import Channel
 
 PR_SET_NAME = 15
-CHILD = os.path.join(os.path.dirname(os.path.realpath(__file__)), "child.py")
+SITE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+CHILD = "import sys; sys.path.insert(0, %r); from stubengine import proc; proc.run_child()" % SITE
 
 
 def set_title(title):
@@ -32,41 +34,34 @@ def set_title(title):
         return
 
 
-def spawn(kind, title, env=None, stdout=None, stderr=None):
-    """Starts a helper and returns (Popen, Channel to it). It ends when this end of the channel closes."""
-    ours, theirs = socket.socketpair()
-    try:
-        process = subprocess.Popen(
-            [sys.executable or "python3", "-I", "-S", "-B", CHILD, kind, title],
-            stdin=theirs,
-            stdout=stdout,
-            stderr=stderr,
-            env=env,
-        )
-    finally:
-        theirs.close()
-    return process, Channel(ours)
+def spawn(module, title, **options):
+    """Starts ``main(channel)`` of a module in a process; returns (Popen, Channel to it).
+
+    The process ends when this end of the channel closes.
+    """
+    parent_end, child_end = socket.socketpair()
+    with child_end:
+        argv = [sys.executable or "python3", "-I", "-S", "-B", "-c", CHILD, module, title]
+        return subprocess.Popen(argv, stdin=child_end, **options), Channel(parent_end)
 
 
-def parent_channel():
-    """The channel to the process that spawned this one, found on file descriptor 0."""
+def run_child():
+    """Entry of every process that ``spawn`` starts; its channel is file descriptor 0."""
     sock = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    return Channel(sock)
+    module, title = sys.argv[1:]
+    set_title(title)
+    importlib.import_module("stubengine." + module).main(Channel(sock))
 
 
-def serve_parent(channel, handle, orphaned=None):
-    """Reads the parent's messages in the background, and ends this process when the parent is gone."""
+def serve_parent(channel, handle):
+    """Passes the parent's messages to ``handle`` in the background, and ends this process with the parent."""
 
     def loop():
         for message in channel.messages():
             handle(message)
-        if orphaned is not None:
-            orphaned()
         os._exit(1)
 
-    thread = threading.Thread(target=loop, daemon=True, name="lifeline")
-    thread.start()
-    return thread
+    threading.Thread(target=loop, daemon=True, name="lifeline").start()

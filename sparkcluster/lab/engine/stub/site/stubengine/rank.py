@@ -1,6 +1,6 @@
 """One rank: takes over the driver's environment as vLLM does, meets its master, loads its copy, steps along."""
 
-import ipaddress
+import errno
 import json
 import os
 import socket
@@ -8,8 +8,8 @@ import sys
 import threading
 import time
 
-from stubengine import fault_logs, faults, log, model, proc
-from stubengine.wire import Channel, gloo_interface, interfaces, nccl_interface, setting
+from stubengine import faults, log, model, proc
+from stubengine.wire import Channel, bound_interface, setting
 
 RENDEZVOUS_S = 60.0  # the real limits are 10 and 30 minutes: a test would not wait
 
@@ -21,6 +21,11 @@ class RankError(Exception):
 def name_of(rank, tp, pp):
     """vLLM's name of a worker: Worker, Worker_TP1, Worker_PP1_TP0."""
     return "Worker%s%s" % ("_PP%d" % (rank // tp) if pp > 1 else "", "_TP%d" % (rank % tp) if tp > 1 else "")
+
+
+def start_obeying():
+    """Has the faults of a rank apply to this process."""
+    threading.Thread(target=faults.obey, daemon=True).start()
 
 
 def dump_env(number):
@@ -42,8 +47,14 @@ def dump_env(number):
         log.warning("rank.py:1", "cannot write %s: %s", path, error)
 
 
-def load(directory, chatty):
-    """Loads the weights as far as a stub does; returns their digest. model.LoadError, or the faults of loading."""
+def load_model(spec, number):
+    """Dumps the environment and loads the weights as far as a stub does; returns their digest.
+
+    Raises model.LoadError, also for the faults of loading.
+    """
+    dump_env(number)
+    log.info("gpu_model_runner.py:5040", "Starting to load model %s...", spec["model"])
+    directory = model.find(spec["model"], spec["revision"])
     active = faults.active()
     start_s = time.monotonic()
     if "die-load" in active:
@@ -51,25 +62,22 @@ def load(directory, chatty):
         os._exit(1)
     if "oom" in active:
         raise model.LoadError(
-            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
-            "119.68 GiB of which 1.12 GiB is free. Including non-PyTorch memory, this process has 117.31 GiB "
-            "memory in use."
+            faults.OUT_OF_MEMORY + " Including non-PyTorch memory, this process has 117.31 GiB memory in use."
         )
     files = model.weight_files(directory)
     pause_s = float(active.get("slow-start", 0)) / len(files)
-    if chatty:
-        log.shards(0, len(files), 0.0)
+    shown = log.shards if number == 0 else lambda *_: None
+    shown(0, len(files), 0.0)
     digests, size = [], 0
     for i, path in enumerate(files):
         time.sleep(pause_s)
         part, digest = model.read_weights(path)
         size += part
         digests.append(digest)
-        if chatty:
-            log.shards(i + 1, len(files), time.monotonic() - start_s)
+        shown(i + 1, len(files), time.monotonic() - start_s)
         faults.wait_while("hang-load")
     took_s = time.monotonic() - start_s
-    if chatty:
+    if number == 0:
         log.info("default_loader.py:501", "Loading weights took %.2f seconds", took_s)
     log.info("gpu_model_runner.py:5149", "Model loading took %.2f GiB memory and %.6f seconds", size / 2**30, took_s)
     return "-".join(digests)
@@ -78,137 +86,92 @@ def load(directory, chatty):
 def check_fabric():
     """What NCCL would say of its network, and the faults of it."""
     active = faults.active()
-    for kind, line in (("nccl-memlock", fault_logs.MEMLOCK), ("nccl-gid", fault_logs.GID)):
+    for kind, line in (("nccl-memlock", faults.MEMLOCK), ("nccl-gid", faults.GID)):
         if kind in active:
-            fault_logs.nccl(line)
-            raise RankError("RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)")
-    picked = nccl_interface(os.environ.get("NCCL_SOCKET_IFNAME"))
-    oob = "%s:%s<0>" % (picked[0], picked[1].ip) if picked else "?"
-    fault_logs.log_active(active)
-    if "tcp-fallback" in active:
+            log.nccl(line)
+            raise RankError(faults.NCCL_ERROR + " (run with NCCL_DEBUG=INFO for details)")
+    bound = bound_interface("nccl")
+    faults.log_active()
+    if "tcp-fallback" in active or os.environ.get("NCCL_DEBUG", "").upper() not in ("INFO", "TRACE"):
         return
-    if os.environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
-        fault_logs.nccl("INFO Bootstrap: Using %s" % oob)
-        fault_logs.nccl(
-            "INFO NET/IB : Using %s; OOB %s"
-            % (
-                " ".join(
-                    "[%d]%s:1/RoCE" % pair
-                    for pair in enumerate(os.environ.get("NCCL_IB_HCA", "").lstrip("=").split(","))
-                ),
-                oob,
-            )
-        )
-        fault_logs.nccl("INFO Using network IB")
+    oob = "%s:%s<0>" % (bound[0], bound[1].ip) if bound else "?"
+    hcas = os.environ.get("NCCL_IB_HCA", "").lstrip("=").split(",")
+    log.nccl("INFO Bootstrap: Using %s" % oob)
+    log.nccl("INFO NET/IB : Using %s; OOB %s" % (" ".join("[%d]%s:1/RoCE" % pair for pair in enumerate(hcas)), oob))
+    log.nccl("INFO Using network IB")
 
 
 def meet(spec):
-    """Two connections to the master, from the addresses that Gloo's and NCCL's variables name."""
+    """Two channels to the master, from the addresses that Gloo's and NCCL's variables name."""
     limit_s = setting("STUB_RENDEZVOUS_S", RENDEZVOUS_S)
     try:
-        gloo = gloo_interface(os.environ.get("GLOO_SOCKET_IFNAME"))
-        nccl = nccl_interface(os.environ.get("NCCL_SOCKET_IFNAME"))
+        bound = [(library, bound_interface(library)) for library in ("gloo", "nccl")]
     except LookupError as error:
         raise RankError("RuntimeError: %s" % error)
     faults.wait_while("hang-rendezvous")
     deadline = time.monotonic() + limit_s
-    master = (spec["master"][0], spec["master"][1])
-    channels = []
-    for kind, source in (("gloo", gloo), ("nccl", nccl[1] if nccl else None)):
-        channels.append(greet(kind, master, source, deadline, limit_s, spec))
-    return channels
+    return [greet(library, spec, found and str(found[1].ip), deadline, limit_s) for library, found in bound]
 
 
-def greet(kind, master, source, deadline, limit_s, spec):
+def greet(library, spec, source, deadline, limit_s):
     """One greeted connection; RankError in Gloo's words when the master does not answer within the limit."""
-    bound = (str(source.ip), 0) if source else None
-    while True:
-        left_s = deadline - time.monotonic()
+    address, port = spec["master"]
+    while (remaining_s := deadline - time.monotonic()) > 0:
         try:
-            sock = socket.create_connection(master, timeout=max(left_s, 0.05), source_address=bound)
+            sock = socket.create_connection((address, port), remaining_s, (source, 0) if source else None)
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise RankError("RuntimeError: Cannot assign requested address %s" % source)
+        else:
             channel = Channel(sock)
-            channel.send(hello=kind, rank=spec["rank"], key=spec["key"], pid=os.getpid())
-            if channel.receive() is not None:
+            channel.send(hello=library, rank=spec["rank"])
+            if channel.receive():
                 sock.settimeout(None)
                 return channel
-        except socket.timeout:
-            break
-        except OSError as error:
-            if left_s <= 0:
-                break
-            last = error  # the master may not listen yet
-            if last.errno == 99:
-                raise RankError("RuntimeError: Cannot assign requested address %s" % (bound,))
-        if deadline - time.monotonic() <= 0:
-            break
-        time.sleep(0.1)
+        time.sleep(0.1)  # the master may not listen yet
     raise RankError(
         "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] "
         "timed out connecting: SO_ERROR: Connection timed out, remote=[%s]:%d (from %s, %s, waited %.0f s)"
-        % (master[0], master[1], bound[0] if bound else "any address", kind, limit_s)
+        % (address, port, source or "any address", library, limit_s)
     )
-
-
-def adopt(env):
-    """vLLM's newer Ray executor: the driver's variables fill in what this node's environment lacks."""
-    for name, value in (env or {}).items():
-        os.environ.setdefault(name, value)
 
 
 def run(spec):
     """The life of a rank, from its meeting with the master until that is gone."""
+    tp_rank, pp_rank = spec["rank"] % spec["tp"], spec["rank"] // spec["tp"]
+    world = spec["tp"] * spec["pp"]
     log.info(
         "parallel_state.py:1906",
         "world_size=%d rank=%d local_rank=%d distributed_init_method=tcp://%s:%d backend=nccl",
-        spec["world"],
+        world,
         spec["rank"],
         spec["local_rank"],
-        spec["master"][0],
-        spec["master"][1],
+        *spec["master"],
     )
     gloo, _nccl = meet(spec)
     check_fabric()
-    tp_rank = spec["rank"] % spec["tp"]
     log.info(
         "parallel_state.py:2350",
         "rank %d in world size %d is assigned as DP rank 0, PP rank %d, PCP rank 0, "
         "TP rank %d, ETP rank %d, EP rank N/A, EPLB rank N/A",
         spec["rank"],
-        spec["world"],
-        spec["rank"] // spec["tp"],
+        world,
+        pp_rank,
         tp_rank,
         tp_rank,
     )
     log.configure(name_of(spec["rank"], spec["tp"], spec["pp"]))
-    dump_env(spec["rank"])
-    log.info("gpu_model_runner.py:5040", "Starting to load model %s...", spec["model"])
     try:
-        directory = model.find(spec["model"], spec["revision"])
-        digest = load(directory, chatty=spec["rank"] == 0)
+        digest = load_model(spec, spec["rank"])
     except model.LoadError as error:
         gloo.send(failed=str(error))
         raise RankError(str(error))
     gloo.send(loaded=digest)
     for message in gloo.messages():
-        if message.get("op") != "step":
-            continue
         faults.wait_while("hang-serve")
         gloo.send(step=message["step"])
-    if spec["outlive"]:
+    if spec["node_rank"]:
         threading.Event().wait()  # a follower of vLLM's own multi-node mode does not notice (vllm#32136)
-
-
-def obey():
-    """Says what its faults say, and ends this process when it is told to die while serving."""
-    while True:
-        active = faults.active()
-        fault_logs.log_active(active)
-        if "die-serve" in active:
-            fault_logs.log_cause(active["die-serve"])
-            sys.stdout.flush()
-            time.sleep(0.2)  # so that whoever forwards the words has them before the death
-            os._exit(1)
-        time.sleep(0.1)
 
 
 def main(channel):
@@ -217,24 +180,21 @@ def main(channel):
     if spec is None:
         os._exit(1)
     proc.serve_parent(channel, lambda message: None)
-    adopt(spec["env"])
+    # vLLM's newer Ray executor: the driver's variables fill in what this node's environment lacks
+    for name, value in (spec["env"] or {}).items():
+        os.environ.setdefault(name, value)
     log.configure("Worker")
-    threading.Thread(target=obey, daemon=True).start()
+    start_obeying()
     try:
         run(spec)
     except RankError as error:
-        frames = [
+        trace = log.traceback(
+            str(error),
             ("vllm/v1/executor/multiproc_executor.py", 921, "worker_main"),
             ("vllm/v1/worker/gpu_worker.py", 389, "init_device"),
-        ]
-        log.traceback("multiproc_executor.py:953", "WorkerProc failed to start.", frames, str(error))
+        )
+        log.error("multiproc_executor.py:953", "WorkerProc failed to start.\n" + trace)
         channel.send(failed=str(error))
         sys.stdout.flush()
         os._exit(1)
     os._exit(0)
-
-
-def on_same_network(address, interface_name):
-    """Whether a rank that calls from ``address`` is on the network of the master's own interface."""
-    mine = interfaces().get(interface_name)
-    return mine is None or ipaddress.ip_address(address) in mine.network

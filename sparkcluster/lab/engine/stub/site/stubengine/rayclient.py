@@ -1,14 +1,34 @@
-"""What drivers, `import ray` and the `ray` command share: finding the GCS and talking to it."""
+"""What Ray's processes share: finding the GCS, the token, and the connection between any two of them."""
 
+import hmac
 import os
 import socket
 
-from stubengine import RAY_VERSION, gcs
-from stubengine.wire import Channel
+from stubengine import RAY_VERSION
+from stubengine.wire import Channel, setting
+
+SILENCE_S = 30.0  # Ray declares a node dead after five missed checks, 3 s apart, 10 s each at the worst
 
 
-class Refused(Exception):
-    """The GCS answered and said no; the message is its reason."""
+class Refused(RuntimeError):
+    """The other end refused the connection, or there is no token to offer; the message is the reason."""
+
+
+def token():
+    """The cluster's token, or None where authentication is off; Refused when it is missing."""
+    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
+        return None
+    found = os.environ.get("RAY_AUTH_TOKEN", "")
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH") or os.path.join(os.path.expanduser("~"), ".ray", "auth_token")
+    if not found and os.path.exists(path):
+        with open(path, encoding="utf-8") as f:
+            found = f.read()
+    if not found.strip():
+        raise Refused(
+            "Token authentication is enabled but no authentication token was found. "
+            "Please provide a token via RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+        )
+    return found.strip()
 
 
 def temp_dir():
@@ -16,13 +36,18 @@ def temp_dir():
     return os.environ.get("RAY_TMPDIR") or "/tmp/ray"
 
 
+def cluster_file():
+    """Where `ray start` leaves the address of its cluster for drivers of this host."""
+    return os.path.join(temp_dir(), "ray_current_cluster")
+
+
 def current_cluster():
     """HOST:PORT of the cluster this host belongs to, or None."""
-    given = os.environ.get("RAY_ADDRESS")
-    if given and given not in ("auto", "local"):
-        return given
+    address = os.environ.get("RAY_ADDRESS")
+    if address and address not in ("auto", "local"):
+        return address
     try:
-        with open(os.path.join(temp_dir(), "ray_current_cluster"), encoding="utf-8") as f:
+        with open(cluster_file(), encoding="utf-8") as f:
             return f.read().strip() or None
     except OSError:
         return None
@@ -36,29 +61,54 @@ def split(address):
     return host, int(port)
 
 
-def connect(gcs_address, role, source=None, timeout_s=5.0, **hello):
-    """A greeted Channel to the GCS. OSError: not reachable; Refused: it said no; gcs.TokenError: no token here."""
-    secret = gcs.token()
-    host, port = split(gcs_address)
-    sock = socket.create_connection((host, port), timeout=timeout_s, source_address=(source, 0) if source else None)
-    channel = Channel(sock)
-    channel.send(role=role, token=secret, version=RAY_VERSION, **hello)
-    try:
-        answer = channel.receive()
-    except socket.timeout:
-        channel.close()
-        raise OSError("no answer from GCS at %s" % gcs_address)
-    if not answer or not answer.get("ok"):
-        channel.close()
-        raise Refused((answer or {}).get("error") or "connection closed by GCS at %s" % gcs_address)
+def limit_silence(sock):
+    """Has the kernel end a connection whose other end does not answer (a pulled cable)."""
     sock.settimeout(None)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    limit_ms = int(setting("STUB_RAY_SILENCE_S", SILENCE_S) * 1000)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
+
+
+def connect(address, source=None, **hello):
+    """A Channel to HOST:PORT that was welcomed. OSError: not reachable; Refused."""
+    secret = token()
+    sock = socket.create_connection(split(address), timeout=5, source_address=(source, 0) if source else None)
+    channel = Channel(sock)
+    channel.send(token=secret, version=RAY_VERSION, **hello)
+    answer = channel.receive()
+    if answer is None:
+        raise OSError("no answer from GCS at %s" % address)
+    if "error" in answer:
+        raise Refused(answer["error"])
+    limit_silence(sock)
     return channel
 
 
+def admit(channel):
+    """The first message of the caller, who waits for an answer; None if the caller was refused."""
+    limit_silence(channel.sock)
+    hello = channel.receive() or {}
+    secret = token()
+    if secret is not None and not hmac.compare_digest((hello.get("token") or "").encode(), secret.encode()):
+        refusal = "Unauthenticated: InvalidAuthToken: Authentication token is missing or incorrect"
+    elif hello.get("version") != RAY_VERSION:
+        refusal = (
+            "Version mismatch: The cluster was started with:\n    Ray: %s\nThis process was started with:\n"
+            "    Ray: %s" % (RAY_VERSION, hello.get("version"))
+        )
+    else:
+        return hello
+    channel.send(error=refusal)
+    channel.close()
+    return None
+
+
 def ask(channel, op, **message):
-    """One question on a channel of its own; ConnectionError when the GCS is gone."""
+    """The answer to one question on a channel; ConnectionError when the GCS is gone."""
     channel.send(op=op, **message)
     answer = channel.receive()
     if answer is None:
         raise ConnectionError("lost the connection to GCS")
-    return answer
+    return answer[op]

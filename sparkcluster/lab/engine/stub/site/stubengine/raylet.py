@@ -1,74 +1,62 @@
-"""One node's part in the cluster: a kept connection to the GCS, and the rank processes it is told to start."""
+"""One node's part in the cluster: a kept connection to the GCS, and the ranks that drivers have it start."""
 
 import os
-import signal
 import socket
 import subprocess
 import threading
 import time
-import uuid
 
-from stubengine import proc, rayclient
-from stubengine.gcs import SILENCE_S
-from stubengine.wire import setting
+from stubengine import proc, rayclient, wire
 
-BEAT_S = 1.0
+GCS_WAIT_S = 60.0  # how long a worker tries to reach its head
 
 
 class Raylet:
-    """Registered from ``address``; ranks inherit the environment in which it was started."""
+    """A node at ``address``; ranks inherit the environment in which it was started."""
 
-    def __init__(self, gcs_address, address, gpus):
-        self.node_id = uuid.uuid4().hex
-        self._ranks = {}
-        self._lock = threading.Lock()
-        self._channel = rayclient.connect(
-            gcs_address,
-            "raylet",
-            source=address,
-            node_id=self.node_id,
-            address=address,
-            hostname=socket.gethostname(),
-            resources={"GPU": float(gpus), "CPU": 1.0, "node:%s" % address: 1.0},
-        )
-        self._channel.sock.settimeout(setting("STUB_RAY_SILENCE_S", SILENCE_S))
+    def __init__(self, address, gpus):
+        self._gcs = None
+        self._node = {
+            "NodeID": os.urandom(16).hex(),
+            "NodeManagerAddress": address,
+            "NodeManagerPort": wire.listen(address, 0, self._run_rank)[1],
+            "NodeManagerHostname": socket.gethostname(),
+            "NodeName": address,
+            "Resources": {"GPU": gpus, "CPU": 1.0, "node:%s" % address: 1.0},
+        }
 
-    def run(self):
-        """Serves until the GCS is gone or silent; every rank is dead when it returns."""
-        threading.Thread(target=self._beat, daemon=True).start()
-        for message in self._channel.messages():
-            if message.get("op") == "spawn":
-                self._spawn(message)
-            elif message.get("op") == "kill":
-                self._kill(message["key"])
-        for key in list(self._ranks):
-            self._kill(key)
+    def join(self, gcs_address):
+        """Registers, once the head can be reached. OSError: it cannot within the limit; Refused."""
+        deadline = time.monotonic() + wire.setting("STUB_GCS_WAIT_S", GCS_WAIT_S)
+        while self._gcs is None:
+            try:
+                self._gcs = rayclient.connect(gcs_address, source=self._node["NodeManagerAddress"], node=self._node)
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
 
-    def _beat(self):
-        while self._channel.send(op="beat"):
-            time.sleep(BEAT_S)
+    def wait(self):
+        """Returns when the GCS is gone or silent; ranks end with this process."""
+        for _ in self._gcs.messages():
+            continue
 
-    def _spawn(self, message):
-        key = message["key"]
-        process, channel = proc.spawn(
-            "rank", message["title"], env=dict(os.environ), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        with self._lock:
-            self._ranks[key] = (process, channel)
-        channel.send(**message["spec"])
-        threading.Thread(target=self._watch, args=(key, process, channel), daemon=True).start()
+    def _run_rank(self, driver, _peer):
+        """Runs a rank for as long as its driver stays connected, and passes on its log and its end."""
+        order = rayclient.admit(driver)
+        if order is None:
+            return
+        driver.send(ok=True)
+        process, channel = proc.spawn("rank", order["title"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        channel.send(**order["spec"])
 
-    def _watch(self, key, process, channel):
+        def end_with_driver():
+            for _ in driver.messages():
+                continue
+            process.kill()
+
+        threading.Thread(target=end_with_driver, daemon=True).start()
         for line in process.stdout:
-            self._channel.send(op="log", key=key, pid=process.pid, line=line.decode("utf-8", "replace").rstrip("\n"))
-        code = process.wait()
-        channel.close()
-        with self._lock:
-            self._ranks.pop(key, None)
-        self._channel.send(op="exit", key=key, code=code, pid=process.pid)
-
-    def _kill(self, key):
-        with self._lock:
-            process, _ = self._ranks.get(key, (None, None))
-        if process is not None and process.poll() is None:
-            process.send_signal(signal.SIGKILL)
+            driver.send(pid=process.pid, line=line.decode("utf-8", "replace").rstrip("\n"))
+        driver.send(pid=process.pid, code=process.wait())
+        driver.close()

@@ -7,8 +7,8 @@ import sys
 import threading
 import time
 
-from stubengine import VLLM_VERSION, fault_logs, faults, flags, log, model
-from stubengine.executors import rank_spec, start_local
+from stubengine import VLLM_VERSION, faults, flags, log, model
+from stubengine.executors import start_local
 
 WATCHDOG_S = 5.0  # vLLM looks every 5 s whether its engine has errored (VLLM_WATCHDOG_TIME_S)
 ROUTES = (
@@ -60,12 +60,10 @@ def bind(host, port):
     return sock
 
 
-def print_traceback(last, *frames):
-    """A traceback on stderr, as Python prints one."""
-    print("Traceback (most recent call last):", file=sys.stderr)
-    for frame in frames:
-        print('  File "%s", line %d, in %s' % frame, file=sys.stderr)
-    print(last, file=sys.stderr, flush=True)
+def fail(last, *frames):
+    """Prints the traceback of a start that failed; returns the exit code."""
+    log.emit(log.traceback(last, *frames), sys.stderr)
+    return 1
 
 
 def check_shape(spec):
@@ -80,14 +78,14 @@ def check_shape(spec):
 
 def headless(spec):
     """A follower of vLLM's own multi-node mode: ranks, and no API server. Returns the exit code."""
+    master = (spec["master_addr"], spec["master_port"])
     log.configure("MainThread")
     log.info(
         "serve.py:224",
         "Launching vLLM (v%s) headless multiproc executor, with head node address %s:%d for "
         "torch.distributed process group.",
         VLLM_VERSION,
-        spec["master_addr"],
-        spec["master_port"],
+        *master,
     )
     lost = threading.Event()
     local_world = spec["tp"] * spec["pp"] // spec["nnodes"]
@@ -95,19 +93,17 @@ def headless(spec):
     ranks = []
     for local in range(local_world):
         number = spec["node_rank"] * local_world + local
-        master = (spec["master_addr"], spec["master_port"])
-        config = rank_spec(spec, master, "any", number, local, outlive=True)
+        config = dict(spec, rank=number, local_rank=local, master=master, env=None)
         ranks.append(start_local(config, lambda reason: lost.set()))
     try:
-        while not lost.wait(0.2):
-            continue
+        lost.wait()
+        killed = any(p.poll() is not None and p.returncode < 0 for p in ranks)
+        # the real monitor returns without an error once the worker has served, and raises while it starts
+        code = 0 if killed and time.monotonic() - begin > 1 else 1
     except Stop:
-        log.info("serve.py:266", "Shutting down.")
-        return 0
+        code = 0
     log.info("serve.py:266", "Shutting down.")
-    killed = any(p.poll() is not None and p.returncode < 0 for p in ranks)
-    # the real monitor returns without an error once the worker has served, and raises while it starts
-    return 0 if killed and time.monotonic() - begin > 1 else 1
+    return code
 
 
 def watch_faults():
@@ -125,10 +121,9 @@ def serve(args, spec, sock):
     from stubengine.engine import Engine
 
     engine = Engine(spec)
-    while not engine.ready.wait(0.2):
-        continue
+    engine.ready.wait()
     if engine.gone:
-        print_traceback(
+        fail(
             "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): "
             "{'EngineCore': %s}" % engine.process.wait(),
             ("vllm/entrypoints/launchers/api_server/entry.py", 104, "build_async_engine_client_from_engine_args"),
@@ -163,16 +158,13 @@ def serve(args, spec, sock):
     log.uvicorn("Application startup complete.")
     threading.Thread(target=log_throughput, args=(engine,), daemon=True).start()
     try:
-        ended = wait_for_end(engine, server)
+        wait_for_end(engine, server)
     except Stop:
-        ended = True
         drain(engine, args.shutdown_timeout or 0)
     log.uvicorn("Shutting down")
-    if ended:
-        log.uvicorn("Waiting for application shutdown.")
-        log.uvicorn("Application shutdown complete.")
+    log.uvicorn("Waiting for application shutdown.")
+    log.uvicorn("Application shutdown complete.")
     log.uvicorn("Finished server process [%d]" % os.getpid())
-    engine.close()
     return 0
 
 
@@ -207,7 +199,7 @@ def wait_for_end(engine, server):
             healthy = time.monotonic()
         elif server.failed.is_set() or time.monotonic() - healthy > WATCHDOG_S:
             time.sleep(0.2)  # the answer has to be sent first
-            return True
+            return
 
 
 def drain(engine, limit_s):
@@ -232,26 +224,24 @@ def run(argv):
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    faults.active()  # an unknown fault is refused here, not in the middle
+    faults.active()  # refuses an unknown fault before anything starts
     log.info("api_utils.py:347", "\n       STUB  version %s\n       STUB  model   %s\n", VLLM_VERSION, args.model)
     log.info("api_utils.py:286", "non-default args: %s", flags.non_default(args))
     if args.enforce_eager:
-        fault_logs.eager(None)
+        faults.log_lines("eager")
     try:
         directory = model.find(args.model, args.revision)
         config = model.config(directory)
     except model.LoadError as error:
-        print_traceback(
+        return fail(
             "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n  Value error, %s"
             % error,
             ("vllm/engine/arg_utils.py", 1890, "create_model_config"),
         )
-        return 1
     spec = spec_of(args, config)
     problem = check_shape(spec)
     if problem:
-        print_traceback(problem, ("vllm/config/parallel.py", 1040, "__post_init__"))
-        return 1
+        return fail(problem, ("vllm/config/parallel.py", 1040, "__post_init__"))
     log.info("model.py:733", "Resolved architecture: %s", (config.get("architectures") or ["StubForCausalLM"])[0])
     log.info("model.py:2152", "Using max model len %d", spec["max_model_len"])
     if args.headless or spec["node_rank"]:
@@ -259,11 +249,10 @@ def run(argv):
     try:
         sock = bind(args.host, args.port or 8000)
     except OSError as error:
-        print_traceback(
+        return fail(
             "OSError: [Errno %s] %s" % (error.errno, error.strerror),
             ("vllm/entrypoints/launchers/launcher.py", 355, "create_server_socket"),
         )
-        return 1
     return serve(args, spec, sock)
 
 
@@ -285,8 +274,7 @@ def main(argv):
     except Stop:
         code = 0
     except ValueError as error:
-        print_traceback("ValueError: %s" % error)
-        code = 1
+        code = fail("ValueError: %s" % error)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,5 +1,6 @@
-"""JSON lines over a socket, and what a node says of its own interfaces."""
+"""JSON lines over sockets, the network interfaces of this node, and the stub's settings."""
 
+import contextlib
 import fcntl
 import ipaddress
 import json
@@ -25,61 +26,46 @@ class Channel:
         try:
             with self._lock:
                 self.sock.sendall(data)
-        except (OSError, ValueError):
+        except OSError:
             return False
         return True
 
-    def receive(self):
-        """The next message, or None when the other end is gone; socket.timeout passes through."""
-        try:
-            line = self._reader.readline()
-        except socket.timeout:
-            # a file over a socket that timed out once refuses to read on
-            self._reader = self.sock.makefile("r", encoding="utf-8", newline="\n")
-            raise
-        except (OSError, ValueError):
-            return None
-        if not line.endswith("\n"):
-            return None
-        try:
-            return json.loads(line)
-        except ValueError:
-            return None
-
     def messages(self):
-        """All messages until the other end is gone or silent for the socket's time-out."""
-        while True:
-            try:
-                message = self.receive()
-            except socket.timeout:
-                return
-            if message is None:
-                return
-            yield message
+        """All messages until the other end is gone, or silent for longer than the socket's time-out."""
+        with contextlib.suppress(OSError, ValueError):
+            for line in self._reader:
+                yield json.loads(line)
+
+    def receive(self):
+        """The next message, or None where ``messages`` would end."""
+        return next(self.messages(), None)
 
     def close(self):
-        """Closes both directions, also under a reader in another thread."""
-        for step in (lambda: self.sock.shutdown(socket.SHUT_RDWR), self.sock.close):
-            try:
-                step()
-            except OSError:
-                continue
+        """Ends the connection, also under a reader in another thread."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
 
 
-def _declared():
-    """STUB_IFACES=name=address/prefix,...: interfaces by decree, so that one machine can play several."""
-    table = {}
-    for entry in filter(None, os.environ.get("STUB_IFACES", "").split(",")):
-        name, _, address = entry.partition("=")
-        table[name] = ipaddress.ip_interface(address)
-    return table
+def listen(address, port, handle):
+    """Has ``handle(channel, peer)`` serve each connection in a thread; returns the (address, port) listened on."""
+    listener = socket.create_server((address, port), backlog=64)
+
+    def accept():
+        while True:
+            sock, peer = listener.accept()
+            threading.Thread(target=handle, args=(Channel(sock), peer[0]), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return listener.getsockname()
 
 
 def interfaces():
-    """IPv4 interfaces of this host: {name: ip_interface}."""
-    found = _declared()
-    if found:
-        return found
+    """IPv4 interfaces of this host, {name: ip_interface}, or those of STUB_IFACES=name=address/prefix,..."""
+    declared = os.environ.get("STUB_IFACES")
+    if declared:
+        pairs = (entry.split("=") for entry in declared.split(","))
+        return {name: ipaddress.ip_interface(address) for name, address in pairs}
+    found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
@@ -92,34 +78,28 @@ def interfaces():
     return found
 
 
-def gloo_interface(name):
-    """The interface Gloo takes for a bare name, or None where it takes what the host name resolves to.
+def bound_interface(library):
+    """The (name, interface) that ``gloo`` or ``nccl`` takes by its _SOCKET_IFNAME; None if the variable is unset.
 
-    Raises LookupError in Gloo's words when there is none by that name.
+    Gloo takes a bare name. NCCL takes prefixes, ``=`` exact names, ``^`` all but these. Raises LookupError in the
+    library's words when nothing matches.
     """
-    if not name:
+    value = os.environ.get(library.upper() + "_SOCKET_IFNAME")
+    if not value:
         return None
-    found = interfaces().get(name)
-    if found is None:
+    found = interfaces()
+    if library == "gloo":
+        if value in found:
+            return value, found[value]
         raise LookupError(
             "[enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:83] "
-            "ifa != nullptr. Unable to find interface for: %s" % name
+            "ifa != nullptr. Unable to find interface for: %s" % value
         )
-    return found
-
-
-def nccl_interface(spec):
-    """The (name, interface) NCCL takes for NCCL_SOCKET_IFNAME: prefixes, ``=`` exact, ``^`` exclude; None if unset.
-
-    Raises LookupError in NCCL's words when nothing matches.
-    """
-    if not spec:
-        return None
-    exclude, exact = spec.startswith("^"), spec.startswith(("=", "^="))
-    names = [n for n in spec.lstrip("^=").split(",") if n]
-    for name, interface in interfaces().items():
-        hit = name in names if exact else any(name.startswith(n) for n in names)
-        if hit != exclude and not (exclude and interface.is_loopback):
+    exclude, exact = value.startswith("^"), value.startswith(("=", "^="))
+    names = [n for n in value.lstrip("^=").split(",") if n]
+    for name, interface in found.items():
+        match = name in names if exact else any(name.startswith(n) for n in names)
+        if match != exclude and not (exclude and interface.is_loopback):
             return name, interface
     raise LookupError("Bootstrap : no socket interface found")
 
