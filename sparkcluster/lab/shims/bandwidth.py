@@ -5,8 +5,6 @@ carries about 15 Gb/s of TCP, so without a limit it reports what was measured on
 packets, 97.3 at 64 KiB, 108.5 at 1 MiB with jumbo frames); with one, its own measurement.
 """
 
-# Runs on a virtual Spark's own python3.
-
 from __future__ import annotations
 
 import argparse
@@ -43,14 +41,12 @@ def ib_write_bw(args: list[str]) -> int:
     """Server without a host, client with one; 0 with or without a result, 1 where nothing was set up."""
     options = _parser().parse_known_args(args)[0]
     device = options.device
-    functions = [f for f in hardware.functions() if device in (None, f["hca"])]
+    functions = hardware.functions(device)
     if not functions:
-        sys.stderr.write(" IB device %s not found\n Unable to find the Infiniband/RoCE device\n" % device)
-        return 1
+        return hardware.refuse(" IB device %s not found\n Unable to find the Infiniband/RoCE device" % device)
     function = next((f for f in functions if f["link"]["up"]), functions[0])
     if not function["link"]["up"]:
-        sys.stderr.write(" Port number 1 state is Down\n Couldn't set the link layer\n")
-        return 1
+        return hardware.refuse(" Port number 1 state is Down\n Couldn't set the link layer")
     table = hardware.gid_table(function)
     chosen = options.gid_index
     if chosen is None:
@@ -61,7 +57,7 @@ def ib_write_bw(args: list[str]) -> int:
         "gid_index": chosen,
         "good": bool(entry[2]) and entry[1] == 2,
         "address": entry[2],
-        "mtu": function["link"]["mtu"],
+        "mtu": hardware.rdma_mtu(function),
         "limit": _limit_gbps(function["netdev"]),
     }
     if options.host:
@@ -116,8 +112,7 @@ def _client(host: str, port: int, mine: dict[str, Any], netdev: str, size: int) 
     try:
         control = socket.create_connection((host, port), TIMEOUT_S)
     except OSError as error:
-        sys.stderr.write("Couldn't connect to %s:%d: %s\n Unable to open file descriptor\n" % (host, port, error))
-        return 1
+        return hardware.refuse("Couldn't connect to %s:%d: %s\n Unable to open file descriptor" % (host, port, error))
     with control:
         lines = control.makefile("rw")
         _say(lines, mine)
@@ -137,8 +132,7 @@ def _client(host: str, port: int, mine: dict[str, Any], netdev: str, size: int) 
                 while time.monotonic() < until:
                     data.sendall(chunk)
         except OSError:
-            sys.stderr.write(" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\n")
-            return 1
+            return hardware.refuse(" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81")
         result = json.loads(lines.readline())
         limits = [limit for limit in (mine["limit"], theirs["limit"]) if limit]
         gbps = _nominal(min(mine["mtu"], theirs["mtu"]), size)
@@ -150,7 +144,7 @@ def _client(host: str, port: int, mine: dict[str, Any], netdev: str, size: int) 
 
 
 def _nominal(mtu: int, size: int) -> float:
-    if mtu < 4200:
+    if mtu < 4096:
         return 92.57
     return 108.5 if size >= 1 << 20 else 97.3
 
@@ -161,14 +155,13 @@ def _say(lines: TextIO, value: dict[str, Any]) -> None:
 
 
 def _banner(mine: dict[str, Any]) -> None:
-    mtu = 4096 if mine["mtu"] >= 4200 else 1024
     sys.stdout.write(
         "%s\n                    RDMA_Write BW Test\n"
         " Dual-port       : OFF\t\tDevice         : %s\n"
         " Number of qps   : 1\t\tTransport type : IB\n"
         " Mtu             : %d[B]\n Link type       : Ethernet\n GID index       : %d\n%s\n"
         " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n"
-        % (LINE, mine["hca"], mtu, mine["gid_index"], LINE)
+        % (LINE, mine["hca"], mine["mtu"], mine["gid_index"], LINE)
     )
     sys.stdout.flush()
 

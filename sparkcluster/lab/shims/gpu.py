@@ -1,7 +1,5 @@
 """nvidia-smi and the hook of NVIDIA's container toolkit, as a GB10 answers them."""
 
-# Runs on a virtual Spark's own python3.
-
 from __future__ import annotations
 
 import sys
@@ -18,51 +16,38 @@ NO_DRIVER = (
 )
 
 STATES = {
-    "idle": {"power.draw": "4.10", "clocks": "208", "utilization.gpu": "0", "temperature.gpu": "42", "pstate": "P8"},
+    "idle": {"power.draw": "4.10", "clocks.sm": "208", "utilization.gpu": "0", "temperature.gpu": "42", "pstate": "P8"},
     # Full load at a third of its clock and a fifth of its power (minefield PR 55: 799 MHz measured).
     "wedged": {
         "power.draw": "17.20",
-        "clocks": "799",
+        "clocks.sm": "799",
         "utilization.gpu": "95",
         "temperature.gpu": "48",
         "pstate": "P0",
     },
     # A hung collective spins at full clock.
-    "hung": {"power.draw": "24.30", "clocks": "2405", "utilization.gpu": "96", "temperature.gpu": "51", "pstate": "P0"},
+    "hung": {
+        "power.draw": "24.30",
+        "clocks.sm": "2405",
+        "utilization.gpu": "96",
+        "temperature.gpu": "51",
+        "pstate": "P0",
+    },
 }
 """Live values of the GPU, by its simulated state."""
 
 # Memory is unified: the GB10 reports none.
-STATIC_FIELDS = {
-    "name": (NAME, ""),
-    "gpu_name": (NAME, ""),
-    "index": ("0", ""),
-    "count": ("1", ""),
-    "uuid": ("GPU-6b1a0c55-0000-4b10-b10b-000000000000", ""),
-    "pci.bus_id": (BUS, ""),
-    "gpu_bus_id": (BUS, ""),
-    "compute_cap": ("12.1", ""),
-    "vbios_version": ("9A.0B.25.00.00", ""),
-    "memory.total": ("[N/A]", ""),
-    "memory.used": ("[N/A]", ""),
-    "memory.free": ("[N/A]", ""),
-    "memory.reserved": ("[N/A]", ""),
-    "utilization.gpu": ("0", "%"),
-    "utilization.memory": ("0", "%"),
-    "temperature.gpu": ("42", ""),
-    "power.draw": ("4.10", "W"),
-    "power.limit": ("[N/A]", ""),
-    "clocks.sm": ("208", "MHz"),
-    "clocks.current.sm": ("208", "MHz"),
-    "clocks.gr": ("208", "MHz"),
-    "clocks.max.sm": ("3003", "MHz"),
-    "clocks.mem": ("[N/A]", ""),
-    "pstate": ("P8", ""),
-    "persistence_mode": ("Enabled", ""),
-    "compute_mode": ("Default", ""),
-    "mig.mode.current": ("[N/A]", ""),
-    "ecc.mode.current": ("[N/A]", ""),
+FIELDS = {
+    "name": NAME,
+    "uuid": "GPU-6b1a0c55-0000-4b10-b10b-000000000000",
+    "pci.bus_id": BUS,
+    "compute_cap": "12.1",
+    "vbios_version": "9A.0B.25.00.00",
+    "memory.total": "[N/A]",
+    "memory.used": "[N/A]",
+    "memory.free": "[N/A]",
 }
+UNITS = {"utilization.gpu": "%", "power.draw": "W", "clocks.sm": "MHz"}
 
 
 def nvidia_smi(args: list[str]) -> int:
@@ -77,43 +62,25 @@ def nvidia_smi(args: list[str]) -> int:
     options = dict(arg.partition("=")[::2] for arg in args if arg.startswith("--"))
     if "--query-gpu" in options:
         return _query(facts, options["--query-gpu"].split(","), options.get("--format", "csv").split(","))
-    if "--query-compute-apps" in options:
-        if "noheader" not in options.get("--format", ""):
-            sys.stdout.write(options["--query-compute-apps"].replace(",", ", ") + "\n")
-        return 0
     if "-L" in args or "--list-gpus" in args:
-        sys.stdout.write("GPU 0: %s (UUID: %s)\n" % (NAME, STATIC_FIELDS["uuid"][0]))
+        sys.stdout.write("GPU 0: %s (UUID: %s)\n" % (NAME, FIELDS["uuid"]))
         return 0
-    sys.stdout.write(_long(facts) if "-q" in args else _table(facts))
+    sys.stdout.write(_table(facts))
     return 0
 
 
-def _live(facts: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    """Fields that follow the GPU's state."""
-    state = STATES[facts.get("gpu_state", "idle")]
-    found = {name: (value, STATIC_FIELDS[name][1]) for name, value in state.items() if name != "clocks"}
-    found.update(dict.fromkeys(("clocks.sm", "clocks.current.sm", "clocks.gr"), (state["clocks"], "MHz")))
-    return found
-
-
 def _query(facts: dict[str, Any], fields: list[str], form: list[str]) -> int:
-    values = []
-    available = {**STATIC_FIELDS, **_live(facts)}
+    available = dict(FIELDS, **STATES[facts.get("gpu_state", "idle")], driver_version=facts["driver"])
+    heads, cells = [], []
     for field in (field.strip() for field in fields):
-        if field == "driver_version":
-            values.append((field, facts["driver"], ""))
-        elif field == "timestamp":
-            values.append((field, time.strftime("%Y/%m/%d %H:%M:%S.000"), ""))
-        elif field in available:
-            values.append((field,) + available[field])
-        else:
+        if field not in available:
             sys.stdout.write('Field "%s" is not a valid field to query.\n\n' % field)
             return 2
+        unit = UNITS.get(field, "")
+        heads.append(field + (" [%s]" % unit if unit else ""))
+        cells.append(available[field] + (" " + unit if unit and "nounits" not in form else ""))
     if "noheader" not in form:
-        heads = [name + (" [%s]" % unit if unit else "") for name, _, unit in values]
         sys.stdout.write(", ".join(heads) + "\n")
-    with_units = "nounits" not in form
-    cells = [value + (" " + unit if unit and with_units else "") for _, value, unit in values]
     sys.stdout.write(", ".join(cells) + "\n")
     return 0
 
@@ -143,20 +110,6 @@ def _table(facts: dict[str, Any]) -> str:
     )
 
 
-def _long(facts: dict[str, Any]) -> str:
-    return (
-        "\n==============NVSMI LOG==============\n\n"
-        "Driver Version                            : %s\n"
-        "CUDA Version                              : %s\n\n"
-        "Attached GPUs                             : 1\n"
-        "GPU %s\n"
-        "    Product Name                          : %s\n"
-        "    FB Memory Usage\n"
-        "        Total                             : N/A\n"
-        "        Used                              : N/A\n" % (facts["driver"], _cuda(facts), BUS, NAME)
-    )
-
-
 def nvidia_container_runtime_hook(args: list[str]) -> int:
     """Docker calls this before a container with ``--gpus`` starts; it fails like the real hook."""
     del args
@@ -165,6 +118,5 @@ def nvidia_container_runtime_hook(args: list[str]) -> int:
     facts = hardware.load()
     if facts["driver"] == "none" or facts["gpu"] == "lost":
         problem = "driver not loaded" if facts["driver"] == "none" else "no devices found"
-        sys.stderr.write("nvidia-container-cli: initialization error: nvml error: %s\n" % problem)
-        return 1
+        return hardware.refuse("nvidia-container-cli: initialization error: nvml error: " + problem)
     return 0

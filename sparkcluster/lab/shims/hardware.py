@@ -1,7 +1,5 @@
 """The simulated hardware of this Spark, and the real state of its network."""
 
-# Runs on a virtual Spark's own python3.
-
 from __future__ import annotations
 
 import hashlib
@@ -9,10 +7,13 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from typing import Any
 
 DIRECTORY = "/run/gb10"
 HARDWARE = DIRECTORY + "/hardware.json"
+BOARD = "NVD0000000087"
+"""Board id of the ConnectX-7 of a Spark."""
 
 
 def load() -> dict[str, Any]:
@@ -44,13 +45,19 @@ def links() -> dict[str, Any]:
 DARK = {"up": False, "enabled": False, "mtu": 1500, "mac": "00:00:00:00:00:00", "ipv4": [], "ipv6": []}
 
 
-def functions() -> list[Any]:
-    """Every PCI function of the ConnectX-7 with its live ``link``; none where no cable is in.
+def functions(hca: str | None = None) -> list[Any]:
+    """Every PCI function of the ConnectX-7, or that of one HCA, with its live ``link``; none where no cable is in.
 
     Without a cable the ConnectX-7 leaves PCI (NVIDIA's dgx-spark-mlnx-hotplug).
     """
     live = links()
-    return [dict(f, link=live.get(f["netdev"], DARK)) for f in load()["functions"]]
+    return [dict(f, link=live.get(f["netdev"], DARK)) for f in load()["functions"] if hca in (None, f["hca"])]
+
+
+def rdma_mtu(function: dict[str, Any]) -> int:
+    """Largest RDMA MTU in bytes that fits into the frames of the link."""
+    mtu = function["link"]["mtu"]
+    return 4096 if mtu >= 4200 else 2048 if mtu >= 2200 else 1024
 
 
 def colons(packed: bytes) -> str:
@@ -115,3 +122,17 @@ def _gid(kind: str, mac: str, ipv4: list[str]) -> tuple[str, str]:
 def is_root() -> bool:
     """Whether this process is root's."""
     return os.geteuid() == 0
+
+
+def refuse(message: str, code: int = 1) -> int:
+    """Print a tool's error; the exit status."""
+    sys.stderr.write(message + "\n")
+    return code
+
+
+def replace(path: str, text: str) -> None:
+    """Write a file that appears as a whole."""
+    fresh = "%s.%d.new" % (path, os.getpid())
+    with open(fresh, "w") as file:
+        file.write(text)
+    os.rename(fresh, path)

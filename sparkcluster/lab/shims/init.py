@@ -1,7 +1,5 @@
 """First process of a virtual Spark: runs sshd and Docker, updates the simulated hardware, reaps processes."""
 
-# Runs on a virtual Spark's own python3.
-
 from __future__ import annotations
 
 import json
@@ -16,7 +14,7 @@ import time
 from typing import Any
 
 from . import services, sysfs
-from .hardware import DIRECTORY, load
+from .hardware import DIRECTORY, load, replace
 
 READY = DIRECTORY + "/machine/ready.json"
 """Tells the lab on the machine that Docker answers."""
@@ -170,13 +168,6 @@ def reap() -> None:
             return
 
 
-def write_ready(ready: dict[str, Any]) -> None:
-    """Tell the machine what answers."""
-    with open(READY + ".new", "w") as file:
-        json.dump(ready, file)
-    os.rename(READY + ".new", READY)
-
-
 def raise_limits() -> None:
     """Limits as systemd sets them for services; the limit on open files cannot exceed the kernel's."""
     with open("/proc/sys/fs/nr_open") as file:
@@ -219,7 +210,7 @@ def main() -> None:
         readable, _, _ = select.select(sources, [], [], None if docker_ready else 0.05)
         if not docker_ready and answers("/run/docker.sock"):
             docker_ready = True
-            write_ready({"docker": True, "at": time.time()})
+            replace(READY, json.dumps({"docker": True, "at": time.time()}))
         if not readable:
             continue
         if watch in readable:

@@ -1,7 +1,5 @@
 """dmesg, journalctl and modinfo of this Spark's kernel, never the machine's."""
 
-# Runs on a virtual Spark's own python3.
-
 from __future__ import annotations
 
 import argparse
@@ -15,8 +13,7 @@ def dmesg(args: list[str]) -> int:
     """The kernel log from the lab; refused to plain users, as by Ubuntu."""
     del args
     if not hardware.is_root():
-        sys.stderr.write("dmesg: read kernel buffer failed: Operation not permitted\n")
-        return 1
+        return hardware.refuse("dmesg: read kernel buffer failed: Operation not permitted")
     sys.stdout.write("".join(line + "\n" for line in hardware.load()["kernel_log"]))
     return 0
 
@@ -51,8 +48,7 @@ def modinfo(args: list[str]) -> int:
     else:
         found = glob.glob("/lib/modules/%s/**/%s.ko" % (options.kernel, options.module), recursive=True)
     if not found:
-        sys.stderr.write("modinfo: ERROR: Module %s not found.\n" % options.module)
-        return 1
+        return hardware.refuse("modinfo: ERROR: Module %s not found." % options.module)
     with open(found[0], "rb") as file:
         parts = [part.decode(errors="replace").partition("=") for part in file.read().split(b"\0") if b"=" in part]
     for key, value in [("filename", found[0])] + [(key, value) for key, _, value in parts]:

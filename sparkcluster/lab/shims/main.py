@@ -1,7 +1,5 @@
 """Every shim is a link to the same program, which runs the function with the link's name."""
 
-# Runs on a virtual Spark's own python3.
-
 from __future__ import annotations
 
 import importlib
@@ -16,7 +14,6 @@ TOOLS = {
     "show_gids": "rdma",
     "rdma": "rdma",
     "ibv_devinfo": "rdma",
-    "ibv_devices": "rdma",
     "ethtool": "net",
     "uname": "net",
     "ib_write_bw": "bandwidth",

@@ -1,7 +1,5 @@
 """ethtool and uname: the real programs, except for what is specific to a Spark."""
 
-# Runs on a virtual Spark's own python3.
-
 from __future__ import annotations
 
 import os
@@ -22,7 +20,7 @@ def ethtool(args: list[str]) -> int:
         if len(args) == 1:
             sys.stdout.write(_link(name, functions.get(name), live[name]))
             if not hardware.is_root():
-                sys.stderr.write("netlink error: Operation not permitted\n")
+                hardware.refuse("netlink error: Operation not permitted")
             return 0
         if args[0] in ("-i", "--driver"):
             sys.stdout.write(_driver(facts, functions.get(name)))
@@ -54,7 +52,7 @@ def _link(name: str, function: dict[str, Any] | None, link: dict[str, Any]) -> s
 
 
 def _driver(facts: dict[str, Any], function: dict[str, Any] | None) -> str:
-    firmware = facts["firmware"] + " (NVD0000000087)" if function else ""
+    firmware = "%s (%s)" % (facts["firmware"], hardware.BOARD) if function else ""
     return (
         "driver: %s\nversion: %s\nfirmware-version: %s\nexpansion-rom-version: \nbus-info: %s\n"
         "supports-statistics: yes\nsupports-test: yes\nsupports-eeprom-access: no\n"

@@ -1,7 +1,5 @@
 """ibdev2netdev, show_gids, rdma, ibv_devinfo: from the Spark's live links and addresses."""
 
-# Runs on a virtual Spark's own python3.
-
 from __future__ import annotations
 
 import json
@@ -10,6 +8,8 @@ import sys
 from typing import Any
 
 from . import hardware
+
+ACTIVE_MTU = {1024: "1024 (3)", 2048: "2048 (4)", 4096: "4096 (5)"}
 
 
 def ibdev2netdev(args: list[str]) -> int:
@@ -26,9 +26,7 @@ def show_gids(args: list[str]) -> int:
     sys.stdout.write("DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV\n")
     sys.stdout.write("---\t----\t-----\t---\t\t\t\t\t------------  \t---\t---\n")
     count = 0
-    for function in hardware.functions():
-        if args and function["hca"] != args[0]:
-            continue
+    for function in hardware.functions(*args[:1]):
         for index, (gid, version, address) in sorted(hardware.gid_table(function).items()):
             row = (function["hca"], 1, index, gid, "%-15s" % address, "v%d" % version, function["netdev"])
             sys.stdout.write("%s\t%d\t%d\t%s\t%s\t%s\t%s\n" % row)
@@ -38,68 +36,43 @@ def show_gids(args: list[str]) -> int:
 
 
 def rdma(args: list[str]) -> int:
-    """``rdma link`` and ``rdma dev``; everything else goes to the real program."""
+    """``rdma link``; everything else goes to the real program."""
     words = [arg for arg in args if not arg.startswith("-")]
-    as_json = any(arg.startswith("-") and "j" in arg for arg in args)
-    if words[:1] not in (["link"], ["dev"]):
+    if words[:1] != ["link"]:
         os.execv("/usr/bin/rdma", ["rdma", *args])
-    rows = []
-    for index, function in enumerate(hardware.functions()):
-        up = function["link"]["up"]
-        if words[0] == "dev":
-            row = {
-                "ifindex": index,
-                "ifname": function["hca"],
-                "node_type": "ca",
-                "fw": hardware.load()["firmware"],
-            }
-        else:
-            row = {
-                "ifindex": index,
-                "ifname": function["hca"],
-                "port": 1,
-                "state": "ACTIVE" if up else "DOWN",
-                "physical_state": "LINK_UP" if up else "DISABLED",
-                "netdev": function["netdev"],
-            }
-        rows.append(row)
-    if as_json:
+    rows = [
+        {
+            "ifindex": index,
+            "ifname": function["hca"],
+            "port": 1,
+            "state": "ACTIVE" if function["link"]["up"] else "DOWN",
+            "physical_state": "LINK_UP" if function["link"]["up"] else "DISABLED",
+            "netdev": function["netdev"],
+        }
+        for index, function in enumerate(hardware.functions())
+    ]
+    if any(arg.startswith("-") and "j" in arg for arg in args):
         sys.stdout.write(json.dumps(rows) + "\n")
         return 0
     for row in rows:
-        if words[0] == "dev":
-            sys.stdout.write("%(ifindex)s: %(ifname)s: node_type %(node_type)s fw %(fw)s\n" % row)
-        else:
-            text = "link %(ifname)s/1 state %(state)s physical_state %(physical_state)s netdev %(netdev)s \n"
-            sys.stdout.write(text % row)
-    return 0
-
-
-def ibv_devices(args: list[str]) -> int:
-    """HCAs and their GUIDs."""
-    del args
-    sys.stdout.write("    device          \t   node GUID\n    ------          \t----------------\n")
-    for function in hardware.functions():
-        sys.stdout.write("    %-16s\t%s\n" % (function["hca"], function["guid"].replace(":", "")))
+        text = "link %(ifname)s/%(port)d state %(state)s physical_state %(physical_state)s netdev %(netdev)s \n"
+        sys.stdout.write(text % row)
     return 0
 
 
 def ibv_devinfo(args: list[str]) -> int:
     """Attributes of an HCA or of all."""
-    wanted = args[args.index("-d") + 1] if "-d" in args else None
-    functions = [f for f in hardware.functions() if wanted in (None, f["hca"])]
+    hca = args[args.index("-d") + 1] if "-d" in args else None
+    functions = hardware.functions(hca)
     if not functions:
-        sys.stderr.write("No IB devices found\n" if wanted is None else "IB device '%s' wasn't found\n" % wanted)
-        return 1
+        return hardware.refuse("No IB devices found" if hca is None else "IB device '%s' wasn't found" % hca)
     for function in functions:
-        sys.stdout.write(_device(function, "-v" in args))
+        sys.stdout.write(_device(function))
     return 0
 
 
-def _device(function: dict[str, Any], verbose: bool) -> str:
+def _device(function: dict[str, Any]) -> str:
     up = function["link"]["up"]
-    mtu = function["link"]["mtu"]
-    active = "4096 (5)" if mtu >= 4200 else "2048 (4)" if mtu >= 2200 else "1024 (3)"
     rows = [
         ("transport", "InfiniBand (0)"),
         ("fw_ver", hardware.load()["firmware"]),
@@ -108,22 +81,18 @@ def _device(function: dict[str, Any], verbose: bool) -> str:
         ("vendor_id", "0x02c9"),
         ("vendor_part_id", "4129"),
         ("hw_ver", "0x0"),
-        ("board_id", "NVD0000000087"),
+        ("board_id", hardware.BOARD),
         ("phys_port_cnt", "1"),
     ]
     port = [
         ("state", "PORT_ACTIVE (4)" if up else "PORT_DOWN (1)"),
         ("max_mtu", "4096 (5)"),
-        ("active_mtu", active if up else "1024 (3)"),
+        ("active_mtu", ACTIVE_MTU[hardware.rdma_mtu(function) if up else 1024]),
         ("sm_lid", "0"),
         ("port_lid", "0"),
         ("port_lmc", "0x00"),
         ("link_layer", "Ethernet"),
     ]
-    if verbose:
-        port += [("active_width", "2X (16)"), ("active_speed", "100.0 Gbps (128)")]
-        for index, (gid, version, _) in sorted(hardware.gid_table(function).items()):
-            port.append(("GID[%3d]" % index, "%s, RoCE v%d" % (gid, version)))
     text = "hca_id:\t%s\n" % function["hca"]
     text += "".join("\t%s:%s%s\n" % (name, _tabs(name, 32), value) for name, value in rows)
     text += "\t\tport:\t1\n"

@@ -1,7 +1,5 @@
 """Adapts a container's configuration to this machine just before runc reads it."""
 
-# Runs on a virtual Spark's own python3.
-
 from __future__ import annotations
 
 import json

@@ -1,7 +1,5 @@
 """systemctl, loginctl, nvidia-ctk, ufw and netplan, as far as remedies use them."""
 
-# Runs on a virtual Spark's own python3.
-
 from __future__ import annotations
 
 import json
@@ -33,8 +31,7 @@ def systemctl(args: list[str]) -> int:
     """Start, stop, restart or reload Docker and sshd; refresh the CDI spec; say what is active."""
     words = [arg for arg in args if not arg.startswith("-")]
     if not words:
-        sys.stderr.write("no systemd runs on a virtual Spark\n")
-        return 1
+        return hardware.refuse("no systemd runs on a virtual Spark")
     verb, units = words[0], [word.rsplit(".service", 1)[0] for word in words[1:]]
     if verb in ("enable", "disable"):
         if "--now" not in args:
@@ -60,32 +57,26 @@ def _apply(verb: str, unit: str) -> int:
     if unit in ("systemd-logind", "ufw"):
         return 0
     if service is None:
-        sys.stderr.write("Failed to %s %s.service: Unit %s.service not found.\n" % (verb, unit, unit))
-        return 5
+        return hardware.refuse("Failed to %s %s.service: Unit %s.service not found." % (verb, unit, unit), 5)
     if verb == "reload":
         verb = "hup"
     if verb not in ("start", "stop", "restart", "hup"):
-        sys.stderr.write("Unknown command verb %s.\n" % verb)
-        return 1
+        return hardware.refuse("Unknown command verb %s." % verb)
     return request(verb, service)
 
 
 def request(verb: str, service: str) -> int:
     """Have the first process apply ``verb`` to ``service``, and wait until it is done."""
     if not hardware.is_root():
-        sys.stderr.write("Failed to %s %s.service: Interactive authentication required.\n" % (verb, service))
-        return 1
+        return hardware.refuse("Failed to %s %s.service: Interactive authentication required." % (verb, service))
     os.makedirs(REQUESTS, exist_ok=True)
     path = os.path.join(REQUESTS, "%s.%d" % (service, os.getpid()))
-    with open(path + ".new", "w") as file:
-        file.write(verb)
-    os.rename(path + ".new", path)
+    hardware.replace(path, verb)
     os.kill(1, signal.SIGHUP)
     until = time.monotonic() + LIMIT_S
     while os.path.exists(path):
         if time.monotonic() > until:
-            sys.stderr.write("Job for %s.service timed out.\n" % service)
-            return 1
+            return hardware.refuse("Job for %s.service timed out." % service)
         time.sleep(0.02)
     return 0
 
@@ -106,8 +97,7 @@ def _runs(service: str) -> bool:
 def loginctl(args: list[str]) -> int:
     """``enable-linger USER`` and ``disable-linger USER`` leave what logind leaves."""
     if len(args) != 2 or args[0] not in ("enable-linger", "disable-linger"):
-        sys.stderr.write("Failed to connect to bus: no logind runs on a virtual Spark\n")
-        return 1
+        return hardware.refuse("Failed to connect to bus: no logind runs on a virtual Spark")
     path = os.path.join(LINGER, args[1])
     os.makedirs(LINGER, exist_ok=True)
     if args[0] == "enable-linger":
@@ -121,11 +111,7 @@ def loginctl(args: list[str]) -> int:
 def nvidia_ctk(args: list[str]) -> int:
     """``runtime configure`` writes Docker's daemon.json, ``cdi generate`` the CDI spec."""
     if not hardware.load()["nvidia_runtime"]:
-        sys.stderr.write("bash: nvidia-ctk: command not found\n")
-        return 127
-    if args[:1] in (["--version"], ["-v"]):
-        sys.stdout.write("NVIDIA Container Toolkit CLI version 1.20.1\n")
-        return 0
+        return hardware.refuse("bash: nvidia-ctk: command not found", 127)
     if args[:2] == ["runtime", "configure"]:
         settings = docker_settings()
         settings.setdefault("runtimes", {})["nvidia"] = NVIDIA_RUNTIME
@@ -134,11 +120,7 @@ def nvidia_ctk(args: list[str]) -> int:
         return 0
     if args[:2] == ["cdi", "generate"]:
         return _refresh(next((arg.partition("=")[2] for arg in args if arg.startswith("--output=")), CDI_SPEC))
-    if args[:2] == ["cdi", "list"]:
-        sys.stdout.write("nvidia.com/gpu=0\nnvidia.com/gpu=all\n")
-        return 0
-    sys.stderr.write("nvidia-ctk: a virtual Spark does not support %s\n" % " ".join(args))
-    return 1
+    return hardware.refuse("nvidia-ctk: a virtual Spark does not support " + " ".join(args))
 
 
 def docker_settings() -> dict[str, Any]:
@@ -153,8 +135,7 @@ def docker_settings() -> dict[str, Any]:
 def _refresh(path: str = CDI_SPEC) -> int:
     facts = hardware.load()
     if facts["driver"] == "none":
-        sys.stderr.write('level=error msg="failed to generate CDI spec: NVML: Driver Not Loaded"\n')
-        return 1
+        return hardware.refuse('level=error msg="failed to generate CDI spec: NVML: Driver Not Loaded"')
     write_cdi(facts["driver"], path)
     return 0
 
@@ -172,20 +153,18 @@ def write_cdi(driver: str, path: str = CDI_SPEC) -> None:
     devices = "".join(
         '- containerEdits:\n    deviceNodes:\n    - path: /dev/nvidia0\n  name: "%s"\n' % name for name in ("0", "all")
     )
-    with open(path + ".new", "w") as file:
-        file.write(
-            "---\ncdiVersion: 0.5.0\ncontainerEdits:\n  deviceNodes:\n%s  mounts:\n%sdevices:\n%skind: nvidia.com/gpu\n"
-            % (nodes, mounts, devices)
-        )
-    os.rename(path + ".new", path)
+    hardware.replace(
+        path,
+        "---\ncdiVersion: 0.5.0\ncontainerEdits:\n  deviceNodes:\n%s  mounts:\n%sdevices:\n%skind: nvidia.com/gpu\n"
+        % (nodes, mounts, devices),
+    )
 
 
 def ufw(args: list[str]) -> int:
     """``status``, ``enable``, ``disable`` and ``allow [in on IF] [from ADDRESS] [to any] [port N]`` over real rules."""
     words = [arg for arg in args if arg not in ("--force", "any")]
     if not hardware.is_root():
-        sys.stderr.write("ERROR: You need to be root to run this script\n")
-        return 1
+        return hardware.refuse("ERROR: You need to be root to run this script")
     with open(UFW_CONF) as file:
         text = file.read()
     active = "ENABLED=yes" in text
@@ -199,13 +178,9 @@ def ufw(args: list[str]) -> int:
         if wanted == "no":
             _iptables("-F", CHAIN)
         return 0
-    if words[:1] == ["reload"]:
-        return 0
-    if words[:1] in (["allow"], ["insert"]):
-        rule = _rule(words[1:] if words[0] == "allow" else words[3:])
-        return _iptables("-I", CHAIN, *rule, "-j", "ACCEPT") if active else 0
-    sys.stderr.write("ERROR: Invalid syntax\n")
-    return 1
+    if words[:1] == ["allow"]:
+        return _iptables("-I", CHAIN, *_rule(words[1:]), "-j", "ACCEPT") if active else 0
+    return hardware.refuse("ERROR: Invalid syntax")
 
 
 def _rule(words: list[str]) -> list[str]:
@@ -238,8 +213,7 @@ def netplan(args: list[str]) -> int:
     if args[:1] != ["apply"]:
         return 0
     if not hardware.is_root():
-        sys.stderr.write("Permission denied\n")
-        return 1
+        return hardware.refuse("Permission denied")
     with open(NETPLAN) as file:
         text = file.read()
     lines = []

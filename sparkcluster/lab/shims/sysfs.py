@@ -1,10 +1,9 @@
 """Updates /sys/class/infiniband and similar files from the Spark's live links and addresses."""
 
-# Runs on a virtual Spark's own python3.
-
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 from typing import Any
 
@@ -34,7 +33,7 @@ def sync() -> None:
         _netdev(function)
     for name in os.listdir(TREE) if os.path.isdir(TREE) else []:
         if name not in wanted:
-            _remove(os.path.join(TREE, name))
+            shutil.rmtree(os.path.join(TREE, name))
     if facts["driver"] == "none":
         _unlink("/proc/driver/nvidia/version")
     else:
@@ -55,7 +54,7 @@ def _hca(facts: dict[str, Any], function: dict[str, Any]) -> None:
         for index in range(GID_COUNT):
             _empty_slot(port, index)
     attributes = (
-        ("board_id", "NVD0000000087"),
+        ("board_id", hardware.BOARD),
         ("fw_ver", facts["firmware"]),
         ("hca_type", "MT4129"),
         ("hw_rev", "0"),
@@ -166,11 +165,8 @@ def _write(path: str, text: str) -> None:
                     return
     except OSError:
         pass
-    fresh = "%s.%d" % (path, os.getpid())
     try:
-        with open(fresh, "w") as file:
-            file.write(text)
-        os.rename(fresh, path)
+        hardware.replace(path, text)
     except OSError:
         if os.path.isdir(os.path.dirname(path)):
             raise
@@ -196,10 +192,3 @@ def _link(target: str, path: str) -> None:
     fresh = "%s.%d" % (path, os.getpid())
     os.symlink(target, fresh)
     os.rename(fresh, path)
-
-
-def _remove(path: str) -> None:
-    for directory, _, files in os.walk(path, topdown=False):
-        for name in files:
-            os.unlink(os.path.join(directory, name))
-        os.rmdir(directory)

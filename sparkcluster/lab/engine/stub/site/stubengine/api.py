@@ -104,41 +104,48 @@ class Handler(BaseHTTPRequestHandler):
         return scheme.lower() == "bearer" and any(hmac.compare_digest(given.encode(), k.encode()) for k in keys)
 
     def do_GET(self):
-        """The endpoints that change nothing."""
-        path = self.path.split("?")[0]
-        options, engine = self.server.options, self.server.engine
-        if not self._authorised():
-            self._json(401, {"error": "Unauthorized"})
-        elif path in ("/health", "/ping"):
-            self._bytes(503 if engine.errored else 200, b"", "text/plain")
-        elif path == "/version":
-            self._json(200, {"version": VLLM_VERSION})
-        elif path == "/v1/models":
-            self._json(
-                200,
-                {
-                    "object": "list",
-                    "data": [
-                        {
-                            "id": name,
-                            "object": "model",
-                            "created": int(time.time()),
-                            "owned_by": "vllm",
-                            "root": options["model"],
-                            "parent": None,
-                            "max_model_len": options["max_model_len"],
-                            "permission": [],
-                        }
-                        for name in options["names"]
-                    ],
-                },
-            )
-        elif path == "/metrics":
-            self._bytes(200, self._metrics().encode(), "text/plain; version=0.0.4; charset=utf-8")
-        else:
-            self._json(404, {"detail": "Not Found"})
+        """Answers by ``ROUTES``; everything that fails becomes the JSON that vLLM answers with."""
+        raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        answer = ROUTES.get((self.path.split("?")[0], self.command))
+        try:
+            if not self._authorised():
+                self._json(401, {"error": "Unauthorized"})
+            elif answer is None:
+                self._json(404, {"detail": "Not Found"})
+            else:
+                answer(self, raw)
+        except Refusal as refusal:
+            self._json(refusal.code, refusal.body)
+        except EngineDead:
+            self.server.failed.set()
+            self._json(500, DEAD_ENGINE.body)
 
-    def _metrics(self):
+    do_POST = do_GET
+
+    def health(self, _raw):
+        """Bad only after the engine has said that it died."""
+        self._bytes(503 if self.server.engine.errored else 200, b"", "text/plain")
+
+    def version(self, _raw):
+        """vLLM's version."""
+        self._json(200, {"version": VLLM_VERSION})
+
+    def models(self, _raw):
+        """The served names."""
+        options = self.server.options
+        model_fields = {
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "vllm",
+            "root": options["model"],
+            "parent": None,
+            "max_model_len": options["max_model_len"],
+            "permission": [],
+        }
+        self._json(200, {"object": "list", "data": [dict(model_fields, id=name) for name in options["names"]]})
+
+    def metrics(self, _raw):
+        """The counters of the engine, as Prometheus reads them."""
         engine = self.server.engine
         labels = '{engine="0",model_name="%s"}' % self.server.options["names"][0]
         rows = (
@@ -149,36 +156,12 @@ class Handler(BaseHTTPRequestHandler):
             ("generation_tokens_total", "counter", engine.generated),
             ("request_success_total", "counter", engine.finished),
         )
-        return "".join(
+        text = "".join(
             "# HELP vllm:%s Of the stub engine.\n# TYPE vllm:%s %s\nvllm:%s%s %s\n"
             % (name, name, kind, name, labels, float(value))
             for name, kind, value in rows
         )
-
-    def do_POST(self):
-        """Completions; everything that fails becomes the JSON that vLLM answers with."""
-        length = int(self.headers.get("Content-Length") or 0)
-        raw = self.rfile.read(length)
-        try:
-            path = self.path.split("?")[0]
-            if not self._authorised():
-                self._json(401, {"error": "Unauthorized"})
-                return
-            if path not in ("/v1/completions", "/v1/chat/completions"):
-                self._json(404, {"detail": "Not Found"})
-                return
-            try:
-                body = json.loads(raw)
-            except ValueError:
-                raise Refusal(400, "BadRequestError", "JSON decode error")
-            if not isinstance(body, dict):
-                raise Refusal(400, "BadRequestError", "Input should be a valid dictionary")
-            self._complete(body, chat=path.endswith("chat/completions"))
-        except Refusal as refusal:
-            self._json(refusal.code, refusal.body)
-        except EngineDead:
-            self.server.failed.set()
-            self._json(500, DEAD_ENGINE.body)
+        self._bytes(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
 
     def _request(self, body, chat):
         """Checks a request and starts it; returns (iterator of words, facts for the answer)."""
@@ -222,7 +205,15 @@ class Handler(BaseHTTPRequestHandler):
         )
         return words, facts
 
-    def _complete(self, body, chat):
+    def completion(self, raw):
+        """An answer as one body or as a stream."""
+        chat = "/chat/" in self.path
+        try:
+            body = json.loads(raw)
+        except ValueError:
+            raise Refusal(400, "BadRequestError", "JSON decode error")
+        if not isinstance(body, dict):
+            raise Refusal(400, "BadRequestError", "Input should be a valid dictionary")
         words, facts = self._request(body, chat)
         pieces = in_pieces(words, facts, chat)
         if body.get("stream"):
@@ -275,6 +266,17 @@ class Handler(BaseHTTPRequestHandler):
             self._chunk(DEAD_ENGINE.body)
         self._chunk(b"[DONE]")
         self.wfile.write(b"0\r\n\r\n")
+
+
+ROUTES = {
+    ("/health", "GET"): Handler.health,
+    ("/metrics", "GET"): Handler.metrics,
+    ("/version", "GET"): Handler.version,
+    ("/ping", "GET"): Handler.health,
+    ("/v1/models", "GET"): Handler.models,
+    ("/v1/chat/completions", "POST"): Handler.completion,
+    ("/v1/completions", "POST"): Handler.completion,
+}
 
 
 def in_pieces(words, facts, chat):

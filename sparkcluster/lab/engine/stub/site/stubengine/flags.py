@@ -47,15 +47,11 @@ class _Switch(argparse.Action):
         setattr(namespace, self.dest, not (option_string or "").startswith("--no-"))
 
 
-class _Parser(argparse.ArgumentParser):
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.allow_abbrev = False
-
-
 def parser():
     """argparse over the whole table."""
-    made = _Parser(prog="vllm serve", add_help=False, usage="vllm serve [model_tag] [options]")
+    made = argparse.ArgumentParser(
+        prog="vllm serve", add_help=False, usage="vllm serve [model_tag] [options]", allow_abbrev=False
+    )
     made.add_argument("model_tag", nargs="?")
     for names, kind, typ, choices in table():
         first = next(n for n in names if n.startswith("--"))

@@ -76,27 +76,33 @@ def weight_files(directory):
     return [os.path.join(directory, n) for n in sorted(names)]
 
 
+def header_problem(f, size):
+    """What is wrong with the header of a safetensors file of ``size`` bytes, in the library's words, or None."""
+    head = f.read(8)
+    if len(head) < 8:
+        return "header too small"
+    (length,) = struct.unpack("<Q", head)
+    if length > size - 8:
+        return "invalid header length"
+    try:
+        tensors = json.loads(f.read(length).decode("utf-8"))
+        ends = [t["data_offsets"][1] for n, t in tensors.items() if n != "__metadata__"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "invalid JSON in header"
+    if 8 + length + max(ends or [0]) != size:
+        return "incomplete metadata, file not fully covered"
+    return None
+
+
 def read_weights(path):
     """Checks one safetensors file to its last byte's place; returns (size in bytes, digest of a sample)."""
-    failure = "Error while deserializing header: "
     try:
         with open(path, "rb") as f:
             size = os.fstat(f.fileno()).st_size
-            head = f.read(8)
-            if len(head) < 8:
-                raise LoadError("safetensors_rust.SafetensorError: %sheader too small (%s)" % (failure, path))
-            (length,) = struct.unpack("<Q", head)
-            if length > size - 8:
-                raise LoadError("safetensors_rust.SafetensorError: %sinvalid header length (%s)" % (failure, path))
-            try:
-                tensors = json.loads(f.read(length).decode("utf-8"))
-                ends = [t["data_offsets"][1] for n, t in tensors.items() if n != "__metadata__"]
-            except (ValueError, KeyError, TypeError, AttributeError):
-                raise LoadError("safetensors_rust.SafetensorError: %sinvalid JSON in header (%s)" % (failure, path))
-            if 8 + length + max(ends or [0]) != size:
+            problem = header_problem(f, size)
+            if problem:
                 raise LoadError(
-                    "safetensors_rust.SafetensorError: %sincomplete metadata, file not fully covered "
-                    "(%s)" % (failure, path)
+                    "safetensors_rust.SafetensorError: Error while deserializing header: %s (%s)" % (problem, path)
                 )
             digest = hashlib.sha256(str(size).encode())
             f.seek(0)

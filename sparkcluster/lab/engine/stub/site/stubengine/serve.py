@@ -11,15 +11,6 @@ from stubengine import VLLM_VERSION, faults, flags, log, model
 from stubengine.executors import start_local
 
 WATCHDOG_S = 5.0  # vLLM looks every 5 s whether its engine has errored (VLLM_WATCHDOG_TIME_S)
-ROUTES = (
-    ("/health", "GET"),
-    ("/metrics", "GET"),
-    ("/version", "GET"),
-    ("/ping", "GET"),
-    ("/v1/models", "GET"),
-    ("/v1/chat/completions", "POST"),
-    ("/v1/completions", "POST"),
-)
 THROUGHPUT_S = 10.0  # VLLM_LOG_STATS_INTERVAL's default
 HELP = "usage: vllm [-h] [-v] {chat,complete,serve,launch,bench,collect-env,run-batch} ...\n"
 
@@ -117,7 +108,7 @@ def watch_faults():
 
 def serve(args, spec, sock):
     """Engine, then HTTP; returns the exit code."""
-    from stubengine.api import Server
+    from stubengine.api import ROUTES, Server
     from stubengine.engine import Engine
 
     engine = Engine(spec)
@@ -148,8 +139,8 @@ def serve(args, spec, sock):
     log.info("entry.py:136", "Supported tasks: ['generate']")
     log.info("entry.py:140", "Starting vLLM server on http://%s:%d", args.host or "0.0.0.0", args.port or 8000)
     log.info("launcher.py:186", "Available routes are:")
-    for route, methods in ROUTES:
-        log.info("launcher.py:195", "Route: %s, Methods: %s", route, methods)
+    for route in ROUTES:
+        log.info("launcher.py:195", "Route: %s, Methods: %s", *route)
     threading.Thread(target=watch_faults, daemon=True).start()
     server.server_activate()
     log.uvicorn("Started server process [%d]" % os.getpid())
