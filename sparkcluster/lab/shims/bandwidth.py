@@ -52,7 +52,7 @@ def ib_write_bw(args: list[str]) -> int:
     if chosen is None:
         chosen = next((i for i, (_, version, address) in sorted(table.items()) if version == 2 and address), 0)
     entry = table.get(chosen, ("", 0, ""))
-    mine = {
+    local = {
         "hca": function["hca"],
         "gid_index": chosen,
         "good": bool(entry[2]) and entry[1] == 2,
@@ -61,8 +61,8 @@ def ib_write_bw(args: list[str]) -> int:
         "limit": _limit_gbps(function["netdev"]),
     }
     if options.host:
-        return _client(options.host, options.port, mine, function["netdev"], options.size)
-    return _server(options.port, mine, options.size)
+        return _client(options.host, options.port, local, function["netdev"], options.size)
+    return _server(options.port, local, options.size)
 
 
 def _limit_gbps(netdev: str) -> float | None:
@@ -75,7 +75,7 @@ def _limit_gbps(netdev: str) -> float | None:
     return None
 
 
-def _server(port: int, mine: dict[str, Any], size: int) -> int:
+def _server(port: int, local: dict[str, Any], size: int) -> int:
     with socket.socket() as listener, socket.socket() as sink:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("0.0.0.0", port))
@@ -85,15 +85,15 @@ def _server(port: int, mine: dict[str, Any], size: int) -> int:
         control, _ = listener.accept()
         control.settimeout(TIMEOUT_S)
         lines = control.makefile("rw")
-        if mine["address"]:
-            sink.bind((mine["address"], 0))
+        if local["address"]:
+            sink.bind((local["address"], 0))
             sink.listen(1)
             sink.settimeout(TIMEOUT_S)
-            mine["data_port"] = sink.getsockname()[1]
-        theirs = json.loads(lines.readline())
-        _say(lines, mine)
-        _banner(mine)
-        if not (mine["good"] and theirs["good"]):
+            local["data_port"] = sink.getsockname()[1]
+        remote = json.loads(lines.readline())
+        _send(lines, local)
+        _banner(local)
+        if not (local["good"] and remote["good"]):
             return 0
         data, _ = sink.accept()
         data.settimeout(TIMEOUT_S)
@@ -103,30 +103,30 @@ def _server(port: int, mine: dict[str, Any], size: int) -> int:
             if not chunk:
                 break
             received += len(chunk)
-        _say(lines, {"bits": received * 8, "seconds": time.monotonic() - first})
+        _send(lines, {"bits": received * 8, "seconds": time.monotonic() - first})
         _result(json.loads(lines.readline())["gbps"], size)
     return 0
 
 
-def _client(host: str, port: int, mine: dict[str, Any], netdev: str, size: int) -> int:
+def _client(host: str, port: int, local: dict[str, Any], netdev: str, size: int) -> int:
     try:
         control = socket.create_connection((host, port), TIMEOUT_S)
     except OSError as error:
         return hardware.refuse("Couldn't connect to %s:%d: %s\n Unable to open file descriptor" % (host, port, error))
     with control:
         lines = control.makefile("rw")
-        _say(lines, mine)
-        theirs = json.loads(lines.readline())
-        _banner(mine)
-        if not (mine["good"] and theirs["good"]):
+        _send(lines, local)
+        remote = json.loads(lines.readline())
+        _banner(local)
+        if not (local["good"] and remote["good"]):
             return 0
         try:
             with socket.socket() as data:
                 if hardware.is_root():
                     data.setsockopt(socket.SOL_SOCKET, SO_BINDTODEVICE, netdev.encode())
-                data.bind((mine["address"], 0))
+                data.bind((local["address"], 0))
                 data.settimeout(3)
-                data.connect((theirs["address"], theirs["data_port"]))
+                data.connect((remote["address"], remote["data_port"]))
                 until = time.monotonic() + 0.5
                 chunk = bytes(1 << 18)
                 while time.monotonic() < until:
@@ -134,11 +134,11 @@ def _client(host: str, port: int, mine: dict[str, Any], netdev: str, size: int) 
         except OSError:
             return hardware.refuse(" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81")
         result = json.loads(lines.readline())
-        limits = [limit for limit in (mine["limit"], theirs["limit"]) if limit]
-        gbps = _nominal(min(mine["mtu"], theirs["mtu"]), size)
+        limits = [limit for limit in (local["limit"], remote["limit"]) if limit]
+        gbps = _nominal(min(local["mtu"], remote["mtu"]), size)
         if limits:
             gbps = min(result["bits"] / result["seconds"] / 1e9, *limits)
-        _say(lines, {"gbps": gbps})
+        _send(lines, {"gbps": gbps})
         _result(gbps, size)
     return 0
 
@@ -149,19 +149,19 @@ def _nominal(mtu: int, size: int) -> float:
     return 108.5 if size >= 1 << 20 else 97.3
 
 
-def _say(lines: TextIO, value: dict[str, Any]) -> None:
+def _send(lines: TextIO, value: dict[str, Any]) -> None:
     lines.write(json.dumps(value) + "\n")
     lines.flush()
 
 
-def _banner(mine: dict[str, Any]) -> None:
+def _banner(local: dict[str, Any]) -> None:
     sys.stdout.write(
         "%s\n                    RDMA_Write BW Test\n"
         " Dual-port       : OFF\t\tDevice         : %s\n"
         " Number of qps   : 1\t\tTransport type : IB\n"
         " Mtu             : %d[B]\n Link type       : Ethernet\n GID index       : %d\n%s\n"
         " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n"
-        % (LINE, mine["hca"], mine["mtu"], mine["gid_index"], LINE)
+        % (LINE, local["hca"], local["mtu"], local["gid_index"], LINE)
     )
     sys.stdout.flush()
 

@@ -47,8 +47,8 @@ def clip(process: dict[str, Any]) -> None:
 
 def show_hardware(config: dict[str, Any]) -> None:
     """Mount the simulated parts of /sys into a container that shares the Spark's network."""
-    own = [entry["type"] for entry in config["linux"]["namespaces"] if not entry.get("path")]
-    if "network" not in own:
+    private = [entry["type"] for entry in config["linux"]["namespaces"] if not entry.get("path")]
+    if "network" not in private:
         for place in ("/sys/class", "/sys/devices/virtual/net"):
             bind = {"destination": place, "type": "bind", "source": place, "options": ["rbind", "ro"]}
             config["mounts"].append(bind)

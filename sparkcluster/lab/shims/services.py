@@ -172,10 +172,10 @@ def ufw(args: list[str]) -> int:
         sys.stdout.write("Status: %s\n" % ("active" if active else "inactive"))
         return 0
     if words[:1] in (["enable"], ["disable"]):
-        wanted = "yes" if words[0] == "enable" else "no"
+        enabled = "yes" if words[0] == "enable" else "no"
         with open(UFW_CONF, "w") as file:
-            file.write(re.sub(r"ENABLED=\w+", "ENABLED=" + wanted, text))
-        if wanted == "no":
+            file.write(re.sub(r"ENABLED=\w+", "ENABLED=" + enabled, text))
+        if enabled == "no":
             _iptables("-F", CHAIN)
         return 0
     if words[:1] == ["allow"]:
@@ -185,18 +185,18 @@ def ufw(args: list[str]) -> int:
 
 def _rule(words: list[str]) -> list[str]:
     found: list[str] = []
-    rest = [word for word in words if word not in ("in", "to")]
+    remaining = [word for word in words if word not in ("in", "to")]
     protocol, port = "", ""
-    while rest:
-        word = rest.pop(0)
-        if word == "on" and rest:
-            found += ["-i", rest.pop(0)]
-        elif word == "from" and rest:
-            found += ["-s", rest.pop(0)]
-        elif word == "proto" and rest:
-            protocol = rest.pop(0)
-        elif word == "port" and rest:
-            port = rest.pop(0)
+    while remaining:
+        word = remaining.pop(0)
+        if word == "on" and remaining:
+            found += ["-i", remaining.pop(0)]
+        elif word == "from" and remaining:
+            found += ["-s", remaining.pop(0)]
+        elif word == "proto" and remaining:
+            protocol = remaining.pop(0)
+        elif word == "port" and remaining:
+            port = remaining.pop(0)
         elif re.match(r"^\d+(:\d+)?(/\w+)?$", word):
             port, _, protocol = word.partition("/")
     if port:

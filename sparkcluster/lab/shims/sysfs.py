@@ -26,13 +26,13 @@ def sync() -> None:
     """Write every file of the simulated hardware that is not up to date."""
     facts = hardware.load()
     functions = hardware.functions()
-    wanted = set()
+    present = set()
     for function in functions:
-        wanted.add(function["hca"])
+        present.add(function["hca"])
         _hca(facts, function)
         _netdev(function)
     for name in os.listdir(TREE) if os.path.isdir(TREE) else []:
-        if name not in wanted:
+        if name not in present:
             shutil.rmtree(os.path.join(TREE, name))
     if facts["driver"] == "none":
         _unlink("/proc/driver/nvidia/version")

@@ -100,8 +100,8 @@ class Handler(BaseHTTPRequestHandler):
         keys = self.server.options["api_keys"]
         if not keys or not self.path.startswith(("/v1", "/v2")):
             return True
-        scheme, _, given = (self.headers.get("Authorization") or "").partition(" ")
-        return scheme.lower() == "bearer" and any(hmac.compare_digest(given.encode(), k.encode()) for k in keys)
+        scheme, _, key = (self.headers.get("Authorization") or "").partition(" ")
+        return scheme.lower() == "bearer" and any(hmac.compare_digest(key.encode(), k.encode()) for k in keys)
 
     def do_GET(self):
         """Answers by ``ROUTES``; everything that fails becomes the JSON that vLLM answers with."""

@@ -5,6 +5,7 @@ list. The control file is read at every query; its lines add up, ``clear`` drops
 STUB_FAULT too). Removing a line heals.
 """
 
+import contextlib
 import os
 import socket
 import sys
@@ -85,36 +86,26 @@ KINDS = frozenset(
 _logged = set()
 
 
-def parse(text, hostname):
-    """{kind: value} of the faults in ``text`` that affect this host; ValueError names an unknown one."""
-    active = {}
-    for entry in text.replace("\n", ",").split(","):
-        entry = entry.strip()
-        if entry == "clear":
-            active = {}
-            continue
-        if not entry or entry.startswith("#"):
-            continue
-        body, _, host = entry.partition("@")
-        kind, _, value = body.partition("=")
-        if kind not in KINDS:
-            raise ValueError("unknown fault %r; faults: %s" % (kind, ", ".join(sorted(KINDS))))
-        if not host or host == hostname:
-            active[kind] = value or "1"
-    return active
-
-
 def active():
-    """The active faults of this host."""
+    """{kind: value} of the faults that affect this host; ValueError names an unknown one."""
     text = os.environ.get("STUB_FAULT", "")
     path = os.environ.get("STUB_CONTROL")
     if path:
-        try:
-            with open(path, encoding="utf-8") as f:
-                text += "\n" + f.read()
-        except OSError:
-            pass  # not written yet: no fault
-    return parse(text, socket.gethostname()) if text.strip() else {}
+        with contextlib.suppress(OSError), open(path, encoding="utf-8") as f:  # not written yet: no fault
+            text += "\n" + f.read()
+    found = {}
+    for entry in text.replace("\n", ",").split(","):
+        entry = entry.strip()
+        if entry == "clear":
+            found = {}
+        elif entry and not entry.startswith("#"):
+            fault, _, host = entry.partition("@")
+            kind, _, value = fault.partition("=")
+            if kind not in KINDS:
+                raise ValueError("unknown fault %r; faults: %s" % (kind, ", ".join(sorted(KINDS))))
+            if host in ("", socket.gethostname()):
+                found[kind] = value or "1"
+    return found
 
 
 def wait_while(kind):

@@ -16,8 +16,8 @@ def table():
         for line in f:
             if line.startswith("#") or not line.strip():
                 continue
-            names, kind, typ, choices = line.rstrip("\n").split("\t")
-            rows.append((names.split(","), kind, typ, None if choices == "-" else choices.split(",")))
+            names, kind, value_type, choices = line.rstrip("\n").split("\t")
+            rows.append((names.split(","), kind, value_type, None if choices == "-" else choices.split(",")))
     return rows
 
 
@@ -42,29 +42,24 @@ def structure(text):
 TYPES = {"int": int, "float": float, "size": size, "json": structure, "str": str, "any": str}
 
 
-class _Switch(argparse.Action):
-    def __call__(self, parser, namespace, values, option_string=None):
-        setattr(namespace, self.dest, not (option_string or "").startswith("--no-"))
-
-
-def parser():
-    """argparse over the whole table."""
-    made = argparse.ArgumentParser(
+def build_parser(rows):
+    """argparse over the rows of the flag table."""
+    parser = argparse.ArgumentParser(
         prog="vllm serve", add_help=False, usage="vllm serve [model_tag] [options]", allow_abbrev=False
     )
-    made.add_argument("model_tag", nargs="?")
-    for names, kind, typ, choices in table():
-        first = next(n for n in names if n.startswith("--"))
-        dest = first[2:].replace("-", "_")
-        if kind == "flag":
-            made.add_argument(*names, dest=dest, action="store_true", default=None)
-        elif kind == "bool":
-            off = ["--no-" + n[2:] for n in names if n.startswith("--")]
-            made.add_argument(*(names + off), dest=dest, action=_Switch, nargs=0, default=None)
+    parser.add_argument("model_tag", nargs="?")
+    for names, kind, value_type, choices in rows:
+        long_names = [n for n in names if n.startswith("--")]
+        dest = long_names[0][2:].replace("-", "_")
+        if kind in ("flag", "bool"):
+            parser.add_argument(*names, dest=dest, action="store_true", default=None)
+            if kind == "bool":
+                off = ["--no-" + n[2:] for n in long_names]
+                parser.add_argument(*off, dest=dest, action="store_false", default=None)
         else:
             nargs = {"value": None, "optional": "?", "list": "+"}[kind]
-            made.add_argument(*names, dest=dest, type=TYPES[typ], nargs=nargs, choices=choices, default=None)
-    return made
+            parser.add_argument(*names, dest=dest, type=TYPES[value_type], nargs=nargs, choices=choices)
+    return parser
 
 
 def normalise(argv, json_flags):
@@ -94,13 +89,16 @@ def normalise(argv, json_flags):
 
 def parse(argv):
     """Namespace of the arguments; exits with code 2 and argparse's words, as vLLM does."""
-    nested = {n for names, kind, typ, _ in table() for n in names if typ in ("json", "any") and kind == "value"}
-    made = parser()
-    args, unknown = made.parse_known_args(normalise(argv, nested))
+    rows = table()
+    nested = {
+        n for names, kind, value_type, _ in rows for n in names if value_type in ("json", "any") and kind == "value"
+    }
+    vllm = build_parser(rows)
+    args, unknown = vllm.parse_known_args(normalise(argv, nested))
     if unknown:
-        made.prog = "vllm"  # the top-level parser is the one that complains
-        made.usage = "vllm [-h] [-v] {chat,complete,serve,launch,bench,collect-env,run-batch} ..."
-        made.error("unrecognized arguments: %s" % " ".join(unknown))
+        vllm.prog = "vllm"  # the top-level parser is the one that complains
+        vllm.usage = "vllm [-h] [-v] {chat,complete,serve,launch,bench,collect-env,run-batch} ..."
+        vllm.error("unrecognized arguments: %s" % " ".join(unknown))
     args.model = args.model_tag or args.model or "Qwen/Qwen3-0.6B"
     return args
 

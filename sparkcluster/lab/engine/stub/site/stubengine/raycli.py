@@ -46,12 +46,11 @@ def pid_directory():
 
 
 def in_background(work):
-    """Runs ``work(ready)`` in a session of its own: 0 once it calls ``ready``, the exit code if it ends before."""
+    """Runs ``work(ready)`` in a session of its own: 0 once it calls ``ready``, 1 if it ends before."""
     reader, writer = os.pipe()
-    child = os.fork()
-    if child:
+    if os.fork():
         os.close(writer)
-        return 0 if os.read(reader, 1) else os.WEXITSTATUS(os.waitpid(child, 0)[1])
+        return 0 if os.read(reader, 1) else 1
     os.setsid()
 
     def ready():

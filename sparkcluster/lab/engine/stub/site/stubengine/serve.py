@@ -258,7 +258,7 @@ def main(argv):
             sys.stderr.write("vllm: error: argument subparser: invalid choice: %r\n" % argv[0])
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
     if any(a in ("-h", "--help") for a in argv[1:]):
-        print(flags.parser().format_help())
+        print(flags.build_parser(flags.table()).format_help())
         return 0
     try:
         code = run(argv[1:])
