@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,23 +13,23 @@ LARGEST = 1 << 28
 """No dimension of a model comes near this; products of a few of them stay exact and cheap."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Document:
     """One mapping of a JSON file, with the name by which errors speak of it.
 
     Each reader raises a UsageError where the value is of another kind than it says.
 
-    Args:
+    Attributes:
         values: the mapping.
         name: path or repository, as the user knows it.
         path: where in the file this mapping stands, empty for the file itself.
         layered: whether something of one layer was laid over it.
     """
 
-    def __init__(self, values: Mapping[str, Any], name: str, path: str = "", *, layered: bool = False) -> None:
-        self.values = values
-        self.name = name
-        self.path = path
-        self.layered = layered
+    values: Mapping[str, Any]
+    name: str
+    path: str = ""
+    layered: bool = False
 
     def refused(self, key: str, what: str) -> UsageError:
         """An error about ``key`` of this document."""

@@ -23,24 +23,11 @@ FILES_LIMIT = 4096
 TENSORS_LIMIT = 4_000_000
 
 BITS = {
-    "F64": 64,
-    "I64": 64,
-    "U64": 64,
-    "F32": 32,
-    "I32": 32,
-    "U32": 32,
-    "F16": 16,
-    "BF16": 16,
-    "I16": 16,
-    "U16": 16,
-    "F8_E4M3": 8,
-    "F8_E5M2": 8,
-    "F8_E8M0": 8,
-    "I8": 8,
-    "U8": 8,
-    "BOOL": 8,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
+    **dict.fromkeys(("F64", "I64", "U64"), 64),
+    **dict.fromkeys(("F32", "I32", "U32"), 32),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
+    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "I8", "U8", "BOOL"), 8),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
     "F4": 4,
 }
 

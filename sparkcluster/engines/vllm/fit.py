@@ -67,8 +67,8 @@ class Fit:
     requests: int
     left_bytes: int
     smallest: float
-    problems: tuple[str, ...]
-    advice: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -125,7 +125,7 @@ def fit(
         engine: how it is started.
         weights: of one rank.
         machine: the node's memory.
-        utilization: --gpu-memory-utilization; None for the smallest that holds ``requests``.
+        utilization: None for the smallest that holds ``requests``.
         requests: of full context at once.
         pool_bytes: KV cache that was requested by its size, which takes the place of the utilization.
 
@@ -142,30 +142,7 @@ def fit(
     pool = budget - fixed
     host = HOST_BYTES + (FALLBACK_HOST_BYTES if engine.falls_back else 0)
     left = machine.visible_bytes - budget - host
-    problems, advice = [], []
-    if pool < cache.bytes_for(requests):
-        problems.append(_too_small(cache, pool, weights, budget, requests))
-        if pool_bytes is None:
-            advice += _smaller(
-                config, cache, engine, machine, host=host, fixed=fixed, requests=requests, smallest=smallest
-            )
-        else:
-            size = "VLLM_CPU_KVCACHE_SPACE" if engine.device == "cpu" else "kv-cache-memory-bytes"
-            advice.append(f"set {size} to {math.ceil(cache.bytes_for(requests) / GIB)} GiB")
-    if engine.falls_back:
-        advice.append("set moe-backend to marlin: FlashInfer's FP4 kernels fail on this GPU and take 7 GB more")
-    if left < machine.system_bytes:
-        problems.append(
-            f"{left / GB:.1f} GB would be left for the system, which takes {machine.system_bytes / GB:.1f} GB"
-        )
-        most = _most(machine, host)
-        if most >= smallest and taken > most:
-            advice.append(f"set gpu-memory-utilization to {most:.2f} or less")
-    elif taken > CEILING:
-        advice.append(
-            f"gpu-memory-utilization {taken:.2f} is above {CEILING:.2f}, where Sparks have crashed: set it lower"
-        )
-    return Fit(
+    found = Fit(
         engine=engine,
         machine=machine,
         layout=cache,
@@ -180,9 +157,9 @@ def fit(
         requests=requests,
         left_bytes=left,
         smallest=smallest,
-        problems=tuple(problems),
-        advice=tuple(dict.fromkeys(advice)),
     )
+    problems, advice = _judged(found, config, by_size=pool_bytes is not None)
+    return dataclasses.replace(found, problems=tuple(problems), advice=tuple(dict.fromkeys(advice)))
 
 
 def largest_context(config: ModelConfig, engine: Engine, pool_bytes: int, requests: int = 1) -> int:
@@ -198,47 +175,63 @@ def largest_context(config: ModelConfig, engine: Engine, pool_bytes: int, reques
     return low
 
 
-def _most(machine: Machine, host: int) -> float:
+def _judged(found: Fit, config: ModelConfig, *, by_size: bool) -> tuple[list[str], list[str]]:
+    """Why it does not fit, and what to change; ``by_size`` where the KV cache was requested by its size."""
+    problems, advice = [], []
+    needed = found.layout.bytes_for(found.requests)
+    left, system, most = found.left_bytes, found.machine.system_bytes, _most(found)
+    if found.pool_bytes < needed:
+        problems.append(_too_small(found))
+        if by_size:
+            size = "VLLM_CPU_KVCACHE_SPACE" if found.engine.device == "cpu" else "kv-cache-memory-bytes"
+            advice.append(f"set {size} to {math.ceil(needed / GIB)} GiB")
+        else:
+            advice += _smaller(found, config)
+    if found.engine.falls_back:
+        advice.append("set moe-backend to marlin: FlashInfer's FP4 kernels fail on this GPU and take 7 GB more")
+    if left < system:
+        problems.append(f"{left / GB:.1f} GB would be left for the system, which takes {system / GB:.1f} GB")
+        if most >= found.smallest and found.utilization > most:
+            advice.append(f"set gpu-memory-utilization to {most:.2f} or less")
+    elif found.utilization > CEILING:
+        taken = f"gpu-memory-utilization {found.utilization:.2f}"
+        advice.append(f"{taken} is above {CEILING:.2f}, where Sparks have crashed: set it lower")
+    return problems, advice
+
+
+def _most(found: Fit) -> float:
     """The largest utilization, in hundredths, that leaves the system what it needs and is not known to crash."""
-    left = machine.visible_bytes - host - machine.system_bytes
+    machine = found.machine
+    left = machine.visible_bytes - found.host_bytes - machine.system_bytes
     return max(0.0, min(CEILING, math.floor(left / machine.visible_bytes * 100) / 100))
 
 
-def _too_small(cache: Layout, pool: int, weights: Weights, budget: int, requests: int) -> str:
+def _too_small(found: Fit) -> str:
+    pool, requests = found.pool_bytes, found.requests
     if pool <= 0:
         return (
-            f"weights of {weights.rank_bytes / GB:.1f} GB and what a step needs are "
-            f"{-pool / GB:.1f} GB more than the {budget / GB:.1f} GB that the engine may take"
+            f"weights of {found.weights.rank_bytes / GB:.1f} GB and what a step needs are "
+            f"{-pool / GB:.1f} GB more than the {found.budget_bytes / GB:.1f} GB that the engine may take"
         )
     of = "one request" if requests == 1 else f"{requests} requests"
     return (
-        f"{of} of {cache.engine.context:,} tokens needs {cache.bytes_for(requests) / GB:.1f} GB of KV cache"
+        f"{of} of {found.engine.context:,} tokens needs {found.layout.bytes_for(requests) / GB:.1f} GB of KV cache"
         f", but only {pool / GB:.1f} GB is left"
     )
 
 
-def _smaller(
-    config: ModelConfig,
-    cache: Layout,
-    engine: Engine,
-    machine: Machine,
-    *,
-    host: int,
-    fixed: int,
-    requests: int,
-    smallest: float,
-) -> list[str]:
+def _smaller(found: Fit, config: ModelConfig) -> list[str]:
     """What to change so that it fits, the least painful first."""
     advice = []
-    most = _most(machine, host)
-    if smallest <= most:
-        return [f"set gpu-memory-utilization to {smallest:.2f}"]
-    room = math.floor(machine.visible_bytes * most) - fixed
+    most, engine, requests = _most(found), found.engine, found.requests
+    if found.smallest <= most:
+        return [f"set gpu-memory-utilization to {found.smallest:.2f}"]
+    room = math.floor(found.machine.visible_bytes * most) - found.weights.rank_bytes - found.runtime_bytes
     if room > 0:
         context = largest_context(config, engine, room, requests) // 1024 * 1024
         if context:
             advice.append(f"set max-model-len to {context}, with gpu-memory-utilization {most:.2f}")
-        possible = room // cache.request_bytes - 1
+        possible = room // found.layout.request_bytes - 1
         if requests > 1 and possible >= 1:
             advice.append(f"plan for {possible} concurrent requests of full context instead of {requests}")
         if engine.kv_dtype == "auto" and config.quantization.kv_dtype is None:

@@ -5,22 +5,12 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.facts.model import Memory, Unread, WeightFile, Weights
+from tests.unit.models.llama import LLAMA_70B
 
 GIB = 1 << 30
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "num_hidden_layers": 80,
-    "hidden_size": 8192,
-    "intermediate_size": 28672,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-}
 
 
-def weights(gib, config=LLAMA):
+def weights(gib, config=LLAMA_70B):
     file = WeightFile(name="model.safetensors", size_bytes=gib * GIB)
     return Weights(path="/models/llama", config=config, files=(file,))
 
@@ -96,7 +86,7 @@ def test_an_engine_on_a_cpu_takes_what_it_is_told(fitted):
 
 
 @pytest.mark.parametrize(
-    "config", [{"model_type": "kimi_linear", **{k: v for k, v in LLAMA.items() if k != "model_type"}}, {}]
+    "config", [{"model_type": "kimi_linear", **{k: v for k, v in LLAMA_70B.items() if k != "model_type"}}, {}]
 )
 def test_a_model_that_is_not_known_is_told_for_information(fitted, config):
     found = fitted(weights(60, config), names=("alpha", "beta"))

@@ -8,18 +8,7 @@ import pytest
 
 from sparkcluster.cli.main import guarded
 from sparkcluster.lab.engine.model import write_tiny_model
-
-LLAMA_8B = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-}
+from tests.unit.models.llama import LLAMA_8B
 
 
 @pytest.fixture

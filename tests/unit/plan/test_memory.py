@@ -8,26 +8,16 @@ from sparkcluster import topology
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.model import WeightFile, Weights
 from sparkcluster.plan.build import build
+from tests.unit.models.llama import LLAMA_8B
 
 GIB = 1 << 30
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-}
 
 
 @pytest.fixture
 def plan(spark, cluster):
     """``plan(args, gib=…)``: what it makes of args, with weights of that size on the nodes; None for none."""
 
-    def do(args, *, gib: int | None = 16, names=("alpha",), config=LLAMA, memory=None):
+    def do(args, *, gib: int | None = 16, names=("alpha",), config=LLAMA_8B, memory=None):
         files = (WeightFile(name="model.safetensors", size_bytes=(gib or 0) * GIB),)
         weights = None if gib is None else Weights(path="/models/llama", config=config, files=files)
         facts = {}
@@ -97,7 +87,7 @@ def test_before_the_model_is_there_it_is_refused_with_what_to_do(plan):
 
 def test_a_model_that_is_not_known_is_refused(plan):
     with pytest.raises(PlanError, match="how much memory kimi_linear needs is unknown") as caught:
-        plan(AUTO, config={**LLAMA, "model_type": "kimi_linear"})
+        plan(AUTO, config={**LLAMA_8B, "model_type": "kimi_linear"})
     assert "gpu-memory-utilization: 0.85" in caught.value.hint
 
 

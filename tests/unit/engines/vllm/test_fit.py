@@ -19,19 +19,9 @@ from sparkcluster.models.safetensors import Tensor
 from sparkcluster.models.source import GIB, spark
 from sparkcluster.spec.load import load_playbook
 from sparkcluster.spec.playbook import Playbook
+from tests.unit.models.llama import LLAMA_70B
 
 Engine = functools.partial(kv.Engine, version=defaults.NEWEST)
-LLAMA_70B = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "num_hidden_layers": 80,
-    "hidden_size": 8192,
-    "intermediate_size": 28672,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-}
 CONFIG = parse(LLAMA_70B, "llama")
 SMALL = Weights(10 * GIB, 10 * GIB, counted=True)
 

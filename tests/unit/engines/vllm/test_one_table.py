@@ -12,18 +12,8 @@ from sparkcluster.facts.model import WeightFile, Weights
 from sparkcluster.models.source import GIB, Machine, Source
 from sparkcluster.plan.build import build
 from sparkcluster.topology.model import EMPTY
+from tests.unit.models.llama import LLAMA_8B
 
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-}
 NODE = Machine(121 * GIB, 121 * GIB)
 RELEASES = ["0.11.1", "0.18.1", *(versions.dotted(release) for release in flags.releases()), "0.25.1", "0.28.0"]
 IMAGES = [
@@ -42,7 +32,7 @@ def spec(request, cluster):
 
 
 def computed(spec, facts=()):
-    return memory.of_playbook(spec.playbook, Source("llama", LLAMA, None), NODE, facts=facts)
+    return memory.of_playbook(spec.playbook, Source("llama", LLAMA_8B, None), NODE, facts=facts)
 
 
 def test_the_rules_and_fit_see_the_same_versions(spec):
@@ -88,7 +78,7 @@ def test_what_a_node_reports_wins_over_the_tag_everywhere(spec, spark, version):
     image = spark().image
     inside = image.inside.model_copy(update={"version": version})
     weights = Weights(
-        path="/models/llama", config=LLAMA, files=(WeightFile(name="model.safetensors", size_bytes=16 * GIB),)
+        path="/models/llama", config=LLAMA_8B, files=(WeightFile(name="model.safetensors", size_bytes=16 * GIB),)
     )
     node = spark().model_copy(update={"image": image.model_copy(update={"inside": inside}), "weights": weights})
     facts = {"alpha": node}
@@ -102,7 +92,7 @@ def test_what_a_node_reports_wins_over_the_tag_everywhere(spec, spark, version):
 
     planned = memory.of_playbook(
         auto.playbook,
-        Source("llama", LLAMA, size_bytes=16 * GIB),
+        Source("llama", LLAMA_8B, size_bytes=16 * GIB),
         Machine(node.memory.total_bytes // GIB * GIB, node.memory.total_bytes // GIB * GIB),
         facts=[node],
         requests=arguments.concurrent(auto.playbook),
