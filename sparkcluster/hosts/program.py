@@ -107,15 +107,21 @@ def call(
     task = task or module
     argv, stdin = command(module, request, task=task, engine=engine)
     result = host.run(argv, stdin=stdin, timeout_s=timeout_s)
-    try:
-        lines = result.stdout.strip().splitlines()
-        document = json.loads(lines[-1]) if result.ok else None
-    except (ValueError, IndexError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
+    lines = result.stdout.strip().splitlines()
+    answer = document(lines[-1]) if result.ok and lines else None
+    if answer is None:
         hint = "sudo apt-get install python3" if result.exit_code == 127 else None
         raise CommandFailed(f"{task} failed on {host.name}: {result.reason}", node=host.name, step=task, hint=hint)
-    return document
+    return answer
+
+
+def document(line: bytes) -> dict[str, Any] | None:
+    """The JSON object in a line that a program printed; None if there is none."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def stream(host: Host, module: str, request: dict[str, Any]) -> Stream:

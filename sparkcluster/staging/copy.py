@@ -1,25 +1,31 @@
-"""One copy from one node to another by two relays, and the errors of programs that stage."""
+"""Copies from one node to another by two relays, and the errors of programs that stage."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from sparkcluster.errors import CommandTimeout, HostError, LeaseLost, StageError
+from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host, Stream
-from sparkcluster.hosts.program import stream
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.program import document, stream
+from sparkcluster.staging.artifacts import Artifact, Requests
+from sparkcluster.staging.plan import Staging, address
 from sparkcluster.staging.retries import RESUME
+from sparkcluster.topology.model import Topology
 
 # The relays report every second and give up after 15 s without progress.
 _SILENT_S = 60
 _START_S = 30
 
 Report = Callable[[int, int], None]
+Progress = Callable[[str, str], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,6 +44,70 @@ class Step:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Copied:
+    """One artifact that reached one node; ``source`` is a node's name, ``download`` or ``controller``."""
+
+    what: Artifact
+    node: str
+    source: str
+    bytes: int
+    seconds: float
+
+
+@dataclasses.dataclass
+class Transfers:
+    """Brings artifacts to nodes under one lease, and records what it moved."""
+
+    fleet: Fleet
+    facts: dict[str, Facts]
+    topology: Topology
+    lease: dict[str, Any]
+    progress: Progress
+    copied: list[Copied] = dataclasses.field(default_factory=list)
+    stopped: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+    def step(self, what: Artifact) -> Step:
+        """The step that stages ``what``."""
+        return Step(f"stage {what}", self.lease, self.stopped.is_set)
+
+    def record(self, what: Artifact, node: str, source: str, bring: Callable[[], int]) -> None:
+        """Call ``bring``, which brings ``what`` to ``node`` and returns the bytes that it moved."""
+        begin = time.monotonic()
+        moved = bring()
+        self.copied.append(Copied(what, node, source, moved, time.monotonic() - begin))
+
+    def relay(self, staging: Staging, source: str, target: str, requests: Requests) -> dict[str, Any]:
+        """Copy by ``requests`` over the fastest network that both nodes are on; the receiver's answer."""
+        done: dict[str, Any] = {}
+
+        def bring() -> int:
+            done.update(
+                copy(
+                    self.step(staging.what),
+                    self.fleet[source],
+                    self.fleet[target],
+                    address=address(self.facts, self.topology, source, target),
+                    requests=requests,
+                    report=self.report(staging.what, target, f"from {source}", staging.size_bytes or 0),
+                )
+            )
+            return int(done["bytes"])
+
+        self.record(staging.what, target, source, bring)
+        return done
+
+    def report(self, what: Artifact, node: str, how: str, size: int = 0) -> Report:
+        """A function that reports bytes; ``size`` is that of the whole where the programs do not know it."""
+
+        def report(done: int, total: int) -> None:
+            whole = max(total, size, done)
+            of = f" of {whole / 1e9:.2f}" if total or size else ""
+            self.progress(node, f"{what} {done / 1e9:.2f}{of} GB {how}")
+
+        return report
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Failure:
     """How a program on a node failed; ``kind`` as the program names it."""
 
@@ -52,7 +122,7 @@ def copy(
     target: Host,
     *,
     address: str,
-    requests: tuple[dict[str, Any], dict[str, Any]],
+    requests: Requests,
     report: Report,
 ) -> dict[str, Any]:
     """Copy by ``requests`` (of sender and receiver) over ``address`` of the source.
@@ -104,25 +174,24 @@ def follow(step: Step, node: str, running: Stream, report: Report) -> dict[str, 
     return failure_of(node, last)
 
 
-def failure_of(node: str, document: dict[str, Any]) -> Failure:
-    """The failure in ``document``; LeaseLost where the node refused."""
-    if "refused" in document:
+def failure_of(node: str, answer: dict[str, Any]) -> Failure:
+    """The failure in ``answer``; LeaseLost where the node refused."""
+    if "refused" in answer:
         raise LeaseLost(
-            f"{node} refuses the change: {document['refused']}",
+            f"{node} refuses the change: {answer['refused']}",
             node=node,
             step="copy",
             hint="another operator took the lease: sparkcluster status INVENTORY shows who; then run this again",
         )
-    return Failure(node, str(document.get("kind", "other")), str(document.get("failed", "it did not start")))
+    return Failure(node, str(answer.get("kind", "other")), str(answer.get("failed", "it did not start")))
 
 
 def documents(running: Stream, silence_s: float) -> Iterator[dict[str, Any]]:
     """Documents that a program writes, one in each line; other lines are skipped."""
     for line in running.lines(silence_s):
-        with contextlib.suppress(ValueError):
-            document = json.loads(line)
-            if isinstance(document, dict):
-                yield document
+        found = document(line)
+        if found is not None:
+            yield found
 
 
 @contextlib.contextmanager
@@ -143,9 +212,9 @@ def _sender_failure(node: str, answers: Iterator[dict[str, Any]]) -> Failure | N
     """The sender's cause, where the receiver saw no more than a closed connection."""
     limit = time.monotonic() + 3
     try:
-        for document in answers:
-            if "failed" in document or "refused" in document:
-                failure = failure_of(node, document)
+        for answer in answers:
+            if "failed" in answer or "refused" in answer:
+                failure = failure_of(node, answer)
                 return failure if failure.kind != "link" else None
             if time.monotonic() > limit:
                 return None

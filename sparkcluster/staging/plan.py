@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparkcluster.errors import StageError
 from sparkcluster.facts.engine import builds
-from sparkcluster.facts.model import Facts, Image, Weights, read
+from sparkcluster.facts.model import Facts, Weights, read
 from sparkcluster.node.shared import CONTAINER_INTERFACES, TUNNEL_INTERFACES
 from sparkcluster.spec import Spec
 from sparkcluster.staging.artifacts import Artifact
@@ -57,7 +57,21 @@ def find_missing(facts: Mapping[str, Facts], topology: Topology, spec: Spec, wha
     """
     members = [member for group in topology.groups for member in group.members]
     names = [member.name for member in sorted(members, key=lambda member: member.rank) if member.name in facts]
-    found = _weights(facts, names, spec) if what == "weights" else _image(facts, names, spec)
+    versions, lacks = _weights(facts, names) if what == "weights" else _image(facts, names)
+    expected = next(iter(versions.values()), None)
+    sources = tuple(name for name, version in versions.items() if version == expected)
+    missing = tuple((name, lacks(name)) for name in names if name not in sources)
+    model = spec.playbook.model
+    first = facts[sources[0]] if sources else None
+    artifact = read(first.weights if what == "weights" else first.image) if first is not None else None
+    found = Staging(
+        what=what,
+        name=model.label if what == "weights" else spec.playbook.image or "",
+        sources=sources,
+        missing=missing,
+        download=() if sources or (what == "weights" and not model.id) else tuple(name for name, _ in missing),
+        size_bytes=artifact.size_bytes if artifact is not None else None,
+    )
     if found.missing and not found.sources and not found.download:
         raise no_weights(facts, found.missing[0][0], spec)
     return found
@@ -80,52 +94,33 @@ def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = 
     )
 
 
-def _weights(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Staging:
-    model = spec.playbook.model
+Versions = tuple[Mapping[str, str | None], Callable[[str], str]]
+
+
+def _weights(facts: Mapping[str, Facts], names: Sequence[str]) -> Versions:
+    """The revision that each node has whole, and a function that says what a node lacks."""
     weights = {name: facts[name].weights for name in names}
-    complete = {name: each for name, each in weights.items() if isinstance(each, Weights) and each.complete}
-    first = next(iter(complete.values()), None)
-    sources = [name for name, each in complete.items() if first is not None and each.revision == first.revision]
-    lacking = tuple((name, _lacks(weights[name], first)) for name in names if name not in sources)
-    return Staging(
-        what="weights",
-        name=model.label,
-        sources=tuple(sources),
-        missing=lacking,
-        download=tuple(name for name, _ in lacking) if model.id and not sources else (),
-        size_bytes=first.size_bytes if first is not None else None,
-    )
+    versions = {name: each.revision for name, each in weights.items() if isinstance(each, Weights) and each.complete}
+
+    def lacks(name: str) -> str:
+        found = weights[name]
+        if not isinstance(found, Weights):
+            return "could not be read" if found is not None else "missing"
+        if name in versions:
+            return f"revision {found.revision} instead of {next(iter(versions.values()))}"
+        if found.path is None or not found.files:
+            return "missing"
+        files = [*found.missing, *found.truncated]
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        return f"{files[0]} {'missing' if found.missing else 'truncated'}{more}"
+
+    return versions, lacks
 
 
-def _lacks(weights: object, first: Weights | None) -> str:
-    if not isinstance(weights, Weights):
-        return "could not be read" if weights is not None else "missing"
-    if weights.complete and first is not None:
-        return f"revision {weights.revision} instead of {first.revision}"
-    if weights.path is None or not weights.files:
-        return "missing"
-    files = [*weights.missing, *weights.truncated]
-    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    return f"{files[0]} {'missing' if weights.missing else 'truncated'}{more}"
-
-
-def _image(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Staging:
-    reference = spec.playbook.image or ""
-    images = {name: image for name in names if isinstance(image := facts[name].image, Image)}
-    first = next(iter(images.values()), None)
-    build = builds({name: facts[name] for name in images})
-    sources = [name for name in images if build[name] == build[next(iter(images))]]
-    lacking = tuple(
-        (name, "another image has its name" if name in images else "missing") for name in names if name not in sources
-    )
-    return Staging(
-        what="image",
-        name=reference,
-        sources=tuple(sources),
-        missing=lacking,
-        download=tuple(name for name, _ in lacking) if not sources else (),
-        size_bytes=first.size_bytes if first is not None else None,
-    )
+def _image(facts: Mapping[str, Facts], names: Sequence[str]) -> Versions:
+    """The build of the image that each node has, and a function that says what a node lacks."""
+    versions = builds({name: facts[name] for name in names})
+    return versions, lambda name: "another image has its name" if name in versions else "missing"
 
 
 def address(facts: Mapping[str, Facts], topology: Topology, source: str, target: str) -> str:

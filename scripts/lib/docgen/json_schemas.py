@@ -17,7 +17,7 @@ from sparkcluster.facts.running import Observation, Reply
 from sparkcluster.findings import Finding
 from sparkcluster.inspect.preflight import Unasked
 from sparkcluster.spec.playbook import Figure
-from sparkcluster.staging.run import Copied
+from sparkcluster.staging.copy import Copied
 from sparkcluster.topology.model import Topology
 
 Schema = dict[str, Any]

@@ -13,8 +13,9 @@ from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.release.stage import Options, stage
 from sparkcluster.report import Report
+from sparkcluster.staging.copy import Copied
 from sparkcluster.staging.plan import Staging
-from sparkcluster.staging.run import Copied, StageReport
+from sparkcluster.staging.run import StageReport
 
 TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
 WHOLE = {"path": "/w", "revision": "r1", "files": [{"name": "config.json", "size_bytes": 16_000_000_000}]}

@@ -13,7 +13,7 @@ from sparkcluster.errors import LeaseLost, StageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.plan.image import BROUGHT_RAY, ray_name
 from sparkcluster.runtime import Changer
-from sparkcluster.staging import ray
+from sparkcluster.staging import copy, ray
 from sparkcluster.staging.ray_archive import Archive
 from sparkcluster.topology.build import build
 
@@ -78,7 +78,7 @@ class World:
 
 @pytest.fixture
 def world(node, spark, cluster, lease, impatient, monkeypatch):
-    monkeypatch.setattr(ray, "address", lambda *_: "127.0.0.1")
+    monkeypatch.setattr(copy, "address", lambda *_: "127.0.0.1")
     return World([node(name) for name in "abc"], spark, cluster, lease)
 
 

@@ -11,6 +11,7 @@ from sparkcluster.cli.output import render_error
 from sparkcluster.errors import LeaseLost, RegistryAuth, StageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.staging import copy as copying
 from sparkcluster.staging import retries, run
 from sparkcluster.staging.run import stage
 from sparkcluster.topology.build import build
@@ -49,7 +50,7 @@ class World:
 
 @pytest.fixture
 def world(node, spark, cluster, lease, impatient, monkeypatch):
-    monkeypatch.setattr(run, "address", lambda *_: "127.0.0.1")
+    monkeypatch.setattr(copying, "address", lambda *_: "127.0.0.1")
     return World([node(name) for name in "abc"], spark, cluster, lease)
 
 
