@@ -1,27 +1,23 @@
-"""A program on a node that is spoken to in lines of JSON."""
+"""Programs on nodes that are spoken to in lines of JSON."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from sparkcluster.errors import CommandFailed, HostError
-from sparkcluster.hosts.base import Host, Stream
+from sparkcluster.hosts.base import Closing, Host, Stream
 from sparkcluster.hosts.fleet import Calls
-from sparkcluster.hosts.program import stream
+from sparkcluster.hosts.program import document, stream
 
 
-class Conversation:
-    """One program on ``host``; it ends with its input.
+class Conversation(Closing):
+    """The program ``module`` of ``sparkcluster.node`` on ``host``; it ends with its input.
 
-    Args:
-        host: where.
-        module: which program of ``sparkcluster.node``.
-        request: what it is asked.
-        silence_s: how long it may say nothing.
+    ``silence_s`` is how long it may print nothing.
     """
 
     def __init__(self, host: Host, module: str, request: dict[str, Any], *, silence_s: float) -> None:
@@ -32,27 +28,27 @@ class Conversation:
         self._lock = threading.Lock()
         self._ended = False
 
-    def say(self, document: dict[str, Any]) -> None:
+    def say(self, request: dict[str, Any]) -> None:
         """Send it a line."""
-        self._stream.send(json.dumps(document).encode() + b"\n")
+        self._stream.send(json.dumps(request).encode() + b"\n")
 
     def answer(self) -> dict[str, Any]:
-        """The next document it says.
+        """The next document that it prints.
 
         Raises:
-            CommandFailed: it ended, or said something else.
+            CommandFailed: it ended, or printed something else.
             HostError: it fell silent, or the connection broke.
         """
-        line = next(self._lines, None)
-        document = _document(line)
-        if document is None:
-            said = line.decode(errors="replace") if line else self._stream.finish().reason
+        line = next(self._lines, b"")
+        answer = document(line)
+        if answer is None:
+            reason = line.decode(errors="replace") or self._stream.finish().reason
             raise CommandFailed(
-                f"{self.module} failed on {self.host.name}: {said}", node=self.host.name, step=self.module
+                f"{self.module} failed on {self.host.name}: {reason}", node=self.host.name, step=self.module
             )
-        return document
+        return answer
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Close its input and wait for its end, at most 5 s; never raises, and the second time does nothing."""
         with self._lock:
             if self._ended:
@@ -63,14 +59,26 @@ class Conversation:
         self._stream.close()
 
 
-def end_all(conversations: Iterable[Conversation]) -> None:
-    """End them at once: each has seconds to clean up after itself."""
-    Calls(Conversation.end, {str(place): conversation for place, conversation in enumerate(conversations)}).wait(8)
+class Conversations(Closing):
+    """The program ``module`` on several nodes; all end with the block, also after an error or Ctrl-C."""
 
+    def __init__(self, module: str) -> None:
+        self.module = module
+        self.closed = False
+        self._started: list[Conversation] = []
 
-def _document(line: bytes | None) -> dict[str, Any] | None:
-    try:
-        document = json.loads(line or b"")
-    except ValueError:
-        return None
-    return document if isinstance(document, dict) else None
+    def start(self, host: Host, request: dict[str, Any], *, silence_s: float) -> Conversation:
+        """Start it on ``host``; HostError once this is closed."""
+        if not self.closed:
+            conversation = Conversation(host, self.module, request, silence_s=silence_s)
+            self._started.append(conversation)
+            if not self.closed:
+                return conversation
+            conversation.close()
+        raise HostError(f"{self.module} was stopped", node=host.name, step=self.module)
+
+    def close(self) -> None:
+        """End them at once: each has seconds to clean up after itself."""
+        self.closed = True
+        started = {str(place): conversation for place, conversation in enumerate(self._started)}
+        Calls(Conversation.close, started).wait(8)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from sparkcluster.diagnose import collective, perftest
-from sparkcluster.diagnose.conversation import Conversation, end_all
-from sparkcluster.diagnose.pairs import shared, up
+from sparkcluster.diagnose.conversation import Conversation, Conversations
+from sparkcluster.diagnose.pairs import shared, up, with_ranks
 from sparkcluster.diagnose.schedule import Options, estimate, in_words, perftest_seconds, schedule
-from sparkcluster.errors import HostError, SparkclusterError
+from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.measured import Measured, Rate, RateKind
-from sparkcluster.facts.model import Facts, read
+from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
 from sparkcluster.report import Report, count
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Group, Link, Member, Topology
+
+Ends = tuple[Member, Member]
+Rail = tuple[Link, Link]
 
 _ASK_S = 10
 _SPARE_S = 25  # a measurement may be silent this much longer than it lasts; its own limits end it earlier
@@ -43,8 +45,8 @@ def deep(
     leaves nothing on any node. ``report`` gets the expected duration first, then each measurement. ``epoch`` is that of
     our own lease; None skips the containers.
     """
-    with contextlib.closing(_Run(fleet, spec, facts, topology, report, options)) as run:
-        return run.go(epoch)
+    with Conversations("measure") as programs:
+        return _Run(fleet, spec, facts, topology, report, options, programs).go(epoch)
 
 
 @dataclasses.dataclass(slots=True)
@@ -55,13 +57,12 @@ class _Run:
     topology: Topology
     report: Report
     options: Options
+    programs: Conversations
     rates: list[Rate] = dataclasses.field(default_factory=list)
     unasked: dict[str, str] = dataclasses.field(default_factory=dict)
     skipped: dict[str, str] = dataclasses.field(default_factory=dict)
     tools: dict[str, bool] = dataclasses.field(default_factory=dict)
-    _open: set[Conversation] = dataclasses.field(default_factory=set)
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-    _stopped: bool = False
 
     # the sequence
 
@@ -85,7 +86,7 @@ class _Run:
         )  # fmt: skip
         pairs = sum(len(pairs) for pairs in rounds)
         self.report.step("measure", f"{count(pairs, 'pair')}, {in_words(seconds)}")
-        busy = [name for name in names if any(rank.state == "running" for rank in read(self.facts[name].ranks) or ())]
+        busy = [name for name in names if name in with_ranks(self.facts)]
         if busy:
             self.report.note(
                 f"a rank runs on {', '.join(busy)}: its traffic lowers the figures, and measuring slows it down"
@@ -100,16 +101,9 @@ class _Run:
             self.skipped["collective"] = refused
         return Measured(tuple(self.rates), dict(self.unasked), dict(self.skipped), without)
 
-    def close(self) -> None:
-        """End every program on every node."""
-        self._stopped = True
-        with self._lock:
-            left = list(self._open)
-        end_all(left)
-
     def _tools(self, host: Host) -> bool:
         request = {"do": "tools", "names": [perftest.TOOL]}
-        return bool(self._single(host, request, _ASK_S).get(perftest.TOOL))
+        return bool(self._single(host.name, request, _ASK_S).get(perftest.TOOL))
 
     def _no_collective(self, epoch: int | None) -> str | None:
         if not self.options.collective:
@@ -123,24 +117,11 @@ class _Run:
 
     # connections
 
-    @contextlib.contextmanager
-    def _converse(self, host: Host, request: dict[str, Any], silence_s: float) -> Iterator[Conversation]:
-        if self._stopped:
-            raise HostError("the measurement was stopped", node=host.name, step="measure")
-        conversation = Conversation(host, "measure", request, silence_s=silence_s)
-        with self._lock:
-            self._open.add(conversation)
-        try:
-            if self._stopped:
-                raise HostError("the measurement was stopped", node=host.name, step="measure")
-            yield conversation
-        finally:
-            conversation.end()
-            with self._lock:
-                self._open.discard(conversation)
+    def _start(self, name: str, request: dict[str, Any], silence_s: float) -> Conversation:
+        return self.programs.start(self.fleet[name], request, silence_s=silence_s)
 
-    def _single(self, host: Host, request: dict[str, Any], silence_s: float) -> dict[str, Any]:
-        with self._converse(host, request, silence_s) as conversation:
+    def _single(self, name: str, request: dict[str, Any], silence_s: float) -> dict[str, Any]:
+        with self._start(name, request, silence_s) as conversation:
             return dict(_value(conversation, "done"))
 
     # one pair
@@ -150,22 +131,20 @@ class _Run:
         rails = [
             links for links in shared(*pair) if up(self.facts, first, links[0]) and up(self.facts, second, links[1])
         ]
-        for local, remote in rails:
-            self._keep("tcp", (first, second), local, partial(self._tcp, pair, (local, remote)))
-            self._keep("tcp", (second, first), remote, partial(self._tcp, (second, first), (remote, local)))
+        for ends, links in _both_ways(pair, rails):
+            self._keep("tcp", ends, links[0], partial(self._tcp, ends, links))
         if not (self.tools.get(first.name) and self.tools.get(second.name)):
             return
         fast = [ends for ends in rails if perftest.usable(*ends)]
-        for local, remote in fast:
-            self._keep("rdma", (first, second), local, partial(self._rdma, pair, [(local, remote)]))
-            self._keep("rdma", (second, first), remote, partial(self._rdma, (second, first), [(remote, local)]))
+        for ends, links in _both_ways(pair, fast):
+            self._keep("rdma", ends, links[0], partial(self._rdma, ends, [links]))
         if len(fast) > 1:
             self._keep("rdma-both", pair, fast[0][0], partial(self._rdma, pair, fast))
 
-    def _keep(self, kind: RateKind, ends: tuple[Member, Member], link: Link, measure: Callable[[], Rate]) -> None:
+    def _keep(self, kind: RateKind, ends: Ends, link: Link, measure: Callable[[], Rate]) -> None:
         """Take one measurement; a failed one is kept as such, and the next follows."""
         source, target = ends
-        if self._stopped or {source.name, target.name} & set(self.unasked):
+        if self.programs.closed or {source.name, target.name} & set(self.unasked):
             return
         what = link.interface if kind == "tcp" else link.hca if kind == "rdma" else "both twins"
         self.report.progress(source.name, f"{kind[:4].rstrip('-').upper()} to {target.name}, {what}")
@@ -174,7 +153,7 @@ class _Run:
         except _NoResult as error:
             rate = Rate(kind, (source.name, target.name), str(what), None, seen=str(error), subnet=link.subnet)
         except SparkclusterError as error:
-            if self._stopped:
+            if self.programs.closed:
                 raise
             lost = error.node or source.name
             self.unasked.setdefault(lost, error.message)
@@ -182,24 +161,24 @@ class _Run:
         with self._lock:
             self.rates.append(rate)
 
-    def _tcp(self, pair: tuple[Member, Member], ends: tuple[Link, Link]) -> Rate:
+    def _tcp(self, pair: Ends, ends: Rail) -> Rate:
         (source, target), (local, remote) = pair, ends
         options = self.options
         shared_request = {"token": secrets.token_hex(16), "streams": options.streams, "address": remote.address}
         silence_s = options.seconds + _SPARE_S
-        with self._converse(self.fleet[target.name], {**shared_request, "do": "receive"}, silence_s) as receiver:
+        with self._start(target.name, {**shared_request, "do": "receive"}, silence_s) as receiver:
             port = _value(receiver, "port")
             asked = {
                 **shared_request, "do": "send", "port": port, "source": local.address, "seconds": options.seconds,
                 "messages": options.messages,
             }  # fmt: skip
-            sent = self._single(self.fleet[source.name], asked, silence_s)
+            sent = self._single(source.name, asked, silence_s)
             done = _value(receiver, "done")
         gbit_s = done["bytes"] * 8 / max(done["seconds"], 1e-6) / 1e9
         names, latency_ms = (source.name, target.name), sent["latency_ms"]
         return Rate("tcp", names, local.interface, round(gbit_s, 3), latency_ms, subnet=local.subnet)
 
-    def _rdma(self, pair: tuple[Member, Member], rails: Sequence[tuple[Link, Link]]) -> Rate:
+    def _rdma(self, pair: Ends, rails: Sequence[Rail]) -> Rate:
         """ib_write_bw over one rail, or over several at once."""
         source, target = pair
         kind: RateKind = "rdma" if len(rails) == 1 else "rdma-both"
@@ -215,7 +194,7 @@ class _Run:
         names, subnet = (source.name, target.name), rails[0][0].subnet
         return Rate(kind, names, over, total, seen="; ".join(wrong), subnet=subnet)
 
-    def _perftest(self, pair: tuple[Member, Member], ends: tuple[Link, Link], port: int) -> float | str:
+    def _perftest(self, pair: Ends, ends: Rail, port: int) -> float | str:
         (source, target), (local, remote) = pair, ends
         seconds = perftest_seconds(self.options.seconds)
         limit_s = 2 * seconds + 10
@@ -227,9 +206,9 @@ class _Run:
             "do": "run", "argv": perftest.client(local, remote.address, seconds=seconds, port=port), "limit_s": limit_s
         }  # fmt: skip
         try:
-            with self._converse(self.fleet[target.name], serve, limit_s + _SPARE_S) as server:
+            with self._start(target.name, serve, limit_s + _SPARE_S) as server:
                 _value(server, "port")
-                done = self._single(self.fleet[source.name], drive, limit_s + _SPARE_S)
+                done = self._single(source.name, drive, limit_s + _SPARE_S)
                 gbit_s = perftest.average_gbit_s(done["output"])
                 if gbit_s is not None:
                     return gbit_s
@@ -257,7 +236,7 @@ class _Run:
             }
             self.report.progress(member.name, "all-gather")
             try:
-                done = self._single(self.fleet[member.name], request, collective.LIMIT_S + _SPARE_S)
+                done = self._single(member.name, request, collective.LIMIT_S + _SPARE_S)
                 found[member.name] = collective.read(done["output"], done["exit"])
             except (_NoResult, SparkclusterError) as error:
                 found[member.name] = collective.AllGather(None, "NCCL", str(error))
@@ -273,6 +252,13 @@ class _Run:
         gbit_s = None if wrong else round(min(rates) * 8, 2)
         with self._lock:
             self.rates.append(Rate("collective", names, over, gbit_s, seen="; ".join(wrong)))
+
+
+def _both_ways(pair: Ends, rails: Iterable[Rail]) -> Iterator[tuple[Ends, Rail]]:
+    """Both directions of every rail of a pair."""
+    for rail in rails:
+        yield pair, rail
+        yield pair[::-1], rail[::-1]
 
 
 def _at_once(jobs: Sequence[Callable[[], None]]) -> None:

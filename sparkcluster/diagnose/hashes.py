@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from sparkcluster.diagnose.conversation import Conversation, end_all
+from sparkcluster.diagnose.conversation import Conversation, Conversations
 from sparkcluster.errors import CommandFailed, CommandTimeout
 from sparkcluster.facts.hashes import HashedFile, Hashes
 from sparkcluster.facts.model import Facts, read
@@ -28,18 +28,14 @@ def hashes(fleet: Fleet, facts: Mapping[str, Facts], report: Report) -> Hashes:
         return Hashes({})
     size = max(found.size_bytes for found in places.values())
     report.step("hash", f"{_sized(size)} on {count(len(places), 'node')}")
-    running: list[Conversation] = []
 
     def ask(host: Host) -> tuple[HashedFile, ...]:
         request = {"path": places[host.name].path, "threads": THREADS}
-        conversation = Conversation(host, "hashes", request, silence_s=_SILENT_S)
-        running.append(conversation)
+        conversation = programs.start(host, request, silence_s=_SILENT_S)
         return _files(conversation, report, limit_s=_limit_s(places[host.name].size_bytes))
 
-    try:
+    with Conversations("hashes") as programs:
         outcomes = fleet.each(ask, list(places), limit_s=_limit_s(size) + _SILENT_S)
-    finally:
-        end_all(running)
     return Hashes(values(outcomes), {name: error.message for name, error in failures(outcomes).items()})
 
 

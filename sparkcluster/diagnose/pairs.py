@@ -87,6 +87,12 @@ def fixed_ports(spec: Spec, facts: Mapping[str, Facts], group: Group) -> tuple[t
     return ray, master
 
 
+def with_ranks(facts: Mapping[str, Facts]) -> set[str]:
+    """The nodes on which a rank runs."""
+    ranks = {name: read(node_facts.ranks) or () for name, node_facts in facts.items()}
+    return {name for name, found in ranks.items() if any(rank.state == "running" for rank in found)}
+
+
 def up(facts: Mapping[str, Facts], member: Member, link: Link) -> bool:
     """Whether a link can carry anything, as its node says."""
     interfaces = read(facts[member.name].interfaces) or ()

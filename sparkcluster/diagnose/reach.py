@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from sparkcluster.diagnose.conversation import Conversation, end_all
-from sparkcluster.diagnose.pairs import Pair, pairs
-from sparkcluster.facts.model import Facts, read
+from sparkcluster.diagnose.conversation import Conversation, Conversations
+from sparkcluster.diagnose.pairs import Pair, pairs, with_ranks
+from sparkcluster.facts.model import Facts
 from sparkcluster.facts.reach import Path, PathKind, Reach
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
@@ -42,29 +41,25 @@ def reach(
     if not names:
         return Reach(())
     report.step("reach", f"{len(names)} nodes, each to the others")
-    with contextlib.closing(_Run(fleet, spec, facts, wanted, epoch)) as run:
-        return run.go(names)
+    common = {
+        "token": secrets.token_hex(16),
+        "state_dir": spec.inventory.state_dir,
+        "cluster": spec.inventory.cluster,
+        "epoch": epoch,
+        "limit_s": LIMIT_S,
+    }
+    with Conversations("reach") as programs:
+        return _Run(fleet, wanted, with_ranks(facts), common, programs).go(names)
 
 
+@dataclasses.dataclass(slots=True)
 class _Run:
-    def __init__(
-        self, fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], wanted: Sequence[Pair], epoch: int | None
-    ) -> None:
-        self.fleet = fleet
-        self.wanted = wanted
-        self.busy = {
-            name
-            for name, node_facts in facts.items()
-            if any(rank.state == "running" for rank in read(node_facts.ranks) or ())
-        }
-        self.common = {
-            "token": secrets.token_hex(16),
-            "state_dir": spec.inventory.state_dir,
-            "cluster": spec.inventory.cluster,
-            "epoch": epoch,
-            "limit_s": LIMIT_S,
-        }
-        self.open: dict[str, Conversation] = {}
+    fleet: Fleet
+    wanted: Sequence[Pair]
+    busy: Collection[str]
+    common: Mapping[str, Any]
+    programs: Conversations
+    open: dict[str, Conversation] = dataclasses.field(default_factory=dict)
 
     def go(self, names: Sequence[str]) -> Reach:
         """Both phases; a node that does not answer is left out of what follows."""
@@ -91,10 +86,6 @@ class _Run:
                 unasked.setdefault(name, f"cannot listen on {address}: {reason}")
         return Reach(tuple(paths), unasked)
 
-    def close(self) -> None:
-        """End every program, also after an error or Ctrl-C."""
-        end_all(self.open.values())
-
     def _listen(self, host: Host) -> dict[str, Any]:
         mine = [pair for pair in self.wanted if pair.target == host.name]
         addresses = dict.fromkeys(
@@ -106,7 +97,7 @@ class _Run:
             "addresses": list(addresses),
             "fixed": [] if host.name in self.busy else [list(port) for port in fixed],
         }
-        conversation = self.open[host.name] = Conversation(host, "reach", request, silence_s=_ANSWER_S)
+        conversation = self.open[host.name] = self.programs.start(host, request, silence_s=_ANSWER_S)
         return conversation.answer()
 
     def _try(self, name: str, attempts: Sequence[_Attempt]) -> dict[str, Any]:

@@ -197,13 +197,13 @@ def test_a_program_that_does_not_end_is_ended_at_its_limit():
     one = program({"do": "run", "argv": ["sleep", "60"], "limit_s": 0.3})
     said = one.answer()
     assert said["done"]["exit"] is None
-    one.end()
+    one.close()
 
 
 def test_a_program_that_is_not_there_is_told():
     one = program({"do": "run", "argv": ["no-such-program"], "limit_s": 1})
     assert one.answer() == {"failed": "no-such-program is not installed"}
-    one.end()
+    one.close()
 
 
 def test_who_does_not_know_the_token_is_not_served():
@@ -223,7 +223,7 @@ def test_who_does_not_know_the_token_is_not_served():
     assert sender.answer()["done"]["latency_ms"] > 0
     assert one.answer()["done"]["bytes"] > 0
     for each in (one, sender):
-        each.end()
+        each.close()
 
 
 def test_no_container_for_who_has_no_lease(tmp_path):
@@ -233,7 +233,7 @@ def test_no_container_for_who_has_no_lease(tmp_path):
     }  # fmt: skip
     one = program(request)
     assert "is over" in one.answer()["failed"]
-    one.end()
+    one.close()
 
 
 def test_what_ends_the_thread_of_a_measurement_is_raised(two, monkeypatch):
