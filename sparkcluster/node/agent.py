@@ -5,6 +5,7 @@ Steps are idempotent: the same request twice has the same result.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -107,20 +108,8 @@ def stop_containers(request: Request, step: Step) -> dict[str, Any]:
     if not names:
         return {}
     grace_s = int(step.get("grace_s", 30))
-    waiting = [
-        subprocess.Popen(
-            docker.stop(name, grace_s),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for name in names
-    ]
-    limit = time.monotonic() + grace_s + 30
-    for process in waiting:
-        try:
-            process.wait(timeout=max(0.1, limit - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
+    with contextlib.suppress(Failed):
+        run(docker.stop(names, grace_s), grace_s + 30)
     left = []
     for name in names:
         try:

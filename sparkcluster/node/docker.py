@@ -27,9 +27,9 @@ def inspect(name: str) -> List[str]:
     return ["docker", "inspect", "--type", "container", name]
 
 
-def stop(name: str, grace_s: int) -> List[str]:
-    """Command that ends a container by SIGTERM, and by SIGKILL after ``grace_s``."""
-    return ["docker", "stop", "--time", str(grace_s), name]
+def stop(names: Sequence[str], grace_s: int) -> List[str]:
+    """Command that ends containers at once, by SIGTERM, and by SIGKILL after ``grace_s``."""
+    return ["docker", "stop", "--time", str(grace_s), *names]
 
 
 def remove(name: str) -> List[str]:

@@ -5,13 +5,11 @@ Says how far it is every second, and at the end which file has which hash.
 
 from __future__ import annotations
 
+import concurrent.futures
 import hashlib
 import os
-import queue
 import re
 import sys
-import threading
-import time
 from typing import Any, BinaryIO, Dict, List
 
 from sparkcluster.node import common
@@ -53,35 +51,20 @@ def listed(top: str) -> List[Dict[str, Any]]:
 
 def hashed(files: List[Dict[str, Any]], threads: int) -> List[Dict[str, Any]]:
     """``files`` with their hashes; hashing releases the GIL, so threads run in parallel."""
-    waiting: "queue.Queue[Dict[str, Any]]" = queue.Queue()
-    for file in files:
-        waiting.put(file)
-    done = [0] * max(1, threads)
-    errors: List[BaseException] = []
+    total = sum(file["size_bytes"] for file in files)
+    done = [0] * len(files)
 
-    def work(place: int) -> None:
+    def digest(place: int) -> str:
         def progress(size: int) -> None:
             done[place] += size
 
-        try:
-            while True:
-                file = waiting.get_nowait()
-                file["sha256"] = hash_file(hashlib.sha256(), file["path"], progress)
-        except queue.Empty:
-            return
-        except BaseException as error:
-            errors.append(error)
+        return hash_file(hashlib.sha256(), files[place]["path"], progress)
 
-    workers = [threading.Thread(target=work, args=(place,), daemon=True) for place in range(len(done))]
-    total, said = sum(file["size_bytes"] for file in files), time.monotonic()
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        while worker.is_alive():
-            worker.join(0.2)
-            if time.monotonic() - said >= 1:
-                said = time.monotonic()
-                common.emit({"bytes": sum(done), "total": total})
-    if errors:
-        raise errors[0]
-    return [{key: value for key, value in file.items() if key != "path"} for file in files]
+    with concurrent.futures.ThreadPoolExecutor(max(1, threads)) as pool:
+        hashing = [pool.submit(digest, place) for place in range(len(files))]
+        while concurrent.futures.wait(hashing, timeout=1).not_done:
+            common.emit({"bytes": sum(done), "total": total})
+    for place, file in enumerate(files):
+        del file["path"]
+        file["sha256"] = hashing[place].result()
+    return files

@@ -146,11 +146,7 @@ def wait_for_head(
     said_at = float("-inf")
     while True:
         try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            with socket.socket(family, socket.SOCK_STREAM) as probe:
-                probe.settimeout(3)
-                probe.bind((source, 0))
-                probe.connect((host, int(port)))
+            socket.create_connection((host, int(port)), 3, source_address=(source, 0)).close()
             return
         except OSError as error:
             last = error.strerror or str(error)

@@ -6,6 +6,7 @@ container, is run and its output told. What was started ends with this program, 
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import shutil
@@ -14,9 +15,8 @@ import socket
 import statistics
 import subprocess
 import sys
-import threading
 import time
-from typing import Any, BinaryIO, Callable, Dict, List
+from typing import Any, BinaryIO, Callable, Dict, List, Tuple
 
 from sparkcluster.node import common, docker, programs
 from sparkcluster.node.wire import Failed, accept, dial
@@ -74,38 +74,29 @@ def tools(request: Request) -> dict[str, Any]:
 
 def receive(request: Request) -> dict[str, Any]:
     """Listen on ``address``, report the port, echo small messages, then receive over ``streams`` connections."""
-    streams = request["streams"]
-    accepted = accept(request["address"], request["token"], count=streams + 1, limit_s=ACCEPT_S)
+    accepted = accept(request["address"], request["token"], count=request["streams"] + 1, limit_s=ACCEPT_S)
     for sock in accepted:
         sock.settimeout(STALL_S)
     echo(accepted[0])
-    moved = [0] * streams
-    first: List[float] = []
-    last = [0.0] * streams
-    errors: List[BaseException] = []
-
-    def take(place: int) -> None:
-        sock, buffer = accepted[place + 1], bytearray(_CHUNK)
-        try:
-            while True:
-                # Discarded in the kernel (tcp(7)): what is measured is the link, not this processor's memory.
-                size = sock.recv_into(buffer, len(buffer), socket.MSG_TRUNC)
-                if not size:
-                    return
-                if not moved[place]:
-                    first.append(time.monotonic())
-                moved[place] += size
-                last[place] = time.monotonic()
-        except OSError as error:
-            errors.append(error)
-
-    together(take, streams)
-    if errors:
-        raise errors[0]
-    if not first:
+    received = [each for each in together(take, accepted[1:]) if each[0]]
+    if not received:
         raise Failed("measure", "received no data")
-    seconds = max(last) - min(first)
-    return {"bytes": sum(moved), "seconds": seconds}
+    seconds = max(last for _, _, last in received) - min(first for _, first, _ in received)
+    return {"bytes": sum(size for size, _, _ in received), "seconds": seconds}
+
+
+def take(sock: socket.socket) -> Tuple[int, float, float]:
+    """Receive until the end: bytes, and when the first and the last of them came."""
+    moved, first, last = 0, 0.0, 0.0
+    buffer = bytearray(_CHUNK)
+    while True:
+        # Discarded in the kernel (tcp(7)): what is measured is the link, not this processor's memory.
+        size = sock.recv_into(buffer, len(buffer), socket.MSG_TRUNC)
+        if not size:
+            return moved, first, last
+        last = time.monotonic()
+        first = first or last
+        moved += size
 
 
 def echo(sock: socket.socket) -> None:
@@ -120,32 +111,24 @@ def echo(sock: socket.socket) -> None:
 
 def send(request: Request) -> dict[str, Any]:
     """Measure the latency of small messages, then send for ``seconds`` over ``streams`` connections in parallel."""
-    streams = request["streams"]
     ends = request["address"], request["port"], request["token"], request["source"]
-    socks = [dial(*ends) for _ in range(streams + 1)]
+    socks = [dial(*ends) for _ in range(request["streams"] + 1)]
     for sock in socks:
         sock.settimeout(STALL_S)
     latency_ms = round_trips(socks[0], request["messages"])
     socks[0].close()
-    errors: List[BaseException] = []
     handle = os.memfd_create("measure")
     os.ftruncate(handle, _CHUNK)
     until = time.monotonic() + request["seconds"]
 
-    def push(place: int) -> None:
-        sock = socks[place + 1]
-        try:
-            with open(os.dup(handle), "rb") as file:
-                while time.monotonic() < until:
-                    sock.sendfile(file, 0, _CHUNK)
-            sock.shutdown(socket.SHUT_WR)
-            sock.recv(1)
-        except OSError as error:
-            errors.append(error)
+    def push(sock: socket.socket) -> None:
+        with open(os.dup(handle), "rb") as file:
+            while time.monotonic() < until:
+                sock.sendfile(file, 0, _CHUNK)
+        sock.shutdown(socket.SHUT_WR)
+        sock.recv(1)
 
-    together(push, streams)
-    if errors:
-        raise errors[0]
+    together(push, socks[1:])
     return {"latency_ms": latency_ms}
 
 
@@ -166,13 +149,10 @@ def round_trips(sock: socket.socket, count: int) -> float:
     return round(statistics.median(taken) * 1000, 4)
 
 
-def together(work: Callable[[int], None], count: int) -> None:
-    """Call ``work`` with every number below ``count`` in parallel and wait for all."""
-    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+def together(work: Callable[[socket.socket], Any], socks: List[socket.socket]) -> List[Any]:
+    """Results of ``work`` for all of ``socks`` in parallel; the first error is raised once all have ended."""
+    with concurrent.futures.ThreadPoolExecutor(len(socks)) as pool:
+        return list(pool.map(work, socks))
 
 
 # programs

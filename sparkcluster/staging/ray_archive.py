@@ -66,48 +66,38 @@ def cache_directory() -> Path:
     return Path(directory) if directory else Path.home() / ".cache" / "sparkcluster"
 
 
-def cached(engine: EngineFacts) -> Archive | None:
-    """The archive for ``engine`` if an earlier run fetched it."""
-    place = cache_directory() / "ray" / ray_name(engine)
-    with contextlib.suppress(OSError):
-        return Archive(place / FILE, (place / "sha256").read_text().strip())
-    return None
-
-
 def get_archive(engine: EngineFacts, report: Report, run: Run | None = None) -> Archive:
-    """The archive for ``engine``, fetched with uv or pip unless it is cached.
+    """The archive for ``engine`` (the image's Python and platform), fetched with uv or pip unless it is cached.
 
-    Args:
-        engine: the image's Python and platform.
-        report: called with the progress.
-        run: runs a command and returns exit code and output.
+    ``run`` runs a command and returns exit code and output.
 
     Raises:
         StageError: it cannot be fetched.
     """
-    found = cached(engine)
-    if found is not None:
-        return found
     place = cache_directory() / "ray" / ray_name(engine)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(place.parent)
-        with tempfile.TemporaryDirectory(dir=place.parent, prefix=".partial-") as name:
-            fresh = Path(name)
-            _fetch(engine, fresh / "packages", run or _runner(report))
-            report("packing Ray")
-            (fresh / "done").mkdir()
-            digest = pack(separate_dependencies(fresh / "packages"), fresh / "done" / FILE)
-            (fresh / "done" / "sha256").write_text(digest + "\n")
-            # a faster run has put the same there
-            with contextlib.suppress(OSError):
-                (fresh / "done").rename(place)
+        if not (place / "sha256").exists():
+            _make(engine, place, report, run or _runner(report))
+        return Archive(place / FILE, (place / "sha256").read_text().strip())
     except OSError as error:
-        raise StageError(f"Ray cannot be cached in {place}: {error.strerror}", step="stage ray") from error
-    found = cached(engine)
-    if found is None:
-        raise StageError(f"Ray cannot be cached in {place}", step="stage ray", hint=f"rm -r {place}")
-    return found
+        raise StageError(
+            f"Ray cannot be cached in {place}: {error.strerror}", step="stage ray", hint=f"rm -r {place}"
+        ) from error
+
+
+def _make(engine: EngineFacts, place: Path, report: Report, run: Run) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(place.parent)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".partial-") as name:
+        fresh = Path(name)
+        _fetch(engine, fresh / "packages", run)
+        report("packing Ray")
+        (fresh / "done").mkdir()
+        digest = pack(separate_dependencies(fresh / "packages"), fresh / "done" / FILE)
+        (fresh / "done" / "sha256").write_text(digest + "\n")
+        # a faster run has put the same there
+        with contextlib.suppress(OSError):
+            (fresh / "done").rename(place)
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -175,29 +165,23 @@ def _runner(report: Report) -> Run:
     """A function that runs a command and reports every second."""
 
     def run(argv: Sequence[str]) -> tuple[int, str]:
-        with tempfile.TemporaryFile() as output:
-            try:
-                process = subprocess.Popen(
-                    list(argv), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-                )
-            except OSError as error:
-                return 127, f"{argv[0]}: {error.strerror}"
-            began = time.monotonic()
+        began = time.monotonic()
+        try:
+            process = subprocess.Popen(
+                list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace"
+            )
+        except OSError as error:
+            return 127, f"{argv[0]}: {error.strerror}"
+        with process:
             try:
                 while (seconds := time.monotonic() - began) < LIMIT_S:
                     report(f"fetching Ray {BROUGHT_RAY} ({seconds:.0f} s)")
                     with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(1)
-                        break
+                        output = process.communicate(timeout=1)[0]
+                        return process.returncode, output
             finally:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
-            output.seek(0)
-            text = output.read().decode(errors="replace")
-        if process.returncode < 0:
-            text += f"\nERROR: did not finish within {LIMIT_S} s"
-        return process.returncode, text
+                process.kill()  # no effect once it has ended
+        return process.returncode, f"ERROR: did not finish within {LIMIT_S} s"
 
     return run
 
