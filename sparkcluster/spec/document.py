@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -26,17 +27,12 @@ _TRUE = re.compile(r"yes|Yes|YES|true|True|TRUE|on|On|ON")
 _FALSE = re.compile(r"no|No|NO|false|False|FALSE|off|Off|OFF")
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,2})?")
-_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF|nan|NaN|NAN)")
-_BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
-_BASE_OTHER = re.compile(r"[-+]?0([0-9_]+|o[0-7_]+|b[01_]+|x[0-9a-fA-F_]+)")
-_UNDERSCORED = re.compile(r"[-+]?[0-9][0-9_]*_[0-9_.]*")
-_HUGE = re.compile(r"[-+]?([0-9.]{19,}([eE][-+]?[0-9]+)?|[0-9.]+[eE][-+]?[0-9]{3,})")
 _UNCLEAR = (
-    (_BASE_60, "some YAML parsers read it as a number in base 60"),
-    (_BASE_OTHER, "YAML parsers disagree about numbers with a leading 0"),
-    (_UNDERSCORED, "YAML parsers disagree about numbers with an underscore"),
-    (_NOT_FINITE, "it is not a finite number"),
-    (_HUGE, "it is too large or too long for a number"),
+    (r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?", "some YAML parsers read it as a number in base 60"),
+    (r"[-+]?0([0-9_]+|o[0-7_]+|b[01_]+|x[0-9a-fA-F_]+)", "YAML parsers disagree about numbers with a leading 0"),
+    (r"[-+]?[0-9][0-9_]*_[0-9_.]*", "YAML parsers disagree about numbers with an underscore"),
+    (r"[-+]?\.(inf|Inf|INF|nan|NaN|NAN)", "it is not a finite number"),
+    (r"[-+]?([0-9.]{19,}([eE][-+]?[0-9]+)?|[0-9.]+[eE][-+]?[0-9]{3,})", "it is too large or too long for a number"),
 )
 _NOT_TEXT = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -85,17 +81,6 @@ class Place:
     line: int = 1
     column: int = 1
     file: str | None = None
-
-
-@dataclasses.dataclass(slots=True)
-class _Node:
-    kind: str
-    place: Place
-    text: str = ""
-    plain: bool = False
-    items: list[tuple[_Node, _Node]] = dataclasses.field(default_factory=list)
-    entries: list[_Node] = dataclasses.field(default_factory=list)
-    key: _Node | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -148,11 +133,7 @@ def shown(value: object, limit: int = 60) -> str:
 
 
 def parse(text: str, file: str) -> Document:
-    """Read YAML.
-
-    Args:
-        text: content of the file.
-        file: its name in problems.
+    """Read YAML; ``file`` is its name in problems.
 
     Raises:
         SpecError: it is not YAML, or too large. Ambiguous values are reported in ``problems``.
@@ -162,36 +143,29 @@ def parse(text: str, file: str) -> Document:
     if control:
         line = text.count("\n", 0, control.start()) + 1
         place = Place(line, control.start() - (text.rfind("\n", 0, control.start()) + 1) + 1)
-        raise _fatal(
-            document,
-            place,
-            f"unexpected character \\x{ord(control.group()):02x}",
-            "save the file as plain text",
-        )
+        message = f"unexpected character \\x{ord(control.group()):02x}"
+        raise _fatal(document, place, message, "save the file as plain text")
+    reader = _Reader(document)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     try:
-        root = _build(loader, document)
+        reader.scan(loader)
     except yaml.MarkedYAMLError as error:
         raise _syntax(document, text, error) from None
     except yaml.YAMLError:
         raise _fatal(document, Place(), "cannot be read as YAML", "save the file as UTF-8 text") from None
     finally:
         loader.dispose()
-    if root is None or (root.kind == "scalar" and root.plain and _NULL.fullmatch(root.text)):
-        raise _fatal(
-            document,
-            Place(),
-            "the file is empty",
-            "start from one of the examples in inventory/",
-        )
-    if root.kind != "map":
-        what = "a list" if root.kind == "list" else "a single value"
-        raise _fatal(document, root.place, f"expected 'key: value' lines, found {what}", None)
-    _Reader(document).read(root)
+    root = reader.nodes[0] if reader.nodes else None
+    if root is None or (isinstance(root, yaml.ScalarEvent) and not root.style and _NULL.fullmatch(root.value)):
+        raise _fatal(document, Place(), "the file is empty", "start from one of the examples in inventory/")
+    if not isinstance(root, yaml.MappingStartEvent):
+        found = "a single value" if isinstance(root, yaml.ScalarEvent) else "a list"
+        raise _fatal(document, _place(root.start_mark), f"expected 'key: value' lines, found {found}")
+    document.data = reader.value(0, (), 0)
     return document
 
 
-def _fatal(document: Document, place: Place, message: str, hint: str | None) -> SpecError:
+def _fatal(document: Document, place: Place, message: str, hint: str | None = None) -> SpecError:
     return SpecError([*document.problems, Problem(document.file, place.line, place.column, "", message, hint)])
 
 
@@ -210,137 +184,121 @@ def _syntax(document: Document, text: str, error: yaml.MarkedYAMLError) -> SpecE
     for fragment, message, hint in _SYNTAX:
         if fragment in reported:
             return _fatal(document, place, message, hint)
-    return _fatal(document, place, f"not valid YAML: {error.problem or error.context}", None)
-
-
-def _build(loader: Any, document: Document) -> _Node | None:
-    """Nodes from events, without recursion; an alias is the node it names, not a copy."""
-    root: _Node | None = None
-    documents = count = 0
-    open_nodes: list[_Node] = []
-    anchors: dict[str, _Node] = {}
-    while loader.check_event():
-        event = loader.get_event()
-        if isinstance(event, yaml.DocumentStartEvent):
-            documents += 1
-            if documents > 1:
-                raise _fatal(
-                    document,
-                    _place(event.start_mark),
-                    "a second document ('---')",
-                    "keep one document per file",
-                )
-        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-            open_nodes.pop()
-        elif isinstance(event, yaml.NodeEvent):
-            node = _node(event, anchors, document)
-            count += 1
-            if count > 2 * MAX_VALUES:
-                raise _fatal(document, node.place, f"more than {MAX_VALUES} values", "is this the right file?")
-            if open_nodes:
-                _attach(open_nodes[-1], node)
-            else:
-                root = node
-            if isinstance(event, yaml.CollectionStartEvent):
-                open_nodes.append(node)
-                if len(open_nodes) > MAX_DEPTH:
-                    raise _fatal(document, node.place, f"nested deeper than {MAX_DEPTH} levels", None)
-    return root
-
-
-def _node(event: Any, anchors: dict[str, _Node], document: Document) -> _Node:
-    place = _place(event.start_mark)
-    if isinstance(event, yaml.AliasEvent):
-        if event.anchor not in anchors:
-            raise _fatal(
-                document,
-                place,
-                f"undefined alias *{shown(event.anchor)[1:-1]}",
-                "quote a value that begins with '*'",
-            )
-        return anchors[event.anchor]
-    if event.tag is not None:
-        raise _fatal(document, place, "tags ('!…') are not supported", "quote a value that begins with '!'")
-    if isinstance(event, yaml.ScalarEvent):
-        node = _Node("scalar", place, text=event.value, plain=not event.style)
-    else:
-        node = _Node("map" if isinstance(event, yaml.MappingStartEvent) else "list", place)
-    if event.anchor is not None:
-        anchors[event.anchor] = node
-    return node
-
-
-def _attach(parent: _Node, node: _Node) -> None:
-    if parent.kind == "list":
-        parent.entries.append(node)
-    elif parent.key is None:
-        parent.key = node
-    else:
-        parent.items.append((parent.key, node))
-        parent.key = None
+    return _fatal(document, place, f"not valid YAML: {error.problem or error.context}")
 
 
 class _Reader:
-    """Turns nodes into data and follows aliases, whose number is limited here."""
+    """Turns YAML events into data and places.
+
+    Attributes:
+        nodes: the event with which each node begins. An alias has that of the node it names.
+        starts: position of each node; of an alias, that of the node it names.
+        ends: of a list or mapping, the position after its last node.
+    """
 
     def __init__(self, document: Document) -> None:
         self.document = document
         self.count = 0
+        self.nodes: list[Any] = []
+        self.starts: list[int] = []
+        self.ends: dict[int, int] = {}
 
-    def read(self, root: _Node) -> None:
-        self.document.data = self._value(root, (), 0)
+    def scan(self, loader: Any) -> None:
+        """Read the events of the one document, before anything recurses; size and depth are limited here."""
+        anchors: dict[str, int] = {}
+        open_nodes: list[int] = []
+        while loader.check_event():
+            event = loader.get_event()
+            place, position = _place(event.start_mark), len(self.nodes)
+            if isinstance(event, yaml.DocumentStartEvent) and self.nodes:
+                raise _fatal(self.document, place, "a second document ('---')", "keep one document per file")
+            if isinstance(event, yaml.CollectionEndEvent):
+                self.ends[open_nodes.pop()] = position
+            if not isinstance(event, yaml.NodeEvent):
+                continue
+            start = self._start(event, anchors)
+            self.starts.append(start)
+            self.nodes.append(event if start == position else self.nodes[start])
+            if position >= 2 * MAX_VALUES:
+                raise _fatal(self.document, place, f"more than {MAX_VALUES} values", "is this the right file?")
+            if isinstance(event, yaml.CollectionStartEvent):
+                open_nodes.append(position)
+                if len(open_nodes) > MAX_DEPTH:
+                    raise _fatal(self.document, place, f"nested deeper than {MAX_DEPTH} levels")
 
-    def _complain(self, place: Place, path: KeyPath, message: str, hint: str | None = None) -> None:
-        problems = self.document.problems
+    def _start(self, event: Any, anchors: dict[str, int]) -> int:
+        """The position of the node that ``event`` begins, or names as an alias."""
+        place, position = _place(event.start_mark), len(self.nodes)
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in anchors:
+                message = f"undefined alias *{shown(event.anchor)[1:-1]}"
+                raise _fatal(self.document, place, message, "quote a value that begins with '*'")
+            return anchors[event.anchor]
+        if event.tag is not None:
+            raise _fatal(self.document, place, "tags ('!…') are not supported", "quote a value that begins with '!'")
+        if event.anchor is not None:
+            anchors[event.anchor] = position
+        return position
+
+    def _entries(self, position: int) -> Iterator[int]:
+        """Positions of the nodes directly in a list or mapping; of a mapping, keys and values in turn."""
+        start = self.starts[position]
+        entry = start + 1
+        while entry < self.ends[start]:
+            yield entry
+            entry = self.ends.get(entry, entry + 1)
+
+    def _complain(self, node: Any, path: KeyPath, message: str, hint: str | None = None) -> None:
+        problems, place = self.document.problems, _place(node.start_mark)
         problems.append(Problem(self.document.file, place.line, place.column, path_text(path), message, hint))
         if len(problems) >= MAX_PROBLEMS:
             raise SpecError(problems)
 
-    def _value(self, node: _Node, path: KeyPath, depth: int) -> Any:
+    def value(self, position: int, path: KeyPath, depth: int) -> Any:
+        """The data of a node. Aliases are followed, so size and depth are limited once more."""
+        node = self.nodes[position]
+        place = _place(node.start_mark)
         self.count += 1
         if self.count > MAX_VALUES:
-            raise _fatal(self.document, node.place, f"more than {MAX_VALUES} values with aliases followed", None)
+            raise _fatal(self.document, place, f"more than {MAX_VALUES} values with aliases followed")
         if depth > MAX_DEPTH:
-            raise _fatal(
-                self.document, node.place, f"nested deeper than {MAX_DEPTH} levels with aliases followed", None
-            )
-        self.document.values[path] = node.place
-        if node.kind == "scalar":
+            raise _fatal(self.document, place, f"nested deeper than {MAX_DEPTH} levels with aliases followed")
+        self.document.values[path] = place
+        if isinstance(node, yaml.ScalarEvent):
             return self._scalar(node, path)
-        if node.kind == "list":
-            return [self._value(entry, (*path, index), depth + 1) for index, entry in enumerate(node.entries)]
+        entries = list(self._entries(position))
+        if isinstance(node, yaml.SequenceStartEvent):
+            return [self.value(entry, (*path, index), depth + 1) for index, entry in enumerate(entries)]
         out: dict[str, Any] = {}
-        first: dict[str, int] = {}
-        for key, value in node.items:
-            if key.kind != "scalar" or not key.text:
-                self._complain(key.place, path, "a key must be a scalar", "write 'key: value'")
-                continue
-            name = key.text
+        for key, value in zip(map(self.nodes.__getitem__, entries[::2]), entries[1::2], strict=True):
+            name = key.value if isinstance(key, yaml.ScalarEvent) else ""
             here = (*path, name)
-            if key.plain and name == "<<":
-                self._complain(key.place, path, "merge keys ('<<') are not supported", "write the keys out")
-            elif name in first:
-                self._complain(key.place, here, f"duplicate key, first in line {first[name]}", "keep one of them")
+            if not name:
+                self._complain(key, path, "a key must be a scalar", "write 'key: value'")
+            elif not key.style and name == "<<":
+                self._complain(key, path, "merge keys ('<<') are not supported", "write the keys out")
+            elif name in out:
+                first = self.document.keys[here].line
+                self._complain(key, here, f"duplicate key, first in line {first}", "keep one of them")
             else:
-                first[name] = key.place.line
-                self.document.keys[here] = key.place
-                out[name] = self._value(value, here, depth + 1)
+                self.document.keys[here] = _place(key.start_mark)
+                out[name] = self.value(value, here, depth + 1)
         return out
 
-    def _scalar(self, node: _Node, path: KeyPath) -> Any:
-        text = node.text
+    def _scalar(self, node: Any, path: KeyPath) -> Any:
+        text: str = node.value
         control = _CONTROL.search(text)
         if control:
-            self._complain(node.place, path, f"contains the control character \\x{ord(control.group()):02x}")
+            self._complain(node, path, f"contains the control character \\x{ord(control.group()):02x}")
             return ""
-        if not node.plain:
+        if node.style:
             return text
         self.document.written[path] = text
         for pattern, why in _UNCLEAR:
-            if pattern.fullmatch(text):
+            if re.fullmatch(pattern, text):
                 # The value is not shown: it may be a secret of digits.
                 hint = "quote it if it is a string, or write a plain decimal number"
-                self._complain(node.place, path, f"is ambiguous: {why}", hint)
+                self._complain(node, path, f"is ambiguous: {why}", hint)
                 return text
         return _resolve(text)
 
