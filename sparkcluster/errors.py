@@ -133,43 +133,66 @@ class LeaseLost(SparkclusterError):
 
 
 class HostError(SparkclusterError):
-    """A node could not be reached or queried."""
+    """A node could not be reached or queried.
+
+    ``code`` is that of the finding which reports it.
+    """
+
+    code = "SSH-010"
 
 
 class HostUnknown(HostError):
     """The node's name does not resolve."""
 
+    code = "SSH-001"
+
 
 class HostRefused(HostError):
     """Nothing listens on the node's SSH port, or the network says so."""
+
+    code = "SSH-002"
 
 
 class HostTimeout(HostError):
     """The node did not answer within the limit."""
 
+    code = "SSH-003"
+
 
 class HostKeyUnknown(HostError):
     """The node's host key is not in known_hosts."""
+
+    code = "SSH-004"
 
 
 class HostKeyChanged(HostError):
     """The node's host key is not the one in known_hosts."""
 
+    code = "SSH-005"
+
 
 class AuthFailed(HostError):
     """The node accepts none of our SSH keys."""
+
+    code = "SSH-006"
 
 
 class HostLost(HostError):
     """The connection to the node broke."""
 
+    code = "SSH-007"
+
 
 class CommandTimeout(HostError):
     """A command on the node outlived its limit."""
 
+    code = "SSH-008"
+
 
 class CommandFailed(HostError):
     """A command on the node failed."""
+
+    code = "SSH-009"
 
 
 class PlanError(SparkclusterError):
@@ -213,16 +236,8 @@ class LaunchError(SparkclusterError):
         logs: every line that was kept of its group, by node.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        node: str | None = None,
-        step: str | None = None,
-        hint: str | None = None,
-        log: Sequence[str] = (),
-    ) -> None:
-        super().__init__(message, node=node, step=step, hint=hint)
+    def __init__(self, message: str, *, log: Sequence[str] = (), **context: str | None) -> None:
+        super().__init__(message, **context)
         self.log = tuple(log)
         self.logs: Mapping[str, Sequence[str]] = {}
 

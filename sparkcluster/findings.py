@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 Severity = Literal["error", "warning", "info"]
@@ -36,6 +36,16 @@ class Finding:
     remedy: tuple[str, ...] = ()
     file: str | None = None
     line: int | None = None
+
+    @property
+    def place(self) -> str:
+        """``file:line: ``, or nothing if it is not about a file."""
+        return f"{self.file}:{self.line}: " if self.file else ""
+
+    def details(self) -> Iterator[tuple[str, str]]:
+        """What there is beside the summary, with its label: ``seen``, ``why``, and a ``hint`` for each remedy."""
+        labelled = [("seen", self.seen), ("why", self.why), *(("hint", remedy) for remedy in self.remedy)]
+        return ((label, text) for label, text in labelled if text)
 
     def as_json(self) -> dict[str, Any]:
         """The finding in the stable JSON format."""

@@ -11,7 +11,7 @@ from sparkcluster.errors import Problem, SpecError, UsageError
 from sparkcluster.findings import SEVERITIES, Finding
 from sparkcluster.spec import Inventory, Playbook, Spec, compose
 from sparkcluster.spec.document import Document
-from sparkcluster.spec.load import is_overlay, is_playbook, load, read, read_playbook
+from sparkcluster.spec.load import allowed_overlays, is_overlay, is_playbook, load, read, read_playbook
 
 UNREAD = "SPEC-001"
 MALFORMED = "SPEC-002"
@@ -42,9 +42,10 @@ def lint(paths: Sequence[Path]) -> Linted:
         try:
             findings += _file(path)
         except SpecError as error:
-            problems += [problem for problem in error.problems if problem not in problems]
+            problems += error.problems
         except UsageError as error:
             unread.append(error)
+    problems = list(dict.fromkeys(problems))
     found = [*map(_unread, unread), *map(_malformed, problems), *findings]
 
     def place(finding: Finding) -> tuple[str, int, int, str]:
@@ -84,48 +85,38 @@ def _playbook(path: Path) -> list[Finding]:
     playbook, document = read_playbook(path)
     found = _judged(path, playbook, document)
     for name in playbook.overlays:
-        more, sum_ = read_playbook(path, [name])
-        judged = [finding for finding in _judged(path, more, sum_) if finding.file != str(path)]
-        found += [finding for finding in judged if finding not in found]
+        found += [finding for finding in _judged(path, *read_playbook(path, [name])) if finding.file != str(path)]
     return found
 
 
 def _overlay(path: Path, document: Document) -> list[Finding]:
     """Findings about an overlay, applied to the playbooks beside it that accept it."""
     found: list[Finding] = []
+    used = False
     name = str(document.data.get("overlay"))
-    takers = 0
     for directory in (path.parent, path.parent.parent):
         for file in sorted(directory.glob("*.yaml")):
-            if file == path or name not in _takes(file):
-                continue
-            takers += 1
-            playbook, sum_ = read_playbook(file, [name])
-            found += [
-                finding
-                for finding in _judged(file, playbook, sum_)
-                if finding.file == str(path) and finding not in found
-            ]
-    if not takers:
-        found.append(
-            Finding(
-                UNUSED, "info", f"no playbook in its directory allows the overlay {name}", seen=f"overlay: {name}",
-                why="an overlay is checked together with the playbooks that allow it", file=str(path), line=1,
-                remedy=(f"write overlays: [{name}] in a playbook",),
-            )
-        )  # fmt: skip
-    return found
+            if file != path and name in _allowed(file):
+                used = True
+                judged = _judged(file, *read_playbook(file, [name]))
+                found += [finding for finding in judged if finding.file == str(path)]
+    if used:
+        return found
+    return [
+        Finding(
+            UNUSED, "info", f"no playbook in its directory allows the overlay {name}", seen=f"overlay: {name}",
+            why="an overlay is checked together with the playbooks that allow it", file=str(path), line=1,
+            remedy=(f"write overlays: [{name}] in a playbook",),
+        )
+    ]  # fmt: skip
 
 
-def _takes(path: Path) -> list[str]:
-    """Overlays that the playbook in ``path`` accepts; none where it is not a playbook or cannot be read."""
+def _allowed(path: Path) -> list[str]:
+    """Overlays that the playbook in ``path`` allows; none if it is not a playbook or cannot be read."""
     try:
-        document = read(path)
+        return allowed_overlays(read(path))
     except UsageError:
         return []
-    data = document.data if isinstance(document.data, dict) else {}
-    listed = data.get("overlays")
-    return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
 
 
 def _judged(path: Path, playbook: Playbook, document: Document) -> list[Finding]:
@@ -137,7 +128,7 @@ def _judged(path: Path, playbook: Playbook, document: Document) -> list[Finding]
     for count in counts:
         nodes = count * playbook.pipeline_parallel
         spec = Spec(stand_in(playbook, nodes), playbook, path, path, places)
-        found += [finding for finding in checks.check_written(spec) if finding not in found]
+        found += checks.check_written(spec)
     return _placed(found, str(path))
 
 

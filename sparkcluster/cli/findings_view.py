@@ -45,15 +45,13 @@ def show(findings: Sequence[Finding], nodes: Iterable[str], *, inventory: str, v
 
 
 def _one(finding: Finding, inventory: str, *, verbose: bool) -> None:
-    where = f"{finding.file}:{finding.line}: " if finding.file else ""
-    say_wrapped("  ", finding.severity, f"{finding.code} {where}{finding.summary}")
-    if finding.seen:
-        say_wrapped("    ", "seen", finding.seen)
-    if verbose and finding.why:
-        say_wrapped("    ", "why", finding.why)
-    for remedy in finding.remedy:
-        # Never wrapped, so that it can be pasted.
-        say(f"    {label('hint', sys.stdout)} {clean(typed(remedy.replace('INVENTORY', inventory)))}")
+    say_wrapped("  ", finding.severity, f"{finding.code} {finding.place}{finding.summary}")
+    for word, text in finding.details():
+        if word == "hint":
+            # Never wrapped, so that it can be pasted.
+            say(f"    {label(word, sys.stdout)} {clean(typed(text.replace('INVENTORY', inventory)))}")
+        elif word != "why" or verbose:
+            say_wrapped("    ", word, text)
 
 
 def say_wrapped(indent: str, word: str, text: str) -> None:

@@ -27,10 +27,14 @@ def run(args: argparse.Namespace) -> int:
     """Print or write the playbook; what could not be carried over goes to stderr."""
     from sparkcluster.errors import UsageError
     from sparkcluster.recipes import convert
-    from sparkcluster.spec.load import text
+    from sparkcluster.spec import load
 
     source = "the text" if args.file == "-" else Path(args.file).name
-    made = convert(_stdin() if args.file == "-" else text(Path(args.file)), source, name=args.name)
+    if args.file == "-":
+        text = load.decode(sys.stdin.buffer.read(load.MAX_BYTES + 1), source)
+    else:
+        text = load.text(Path(args.file))
+    made = convert(text, source, name=args.name)
     if args.output is not None:
         try:
             with args.output.open("w" if args.force else "x", encoding="utf-8") as file:
@@ -49,16 +53,3 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None:
         note(f"wrote {args.output}; next: sparkcluster lint {args.output}")
     return 0
-
-
-def _stdin() -> str:
-    from sparkcluster.errors import UsageError
-    from sparkcluster.spec.load import MAX_BYTES
-
-    content = sys.stdin.buffer.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise UsageError(f"the text is larger than {MAX_BYTES // 1024} KiB", hint="is this the right file?")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise UsageError("the text is not UTF-8", hint="save it as UTF-8") from None

@@ -85,9 +85,8 @@ def _case(node: str | None, name: str, seen: list[Finding], skip: str) -> Elemen
 
 
 def _text(finding: Finding) -> str:
-    lines = [f"{finding.severity}: {finding.code} {finding.summary}"]
-    lines += [f"{word}: {text}" for word, text in (("seen", finding.seen), ("why", finding.why)) if text]
-    return "\n".join([*lines, *(f"hint: {remedy}" for remedy in finding.remedy)])
+    details = (f"{word}: {text}" for word, text in finding.details())
+    return "\n".join([f"{finding.severity}: {finding.code} {finding.summary}", *details])
 
 
 def _legal(text: str) -> str:

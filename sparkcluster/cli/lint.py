@@ -67,11 +67,7 @@ def show(linted: Linted, files: int, *, verbose: bool) -> None:
 
 
 def _one(finding: Finding, *, verbose: bool) -> None:
-    where = f"{finding.file}:{finding.line}: " if finding.file else ""
-    say(f"{label(finding.severity, sys.stdout)} {clean(f'{where}{finding.code} {finding.summary}')}")
-    if verbose:
-        for word, text in (("seen", finding.seen), ("why", finding.why)):
-            if text:
-                say(f"  {word}: {clean(text)}")
-    for remedy in finding.remedy:
-        say(f"  {label('hint', sys.stdout)} {clean(typed(remedy))}")
+    say(f"{label(finding.severity, sys.stdout)} {clean(f'{finding.place}{finding.code} {finding.summary}')}")
+    for word, text in finding.details():
+        if word == "hint" or verbose:
+            say(f"  {label(word, sys.stdout)} {clean(typed(text))}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from sparkcluster.errors import SparkclusterError
+    from sparkcluster.findings import Finding
 
 _COLOURS = {"error": "1;31", "warning": "33", "info": "34", "hint": "36"}
 _LOG_LINES = 20
@@ -152,15 +153,12 @@ def render_error(error: SparkclusterError) -> None:
         render_error(other)
 
 
-def render_finding(finding: Any) -> None:
+def render_finding(finding: Finding) -> None:
     """Write a finding to stderr: code, place, summary, what was seen, why it matters, what to type."""
-    place = f"{finding.file}:{finding.line}: " if finding.file else f"{finding.node}: " if finding.node else ""
+    place = finding.place or (f"{finding.node}: " if finding.node else "")
     note_labelled(f"  {label(finding.severity, sys.stderr)}", f"{finding.code} {place}{finding.summary}")
-    for word, text in (("seen", finding.seen), ("why", finding.why)):
-        if text:
-            note(f"    {word}: {text}")
-    for remedy in finding.remedy:
-        note_labelled(f"    {label('hint', sys.stderr)}", typed(remedy))
+    for word, text in finding.details():
+        note_labelled(f"    {label(word, sys.stderr)}", typed(text))
 
 
 def note_labelled(word: str, text: str) -> None:

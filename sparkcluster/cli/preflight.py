@@ -51,26 +51,22 @@ def run(args: argparse.Namespace) -> int:
         from sparkcluster.cli import junit
 
         output_file.check_path(args.junit, "--junit", "preflight.xml")
-    ignored = _codes(args.ignore)
+    if args.ignore:
+        from sparkcluster.checks.pages import find
+
+        for code in args.ignore:
+            find(code)
     with reporting(args) as (fleet, spec, report):
         asked = begin_probe(fleet, spec)
         from sparkcluster.inspect.preflight import Options, preflight
 
-        found = preflight(fleet, spec, Options(deep=args.deep, hashes=args.hash, ignore=ignored), report, asked)
+        options = Options(deep=args.deep, hashes=args.hash, ignore=tuple(args.ignore))
+        found = preflight(fleet, spec, options, report, asked)
     if args.junit:
         output_file.write(args.junit, lambda file: file.write(junit.document(found)))
     if not emitted(args, found.as_json()):
         show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
     return 0 if found.ok else 1
-
-
-def _codes(written: list[str]) -> tuple[str, ...]:
-    """The codes to ignore, checked before any node is queried."""
-    if not written:
-        return ()
-    from sparkcluster.inspect.preflight import check_codes
-
-    return check_codes(written)
 
 
 def show(found: Preflight, *, inventory: str, verbose: bool) -> None:

@@ -169,8 +169,7 @@ def _findings(found: Diagnosis) -> Iterator[str]:
     yield f"{found.verdict()}\n"
     for finding in found.findings:
         yield f"\n{finding.severity}: {finding.code} {finding.node or 'cluster'}: {finding.summary}\n"
-        yield f"  seen: {finding.seen}\n  why: {finding.why}\n"
-        yield from (f"  hint: {remedy}\n" for remedy in finding.remedy)
+        yield from (f"  {word}: {text}\n" for word, text in finding.details())
 
 
 def _file(name: str) -> str:

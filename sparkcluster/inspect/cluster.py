@@ -21,7 +21,7 @@ from sparkcluster.topology.build import build as build_topology
 from sparkcluster.topology.model import Topology
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class View:
     """A cluster as it was found.
 
@@ -38,10 +38,10 @@ class View:
     facts: dict[str, Facts]
     ranks: ClusterRanks
     newest: ReleaseFact | None
-    topology: Topology | None
-    plan: Plan | None
-    unplanned: PlanError | None
-    findings: tuple[Finding, ...]
+    findings: tuple[Finding, ...] = ()
+    topology: Topology | None = None
+    plan: Plan | None = None
+    unplanned: PlanError | None = None
     bring_ray: bool = False
     draft: Plan | None = None
     planned: Plan | None = None
@@ -88,46 +88,26 @@ def view_cluster(
 
 def assess(spec: Spec, collected: Collected, facts: dict[str, Facts], *, bring_ray: bool | None = None) -> View:
     """Everything that follows from the facts. Pure."""
-    cluster = spec.inventory.cluster
-    present = cluster_ranks(cluster, facts)
-    known = newest(facts.values())
-    topology: Topology | None = None
-    plan: Plan | None = None
-    draft: Plan | None = None
-    planned: Plan | None = None
-    unplanned: PlanError | None = None
-    findings = collected.findings()
-    brought = False
+    view = View(spec, collected, facts, cluster_ranks(spec.inventory.cluster, facts), newest(facts.values()))
     if collected.errors:
-        findings += check_hosts(spec, facts)
-    else:
-        try:
-            topology = build_topology(spec, facts)
-            findings += run_checks(spec, facts, topology)
-            whole = with_image(spec, facts, topology)
-            if whole.groups:
-                brought = brings_ray(spec, facts, topology, present, known) if bring_ray is None else bring_ray
-                planned = plan_of(spec, facts, whole, present, bring_ray=brought)
-            if whole == topology:
-                plan = planned
-            else:
-                draft = build_plan(spec, facts, topology, release=next_number(facts.values()))
-        except PlanError as error:
-            unplanned = error
-    return View(
-        spec=spec,
-        collected=collected,
-        facts=facts,
-        ranks=present,
-        newest=known,
-        topology=topology,
-        plan=plan,
-        unplanned=unplanned,
-        findings=tuple(findings),
-        bring_ray=brought,
-        draft=draft,
-        planned=planned,
-    )
+        view.findings = (*collected.findings(), *check_hosts(spec, facts))
+        return view
+    try:
+        view.topology = build_topology(spec, facts)
+        view.findings = tuple(run_checks(spec, facts, view.topology))
+        whole = with_image(spec, facts, view.topology)
+        if whole.groups:
+            if bring_ray is None:
+                bring_ray = brings_ray(spec, facts, view.topology, view.ranks, view.newest)
+            view.bring_ray = bring_ray
+            view.planned = plan_of(spec, facts, whole, view.ranks, bring_ray=bring_ray)
+        if whole == view.topology:
+            view.plan = view.planned
+        else:
+            view.draft = build_plan(spec, facts, view.topology, release=next_number(facts.values()))
+    except PlanError as error:
+        view.unplanned = error
+    return view
 
 
 def with_image(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Topology:

@@ -107,15 +107,6 @@ class Preflight:
         }
 
 
-def check_codes(codes: Iterable[str]) -> tuple[str, ...]:
-    """``codes`` in upper case.
-
-    Raises:
-        UsageError: there is no such check.
-    """
-    return tuple(find(code).code for code in codes)
-
-
 def preflight(
     fleet: Fleet, spec: Spec, options: Options, report: Report, asked: Calls[Answer] | None = None
 ) -> Preflight:
@@ -127,7 +118,7 @@ def preflight(
         UsageError: ``options.ignore`` names an unknown code.
     """
     began = time.monotonic()
-    ignored = {*check_codes(options.ignore), *spec.inventory.ignore}
+    ignored = {*(find(code).code for code in options.ignore), *spec.inventory.ignore}
     report.step("probe", count(len(fleet.hosts), "node"))
     collected = collect_facts(fleet, spec, asked=asked)
     facts = inspect_images(fleet, spec, collected.facts, kept=cache_directory() / "images")

@@ -50,24 +50,10 @@ def node_documents(
     }
 
 
-# Stable codes of the errors that prevent querying a node.
-CODES = {
-    "HostUnknown": "SSH-001",
-    "HostRefused": "SSH-002",
-    "HostTimeout": "SSH-003",
-    "HostKeyUnknown": "SSH-004",
-    "HostKeyChanged": "SSH-005",
-    "AuthFailed": "SSH-006",
-    "HostLost": "SSH-007",
-    "CommandTimeout": "SSH-008",
-    "CommandFailed": "SSH-009",
-}
-
-
 def unreachable(name: str, error: SparkclusterError) -> Finding:
     """A HostError as a finding."""
     return Finding(
-        code=CODES.get(error.kind, "SSH-010"),
+        code=error.code if isinstance(error, HostError) else HostError.code,
         severity="error",
         node=name,
         summary=error.message.removeprefix(f"{name}: "),
@@ -133,37 +119,30 @@ def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: P
     ``kept`` is a directory on this machine that caches results, so that nothing is left on a node; None caches on the
     nodes.
     """
-    asking = [name for name, node_facts in facts.items() if (image := read(node_facts.image)) and image.inside is None]
-    if not asking:
-        return facts
-
+    images = {
+        name: image for name, node_facts in facts.items() if (image := read(node_facts.image)) and image.inside is None
+    }
     engine = spec.playbook.engine
 
-    def ask(host: Host) -> Image:
-        image = facts[host.name].image
-        if not isinstance(image, Image):  # pragma: no cover - asking holds only nodes with an image
-            raise HostError(f"no image on {host.name}", node=host.name, step="image")
+    def ask(host: Host) -> EngineFacts | Unread:
+        image = images[host.name]
         file = kept and kept / _name(image, engine)
-        known = _kept(file)
-        if known is not None:
-            return image.model_copy(update={"inside": known})
-        asked = {"state_dir": spec.inventory.state_dir, "image_id": image.id, "reference": image.reference}
-        document = call(host, "image", asked | {"keep": kept is None}, timeout_s=IMAGE_S, engine=engine)
+        cached = _kept(file)
+        if cached is not None:
+            return cached
+        request = {"state_dir": spec.inventory.state_dir, "image_id": image.id, "reference": image.reference}
+        document = call(host, "image", request | {"keep": kept is None}, timeout_s=IMAGE_S, engine=engine)
         inside = parse_engine(document)
         if file and isinstance(inside, EngineFacts):
             _keep(file, document)
-        return image.model_copy(update={"inside": inside})
+        return inside
 
-    known = dict(facts)
-    for name, outcome in fleet.each(ask, asking).items():
-        if isinstance(outcome, SparkclusterError):
-            before = facts[name].image
-            if isinstance(before, Image):
-                unread = Unread(unread=outcome.message)
-                known[name] = facts[name].model_copy(update={"image": before.model_copy(update={"inside": unread})})
-        else:
-            known[name] = facts[name].model_copy(update={"image": outcome})
-    return known
+    inspected = dict(facts)
+    for name, outcome in (fleet.each(ask, images) if images else {}).items():
+        inside = Unread(unread=outcome.message) if isinstance(outcome, SparkclusterError) else outcome
+        image = images[name].model_copy(update={"inside": inside})
+        inspected[name] = facts[name].model_copy(update={"image": image})
+    return inspected
 
 
 def _name(image: Image, engine: str) -> str:

@@ -100,11 +100,9 @@ def _local(written: Inventory, document: Document) -> Iterator[Problem]:
 def _groups(written: Inventory, document: Document) -> Iterator[Problem]:
     labels = [node.label for node in written.nodes]
     taken: dict[str, str] = {}
-    names: set[str] = set()
+    for index, name in check_playbook.repeated(group.name for group in written.groups):
+        yield document.problem(("groups", index, "name"), f"duplicate group name {name}", "rename one")
     for index, group in enumerate(written.groups):
-        if group.name in names:
-            yield document.problem(("groups", index, "name"), f"duplicate group name {group.name}", "rename one")
-        names.add(group.name)
         for position, name in enumerate(group.nodes):
             path = ("groups", index, "nodes", position)
             if name not in labels:
@@ -153,11 +151,8 @@ def _interfaces(written: Inventory, document: Document) -> Iterator[Problem]:
         if node.interconnect is None:
             continue
         for key in ("interfaces", "hcas"):
-            seen: set[str] = set()
-            for position, name in enumerate(getattr(node.interconnect, key)):
-                if name in seen:
-                    yield document.problem(("nodes", index, "interconnect", key, position), f"duplicate {name}")
-                seen.add(name)
+            for position, name in check_playbook.repeated(getattr(node.interconnect, key)):
+                yield document.problem(("nodes", index, "interconnect", key, position), f"duplicate {name}")
         if node.interconnect.hcas and len(node.interconnect.hcas) != len(node.interconnect.interfaces):
             message = "must list one RDMA device for each interface, in the same order"
             yield document.problem(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sparkcluster import engines
 from sparkcluster.errors import Problem
@@ -36,6 +36,15 @@ def check(written: Playbook, document: Document) -> list[Problem]:
     """Problems of a playbook whose keys are each valid."""
     checks = (_model, _arguments, _environment, _secrets, _mounts, _caches, _command, _verify)
     return [problem for each in checks for problem in each(written, document)]
+
+
+def repeated(names: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Positions of ``names`` that occurred before."""
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if name in seen:
+            yield index, name
+        seen.add(name)
 
 
 def system_directory(path: str) -> bool:
@@ -136,11 +145,8 @@ def normal(path: str) -> str:
 
 
 def _caches(written: Playbook, document: Document) -> Iterator[Problem]:
-    names: set[str] = set()
-    for index, cache in enumerate(written.kept_caches):
-        if cache.name in names:
-            yield document.problem(("caches", index, "name"), f"duplicate cache name {cache.name}", "rename one")
-        names.add(cache.name)
+    for index, name in repeated(cache.name for cache in written.kept_caches):
+        yield document.problem(("caches", index, "name"), f"duplicate cache name {name}", "rename one")
 
 
 def _command(written: Playbook, document: Document) -> Iterator[Problem]:

@@ -24,8 +24,6 @@ MAX_DEPTH = 8
 
 def put_on(base: Document, top: Document) -> Document:
     """``top`` merged over ``base``, as one document with the file name of ``top``; neither is changed."""
-    if not isinstance(base.data, dict) or not isinstance(top.data, dict):
-        return top
     out = Document(top.file, {}, problems=[*base.problems, *top.problems])
     for key in [key for key in base.data if key not in OWN and key not in top.data]:
         _set(out, (key,), base, (key,))

@@ -98,6 +98,12 @@ def is_playbook(document: Document) -> bool:
     return "nodes" not in data and "cluster" not in data and ("model" in data or "extends" in data)
 
 
+def allowed_overlays(document: Document) -> list[str]:
+    """Names of the overlays that a playbook allows."""
+    names = document.data.get("overlays")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
 def is_overlay(document: Document) -> bool:
     """Whether a file is an overlay."""
     return "overlay" in document.data
@@ -118,11 +124,19 @@ def text(path: Path) -> str:
     """The text in a file of at most ``MAX_BYTES``.
 
     Raises:
-        UsageError: it cannot be read, or is too large.
-        SpecError: it is not UTF-8.
+        UsageError, SpecError: it cannot be read, or as :func:`decode`.
     """
     name = shown(str(path), 300)[1:-1]
-    content = _bytes(path, name)
+    return decode(_bytes(path, name), name)
+
+
+def decode(content: bytes, name: str) -> str:
+    """The text of a file, given with its name: UTF-8, and at most ``MAX_BYTES``.
+
+    Raises:
+        UsageError: it is too large.
+        SpecError: it is not UTF-8.
+    """
     if len(content) > MAX_BYTES:
         raise UsageError(f"{name} is larger than {MAX_BYTES // 1024} KiB", hint="is this the right file?")
     try:
@@ -182,7 +196,7 @@ def _extended(path: Path, above: Sequence[Path] = ()) -> Document:
     if is_overlay(document):
         name = shown(str(path), 300)[1:-1]
         raise UsageError(f"{name} is an overlay, not a playbook", hint="write PLAYBOOK+OVERLAY")
-    wanted = document.data.get("extends") if isinstance(document.data, dict) else None
+    wanted = document.data.get("extends")
     if not isinstance(wanted, str) or not wanted:
         return document
     chain = [*above, path]
@@ -216,8 +230,7 @@ def _with_overlays(document: Document, path: Path, overlays: Sequence[str]) -> D
         UsageError: the playbook does not allow an overlay, or it does not exist.
         SpecError: an overlay's file is invalid.
     """
-    allowed = document.data.get("overlays") if isinstance(document.data, dict) else None
-    listed = [name for name in allowed if isinstance(name, str)] if isinstance(allowed, list) else []
+    listed = allowed_overlays(document)
     for name in overlays:
         if name not in listed:
             may = f"allowed: {', '.join(listed)}" if listed else "it allows none"
