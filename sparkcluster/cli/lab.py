@@ -5,19 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparkcluster.lab import Lab
-
-KINDS = (
-    "cable-out mtu path-mtu gid-shift gid-missing slow-link speed twin-down twin-subnet no-address "
-    "duplicate-address firewall name-by-wifi driver module-missing kernel ota firmware cdi-stale remove-ipc clock "
-    "page-cache memory-free swap no-cma gpu-lost gpu-wedged gpu-hung kernel-log disk-full cut-weights "
-    "missing-weights corrupt-weights image-other image-arch port-busy ssh-hang ssh-stopped host-key-changed "
-    "no-docker-group no-runtime snap-docker docker-stopped kill-worker kill-engine reboot"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     down = commands.add_parser("down", help="remove the Sparks and everything of theirs, also after a crash")
 
-    fault = commands.add_parser("fault", help="inject a fault", description=f"kinds: {KINDS}")
+    fault = commands.add_parser(
+        "fault",
+        help="inject a fault",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=textwrap.fill(f"kinds: {_kinds()}", 79, break_on_hyphens=False),
+    )
     fault.add_argument("node", metavar="NODE", help="name, address or number of a Spark")
     fault.add_argument("kind", metavar="KIND", help="kind of fault")
     fault.add_argument("argument", nargs="*", metavar="ARG", help="arguments of that kind")
@@ -47,6 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         command.add_argument("--name", default="lab", help="name of the lab (default: lab)")
     for command in (up, down, fault, heal):
         command.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def _kinds() -> str:
+    from sparkcluster.lab.faults import FAULTS
+
+    return ", ".join(f"{kind} {fault.argument or ''}".strip() for kind, fault in FAULTS.items())
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,8 +14,8 @@ from typing import Self
 
 from sparkcluster.errors import LabError, UsageError
 from sparkcluster.lab import cgroups, inventory, machine, network, spec, state
-from sparkcluster.lab.machine import wait_until
-from sparkcluster.lab.sparks import Spark, make_key
+from sparkcluster.lab.machine import command_line, wait_until
+from sparkcluster.lab.sparks import Spark, make_key, sparks_of
 from sparkcluster.lab.state import State
 
 Report = Callable[[str], None]
@@ -34,7 +34,7 @@ class Lab:
 
     def __init__(self, found: State) -> None:
         self.state = found
-        self.sparks = [Spark(found, index) for index in range(len(found.spec.sparks))]
+        self.sparks = sparks_of(found)
 
     @classmethod
     def up(
@@ -209,20 +209,10 @@ def down(name: str = "lab", report: Report = _silent) -> bool:
     return True
 
 
-def names() -> list[str]:
-    """Names of all labs in the base directory."""
-    base = state.base_directory()
-    return sorted(file.parent.name for file in base.glob("*/state.json")) if base.is_dir() else []
-
-
 def in_parallel(work: Callable[[Spark], None], sparks: Sequence[Spark]) -> None:
     """Do ``work`` for all Sparks at once; raise the first failure when all have ended."""
-    if not sparks:
-        return
     with ThreadPoolExecutor(max_workers=len(sparks)) as pool:
-        futures = [pool.submit(work, spark) for spark in sparks]
-    for future in futures:
-        future.result()
+        list(pool.map(work, sparks))
 
 
 def _spec(source: Path | spec.LabSpec | None, count: int | None) -> spec.LabSpec:
@@ -235,12 +225,11 @@ def _remove(directory: Path, found: State | None) -> None:
     """Remove everything of a lab: processes, cables, control groups, files, in this order."""
     if found is not None and state.owns(found):
         _end_boots(found)
-        in_parallel(Spark.kill, [Spark(found, index) for index in range(len(found.spec.sparks))])
+        in_parallel(Spark.kill, sparks_of(found))
         network.down(found)
-        groups = [found.cgroup(index) for index in range(len(found.spec.sparks))]
 
         def groups_gone() -> bool:
-            return not [group for group in groups if not cgroups.remove(group)]
+            return not [node for node in found.nodes if not cgroups.remove(node.unit)]
 
         if not wait_until(groups_gone, limit_s=10.0, sleep=time.sleep):
             raise LabError(f"control groups of lab {found.name} are still in use", step="lab down")
@@ -252,11 +241,8 @@ def _remove(directory: Path, found: State | None) -> None:
 
 def _end_boots(found: State) -> None:
     """Kill boots that have not entered a namespace of the lab yet: `lab up` may have been killed."""
-    prefix = f"{found.directory}/nodes/".encode()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        with contextlib.suppress(OSError):
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            if b"sparkcluster.lab.boot" in words and any(word.startswith(prefix) for word in words):
+    for entry in Path("/proc").glob("[0-9]*"):
+        words = command_line(int(entry.name))
+        if "sparkcluster.lab.boot" in words and words[-1].startswith(f"{found.directory}/nodes/"):
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(int(entry.name), signal.SIGKILL)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import Any
 
 from sparkcluster.errors import LabError
 from sparkcluster.lab.sparks import MODEL_PATH
-from sparkcluster.lab.spec import FUNCTIONS, LabSpec
+from sparkcluster.lab.spec import LabSpec
 from sparkcluster.lab.state import State, write_atomically
 
 ENGINE_ARGUMENTS: dict[str, Any] = {
@@ -47,14 +46,10 @@ def prepare_images(engine: str, spec: LabSpec) -> str:
 def known_hosts(state: State) -> str:
     """The host key of every Spark, under each of its addresses."""
     rows = []
-    for node, spark in enumerate(state.spec.sparks):
-        key = " ".join((state.node_directory(node) / "host_key.pub").read_text().split()[:2])
-        addresses = [state.management(node)]
-        for function in FUNCTIONS if spark.cabled else ():
-            address = state.spec.address(node, function)
-            if address is not None:
-                addresses.append(str(ipaddress.IPv4Interface(address).ip))
-        rows += [f"{address} {key}" for address in (*addresses, spark.name)]
+    for node in state.nodes:
+        key = " ".join((node.directory / "host_key.pub").read_text().split()[:2])
+        interfaces = [address.partition("/")[0] for f in node.spec.functions if (address := node.address(f))]
+        rows += [f"{address} {key}" for address in (node.host, *interfaces, node.name)]
     return "\n".join(rows) + "\n"
 
 
@@ -85,7 +80,7 @@ def write(state: State) -> Path:
             "known_hosts": str(directory / "known_hosts"),
             "host_keys": "reject",
         },
-        "nodes": [{"name": spark.name, "host": state.management(node)} for node, spark in enumerate(state.spec.sparks)],
+        "nodes": [{"name": node.name, "host": node.host} for node in state.nodes],
         "interconnect": "auto",
         "playbook": str(directory / "playbook.yaml"),
         "api": {"host": "management", "port": 8000},

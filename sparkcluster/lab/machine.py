@@ -25,6 +25,7 @@ DEBIAN_PACKAGES = {
     "docker": "docker.io",
     "iperf3": "iperf3",
     "ethtool": "ethtool",
+    "pkill": "procps",
     "rsync": "rsync",
     "python3": "python3-minimal",
 }
@@ -99,6 +100,14 @@ def run(
         last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no output"]
         raise LabError(f"{argv[0]} failed: {last[0]}", step=" ".join(argv))
     return done
+
+
+def command_line(pid: int) -> list[str]:
+    """Command line of a process, empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+    except OSError:
+        return []
 
 
 def wait_until(

@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from sparkcluster.errors import LabError
 from sparkcluster.lab.machine import run
-from sparkcluster.lab.spec import FUNCTIONS, Function, LabSpec
-from sparkcluster.lab.state import State
+from sparkcluster.lab.spec import Function, LabSpec
+from sparkcluster.lab.state import Node, State, network_namespaces
 
 BRIDGE_MTU = 9978
 """Largest MTU of the ConnectX-7 interfaces; the switches must pass whatever a Spark sends."""
@@ -69,15 +70,13 @@ def up(state: State) -> None:
     Raises:
         LabError: the kernel refused something.
     """
-    spec = state.spec
-    nodes = range(len(spec.sparks))
-    ip(None, [f"netns add {name}" for name in (state.switch, *(state.netns(node) for node in nodes))])
+    ip(None, [f"netns add {name}" for name in (state.switch, *(node.unit for node in state.nodes))])
     quiet_bridges(state.switch)
     ip(
         state.switch,
         [
             line
-            for name in bridges(spec)
+            for name in bridges(state.spec)
             for line in (f"link add {name} type bridge", f"link set {name} mtu {BRIDGE_MTU} up")
         ],
     )
@@ -90,57 +89,56 @@ def up(state: State) -> None:
         ],
     )
     ip(state.switch, ["link set uplink master mgmt up"])
-    for node in nodes:
-        ip(state.switch, cables(state, node))
+    for node in state.nodes:
+        ip(state.switch, cables(node))
 
 
-def cables(state: State, node: int) -> list[str]:
+def cables(node: Node) -> list[str]:
     """``ip`` commands in the switch namespace that connect a Spark; ports without a cable stay down."""
-    spark = state.spec.sparks[node]
-    netns = state.netns(node)
-    rails = state.spec.rails(node)
+    spark, netns, rails = node.spec, node.unit, node.rails
+    management, wifi = peer(node.index, None), wifi_peer(node.index)
     lines = [
-        f"link add {peer(node, None)} type veth peer name {spark.management} netns {netns}",
-        f"link set {peer(node, None)} master mgmt up",
+        f"link add {management} type veth peer name {spark.management} netns {netns}",
+        f"link set {management} master mgmt up",
         # Its far end stays down: a Spark with a cable is on no WiFi.
-        f"link add {wifi_peer(node)} type veth peer name {spark.wifi} netns {netns}",
-        f"link set {wifi_peer(node)} master mgmt",
+        f"link add {wifi} type veth peer name {spark.wifi} netns {netns}",
+        f"link set {wifi} master mgmt",
     ]
-    for function in FUNCTIONS if spark.cabled else ():
-        name = peer(node, function)
+    for function in spark.functions:
+        name = peer(node.index, function)
         lines.append(
             f"link add {name} mtu {BRIDGE_MTU} type veth peer name {spark.netdev(function)} "
-            f"address {mac(state.index, node, function.mac_tail)} netns {netns}"
+            f"address {mac(node.state.index, node.index, function.mac_tail)} netns {netns}"
         )
         if function.netdev in rails:
             lines.append(f"link set {name} master rail{rails[function.netdev]} up")
     return lines
 
 
-def configure(state: State, node: int) -> None:
+def configure(node: Node) -> None:
     """Configure the interfaces of a Spark, as its network configuration does at boot."""
-    spark = state.spec.sparks[node]
+    spark = node.spec
     lines = [
         "link set lo up",
         f"addr flush dev {spark.management}",
-        f"addr add {state.management(node)}/24 brd + dev {spark.management}",
+        f"addr add {node.host}/24 brd + dev {spark.management}",
         f"link set {spark.management} up",
-        f"route replace default via {state.gateway} dev {spark.management}",
+        f"route replace default via {node.state.gateway} dev {spark.management}",
         f"addr flush dev {spark.wifi}",
         f"link set {spark.wifi} addrgenmode none up",
     ]
-    for function in FUNCTIONS if spark.cabled else ():
+    for function in spark.functions:
         name = spark.netdev(function)
         cabled = function.port in spark.cabled
         lines += [
             f"link set {name} addrgenmode none mtu {spark.mtu if cabled else 1500}",
             f"addr flush dev {name}",
         ]
-        address = state.spec.address(node, function)
+        address = node.address(function)
         if address is not None:
             lines.append(f"addr add {address} brd + dev {name}")
         lines.append(f"link set {name} up")
-    ip(state.netns(node), lines)
+    ip(node.unit, lines)
 
 
 def quiet_bridges(netns: str) -> None:
@@ -151,14 +149,14 @@ def quiet_bridges(netns: str) -> None:
 
 def down(state: State) -> None:
     """Remove all namespaces, switches and cables of a lab, however many of them were made."""
-    names = [path.name for path in Path("/run/netns").glob(f"sclab{state.index}-*")]
+    namespaces = network_namespaces(state.index)
     if Path(f"/sys/class/net/{state.host_device}").exists():
         run(["ip", "link", "del", state.host_device], check=False)
-    for name in names:
-        run(["ip", "netns", "del", name], check=False)
+    for path in namespaces:
+        run(["ip", "netns", "del", path.name], check=False)
         # A namespace whose creation was interrupted is a plain file.
         with contextlib.suppress(OSError):
-            (Path("/run/netns") / name).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 def processes(netns: str) -> set[int]:
@@ -176,27 +174,22 @@ def processes(netns: str) -> set[int]:
     return found - {os.getpid()}
 
 
-def set_carrier(state: State, node: int, ports: tuple[str, ...], *, on: bool) -> None:
-    """Plug the cables of ``ports`` in or out, both twins of each.
+def cable_ends(node: Node, ports: Sequence[str]) -> list[str]:
+    """The switch's ends of the cables in ``ports``, both twins of each: while one is down, no carrier is on its cable.
 
-    On a direct cable or in a ring, the Spark at the other end loses its carrier too.
+    On a direct cable or in a ring, these include the ends that belong to the Spark at the other end.
     """
-    own = state.spec.rails(node)
-    lines = []
-    for function in FUNCTIONS:
-        if function.port not in ports or function.netdev not in own:
-            continue
-        for other in range(len(state.spec.sparks)):
-            rails = state.spec.rails(other)
-            for far in FUNCTIONS:
-                at_end = other == node and far == function
-                same_cable = state.spec.topology != "switch" and rails.get(far.netdev) == own[function.netdev]
-                if at_end or same_cable:
-                    lines.append(f"link set {peer(other, far)} {'up' if on else 'down'}")
-    ip(state.switch, sorted(set(lines)))
+    nodes = [node] if node.state.spec.topology == "switch" else node.state.nodes
+    rails = {node.rails[function.netdev] for function in node.cabled if function.port in ports}
+    return sorted(
+        peer(other.index, function)
+        for other in nodes
+        for function in other.cabled
+        if other.rails[function.netdev] in rails
+    )
 
 
-def shape(state: State, node: int, rate: str | None) -> None:
+def shape(node: Node, rate: str | None) -> None:
     """Limit what the cabled interfaces of a Spark send and receive; None removes the limit.
 
     Raises:
@@ -204,11 +197,8 @@ def shape(state: State, node: int, rate: str | None) -> None:
     """
     if rate is not None and not re.fullmatch(r"[0-9.]+([kmg]i?bit|bit)", rate.lower()):
         raise LabError(f"{rate!r} is not a rate", hint="write it as 200mbit or 13gbit")
-    spark = state.spec.sparks[node]
-    for function in FUNCTIONS:
-        if function.netdev not in state.spec.rails(node):
-            continue
-        ends = ((state.netns(node), spark.netdev(function)), (state.switch, peer(node, function)))
+    for function in node.cabled:
+        ends = ((node.unit, node.spec.netdev(function)), (node.state.switch, peer(node.index, function)))
         for netns, device in ends:
             argv = ["tc", "-n", netns, "qdisc"]
             if rate is None:

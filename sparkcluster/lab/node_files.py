@@ -10,7 +10,7 @@ from sparkcluster.errors import LabError
 from sparkcluster.lab import network, system
 from sparkcluster.lab.machine import SPARK_PATH, SYSTEM_DIRECTORIES
 from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS
-from sparkcluster.lab.state import State
+from sparkcluster.lab.state import Node, write_atomically
 
 TOOLS = "/usr/local/lib/gb10"
 PACKAGE = "sparkcluster/lab/shims"
@@ -50,22 +50,22 @@ Files = dict[str, tuple[int, str]]
 """Mode and text by path."""
 
 
-def hardware(state: State, node: int) -> dict[str, Any]:
+def hardware(node: Node) -> dict[str, Any]:
     """The simulated hardware of a Spark, as its tools read it."""
-    spark = state.spec.sparks[node]
+    spark, place = node.spec, (node.state.index, node.index)
     functions = [
         {
             "hca": function.hca,
             "netdev": spark.netdev(function),
             "port": function.port,
             "pci": function.pci,
-            "mac": network.mac(state.index, node, function.mac_tail),
-            "guid": network.guid(state.index, node, function.mac_tail),
-            "sys_image_guid": network.guid(state.index, node, 0),
+            "mac": network.mac(*place, function.mac_tail),
+            "guid": network.guid(*place, function.mac_tail),
+            "sys_image_guid": network.guid(*place, 0),
             "gids": spark.gids.get(function.hca, GID_LAYOUTS["standard"]),
             "speed_mbps": 200_000,
         }
-        for function in (FUNCTIONS if spark.cabled else ())
+        for function in spark.functions
     ]
     return {
         "hostname": spark.name,
@@ -89,20 +89,20 @@ def hardware(state: State, node: int) -> dict[str, Any]:
     }
 
 
-def files(state: State, node: int, host_key: str, client_key: str) -> Files:
+def files(node: Node, host_key: str, client_key: str) -> Files:
     """All files of a Spark that differ from the machine's."""
-    spark = state.spec.sparks[node]
+    spark = node.spec
     root = system.root(spark.system)
     found: Files = {
         "/etc/hostname": (0o644, spark.name + "\n"),
-        "/etc/hosts": (0o644, _hosts(state, node)),
+        "/etc/hosts": (0o644, _hosts(node)),
         # Empty on purpose: every lookup would wait for a resolver that does not answer.
         "/etc/resolv.conf": (0o644, ""),
-        "/etc/machine-id": (0o444, f"{int(state.id, 16) ^ node:032x}\n"),
-        "/etc/dgx-release": (0o644, _dgx_release(state, node)),
+        "/etc/machine-id": (0o444, f"{int(node.state.id, 16) ^ node.index:032x}\n"),
+        "/etc/dgx-release": (0o644, _dgx_release(node)),
         "/etc/ssh/sshd_config": (0o644, _sshd_config()),
         "/etc/ssh/ssh_host_ed25519_key": (0o600, host_key),
-        "/etc/netplan/40-cx7.yaml": (0o600, _netplan(state, node)),
+        "/etc/netplan/40-cx7.yaml": (0o600, _netplan(node)),
         # logind's default is yes.
         "/etc/systemd/logind.conf": (0o644, "[Login]\nRemoveIPC=no\n"),
         "/etc/ufw/ufw.conf": (0o644, "ENABLED=no\nLOGLEVEL=low\n"),
@@ -173,11 +173,9 @@ def _accounts(root: Path) -> Files:
     return {name: (mode, "\n".join(rows) + "\n") for name, (mode, rows) in found.items()}
 
 
-def _hosts(state: State, node: int) -> str:
-    rows = ["127.0.0.1 localhost", "::1 localhost ip6-localhost", f"127.0.1.1 {state.spec.sparks[node].name}"]
-    rows += [
-        f"{state.management(other)} {spark.name}" for other, spark in enumerate(state.spec.sparks) if other != node
-    ]
+def _hosts(node: Node) -> str:
+    rows = ["127.0.0.1 localhost", "::1 localhost ip6-localhost", f"127.0.1.1 {node.name}"]
+    rows += [f"{other.host} {other.name}" for other in node.state.nodes if other.index != node.index]
     return "\n".join(rows) + "\n"
 
 
@@ -188,13 +186,13 @@ def _os_release() -> str:
     )
 
 
-def _dgx_release(state: State, node: int) -> str:
-    serial = f"LAB{state.index:03d}{node:06d}"
+def _dgx_release(node: Node) -> str:
+    serial = f"LAB{node.state.index:03d}{node.index:06d}"
     return (
         'DGX_NAME="DGX Spark"\nDGX_PRETTY_NAME="NVIDIA DGX Spark"\n'
         'DGX_SWBUILD_DATE="2025-09-10-13-50-03"\nDGX_SWBUILD_VERSION="7.2.3"\nDGX_COMMIT_ID="833b4a7"\n'
         f'DGX_PLATFORM="DGX Server for KVM"\nDGX_SERIAL_NUMBER="{serial}"\n\n'
-        f'DGX_OTA_VERSION="{state.spec.sparks[node].ota}"\nDGX_OTA_DATE="Wed Nov 19 05:05:30 PM CET 2025"\n'
+        f'DGX_OTA_VERSION="{node.spec.ota}"\nDGX_OTA_DATE="Wed Nov 19 05:05:30 PM CET 2025"\n'
     )
 
 
@@ -214,35 +212,31 @@ def _sshd_config() -> str:
     )
 
 
-def _netplan(state: State, node: int) -> str:
+def _netplan(node: Node) -> str:
     """Netplan as a Spark's owner writes it; the lab sets the addresses itself."""
     import yaml
 
-    spark = state.spec.sparks[node]
     ethernets = {
-        spark.netdev(function): {
+        node.spec.netdev(function): {
             "dhcp4": False,
             "dhcp6": False,
             "link-local": [],
-            "mtu": spark.mtu,
-            "addresses": [state.spec.address(node, function)],
+            "mtu": node.spec.mtu,
+            "addresses": [address],
         }
         for function in FUNCTIONS
-        if state.spec.address(node, function) is not None
+        if (address := node.address(function)) is not None
     }
     return str(yaml.safe_dump({"network": {"version": 2, "ethernets": ethernets}}, sort_keys=False))
 
 
-def write_hardware(state: State, node: int, values: dict[str, Any]) -> None:
-    """Write the simulated hardware where the Spark reads it."""
-    from sparkcluster.lab.state import write_atomically
-
-    directory = state.node_directory(node) / "hardware"
-    directory.mkdir(parents=True, exist_ok=True)
-    write_atomically(directory / "hardware.json", json.dumps(values, indent=1))
+def hardware_file(node: Node) -> Path:
+    """The file that holds the simulated hardware, with its faults, where the Spark reads it."""
+    return node.directory / "hardware" / "hardware.json"
 
 
-def read_hardware(state: State, node: int) -> dict[str, Any]:
-    """The simulated hardware as it is now, with its faults."""
-    found: dict[str, Any] = json.loads((state.node_directory(node) / "hardware" / "hardware.json").read_text())
-    return found
+def write_hardware(node: Node, values: dict[str, Any]) -> None:
+    """Write the simulated hardware."""
+    file = hardware_file(node)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, json.dumps(values, indent=1))

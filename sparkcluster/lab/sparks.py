@@ -18,8 +18,7 @@ import sparkcluster
 from sparkcluster.errors import LabError
 from sparkcluster.lab import cgroups, network, node_files, system
 from sparkcluster.lab.machine import SPARK_PATH, run, wait_until
-from sparkcluster.lab.spec import SparkSpec
-from sparkcluster.lab.state import State, write_atomically
+from sparkcluster.lab.state import Node, State, write_atomically
 
 BOOT_LIMIT_S = 90.0
 MODEL_PATH = "/root/models/tiny"
@@ -29,31 +28,8 @@ DEATH_LIMIT_S = 20.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Spark:
-    """A virtual Spark of a lab."""
-
-    state: State
-    index: int
-
-    @property
-    def spec(self) -> SparkSpec:
-        """Its part of the lab's spec."""
-        return self.state.spec.sparks[self.index]
-
-    @property
-    def name(self) -> str:
-        """Its host name, which is its name in the inventory too."""
-        return self.spec.name
-
-    @property
-    def host(self) -> str:
-        """Its management address."""
-        return self.state.management(self.index)
-
-    @property
-    def directory(self) -> Path:
-        """Its files on the machine."""
-        return self.state.node_directory(self.index)
+class Spark(Node):
+    """A virtual Spark that can be booted, entered and killed."""
 
     @property
     def pid(self) -> int | None:
@@ -62,7 +38,7 @@ class Spark:
             pid = int((self.directory / "pid").read_text())
         except (FileNotFoundError, ValueError):
             return None
-        return pid if pid in cgroups.processes(self.state.cgroup(self.index)) else None
+        return pid if pid in cgroups.processes(self.unit) else None
 
     def prepare(self, client_key: str) -> None:
         """Make its disk, its key and the configuration it boots from."""
@@ -71,31 +47,19 @@ class Spark:
         with disk.open("wb") as file:
             file.truncate(self.spec.disk_gb * 10**9)
         # No journal: the disk need not survive a crash of the machine.
-        run(
-            [
-                "mkfs.ext4",
-                "-q",
-                "-F",
-                "-m",
-                "0",
-                "-O",
-                "^has_journal",
-                "-E",
-                "lazy_itable_init=1,nodiscard",
-                str(disk),
-            ]
-        )
+        extended = "lazy_itable_init=1,nodiscard"
+        run(["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", "-E", extended, str(disk)])
         key = self.directory / "host_key"
         make_key(key, self.name)
-        hardware = node_files.hardware(self.state, self.index)
-        node_files.write_hardware(self.state, self.index, hardware)
+        hardware = node_files.hardware(self)
+        node_files.write_hardware(self, hardware)
         config = {
             "directory": str(self.directory),
             "hostname": self.name,
             "system": str(system.root(self.spec.system)),
-            "cgroup": self.state.cgroup(self.index),
+            "cgroup": self.unit,
             "hardware": hardware,
-            "files": node_files.files(self.state, self.index, key.read_text(), client_key),
+            "files": node_files.files(self, key.read_text(), client_key),
             "links": node_files.links(),
             "owners": node_files.owners(),
             "image_engine": self.spec.image_of(self.state.engine),
@@ -107,8 +71,8 @@ class Spark:
         """Start it; returns at once."""
         (self.directory / "hardware" / "ready.json").unlink(missing_ok=True)
         (self.directory / "pid").unlink(missing_ok=True)
-        cgroups.make(self.state.cgroup(self.index))
-        network.configure(self.state, self.index)
+        cgroups.make(self.unit)
+        network.configure(self)
         package = str(Path(sparkcluster.__file__).parent.parent)
         environment = {
             **os.environ,
@@ -124,7 +88,7 @@ class Spark:
                         "setsid",
                         "--fork",
                         "nsenter",
-                        f"--net=/run/netns/{self.state.netns(self.index)}",
+                        f"--net=/run/netns/{self.unit}",
                         "--",
                     ),
                     *("unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--"),
@@ -217,9 +181,15 @@ class Spark:
             raise LabError(f"processes of {self.name} did not end: {sorted(self.processes())}", node=self.name)
         (self.directory / "pid").unlink(missing_ok=True)
 
+    def reboot(self) -> None:
+        """Kill it, start it again and wait until it answers."""
+        self.kill()
+        self.boot()
+        self.wait()
+
     def processes(self) -> set[int]:
         """Ids of all its processes on the machine, without zombies."""
-        found = cgroups.processes(self.state.cgroup(self.index)) | network.processes(self.state.netns(self.index))
+        found = cgroups.processes(self.unit) | network.processes(self.unit)
         return {pid for pid in found if not _zombie(pid)}
 
     def _disk_in_use(self) -> bool:
@@ -229,6 +199,11 @@ class Spark:
                 if file.read_text().strip() == wanted:
                     return True
         return False
+
+
+def sparks_of(state: State) -> list[Spark]:
+    """All virtual Sparks of a lab, in the order of its spec."""
+    return [Spark(state, node.index) for node in state.nodes]
 
 
 def make_key(path: Path, comment: str) -> None:

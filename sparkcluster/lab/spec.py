@@ -164,6 +164,11 @@ class SparkSpec(Section):
         """Ports with a cable in them."""
         return {"none": (), "both": ("p0", "p1")}.get(self.ports, (self.ports,))
 
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """Functions of its ConnectX-7, which is absent if no port has a cable."""
+        return FUNCTIONS if self.cabled else ()
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LabSpec:

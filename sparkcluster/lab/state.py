@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkcluster.errors import LabError, UsageError
-from sparkcluster.lab.spec import LabSpec
+from sparkcluster.lab.spec import FUNCTIONS, Function, LabSpec, SparkSpec
 
 RESERVATIONS = Path("/run/sparkcluster-lab")
 """Numbers in use on this machine, whatever their labs' directories; gone after a reboot, as the labs are."""
@@ -62,11 +62,6 @@ class State:
     faults: dict[str, list[dict[str, Any]]] = dataclasses.field(default_factory=dict)
 
     @property
-    def file(self) -> Path:
-        """The file that holds this state."""
-        return self.directory / "state.json"
-
-    @property
     def host_device(self) -> str:
         """The machine's own end of the management network."""
         return f"sclab{self.index}"
@@ -74,23 +69,12 @@ class State:
     @property
     def switch(self) -> str:
         """Network namespace of the switches."""
-        return f"sclab{self.index}-sw"
+        return f"{self.host_device}-sw"
 
-    def netns(self, spark: int) -> str:
-        """Network namespace of Spark number ``spark``."""
-        return f"sclab{self.index}-{spark}"
-
-    def cgroup(self, spark: int) -> str:
-        """Control group of Spark number ``spark``."""
-        return f"sclab{self.index}-{spark}"
-
-    def node_directory(self, spark: int) -> Path:
-        """Files of Spark number ``spark`` on the machine."""
-        return self.directory / "nodes" / self.spec.sparks[spark].name
-
-    def management(self, spark: int) -> str:
-        """Management address of Spark number ``spark``."""
-        return f"10.77.{self.index}.{11 + spark}"
+    @property
+    def nodes(self) -> list[Node]:
+        """All virtual Sparks, in the order of the spec."""
+        return [Node(self, index) for index in range(len(self.spec.sparks))]
 
     @property
     def gateway(self) -> str:
@@ -108,7 +92,7 @@ class State:
             "faults": self.faults,
             "spec": self.spec.as_json(),
         }
-        write_atomically(self.file, json.dumps(values, indent=1))
+        write_atomically(self.directory / "state.json", json.dumps(values, indent=1))
 
     @classmethod
     def read(cls, directory: Path) -> State | None:
@@ -119,6 +103,54 @@ class State:
             return None
         spec = LabSpec.from_json(values.pop("spec"))
         return cls(directory=directory, spec=spec, **values)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """A virtual Spark of a lab: what its spec says, and every name that follows from its index, counted from 0."""
+
+    state: State
+    index: int
+
+    @property
+    def spec(self) -> SparkSpec:
+        """Its part of the lab's spec."""
+        return self.state.spec.sparks[self.index]
+
+    @property
+    def name(self) -> str:
+        """Its host name, which is its name in the inventory too."""
+        return self.spec.name
+
+    @property
+    def host(self) -> str:
+        """Its management address."""
+        return f"10.77.{self.state.index}.{11 + self.index}"
+
+    @property
+    def unit(self) -> str:
+        """Name of its network namespace, and of its control group."""
+        return f"{self.state.host_device}-{self.index}"
+
+    @property
+    def directory(self) -> Path:
+        """Its files on the machine."""
+        return self.state.directory / "nodes" / self.name
+
+    @property
+    def rails(self) -> dict[str, int]:
+        """Rail of each cabled interface, by the name it is born with."""
+        return self.state.spec.rails(self.index)
+
+    @property
+    def cabled(self) -> list[Function]:
+        """Functions with a cable, in the order of their rails: the first twin of each port before the second."""
+        rails = self.rails
+        return sorted((f for f in FUNCTIONS if f.netdev in rails), key=lambda f: rails[f.netdev])
+
+    def address(self, function: Function) -> str | None:
+        """Address with prefix of an interface, None for none."""
+        return self.state.spec.address(self.index, function)
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
@@ -194,17 +226,20 @@ def owns(state: State) -> bool:
         return False
 
 
+def network_namespaces(index: int) -> list[Path]:
+    """Network namespaces of the lab number ``index``."""
+    return list(Path("/run/netns").glob(f"sclab{index}-*"))
+
+
 def _free(index: int) -> bool:
-    if Path(f"/sys/class/net/sclab{index}").exists() or list(Path("/run/netns").glob(f"sclab{index}-*")):
+    if Path(f"/sys/class/net/sclab{index}").exists() or network_namespaces(index):
         return False
     # The kernel writes destinations as little-endian hex: 10.77.k.0 must not be in use here already.
     if f"\t00{index:02X}4D0A\t" in Path("/proc/net/route").read_text():
         return False
     try:
         _, directory = (RESERVATIONS / str(index)).read_text().strip().split(" ", 1)
-    except FileNotFoundError:
-        return True
-    except ValueError:
+    except (FileNotFoundError, ValueError):
         return True
     # The directory was deleted by hand and nothing of the lab runs: the number is free.
     return not (Path(directory) / "state.json").exists()

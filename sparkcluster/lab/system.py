@@ -10,7 +10,7 @@ from sparkcluster.lab.machine import DEBIAN_PACKAGES
 
 SUITES = {"debian-12": "bookworm", "debian-13": "trixie"}
 # Beside the programs that the lab starts: what the checks, the faults and their remedies use.
-PACKAGES = ("python3", "procps", "iptables", "iputils-ping", *DEBIAN_PACKAGES.values())
+PACKAGES = ("python3", "iptables", "iputils-ping", *DEBIAN_PACKAGES.values())
 EXTRA_PACKAGES = {"trixie": ("docker-cli",)}
 """Packages that a suite has split off from the ones above."""
 

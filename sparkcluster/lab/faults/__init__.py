@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sparkcluster.errors import UsageError
 from sparkcluster.lab.faults import files, host, network, services
-from sparkcluster.lab.faults.base import Fault
+from sparkcluster.lab.faults.base import Fault, undo
 from sparkcluster.lab.sparks import Spark
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ def put(lab: Lab, spark: Spark, kind: str, args: Sequence[str]) -> str:
         raise UsageError(f"unknown fault {kind}", hint=f"faults: {', '.join(sorted(FAULTS))}")
     least = 0 if fault.argument is None or fault.argument.startswith("[") else 1
     if not least <= len(args) <= (fault.argument is not None):
-        wanted = "takes no argument" if fault.argument is None else f"takes {fault.argument}"
-        raise UsageError(f"fault {kind} {wanted}", hint=f"sparkcluster lab fault {spark.name} {kind}")
-    undo = fault.put(spark, args)
-    if undo is not None:
-        lab.state.faults.setdefault(spark.name, []).append({"kind": kind, **undo})
+        expected = "takes no argument" if fault.argument is None else f"takes {fault.argument}"
+        raise UsageError(f"fault {kind} {expected}", hint=f"sparkcluster lab fault {spark.name} {kind}")
+    steps = fault.put(spark, *args)
+    if steps:
+        lab.state.faults.setdefault(spark.name, []).append({"kind": kind, "undo": steps})
     return " ".join([spark.name, kind, *args])
 
 
@@ -46,18 +46,13 @@ def heal(lab: Lab, sparks: Sequence[Spark]) -> list[str]:
     lines = []
     for spark in sparks:
         if spark.pid is None:
-            spark.kill()
-            spark.boot()
-            spark.wait()
+            spark.reboot()
             lines.append(f"{spark.name} booted")
-        undone = lab.state.faults.get(spark.name, [])
-        while undone:
-            undo = undone[-1]
-            healer = FAULTS[undo["kind"]].heal
-            if healer is not None:
-                healer(spark, undo)
-            undone.pop()
+        faults = lab.state.faults.get(spark.name, [])
+        while faults:
+            undo(spark, faults[-1]["undo"])
+            kind = faults.pop()["kind"]
             lab.state.write()
-            lines.append(f"{spark.name} healed: {undo['kind']} undone")
+            lines.append(f"{spark.name} healed: {kind} undone")
         lab.state.faults.pop(spark.name, None)
     return lines

@@ -1,25 +1,19 @@
-"""What a fault is, and what several of them share."""
+"""What a fault is, and the changes that faults consist of: each returns the steps that undo it."""
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import dataclasses
 import json
-import os
-import signal
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from sparkcluster.errors import UsageError
-from sparkcluster.lab import node_files
-from sparkcluster.lab.sparks import Spark
+from sparkcluster.lab import network, node_files
+from sparkcluster.lab.sparks import Spark, sparks_of
 
-Undo = dict[str, Any]
-"""What heals a fault: its kind and the previous state, as JSON."""
-
-Put = Callable[[Spark, Sequence[str]], Undo | None]
-Heal = Callable[[Spark, Undo], object]
+Steps = list[dict[str, Any]]
+"""What undoes a fault, in this order, as JSON; :func:`undo` lists the kinds of steps."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,59 +22,80 @@ class Fault:
 
     Attributes:
         argument: its argument; None for none; in brackets if optional.
-        put: injects it; returns what undoes it, None if there is nothing to undo.
-        heal: undoes it; None if there is nothing to undo.
+        put: injects it into a Spark, given its argument if there is one; returns the steps that undo it.
         simulated: whether it changes only what the Spark's tools show, since the machine itself cannot be changed.
     """
 
     argument: str | None
-    put: Put
-    heal: Heal | None = None
+    put: Callable[..., Steps]
     simulated: bool = False
 
 
-def hardware(spark: Spark, change: Callable[[dict[str, Any]], None]) -> Undo:
-    """Change the simulated hardware of a Spark; what undoes it."""
-    values = node_files.read_hardware(spark.state, spark.index)
-    before = json.loads(json.dumps(values))
-    change(values)
-    _write_hardware(spark, values)
-    return {"hardware": before}
+def undo(spark: Spark, steps: Steps) -> None:
+    """Undo a fault.
 
-
-def restore_hardware(spark: Spark, undo: Undo) -> None:
-    """Restore the simulated hardware as it was before a fault."""
-    _write_hardware(spark, undo["hardware"])
-
-
-def _write_hardware(spark: Spark, values: dict[str, Any]) -> None:
-    node_files.write_hardware(spark.state, spark.index, values)
+    Raises:
+        LabError: a step failed.
+    """
+    for step in steps:
+        match step:
+            case {"hardware": values}:
+                node_files.write_hardware(spark, values)
+            case {"file": path, "text": None}:
+                spark.run(["rm", "-f", path])
+            case {"file": path, "text": text}:
+                _write(spark, path, text)
+            case {"ip": lines, "netns": netns}:
+                network.ip(netns, lines)
+            case {"run": argv, "on": index}:
+                sparks_of(spark.state)[index].run(argv)
+            case {"rate": rate}:
+                network.shape(spark, rate)
     spark.sync_hardware()
 
 
-def changed(**values: Any) -> Callable[[Spark, Sequence[str]], Undo]:
-    """A fault that sets values of the simulated hardware; its argument is not used."""
+def hardware(spark: Spark, change: Callable[[dict[str, Any]], object]) -> Steps:
+    """Change the simulated hardware of a Spark."""
+    values = json.loads(node_files.hardware_file(spark).read_text())
+    before = copy.deepcopy(values)
+    change(values)
+    node_files.write_hardware(spark, values)
+    spark.sync_hardware()
+    return [{"hardware": before}]
 
-    def put(spark: Spark, args: Sequence[str]) -> Undo:
-        del args
-        return hardware(spark, lambda facts: facts.update(values))
 
-    return put
+def changed(**values: Any) -> Callable[[Spark], Steps]:
+    """A fault that sets values of the simulated hardware."""
+    return lambda spark: hardware(spark, lambda facts: facts.update(values))
 
 
-def put_file(spark: Spark, path: str, text: str) -> Undo:
-    """Write a file on a Spark in place, so that owner and mode stay; what undoes it."""
+def put_file(spark: Spark, path: str, text: str) -> Steps:
+    """Write a file on a Spark in place, so that owner and mode stay; one that did not exist is removed again."""
     before = spark.run(["cat", path], check=False)
+    _write(spark, path, text)
+    return [{"file": path, "text": before.stdout if before.returncode == 0 else None}]
+
+
+def _write(spark: Spark, path: str, text: str) -> None:
     spark.run(["sh", "-c", 'mkdir -p "$(dirname "$1")" && cat > "$1"', "sh", path], text_in=text)
-    return {"path": path, "text": before.stdout if before.returncode == 0 else None}
 
 
-def restore_file(spark: Spark, undo: Undo) -> None:
-    """Restore a file; one that did not exist is removed."""
-    if undo["text"] is None:
-        spark.run(["rm", "-f", undo["path"]])
-    else:
-        put_file(spark, undo["path"], undo["text"])
+def links(spark: Spark, netns: str, lines: list[str], undo: list[str]) -> Steps:
+    """Run ``ip`` commands in a network namespace: of the Spark, or of the switches."""
+    network.ip(netns, lines)
+    spark.sync_hardware()
+    return [{"ip": undo, "netns": netns}]
+
+
+def command(spark: Spark, argv: Sequence[str], undo: Sequence[str]) -> Steps:
+    """Run a program on a Spark."""
+    spark.run(argv)
+    return undone_by(spark, undo)
+
+
+def undone_by(spark: Spark, argv: Sequence[str]) -> Steps:
+    """The step that runs a program on a Spark."""
+    return [{"run": list(argv), "on": spark.index}]
 
 
 def number(text: str, low: int, high: int, what: str) -> int:
@@ -92,23 +107,3 @@ def number(text: str, low: int, high: int, what: str) -> int:
     if not text.isdigit() or not low <= int(text) <= high:
         raise UsageError(f"{what} is a number from {low} to {high}, not {text!r}")
     return int(text)
-
-
-def matching(spark: Spark, wanted: Callable[[list[str]], bool]) -> list[int]:
-    """Processes of a Spark by their command line."""
-    return [pid for pid in sorted(spark.processes()) if (found := words(pid)) and wanted(found)]
-
-
-def words(pid: int) -> list[str]:
-    """Command line of a process, empty if it has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
-    except OSError:
-        return []
-
-
-def send(pids: Sequence[int], what: signal.Signals) -> None:
-    """Send a signal to processes that may have ended already."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, what)

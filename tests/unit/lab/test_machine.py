@@ -91,13 +91,8 @@ def test_a_lab_dies_with_its_number_known_even_if_nothing_else_was_made(tmp_path
     from sparkcluster.lab.spec import plain
 
     state = State("id", "lab", tmp_path, 3, "stub", plain(2))
-    assert (state.host_device, state.switch, state.netns(1), state.cgroup(1)) == (
-        "sclab3",
-        "sclab3-sw",
-        "sclab3-1",
-        "sclab3-1",
-    )
-    assert (state.gateway, state.management(1)) == ("10.77.3.1", "10.77.3.12")
+    assert (state.host_device, state.switch, state.nodes[1].unit) == ("sclab3", "sclab3-sw", "sclab3-1")
+    assert (state.gateway, state.nodes[1].host) == ("10.77.3.1", "10.77.3.12")
 
 
 def test_the_tools_of_a_spark_are_python_3_8_and_need_nothing_else():

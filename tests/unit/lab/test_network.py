@@ -15,7 +15,7 @@ def state(spec: LabSpec, index: int = 7) -> State:
 
 
 def test_uncabled_ports_are_there_and_dark():
-    lines = network.cables(state(plain(1)), 0)
+    lines = network.cables(state(plain(1)).nodes[0])
     made = [line for line in lines if line.startswith("link add")]
     lit = [line for line in lines if line.startswith("link set")]
     assert len(made) == 6
@@ -28,7 +28,7 @@ def test_uncabled_ports_are_there_and_dark():
 
 
 def test_without_a_cable_the_connectx_is_not_there():
-    lines = network.cables(state(LabSpec((SparkSpec(name="a", ports="none"),))), 0)
+    lines = network.cables(state(LabSpec((SparkSpec(name="a", ports="none"),))).nodes[0])
     assert lines == [
         "link add s0mgmt type veth peer name enP7s7 netns sclab7-0",
         "link set s0mgmt master mgmt up",
@@ -50,30 +50,18 @@ def test_device_names_fit_the_kernels_15_characters():
     assert max(len(name) for name in (*names, longest.host_device, *network.bridges(longest.spec))) <= 15
 
 
-def pulled(monkeypatch, spec: LabSpec, node: int, *ports: str) -> list[str]:
-    seen: list[str] = []
-    monkeypatch.setattr(network, "ip", lambda netns, lines: seen.extend(lines))
-    network.set_carrier(state(spec), node, ports, on=False)
-    return seen
+def test_a_cable_to_a_switch_has_one_end_that_is_a_spark():
+    assert network.cable_ends(state(plain(2)).nodes[0], ["p1"]) == ["s0P2p1s0f1", "s0p1s0f1"]
 
 
-def test_a_cable_to_a_switch_has_one_end_that_is_a_spark(monkeypatch):
-    assert pulled(monkeypatch, plain(2), 0, "p1") == ["link set s0P2p1s0f1 down", "link set s0p1s0f1 down"]
-
-
-def test_a_direct_cable_takes_the_light_from_both(monkeypatch):
-    spec = LabSpec(plain(2).sparks, "direct")
-    assert pulled(monkeypatch, spec, 0, "p1") == [
-        "link set s0P2p1s0f1 down",
-        "link set s0p1s0f1 down",
-        "link set s1P2p1s0f1 down",
-        "link set s1p1s0f1 down",
-    ]
+def test_a_direct_cable_takes_the_light_from_both():
+    node = state(LabSpec(plain(2).sparks, "direct")).nodes[0]
+    assert network.cable_ends(node, ["p1"]) == ["s0P2p1s0f1", "s0p1s0f1", "s1P2p1s0f1", "s1p1s0f1"]
 
 
 def test_a_rate_that_tc_would_not_take_is_refused():
     with pytest.raises(LabError, match="not a rate"):
-        network.shape(state(plain(1)), 0, "fast; reboot")
+        network.shape(state(plain(1)).nodes[0], "fast; reboot")
 
 
 @pytest.mark.parametrize("name", ["../etc", "", "Lab", "a/b", "cache", "-x", "a" * 51])
