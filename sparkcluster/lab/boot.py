@@ -11,7 +11,6 @@ import json
 import os
 import socket
 import stat
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,12 @@ from sparkcluster.lab.machine import (
     MS_PRIVATE,
     MS_REC,
     SPARK_PATH,
+    SPARK_USER,
+    TOOLS,
     mount,
+    run,
     unshare,
 )
-
-TOOLS = "/usr/local/lib/gb10"
-"""Directory of the shims on a Spark."""
 
 SHARED = ("bin", "boot", "etc", "lib", "lib32", "lib64", "libx32", "opt", "sbin", "usr", "var")
 """Directories of the distribution, which a Spark shares with the machine."""
@@ -113,10 +112,7 @@ def mount_disk(image: Path, disk: Path) -> bool:
     disk.mkdir(exist_ok=True)
     disk.with_name("root").mkdir(exist_ok=True)
     # mount(8) finds a free loop device, and has the kernel free it when the last mount is gone.
-    subprocess.run(
-        ["mount", "-n", "-t", "ext4", "-o", "loop,noatime,discard,noinit_itable", str(image), str(disk)],
-        check=True,
-    )
+    run(["mount", "-n", "-t", "ext4", "-o", "loop,noatime,discard,noinit_itable", str(image), str(disk)])
     if (disk / "booted").exists():
         return False
     for name in ("upper", "work", "docker"):
@@ -149,8 +145,9 @@ def populate(upper: Path, config: dict[str, Any]) -> None:
         link = upper / name.lstrip("/")
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(target)
-    for name, (user, group) in config["owners"].items():
-        os.chown(upper / name.lstrip("/"), user, group)
+    home = upper / "home/spark"
+    for path in (home, *home.rglob("*")):
+        os.chown(path, SPARK_USER, SPARK_USER)
 
 
 def kernel_file_systems(root: Path, directory: Path, config: dict[str, Any]) -> None:
@@ -177,34 +174,34 @@ def kernel_file_systems(root: Path, directory: Path, config: dict[str, Any]) -> 
     mount("overlay", root / "sys/class", "overlay", data=f"lowerdir={simulated}/class:{root}/sys/class")
     mount(str(simulated / "infiniband"), root / "sys/class/infiniband", flags=MS_BIND)
     for function in config["hardware"]["functions"]:
-        overlay_interface(root, simulated, function)
-    overlay_wifi(root, simulated, config["hardware"]["wifi"])
+        name = function["netdev"]
+        files = {
+            f"device/net/{name}/": "",
+            f"device/infiniband/{function['hca']}/": "",
+            "device/vendor": "0x15b3\n",
+            "device/device": "0x1021\n",
+            "device/uevent": f"DRIVER=mlx5_core\nPCI_SLOT_NAME={function['pci']}\n",
+            "phys_port_name": function["port"] + "\n",
+            # A link, so that the speed can follow the carrier: the layers of an overlay must not change.
+            "speed": f"/run/gb10/net/{name}/speed",
+        }
+        overlay_interface(root, simulated, name, files)
+    files = {"wireless/": "", "device/uevent": "DRIVER=mt7925e\nPCI_SLOT_NAME=0009:01:00.0\n"}
+    overlay_interface(root, simulated, config["hardware"]["wifi"], files)
     cgroups.mount_hierarchies(root / "sys/fs/cgroup")
 
 
-def overlay_interface(root: Path, simulated: Path, function: dict[str, Any]) -> None:
-    """Add the sysfs entries of a ConnectX-7 port to an interface: port name, speed, device."""
-    name = function["netdev"]
+def overlay_interface(root: Path, simulated: Path, name: str, files: dict[str, str]) -> None:
+    """Add sysfs entries to an interface: directories where the path ends with ``/``, links where the text is a path."""
     layer = simulated / "layers" / name
-    device = layer / "device"
-    (device / "net" / name).mkdir(parents=True)
-    (device / "infiniband" / function["hca"]).mkdir(parents=True)
-    (device / "vendor").write_text("0x15b3\n")
-    (device / "device").write_text("0x1021\n")
-    (device / "uevent").write_text(f"DRIVER=mlx5_core\nPCI_SLOT_NAME={function['pci']}\n")
-    (layer / "phys_port_name").write_text(function["port"] + "\n")
-    # A link, so that the speed can follow the carrier: the layers of an overlay must not change.
-    (layer / "speed").symlink_to(f"/run/gb10/net/{name}/speed")
-    real = root / "sys/devices/virtual/net" / name
-    mount("overlay", real, "overlay", data=f"lowerdir={layer}:{real}")
-
-
-def overlay_wifi(root: Path, simulated: Path, name: str) -> None:
-    """Add the sysfs entries of a radio and its driver to the WiFi interface."""
-    layer = simulated / "layers" / name
-    (layer / "wireless").mkdir(parents=True)
-    (layer / "device").mkdir()
-    (layer / "device/uevent").write_text("DRIVER=mt7925e\nPCI_SLOT_NAME=0009:01:00.0\n")
+    for path, text in files.items():
+        (layer / path).parent.mkdir(parents=True, exist_ok=True)
+        if path.endswith("/"):
+            (layer / path).mkdir()
+        elif text.startswith("/"):
+            (layer / path).symlink_to(text)
+        else:
+            (layer / path).write_text(text)
     real = root / "sys/devices/virtual/net" / name
     mount("overlay", real, "overlay", data=f"lowerdir={layer}:{real}")
 
@@ -257,9 +254,9 @@ def preload(root: Path, config: dict[str, Any], *, first_boot: bool) -> None:
 def pivot(root: Path) -> None:
     """Make ``root`` the root of this namespace and unmount the machine's."""
     os.chdir(root)
-    subprocess.run(["pivot_root", ".", "mnt"], check=True)
+    run(["pivot_root", ".", "mnt"])
     os.chdir("/")
-    subprocess.run(["umount", "-n", "-l", "/mnt"], check=True)
+    run(["umount", "-n", "-l", "/mnt"])
 
 
 if __name__ == "__main__":

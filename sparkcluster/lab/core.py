@@ -21,10 +21,6 @@ from sparkcluster.lab.state import State
 Report = Callable[[str], None]
 
 
-def _silent(line: str) -> None:
-    del line
-
-
 class Lab:
     """Virtual Sparks on this machine; as a context manager, taken down on exit.
 
@@ -44,7 +40,7 @@ class Lab:
         engine: str = "stub",
         spec: Path | spec.LabSpec | None = None,
         name: str = "lab",
-        report: Report = _silent,
+        report: Report = lambda _: None,
     ) -> Self:
         """Bring a lab up, unless it is up already.
 
@@ -60,21 +56,20 @@ class Lab:
             LabError: something did not come up; everything was removed again.
         """
         machine.require()
-        inventory.check_engine(engine)
         wanted = _spec(spec, sparks)
         directory = state.directory_of(name)
         with state.locked(state.lock_of(name)):
             found = State.read(directory)
             if found is not None and found.stage == "up":
                 lab = cls(found)
-                if found.engine == engine and found.spec == wanted and all(s.pid for s in lab.sparks):
+                if all(spark.pid for spark in lab.sparks):
+                    if (found.engine, found.spec) != (engine, wanted):
+                        raise UsageError(
+                            f"lab {name} is already up with other Sparks or another engine",
+                            hint=f"sparkcluster lab down --name {name}, or choose another --name",
+                        )
                     report(f"lab {name} is already up")
                     return lab
-                if all(s.pid for s in lab.sparks):
-                    raise UsageError(
-                        f"lab {name} is already up with other Sparks or another engine",
-                        hint=f"sparkcluster lab down --name {name}, or choose another --name",
-                    )
             if found is not None or directory.exists():
                 report(f"removing what is left of an earlier lab {name}")
                 _remove(directory, found)
@@ -192,7 +187,7 @@ class Lab:
         self.down()
 
 
-def down(name: str = "lab", report: Report = _silent) -> bool:
+def down(name: str = "lab", report: Report = lambda _: None) -> bool:
     """Take a lab down, whatever state it is in; return whether there was one.
 
     Raises:
@@ -231,7 +226,7 @@ def _remove(directory: Path, found: State | None) -> None:
         def groups_gone() -> bool:
             return not [node for node in found.nodes if not cgroups.remove(node.unit)]
 
-        if not wait_until(groups_gone, limit_s=10.0, sleep=time.sleep):
+        if not wait_until(groups_gone, limit_s=10.0):
             raise LabError(f"control groups of lab {found.name} are still in use", step="lab down")
         state.release(found)
     shutil.rmtree(directory, ignore_errors=True)

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sparkcluster.errors import LabError
-from sparkcluster.lab import state
+from sparkcluster.lab import image_build, state
 from sparkcluster.lab.engine.install import cache_directory
 from sparkcluster.lab.machine import MS_BIND, MS_RDONLY, MS_REMOUNT, mount
 
@@ -28,22 +28,14 @@ ENGINES = ("vllm", "vllm-without-ray", "vllm-upstream", "stub", "stub-without-ra
 
 
 @dataclass(frozen=True)
-class ImageStore:
-    """An image in a Docker data directory of the cache.
+class ImageStore(image_build.StoredImage):
+    """An image of the store: layers are large, so they are mounted; metadata is small, so it is copied.
 
     Attributes:
-        reference: its name and tag on a Spark.
-        image_id: its ID, ``sha256:…``.
-        data_root: the data directory.
-        layers: folders of the layers below ``data_root``, lowest first; large, so they are mounted.
-        metadata: files and folders below ``data_root``; small, so they are copied.
+        data_root: Docker's data directory in the cache.
     """
 
-    reference: str
-    image_id: str
     data_root: Path
-    layers: tuple[Path, ...]
-    metadata: tuple[Path, ...]
 
 
 def prepare(engine: str) -> ImageStore:
@@ -58,13 +50,7 @@ def prepare(engine: str) -> ImageStore:
             if not (folder / "store.json").is_file():
                 _build(engine.split("-", maxsplit=1)[0], folder)
     stored = json.loads((folder / "store.json").read_text())[engine]
-    return ImageStore(
-        stored["reference"],
-        stored["image_id"],
-        folder / "docker",
-        tuple(folder / "docker" / path for path in stored["layers"]),
-        tuple(folder / "docker" / path for path in stored["metadata"]),
-    )
+    return ImageStore(**stored, data_root=folder / "docker")
 
 
 def archive(engine: str) -> Path:
@@ -76,8 +62,6 @@ def archive(engine: str) -> Path:
     store = prepare(engine)
     path = store.data_root.parent / f"{engine}.tar"
     if not path.is_file():
-        from sparkcluster.lab import image_build
-
         with state.locked(store.data_root.parent / "lock"):
             image_build.write_archive(store.data_root.parent, engine, path)
     return path
@@ -94,10 +78,10 @@ def mount_into(store: ImageStore, data_root: Path) -> None:
     layers = data_root / "overlay2"
     (layers / "l").mkdir(parents=True, exist_ok=True)
     if first:
-        for source in store.metadata:
-            _copy(source, data_root / source.relative_to(store.data_root))
-        for source in store.layers:
-            _copy_layer(source, layers)
+        for path in store.metadata:
+            _copy(store.data_root / path, data_root / path)
+        for layer in store.layers:
+            _copy_layer(store.data_root / layer, layers)
         _tag(store, data_root)
         marker.touch()
     # Docker bind-mounts these two onto themselves unless they are mount points already, which would hide the
@@ -105,10 +89,10 @@ def mount_into(store: ImageStore, data_root: Path) -> None:
     for place in (data_root, layers):
         if not os.path.ismount(place):
             mount(str(place), place, flags=MS_BIND)
-    for source in store.layers:
-        target = layers / source.name / "diff"
+    for layer in store.layers:
+        target = data_root / layer / "diff"
         if target.is_dir():
-            mount(str(source / "diff"), target, flags=MS_BIND)
+            mount(str(store.data_root / layer / "diff"), target, flags=MS_BIND)
             mount("none", target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
 
 
@@ -145,16 +129,12 @@ def _tag(store: ImageStore, data_root: Path) -> None:
 def _folder(engine: str) -> Path:
     if engine not in ENGINES:
         raise LabError(f"unknown engine {engine!r}", hint=f"engines: {', '.join(ENGINES)}")
-    from sparkcluster.lab import image_build
-
     family = engine.split("-", maxsplit=1)[0]
     digest = hashlib.sha256("\0".join(image_build.made_of(family)).encode()).hexdigest()[:12]
     return cache_directory() / "lab" / "images" / f"{family}-{digest}"
 
 
 def _build(family: str, folder: Path) -> None:
-    from sparkcluster.lab import image_build
-
     shutil.rmtree(folder / "docker", ignore_errors=True)
     stored = image_build.build(family, folder)
     fresh = folder / f"store.json.{os.getpid()}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sparkcluster.errors import LabError
 from sparkcluster.lab.sparks import MODEL_PATH
 from sparkcluster.lab.spec import LabSpec
 from sparkcluster.lab.state import State, write_atomically
@@ -90,13 +89,3 @@ def write(state: State) -> Path:
     path = directory / "inventory.yaml"
     write_atomically(path, head + yaml.safe_dump(inventory, sort_keys=False))
     return path
-
-
-def check_engine(engine: str) -> None:
-    """Refuse an unknown engine.
-
-    Raises:
-        LabError: no such engine.
-    """
-    if engine not in ("vllm", "stub", "none"):
-        raise LabError(f"unknown engine {engine!r}", hint="use --engine vllm, stub or none")

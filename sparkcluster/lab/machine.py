@@ -6,6 +6,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -33,6 +34,12 @@ DEBIAN_PACKAGES = {
 
 SPARK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """PATH of a login on a virtual Spark; the shims in /usr/local/bin come before the real programs."""
+
+TOOLS = "/usr/local/lib/gb10"
+"""Directory of the shims on a virtual Spark."""
+
+SPARK_USER = 1000
+"""User and group ID of the plain user ``spark`` on a virtual Spark."""
 
 SYSTEM_DIRECTORIES = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 """Where the programs must be: a virtual Spark hides the machine's /usr/local."""
@@ -111,7 +118,7 @@ def command_line(pid: int) -> list[str]:
 
 
 def wait_until(
-    true: Callable[[], bool], *, limit_s: float, sleep: Callable[[float], None], step_s: float = 0.02
+    true: Callable[[], bool], *, limit_s: float, sleep: Callable[[float], None] = time.sleep, step_s: float = 0.02
 ) -> bool:
     """Poll ``true`` for about ``limit_s`` seconds; its last answer."""
     for _ in range(max(1, int(limit_s / step_s))):
@@ -138,17 +145,8 @@ def mount(source: str, target: Path | str, kind: str = "", flags: int = 0, data:
     Raises:
         OSError: the kernel refused, with the target in the message.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    done = libc.mount(
-        source.encode(),
-        os.fsencode(target),
-        kind.encode() or None,
-        ctypes.c_ulong(flags),
-        data.encode() or None,
-    )
-    if done != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"cannot mount {kind or source}: {os.strerror(code)}", str(target))
+    arguments = (source.encode(), os.fsencode(target), kind.encode() or None, ctypes.c_ulong(flags))
+    _system_call("mount", *arguments, data.encode() or None, subject=f"mount {kind or source} on {target}")
 
 
 def unshare(flags: int) -> None:
@@ -157,7 +155,11 @@ def unshare(flags: int) -> None:
     Raises:
         OSError: the kernel refused.
     """
+    _system_call("unshare", ctypes.c_int(flags), subject="unshare")
+
+
+def _system_call(name: str, *arguments: object, subject: str) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(ctypes.c_int(flags)) != 0:
+    if getattr(libc, name)(*arguments) != 0:
         code = ctypes.get_errno()
-        raise OSError(code, f"cannot unshare: {os.strerror(code)}")
+        raise OSError(code, f"cannot {subject}: {os.strerror(code)}")

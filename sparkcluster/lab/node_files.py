@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 from sparkcluster.errors import LabError
 from sparkcluster.lab import network, system
-from sparkcluster.lab.machine import SPARK_PATH, SYSTEM_DIRECTORIES
+from sparkcluster.lab.machine import SPARK_PATH, SPARK_USER, SYSTEM_DIRECTORIES, TOOLS
+from sparkcluster.lab.shims import services
 from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS
 from sparkcluster.lab.state import Node, write_atomically
 
-TOOLS = "/usr/local/lib/gb10"
 PACKAGE = "sparkcluster/lab/shims"
 
 ENTRY = f"""#!/usr/bin/python3 -S
@@ -25,9 +26,6 @@ sys.exit(main())
 RUNTIME = """#!/bin/sh
 exec runc "$@"
 """
-
-RUNTIMES = {"nvidia": {"args": [], "path": f"{TOOLS}/toolkit/nvidia-container-runtime"}}
-"""What NVIDIA's toolkit writes into Docker's daemon.json."""
 
 RUNC = f"""#!/bin/sh
 # Adapts what Docker asks for to this machine, then becomes the real runc.
@@ -55,10 +53,8 @@ def hardware(node: Node) -> dict[str, Any]:
     spark, place = node.spec, (node.state.index, node.index)
     functions = [
         {
-            "hca": function.hca,
+            **dataclasses.asdict(function),
             "netdev": spark.netdev(function),
-            "port": function.port,
-            "pci": function.pci,
             "mac": network.mac(*place, function.mac_tail),
             "guid": network.guid(*place, function.mac_tail),
             "sys_image_guid": network.guid(*place, 0),
@@ -69,13 +65,9 @@ def hardware(node: Node) -> dict[str, Any]:
     ]
     return {
         "hostname": spark.name,
-        "driver": spark.driver,
-        "kernel": spark.kernel,
-        "firmware": spark.firmware,
-        "gpu": spark.gpu,
+        **spark.model_dump(include={"driver", "kernel", "firmware", "gpu", "nvidia_runtime"}),
         "gpu_state": "idle",
         "module": True,
-        "nvidia_runtime": spark.nvidia_runtime,
         "management": spark.management,
         "wifi": spark.wifi,
         "kernel_log": list(KERNEL_LOG),
@@ -102,17 +94,18 @@ def files(node: Node, host_key: str, client_key: str) -> Files:
         "/etc/dgx-release": (0o644, _dgx_release(node)),
         "/etc/ssh/sshd_config": (0o644, _sshd_config()),
         "/etc/ssh/ssh_host_ed25519_key": (0o600, host_key),
-        "/etc/netplan/40-cx7.yaml": (0o600, _netplan(node)),
+        services.NETPLAN: (0o600, _netplan(node)),
         # logind's default is yes.
         "/etc/systemd/logind.conf": (0o644, "[Login]\nRemoveIPC=no\n"),
-        "/etc/ufw/ufw.conf": (0o644, "ENABLED=no\nLOGLEVEL=low\n"),
+        services.UFW_CONF: (0o644, "ENABLED=no\nLOGLEVEL=low\n"),
         "/root/.ssh/authorized_keys": (0o600, client_key),
         "/home/spark/.ssh/authorized_keys": (0o600, client_key),
         f"{TOOLS}/toolkit/nvidia-container-runtime": (0o755, RUNTIME),
         f"{TOOLS}/bin/runc": (0o755, RUNC.replace("/usr/sbin/runc", _runc(root))),
     }
     if spark.nvidia_runtime:
-        found["/etc/docker/daemon.json"] = (0o644, json.dumps({"runtimes": RUNTIMES}, indent=4) + "\n")
+        settings = {"runtimes": {"nvidia": services.NVIDIA_RUNTIME}}
+        found[services.DAEMON_JSON] = (0o644, json.dumps(settings, indent=4) + "\n")
     if spark.system == "machine":
         found["/etc/os-release"] = (0o644, _os_release())
     found.update(_accounts(root))
@@ -143,17 +136,12 @@ def links() -> dict[str, str]:
     return found
 
 
-def owners() -> dict[str, tuple[int, int]]:
-    """Files that do not belong to root."""
-    return {f"/home/spark{part}": (1000, 1000) for part in ("", "/.ssh", "/.ssh/authorized_keys")}
-
-
 def _accounts(root: Path) -> Files:
     """The distribution's accounts, and a plain user ``spark`` who may use Docker."""
 
     def lines(name: str, drop: str) -> list[str]:
         rows = (root / "etc" / name).read_text().splitlines()
-        return [row for row in rows if not row.startswith(drop) and ":1000:" not in row]
+        return [row for row in rows if not row.startswith(drop) and f":{SPARK_USER}:" not in row]
 
     group = [row for row in lines("group", "spark:") if not row.startswith("docker:")]
     taken = {row.split(":")[2] for row in group}
@@ -163,9 +151,9 @@ def _accounts(root: Path) -> Files:
     found = {
         "/etc/passwd": (
             0o644,
-            ["root:x:0:0:root:/root:/bin/bash", *passwd, "spark:x:1000:1000::/home/spark:/bin/bash"],
+            ["root:x:0:0:root:/root:/bin/bash", *passwd, f"spark:x:{SPARK_USER}:{SPARK_USER}::/home/spark:/bin/bash"],
         ),
-        "/etc/group": (0o644, [*group, "spark:x:1000:", f"docker:x:{docker_id}:spark"]),
+        "/etc/group": (0o644, [*group, f"spark:x:{SPARK_USER}:", f"docker:x:{docker_id}:spark"]),
         # Not an exclamation mark, which is a locked account to sshd.
         "/etc/shadow": (0o600, ["root:*:19000:0:99999:7:::", *shadow, "spark:*:19000:0:99999:7:::"]),
         "/etc/sudoers.d/spark": (0o440, ["spark ALL=(ALL) NOPASSWD: ALL"]),

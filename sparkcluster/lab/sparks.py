@@ -17,7 +17,7 @@ from pathlib import Path
 import sparkcluster
 from sparkcluster.errors import LabError
 from sparkcluster.lab import cgroups, network, node_files, system
-from sparkcluster.lab.machine import SPARK_PATH, run, wait_until
+from sparkcluster.lab.machine import SPARK_PATH, TOOLS, run, wait_until
 from sparkcluster.lab.state import Node, State, write_atomically
 
 BOOT_LIMIT_S = 90.0
@@ -61,7 +61,6 @@ class Spark(Node):
             "hardware": hardware,
             "files": node_files.files(self, key.read_text(), client_key),
             "links": node_files.links(),
-            "owners": node_files.owners(),
             "image_engine": self.spec.image_of(self.state.engine),
             "model_path": MODEL_PATH if self.spec.model == "present" else None,
         }
@@ -73,34 +72,19 @@ class Spark(Node):
         (self.directory / "pid").unlink(missing_ok=True)
         cgroups.make(self.unit)
         network.configure(self)
-        package = str(Path(sparkcluster.__file__).parent.parent)
         environment = {
             **os.environ,
-            "PYTHONPATH": package,
+            "PYTHONPATH": str(Path(sparkcluster.__file__).parent.parent),
             "PATH": SPARK_PATH,
             "PYTHONDONTWRITEBYTECODE": "1",
         }
+        # setsid --fork: the Spark outlives `lab up`.
+        argv = ["setsid", "--fork", "nsenter", f"--net=/run/netns/{self.unit}", "--"]
+        argv += ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--"]
+        argv += [sys.executable, "-P", "-m", "sparkcluster.lab.boot", str(self.directory / "boot.json")]
         with (self.directory / "boot.log").open("ab") as log:
-            # setsid --fork: the Spark outlives `lab up`.
-            subprocess.run(
-                [
-                    *(
-                        "setsid",
-                        "--fork",
-                        "nsenter",
-                        f"--net=/run/netns/{self.unit}",
-                        "--",
-                    ),
-                    *("unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--"),
-                    *(sys.executable, "-P", "-m", "sparkcluster.lab.boot", str(self.directory / "boot.json")),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                cwd="/",
-                check=True,
-            )
+            null = subprocess.DEVNULL
+            subprocess.run(argv, stdin=null, stdout=log, stderr=log, env=environment, cwd="/", check=True)
 
     def wait(self, limit_s: float = BOOT_LIMIT_S) -> None:
         """Wait until SSH and Docker answer.
@@ -162,7 +146,7 @@ class Spark(Node):
 
     def sync_hardware(self) -> None:
         """Update its sysfs from the hardware file."""
-        self.run(["/usr/local/lib/gb10/sync"])
+        self.run([f"{TOOLS}/sync"])
 
     def kill(self) -> None:
         """Kill every process of the Spark and wait until its disk is free.
@@ -177,7 +161,7 @@ class Spark(Node):
                     os.kill(pid, signal.SIGKILL)
             return not self.processes() and not self._disk_in_use()
 
-        if not wait_until(gone, limit_s=DEATH_LIMIT_S, sleep=time.sleep):
+        if not wait_until(gone, limit_s=DEATH_LIMIT_S):
             raise LabError(f"processes of {self.name} did not end: {sorted(self.processes())}", node=self.name)
         (self.directory / "pid").unlink(missing_ok=True)
 

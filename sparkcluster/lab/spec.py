@@ -206,15 +206,6 @@ class LabSpec:
         rail = self.rails(index).get(function.netdev)
         return None if rail is None else f"192.168.{177 + rail}.{11 + index}/24"
 
-    def as_json(self) -> dict[str, Any]:
-        """The spec as plain values."""
-        return {"topology": self.topology, "sparks": [spark.model_dump() for spark in self.sparks]}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> LabSpec:
-        """The spec that :meth:`as_json` wrote."""
-        return cls(tuple(SparkSpec.model_validate(entry) for entry in values["sparks"]), values["topology"])
-
 
 def default_name(index: int) -> str:
     """Host name of Spark number ``index``, counted from 0, in the form that NVIDIA uses."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import json
 import os
 import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from sparkcluster.errors import LabError, UsageError
 from sparkcluster.lab.spec import FUNCTIONS, Function, LabSpec, SparkSpec
@@ -83,26 +84,18 @@ class State:
 
     def write(self) -> None:
         """Write the state atomically."""
-        values = {
-            "id": self.id,
-            "name": self.name,
-            "index": self.index,
-            "engine": self.engine,
-            "stage": self.stage,
-            "faults": self.faults,
-            "spec": self.spec.as_json(),
-        }
-        write_atomically(self.directory / "state.json", json.dumps(values, indent=1))
+        write_atomically(self.directory / "state.json", _AS_JSON.dump_json(self, indent=1).decode())
 
     @classmethod
     def read(cls, directory: Path) -> State | None:
         """The state in ``directory``, None where no lab is."""
         try:
-            values = json.loads((directory / "state.json").read_text())
+            return _AS_JSON.validate_json((directory / "state.json").read_text())
         except FileNotFoundError:
             return None
-        spec = LabSpec.from_json(values.pop("spec"))
-        return cls(directory=directory, spec=spec, **values)
+
+
+_AS_JSON = TypeAdapter(State)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

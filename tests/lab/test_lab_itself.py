@@ -412,7 +412,8 @@ def test_a_lab_killed_while_it_comes_up_leaves_nothing_after_down(alone, moment)
     command = [
         sys.executable,
         "-m",
-        "sparkcluster.lab",
+        "sparkcluster",
+        "lab",
         "up",
         "--sparks",
         "2",
@@ -454,7 +455,7 @@ def test_a_dead_spark_is_booted_by_heal(alone):
 def test_the_commands_speak_as_the_contract_says(alone):
     def command(*words):
         return subprocess.run(
-            [sys.executable, "-m", "sparkcluster.lab", *words], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "sparkcluster", "lab", *words], capture_output=True, text=True, check=False
         )
 
     up = command("up", "--sparks", "1", "--engine", "none", "--name", "short")

@@ -35,9 +35,9 @@ def _cabled(spark: Spark) -> list[Function]:
     return spark.cabled
 
 
-def _chosen(spark: Spark, name: str, names: list[str], what: str) -> list[str]:
+def _chosen(spark: Spark, name: str, names: list[str]) -> list[str]:
     if name and name not in names:
-        raise UsageError(f"{spark.name} has no {what} {name} with a cable", hint=f"it has {', '.join(names)}")
+        raise UsageError(f"{spark.name} has no cable in {name}", hint=f"it has {', '.join(names)}")
     return [name] if name else names
 
 
@@ -53,7 +53,7 @@ def _address(spark: Spark, function: Function) -> ipaddress.IPv4Interface:
 
 
 def _cable_out(spark: Spark, port: str = "") -> Steps:
-    ports = _chosen(spark, port, list(dict.fromkeys(function.port for function in _cabled(spark))), "port")
+    ports = _chosen(spark, port, list(dict.fromkeys(function.port for function in _cabled(spark))))
     ends = network.cable_ends(spark, ports)
     devices = [spark.spec.netdev(function) for function in spark.cabled if function.port in ports]
     carriers = [f"/sys/class/net/{device}/carrier" for device in devices]
@@ -92,12 +92,12 @@ def _hcas(spark: Spark) -> list[str]:
 
 
 def _gid_shift(spark: Spark, hca: str = "") -> Steps:
-    return _set_functions(spark, _chosen(spark, hca, _hcas(spark), "HCA"), gids=GID_LAYOUTS["shifted"])
+    return _set_functions(spark, _chosen(spark, hca, _hcas(spark)), gids=GID_LAYOUTS["shifted"])
 
 
 def _gid_missing(spark: Spark, hca: str = "") -> Steps:
     # A shift affects all HCAs of a node, a missing entry a single HCA: by default the second twin.
-    chosen = _chosen(spark, hca, _hcas(spark), "HCA")[-1:]
+    chosen = _chosen(spark, hca, _hcas(spark))[-1:]
     return _set_functions(spark, chosen, gids=GID_LAYOUTS["missing"])
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from sparkcluster.errors import SpecError, UsageError
-from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS, LabSpec, load, plain
+from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS, load, plain
+from sparkcluster.lab.state import State
 
 
 def write(directory: Path, text: str) -> Path:
@@ -71,10 +72,10 @@ def test_the_example_in_the_documentation_is_a_spec(tmp_path):
 
 
 def test_a_spec_survives_its_journey_through_json(tmp_path):
-    import json
 
     spec = load(write(tmp_path, "topology: direct\nsparks: [{gids: shifted}, {addresses: {enp1s0f1np1: null}}]\n"))
-    assert LabSpec.from_json(json.loads(json.dumps(spec.as_json()))) == spec
+    State("id", "lab", tmp_path, 3, "stub", spec).write()
+    assert State.read(tmp_path).spec == spec
 
 
 @pytest.mark.parametrize(
