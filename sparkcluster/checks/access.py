@@ -5,9 +5,10 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import Context, Seen, check, interconnect_check
-from sparkcluster.facts.model import read
+from sparkcluster.checks.registry import Context, Seen, check, link_check, node_check
+from sparkcluster.facts.model import Facts, read
 from sparkcluster.node.shared import CONTAINER_INTERFACES, TUNNEL_INTERFACES
+from sparkcluster.topology.model import Link
 
 # Where Ray's dashboard and job API listen unless told otherwise (docs.ray.io, "Configuring Ray: ports").
 RAY_DASHBOARD_PORT = 8265
@@ -36,7 +37,6 @@ def key(context: Context) -> Iterator[Seen]:
             return
         wide = address.is_unspecified or address.is_global
     yield Seen(
-        None,
         "the API requires no key",
         f"api.host: {api.host}, port {api.port}",
         (
@@ -48,7 +48,7 @@ def key(context: Context) -> Iterator[Seen]:
     )
 
 
-@check(
+@node_check(
     "NET-021",
     "Ray's job API is not open to the network",
     needs=("listeners",),
@@ -56,50 +56,46 @@ def key(context: Context) -> Iterator[Seen]:
     source="docs.ray.io, Security: anyone who reaches the dashboard can run code; CVE-2023-48022",
     remedy="ray stop, or --include-dashboard=false",
 )
-def jobs(context: Context) -> Iterator[Seen]:
+def jobs(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Anyone who reaches it can run any command on the node, without a password.
 
     sparkcluster starts Ray without a dashboard; another Ray listens on port 8265.
     """
-    for name, facts in context.facts.items():
-        for listener in read(facts.listeners) or ():
-            # The process is None if it belongs to another user.
-            ray = listener.process is None or listener.process.startswith(("ray", "python"))
-            if listener.port == RAY_DASHBOARD_PORT and ray and not listener.address.startswith(("127.", "::1")):
-                yield Seen(
-                    name,
-                    f"a Ray dashboard on {name} is open to the network",
-                    f"{listener.process or 'a process of another user'} on {listener.address}:{listener.port}",
-                    (
-                        f"sudo ss -ltnp 'sport = :{listener.port}'",
-                        "ray stop, or start it with --include-dashboard=false",
-                    ),
-                )
-                break
+    for listener in read(facts.listeners) or ():
+        # The process is None if it belongs to another user.
+        ray = listener.process is None or listener.process.startswith(("ray", "python"))
+        if listener.port == RAY_DASHBOARD_PORT and ray and not listener.address.startswith(("127.", "::1")):
+            yield Seen(
+                f"a Ray dashboard on {name} is open to the network",
+                f"{listener.process or 'a process of another user'} on {listener.address}:{listener.port}",
+                (
+                    f"sudo ss -ltnp 'sport = :{listener.port}'",
+                    "ray stop, or start it with --include-dashboard=false",
+                ),
+            )
+            break
 
 
-@interconnect_check(
+@link_check(
     "NET-022",
     "Rails are cables between the nodes",
     needs=("interfaces",),
     source="practitioners' reports on Gloo over docker0",
     remedy="list interfaces of the QSFP ports under interconnect, or set it to auto",
 )
-def cables(context: Context) -> Iterator[Seen]:
+def cables(context: Context, name: str, link: Link) -> Iterator[Seen]:
     """Ranks wait for each other until Gloo or NCCL times out: `DistStoreError 1/2 clients joined`.
 
     A container bridge has the same address on every node and leads to no other Spark. WiFi and tunnels do connect the
     nodes, at a hundredth of the speed: a warning.
     """
-    for member, link in context.links():
-        interface = context.facts[member.name].interface(link.interface)
-        slow = "WiFi" if interface is not None and interface.wireless else ""
-        slow = slow or ("a tunnel" if link.interface.startswith(TUNNEL_INTERFACES) else "")
-        if slow or link.interface.startswith(CONTAINER_INTERFACES):
-            yield Seen(
-                member.name,
-                f"{link.interface} of {member.name} is {slow or 'not connected to another node'}",
-                f"{link.address} in {link.subnet}, from interconnect in the inventory",
-                ("set interconnect: auto in the inventory", "ip -br addr"),
-                severity="warning" if slow else "error",
-            )
+    interface = context.facts[name].interface(link.interface)
+    slow = "WiFi" if interface is not None and interface.wireless else ""
+    slow = slow or ("a tunnel" if link.interface.startswith(TUNNEL_INTERFACES) else "")
+    if slow or link.interface.startswith(CONTAINER_INTERFACES):
+        yield Seen(
+            f"{link.interface} of {name} is {slow or 'not connected to another node'}",
+            f"{link.address} in {link.subnet}, from interconnect in the inventory",
+            ("set interconnect: auto in the inventory", "ip -br addr"),
+            severity="warning" if slow else "error",
+        )

@@ -45,12 +45,12 @@ def twin(context: Context) -> Iterator[Seen]:
         least = min(figure(rate) for rate in rates)
         hot_plugged = HOT_PLUG_GBIT_S[0] <= least <= HOT_PLUG_GBIT_S[1]
         yield Seen(
-            node,
             f"RDMA of {node or listed(ends_of(rates))} on {rails(rates)} reaches {least:g} Gb/s, "
             f"healthy is 92 to 112" + (": degraded after a hot-plug" if hot_plugged else ""),
             seen(rates),
             REBOOT if least <= HOT_PLUG_GBIT_S[1] else ("reseat the cable at both ends", *REBOOT),
             severity="error" if least < HALF_GBIT_S else "warning",
+            node=node,
         )
 
 
@@ -67,7 +67,6 @@ def both(context: Context) -> Iterator[Seen]:
     for rate in rates_of(context, "rdma-both"):
         if figure(rate) < BOTH_GBIT_S and not any(set(rate.nodes) == set(nodes) for nodes, _ in slow):
             yield Seen(
-                None,
                 f"both twins together reach {figure(rate):g} Gb/s between {listed(rate.nodes)}, healthy is 190 to 198",
                 seen([rate]),
                 ("ip -br addr   on both: each twin needs its own subnet", *REBOOT),
@@ -89,7 +88,6 @@ def collective(context: Context) -> Iterator[Seen]:
     for group, rate, bus in gathers(context):
         if floor(group) > bus > RECONFIGURED_GB_S and not one_twin(group, bus):
             yield Seen(
-                None,
                 f"the all-gather of {group.name} reaches {bus:.1f} GB/s, healthy is at least {floor(group):g}",
                 seen([rate]),
                 ("NCCL_DEBUG: INFO in env of the playbook shows what NCCL chose", *REBOOT),
@@ -108,7 +106,6 @@ def fallback(context: Context) -> Iterator[Seen]:
         if "Socket" in rate.over and any(member.hcas for member in group.members):
             bus = "no result" if rate.gbit_s is None else f"{rate.gbit_s / 8:.1f} GB/s"
             yield Seen(
-                None,
                 f"NCCL of {group.name} uses TCP instead of its HCAs: {bus}",
                 seen([rate]),
                 (
@@ -135,7 +132,6 @@ def reconfigured(context: Context) -> Iterator[Seen]:
             reported = True
             names = listed(member.name for member in group.members)
             yield Seen(
-                None,
                 f"the all-gather of {group.name} reaches {bus:.1f} GB/s though RDMA is not slow: "
                 "the fabric was reconfigured without a reboot",
                 seen([rate, *rates_of(context, "rdma")]),
@@ -147,11 +143,11 @@ def reconfigured(context: Context) -> Iterator[Seen]:
     for node, rates in by_node(context, late).items():
         most = max(rate.latency_ms or 0 for rate in rates)
         yield Seen(
-            node,
             f"the round trip {between(node, rates)} on {rails(rates)} takes {most:.2g} ms, healthy is 0.28",
             "; ".join(f"{way(rate)}: {rate.latency_ms:.2g} ms" for rate in rates),
             ("reboot both nodes: the fabric was changed without a reboot", "sudo reboot"),
             severity="warning",
+            node=node,
         )
 
 
@@ -167,7 +163,6 @@ def half(context: Context) -> Iterator[Seen]:
     for group, rate, bus in gathers(context):
         if bus < floor(group) and one_twin(group, bus):
             yield Seen(
-                None,
                 f"the all-gather of {group.name} reaches {bus:.1f} GB/s, the bandwidth of one twin, with two in use",
                 seen([rate]),
                 ("sparkcluster plan INVENTORY   shows NCCL_IB_HCA of every node", "ibdev2netdev   on every node"),
@@ -195,10 +190,10 @@ def tcp(context: Context) -> Iterator[Seen]:
     for node, rates in by_node(context, slow).items():
         least = min(figure(rate) for rate in rates)
         yield Seen(
-            node,
             f"TCP of {node or listed(ends_of(rates))} on {rails(rates)} reaches {least:g} Gb/s",
             seen(rates),
             (f"ip -s link show {rates[0].over}   on {rates[0].nodes[0]}: errors and drops", *REBOOT),
+            node=node,
         )
 
 
@@ -212,27 +207,21 @@ def result(context: Context) -> Iterator[Seen]:
     """What fails here also fails in the launch, a minute later and with another message."""
     missing = [rate for rate in context.measured.rates if rate.gbit_s is None]
     missing = [rate for rate in missing if rate.kind != "rdma-both"] or missing
-    for kind in dict.fromkeys(rate.kind for rate in missing):
-        chosen = [rate for rate in missing if rate.kind == kind]
-        if kind == "collective":
-            for rate in chosen:
-                if "Socket" not in rate.over:
-                    yield Seen(
-                        None,
-                        f"the all-gather of {listed(rate.nodes)} gave no result",
-                        seen([rate]),
-                        ("sparkcluster preflight INVENTORY", "NCCL_DEBUG: INFO in env of the playbook logs the reason"),
-                    )
-            continue
-        for node, rates in by_node(context, chosen).items():
-            name = "ib_write_bw" if kind.startswith("rdma") else "TCP"
+    for rate in missing:
+        if rate.kind == "collective" and "Socket" not in rate.over:
             yield Seen(
-                node,
-                f"{name} gave no result {between(node, rates)} on {rails(rates)}",
-                seen(rates),
-                ("show_gids   on both", "sparkcluster preflight INVENTORY") if name == "ib_write_bw"
-                else ("sudo ufw status verbose   on both", "sparkcluster preflight INVENTORY"),
-            )  # fmt: skip
+                f"the all-gather of {listed(rate.nodes)} gave no result",
+                seen([rate]),
+                ("sparkcluster preflight INVENTORY", "NCCL_DEBUG: INFO in env of the playbook logs the reason"),
+            )
+    for kind, program, command in (
+        ("rdma", "ib_write_bw", "show_gids   on both"),
+        ("rdma-both", "ib_write_bw", "show_gids   on both"),
+        ("tcp", "TCP", "sudo ufw status verbose   on both"),
+    ):
+        for node, rates in by_node(context, [rate for rate in missing if rate.kind == kind]).items():
+            summary = f"{program} gave no result {between(node, rates)} on {rails(rates)}"
+            yield Seen(summary, seen(rates), (command, "sparkcluster preflight INVENTORY"), node=node)
 
 
 @bandwidth_check(
@@ -246,10 +235,10 @@ def perftest(context: Context) -> Iterator[Seen]:
     """TCP does not show the bandwidth of RDMA: a port degraded to 13 Gb/s looks healthy over TCP."""
     for name in context.measured.without_perftest:
         yield Seen(
-            name,
             f"RDMA of {name} was not measured",
             "ib_write_bw is not installed",
             ("sudo apt-get install perftest",),
+            node=name,
         )
 
 
@@ -264,7 +253,6 @@ def unmeasured(context: Context) -> Iterator[Seen]:
     reason = context.measured.skipped.get("collective")
     if reason is not None:
         yield Seen(
-            None,
             "no all-gather was measured",
             reason,
             ("sparkcluster preflight INVENTORY --deep   while not serving and with the image on every node",),
@@ -272,7 +260,6 @@ def unmeasured(context: Context) -> Iterator[Seen]:
     for group, rate in all_gathers(context):
         if rate.over == "Gloo" and rate.gbit_s is not None:
             yield Seen(
-                None,
                 f"the all-gather of {group.name} was measured with Gloo: torch finds no GPU in the image",
                 seen([rate]),
                 ("nvidia-smi   on every node",),
@@ -289,7 +276,7 @@ def unmeasured(context: Context) -> Iterator[Seen]:
 def node_unmeasured(context: Context) -> Iterator[Seen]:
     """The bandwidth of its links is unknown."""
     for name, reason in context.measured.unasked.items():
-        yield Seen(name, f"{name} could not be measured", reason, ("sparkcluster preflight INVENTORY --deep",))
+        yield Seen(f"{name} could not be measured", reason, ("sparkcluster preflight INVENTORY --deep",), node=name)
 
 
 def rates_of(context: Context, kind: RateKind) -> list[Rate]:
@@ -311,8 +298,8 @@ def tcp_floor(context: Context, rate: Rate) -> float:
     """Least TCP rate of a healthy rail in Gb/s: what any Spark reaches, or half the speed of a slower link."""
     speeds = [
         link.speed_mbps / 1000
-        for member, link in context.links()
-        if member.name in rate.nodes and link.subnet == rate.subnet and link.speed_mbps
+        for name, link in context.links()
+        if name in rate.nodes and link.subnet == rate.subnet and link.speed_mbps
     ]
     return min([TCP_GBIT_S, *(speed / 2 for speed in speeds)])
 

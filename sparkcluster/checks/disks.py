@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import Context, Seen, check, container_check
+from sparkcluster.checks.registry import Context, Seen, check, container_check, node_check
 from sparkcluster.facts.model import Disk, Facts, Image, Weights, read
 
 # A launch writes logs, records and layers; with less than this the next write may fail.
@@ -13,28 +13,26 @@ DISK_FLOOR_BYTES = 10**9
 IMAGE_SPACE_BYTES = 25 * 10**9
 
 
-@check(
+@node_check(
     "HOST-005",
     "The disks are not full",
     needs=("disks",),
     remedy="docker image prune; df -h",
 )
-def disks(context: Context) -> Iterator[Seen]:
+def disks(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """A full disk leaves half an image or a truncated record."""
-    for name, facts in context.facts.items():
-        full = [
-            disk
-            for disk in read(facts.disks) or ()
-            if disk.free_bytes < DISK_FLOOR_BYTES and (context.docker or disk.purpose != "docker")
-        ]
-        # Paths on the same file system are one full disk.
-        for disk in {(disk.total_bytes, disk.free_bytes): disk for disk in reversed(full)}.values():
-            yield Seen(
-                name,
-                f"the disk of {disk.path} on {name} is full",
-                f"{disk.free_bytes / 1e9:.2f} GB of {disk.total_bytes / 1e9:.0f} GB are free",
-                (f"df -h {disk.path}", "docker image prune"),
-            )
+    full = [
+        disk
+        for disk in read(facts.disks) or ()
+        if disk.free_bytes < DISK_FLOOR_BYTES and (context.docker or disk.purpose != "docker")
+    ]
+    # Paths on the same file system are one full disk.
+    for disk in {(disk.total_bytes, disk.free_bytes): disk for disk in reversed(full)}.values():
+        yield Seen(
+            f"the disk of {disk.path} on {name} is full",
+            f"{disk.free_bytes / 1e9:.2f} GB of {disk.total_bytes / 1e9:.0f} GB are free",
+            (f"df -h {disk.path}", "docker image prune"),
+        )
 
 
 @container_check(
@@ -59,11 +57,11 @@ def image_space(context: Context) -> Iterator[Seen]:
         if DISK_FLOOR_BYTES <= disk.free_bytes < needed:
             about = "about " if size is None else ""
             yield Seen(
-                name,
                 f"{name} has no space for the image {context.spec.playbook.image}",
                 f"{disk.free_bytes / 1e9:.1f} GB free at {disk.path}, {about}{needed / 1e9:.1f} GB needed",
                 ("docker image prune", f"df -h {disk.path}", "move data-root in /etc/docker/daemon.json"),
                 severity="warning" if size is None else "error",
+                node=name,
             )
 
 
@@ -91,10 +89,10 @@ def weights_space(context: Context) -> Iterator[Seen]:
         needed = size - weights.size_bytes
         if DISK_FLOOR_BYTES <= disk.free_bytes < needed:
             yield Seen(
-                name,
                 f"{name} has no space for the weights of {context.spec.playbook.model.label}",
                 f"{disk.free_bytes / 1e9:.1f} GB free at {disk.path}, {needed / 1e9:.1f} GB needed",
                 (f"du -sh {disk.path}/hub/* | sort -h", "set hf_home in the inventory to a larger disk"),
+                node=name,
             )
 
 

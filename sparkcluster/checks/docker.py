@@ -4,157 +4,139 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import Context, Seen, container_check
+from sparkcluster.checks.registry import Context, Seen, container_node_check, docker_check
 from sparkcluster.facts.model import Docker, Facts, Unread, read
 from sparkcluster.node.shared import LABEL_CLUSTER
 
 CDI_REFRESH = "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
 
 
-@container_check(
+@container_node_check(
     "HOST-001",
     "Docker can be used by the SSH user",
     source="docs.docker.com, Linux post-installation steps",
     remedy="sudo usermod -aG docker USER and log in again; or install and start Docker",
 )
-def docker(context: Context) -> Iterator[Seen]:
+def docker(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """No rank can start: every rank is a container that this user starts.
 
     DGX OS has Docker installed, but its user is not in the group `docker`. Rootless engines and a `DOCKER_HOST` that
     is not a local socket are not supported.
     """
-    for name, facts in context.facts.items():
-        if isinstance(facts.docker, Unread):
-            reason = facts.docker.unread.lower()
-            if "permission denied" in reason:
-                summary = f"{facts.user} has no permission to use Docker on {name}"
-                remedy = [f"sudo usermod -aG docker {facts.user}", "log out and back in, or reboot the node"]
-            elif "no such file" in reason or "not found" in reason:
-                summary = f"the Docker engine is not running on {name}"
-                remedy = ["sudo systemctl enable --now docker", "sudo apt-get install -y docker.io   if not installed"]
-            else:
-                summary = f"the Docker engine of {name} does not answer"
-                remedy = ["sudo systemctl restart docker", "journalctl -u docker -n 50"]
-            yield Seen(name, summary, facts.docker.unread, tuple(remedy))
+    if isinstance(facts.docker, Unread):
+        reason = facts.docker.unread.lower()
+        if "permission denied" in reason:
+            summary = f"{facts.user} has no permission to use Docker on {name}"
+            remedy = [f"sudo usermod -aG docker {facts.user}", "log out and back in, or reboot the node"]
+        elif "no such file" in reason or "not found" in reason:
+            summary = f"the Docker engine is not running on {name}"
+            remedy = ["sudo systemctl enable --now docker", "sudo apt-get install -y docker.io   if not installed"]
+        else:
+            summary = f"the Docker engine of {name} does not answer"
+            remedy = ["sudo systemctl restart docker", "journalctl -u docker -n 50"]
+        yield Seen(summary, facts.docker.unread, tuple(remedy))
 
 
-@container_check(
+@docker_check(
     "HOST-002",
     "Docker can pass GPUs to containers",
     source="NVIDIA Container Toolkit, installation guide",
     remedy="sudo nvidia-ctk runtime configure --runtime=docker, then sudo systemctl restart docker",
 )
-def gpu_runtime(context: Context) -> Iterator[Seen]:
+def gpu_runtime(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
     """Without NVIDIA's container toolkit, `docker run --gpus all` fails with `could not select device driver`."""
-    for name, engine in _engines(context):
-        if "nvidia" not in engine.runtimes and not _has_cdi(engine):
-            yield Seen(
-                name,
-                f"the Docker engine of {name} has no nvidia runtime",
-                f"runtimes: {', '.join(engine.runtimes) or 'none'}",
-                ("sudo nvidia-ctk runtime configure --runtime=docker", "sudo systemctl restart docker"),
-            )
+    if "nvidia" not in engine.runtimes and not _has_cdi(engine):
+        yield Seen(
+            f"the Docker engine of {name} has no nvidia runtime",
+            f"runtimes: {', '.join(engine.runtimes) or 'none'}",
+            ("sudo nvidia-ctk runtime configure --runtime=docker", "sudo systemctl restart docker"),
+        )
 
 
-@container_check(
+@docker_check(
     "HOST-025",
     "Docker is not a snap",
     severity="warning",
     source="NVIDIA Container Toolkit, supported platforms; docs.docker.com, Install on Ubuntu",
     remedy="sudo snap remove docker, then install docker.io by apt",
 )
-def snap(context: Context) -> Iterator[Seen]:
+def snap(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
     """Containers of a snap can access neither the driver's libraries nor files outside /home.
 
     The launch then fails with `could not select device driver` or a refused mount. Docker from apt has neither limit.
     """
-    for name, engine in _engines(context):
-        if engine.snap:
-            yield Seen(
-                name,
-                f"Docker on {name} is a snap",
-                engine.root_dir,
-                (
-                    "sudo snap remove docker",
-                    "sudo apt-get install -y docker.io nvidia-container-toolkit",
-                    "sudo nvidia-ctk runtime configure --runtime=docker",
-                    "sudo systemctl restart docker",
-                ),
-            )
+    if engine.snap:
+        yield Seen(
+            f"Docker on {name} is a snap",
+            engine.root_dir,
+            (
+                "sudo snap remove docker",
+                "sudo apt-get install -y docker.io nvidia-container-toolkit",
+                "sudo nvidia-ctk runtime configure --runtime=docker",
+                "sudo systemctl restart docker",
+            ),
+        )
 
 
-@container_check(
+@docker_check(
     "HOST-026",
     "The CDI specification matches the loaded driver",
     source="NVIDIA Container Toolkit, Container Device Interface support",
     remedy=CDI_REFRESH,
 )
-def cdi(context: Context) -> Iterator[Seen]:
+def cdi(context: Context, name: str, engine: Docker) -> Iterator[Seen]:
     """Containers get libraries of a driver that was removed: they fail to start, or lose the GPU while running.
 
     The specification names files by driver version, such as libcuda.so.580.95.05; nvidia-cdi-refresh rewrites it.
     A warning if Docker also has the nvidia runtime, since most containers then do not use CDI.
     """
-    for name, engine in _engines(context):
-        driver = read(context.facts[name].driver)
-        if engine.cdi_driver is None or driver is None or engine.cdi_driver == driver:
-            continue
-        yield Seen(
-            name,
-            f"the CDI specification of {name} is for another driver",
-            f"written for {engine.cdi_driver}, {driver} is loaded",
-            (CDI_REFRESH, "sudo systemctl restart docker"),
-            severity="warning" if "nvidia" in engine.runtimes else "error",
-        )
+    driver = read(context.facts[name].driver)
+    if engine.cdi_driver is None or driver is None or engine.cdi_driver == driver:
+        return
+    yield Seen(
+        f"the CDI specification of {name} is for another driver",
+        f"written for {engine.cdi_driver}, {driver} is loaded",
+        (CDI_REFRESH, "sudo systemctl restart docker"),
+        severity="warning" if "nvidia" in engine.runtimes else "error",
+    )
 
 
-@container_check(
+@docker_check(
     "HOST-027",
     "Docker shares the layers of images",
     severity="warning",
     source="docs.docker.com, Select a storage driver",
     remedy='"storage-driver": "overlay2" in /etc/docker/daemon.json',
 )
-def storage(context: Context) -> Iterator[Seen]:
+def storage(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
     """Every layer and every container is a full copy of 20 GB, which takes minutes and fills the disk."""
-    for name, engine in _engines(context):
-        if engine.storage_driver == "vfs":
-            yield Seen(
-                name,
-                f"Docker on {name} copies every layer in full",
-                f"storage driver {engine.storage_driver} at {engine.root_dir}",
-                ('set "storage-driver": "overlay2" in /etc/docker/daemon.json', "sudo systemctl restart docker"),
-            )
+    if engine.storage_driver == "vfs":
+        yield Seen(
+            f"Docker on {name} copies every layer in full",
+            f"storage driver {engine.storage_driver} at {engine.root_dir}",
+            ('set "storage-driver": "overlay2" in /etc/docker/daemon.json', "sudo systemctl restart docker"),
+        )
 
 
-@container_check(
+@docker_check(
     "HOST-030",
     "Containers keep their GPU when systemd reloads",
     severity="info",
     source="NVIDIA Container Toolkit, troubleshooting: NVML Unknown Error; NVIDIA/nvidia-container-toolkit#48",
     remedy=CDI_REFRESH,
 )
-def reload(context: Context) -> Iterator[Seen]:
+def reload(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
     """`systemctl daemon-reload`, which every package update runs, removes the GPU from running containers.
 
     The engine then fails with `NVML: Unknown Error`. It happens if systemd manages the containers' cgroups and the
     toolkit is too old to describe its devices by CDI.
     """
-    for name, engine in _engines(context):
-        if engine.cgroup_driver == "systemd" and "nvidia" in engine.runtimes and not _has_cdi(engine):
-            yield Seen(
-                name,
-                f"containers of {name} lose their GPU when systemd reloads",
-                "cgroup driver systemd, no CDI device nvidia.com/gpu",
-                ("sudo apt-get install -y nvidia-container-toolkit", CDI_REFRESH, "sudo systemctl restart docker"),
-            )
-
-
-def _engines(context: Context) -> Iterator[tuple[str, Docker]]:
-    for name, facts in context.facts.items():
-        engine = read(facts.docker)
-        if engine is not None:
-            yield name, engine
+    if engine.cgroup_driver == "systemd" and "nvidia" in engine.runtimes and not _has_cdi(engine):
+        yield Seen(
+            f"containers of {name} lose their GPU when systemd reloads",
+            "cgroup driver systemd, no CDI device nvidia.com/gpu",
+            ("sudo apt-get install -y nvidia-container-toolkit", CDI_REFRESH, "sudo systemctl restart docker"),
+        )
 
 
 def _has_cdi(engine: Docker) -> bool:

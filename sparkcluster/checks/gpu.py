@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from sparkcluster.checks.docker import runs_rank
-from sparkcluster.checks.registry import Context, Seen, container_check
+from sparkcluster.checks.registry import Context, Seen, container_check, container_node_check, gpu_check
 from sparkcluster.facts.model import Facts, Gpu, Unread, read
 from sparkcluster.facts.running import GpuSample
 
@@ -25,32 +25,30 @@ THROTTLED_W, THROTTLED_MHZ = 20.0, 850.0
 HUNG_W = (22.0, 26.0)
 
 
-@container_check(
+@container_node_check(
     "HOST-003",
     "The GPU responds",
     source="NVIDIA DGX Spark user guide; DGX Spark forum, GSP failures",
     remedy="nvidia-smi, the kernel log, a reboot",
 )
-def gpu(context: Context) -> Iterator[Seen]:
+def gpu(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """The container does not start, or its engine fails with `No CUDA GPUs are available`.
 
     A GPU that fell off the bus (`No devices were found`, exit code 6) usually returns with a reboot. A kernel without
     its module is HOST-014.
     """
-    for name, facts in context.facts.items():
-        if read(facts.gpus) or module_missing(facts):
-            continue
-        unloaded = isinstance(facts.driver, Unread)
-        yield Seen(
-            name,
-            f"the GPU of {name} does not respond",
-            facts.gpus.unread if isinstance(facts.gpus, Unread) else "nvidia-smi lists none",
-            (
-                "nvidia-smi",
-                f"sudo apt-get install -y {modules(facts)}" if unloaded else "sudo dmesg | grep -iE 'nvrm|xid' | tail",
-                "sudo reboot",
-            ),
-        )
+    if read(facts.gpus) or module_missing(facts):
+        return
+    unloaded = isinstance(facts.driver, Unread)
+    yield Seen(
+        f"the GPU of {name} does not respond",
+        facts.gpus.unread if isinstance(facts.gpus, Unread) else "nvidia-smi lists none",
+        (
+            "nvidia-smi",
+            f"sudo apt-get install -y {modules(facts)}" if unloaded else "sudo dmesg | grep -iE 'nvrm|xid' | tail",
+            "sudo reboot",
+        ),
+    )
 
 
 @container_check(
@@ -72,7 +70,6 @@ def series(context: Context) -> Iterator[Seen]:
         driver = read(facts.driver)
         if driver is not None and driver.split(".")[0] == DEADLOCKS:
             yield Seen(
-                name,
                 f"{name} has a driver of series 590",
                 f"{driver}{f', which {playbook.image} is built for' if wants else ''}",
                 (
@@ -81,97 +78,90 @@ def series(context: Context) -> Iterator[Seen]:
                     "or set enforce-eager: true in the playbook, at half the speed",
                 ),
                 severity="warning" if eager or wants else "error",
+                node=name,
             )
 
 
-@container_check(
+@container_node_check(
     "HOST-014",
     "The running kernel has the driver's module",
     source="NVIDIA DGX Spark forum: no nvidia.ko after a kernel update; `nvml error: driver not loaded`",
     remedy="install the linux-modules-nvidia package of that kernel, then reboot",
 )
-def module(context: Context) -> Iterator[Seen]:
+def module(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """No container with a GPU starts: `nvml error: driver not loaded`.
 
     After an update that installed the kernel without its modules, the next reboot starts that kernel.
     """
-    for name, facts in context.facts.items():
-        if module_missing(facts):
-            yield Seen(
-                name,
-                f"kernel {facts.kernel} of {name} has no nvidia module",
-                facts.driver.unread if isinstance(facts.driver, Unread) else "no module",
-                (f"sudo apt-get install -y {modules(facts)}", "sudo reboot"),
-            )
+    if module_missing(facts):
+        yield Seen(
+            f"kernel {facts.kernel} of {name} has no nvidia module",
+            facts.driver.unread if isinstance(facts.driver, Unread) else "no module",
+            (f"sudo apt-get install -y {modules(facts)}", "sudo reboot"),
+        )
 
 
-@container_check(
+@container_node_check(
     "HOST-015",
     "The loaded driver is the installed one",
     severity="warning",
     source="NVIDIA forum: `Failed to initialize NVML: Driver/library version mismatch`",
     remedy="sudo reboot",
 )
-def installed(context: Context) -> Iterator[Seen]:
+def installed(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """New containers get libraries of the new driver, which do not work with the old one that is still loaded.
 
     They fail with `Driver/library version mismatch` after an update, until the next reboot.
     """
-    for name, facts in context.facts.items():
-        loaded = read(facts.driver)
-        on_disk = read(facts.driver_module) if facts.driver_module is not None else None
-        if loaded and on_disk and loaded != on_disk and re.match(r"^\d+\.\d+", on_disk):
-            yield Seen(
-                name,
-                f"the driver of {name} was updated but is not loaded yet",
-                f"{loaded} is loaded, {on_disk} is installed",
-                ("sudo reboot",),
-            )
+    loaded = read(facts.driver)
+    on_disk = read(facts.driver_module) if facts.driver_module is not None else None
+    if loaded and on_disk and loaded != on_disk and re.match(r"^\d+\.\d+", on_disk):
+        yield Seen(
+            f"the driver of {name} was updated but is not loaded yet",
+            f"{loaded} is loaded, {on_disk} is installed",
+            ("sudo reboot",),
+        )
 
 
-@container_check(
+@gpu_check(
     "HOST-018",
     "The GPU is a GB10",
     severity="warning",
     source="NVIDIA CUDA GPUs: GB10 has compute capability 12.1",
     remedy="remove the node from the inventory, or adapt the playbook",
 )
-def capability(context: Context) -> Iterator[Seen]:
+def capability(_: Context, name: str, device: Gpu) -> Iterator[Seen]:
     """Playbooks and rules are written for compute capability 12.1; kernels chosen for it fail on other GPUs."""
-    for name, device in context.gpus():
-        if device.compute_capability not in {None, CAPABILITY}:
-            yield Seen(
-                name,
-                f"the GPU of {name} is not a GB10",
-                f"{device.name}, compute capability {device.compute_capability}, not {CAPABILITY}",
-                ("remove the node from the inventory, or check args and env of the playbook for this GPU",),
-            )
+    if device.compute_capability not in {None, CAPABILITY}:
+        yield Seen(
+            f"the GPU of {name} is not a GB10",
+            f"{device.name}, compute capability {device.compute_capability}, not {CAPABILITY}",
+            ("remove the node from the inventory, or check args and env of the playbook for this GPU",),
+        )
 
 
-@container_check(
+@gpu_check(
     "HOST-020",
     "The GPU gets full power",
     severity="warning",
     source="minefield PR #55: 36.5 instead of 91.6 TFLOP/s until the power was removed",
     remedy="shut down, disconnect the power supply for a minute, start again",
 )
-def power(context: Context) -> Iterator[Seen]:
+def power(_: Context, name: str, device: Gpu) -> Iterator[Seen]:
     """The GPU runs at a third of its clock without any error until it is disconnected from power.
 
     Detected by a utilisation of 90 % or more at no more than 20 W and 850 MHz; healthy is 92 W at 2281-2405 MHz. A
     reboot does not help, a minute without power does. Visible only under load.
     """
-    for name, device in context.gpus():
-        if short_of_power(device):
-            yield Seen(
-                name,
-                f"the GPU of {name} is short of power",
-                f"{device.utilization_percent:.0f} % at {device.power_w:.1f} W and {device.sm_clock_mhz:.0f} MHz",
-                ("sudo poweroff", f"unplug the power supply of {name} for a minute, then start it again"),
-            )
+    if short_of_power(device):
+        yield Seen(
+            f"the GPU of {name} is short of power",
+            f"{device.utilization_percent:.0f} % at {device.power_w:.1f} W and {device.sm_clock_mhz:.0f} MHz",
+            ("sudo poweroff", f"unplug the power supply of {name} for a minute, then start it again"),
+        )
 
 
-@container_check(
+@gpu_check(
     "HOST-021",
     "No other program uses the GPU",
     needs=("ranks",),
@@ -179,22 +169,20 @@ def power(context: Context) -> Iterator[Seen]:
     source="MiaAI-Lab DeepSeek-v4-Flash-DSpark #10, #11: 96 % at 22-26 W is a collective that hangs",
     remedy="stop the other process",
 )
-def idle(context: Context) -> Iterator[Seen]:
+def idle(context: Context, name: str, device: Gpu) -> Iterator[Seen]:
     """Another process uses compute and memory that the engine needs, and both together may freeze the node.
 
     22-26 W is typical of a hanging collective, such as ranks left over from an earlier launch.
     """
-    for name, device in context.gpus():
-        busy = _busy(device.utilization_percent) and not short_of_power(device)
-        if busy and not runs_rank(context, context.facts[name]):
-            hung = waits_in_collective(device)
-            watts = "" if device.power_w is None else f" at {device.power_w:.1f} W"
-            yield Seen(
-                name,
-                f"the GPU of {name} is busy, but not with this cluster",
-                f"{device.utilization_percent:.0f} %{watts}{', typical of a hanging collective' if hung else ''}",
-                ("nvidia-smi", "docker ps"),
-            )
+    busy = _busy(device.utilization_percent) and not short_of_power(device)
+    if busy and not runs_rank(context, context.facts[name]):
+        hung = waits_in_collective(device)
+        watts = "" if device.power_w is None else f" at {device.power_w:.1f} W"
+        yield Seen(
+            f"the GPU of {name} is busy, but not with this cluster",
+            f"{device.utilization_percent:.0f} %{watts}{', typical of a hanging collective' if hung else ''}",
+            ("nvidia-smi", "docker ps"),
+        )
 
 
 def module_missing(facts: Facts) -> bool:

@@ -31,10 +31,10 @@ def damaged(context: Context) -> Iterator[Seen]:
         bad = [file for file in files if _is_damaged(file)]
         if bad:
             yield Seen(
-                name,
                 f"{_counted(bad)} of the weights on {name} {'is' if len(bad) == 1 else 'are'} damaged",
                 _seen((file.name, f"SHA-256 {file.sha256[:12]}…, expected {str(file.blob)[:12]}…") for file in bad),
                 _replace(context, name, bad),
+                node=name,
             )
 
 
@@ -74,10 +74,10 @@ def same_weights(context: Context) -> Iterator[Seen]:
             for file, nodes in zip(bad, found, strict=True)
         )
         yield Seen(
-            node,
             f"{_counted(bad)} of the weights{on_node} {'differs' if len(bad) == 1 else 'differ'} {where}",
             seen,
             (STAGE,) if node is None else _replace(context, node, bad),
+            node=node,
         )
 
 
@@ -92,7 +92,7 @@ def unread(context: Context) -> Iterator[Seen]:
     """It is unknown whether they are intact, and files that cannot be read cannot be loaded."""
     for name, reason in context.hashes.unasked.items():
         path = _path(context, name) or context.facts[name].hf_home
-        yield Seen(name, f"the weights on {name} were not hashed", reason, (f"ls -lL {shlex.quote(path)}",))
+        yield Seen(f"the weights on {name} were not hashed", reason, (f"ls -lL {shlex.quote(path)}",), node=name)
 
 
 def _hashed(context: Context) -> Iterable[tuple[str, tuple[HashedFile, ...]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkcluster.checks.docker import runs_rank
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, check, node_check
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts, Listener, read
@@ -44,15 +44,15 @@ def ports(context: Context) -> Iterator[Seen]:
                     clash = listener.address in {address, *ANYWHERE} or address in ANYWHERE
                     if listener.port == port and clash:
                         yield Seen(
-                            member.name,
                             f"port {port} of {member.name} is in use, and {use} needs it",
                             f"{_process(context, facts, listener)} listens on {listener.address}:{port}",
                             (f"sudo ss -ltnp 'sport = :{port}'", f"stop it, or set {INSTEAD[use]}"),
+                            node=member.name,
                         )
                         break
 
 
-@check(
+@node_check(
     "HOST-016",
     "Shared memory of ranks survives logout",
     needs=("remove_ipc",),
@@ -60,27 +60,25 @@ def ports(context: Context) -> Iterator[Seen]:
     source="logind.conf(5), RemoveIPC; systemd#2039",
     remedy="loginctl enable-linger, or RemoveIPC=no in /etc/systemd/logind.conf.d",
 )
-def remove_ipc(context: Context) -> Iterator[Seen]:
+def remove_ipc(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """When the last session of its user ends, the engine loses its semaphores and shared memory, and crashes.
 
     logind removes those of ordinary users (RemoveIPC, on by default). With runtime `process` ranks belong to the SSH
     user. In containers they belong to root, unless the image sets another user, and are not affected: for
     information only.
     """
-    for name, facts in context.facts.items():
-        if facts.remove_ipc is True and facts.uid >= FIRST_PERSON and not facts.lingers:
-            yield Seen(
-                name,
-                f"{name} removes shared memory of {facts.user} at logout",
-                f"RemoveIPC=yes, uid {facts.uid}",
-                (
-                    f"sudo loginctl enable-linger {facts.user}",
-                    "or, for all users: sudo mkdir -p /etc/systemd/logind.conf.d",
-                    "printf '[Login]\\nRemoveIPC=no\\n' | sudo tee /etc/systemd/logind.conf.d/ipc.conf",
-                    "sudo systemctl restart systemd-logind",
-                ),
-                severity="info" if context.docker else "warning",
-            )
+    if facts.remove_ipc is True and facts.uid >= FIRST_PERSON and not facts.lingers:
+        yield Seen(
+            f"{name} removes shared memory of {facts.user} at logout",
+            f"RemoveIPC=yes, uid {facts.uid}",
+            (
+                f"sudo loginctl enable-linger {facts.user}",
+                "or, for all users: sudo mkdir -p /etc/systemd/logind.conf.d",
+                "printf '[Login]\\nRemoveIPC=no\\n' | sudo tee /etc/systemd/logind.conf.d/ipc.conf",
+                "sudo systemctl restart systemd-logind",
+            ),
+            severity="info" if context.docker else "warning",
+        )
 
 
 def _process(context: Context, facts: Facts, listener: Listener) -> str:

@@ -7,7 +7,7 @@ import ipaddress
 from collections.abc import Iterator
 
 from sparkcluster.checks.lists import listed
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, check, node_check
 from sparkcluster.facts.model import Facts, Interface, read
 from sparkcluster.node.shared import VIRTUAL_INTERFACES
 from sparkcluster.topology.candidates import is_up
@@ -23,32 +23,30 @@ class Resolution:
     addresses: tuple[ipaddress.IPv4Address, ...]
 
 
-@check(
+@node_check(
     "NET-016",
     "Nodes with a wired connection are reached by wire",
     severity="warning",
     source="practitioners' reports: a .local name that resolves to the WiFi address",
     remedy="set host to the wired address in the inventory",
 )
-def reached(context: Context) -> Iterator[Seen]:
+def reached(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Everything sent to the node is slow: staging, logs, and API responses if the API listens on that address.
 
     Only for information if the node has no network but WiFi.
     """
-    for name, facts in context.facts.items():
-        interface = facts.interface_of(facts.reached_at) if facts.reached_at else None
-        if interface is None or not interface.wireless:
-            continue
-        wired = _wired(facts)
-        yield Seen(
-            name,
-            f"SSH reaches {name} over WiFi",
-            f"{facts.reached_at} on {interface.name}",
-            (f"set host of {name} in the inventory to {wired}",)
-            if wired
-            else (f"connect {name} by a network cable, and set host in the inventory to its address",),
-            severity="warning" if wired else "info",
-        )
+    interface = facts.interface_of(facts.reached_at) if facts.reached_at else None
+    if interface is None or not interface.wireless:
+        return
+    wired = _wired(facts)
+    yield Seen(
+        f"SSH reaches {name} over WiFi",
+        f"{facts.reached_at} on {interface.name}",
+        (f"set host of {name} in the inventory to {wired}",)
+        if wired
+        else (f"connect {name} by a network cable, and set host in the inventory to its address",),
+        severity="warning" if wired else "info",
+    )
 
 
 @check(
@@ -78,10 +76,10 @@ def resolves(context: Context) -> Iterator[Seen]:
                 continue
             belongs = owner and not address.is_loopback
             yield Seen(
-                resolution.on,
                 f"{resolution.name} does not resolve to {resolution.node} on {resolution.on}",
                 f"{address}, {f'an address of {owner}' if belongs else f'which {resolution.node} does not have'}",
                 _fix_hosts(resolution, facts),
+                node=resolution.on,
             )
             break
 
@@ -101,10 +99,10 @@ def resolves_to_wire(context: Context) -> Iterator[Seen]:
         wireless = all(interface is not None and interface.wireless for interface in interfaces)
         if resolution.on != resolution.node and wireless and _wired(facts):
             yield Seen(
-                resolution.on,
                 f"{resolution.name} resolves on {resolution.on} to the WiFi address of {resolution.node}",
                 ", ".join(map(str, resolution.addresses)),
                 _fix_hosts(resolution, facts),
+                node=resolution.on,
             )
 
 
@@ -130,10 +128,10 @@ def resolves_alike(context: Context) -> Iterator[Seen]:
     for (node, name), resolved in by_name.items():
         if len(resolved) > 1 and not set.intersection(*(set(addresses) for addresses in resolved.values())):
             yield Seen(
-                node,
                 f"{name} resolves to different addresses of {node}",
                 "; ".join(f"{', '.join(addresses)} on {on}" for on, addresses in resolved.items()),
                 (f"give {name} one address in /etc/hosts of {listed(resolved)}",),
+                node=node,
             )
 
 

@@ -9,9 +9,17 @@ from difflib import get_close_matches
 
 from sparkcluster.checks.compare import outliers
 from sparkcluster.checks.lists import listed
-from sparkcluster.checks.registry import Context, Seen, check, container_check, interconnect_check
+from sparkcluster.checks.registry import (
+    Context,
+    Seen,
+    check,
+    container_check,
+    container_node_check,
+    image_check,
+    interconnect_check,
+)
 from sparkcluster.facts.engine import builds, engine_of, has_token
-from sparkcluster.facts.model import EngineFacts, Image, Unread
+from sparkcluster.facts.model import EngineFacts, Facts, Image, Unread
 from sparkcluster.topology import parallel
 
 ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}
@@ -32,7 +40,7 @@ def same(context: Context) -> Iterator[Seen]:
     store, where a build has several IDs, by the configuration itself. `up` and `stage` replace an image that differs
     by that of the head of its group.
     """
-    found = dict(_images(context))
+    found = dict(context.images())
     marks = builds({name: context.facts[name] for name in found})
     common = Counter(marks.values()).most_common(1)
     for name, mark in marks.items():
@@ -41,32 +49,30 @@ def same(context: Context) -> Iterator[Seen]:
             others = [other for other, same_mark in marks.items() if same_mark == common[0][0]]
             alike = found[name].layers == found[others[0]].layers and found[name].layers
             yield Seen(
-                name,
                 f"{name} has another build of {reference} than the others",
                 f"image ID {found[name].id[:19]}, on {listed(others)} {found[others[0]].id[:19]}"
                 f"{'; layers are the same, environment or entry point are not' if alike else ''}",
                 (f"docker rmi --force {reference}", STAGE),
+                node=name,
             )
 
 
-@container_check(
+@image_check(
     "IMG-002",
     "The image is built for the node's processor",
     source="docs.docker.com, multi-platform images",
     remedy="docker pull --platform linux/arm64 IMAGE",
 )
-def architecture(context: Context) -> Iterator[Seen]:
+def architecture(context: Context, name: str, image: Image) -> Iterator[Seen]:
     """The container ends with `exec format error` before the first log line."""
-    for name, image in _images(context):
-        node, built = context.facts[name].architecture, image.architecture
-        if foreign(context, name, image):
-            wanted = ARCHITECTURES.get(node, node)
-            yield Seen(
-                name,
-                f"the image on {name} is built for {built}, the node is {node}",
-                image.reference,
-                (f"docker pull --platform linux/{wanted} {image.reference}",),
-            )
+    node, built = context.facts[name].architecture, image.architecture
+    if foreign(context, name, image):
+        wanted = ARCHITECTURES.get(node, node)
+        yield Seen(
+            f"the image on {name} is built for {built}, the node is {node}",
+            image.reference,
+            (f"docker pull --platform linux/{wanted} {image.reference}",),
+        )
 
 
 def foreign(context: Context, name: str, image: Image) -> bool:
@@ -92,13 +98,13 @@ def engine(context: Context) -> Iterator[Seen]:
             if facts.engine is None or isinstance(facts.engine, Unread) or not facts.engine.version:
                 seen = facts.engine.unread if isinstance(facts.engine, Unread) else f"no {title} beside it"
                 yield Seen(
-                    name,
                     f"the Python of runtime process on {name} has no {title}",
                     seen,
                     ("set runtime.python in the inventory to a Python that has it",),
+                    node=name,
                 )
         return
-    for name, image in _images(context):
+    for name, image in context.images():
         if foreign(context, name, image):
             continue
         if isinstance(image.inside, Unread):
@@ -109,7 +115,7 @@ def engine(context: Context) -> Iterator[Seen]:
             summary, seen = f"the image {image.reference} on {name} has no {title}", image.inside.python
         else:
             continue
-        yield Seen(name, summary, seen, (f"set image in the playbook to one with {title}",))
+        yield Seen(summary, seen, (f"set image in the playbook to one with {title}",), node=name)
 
 
 @interconnect_check(
@@ -128,10 +134,10 @@ def token(context: Context) -> Iterator[Seen]:
         executor = parallel.executor(context.spec.playbook, found, nodes=group.size, bring_ray=False)
         if executor == "ray" and not has_token(found, brought=False):
             yield Seen(
-                group.head.name,
                 f"Ray {found.ray_version} of group {group.name} has no token authentication",
                 found.ray_version,
                 ("use an image with Ray 2.52 or newer, or executor: native in the playbook",),
+                node=group.head.name,
             )
 
 
@@ -161,7 +167,6 @@ def versions(context: Context) -> Iterator[Seen]:
                     grave.add(outlier.node)
         for name, seen in differing.items():
             yield Seen(
-                name,
                 f"the engine of {name} differs from the others",
                 "; ".join(seen),
                 (
@@ -169,6 +174,7 @@ def versions(context: Context) -> Iterator[Seen]:
                     "or set runtime.python in the inventory to a Python that is the same on every node",
                 ),
                 severity="error" if name in grave else "warning",
+                node=name,
             )
 
 
@@ -193,20 +199,20 @@ def ray(context: Context) -> Iterator[Seen]:
             required = context.spec.playbook.executor == "ray"
             if not context.docker and required:
                 yield Seen(
-                    name,
                     f"{name} has no Ray, and the playbook requires it",
                     f"beside {found.python}",
                     (f"{found.python} -m pip install 'ray>=2.52'", "or set executor: auto in the playbook"),
+                    node=name,
                 )
             elif context.docker and not context.facts[name].rays:
                 yield Seen(
-                    name,
                     f"the image on {name} has no Ray: up brings a matching one"
                     if required
                     else f"the image on {name} has no Ray: up brings one, or uses the engine's own multi-node backend",
                     f"Python {found.python_version}, {found.platform}",
                     ("sparkcluster stage INVENTORY image   brings it now", "or set executor: native in the playbook"),
                     severity="info",
+                    node=name,
                 )
 
 
@@ -232,11 +238,11 @@ def flags(context: Context) -> Iterator[Seen]:
             near = get_close_matches(name, supported, n=1)
             other = f"write {near[0]} instead of {written}" if near else f"remove {written}, or use another image"
             yield Seen(
-                nodes,
                 f"the image has no flag --{name}",
                 f"args.{written} of playbook {playbook.name}",
                 (context.engine.gone_argument(name) or f"{other} in args of the playbook",),
                 ("args", written),
+                node=nodes,
             )
 
 
@@ -262,65 +268,53 @@ def parsers(context: Context) -> Iterator[Seen]:
             if value not in supported:
                 near = get_close_matches(value, supported, n=1)
                 yield Seen(
-                    nodes,
                     f"the image has no {flag} {value}",
                     f"it has {', '.join(sorted(supported))}",
                     (f"write {flag}: {near[0]}" if near else f"write one of these as {flag} in args of the playbook",),
                     ("args", written),
+                    node=nodes,
                 )
 
 
-@container_check(
+@container_node_check(
     "IMG-009",
     "The content of the image was read",
     severity="warning",
     source="general",
     remedy="sparkcluster stage INVENTORY image",
 )
-def asked(context: Context) -> Iterator[Seen]:
+def asked(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Whether it has the engine, Ray, and the flags and parsers of the playbook is known once it is staged.
 
     Nothing is pulled to find out. `up` brings the image, reads it, and stops if it does not fit. It is a warning where
     reading took too long: the Docker engine or the disk is very slow.
     """
-    for name, facts in context.facts.items():
-        inside = facts.image.inside if isinstance(facts.image, Image) else None
-        if isinstance(inside, Unread) and not answered(inside):
-            yield Seen(
-                name,
-                f"the image on {name} could not be read in time",
-                inside.unread,
-                ("sparkcluster preflight INVENTORY   reads it again", "docker ps", "uptime"),
-            )
-        elif isinstance(facts.image, Image) and facts.image.inside is None:
-            yield Seen(
-                name,
-                f"the image on {name} has not been read yet",
-                facts.image.reference,
-                ("sparkcluster plan INVENTORY   reads it",),
-                severity="info",
-            )
-        elif facts.image is None and context.spec.playbook.image is not None:
-            yield Seen(
-                name,
-                f"the image is not on {name} yet: up brings it",
-                f"{context.spec.playbook.image}; engine, flags and parsers are unknown",
-                (f"{STAGE}   brings it now",),
-                severity="info",
-            )
+    inside = facts.image.inside if isinstance(facts.image, Image) else None
+    if isinstance(inside, Unread) and not answered(inside):
+        yield Seen(
+            f"the image on {name} could not be read in time",
+            inside.unread,
+            ("sparkcluster preflight INVENTORY   reads it again", "docker ps", "uptime"),
+        )
+    elif isinstance(facts.image, Image) and facts.image.inside is None:
+        yield Seen(
+            f"the image on {name} has not been read yet",
+            facts.image.reference,
+            ("sparkcluster plan INVENTORY   reads it",),
+            severity="info",
+        )
+    elif facts.image is None and context.spec.playbook.image is not None:
+        yield Seen(
+            f"the image is not on {name} yet: up brings it",
+            f"{context.spec.playbook.image}; engine, flags and parsers are unknown",
+            (f"{STAGE}   brings it now",),
+            severity="info",
+        )
 
 
 def answered(unread: Unread) -> bool:
     """Whether an image that could not be read has run at all: an engine that did not answer in time says nothing."""
     return re.search(r"no answer within|timed? ?out|outlived|lost|refused", unread.unread.lower()) is None
-
-
-def _images(context: Context) -> Iterator[tuple[str, Image]]:
-    """Nodes that have the image; where it is missing it is staged before the launch."""
-    if context.docker:
-        for name, facts in context.facts.items():
-            if isinstance(facts.image, Image):
-                yield name, facts.image
 
 
 def _packages(engines: Mapping[str, EngineFacts], title: str) -> dict[str, dict[str, str | None]]:

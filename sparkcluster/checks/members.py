@@ -44,7 +44,7 @@ def ranks(cluster: RunningCluster) -> Iterator[Seen]:
             ended_as = f"{rank.name}: {rank.state}" + (f" ({rank.exit_code})" if rank.exit_code is not None else "")
             seen = "; ".join([ended_as, *others, *(part for part in (rank.error, _last_line(rank)) if part)])
             remedy = (f"{LOGS} {name}", AGAIN)
-            yield Seen(name, f"the rank of {group} on {name} is not running: {what}", clipped(seen), remedy)
+            yield Seen(f"the rank of {group} on {name} is not running: {what}", clipped(seen), remedy, node=name)
 
 
 def _taken(ended: Ranks) -> Ranks:
@@ -67,7 +67,7 @@ def restarting(cluster: RunningCluster) -> Iterator[Seen]:
         if rank.state == "restarting" or rank.restarts > 0:
             seen = f"{rank.name}: {rank.state}, restarted {rank.restarts} times"
             remedy = (f"on {name}: docker update --restart=no {rank.name}", AGAIN)
-            yield Seen(name, f"the rank on {name} restarts repeatedly", seen, remedy)
+            yield Seen(f"the rank on {name} restarts repeatedly", seen, remedy, node=name)
 
 
 @running_check(
@@ -94,16 +94,16 @@ def ray(cluster: RunningCluster) -> Iterator[Seen]:
             state = "dead" if address in look.ray else "not there"
             remedy = (LOGS if node is None else f"{LOGS} {node}", AGAIN)
             yield Seen(
-                node or head,
                 f"Ray has no alive node at {address}",
                 f"Ray on {head} lists {address} as {state}; alive: {alive}",
                 remedy,
+                node=node or head,
             )
         group = launchers[0].get("group") if launchers else None
         line = cluster.unplaced(str(group)) if not missing else None
         if line:
             remedy = ("nvidia-smi on every node: what else uses its GPU", AGAIN)
-            yield Seen(head, "Ray has every node and still cannot place all ranks", line, remedy)
+            yield Seen("Ray has every node and still cannot place all ranks", line, remedy, node=head)
 
 
 @running_check(
@@ -118,13 +118,13 @@ def records(cluster: RunningCluster) -> Iterator[Seen]:
     for name, facts in cluster.facts.items():
         if isinstance(facts.release, Unread):
             look = (UP, f"ls -l {facts.state_dir}/clusters/{cluster.spec.inventory.cluster}/releases on {name}")
-            yield Seen(name, f"the newest record on {name} cannot be read", facts.release.unread, look)
+            yield Seen(f"the newest record on {name} cannot be read", facts.release.unread, look, node=name)
     unreadable = any(isinstance(facts.release, Unread) for facts in cluster.facts.values())
     if cluster.recorded is None and not unreadable and not cluster.running.lease:
         alive = [name for name, rank in cluster.ranks if rank.running]
         if alive:
             seen = f"ranks run on {', '.join(alive)}"
-            yield Seen(None, "the running ranks are not recorded as a release", seen, (f"{UP}, which records them",))
+            yield Seen("the running ranks are not recorded as a release", seen, (f"{UP}, which records them",))
 
 
 @running_check(
@@ -141,7 +141,7 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
             releases.setdefault(rank.labels.get(LABEL_RELEASE, "?"), []).append(name)
     if len(releases) > 1:
         seen = "; ".join(f"release {release} on {', '.join(names)}" for release, names in sorted(releases.items()))
-        yield Seen(None, "ranks of several releases run", seen, (DOWN, UP))
+        yield Seen("ranks of several releases run", seen, (DOWN, UP))
     if cluster.recorded is None or not releases:
         return
     number = cluster.recorded.number
@@ -150,12 +150,12 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
         if name not in written:
             seen = f"release {number} runs on it"
             remedy = (f"{DOWN}, which stops it there as well", UP)
-            yield Seen(None, f"{name} serves but is not in the inventory", seen, remedy, severity="warning")
+            yield Seen(f"{name} serves but is not in the inventory", seen, remedy, severity="warning")
     served, named = cluster.recorded.record.get("playbook", {}).get("name"), cluster.spec.playbook.name
     if served and served != named:
         seen = f"release {number} is {served}"
         compare = (f"{UP}, which shows the difference and changes nothing",)
-        yield Seen(None, f"{served} is served, but the inventory specifies {named}", seen, compare, severity="warning")
+        yield Seen(f"{served} is served, but the inventory specifies {named}", seen, compare, severity="warning")
 
 
 @running_check(
@@ -171,7 +171,7 @@ def explained(cluster: RunningCluster) -> Iterator[Seen]:
             how = "failed" if found.rank.state in ENDED else "reports an error"
             summary = f"the rank on {found.node} {how}: {found.cause.summary}"
             remedy = (found.cause.hint or f"{LOGS} {found.node}",)
-            yield Seen(found.node, summary, clipped(found.cause.line), remedy)
+            yield Seen(summary, clipped(found.cause.line), remedy, node=found.node)
 
 
 @running_check(
@@ -187,7 +187,7 @@ def false_success(cluster: RunningCluster) -> Iterator[Seen]:
             continue
         for name, line in _false_success(cluster, ended).items():
             summary = f"the engine of {group} on {name} died and its server exited with code 0"
-            yield Seen(name, summary, clipped(line), (f"{LOGS} {name}", AGAIN))
+            yield Seen(summary, clipped(line), (f"{LOGS} {name}", AGAIN), node=name)
 
 
 def _false_success(cluster: RunningCluster, ended: Ranks) -> dict[str, str]:

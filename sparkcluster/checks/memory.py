@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkcluster.checks.docker import runs_rank
-from sparkcluster.checks.registry import Context, Seen, check, container_check, interconnect_check
+from sparkcluster.checks.registry import (
+    Context,
+    Seen,
+    container_check,
+    member_check,
+    node_check,
+)
 from sparkcluster.facts.model import Facts, Memory, read
+from sparkcluster.topology.model import Member
 
 GIB = 2**30
 # Any system that has been up for days swaps out less than this.
@@ -33,10 +40,10 @@ def memory(context: Context) -> Iterator[Seen]:
         free = available.available_bytes + available.swap_free_bytes
         if free < needed:
             yield Seen(
-                name,
                 f"{name} has less free memory than the engine takes",
                 f"{free / GIB:.1f} of {available.total_bytes / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed",
                 _free_memory(facts, available),
+                node=name,
             )
 
 
@@ -59,16 +66,16 @@ def page_cache(context: Context) -> Iterator[Seen]:
         cached = min(memory.cached_bytes, memory.available_bytes - memory.free_bytes)
         if enough and memory.free_bytes < needed <= memory.free_bytes + cached + memory.swap_free_bytes and cached > 0:
             yield Seen(
-                name,
                 f"the page cache of {name} uses memory that the engine needs",
                 f"{memory.free_bytes / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed, about "
                 f"{cached / GIB:.1f} GiB would be freed",
                 (DROP,),
                 severity="warning" if cached >= MUCH_CACHE * memory.total_bytes else "info",
+                node=name,
             )
 
 
-@check(
+@node_check(
     "HOST-023",
     "Little memory is swapped out",
     needs=("memory",),
@@ -76,24 +83,22 @@ def page_cache(context: Context) -> Iterator[Seen]:
     source="practitioners' reports: a Spark that swaps stalls before it runs out",
     remedy="sudo swapoff -a && sudo swapon -a while the cluster is not serving",
 )
-def swapped(context: Context) -> Iterator[Seen]:
+def swapped(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Memory that was swapped out is slow when it is needed again; the node was recently short of memory.
 
     DGX OS has swap, which counts as available memory.
     """
-    for name, facts in context.facts.items():
-        memory = read(facts.memory)
-        if memory is not None and memory.swap_total_bytes - memory.swap_free_bytes > SWAPPED_BYTES:
-            used = memory.swap_total_bytes - memory.swap_free_bytes
-            yield Seen(
-                name,
-                f"{name} has swapped out much of its memory",
-                f"{used / GIB:.1f} of {memory.swap_total_bytes / GIB:.1f} GiB of swap in use",
-                ("ps aux --sort=-rss | head", "sudo swapoff -a && sudo swapon -a"),
-            )
+    memory = read(facts.memory)
+    if memory is not None and memory.swap_total_bytes - memory.swap_free_bytes > SWAPPED_BYTES:
+        used = memory.swap_total_bytes - memory.swap_free_bytes
+        yield Seen(
+            f"{name} has swapped out much of its memory",
+            f"{used / GIB:.1f} of {memory.swap_total_bytes / GIB:.1f} GiB of swap in use",
+            ("ps aux --sort=-rss | head", "sudo swapoff -a && sudo swapon -a"),
+        )
 
 
-@interconnect_check(
+@member_check(
     "HOST-024",
     "The kernel reserves contiguous memory for RDMA",
     needs=("memory",),
@@ -101,24 +106,22 @@ def swapped(context: Context) -> Iterator[Seen]:
     source="NVIDIA DGX Spark forum: CmaTotal 0 on 7.0.0-1019-nvidia without kho=off",
     remedy="add kho=off to the kernel command line",
 )
-def contiguous(context: Context) -> Iterator[Seen]:
+def contiguous(context: Context, name: str, member: Member) -> Iterator[Seen]:
     """Registering RDMA buffers of several GB fails with `ibv_reg_mr … Cannot allocate memory`, and the rank exits.
 
     A healthy CmaTotal is 131072 kB. Kernel 7.0.0-1019-nvidia has none unless booted with `kho=off`.
     """
-    for member in context.topology.members.values():
-        memory = read(context.facts[member.name].memory)
-        if member.hcas and memory is not None and memory.cma_total_bytes == 0:
-            yield Seen(
-                member.name,
-                f"{member.name} reserves no contiguous memory for RDMA",
-                f"CmaTotal 0 kB, kernel {context.facts[member.name].kernel}",
-                (
-                    "echo 'GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX kho=off\"' | sudo tee /etc/default/grub.d/kho.cfg",
-                    "sudo update-grub",
-                    "sudo reboot",
-                ),
-            )
+    memory = read(context.facts[name].memory)
+    if member.hcas and memory is not None and memory.cma_total_bytes == 0:
+        yield Seen(
+            f"{name} reserves no contiguous memory for RDMA",
+            f"CmaTotal 0 kB, kernel {context.facts[name].kernel}",
+            (
+                "echo 'GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX kho=off\"' | sudo tee /etc/default/grub.d/kho.cfg",
+                "sudo update-grub",
+                "sudo reboot",
+            ),
+        )
 
 
 def _needs(context: Context) -> Iterator[tuple[str, Facts, Memory, int]]:

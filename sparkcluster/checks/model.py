@@ -41,7 +41,6 @@ def whole(context: Context) -> Iterator[Seen]:
         host = next(node.host for node in context.spec.inventory.nodes if node.label == first)
         user = context.facts[first].user
         yield Seen(
-            None,
             f"the weights {model.label} are on no node",
             f"searched on {listed(absent)}",
             (
@@ -57,11 +56,11 @@ def whole(context: Context) -> Iterator[Seen]:
             begun = f"; {len(weights.truncated)} files are incomplete" if weights.truncated else ""
             whence = f"copied from {sources[0]}" if sources else "downloaded"
             yield Seen(
-                name,
                 f"the weights are not on {name} yet: up fetches them, {whence}",
                 f"{model.label}{begun}",
                 (f"{STAGE}   fetches them now",),
                 severity="info",
+                node=name,
             )
             continue
         damage = [f"{file} is missing" for file in weights.missing] + [
@@ -69,10 +68,10 @@ def whole(context: Context) -> Iterator[Seen]:
         ]
         more = f", and {len(damage) - 3} more" if len(damage) > 3 else ""
         yield Seen(
-            name,
             f"the weights of {model.label} are incomplete on {name}",
             f"{', '.join(damage[:3])}{more}, in {weights.path}",
             (STAGE,) if sources or model.id else (f"copy them again to {weights.path}", STAGE),
+            node=name,
         )
 
 
@@ -92,10 +91,10 @@ def revision(context: Context) -> Iterator[Seen]:
         if commit != common:
             others = [other for other, revision_ in revisions.items() if revision_ == common]
             yield Seen(
-                name,
                 f"{name} has another revision of {context.spec.playbook.model.label}",
                 f"{commit[:12]}, {str(common)[:12]} on {listed(others)}",
                 (STAGE, f"set model.revision: {common} in the playbook to pin it"),
+                node=name,
             )
 
 
@@ -130,11 +129,11 @@ def alike(context: Context) -> Iterator[Seen]:
     for name, files in unlike.items():
         grave = any(file.endswith(HEAVY) or file == "config.json" for file, _ in files)
         yield Seen(
-            name,
             f"files of {context.spec.playbook.model.label} on {name} differ from those of the others",
             abridged((text for _, text in files), limit=3),
             (f"{STAGE} --verify",),
             severity="error" if grave else "warning",
+            node=name,
         )
 
 

@@ -6,11 +6,11 @@ import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import Context, Seen, check, interconnect_check
+from sparkcluster.checks.registry import Context, Seen, check, interconnect_check, link_check, member_check
 from sparkcluster.facts.model import Unread, read
 from sparkcluster.topology import candidates
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up
-from sparkcluster.topology.model import Group, Member
+from sparkcluster.topology.model import Group, Link, Member
 
 # A healthy link, as ethtool prints it on a Spark: 200000Mb/s.
 FULL_SPEED_MBPS = 200_000
@@ -38,11 +38,11 @@ def interconnect(context: Context) -> Iterator[Seen]:
             for member in group.members:
                 if not member.hcas:
                     yield Seen(
-                        member.name,
                         f"{member.name} has no RDMA on its rails",
                         f"{', '.join(link.interface for link in member.links)} without an HCA",
                         ("ibdev2netdev", "use the QSFP ports as rails, or accept TCP speed"),
                         severity="warning",
+                        node=member.name,
                     )
 
 
@@ -53,7 +53,6 @@ def _unjoined(context: Context, group: Group) -> Iterator[Seen]:
     suspects: list[str | None] = [*without] if 0 < len(without) < len(names) else [None]
     for name in suspects:
         yield Seen(
-            name,
             f"{name} has no interconnect with the rest of group {group.name}"
             if name
             else f"the nodes of group {group.name} share no interconnect",
@@ -63,92 +62,86 @@ def _unjoined(context: Context, group: Group) -> Iterator[Seen]:
                 "give both twins of the port an address on every node, each in its own subnet",
                 "or list the management network under interconnect.rails to run over TCP",
             ),
+            node=name,
         )
 
 
-@interconnect_check(
+@link_check(
     "NET-002",
     "Every rail is up on every node",
     needs=("interfaces",),
     source="NVIDIA DGX Spark stacking guide",
     remedy="sudo ip link set INTERFACE up; check the cable",
 )
-def carrier(context: Context) -> Iterator[Seen]:
+def carrier(context: Context, name: str, link: Link) -> Iterator[Seen]:
     """The group hangs in its first collective, waiting for the node whose rail is down."""
-    for member, link in context.links():
-        interface = context.facts[member.name].interface(link.interface)
-        if interface is not None and not is_up(interface):
-            yield Seen(
-                member.name,
-                f"{link.interface} of {member.name} is down",
-                f"state {interface.operstate}, carrier {'yes' if interface.carrier else 'no'}",
-                (f"sudo ip link set {link.interface} up", "connect the QSFP cable at both ends"),
-            )
+    interface = context.facts[name].interface(link.interface)
+    if interface is not None and not is_up(interface):
+        yield Seen(
+            f"{link.interface} of {name} is down",
+            f"state {interface.operstate}, carrier {'yes' if interface.carrier else 'no'}",
+            (f"sudo ip link set {link.interface} up", "connect the QSFP cable at both ends"),
+        )
 
 
-@interconnect_check(
+@link_check(
     "NET-003",
     "Every HCA in use has a RoCE v2 GID for its address",
     needs=("hcas",),
     source="MiaAI-Lab DeepSeek-v4-Flash-DSpark #10, #11",
     remedy="sudo ip addr flush dev INTERFACE && sudo netplan apply",
 )
-def gid(context: Context) -> Iterator[Seen]:
+def gid(context: Context, name: str, link: Link) -> Iterator[Seen]:
     """The rank fails in ibv_modify_qp (errno 61) or hangs about a minute into the launch.
 
     The index of that GID differs between nodes and HCAs and changes over time: 3, 4, 5 and 6 have been seen. It is
     looked up on every run: type `RoCE v2`, IPv4-mapped, equal to the interface's address.
     """
-    for member, link in context.links():
-        hca = context.facts[member.name].hca(link.hca or "")
-        if hca is None:
-            continue
-        expected = hca.roce_v2_index(link.address)
-        if expected is None:
-            table = ", ".join(f"{gid.index} {gid.type} {gid.ipv4 or 'link-local'}" for gid in hca.gids)
-            yield Seen(
-                member.name,
-                f"{hca.name} of {member.name} has no RoCE v2 GID for {link.address}",
-                f"GID table: {table or 'empty'}",
-                (
-                    f"sudo ip addr flush dev {link.interface} && sudo netplan apply",
-                    f"show_gids {hca.name}",
-                ),
-            )
-        elif link.gid_index != expected:
-            yield Seen(
-                member.name,
-                f"GID index {link.gid_index} of {hca.name} is not the RoCE v2 GID of {link.address}",
-                f"that GID has index {expected}",
-                (f"set interconnect.gid_index of {member.name} to {expected}, or remove it",),
-            )
+    hca = context.hca_of(name, link)
+    if hca is None:
+        return
+    expected = hca.roce_v2_index(link.address)
+    if expected is None:
+        table = ", ".join(f"{gid.index} {gid.type} {gid.ipv4 or 'link-local'}" for gid in hca.gids)
+        yield Seen(
+            f"{hca.name} of {name} has no RoCE v2 GID for {link.address}",
+            f"GID table: {table or 'empty'}",
+            (
+                f"sudo ip addr flush dev {link.interface} && sudo netplan apply",
+                f"show_gids {hca.name}",
+            ),
+        )
+    elif link.gid_index != expected:
+        yield Seen(
+            f"GID index {link.gid_index} of {hca.name} is not the RoCE v2 GID of {link.address}",
+            f"that GID has index {expected}",
+            (f"set interconnect.gid_index of {name} to {expected}, or remove it",),
+        )
 
 
-@interconnect_check(
+@member_check(
     "NET-005",
     "Each rail has its own subnet",
     source="NVIDIA DGX Spark stacking guide; its three-node ring example differs",
     remedy=f"give each twin an address in its own /24 in {NETPLAN}",
 )
-def subnets(context: Context) -> Iterator[Seen]:
+def subnets(context: Context, name: str, member: Member) -> Iterator[Seen]:
     """NCCL hangs or runs at half speed: with both twins in one subnet, the kernel replies through either of them.
 
     A warning in a ring, where NVIDIA's own example does this, and for link-local addresses (169.254/16).
     """
-    for member in context.topology.members.values():
-        shared = Counter(link.subnet for link in member.links)
-        for subnet, count in shared.items():
-            if count > 1:
-                kind = context.topology.group_of(member.name).kind
-                tolerated = kind == "ring" or ipaddress.IPv4Network(subnet) == LINK_LOCAL
-                names = [link.interface for link in member.links if link.subnet == subnet]
-                yield Seen(
-                    member.name,
-                    f"{count} interfaces of {member.name} share the subnet {subnet}",
-                    ", ".join(names),
-                    (f"give each twin an address in its own subnet in {NETPLAN}", "sudo netplan apply"),
-                    severity="warning" if tolerated else "error",
-                )
+    shared = Counter(link.subnet for link in member.links)
+    for subnet, count in shared.items():
+        if count > 1:
+            kind = context.topology.group_of(name).kind
+            tolerated = kind == "ring" or ipaddress.IPv4Network(subnet) == LINK_LOCAL
+            names = [link.interface for link in member.links if link.subnet == subnet]
+            yield Seen(
+                f"{count} interfaces of {name} share the subnet {subnet}",
+                ", ".join(names),
+                (f"give each twin an address in its own subnet in {NETPLAN}", "sudo netplan apply"),
+                severity="warning" if tolerated else "error",
+            )
 
 
 @interconnect_check(
@@ -166,87 +159,79 @@ def mtu(context: Context) -> Iterator[Seen]:
         for node, link in rail.links:
             if link.mtu != expected:
                 yield Seen(
-                    node,
                     f"MTU differs along the rail {rail.subnet}",
                     f"{link.interface} of {node} has {link.mtu}, the others have {expected}",
                     (f"sudo ip link set {link.interface} mtu {expected}", "set the same mtu in /etc/netplan"),
+                    node=node,
                 )
 
 
-@interconnect_check(
+@link_check(
     "NET-007",
     "The port of every HCA in use is ACTIVE",
     needs=("hcas",),
     source="DGX Spark owners' reports: `state DOWN physical_state LINK_UP` occurs",
     remedy="connect the QSFP cable at both ends",
 )
-def active(context: Context) -> Iterator[Seen]:
+def active(context: Context, name: str, link: Link) -> Iterator[Seen]:
     """NCCL skips a port that is not ACTIVE, and the ranks then use different numbers of HCAs."""
-    for member, link in context.links():
-        hca = context.facts[member.name].hca(link.hca or "")
-        if hca is not None and not hca.active:
-            yield Seen(
-                member.name,
-                f"{hca.name} of {member.name} is not ACTIVE",
-                f"state {hca.state}, physical state {hca.phys_state}",
-                ("connect the QSFP cable at both ends", "rdma link"),
-            )
+    hca = context.hca_of(name, link)
+    if hca is not None and not hca.active:
+        yield Seen(
+            f"{hca.name} of {name} is not ACTIVE",
+            f"state {hca.state}, physical state {hca.phys_state}",
+            ("connect the QSFP cable at both ends", "rdma link"),
+        )
 
 
-@interconnect_check(
+@link_check(
     "NET-008",
     "Rails have configured addresses",
     severity="warning",
     source="NVIDIA DGX Spark netplan: link-local: [ ipv4 ]",
     remedy=f"give each rail an address in {NETPLAN}",
 )
-def addressed(context: Context) -> Iterator[Seen]:
+def addressed(_: Context, name: str, link: Link) -> Iterator[Seen]:
     """Link-local addresses (169.254/16) change at every reboot, and both twins get theirs from one subnet."""
-    for member, link in context.links():
-        if ipaddress.IPv4Address(link.address) in LINK_LOCAL:
-            yield Seen(
-                member.name,
-                f"{link.interface} of {member.name} has a link-local address",
-                link.address,
-                (f"give {link.interface} an address in {NETPLAN}", "sudo netplan apply"),
-            )
+    if ipaddress.IPv4Address(link.address) in LINK_LOCAL:
+        yield Seen(
+            f"{link.interface} of {name} has a link-local address",
+            link.address,
+            (f"give {link.interface} an address in {NETPLAN}", "sudo netplan apply"),
+        )
 
 
-@interconnect_check(
+@link_check(
     "NET-009",
     "Links run at full speed",
     severity="warning",
     source="DGX Spark owners' reports: ethtool says 100000Mb/s after a bad negotiation",
     remedy="reseat the cable at both ends, then reboot both nodes with it connected",
 )
-def speed(context: Context) -> Iterator[Seen]:
+def speed(_: Context, name: str, link: Link) -> Iterator[Seen]:
     """A port that negotiated 100 Gb/s halves the bandwidth of tensor parallelism."""
-    for member, link in context.links():
-        if link.hca and link.speed_mbps is not None and 0 < link.speed_mbps < FULL_SPEED_MBPS:
-            yield Seen(
-                member.name,
-                f"{link.interface} of {member.name} is slower than its port",
-                f"{link.speed_mbps} Mb/s, not {FULL_SPEED_MBPS}",
-                ("reseat the cable at both ends, then reboot both nodes with it connected",),
-            )
+    if link.hca and link.speed_mbps is not None and 0 < link.speed_mbps < FULL_SPEED_MBPS:
+        yield Seen(
+            f"{link.interface} of {name} is slower than its port",
+            f"{link.speed_mbps} Mb/s, not {FULL_SPEED_MBPS}",
+            ("reseat the cable at both ends, then reboot both nodes with it connected",),
+        )
 
 
-@interconnect_check(
+@member_check(
     "NET-010",
     "RDMA device nodes exist for the container",
     source="public logs: `NET/IB : No device found`, `Using network Socket`",
     remedy="sudo modprobe -a ib_uverbs rdma_ucm",
 )
-def devices(context: Context) -> Iterator[Seen]:
+def devices(context: Context, name: str, member: Member) -> Iterator[Seen]:
     """NCCL logs `No device found` and falls back to sockets without an error: 1 to 3 GB/s instead of 22."""
-    for member in context.topology.members.values():
-        if member.hcas and not context.facts[member.name].infiniband_devices:
-            yield Seen(
-                member.name,
-                f"{member.name} has HCAs but no /dev/infiniband",
-                ", ".join(member.hcas),
-                ("sudo modprobe -a ib_uverbs rdma_ucm",),
-            )
+    if member.hcas and not context.facts[name].infiniband_devices:
+        yield Seen(
+            f"{name} has HCAs but no /dev/infiniband",
+            ", ".join(member.hcas),
+            ("sudo modprobe -a ib_uverbs rdma_ucm",),
+        )
 
 
 @interconnect_check(
@@ -265,7 +250,6 @@ def unique(context: Context) -> Iterator[Seen]:
     for address, names in owners.items():
         if len(names) > 1:
             yield Seen(
-                None,
                 f"{' and '.join(sorted(names))} both have {address}",
                 address,
                 ("give each node its own address in /etc/netplan, then sudo netplan apply",),
@@ -292,14 +276,14 @@ def api(context: Context) -> Iterator[Seen]:
             continue
         if facts.interface_of(group.api_host) is None:
             yield Seen(
-                group.head.name,
                 f"{group.head.name} has no address {group.api_host} for the API",
                 ", ".join(address for interface in facts.interfaces for address in interface.addresses),
                 ("set api.host to management, interconnect or an address of the head",),
+                node=group.head.name,
             )
 
 
-@interconnect_check(
+@member_check(
     "NET-013",
     "The HCAs of a node use the same GID index",
     severity="info",
@@ -307,28 +291,26 @@ def api(context: Context) -> Iterator[Seen]:
     source="MiaAI-Lab DeepSeek-v4-Flash-DSpark #10, #11",
     remedy="nothing; flushing and re-applying the addresses often makes them equal",
 )
-def same_gid_index(context: Context) -> Iterator[Seen]:
+def same_gid_index(context: Context, name: str, member: Member) -> Iterator[Seen]:
     """No single NCCL_IB_GID_INDEX is right on this node: setting one by hand makes a rank hang.
 
     sparkcluster leaves it unset there, and NCCL finds the GID of each HCA by address family and range.
     """
-    for member in context.topology.members.values():
-        indices = {}
-        for link in member.links:
-            hca = context.facts[member.name].hca(link.hca or "")
-            if hca is not None:
-                indices[hca.name] = hca.roce_v2_index(link.address)
-        if len(set(indices.values()) - {None}) > 1:
-            names = " ".join(link.interface for link in member.links if link.hca)
-            yield Seen(
-                member.name,
-                f"the HCAs of {member.name} use different GID indices",
-                ", ".join(f"{name} {'none' if index is None else index}" for name, index in indices.items()),
-                (
-                    "do not set NCCL_IB_GID_INDEX in env of the playbook",
-                    f"for i in {names}; do sudo ip addr flush dev $i; done; sudo netplan apply",
-                ),
-            )
+    indices = {}
+    for link in member.links:
+        hca = context.hca_of(name, link)
+        if hca is not None:
+            indices[hca.name] = hca.roce_v2_index(link.address)
+    if len(set(indices.values()) - {None}) > 1:
+        names = " ".join(link.interface for link in member.links if link.hca)
+        yield Seen(
+            f"the HCAs of {name} use different GID indices",
+            ", ".join(f"{name} {'none' if index is None else index}" for name, index in indices.items()),
+            (
+                "do not set NCCL_IB_GID_INDEX in env of the playbook",
+                f"for i in {names}; do sudo ip addr flush dev $i; done; sudo netplan apply",
+            ),
+        )
 
 
 @interconnect_check(
@@ -350,7 +332,6 @@ def jumbo(context: Context) -> Iterator[Seen]:
             small[rail.subnet] = [f"{node} {link.interface} {link.mtu}" for node, link in rail.links]
     if small:
         yield Seen(
-            None,
             f"the rails {', '.join(small)} carry no jumbo frames",
             "; ".join(", ".join(mtus) for mtus in small.values()),
             (f"set mtu: {JUMBO} for these interfaces in {NETPLAN} of every node", "sudo netplan apply"),

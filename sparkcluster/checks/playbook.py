@@ -38,7 +38,7 @@ def code(context: Context) -> Iterator[Seen]:
         if name not in codes:
             near = [RENAMED[name]] if name in RENAMED else get_close_matches(name, sorted(codes), n=1, cutoff=0.5)
             remedy = f"write {near[0]}" if near else "sparkcluster checks   lists them"
-            yield Seen(None, f"{where} lists {name}, which is not the code of a check", name, (remedy,), at=at)
+            yield Seen(f"{where} lists {name}, which is not the code of a check", name, (remedy,), at=at)
 
 
 @check(
@@ -57,4 +57,4 @@ def powers(context: Context) -> Iterator[Seen]:
         if capability in POWERS:
             at: KeyPath = ("container", "cap_add", index)
             summary = f"{capability} gives the container control of the node"
-            yield Seen(None, summary, f"cap_add: {capability}", (f"take {capability} out of cap_add",), at=at)
+            yield Seen(summary, f"cap_add: {capability}", (f"take {capability} out of cap_add",), at=at)

@@ -24,7 +24,10 @@ def untested(context: Context) -> Iterator[Seen]:
     """It is unknown what the node reaches and what reaches it: a firewall there would show only as a hanging launch."""
     for name, reason in context.reach.unasked.items():
         yield Seen(
-            name, f"{name} could not test its connections to the others", reason, (f"ssh {_host(context, name)} true",)
+            f"{name} could not test its connections to the others",
+            reason,
+            (f"ssh {_host(context, name)} true",),
+            node=name,
         )
 
 
@@ -45,7 +48,6 @@ def reachable(context: Context) -> Iterator[Seen]:
     for node, paths in _by_faulty_node(context.topology, failed).items():
         if node is None:
             yield Seen(
-                None,
                 f"{listed(_ends(paths))} do not reach each other on {_rails(paths)}",
                 _seen(paths),
                 (
@@ -55,10 +57,10 @@ def reachable(context: Context) -> Iterator[Seen]:
             )
         else:
             yield Seen(
-                node,
                 f"{node} cannot be reached by {listed(_ends(paths, node))} on {_rails(paths)}",
                 _seen(paths),
                 (*_open(context, node, paths), f"ip -br addr; ip neigh   on {node}: check cable and address"),
+                node=node,
             )
 
 
@@ -81,7 +83,6 @@ def jumbo(context: Context) -> Iterator[Seen]:
         first = paths[0]
         interface = context.facts[first.source].interface_of(first.source_address)
         yield Seen(
-            node,
             f"packets of {size} bytes are lost {_direction(node, paths)} on {_rails(paths)}",
             _seen(paths),
             (
@@ -90,6 +91,7 @@ def jumbo(context: Context) -> Iterator[Seen]:
                 else f"set the switch port of {node or listed(_ends(paths))} to MTU {size + 216}",
                 f"ping -M do -c 3 -W 1 -s {size - 28} {first.target_address}   on {first.source}",
             ),
+            node=node,
         )
 
 
@@ -134,7 +136,7 @@ def _blocked(context: Context, *, ephemeral: bool) -> Iterator[Seen]:
             else f"{what} does not pass between {listed(ends)} on {_rails(paths)}"
         )
         remedy = _open(context, node, paths) if node is not None else ("sudo ufw status verbose   on both",)
-        yield Seen(node, summary, _seen(paths), remedy, severity="error")
+        yield Seen(summary, _seen(paths), remedy, severity="error", node=node)
 
 
 def _failed(context: Context) -> list[Path]:

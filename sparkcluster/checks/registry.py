@@ -23,13 +23,13 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 
 from sparkcluster import engines
 from sparkcluster.engines.base import Engine
 from sparkcluster.facts.hashes import Hashes
 from sparkcluster.facts.measured import Measured
-from sparkcluster.facts.model import Facts, Gpu, Unread, read
+from sparkcluster.facts.model import Docker, Facts, Gpu, Hca, Image, Unread, read
 from sparkcluster.facts.reach import Reach
 from sparkcluster.facts.running import Running
 from sparkcluster.findings import Finding, Severity, ordered
@@ -68,17 +68,42 @@ class Context:
         """Whether ranks are containers."""
         return self.spec.inventory.runtime.kind == "docker"
 
+    def nodes(self) -> Iterable[tuple[str, Facts]]:
+        """The facts of every node, with its name."""
+        return self.facts.items()
+
     def gpus(self) -> Iterator[tuple[str, Gpu]]:
         """Every GPU with the name of its node."""
         for name, facts in self.facts.items():
             for gpu in read(facts.gpus) or ():
                 yield name, gpu
 
-    def links(self) -> Iterator[tuple[Member, Link]]:
-        """Every twin in use with its node."""
-        for member in self.topology.members.values():
+    def docker_engines(self) -> Iterator[tuple[str, Docker]]:
+        """Every Docker engine with the name of its node."""
+        for name, facts in self.facts.items():
+            engine = read(facts.docker)
+            if engine is not None:
+                yield name, engine
+
+    def images(self) -> Iterator[tuple[str, Image]]:
+        """Every image of the playbook with the name of its node; where it is missing it is staged before the launch."""
+        for name, facts in self.facts.items():
+            if self.docker and isinstance(facts.image, Image):
+                yield name, facts.image
+
+    def members(self) -> Iterable[tuple[str, Member]]:
+        """Every member of a group, with its name."""
+        return self.topology.members.items()
+
+    def links(self) -> Iterator[tuple[str, Link]]:
+        """Every twin in use with the name of its node."""
+        for name, member in self.topology.members.items():
             for link in member.links:
-                yield member, link
+                yield name, link
+
+    def hca_of(self, node: str, link: Link) -> Hca | None:
+        """The HCA of a twin, from the facts of its node."""
+        return self.facts[node].hca(link.hca or "")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,12 +115,12 @@ class Seen:
         severity: None means the severity of the check.
     """
 
-    node: str | None
     summary: str
     seen: str
     remedy: tuple[str, ...] = ()
     at: KeyPath | None = None
     severity: Severity | None = None
+    node: str | None = None
 
 
 Body = Callable[[Context], Iterable[Seen]]
@@ -222,6 +247,44 @@ def check(code: str, title: str, **declared: Unpack[Declared]) -> Callable[[Body
     return register
 
 
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Each(Generic[T]):
+    """A decorator like ``check``, of functions that judge one subject of one node at a time.
+
+    Attributes:
+        subjects: node and subject for each call; the findings are about that node.
+    """
+
+    subjects: Callable[[Context], Iterable[tuple[str, T]]]
+    scope: Scope = "node"
+
+    def __call__(
+        self, code: str, title: str, **declared: Unpack[Declared]
+    ) -> Callable[[Callable[[Context, str, T], Iterable[Seen]]], None]:
+        """Register a check, as ``check`` does."""
+        scoped: Declared = {"scope": self.scope, **declared}
+
+        def register(body: Callable[[Context, str, T], Iterable[Seen]]) -> None:
+            @check(code, title, **scoped)
+            @functools.wraps(body)
+            def of_all(context: Context) -> Iterator[Seen]:
+                for node, subject in self.subjects(context):
+                    for seen in body(context, node, subject):
+                        yield dataclasses.replace(seen, node=node)
+
+        return register
+
+
+node_check = Each(Context.nodes)
+container_node_check = Each(Context.nodes, "container")
+docker_check = Each(Context.docker_engines, "container")
+gpu_check = Each(Context.gpus, "container")
+image_check = Each(Context.images, "container")
+member_check = Each(Context.members, "interconnect")
+link_check = Each(Context.links, "interconnect")
 # Checks that have stage or scope in common.
 reach_check = functools.partial(check, stage="reach", scope="interconnect")
 bandwidth_check = functools.partial(check, stage="deep", scope="interconnect")

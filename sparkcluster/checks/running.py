@@ -31,9 +31,9 @@ def runs(cluster: RunningCluster) -> Iterator[Seen]:
     recorded = f"release {cluster.recorded.number} is recorded" if cluster.recorded else "no release is recorded"
     seen = f"no rank of it on {'any node' if not blind else 'any node that could be queried'}; {recorded}"
     if lease:
-        yield Seen(None, lease.describe(name), seen, ("wait for it to end",), severity="warning")
+        yield Seen(lease.describe(name), seen, ("wait for it to end",), severity="warning")
         return
-    yield Seen(None, f"nothing of {name} runs", seen, (UP,))
+    yield Seen(f"nothing of {name} runs", seen, (UP,))
 
 
 @running_check(
@@ -52,12 +52,12 @@ def answers(cluster: RunningCluster) -> Iterator[Seen]:
         starting = not any(cluster.ready(rank) for _, rank in cluster.groups[group])
         if reply.problem == "refused" and starting and lease is not None:
             summary = f"{group} does not answer yet: {lease.describe(cluster.spec.inventory.cluster)}"
-            yield Seen(reply.head, summary, reply.message, (LOGS,), severity="warning")
+            yield Seen(summary, reply.message, (LOGS,), severity="warning", node=reply.head)
             continue
         remedy: tuple[str, ...] = (LOGS, DOWN, UP)
         if reply.problem == "unauthorized":
             remedy = (f"{DOWN}, then up: its ranks were started with another key",)
-        yield Seen(reply.head, f"{group} does not answer", clipped(reply.message), remedy)
+        yield Seen(f"{group} does not answer", clipped(reply.message), remedy, node=reply.head)
 
 
 def _unexplained(cluster: RunningCluster) -> Iterator[tuple[str, Reply]]:
@@ -106,13 +106,13 @@ def hung(cluster: RunningCluster) -> Iterator[Seen]:
             summary = f"{group} generates no tokens: it hangs, or is in the prefill of a long prompt"
             seen += f"; a prefill may take {limit_s:.0f} s"
             remedy = (f"sparkcluster doctor INVENTORY --timeout {limit_s + 20:.0f}   to tell which", LOGS)
-            yield Seen(reply.head, summary, seen, remedy, severity="warning")
+            yield Seen(summary, seen, remedy, severity="warning", node=reply.head)
             continue
         summary = f"{group} hangs: its engine accepts requests and generates no tokens"
         if suspect:
             summary += f", and {suspect} idles while the others wait"
         remedy = ("sparkcluster preflight INVENTORY --deep", AGAIN)
-        yield Seen(suspect or reply.head, summary, seen, remedy)
+        yield Seen(summary, seen, remedy, node=suspect or reply.head)
 
 
 def _drawn(node: str, sample: GpuSample) -> str:
@@ -140,7 +140,7 @@ def language(cluster: RunningCluster) -> Iterator[Seen]:
             remedy = [first] if first else verify
         summary = f"{group} answers, and its output is garbage" if wrong else f"{group} returns empty answers"
         tokens = f"{reply.tokens} tokens without text" if reply.tokens else "no text"
-        yield Seen(reply.head, summary, wrong or tokens, tuple(remedy))
+        yield Seen(summary, wrong or tokens, tuple(remedy), node=reply.head)
 
 
 @running_check(
@@ -158,7 +158,7 @@ def engine(cluster: RunningCluster) -> Iterator[Seen]:
         log = cluster.death(cluster.lines(group))
         seen = clipped("; ".join(part for part in (reply.message, health, log) if part))
         remedy = (LOGS, AGAIN)
-        yield Seen(reply.head, f"the engine of {group} is dead behind its API", seen, remedy)
+        yield Seen(f"the engine of {group} is dead behind its API", seen, remedy, node=reply.head)
 
 
 @running_check(
@@ -179,7 +179,7 @@ def stalled(cluster: RunningCluster) -> Iterator[Seen]:
             if line:
                 remedy = (DOWN, f"{UP} --clear-caches")
                 summary = f"the ranks of {group} wait for each other while they compile"
-                yield Seen(name, summary, clipped(line), remedy)
+                yield Seen(summary, clipped(line), remedy, node=name)
                 break
 
 
@@ -206,19 +206,21 @@ def inspected(cluster: RunningCluster) -> Iterator[Seen]:
     for name, observation in cluster.running.observations.items():
         docker = cluster.facts[name].docker if name in cluster.facts else None
         if isinstance(observation, Unread):
-            yield Seen(name, f"the ranks on {name} could not be inspected", observation.unread, (f"{LOGS} {name}",))
+            yield Seen(
+                f"the ranks on {name} could not be inspected", observation.unread, (f"{LOGS} {name}",), node=name
+            )
             continue
         if isinstance(observation.ranks, Unread):
             if not isinstance(docker, Unread):  # reported by HOST-001
-                yield Seen(name, f"the ranks on {name} could not be listed", observation.ranks.unread, ())
+                yield Seen(f"the ranks on {name} could not be listed", observation.ranks.unread, (), node=name)
             continue
         if isinstance(observation.ray, Unread) and not cluster.ended:
             remedy = (f"on {name}: docker exec {observation.ranks[0].name} ray status" if observation.ranks else LOGS,)
-            yield Seen(name, f"Ray on {name} could not be queried", clipped(observation.ray.unread), remedy)
+            yield Seen(f"Ray on {name} could not be queried", clipped(observation.ray.unread), remedy, node=name)
         for rank in observation.ranks:
             if isinstance(rank.log, Unread):
                 remedy = (f"on {name}: docker logs {rank.name}",)
-                yield Seen(name, f"the log of {rank.name} could not be read", rank.log.unread, remedy)
+                yield Seen(f"the log of {rank.name} could not be read", rank.log.unread, remedy, node=name)
 
 
 @running_check(
@@ -238,7 +240,7 @@ def busy(cluster: RunningCluster) -> Iterator[Seen]:
                 "raise max-num-seqs in the playbook, or send less at once",
                 "sparkcluster doctor INVENTORY --timeout 120",
             )
-            yield Seen(reply.head, f"{group} is busy and queues new requests", seen, remedy)
+            yield Seen(f"{group} is busy and queues new requests", seen, remedy, node=reply.head)
 
 
 def _busy(cluster: RunningCluster, reply: Reply) -> bool:

@@ -100,7 +100,9 @@ class RunningCluster:
         for found in self.causes:
             if found.cause.code == code:
                 remedy = dict.fromkeys((found.cause.hint or hint, AGAIN))
-                yield Seen(found.node, found.cause.summary, clipped(found.cause.line), tuple(remedy), severity="error")
+                yield Seen(
+                    found.cause.summary, clipped(found.cause.line), tuple(remedy), severity="error", node=found.node
+                )
 
     @property
     def sick(self) -> bool:

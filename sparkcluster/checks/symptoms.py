@@ -49,13 +49,13 @@ def rdma(cluster: RunningCluster) -> Iterator[Seen]:
         if name in chosen:
             match, line = chosen[name]
             if match["network"] == "Socket":
-                yield Seen(name, summary, clipped(line), remedy)
+                yield Seen(summary, clipped(line), remedy, node=name)
         elif name in nothing:
-            yield Seen(name, summary, clipped(nothing[name][1]), remedy)
+            yield Seen(summary, clipped(nothing[name][1]), remedy, node=name)
         else:
             seen = _by_sockets(cluster, name)
             if seen:
-                yield Seen(name, summary, seen, remedy)
+                yield Seen(summary, seen, remedy, node=name)
 
 
 def _by_sockets(cluster: RunningCluster, node: str) -> str | None:
@@ -117,7 +117,7 @@ def gpu_lost(cluster: RunningCluster) -> Iterator[Seen]:
         if isinstance(rank.gpu, str) and re.search(r"NVML|No devices were found|couldn't communicate", rank.gpu):
             reported.add(name)
             remedy = (f"on {name}: sudo systemctl restart nvidia-cdi-refresh", AGAIN)
-            yield Seen(name, f"the rank on {name} has lost its GPU", clipped(rank.gpu), remedy)
+            yield Seen(f"the rank on {name} has lost its GPU", clipped(rank.gpu), remedy, node=name)
     for name, facts in cluster.facts.items():
         lines = [line for line in read(facts.kernel_log) or () if LOST.search(line)]
         if not lines:
@@ -126,7 +126,7 @@ def gpu_lost(cluster: RunningCluster) -> Iterator[Seen]:
         over = not cluster.sick and bool(read(facts.gpus))
         remedy = (f"on {name}: sudo reboot", f"then {UP}")
         summary = f"the GPU of {name} failed" + (" and answers again" if over else "")
-        yield Seen(name, summary, clipped(lines[-1]), remedy, severity="warning" if over else "error")
+        yield Seen(summary, clipped(lines[-1]), remedy, severity="warning" if over else "error", node=name)
     yield from (seen for seen in cluster.causes_of("RUN-013") if seen.node not in reported)
 
 
@@ -154,20 +154,20 @@ def memory(cluster: RunningCluster) -> Iterator[Seen]:
             lines = [line for line in read(facts.kernel_log) or () if pattern.search(line)]
             if lines:
                 severity = "error" if ailing or short else "info"
-                yield Seen(name, what.format(name), clipped(lines[-1]), remedy, severity=severity)  # type: ignore[arg-type]
+                yield Seen(what.format(name), clipped(lines[-1]), remedy, severity=severity, node=name)  # type: ignore[arg-type]
                 break
         if short and have is not None:
             seen = f"{have.available_bytes / 2**30:.1f} of {have.total_bytes / 2**30:.1f} GiB available"
             seen += f", {(have.swap_total_bytes - have.swap_free_bytes) / 2**30:.1f} GiB in swap"
-            yield Seen(name, f"{name} is almost out of memory", seen, remedy, severity="warning")
+            yield Seen(f"{name} is almost out of memory", seen, remedy, severity="warning", node=name)
         elif (moved := _swapped_pages(cluster, name)) >= SWAPPED_PAGES:
             seen = f"{moved} pages moved to or from swap while it was inspected"
             yield Seen(
-                name,
                 f"{name} swaps",
                 seen,
                 (cluster.engine.memory_hint, "sudo swapoff -a on a node that only serves"),
                 severity="warning",
+                node=name,
             )
     yield from cluster.causes_of("RUN-014")
 
@@ -195,4 +195,4 @@ def power(cluster: RunningCluster) -> Iterator[Seen]:
             last = samples[-1]
             seen = f"{last.utilization_percent:.0f} % at {last.power_w:.1f} W and {last.sm_clock_mhz:.0f} MHz"
             remedy = (DOWN, f"shut {name} down, disconnect its power supply for a minute, then start it", UP)
-            yield Seen(name, f"the power delivery of {name} is stuck at a low limit", seen, remedy)
+            yield Seen(f"the power delivery of {name} is stuck at a low limit", seen, remedy, node=name)

@@ -66,7 +66,7 @@ def twins(context: Context) -> Iterator[Seen]:
             remedy = (f"add {twin.name} or its subnet to interconnect in the inventory", f"ip -br addr   on {node}")
         else:
             continue
-        yield Seen(node, f"only one twin of port {twin.port} of {node} is in use", seen, remedy)
+        yield Seen(f"only one twin of port {twin.port} of {node} is in use", seen, remedy, node=node)
 
 
 @interconnect_check(
@@ -86,13 +86,13 @@ def addressless(context: Context) -> Iterator[Seen]:
         if twin.cause == "no address":
             node = twin.member.name
             yield Seen(
-                node,
                 f"{twin.name} of {node} is cabled but has no address",
                 f"{', '.join(twin.addresses) or 'no IPv4 address'}; its twin {twin.used} is in use",
                 (
                     f"give {twin.name} an address in its own subnet in {NETPLAN}{_example(context, twin)}",
                     "sudo netplan apply",
                 ),
+                node=node,
             )
 
 
@@ -118,7 +118,6 @@ def different_subnet(context: Context) -> Iterator[Seen]:
                 continue
             others = [f"{name} has {other.network}" for name, other in by_node.items() if name != node]
             yield Seen(
-                node,
                 f"{twin.name} of {node} is in a subnet that the other nodes are not in",
                 f"{', '.join(twin.addresses)}; {listed(others or ['none has'])}",
                 (
@@ -127,6 +126,7 @@ def different_subnet(context: Context) -> Iterator[Seen]:
                     else f"give {twin.name} an address in {head.network} in {NETPLAN}",
                     "sudo netplan apply",
                 ),
+                node=node,
             )
 
 
@@ -153,10 +153,10 @@ def same_number(context: Context) -> Iterator[Seen]:
             if count < most:
                 others = [other for other, number in counts.items() if number == most]
                 yield Seen(
-                    node,
                     f"{node} uses fewer HCAs than the others",
                     f"{count} on {node}, {most} on {listed(others)}",
                     (f"ibdev2netdev   on {node}", f"list interfaces with an HCA under interconnect of {node}"),
+                    node=node,
                 )
 
 

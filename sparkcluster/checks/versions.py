@@ -46,10 +46,10 @@ def kernel(context: Context) -> Iterator[Seen]:
             version = outlier.value if outlier.newer else outlier.expected
             package = f"linux-image-{version} linux-modules-nvidia-{SERIES}-open-{version}"
             yield Seen(
-                outlier.node,
                 f"{outlier.node} has another kernel than the others",
                 outlier.seen,
                 outlier.update(f"sudo apt-get update && sudo apt-get install -y {package}", "sudo reboot"),
+                node=outlier.node,
             )
 
 
@@ -73,10 +73,10 @@ def driver(context: Context) -> Iterator[Seen]:
             packages = f"nvidia-driver-{series}-open {modules(facts).replace(SERIES, series, 1)}"
             commands = (f"sudo apt-get update && sudo apt-get install -y {packages}", "sudo reboot")
             yield Seen(
-                outlier.node,
                 f"{outlier.node} has another driver than the others",
                 outlier.seen,
                 outlier.update(*commands) if follow else commands,
+                node=outlier.node,
             )
 
 
@@ -114,10 +114,10 @@ def ota(context: Context) -> Iterator[Seen]:
         for versions in platforms.values():
             for outlier in outliers(versions):
                 yield Seen(
-                    outlier.node,
                     f"{outlier.node} has another system update than the others",
                     outlier.seen,
                     outlier.update(*UPDATE),
+                    node=outlier.node,
                 )
 
 
@@ -180,11 +180,11 @@ def clock(context: Context) -> Iterator[Seen]:
         certain = abs(skew) - (context.facts[name].clock_error_s or 0.0)
         if certain > SKEW_S:
             yield Seen(
-                name,
                 f"the clock of {name} is {'ahead' if skew > 0 else 'behind'}",
                 f"by {abs(skew):.1f} s against the others",
                 ("sudo timedatectl set-ntp true", "timedatectl timesync-status"),
                 severity="warning" if certain > GRAVE_SKEW_S else "info",
+                node=name,
             )
 
 
@@ -200,8 +200,8 @@ def _different(
     for group in context.topology.groups:
         for outlier in outliers({name: value(context.facts[name]) for name in group.names}):
             yield Seen(
-                outlier.node,
                 f"{what} of {outlier.node} differs from the others",
                 outlier.seen,
                 outlier.update(*commands),
+                node=outlier.node,
             )

@@ -39,12 +39,12 @@ def fits(context: Context) -> Iterator[Seen]:
         memory = read(facts.memory)
         possible = planned.best.layout.bytes_for(1) <= planned.best.pool_bytes
         yield Seen(
-            name,
             f"{context.spec.playbook.model.label} {'may' if possible else 'does'} not fit {name}",
             f"{fit.problems[0]}; {(memory.total_bytes if memory else 0) / GIB:.1f} GiB in all",
             fit.advice or ("sparkcluster fit PLAYBOOK   lists what uses how much",),
             at=AT if AT[1] in context.spec.playbook.args else None,
             severity="warning" if possible else None,
+            node=name,
         )
 
 
@@ -70,7 +70,9 @@ def unknown(context: Context) -> Iterator[Seen]:
         except UsageError as error:
             if error.message not in reported:
                 reported.add(error.message)
-                yield Seen(name, f"it is unknown whether the model fits {name}", error.message, (error.hint or "",))
+                yield Seen(
+                    f"it is unknown whether the model fits {name}", error.message, (error.hint or "",), node=name
+                )
 
 
 @container_check(
@@ -95,10 +97,10 @@ def free(context: Context) -> Iterator[Seen]:
         have = memory.available_bytes + memory.swap_free_bytes
         if have < needed <= memory.total_bytes:
             yield Seen(
-                name,
                 f"{name} has less memory free than {context.spec.playbook.model.label} needs at least",
                 f"{have / GIB:.1f} of {memory.total_bytes / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed",
                 ("ps aux --sort=-rss | head", "docker ps"),
+                node=name,
             )
 
 

@@ -33,10 +33,10 @@ def expert_kernel(cluster: RunningCluster) -> Iterator[Seen]:
         mine = {rank.group for node, rank in cluster.ranks if node == name}
         if mine & requesting and "MARLIN" not in match["name"].upper():
             yield Seen(
-                name,
                 f"the experts on {name} run on {match['name']}, and the playbook requests Marlin",
                 clipped(line),
                 ("use an image whose vLLM has --moe-backend (0.19 or newer)", AGAIN),
+                node=name,
             )
 
 
@@ -57,7 +57,7 @@ def scales(cluster: RunningCluster) -> Iterator[Seen]:
         for name, (_, line) in cluster.last_match(signature.pattern).items():
             summary = f"{signature.summary}, on {name}"
             yield Seen(
-                name, summary, clipped(line), (signature.hint or AGAIN,), severity="warning" if number else "error"
+                summary, clipped(line), (signature.hint or AGAIN,), severity="warning" if number else "error", node=name
             )
             break
 
@@ -82,7 +82,7 @@ def eager(cluster: RunningCluster) -> Iterator[Seen]:
         requested = any(_arguments(rank).get("enforce-eager") for _, rank in ranks)
         summary = f"the engine on {name} runs without CUDA graphs" + (", as the playbook requests" if requested else "")
         remedy = (EAGER.hint or "", AGAIN)
-        yield Seen(name, summary, clipped(found[name][1]), remedy, severity="info" if requested else "warning")
+        yield Seen(summary, clipped(found[name][1]), remedy, severity="info" if requested else "warning", node=name)
 
 
 def garbage_remedy(playbook: Playbook, lines: Sequence[str]) -> str | None:

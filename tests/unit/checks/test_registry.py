@@ -63,7 +63,7 @@ def test_what_nobody_needs_is_not_told(see, spark):
 
 def test_a_check_that_crashes_stops_no_other_and_takes_what_it_had_said_with_it(spark, cluster):
     def crashes(_context):
-        yield Seen("a", "half a truth", "x")
+        yield Seen("half a truth", "x", node="a")
         raise ZeroDivisionError
 
     spec, facts = cluster({"a": "h"}), {"a": spark(rails(11), gpus=())}

@@ -196,7 +196,7 @@ class Served(Arguments):
         weights = f" ({self.kind})" if self.kind else ""
         about = f"{self.playbook.model.label}{weights} on {self.image or 'no image'} ({self.versions})"
         value = _written(self.playbook, at)
-        return Seen(node, summary, f"{value}; {about}" if value else about, remedy, at, severity=severity)
+        return Seen(summary, f"{value}; {about}" if value else about, remedy, at, severity=severity, node=node)
 
 
 Rule = Callable[[Served], Iterable[Seen]]
