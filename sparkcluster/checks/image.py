@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 
 from sparkcluster.checks.compare import outliers
 from sparkcluster.checks.lists import listed
@@ -20,6 +19,7 @@ from sparkcluster.checks.registry import (
 )
 from sparkcluster.facts.engine import builds, engine_of, has_token
 from sparkcluster.facts.model import EngineFacts, Facts, Image, Unread
+from sparkcluster.spec.messages import closest
 from sparkcluster.topology import parallel
 
 ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}
@@ -235,8 +235,8 @@ def flags(context: Context) -> Iterator[Seen]:
             name = written.replace("_", "-").partition(".")[0]
             if value is None or {name, f"no-{name}"} & supported or name.removeprefix("no-") in supported:
                 continue
-            near = get_close_matches(name, supported, n=1)
-            other = f"write {near[0]} instead of {written}" if near else f"remove {written}, or use another image"
+            near = closest(name, supported)
+            other = f"write {near} instead of {written}" if near else f"remove {written}, or use another image"
             yield Seen(
                 f"the image has no flag --{name}",
                 f"args.{written} of playbook {playbook.name}",
@@ -266,11 +266,11 @@ def parsers(context: Context) -> Iterator[Seen]:
             continue
         for nodes, supported in _asked(context, field):
             if value not in supported:
-                near = get_close_matches(value, supported, n=1)
+                near = closest(value, supported)
                 yield Seen(
                     f"the image has no {flag} {value}",
                     f"it has {', '.join(sorted(supported))}",
-                    (f"write {flag}: {near[0]}" if near else f"write one of these as {flag} in args of the playbook",),
+                    (f"write {flag}: {near}" if near else f"write one of these as {flag} in args of the playbook",),
                     ("args", written),
                     node=nodes,
                 )

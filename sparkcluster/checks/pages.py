@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from difflib import get_close_matches
 
 from sparkcluster import engines
 from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, UNREAD, Page, Stage, load
 from sparkcluster.errors import UsageError
+from sparkcluster.spec.messages import closest
 
 STAGES: dict[Stage, str] = {
     "written": "inventory and playbook: `lint` and all commands below",
@@ -167,7 +167,7 @@ def find(code: str) -> Page:
         return every[wanted]
     subject, _, number = wanted.rpartition("-")
     padded = f"{subject}-{number.zfill(3)}"
-    near = [padded] if padded in every else get_close_matches(wanted, every, n=1, cutoff=0.5)
+    near = padded if padded in every else closest(wanted, every, cutoff=0.5)
     shown = code if code.isprintable() and len(code) < 40 else ascii(code)[:40]
-    hint = f"did you mean {near[0]}?" if near else "sparkcluster checks lists them"
+    hint = f"did you mean {near}?" if near else "sparkcluster checks lists them"
     raise UsageError(f"unknown check {shown}", hint=hint)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.spec import KeyPath
+from sparkcluster.spec.messages import closest
 
 POWERS = frozenset(
     {"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "SYS_BOOT", "SYS_TIME", "MAC_ADMIN", "DAC_READ_SEARCH", "BPF"}
@@ -36,8 +36,8 @@ def code(context: Context) -> Iterator[Seen]:
     ]
     for where, name, at in written:
         if name not in codes:
-            near = [RENAMED[name]] if name in RENAMED else get_close_matches(name, sorted(codes), n=1, cutoff=0.5)
-            remedy = f"write {near[0]}" if near else "sparkcluster checks   lists them"
+            near = RENAMED.get(name) or closest(name, codes, cutoff=0.5)
+            remedy = f"write {near}" if near else "sparkcluster checks   lists them"
             yield Seen(f"{where} lists {name}, which is not the code of a check", name, (remedy,), at=at)
 
 

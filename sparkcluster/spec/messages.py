@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import ValidationError
@@ -67,10 +67,10 @@ def problems(error: ValidationError, document: Document, model: type[Section]) -
     return list(out.values())
 
 
-def closest(word: str, names: Sequence[str]) -> str | None:
-    """The most similar one of ``names``, if any is similar."""
+def closest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The most similar one of ``names``, if any is similar: at least ``cutoff``, where 1 is the same."""
     folded = {name.lower().replace("_", "-"): name for name in names}
-    near = difflib.get_close_matches(word[:80].lower().replace("_", "-"), list(folded), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word[:80].lower().replace("_", "-"), sorted(folded), n=1, cutoff=cutoff)
     return folded[near[0]] if near else None
 
 
