@@ -25,26 +25,18 @@ from sparkcluster.checks import (  # noqa: F401 - each registers its checks
     twins,
     versions,
 )
-from sparkcluster.checks.registry import CATALOGUE, Check, Context, Stage, load, run
+from sparkcluster.checks.registry import CATALOGUE, Context, Stage, load, run
 from sparkcluster.facts.model import Facts
 from sparkcluster.findings import Finding
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import EMPTY, Topology
-
-__all__ = ["CATALOGUE", "Check", "Context", "check_hosts", "check_written", "run_checks", "run_stage"]
 
 # Modules whose checks judge each node by itself.
 ALONE = {module.__name__ for module in (disks, docker, gpu, host, memory)}
 
 
 def run_checks(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> list[Finding]:
-    """Findings of every check that needs only facts, errors first.
-
-    Args:
-        spec: its ``allow`` and ``ignore`` lower severities.
-        facts: by name of node.
-        topology: of the nodes with facts.
-    """
+    """Findings of every check that needs only facts, errors first; ``allow`` and ``ignore`` lower severities."""
     return run_stage(Context(spec, facts, topology), ("written", "facts"))
 
 

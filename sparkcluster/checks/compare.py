@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from sparkcluster.checks.lists import listed
 
@@ -44,22 +44,22 @@ class Outlier:
         return tuple(f"on {listed(self.others)}: {command}" for command in commands)
 
 
-def outliers(values: Mapping[str, str | None]) -> list[Outlier]:
-    """Nodes whose value differs from that of the majority; None is ignored.
+def outliers(values: Mapping[str, str | None], usable: Callable[[str], bool] = bool) -> list[Outlier]:
+    """Nodes whose value, such as a version, differs from that of the majority; None is ignored.
 
-    Args:
-        values: by node, such as a version.
+    A value that is not ``usable`` is expected only if no node has another.
     """
     present = {name: value for name, value in values.items() if value is not None}
-    counts = Counter(present.values())
-    if len(counts) < 2:
+    if len(set(present.values())) < 2:
         return []
+    counts = Counter(filter(usable, present.values())) or Counter(present.values())
     most = max(counts.values())
     leading = [value for value, count in counts.items() if count == most]
     expected = max(leading, key=order)
     others = tuple(name for name, value in present.items() if value == expected)
     different = [(name, value) for name, value in present.items() if value != expected]
-    return [Outlier(name, value, expected, others, tie=len(leading) > 1) for name, value in different]
+    tie = len(leading) > 1
+    return [Outlier(name, value, expected, others, tie=tie and value in counts) for name, value in different]
 
 
 def order(version: str) -> tuple[tuple[int, ...], str]:

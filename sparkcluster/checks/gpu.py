@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from sparkcluster.checks.docker import runs_rank
-from sparkcluster.checks.registry import Context, Seen, container_check, container_node_check, gpu_check
+from sparkcluster.checks.registry import Context, Seen, container_node_check, gpu_check
 from sparkcluster.facts.model import Facts, Gpu, Unread, read
 from sparkcluster.facts.running import GpuSample
 
@@ -51,13 +51,13 @@ def gpu(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     )
 
 
-@container_check(
+@container_node_check(
     "HOST-010",
     "The driver series works with CUDA graphs",
     needs=("driver",),
     remedy="install the packages of series 580",
 )
-def series(context: Context) -> Iterator[Seen]:
+def series(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Drivers 590.x deadlock while capturing CUDA graphs on GB10: the engine hangs without a message.
 
     580.142 is tested. A warning with `enforce-eager: true`, which captures no graphs, and for NGC 25.12.post1, which
@@ -66,20 +66,18 @@ def series(context: Context) -> Iterator[Seen]:
     playbook = context.spec.playbook
     eager = playbook.args.get("enforce-eager", playbook.args.get("enforce_eager")) is True
     wants = (playbook.image or "").rpartition(":")[2].startswith(WANTS_590)
-    for name, facts in context.facts.items():
-        driver = read(facts.driver)
-        if driver is not None and driver.split(".")[0] == DEADLOCKS:
-            yield Seen(
-                f"{name} has a driver of series 590",
-                f"{driver}{f', which {playbook.image} is built for' if wants else ''}",
-                (
-                    f"sudo apt-get install -y nvidia-driver-{SERIES}-open {modules(facts)}",
-                    "sudo reboot",
-                    "or set enforce-eager: true in the playbook, at half the speed",
-                ),
-                severity="warning" if eager or wants else "error",
-                node=name,
-            )
+    driver = read(facts.driver)
+    if driver is not None and driver.split(".")[0] == DEADLOCKS:
+        yield Seen(
+            f"{name} has a driver of series 590",
+            f"{driver}{f', which {playbook.image} is built for' if wants else ''}",
+            (
+                f"sudo apt-get install -y nvidia-driver-{SERIES}-open {modules(facts)}",
+                "sudo reboot",
+                "or set enforce-eager: true in the playbook, at half the speed",
+            ),
+            severity="warning" if eager or wants else "error",
+        )
 
 
 @container_node_check(

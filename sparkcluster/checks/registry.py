@@ -34,7 +34,7 @@ from sparkcluster.facts.reach import Reach
 from sparkcluster.facts.running import Running
 from sparkcluster.findings import Finding, Severity, ordered
 from sparkcluster.spec import KeyPath, Spec
-from sparkcluster.topology.model import Link, Member, Topology
+from sparkcluster.topology.model import Link, Topology
 
 Stage = Literal["written", "facts", "reach", "deep", "running"]
 Scope = Literal["node", "container", "interconnect"]
@@ -68,10 +68,6 @@ class Context:
         """Whether ranks are containers."""
         return self.spec.inventory.runtime.kind == "docker"
 
-    def nodes(self) -> Iterable[tuple[str, Facts]]:
-        """The facts of every node, with its name."""
-        return self.facts.items()
-
     def gpus(self) -> Iterator[tuple[str, Gpu]]:
         """Every GPU with the name of its node."""
         for name, facts in self.facts.items():
@@ -90,10 +86,6 @@ class Context:
         for name, facts in self.facts.items():
             if self.docker and isinstance(facts.image, Image):
                 yield name, facts.image
-
-    def members(self) -> Iterable[tuple[str, Member]]:
-        """Every member of a group, with its name."""
-        return self.topology.members.items()
 
     def links(self) -> Iterator[tuple[str, Link]]:
         """Every twin in use with the name of its node."""
@@ -278,12 +270,12 @@ class Each(Generic[T]):
         return register
 
 
-node_check = Each(Context.nodes)
-container_node_check = Each(Context.nodes, "container")
+node_check = Each(lambda context: context.facts.items())
+container_node_check = Each(lambda context: context.facts.items(), "container")
 docker_check = Each(Context.docker_engines, "container")
 gpu_check = Each(Context.gpus, "container")
 image_check = Each(Context.images, "container")
-member_check = Each(Context.members, "interconnect")
+member_check = Each(lambda context: context.topology.members.items(), "interconnect")
 link_check = Each(Context.links, "interconnect")
 # Checks that have stage or scope in common.
 reach_check = functools.partial(check, stage="reach", scope="interconnect")

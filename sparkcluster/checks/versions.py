@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from statistics import median
 
-from sparkcluster.checks.compare import Outlier, order, outliers
+from sparkcluster.checks.compare import Outlier, outliers
 from sparkcluster.checks.gpu import DEADLOCKS, SERIES, modules
 from sparkcluster.checks.registry import Context, Seen, check, interconnect_check
 from sparkcluster.facts.model import Facts, read
@@ -45,12 +44,8 @@ def kernel(context: Context) -> Iterator[Seen]:
         for outlier in outliers({name: context.facts[name].kernel for name in group.names}):
             version = outlier.value if outlier.newer else outlier.expected
             package = f"linux-image-{version} linux-modules-nvidia-{SERIES}-open-{version}"
-            yield Seen(
-                f"{outlier.node} has another kernel than the others",
-                outlier.seen,
-                outlier.update(f"sudo apt-get update && sudo apt-get install -y {package}", "sudo reboot"),
-                node=outlier.node,
-            )
+            remedy = outlier.update(f"sudo apt-get update && sudo apt-get install -y {package}", "sudo reboot")
+            yield _outlier(outlier, f"{outlier.node} has another kernel than the others", remedy)
 
 
 @interconnect_check(
@@ -65,31 +60,19 @@ def driver(context: Context) -> Iterator[Seen]:
     for group in context.topology.groups:
         if not context.docker:
             continue
-        for outlier in _drivers({name: read(context.facts[name].driver) for name in group.names}):
+        for outlier in outliers({name: read(context.facts[name].driver) for name in group.names}, _works):
             # Never recommend a series that deadlocks, however new: that is HOST-010.
-            follow = outlier.newer and outlier.value.split(".")[0] != DEADLOCKS
+            follow = outlier.newer and _works(outlier.value)
             facts = context.facts[outlier.others[0] if follow else outlier.node]
             series = (outlier.value if follow else outlier.expected).split(".")[0]
             packages = f"nvidia-driver-{series}-open {modules(facts).replace(SERIES, series, 1)}"
             commands = (f"sudo apt-get update && sudo apt-get install -y {packages}", "sudo reboot")
-            yield Seen(
-                f"{outlier.node} has another driver than the others",
-                outlier.seen,
-                outlier.update(*commands) if follow else commands,
-                node=outlier.node,
-            )
+            remedy = outlier.update(*commands) if follow else commands
+            yield _outlier(outlier, f"{outlier.node} has another driver than the others", remedy)
 
 
-def _drivers(values: Mapping[str, str | None]) -> list[Outlier]:
-    """As ``outliers``, but never expects a series that deadlocks."""
-    usable = {name: value for name, value in values.items() if value and value.split(".")[0] != DEADLOCKS}
-    if not usable:
-        return outliers(values)
-    counts = Counter(usable.values())
-    expected = max(counts, key=lambda value: (counts[value], order(value)))
-    others = tuple(name for name, value in usable.items() if value == expected)
-    rest = {name: value for name, value in values.items() if value and name not in usable}
-    return [*outliers(usable), *(Outlier(name, value, expected, others, tie=False) for name, value in rest.items())]
+def _works(version: str) -> bool:
+    return version.split(".", maxsplit=1)[0] != DEADLOCKS
 
 
 @interconnect_check(
@@ -113,12 +96,8 @@ def ota(context: Context) -> Iterator[Seen]:
                 platforms.setdefault(dgx.platform, {})[name] = dgx.ota_version
         for versions in platforms.values():
             for outlier in outliers(versions):
-                yield Seen(
-                    f"{outlier.node} has another system update than the others",
-                    outlier.seen,
-                    outlier.update(*UPDATE),
-                    node=outlier.node,
-                )
+                summary = f"{outlier.node} has another system update than the others"
+                yield _outlier(outlier, summary, outlier.update(*UPDATE))
 
 
 @interconnect_check(
@@ -193,15 +172,14 @@ def _system(facts: Facts) -> str | None:
     return None if release is None else f"{release.id} {release.version}"
 
 
+def _outlier(outlier: Outlier, summary: str, remedy: tuple[str, ...]) -> Seen:
+    return Seen(summary, outlier.seen, remedy, node=outlier.node)
+
+
 def _different(
     context: Context, what: str, commands: tuple[str, ...], value: Callable[[Facts], str | None]
 ) -> Iterator[Seen]:
     """A finding for every node of a group whose value differs from that of the majority."""
     for group in context.topology.groups:
         for outlier in outliers({name: value(context.facts[name]) for name in group.names}):
-            yield Seen(
-                f"{what} of {outlier.node} differs from the others",
-                outlier.seen,
-                outlier.update(*commands),
-                node=outlier.node,
-            )
+            yield _outlier(outlier, f"{what} of {outlier.node} differs from the others", outlier.update(*commands))

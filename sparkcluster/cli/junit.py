@@ -39,7 +39,7 @@ def document(found: Preflight) -> bytes:
 
 def _cases(found: Preflight, node: str | None) -> Iterator[Element]:
     """Every check of one node (None: of the cluster as a whole, where it found something), then other findings."""
-    from sparkcluster.checks import CATALOGUE
+    from sparkcluster.checks.registry import CATALOGUE
 
     of_node = [finding for finding in found.findings if finding.node == node]
     unread = {code for finding in of_node if finding.code == "FACT-001" for code in _codes(finding.why)}

@@ -52,7 +52,7 @@ def document(linted: Linted) -> dict[str, Any]:
 
 
 def _rule(code: str) -> dict[str, Any]:
-    from sparkcluster.checks import CATALOGUE
+    from sparkcluster.checks.registry import CATALOGUE
 
     known = CATALOGUE.get(code)
     if known is None:

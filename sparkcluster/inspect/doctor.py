@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkcluster import engines
-from sparkcluster.checks import CATALOGUE, Context, run_stage
-from sparkcluster.checks.registry import UNPLANNED
+from sparkcluster.checks import run_stage
+from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, Context
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.find import Endpoint, of_launcher, recorded_endpoints
 from sparkcluster.errors import CommandFailed, SparkclusterError

@@ -8,9 +8,9 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from sparkcluster.checks import CATALOGUE, Context, check_hosts, run_checks, run_stage
+from sparkcluster.checks import check_hosts, run_checks, run_stage
 from sparkcluster.checks.pages import find
-from sparkcluster.checks.registry import UNPLANNED, Stage
+from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, Context, Stage
 from sparkcluster.diagnose.hashes import hashes as ask_hashes
 from sparkcluster.diagnose.reach import reach as ask_reach
 from sparkcluster.errors import LeaseHeld, PlanError, SparkclusterError

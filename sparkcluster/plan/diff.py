@@ -12,12 +12,7 @@ SKIPPED = ("--env", "--name", "--label", "--env-file")
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """One line for each difference between ``old`` and ``new``.
-
-    Args:
-        old: a plan in its JSON form, as the record of the release that serves keeps it.
-        new: the requested plan in its JSON form.
-    """
+    """One line for each difference between two plans in JSON form: of the recorded release, and the requested one."""
     lines = [
         f"{what}: {old.get(what)} → {new.get(what)}" for what in ("model", "image") if old.get(what) != new.get(what)
     ]

@@ -14,15 +14,9 @@ from sparkcluster.topology.model import Group, Member
 def build(
     playbook: Playbook, group: Group, member: Member, engine: Engine, *, hf_home: str, baked: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Variables of the rank of ``member``, without secrets.
+    """Variables of the rank of ``member``, without secrets; ``env`` of the playbook overrides them.
 
-    Args:
-        playbook: its ``env`` comes last and wins.
-        group: the member's group.
-        member: the node.
-        engine: what runs there.
-        hf_home: Hugging Face cache as the engine sees it.
-        baked: names that the image sets by itself.
+    ``hf_home`` is the Hugging Face cache as the engine sees it, ``baked`` are names that the image sets by itself.
     """
     env = {
         "HF_HOME": hf_home,
@@ -41,11 +35,7 @@ def carry_over(engine: str, envs: Mapping[str, Mapping[str, str]], secrets: Mapp
 
     These are the variables that always differ between nodes, and those whose values differ within the group or that a
     node does not have: a variable that is deliberately unset on a worker must not receive the head's value.
-
-    Args:
-        engine: its name.
-        envs: environment by node of one group.
-        secrets: names of secret variables by node.
+    ``envs`` and ``secrets`` (names of secret variables) are by node of one group.
     """
     names = set(variables.per_node(engine) | variables.LAUNCHER)
     every = {name for env in envs.values() for name in env}

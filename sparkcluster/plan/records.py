@@ -140,16 +140,9 @@ def record(
 ) -> dict[str, Any]:
     """The document that is kept of a release.
 
-    Args:
-        spec: inventory and playbook that it came from.
-        groups: what was deployed, and what serves beside it since an earlier release.
-        number: of the release.
-        plan_hash: of the whole plan.
-        operator: who did it, as user@host.
-        verified_at: when the model had answered, in seconds since 1970.
-        version: of sparkcluster.
-        digest: the image as any node can pull it, ``name@sha256:…``.
-        former: nodes of the record before, which may still have ranks though they left the inventory.
+    ``groups`` are those that were deployed, and those that serve beside them since an earlier release; ``verified_at``
+    is when the model had answered, in seconds since 1970; ``digest`` the image as any node can pull it,
+    ``name@sha256:…``; ``former`` nodes of the record before, which may still have ranks though they left the inventory.
     """
     inventory = spec.inventory
     return {
@@ -240,16 +233,13 @@ def runs_recorded(group: RecordedGroup, ranks: Ranks, nodes: Collection[str]) ->
 
 def runs_planned(plan: Plan, group: GroupPlan, ranks: Ranks) -> int | None:
     """The release number of the ranks of ``group``, where exactly those run that ``plan`` would start; else None."""
-    numbers = set()
-    for node in group.nodes:
-        found = ranks.get(node, ())
-        if len(found) != len(plan.nodes[node].containers):
-            return None
-        for rank in found:
-            if rank.state != "running" or rank.labels.get(LABEL_PLAN) != group.hash:
-                return None
-            numbers.add(rank.labels.get(LABEL_RELEASE, ""))
-    number = numbers.pop() if len(numbers) == 1 and set(ranks) <= set(group.nodes) else ""
+    planned = {node: len(plan.nodes[node].containers) for node in group.nodes}
+    if {node: len(found) for node, found in ranks.items()} != planned:
+        return None
+    found = [rank for of_node in ranks.values() for rank in of_node]
+    planned_runs = all(rank.state == "running" and rank.labels.get(LABEL_PLAN) == group.hash for rank in found)
+    numbers = {rank.labels.get(LABEL_RELEASE, "") for rank in found}
+    number = numbers.pop() if planned_runs and len(numbers) == 1 else ""
     return int(number) if number.isdigit() else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.model import Facts
 from sparkcluster.spec import Spec
-from sparkcluster.spec.inventory import Interconnect, Node
-from sparkcluster.topology import api, candidates
+from sparkcluster.spec.inventory import Api, Interconnect, Node
+from sparkcluster.topology import candidates
 from sparkcluster.topology.candidates import LINK_LOCAL, Network
 from sparkcluster.topology.model import Group, Kind, Link, Member, Rail, Topology
 
@@ -82,7 +83,7 @@ def _group(
         )
     head, port = nodes[0], spec.inventory.api.port
     if head is written[0]:
-        host, endpoint = api.resolve(spec.inventory.api, head, facts[head.label], members[0])
+        host, endpoint = _api(spec.inventory.api, head, facts[head.label], members[0])
     else:
         # The address of the API depends on facts of the missing head.
         host, endpoint = LOOPBACK, f"http://{LOOPBACK}:{port}/v1"
@@ -184,3 +185,34 @@ def _management(nodes: Sequence[Node], facts: Mapping[str, Facts], links: Links)
     return {
         name: next((link for link in of_node if link.subnet == first), of_node[0]) for name, of_node in found.items()
     }
+
+
+def _api(api: Api, head: Node, facts: Facts, member: Member) -> tuple[str, str]:
+    """Address to listen on and URL, for the group whose head is ``head``.
+
+    ``management`` is the address of the head in the inventory if the head has it, else that of its management
+    interface; ``interconnect`` is the address that the ranks use. The URL of an API that listens on all addresses has
+    the management address.
+    """
+    if api.host == "interconnect":
+        host = shown = member.address
+    elif api.host == "management":
+        host = shown = _management_address(head, facts, member) or ""
+        if not host:
+            raise PlanError(
+                f"{head.label} has no management address for the API to listen on",
+                node=head.label,
+                step="topology",
+                hint="set api.host in the inventory to an address",
+            )
+    else:
+        host = shown = api.host
+        if ipaddress.ip_address(host).is_unspecified:
+            shown = _management_address(head, facts, member) or "127.0.0.1"
+    literal = f"[{shown}]" if ":" in shown else shown
+    return host, f"http://{literal}:{api.port}/v1"
+
+
+def _management_address(head: Node, facts: Facts, member: Member) -> str | None:
+    found = candidates.management(head, facts, {link.interface for link in member.links})
+    return found[0].address if found else None

@@ -29,11 +29,9 @@ def restored(recorded: Mapping[str, Any]) -> Group | None:
 
 
 def drift(before: Group, now: Group | None) -> list[str]:
-    """Changes since ``before`` to addresses, interfaces and GID indices that the ranks use, one line each.
+    """Changes since the start to addresses, interfaces and GID indices that the ranks use, one line each.
 
-    Args:
-        before: when the ranks were started.
-        now: None if the current facts give no topology.
+    ``now`` is None if the current facts give no topology.
     """
     if now is None:
         return ["the interconnect that its ranks use is no longer found"]

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from sparkcluster.checks import Context, run_stage
+from sparkcluster.checks import run_stage
+from sparkcluster.checks.registry import Context
 from sparkcluster.cli.common import connect_fleet
 from sparkcluster.diagnose.conversation import Conversation
 from sparkcluster.diagnose.deep import deep

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sparkcluster.checks import CATALOGUE
+from sparkcluster.checks.registry import CATALOGUE
 from sparkcluster.spec import library
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sources.md").read_text(encoding="utf-8")

@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from sparkcluster.checks import CATALOGUE
 from sparkcluster.checks.pages import pages
-from sparkcluster.checks.registry import UNREAD
+from sparkcluster.checks.registry import CATALOGUE, UNREAD
 from sparkcluster.cli import checks
 from sparkcluster.cli.main import guarded
 from sparkcluster.cli.parser import Parser

@@ -16,6 +16,7 @@ from sparkcluster.errors import PlanError
 from sparkcluster.facts.model import Facts, Unread
 from sparkcluster.plan import docker_run, environment
 from sparkcluster.plan.build import container_name
+from sparkcluster.plan.diff import difference
 
 PORT_0 = ("enp1s0f0np0", "enP2p1s0f0np0")
 TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
@@ -342,7 +343,7 @@ def test_container_names_are_what_docker_takes_and_never_meet(cluster, nodes, re
 def test_the_same_plan_under_another_number_differs_in_nothing(two, cluster):
     old, new = (build(cluster(TWO), two(), release=number).as_json() for number in (1, 2))
 
-    assert plan.difference(old, new) == []
+    assert difference(old, new) == []
 
 
 def test_what_changed_is_said_in_lines(two, cluster):
@@ -351,7 +352,7 @@ def test_what_changed_is_said_in_lines(two, cluster):
     facts = two(gid=5)
     new = build(cluster(TWO, playbook=playbook), facts).as_json()
 
-    assert plan.difference(json.loads(json.dumps(old)), new) == [
+    assert difference(json.loads(json.dumps(old)), new) == [
         "model: Qwen/Qwen3-8B → q",
         "alpha: env NCCL_DEBUG: unset → INFO",
         "alpha: env NCCL_IB_GID_INDEX: 3 → 5",
@@ -369,7 +370,7 @@ def test_another_image_and_fewer_nodes_are_said(two, cluster, spark):
     image = facts["alpha"].image.model_copy(update={"id": "sha256:" + "ff" * 32})
     new = build(cluster({"alpha": TWO["alpha"]}), changed(facts, "alpha", image=image)).as_json()
 
-    lines = plan.difference(old, new)
+    lines = difference(old, new)
 
     assert "groups: alpha, beta → alpha" in lines
     assert "beta: leaves the cluster" in lines
