@@ -10,14 +10,12 @@ arrived while its answer did not is lost on the way back.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import queue
+import selectors
 import socket
 import struct
 import sys
-import threading
 import time
 from typing import Any, BinaryIO, Dict, List, Set, Tuple
 
@@ -42,8 +40,7 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
     common.emit(node.listen())
     node.serve(lines)
     sys.stdout.flush()
-    # The reader may be blocked in a read that never ends; the kernel closes every socket.
-    os._exit(0)
+    os._exit(0)  # the kernel closes every socket
 
 
 def lease_is_held(request: dict[str, Any]) -> bool:
@@ -64,7 +61,7 @@ class Node(Sockets):
         self.heard_udp: Set[int] = set()
         self.listeners: Dict[Tuple[str, int], socket.socket] = {}
         self.accepted: List[socket.socket] = []
-        self.lines: "queue.Queue[bytes | None]" = queue.Queue()
+        self.disconnected = False
         self.probes: Probes | None = None
 
     # listening
@@ -125,30 +122,11 @@ class Node(Sockets):
 
     def serve(self, lines: BinaryIO) -> None:
         """Answer other nodes and the controller until the latter disconnects."""
-        awake, waker = socket.socketpair()
-
-        def read() -> None:
-            # a probe that is due may have reached its own limit
-            with waker, contextlib.suppress(OSError):
-                for line in iter(lines.readline, b""):
-                    self.lines.put(line)
-                    waker.send(b".")
-                self.lines.put(None)
-                waker.send(b".")
-
-        def wake(sock: socket.socket) -> None:
-            sock.recv(64)
-
-        self.watch(awake, wake)
-        threading.Thread(target=read, daemon=True).start()
+        # The controller sends a line only after the answer to the last one, so no line waits in the buffer of lines.
+        self.selector.register(lines, selectors.EVENT_READ, self.obey)
         limit = time.monotonic() + LIFE_S
-        while time.monotonic() < limit:
+        while not self.disconnected and time.monotonic() < limit:
             self.turn(self.probes.wait_s() if self.probes is not None else 1.0)
-            while not self.lines.empty():
-                line = self.lines.get()
-                if line is None:
-                    return
-                self.obey(json.loads(line))
             if self.probes is not None and self.probes.over():
                 common.emit({"results": self.probes.results})
                 self.probes = None
@@ -161,11 +139,14 @@ class Node(Sockets):
             except OSError:
                 continue  # a connection that broke again, a packet that could not be answered
 
-    def obey(self, asked: dict[str, Any]) -> None:
+    def obey(self, lines: BinaryIO) -> None:
         """Handle one line from the controller."""
-        if "try" in asked:
-            self.probes = Probes(self, asked["try"])
-        elif asked.get("heard"):
+        line = lines.readline()
+        request = json.loads(line) if line else {}
+        self.disconnected = not line
+        if "try" in request:
+            self.probes = Probes(self, request["try"])
+        elif request.get("heard"):
             common.emit({"udp": sorted(self.heard_udp), "tcp": self.heard_tcp()})
 
     def heard_tcp(self) -> List[List[Any]]:

@@ -224,13 +224,11 @@ class Icmp:
         self.probes = probes
         self.mark = os.getpid() & 0xFFFF
         self.raw = False
-        self.keys: List[Key] = []
         self.sockets: Dict[str, socket.socket] = {}
         self.programs: List[subprocess.Popen[bytes]] = []
-        waiting = sorted(key for key in probes.pending if key[1].startswith("udp"))
-        self.keys = [(number, what.replace("udp", "icmp")) for number, what in waiting]
+        waiting = {(number, what.replace("udp", "icmp")) for number, what in probes.pending if what.startswith("udp")}
         # Where only the large packet was lost the small one is sent too: only together do they tell.
-        self.keys = sorted(set(self.keys) | {(number, "icmp") for number, _ in self.keys})
+        self.keys: List[Key] = sorted(waiting | {(number, "icmp") for number, _ in waiting})
         probes.pending.update(self.keys)
         try:
             for address in {probes.probes[number]["source"] for number, _ in self.keys}:
