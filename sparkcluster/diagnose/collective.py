@@ -120,11 +120,12 @@ def read(output: str, exit_code: int | None) -> AllGather:
         over = "Gloo" if backend == "gloo" else f"NCCL over {network or 'an unknown network'}"
         return AllGather(float(document["bus_gb_s"]), over)
     over = f"NCCL over {network}" if network else "NCCL"
-    if isinstance(document, dict) and "no_torch" in document:
-        return AllGather(None, over, str(document["no_torch"]), torch=False)
-    if isinstance(document, dict) and "failed" in document:
-        return AllGather(None, over, str(document["failed"]))
-    if exit_code is None:
-        return AllGather(None, over, f"it did not end within {LIMIT_S} s and was stopped")
+    answer = document if isinstance(document, dict) else {}
     last = [line.strip() for line in output.splitlines() if line.strip()]
-    return AllGather(None, over, f"exit code {exit_code}: {last[-1] if last else 'no output'}")
+    if "no_torch" in answer or "failed" in answer:
+        seen = str(answer.get("no_torch", answer.get("failed")))
+    elif exit_code is None:
+        seen = f"it did not end within {LIMIT_S} s and was stopped"
+    else:
+        seen = f"exit code {exit_code}: {last[-1] if last else 'no output'}"
+    return AllGather(None, over, seen, torch="no_torch" not in answer)

@@ -7,7 +7,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from sparkcluster.diagnose import collective, perftest
 from sparkcluster.diagnose.conversation import Conversation, Conversations
@@ -22,6 +22,7 @@ from sparkcluster.report import Report, count
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Group, Link, Member, Topology
 
+T = TypeVar("T")
 Ends = tuple[Member, Member]
 Rail = tuple[Link, Link]
 
@@ -110,10 +111,8 @@ class _Run:
             return "skipped: fix the errors above first"
         if self.unasked:
             return f"{next(iter(self.unasked))} did not answer"
-        reason = collective.why_not(self.spec, self.facts, self.topology)
-        if reason is None and epoch is None:
-            return "it starts containers, and another operator holds the lease"
-        return reason
+        other = "it starts containers, and another operator holds the lease" if epoch is None else None
+        return collective.why_not(self.spec, self.facts, self.topology) or other
 
     # connections
 
@@ -146,17 +145,16 @@ class _Run:
         source, target = ends
         if self.programs.closed or {source.name, target.name} & set(self.unasked):
             return
-        what = link.interface if kind == "tcp" else link.hca if kind == "rdma" else "both twins"
-        self.report.progress(source.name, f"{kind[:4].rstrip('-').upper()} to {target.name}, {what}")
+        over = link.interface if kind == "tcp" else link.hca if kind == "rdma" else "both twins"
+        self.report.progress(source.name, f"{kind[:4].rstrip('-').upper()} to {target.name}, {over}")
         try:
             rate = measure()
         except _NoResult as error:
-            rate = Rate(kind, (source.name, target.name), str(what), None, seen=str(error), subnet=link.subnet)
+            rate = Rate(kind, (source.name, target.name), str(over), None, seen=str(error), subnet=link.subnet)
         except SparkclusterError as error:
             if self.programs.closed:
                 raise
-            lost = error.node or source.name
-            self.unasked.setdefault(lost, error.message)
+            self.unasked.setdefault(error.node or source.name, error.message)
             return
         with self._lock:
             self.rates.append(rate)
@@ -183,12 +181,9 @@ class _Run:
         source, target = pair
         kind: RateKind = "rdma" if len(rails) == 1 else "rdma-both"
         over = " and ".join(str(local.hca) for local, _ in rails)
-        found: list[float | str] = ["not measured"] * len(rails)
-
-        def measure(place: int) -> None:
-            found[place] = self._perftest(pair, rails[place], perftest.PORT + place)
-
-        _at_once([partial(measure, place) for place in range(len(rails))])
+        found = _at_once(
+            [partial(self._perftest, pair, rail, perftest.PORT + place) for place, rail in enumerate(rails)]
+        )
         wrong = [str(each) for each in found if isinstance(each, str)]
         total = None if wrong else round(sum(each for each in found if not isinstance(each, str)), 2)
         names, subnet = (source.name, target.name), rails[0][0].subnet
@@ -222,9 +217,8 @@ class _Run:
     def _measure_group(self, group: Group, epoch: int) -> None:
         names = tuple(member.name for member in group.members)
         inventory = self.spec.inventory
-        found: dict[str, collective.AllGather] = {}
 
-        def measure(member: Member) -> None:
+        def measure(member: Member) -> collective.AllGather:
             request = {
                 "do": "contain",
                 "state_dir": inventory.state_dir,
@@ -237,11 +231,11 @@ class _Run:
             self.report.progress(member.name, "all-gather")
             try:
                 done = self._single(member.name, request, collective.LIMIT_S + _SPARE_S)
-                found[member.name] = collective.read(done["output"], done["exit"])
+                return collective.read(done["output"], done["exit"])
             except (_NoResult, SparkclusterError) as error:
-                found[member.name] = collective.AllGather(None, "NCCL", str(error))
+                return collective.AllGather(None, "NCCL", str(error))
 
-        _at_once([partial(measure, member) for member in group.members])
+        found = dict(zip(names, _at_once([partial(measure, member) for member in group.members]), strict=True))
         missing = next((result for result in found.values() if not result.torch), None)
         if missing is not None:
             self.skipped["collective"] = f"the image has no torch: {missing.seen}"
@@ -261,11 +255,12 @@ def _both_ways(pair: Ends, rails: Iterable[Rail]) -> Iterator[tuple[Ends, Rail]]
         yield pair[::-1], rail[::-1]
 
 
-def _at_once(jobs: Sequence[Callable[[], None]]) -> None:
-    """Run ``jobs`` in parallel; the first error of any is raised once all have ended."""
-    calls = Calls(lambda job: job(), {str(place): job for place, job in enumerate(jobs)})
-    for error in failures(calls.wait(threading.TIMEOUT_MAX)).values():
+def _at_once(jobs: Sequence[Callable[[], T]]) -> list[T]:
+    """Results of ``jobs``, run in parallel; the first error of any is raised once all have ended."""
+    outcomes = Calls(lambda job: job(), {str(place): job for place, job in enumerate(jobs)}).wait(threading.TIMEOUT_MAX)
+    for error in failures(outcomes).values():
         raise error
+    return list(values(outcomes).values())
 
 
 class _NoResult(Exception):

@@ -34,10 +34,7 @@ extern long syscall(long, ...);
 extern char *getenv(const char *);
 extern int inet_pton(int, const char *, void *);
 
-struct v4 { u16 family; u16 port; u8 address[4]; u8 zero[8]; };
-struct v6 { u16 family; u16 port; u32 flow; u8 address[16]; u32 scope; };
-
-enum { AF_INET = 2, AF_INET6 = 10 };
+enum { AF_INET = 2, AF_INET6 = 10, V4_SIZE = 16, V6_SIZE = 28 };
 #if defined(__x86_64__)
 enum { NR_BIND = 49 };
 #elif defined(__aarch64__)
@@ -68,34 +65,31 @@ static int is_open(u16 port)
 
 int bind(int fd, const void *name, u32 size)
 {
-    const u16 *family = name;
+    const u8 *given = name;
+    const u16 *head = name; /* family, port */
     const char *own = getenv("SPARKCLUSTER_BIND_ADDRESS");
-    u8 bytes[4], any = 0;
-    int i;
+    u8 copy[V6_SIZE], bytes[4], any = 0;
+    u32 start, end, i;
 
     if (!name || !own || inet_pton(AF_INET, own, bytes) != 1)
         return (int)syscall(NR_BIND, fd, name, size);
-    if (size >= sizeof(struct v4) && *family == AF_INET) {
-        struct v4 copy = *(const struct v4 *)name;
-        for (i = 0; i < 4; i++)
-            any |= copy.address[i];
-        if (!any && !is_open(copy.port)) {
-            for (i = 0; i < 4; i++)
-                copy.address[i] = bytes[i];
-            return (int)syscall(NR_BIND, fd, &copy, size);
-        }
-    } else if (size >= sizeof(struct v6) && *family == AF_INET6) {
-        struct v6 copy = *(const struct v6 *)name;
-        for (i = 0; i < 16; i++)
-            any |= copy.address[i];
-        if (!any && !is_open(copy.port)) {
-            copy.address[10] = copy.address[11] = 255; /* ::ffff:a.b.c.d, the IPv4 address in IPv6's form */
-            for (i = 0; i < 4; i++)
-                copy.address[12 + i] = bytes[i];
-            return (int)syscall(NR_BIND, fd, &copy, size);
-        }
-    }
-    return (int)syscall(NR_BIND, fd, name, size);
+    if (size >= V4_SIZE && head[0] == AF_INET)
+        start = 4, end = 8;
+    else if (size >= V6_SIZE && head[0] == AF_INET6)
+        start = 8, end = 24;
+    else
+        return (int)syscall(NR_BIND, fd, name, size);
+    for (i = start; i < end; i++)
+        any |= given[i];
+    if (any || is_open(head[1]))
+        return (int)syscall(NR_BIND, fd, name, size);
+    for (i = 0; i < V6_SIZE && i < size; i++)
+        copy[i] = given[i];
+    if (head[0] == AF_INET6)
+        copy[18] = copy[19] = 255; /* ::ffff:a.b.c.d, the IPv4 address in IPv6's form */
+    for (i = 0; i < 4; i++)
+        copy[end - 4 + i] = bytes[i];
+    return (int)syscall(NR_BIND, fd, copy, head[0] == AF_INET6 ? V6_SIZE : V4_SIZE);
 }
 """
 
@@ -142,13 +136,8 @@ def works(path: str, env: MutableMapping[str, str], address: str) -> bool:
 def confine(env: MutableMapping[str, str], address: str, open_ports: Iterable[int], folder: str) -> str:
     """Have everything that is started with ``env`` listen on ``address`` where it would on all addresses.
 
-    Args:
-        env: changed: LD_PRELOAD and what the library reads.
-        address: this node's IPv4 address on the interconnect.
-        open_ports: ports that may listen on all addresses.
-        folder: where the library is put; only we may write there.
-
-    Returns what was done, in words; a text that begins with ``missing:`` says that sockets stay as they are.
+    ``env`` is changed; ``open_ports`` may listen on all addresses; the library is put in ``folder``, where only we may
+    write. Returns what was done, in words; a text that begins with ``missing:`` says that sockets stay as they are.
     """
     path = os.path.join(folder, "bind.so")
     if not works(path, env, address):

@@ -19,6 +19,8 @@ import time
 from typing import Any, BinaryIO, Callable, Dict, List, Tuple
 
 from sparkcluster.node import common, docker, programs
+from sparkcluster.node.machine import Machine
+from sparkcluster.node.network import listening
 from sparkcluster.node.wire import Failed, accept, dial
 
 ACCEPT_S = 10.0
@@ -165,7 +167,9 @@ def run(request: Request) -> dict[str, Any]:
         port = request.get("listens")
         if port:
             limit = time.monotonic() + ACCEPT_S
-            while not listening(port) and child.poll() is None and time.monotonic() < limit:
+            while child.poll() is None and time.monotonic() < limit:
+                if any(port == listened for _, listened, _, _ in listening(Machine())):
+                    break
                 time.sleep(0.02)
             common.emit({"port": port})
         return finished(child, request["limit_s"])
@@ -192,19 +196,6 @@ def finished(child: "subprocess.Popen[bytes]", limit_s: float) -> dict[str, Any]
     except subprocess.TimeoutExpired:
         child.kill()
     return {"exit": code, "output": bytes(output).decode(errors="replace")}
-
-
-def listening(port: int) -> bool:
-    """Whether any program listens on TCP ``port``, on any address."""
-    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            with open(path) as table:
-                rows = [line.split() for line in table.readlines()[1:]]
-        except OSError:
-            continue
-        if any(row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port for row in rows):
-            return True
-    return False
 
 
 def contain(request: Request) -> dict[str, Any]:

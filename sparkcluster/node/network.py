@@ -98,16 +98,21 @@ def has_infiniband_devices(machine: Machine) -> bool:
 
 def listeners(machine: Machine) -> List[Dict[str, Any]]:
     """Listening TCP sockets, with the process if this user may see it."""
-    try:
-        found = machine.listening()
-    except Unreadable:
-        found = _listening(machine)
+    found = listening(machine)
     sockets = {inode: {"address": _address(packed), "port": port, "process": None} for packed, port, _, inode in found}
     # processes of other users are not readable, except by root
     searched = {inode for _, _, uid, inode in found if os.geteuid() in (0, uid)}
     for inode, process in _processes(machine, searched).items():
         sockets[inode]["process"] = process
     return sorted(sockets.values(), key=lambda each: (each["port"], each["address"]))
+
+
+def listening(machine: Machine) -> List[Socket]:
+    """As ``Machine.listening``, or from /proc where the kernel has no sock_diag."""
+    try:
+        return machine.listening()
+    except Unreadable:
+        return _listening(machine)
 
 
 def _listening(machine: Machine) -> List[Socket]:

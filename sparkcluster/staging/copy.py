@@ -30,13 +30,7 @@ Progress = Callable[[str, str], None]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Step:
-    """The step that programs on nodes belong to.
-
-    Attributes:
-        name: as ``stage weights``.
-        lease: state_dir, cluster and epoch.
-        stopped: returns whether to give up.
-    """
+    """The step that programs on nodes belong to, as ``stage weights``, its lease, and whether it was stopped."""
 
     name: str
     lease: dict[str, Any]

@@ -24,8 +24,9 @@ import os
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from sparkcluster.errors import SparkclusterError, UsageError
 from sparkcluster.models import safetensors
@@ -41,10 +42,7 @@ ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def from_path(path: Path) -> Source:
-    """A model on this machine.
-
-    Args:
-        path: its directory, or a config.json alone.
+    """A model on this machine, by its directory or a config.json alone.
 
     Raises:
         UsageError: it is missing or invalid.
@@ -73,11 +71,7 @@ def from_path(path: Path) -> Source:
 
 
 def from_hub(repository: str, revision: str = "main") -> Source:
-    """A model on the hub: its config.json and the headers of its tensors, a few hundred KB.
-
-    Args:
-        repository: such as ``Qwen/Qwen3.6-35B-A3B``.
-        revision: branch, tag or commit.
+    """A model on the hub at a branch, tag or commit: its config.json and the headers of its tensors, some 100 KB.
 
     Raises:
         UsageError: there is no such model, or its files are invalid.
@@ -105,26 +99,28 @@ def from_hub(repository: str, revision: str = "main") -> Source:
     return Source(repository, config, tuple(tensor for header in headers for tensor in header or ()))
 
 
-def _read(path: Path, limit: int) -> bytes:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
+    """A file and its size."""
     try:
         with path.open("rb") as file:
-            # A read allocates as many bytes as requested.
-            text = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
+            yield file, os.fstat(file.fileno()).st_size
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint="check its path and rights") from None
+
+
+def _read(path: Path, limit: int) -> bytes:
+    with _opened(path) as (file, size):
+        text = file.read(min(size, limit) + 1)  # a read allocates as many bytes as requested
     if len(text) > limit:
         raise UsageError(f"{path} is larger than {limit:,} bytes", hint="give the model's file")
     return text
 
 
 def _local_header(path: Path) -> list[Tensor]:
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            length = safetensors.header_length(file.read(safetensors.LENGTH_BYTES), size, str(path))
-            return safetensors.header(file.read(length), size, str(path))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", hint="check its path and rights") from None
+    with _opened(path) as (file, size):
+        length = safetensors.header_length(file.read(safetensors.LENGTH_BYTES), size, str(path))
+        return safetensors.header(file.read(length), size, str(path))
 
 
 def _config(text: bytes, name: str) -> Any:

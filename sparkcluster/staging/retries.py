@@ -32,14 +32,10 @@ def fan_out(
     *,
     relay: bool = True,
 ) -> None:
-    """Copy to every target from a source that is free.
+    """Call ``copy`` for every target with a source that is free.
 
-    Args:
-        sources: nodes that are complete.
-        targets: nodes to copy to.
-        copy: copies from a source to a target.
-        stopped: set when the caller is interrupted; ``copy`` ends early.
-        relay: whether a target that is complete becomes a source for the others.
+    ``stopped`` is set when the caller is interrupted, so that ``copy`` can end early; with ``relay`` a target that is
+    complete becomes a source for the others.
 
     Raises:
         SparkclusterError: of a target that failed, with those of the others; all were tried.
