@@ -146,7 +146,10 @@ class _Exchange:
     def _counted(self, at_s: float, event: dict[str, Any]) -> Reply | None:
         self._movement.feed(at_s, event["counters"])
         stalled_s, context = self._movement.stalled_s(at_s), event.get("context") or self._reply.context
-        self._reply = dataclasses.replace(self._reply, context=context, stalled_s=stalled_s, moved=self._movement.moved)
+        counters = event["counters"] or self._reply.counters
+        self._reply = dataclasses.replace(
+            self._reply, context=context, stalled_s=stalled_s, moved=self._movement.moved, counters=counters
+        )
         if at_s < self._reply.limit_s:
             return None
         dead_s = stall_limit_s(context)

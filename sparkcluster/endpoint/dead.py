@@ -26,17 +26,19 @@ def stall_limit_s(context: int | None) -> float:
     return max(LEAST_S, (context or UNKNOWN_CONTEXT) / PREFILL_FLOOR)
 
 
-def dead(gone: Sequence[str], reply: Reply | None) -> str | None:
+def dead(gone: Sequence[str], reply: Reply | None, earlier: Reply | None = None) -> str | None:
     """Why a group is dead, or None where it is alive, busy, or nothing can be said.
 
-    ``gone`` are its ranks that do not run any more, ``reply`` what came of a completion if one was asked for.
+    ``gone`` are its ranks that do not run any more, ``reply`` what came of a completion if one was asked for, and
+    ``earlier`` of the same one before it: an engine that generated tokens in between answers others.
     """
     if gone:
         return f"{', '.join(gone)} {'is' if len(gone) == 1 else 'are'} not running"
     if reply is None:
         return None
     if reply.problem == "engine-dead":
-        return reply.message
+        before, after = (earlier or reply).counters.get("generated"), reply.counters.get("generated")
+        return None if before is not None and after is not None and after != before else reply.message
     limit_s = stall_limit_s(reply.context)
     if reply.problem is not None and reply.stalled_s is not None and reply.stalled_s >= limit_s:
         return f"no counter of the engine has moved for {reply.stalled_s:.0f} s while a request waits"
@@ -59,15 +61,17 @@ class Movement:
     def __init__(self) -> None:
         self.moved = False
         self._last: Mapping[str, float] | None = None
-        self._moved_at_s: float | None = None
+        self._unread = True
+        self._moved_at_s = 0.0
 
     def feed(self, at_s: float, counters: Mapping[str, float]) -> None:
         """Take in the counters ``at_s`` seconds after the request was sent; none where they could not be read."""
+        self._unread = not counters
         if counters and counters != self._last:
             self.moved = self._last is not None
             self._moved_at_s = at_s
             self._last = counters
 
     def stalled_s(self, now_s: float) -> float | None:
-        """Seconds without movement until ``now_s``; None where no counter has been read."""
-        return None if self._last is None or self._moved_at_s is None else now_s - self._moved_at_s
+        """Seconds without movement until ``now_s``; None where the counters cannot be read: no evidence of either."""
+        return None if self._unread else now_s - self._moved_at_s

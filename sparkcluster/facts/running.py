@@ -113,8 +113,9 @@ class Reply:
         message: of that error.
         limit_s: the time limit.
         context: longest prompt and answer together, in tokens, where the engine reported it.
-        stalled_s: seconds for which no counter of the engine had moved at the end; None where they were not read.
+        stalled_s: seconds for which no counter of the engine had moved at the end; None where they could not be read.
         moved: whether a counter of the engine was seen to move.
+        counters: the engine's, as last read; empty where they were not.
         done: the final document of the ask program; empty where the answer did not end.
     """
 
@@ -131,12 +132,13 @@ class Reply:
     context: int | None = None
     stalled_s: float | None = None
     moved: bool = False
+    counters: Mapping[str, float] = dataclasses.field(default_factory=dict)
     done: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The reply as ``doctor --json`` shows it."""
         document = dataclasses.asdict(self)
-        del document["done"]
+        del document["done"], document["counters"]
         return document
 
 

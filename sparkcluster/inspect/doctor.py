@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkcluster import engines
@@ -14,7 +14,7 @@ from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.find import Endpoint, of_launcher, recorded_endpoints
 from sparkcluster.errors import CommandFailed, SparkclusterError
 from sparkcluster.facts.model import Facts, Unread
-from sparkcluster.facts.running import Observation, Reply, Running
+from sparkcluster.facts.running import Observation, RankSeen, Reply, Running
 from sparkcluster.findings import Finding, has_errors, ordered
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Calls, Fleet
@@ -122,7 +122,7 @@ def doctor(
     observations = observe_nodes(fleet, spec, facts, limit_s)
     if recorded is None:
         limit_s = max(2.0, until - time.monotonic() - ROUND_TRIP_S)
-        questions = _launched(spec, observations)
+        questions = launched(spec, observations)
         calls = ask_groups(fleet, spec, questions, limit_s, report)
     replies = replies_of(calls, questions, until - time.monotonic() + 1, limit_s)
     running = Running(observations, replies, known, current_lease(facts))
@@ -187,25 +187,27 @@ def _recorded(recorded: dict[str, Any]) -> dict[str, Question]:
     return {name: (endpoint, groups[name].verify) for name, endpoint in recorded_endpoints(recorded).items()}
 
 
-def _launched(spec: Spec, observations: Mapping[str, Observation | Unread]) -> dict[str, Question]:
+def running_heads(observations: Mapping[str, Observation | Unread]) -> Iterator[tuple[str, RankSeen]]:
+    """The head of every group that runs, and its node."""
+    for node, rank in Running(observations).ranks():
+        if rank.running and rank.launcher.get("role") == "head":
+            yield node, rank
+
+
+def launched(spec: Spec, observations: Mapping[str, Observation | Unread]) -> dict[str, Question]:
     """Endpoints of groups that run without a record, from the launcher documents of their heads."""
     found: dict[str, Question] = {}
-    for name, observation in observations.items():
-        if isinstance(observation, Unread) or isinstance(observation.ranks, Unread):
-            continue
-        for rank in observation.ranks:
-            if rank.running and rank.launcher.get("role") == "head":
-                folder = rank.labels.get(LABEL_RANK_DIR, "")
-                key_file = f"{folder}/{SECRETS_FILE}" if spec.inventory.api.key is not None and folder else None
-                endpoint = of_launcher(
-                    rank.launcher,
-                    spec.playbook.engine,
-                    group=rank.group,
-                    head=name,
-                    model=spec.playbook.model_name,
-                    key_file=key_file,
-                )
-                found[rank.group] = (endpoint, spec.playbook.verify)
+    for node, rank in running_heads(observations):
+        folder = rank.labels.get(LABEL_RANK_DIR, "")
+        endpoint = of_launcher(
+            rank.launcher,
+            spec.playbook.engine,
+            group=rank.group,
+            head=node,
+            model=spec.playbook.model_name,
+            key_file=f"{folder}/{SECRETS_FILE}" if spec.inventory.api.key is not None and folder else None,
+        )
+        found[rank.group] = (endpoint, spec.playbook.verify)
     return found
 
 

@@ -3,7 +3,8 @@
 Streams JSON lines and ends with exactly one document::
 
     {"text": "…"} {"reasoning": "…"}      while ``stream`` is on
-    {"counters": {…}, "context": N}       every 2 s, where ``counters`` names metrics; empty where none can be read
+    {"counters": {…}, "context": N}       every 2 s, where ``counters`` names metrics; empty where none can be read;
+                                          once more before the error ``engine-dead``
     {"done": {"content", "reasoning", "tool_calls", "finish_reason", "usage", "ttft_s", "total_s",
               "status"}}
     {"error": {"status", "kind", "message"}}
@@ -303,6 +304,9 @@ def main(request: dict[str, Any], lines: BinaryIO | None = None) -> dict[str, An
     if request.get("counters"):
         threading.Thread(target=tell_counters, args=(request, tell, over), daemon=True).start()
     answer = _answer(request, tell)
+    if request.get("counters") and answer.get("error", {}).get("kind") == "engine-dead":
+        # Compared with those of the next attempt: an engine that answers others meanwhile is not dead.
+        tell({"counters": read_counters(request), "context": None})
     with lock:
         over.set()
     return answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from sparkcluster.errors import Interrupted, LaunchError, LeaseLost, SparkclusterError
 from sparkcluster.facts.running import Reply
@@ -22,13 +23,13 @@ def newly_recorded(
     topology: Topology,
     *,
     answered: Collection[str],
-    secrets: Mapping[str, object],
+    secrets: Mapping[str, dict[str, Any]],
     kept: Mapping[str, GroupState],
 ) -> list[RecordedGroup]:
     """Every group of ``plan`` as the next release records it, also a group that has not answered.
 
-    ``answered`` are the groups that came up, ``secrets`` salt and hashes of what they were started with, ``kept`` the
-    groups that serve since an earlier release.
+    ``answered`` are the groups that came up, ``secrets`` salt and hashes of what each was started with, ``kept``
+    the groups that serve since an earlier release.
     """
     document = plan.as_json()
     found = []
@@ -46,7 +47,7 @@ def newly_recorded(
                 verified=group.name in answered,
                 network=networks.document(group),
                 written=written_network(spec),
-                secrets=dict(secrets),
+                secrets=secrets.get(group.name, {}),
             )
         )
     return found

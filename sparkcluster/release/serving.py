@@ -9,14 +9,14 @@ from collections.abc import Callable, Collection, Mapping
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import LONGEST_S, ask
 from sparkcluster.endpoint.dead import dead
-from sparkcluster.endpoint.find import Endpoint, endpoints
+from sparkcluster.endpoint.find import endpoints
 from sparkcluster.endpoint.judge import brief, judge
 from sparkcluster.errors import LaunchError, NotServing, OtherPlan, SparkclusterError
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View
-from sparkcluster.launch.group import is_head
+from sparkcluster.inspect.doctor import launched, observe_nodes
 from sparkcluster.node.shared import LABEL_STATE_DIR
 from sparkcluster.plan.records import ClusterRanks, recorded_groups
 from sparkcluster.release.states import TABLE, Action, GroupState, Seen, State, after_asking, group_states
@@ -25,6 +25,7 @@ from sparkcluster.runtime import secrets
 
 # HTTP 500 may be the failure of a single request; a dead engine fails the next one too.
 AGAIN_S = 2.0
+OBSERVE_S = 20.0
 
 
 def survey(
@@ -70,7 +71,9 @@ def _ask(
 ) -> dict[str, Seen]:
     recorded = {name: group.recorded for name, group in groups.items() if group.recorded}
     found = {name: endpoints(group.plan, group.engine)[name] for name, group in recorded.items()}
-    found |= {name: _planned_endpoint(view, group) for name, group in groups.items() if group.unrecorded}
+    unrecorded = {node: view.facts[node] for group in groups.values() if group.unrecorded for node in group.ranks}
+    observations = observe_nodes(fleet, view.spec, unrecorded, OBSERVE_S)
+    found |= {name: endpoint for name, (endpoint, _) in launched(view.spec, observations).items()}
     heads = {endpoint.head: name for name, endpoint in found.items() if endpoint.head in fleet.hosts}
     if heads:
         report.step("verify", "checking that it still answers")
@@ -79,10 +82,9 @@ def _ask(
         name = heads[host.name]
         verify = recorded[name].verify if name in recorded else view.spec.playbook.verify
         engine = recorded[name].engine if name in recorded else view.spec.playbook.engine
-        for attempt in range(2):
-            if attempt:
-                sleep(AGAIN_S)
-            reply = ask(
+
+        def attempt() -> Reply:
+            return ask(
                 host,
                 found[name],
                 verify,
@@ -91,13 +93,16 @@ def _ask(
                 until_dead=True,
                 progress=lambda text: report.progress(host.name, text),
             )
-            if reply.problem != "engine-dead":
-                break
+
+        earlier = reply = attempt()
+        if reply.problem == "engine-dead":
+            sleep(AGAIN_S)
+            reply = attempt()
         wrong = reply.message if reply.problem else judge(reply.text, verify)
         if name not in recorded and reply.problem == "refused":
             # Any other reply, an error included, is that of an API which may serve.
             return Seen(reply, wrong, reply.message)
-        return Seen(reply, wrong, dead([], reply))
+        return Seen(reply, wrong, dead([], reply, earlier))
 
     seen = {}
     for head, outcome in fleet.each(check, heads, limit_s=2 * LONGEST_S).items():
@@ -106,16 +111,8 @@ def _ask(
         # A head that is no longer in the inventory may still serve.
         seen.setdefault(name, Seen(None, f"its head {endpoint.head} is no longer in the inventory"))
     for name in groups.keys() - found.keys():
-        seen[name] = Seen(None, "its record cannot be read")
+        seen[name] = Seen(None, "neither a record nor its launcher document can be read")
     return seen
-
-
-def _planned_endpoint(view: View, group: GroupState) -> Endpoint:
-    """Where a group without a record answers, unless the inventory has changed; it is asked without a key."""
-    plan = view.draft or view.ready()[1]
-    planned = endpoints(plan.as_json(), plan.engine)[group.name]
-    head = next((node for node, ranks in group.ranks.items() if any(map(is_head, ranks))), planned.head)
-    return dataclasses.replace(planned, head=head, key_file=None, key_name=None)
 
 
 def replies(groups: Mapping[str, GroupState]) -> dict[str, Reply]:

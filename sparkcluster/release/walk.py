@@ -14,6 +14,7 @@ from sparkcluster.facts.running import Reply
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.program import standalone
 from sparkcluster.inspect.cluster import View, view_cluster
+from sparkcluster.inspect.doctor import observe_nodes, running_heads
 from sparkcluster.inspect.preflight import between
 from sparkcluster.launch import failed_logs
 from sparkcluster.launch.group import Launch, stop
@@ -21,7 +22,7 @@ from sparkcluster.launch.groups import Outcome, launch_groups
 from sparkcluster.plan.records import KEEP, record, unreadable
 from sparkcluster.release.down import former_nodes
 from sparkcluster.release.outcome import came_back, failure, newly_recorded
-from sparkcluster.release.serving import elsewhere, refuse, replies, stop_on_wrong_answers, survey
+from sparkcluster.release.serving import OBSERVE_S, elsewhere, refuse, replies, stop_on_wrong_answers, survey
 from sparkcluster.release.stage import Options as StageOptions
 from sparkcluster.release.stage import copy_missing
 from sparkcluster.release.states import Action, GroupState, State
@@ -187,6 +188,9 @@ class Walk:
             self.report.note("the ranks of this plan are already running: continuing with them")
         topology, plan = self.view.ready()
         values = secrets.values(self.spec, plan.of_groups(groups))
+        hashes = secrets.keyed_hashes(values)
+        started_with = self.hashes_of_running([group for name, group in groups.items() if name not in starting])
+        started_with |= dict.fromkeys(starting, hashes)
         entry = standalone("launcher", self.spec.playbook.engine)
         launches = []
         for name in groups:
@@ -194,7 +198,7 @@ class Walk:
             steps = None
             if name in starting:
                 steps = {
-                    node: [*self.cache_steps(node), *start_steps(planned, entry=entry, secrets=values)]
+                    node: [*self.cache_steps(node), *start_steps(planned, entry=entry, secrets=values, hashes=hashes)]
                     for node, planned in part.nodes.items()
                 }
             launches.append(
@@ -210,7 +214,13 @@ class Walk:
         self.doing = "launch"
         logs = failed_logs.directory(self.spec.inventory.cluster)
         outcomes = launch_groups(self.changer, launches, self.report, logs=logs)
-        return self.finish(outcomes, kept, values)
+        return self.finish(outcomes, kept, started_with)
+
+    def hashes_of_running(self, groups: Collection[GroupState]) -> dict[str, dict[str, Any]]:
+        """Salt and hashes of the secrets that ranks which run already were started with, by group."""
+        facts = {node: self.view.facts[node] for group in groups for node in group.ranks}
+        observations = observe_nodes(self.fleet, self.spec, facts, OBSERVE_S)
+        return {rank.group: rank.launcher.get("secrets", {}) for _, rank in running_heads(observations)}
 
     def prepare(self, names: Collection[str]) -> None:
         """Check and stage for the groups ``names``."""
@@ -256,14 +266,12 @@ class Walk:
         ]
 
     def finish(
-        self, outcomes: Mapping[str, Outcome], kept: Mapping[str, GroupState], values: Mapping[str, str]
+        self, outcomes: Mapping[str, Outcome], kept: Mapping[str, GroupState], hashes: Mapping[str, dict[str, Any]]
     ) -> dict[str, Reply]:
         """Record what came up; replies by group, or the failure of those that did not come up."""
         topology, plan = self.view.ready()
         replies = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Reply)}
-        groups = newly_recorded(
-            self.spec, plan, topology, answered=replies, secrets=secrets.keyed_hashes(values), kept=kept
-        )
+        groups = newly_recorded(self.spec, plan, topology, answered=replies, secrets=hashes, kept=kept)
         started = [group.release for group in groups if group.name in outcomes]
         self.number = max([*started, self.view.newest.number + 1 if self.view.newest else 0])
         failed = failure(outcomes, self.number)

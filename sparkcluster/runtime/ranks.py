@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from sparkcluster.facts.model import Rank
 from sparkcluster.node.shared import ENTRY_FILE, LABEL_PLAN, LABEL_RANK_DIR, LABEL_RUNTIME, LAUNCHER_FILE
@@ -16,15 +17,17 @@ STOP_GRACE_S = 30
 KILL_GRACE_S = 3
 
 
-def start_steps(node: NodePlan, *, entry: str, secrets: Mapping[str, str]) -> list[Step]:
+def start_steps(node: NodePlan, *, entry: str, secrets: Mapping[str, str], hashes: Mapping[str, Any]) -> list[Step]:
     """Steps that start every rank of ``node``.
 
-    ``entry`` is the source of the launcher program, ``secrets`` the values of ``node.secrets`` by name.
+    ``entry`` is the source of the launcher program, ``secrets`` the values of ``node.secrets`` by name, and ``hashes``
+    what a later ``up`` recognizes them by.
     """
     steps: list[Step] = []
     for rank in node.containers:
         steps += [{"do": "mkdir", "path": path} for path in rank.directories]
-        contents = {LAUNCHER_FILE: json.dumps(rank.launcher, sort_keys=True), ENTRY_FILE: entry}
+        launcher = {**rank.launcher, "secrets": hashes}
+        contents = {LAUNCHER_FILE: json.dumps(launcher, sort_keys=True), ENTRY_FILE: entry}
         # Read by the user of the container, who need not be the one that writes them.
         steps += [
             {"do": "put", "path": f"{rank.rank_dir}/{name}", "content": text, "mode": 0o644}

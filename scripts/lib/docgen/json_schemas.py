@@ -391,6 +391,7 @@ def schema() -> Schema:
     definitions = untitled(types["$defs"])
     replace(definitions["RankSeen"], "log", log_lines=integer("how many log lines were read", null=True))
     replace(definitions["Reply"], "done")
+    replace(definitions["Reply"], "counters")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "What sparkcluster prints with --json",

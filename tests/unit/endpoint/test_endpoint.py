@@ -171,7 +171,35 @@ def test_movement_is_any_counter_that_changes_and_silence_of_the_metrics_is_none
     assert movement.stalled_s(20) == 10
     movement.feed(22, {"generated": 5, "kv_cache": 0.2})
     movement.feed(30, {})
-    assert movement.stalled_s(30) == 8
+    assert movement.stalled_s(30) is None, "counters that cannot be read are no evidence"
+    movement.feed(36, {"generated": 5, "kv_cache": 0.2})
+    assert movement.stalled_s(36) == 14, "they did not move meanwhile"
+
+
+def test_an_api_that_freezes_is_neither_dead_nor_busy(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("sparkcluster.endpoint.ask.time", type("T", (), {"monotonic": lambda: clock[0]}))
+    host = FakeHost("alpha")
+    host.stream = lambda argv, stdin=b"": Clocked([7, 8, *[None] * 1000], clock)
+    reply = ask(host, AT, Verify(timeout_s=30), counters={"generated": ["x"]}, until_dead=True)
+    assert (reply.problem, clock[0], reply.stalled_s) == ("timeout", 30, None)
+    assert dead([], reply) is None
+    assert not busy(reply)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_dead"), [(7, 7, True), (7, 9, False), (None, 7, True), (7, None, True)]
+)
+def test_an_engine_that_answers_others_between_two_errors_is_not_dead(before, after, is_dead):
+    def answer(_request):
+        generated = answers.pop(0)
+        counted = [{"counters": {} if generated is None else {"generated": generated}, "context": None}]
+        return [*counted, {"error": {"kind": "engine-dead", "message": "500"}}]
+
+    answers = [before, after]
+    host = FakeHost("alpha").program("ask", answer)
+    earlier, reply = (ask(host, AT, Verify(), counters={"generated": ["x"]}) for _ in range(2))
+    assert (dead([], reply, earlier) is not None) is is_dead
 
 
 class Clocked(FakeStream):
@@ -184,7 +212,8 @@ class Clocked(FakeStream):
     def lines(self, silence_s):
         for value in self.counted:
             self.clock[0] += 2
-            yield json.dumps({"counters": {"generated": value}, "context": 16_000}).encode()
+            counters = {} if value is None else {"generated": value}
+            yield json.dumps({"counters": counters, "context": 16_000}).encode()
 
 
 @pytest.mark.parametrize(

@@ -205,10 +205,11 @@ vllm:broken nonsense
 """
 
 
-def test_counters_are_told_while_the_answer_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("every_s", [0.02, 60])
+def test_counters_are_told_while_the_answer_is_waited_for_and_with_an_error_of_the_engine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], every_s: float
 ) -> None:
-    monkeypatch.setattr(ask, "COUNTERS_S", 0.02)
+    monkeypatch.setattr(ask, "COUNTERS_S", every_s)
     waiting = threading.Event()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -244,7 +245,7 @@ def test_counters_are_told_while_the_answer_is_waited_for(
     server.server_close()
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert told
-    assert told[0] == {"counters": {"generated": 42.0, "kv_cache": 0.015}, "context": 4096}
+    assert told[0] == {"counters": {"generated": 42.0, "kv_cache": 0.015}, "context": 4096 if every_s < 1 else None}
 
 
 def test_an_engine_without_metrics_has_no_counters(serve: Serve) -> None:

@@ -20,6 +20,7 @@ from sparkcluster.release import stage as staging
 from sparkcluster.release import up as module
 from sparkcluster.release.down import former_nodes
 from sparkcluster.runtime.lease import Lease
+from sparkcluster.runtime.secrets import keyed_hashes
 from sparkcluster.staging.run import StageReport
 
 ANSWER = Reply("default", "alpha", ttft_s=0.1, tokens_per_s=10.0, tokens=3, text="204")
@@ -56,7 +57,8 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         """``answers`` are changes of the reply by head, ``fails`` groups that do not come up."""
         run.done = done = []
         run.report = Told()
-        fleet = Fleet({name: FakeHost(name).program("agent", record) for name in world.facts})
+        hosts = {name: FakeHost(name).program("agent", record) for name in world.facts}
+        fleet = Fleet({name: host.program("observe", observed(world, name)) for name, host in hosts.items()})
         run.recorded = []
 
         def look(*_, **__):
@@ -65,9 +67,10 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
 
         def ask(host, endpoint, verify, **_):
             done.append(f"ask {host.name}")
-            run.verify = verify
+            run.verify, run.endpoint = verify, endpoint
             reply = dataclasses.replace(ANSWER, group=endpoint.group, head=host.name)
-            return dataclasses.replace(reply, **(answers or {}).get(host.name, {}))
+            change = (answers or {}).get(host.name, {})
+            return dataclasses.replace(reply, **(change() if callable(change) else change))
 
         def stop(changer, ranks, **_):
             gone = {rank.name for each in ranks.values() for rank in each}
@@ -106,6 +109,18 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         monkeypatch.setattr(module, "Lease", HeldLease)
         return module.up(fleet, world.spec, options or module.Options(), run.report)
 
+    def observed(world, node):
+        launcher = {"role": "head", "engine": ["vllm", "serve", "m"], **run.launcher}
+        return lambda _: {
+            "ranks": [
+                {"name": rank.name, "state": rank.state, "labels": rank.labels, "launcher": launcher}
+                for rank in world.facts[node].ranks
+                if rank.labels["io.sparkcluster.rank"] == "0"
+            ]
+        }
+
+    run.launcher = {}
+
     def record(request):
         run.recorded += [step["record"] for step in request["steps"] if step["do"] == "record"]
         return {"results": [{}]}
@@ -138,6 +153,13 @@ def test_what_is_dead_is_replaced(up, world, reply, asked):
     assert (done.changed, done.release) == (True, 4)
     assert up.done == [*["ask alpha"] * asked, "lease", "stop alpha beta", "launch alpha beta"]
     assert any("is dead" in note for note in up.report.notes)
+
+
+def test_an_engine_that_answers_others_between_two_errors_is_left_running(up, world):
+    counted = iter([{"generated": 7.0}, {"generated": 9.0}])
+    with pytest.raises(NotServing, match="it is not dead and was left running"):
+        up(served(world()), answers={"alpha": lambda: {**DEAD, "counters": next(counted)}})
+    assert up.done == ["ask alpha"] * 2
 
 
 NOT_DEAD = [
@@ -246,12 +268,15 @@ def test_ranks_that_were_started_are_gone_on_with(up, world):
     assert up.done == ["lease", "watch alpha beta"]
 
 
-def test_a_key_that_changes_after_an_up_that_was_continued_is_seen(up, world, monkeypatch):
-    monkeypatch.setenv("KEY", "first")
+@pytest.mark.parametrize("continued_with", ["first", "second"])
+def test_a_key_that_changes_after_an_up_that_was_killed_is_seen(up, world, monkeypatch, continued_with):
+    monkeypatch.setenv("KEY", continued_with)
+    up.launcher = {"secrets": keyed_hashes({"VLLM_API_KEY": "first"})}
     one = world(api={"key": {"env": "KEY"}})
     up(one.run(one.plan(release=5)))
     for name in one.facts:
         one.change(name, release={"number": 5, "plan_hash": "x", "record": up.recorded[0]})
+    monkeypatch.setenv("KEY", "first")
     assert up(one).changed is False
     monkeypatch.setenv("KEY", "second")
     with pytest.raises(OtherPlan, match="a secret differs"):
@@ -314,6 +339,16 @@ def test_another_plan_that_was_never_recorded_is_replaced_where_nothing_listens_
     assert up.done[-3:] == ["lease", "stop alpha beta", "launch alpha beta"]
     edited.facts = world().run(one.plan(release=3)).facts
     assert up(edited, options=module.Options(replace=True)).changed is True
+
+
+def test_a_start_without_a_record_is_asked_where_its_launcher_says(up, world):
+    one = world(playbook={"env": {"A": "1"}})
+    edited = world(playbook={"env": {"A": "2"}})
+    edited.facts = one.run(one.plan(release=3)).facts
+    up.launcher = {"engine": ["vllm", "serve", "m", "--host", "10.0.0.9", "--port", "9000"]}
+    with pytest.raises(OtherPlan, match="another plan"):
+        up(edited)
+    assert (up.endpoint.head, up.endpoint.url) == ("alpha", "http://10.0.0.9:9000/v1")
 
 
 @pytest.mark.parametrize("kept", ["alpha", "beta"])
