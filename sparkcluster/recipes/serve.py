@@ -133,12 +133,12 @@ class Command:
         if words and words[0].rpartition("/")[2] in _SHELLS:
             flag = next((at for at, word in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)), None)
             if flag is not None and flag + 1 < len(words):
-                return cls._nested(words[flag + 1], env, script, importer)
+                return cls.nested(words[flag + 1], env, script, importer)
         return None
 
     @classmethod
-    def _nested(cls, text: str, env: dict[str, str], outer: Script, importer: Importer) -> Command | None:
-        """The shell line of ``bash -c``: what stands before the engine is setup."""
+    def nested(cls, text: str, env: dict[str, str], outer: Script, importer: Importer) -> Command | None:
+        """What a shell text runs, such as the line of ``bash -c``: what is before the engine is setup."""
         script = parse(text, {**outer.variables, **env})
         setup: list[str] = []
         for words in script.commands:

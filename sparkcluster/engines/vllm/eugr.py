@@ -12,12 +12,12 @@ from typing import Any
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.container import Container
 from sparkcluster.recipes.serve import Command, Importer, name_of, playbook
-from sparkcluster.recipes.shell import parse
+from sparkcluster.recipes.shell import Script
 from sparkcluster.spec.document import parse as parse_yaml
 
 _LOOKS = re.compile(r"^(recipe_version|container|command|defaults):", re.MULTILINE)
 _PLACE = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_KNOWN = frozenset(
+_KEYS = frozenset(
     {
         "name", "recipe_version", "description", "model", "container", "command", "defaults", "env", "mods",
         "build_args", "cluster_only", "solo_only",
@@ -38,25 +38,17 @@ def read(text: str, source: str, importer: Importer) -> tuple[dict[str, Any], li
         SpecError: it is no YAML.
     """
     data = parse_yaml(text, source).data
-    command, image = _text(data, "command", source), _text(data, "container", source)
-    defaults, env = _mapping(data, "defaults", source), _mapping(data, "env", source)
-    script = parse(_filled(command, defaults, source))
-    setup: list[str] = []
-    left = [f"{key}: a playbook has no such key" for key in data if key not in _KNOWN]
-    for words in script.commands:
-        nested = Command.of(Container(image=image, words=words), script, importer)
-        if nested is None or not _starts(words):
-            setup.append(" ".join(words))
-            continue
-        nested.setup = [*setup, *nested.setup]
-        nested.left += script.left
-        written: dict[str, str | None] = {name: _scalar(value) for name, value in env.items() if value is not None}
-        nested.env = {**written, **nested.env}
-        document, more = playbook(Container(image=image, words=nested.words), nested, {}, importer)
-        _named(document, data)
-        _sized(document, data)
-        return document, [*_left(data, image), *more, *left]
-    raise UsageError(f"{source}: its command does not start vLLM", hint="only recipes for vLLM can be imported")
+    text, image = _text(data, "command", source), _text(data, "container", source)
+    defaults, written = _mapping(data, "defaults", source), _mapping(data, "env", source)
+    env = {name: _scalar(value) for name, value in written.items() if value is not None}
+    command = Command.nested(_filled(text, defaults, source), env, Script(), importer)
+    if command is None:
+        raise UsageError(f"{source}: its command does not start vLLM", hint="only recipes for vLLM can be imported")
+    document, notes = playbook(Container(image=image), command, {}, importer)
+    _named(document, data)
+    _sized(document, data)
+    unknown = [f"{key}: a playbook has no such key" for key in data if key not in _KEYS]
+    return document, [*_notes(data, image), *notes, *unknown]
 
 
 def launched(words: list[str]) -> Container | None:
@@ -77,10 +69,6 @@ def launched(words: list[str]) -> Container | None:
         elif option == "--apply-mod":
             container.left.append(f"{option} {value}: it changes the image; build one that has the change")
     return container
-
-
-def _starts(words: list[str]) -> bool:
-    return any(word.rpartition("/")[2] == "vllm" or "vllm serve" in word or "api_server" in word for word in words)
 
 
 def _text(data: dict[str, Any], key: str, source: str) -> str:
@@ -135,7 +123,7 @@ def _sized(document: dict[str, Any], data: dict[str, Any]) -> None:
         document.pop("executor", None)
 
 
-def _left(data: dict[str, Any], image: str) -> list[str]:
+def _notes(data: dict[str, Any], image: str) -> list[str]:
     out: list[str] = []
     if "/" not in image:
         out.append(f"container {image}: build it with build-and-copy.sh of spark-vllm-docker on the first node")
