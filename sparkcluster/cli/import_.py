@@ -44,11 +44,11 @@ def run(args: argparse.Namespace) -> int:
         except OSError as error:
             raise UsageError(f"{args.output} cannot be written: {error.strerror}", hint="write another path") from None
     if args.json:
-        emit_json({"playbook": made.document, "text": made.text, "left": list(made.left)})
+        emit_json({"playbook": made.document, "text": made.text, "left": list(made.notes)})
         return 0
     if args.output is None:
         sys.stdout.write(made.text)
-    for line in made.left:
+    for line in made.notes:
         note(f"not imported, or to be reviewed: {line}")
     if args.output is not None:
         note(f"wrote {args.output}; next: sparkcluster lint {args.output}")

@@ -88,7 +88,7 @@ class Container:
         env: variables with their values; None for the caller's value.
         volumes: what it sees of the node.
         cap_add: capabilities.
-        left: what was not carried over, and why.
+        notes: what was not carried over, and why.
     """
 
     image: str = ""
@@ -98,7 +98,7 @@ class Container:
     env: dict[str, str | None] = dataclasses.field(default_factory=dict)
     volumes: list[Volume] = dataclasses.field(default_factory=list)
     cap_add: list[str] = dataclasses.field(default_factory=list)
-    left: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
 
 
 def read(words: list[str]) -> Container:
@@ -126,7 +126,7 @@ def read(words: list[str]) -> Container:
             elif name in VALUED or name in ALONE:
                 _put(out, name, value or "")
             else:
-                out.left.append(f"{plain(word)}: unknown option of docker run")
+                out.notes.append(f"{plain(word)}: unknown option of docker run")
     if index >= len(words):
         raise UsageError("docker run has no image", hint="copy the whole command")
     out.image, out.words = words[index], words[index + 1 :]
@@ -142,8 +142,8 @@ def _options(word: str) -> list[tuple[str, str | None]]:
     for at, letter in enumerate(word[1:], start=1):
         name = SHORT.get(letter, letter)
         if name in VALUED:
-            rest = word[at + 1 :].removeprefix("=")
-            return [*out, (name, rest or None)]
+            value = word[at + 1 :].removeprefix("=")
+            return [*out, (name, value or None)]
         out.append((name, None))
     return out
 
@@ -164,7 +164,7 @@ def _put(out: Container, name: str, value: str) -> None:
         _publish(out, value)
     elif name not in GIVEN and not _harmless(name, value):
         why = REFUSED.get(name, "a playbook has no such key")
-        out.left.append(f"{f'--{name} {plain(value)}'.strip()}: {why}")
+        out.notes.append(f"{f'--{name} {plain(value)}'.strip()}: {why}")
 
 
 def _harmless(name: str, value: str) -> bool:
@@ -179,7 +179,7 @@ def _harmless(name: str, value: str) -> bool:
 def _publish(out: Container, value: str) -> None:
     parts = value.partition("/")[0].split(":")
     if len(parts) > 1 and parts[-2:] != ["8000", "8000"]:
-        out.left.append(f"--publish {plain(value)}: write api.port: {plain(parts[-2])} in the inventory")
+        out.notes.append(f"--publish {plain(value)}: write api.port: {plain(parts[-2])} in the inventory")
 
 
 def _volume(out: Container, name: str, value: str) -> None:
@@ -198,4 +198,4 @@ def _volume(out: Container, name: str, value: str) -> None:
     if source.startswith(("/", "~")) and target.startswith("/"):
         out.volumes.append(Volume(source, target, read_only))
     else:
-        out.left.append(f"--{name} {plain(value)}: a playbook mounts directories by their full path, as ~/data")
+        out.notes.append(f"--{name} {plain(value)}: a playbook mounts directories by their full path, as ~/data")

@@ -31,12 +31,12 @@ class Imported:
     Attributes:
         text: the playbook as YAML, with what was left out in its comments.
         document: the same as data.
-        left: what could not be carried over, and what to do about it.
+        notes: what could not be carried over, and what to do about it.
     """
 
     text: str
     document: dict[str, Any]
-    left: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def convert(text: str, source: str, *, name: str | None = None) -> Imported:
@@ -50,37 +50,38 @@ def convert(text: str, source: str, *, name: str | None = None) -> Imported:
     """
     if MARKS & set(text):
         raise UsageError(f"{source} contains characters that are not text", hint="is this the right file?")
-    odd = re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", text)
-    if odd:
-        line = text.count("\n", 0, odd.start()) + 1
-        raise UsageError(f"{source}: line {line} holds the character \\x{ord(odd[0]):02x}", hint="is it a text file?")
+    control = re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", text)
+    if control:
+        line = text.count("\n", 0, control.start()) + 1
+        code = ord(control[0])
+        raise UsageError(f"{source}: line {line} contains the character \\x{code:02x}", hint="is it a text file?")
     importers = [found for name_ in engines.names() if (found := engines.engine(name_).importer) is not None]
     recipes = [importer for importer in importers if importer.is_recipe(text)]
-    document, left = recipes[0].recipe(text, source) if recipes else _script(text, source, importers)
+    document, notes = recipes[0].recipe(text, source) if recipes else _script(text, source, importers)
     if name is not None:
         document["name"] = name
-    left = [without_secrets(line, "…") for line in dict.fromkeys(left)]
-    made = write.text(document, source, left)
+    notes = [without_secrets(line, "…") for line in dict.fromkeys(notes)]
+    made = write.text(document, source, notes)
     _validated(made, source)
-    return Imported(made, document, tuple(left))
+    return Imported(made, document, tuple(notes))
 
 
 def _script(text: str, source: str, importers: list[Importer]) -> tuple[dict[str, Any], list[str]]:
     script = parse(text)
-    left = list(script.left)
+    notes = list(script.notes)
     chosen: tuple[Container | None, Command, Importer] | None = None
     downloads: dict[str, str] = {}
     for words in script.commands:
-        env, rest = _bare(words, importers)
-        found = next((engine for importer in importers if (engine := _started(rest, env, script, importer))), None)
+        env, remaining = _unwrapped(words, importers)
+        found = next((engine for importer in importers if (engine := _started(remaining, env, script, importer))), None)
         if found is None:
-            _downloaded(rest, downloads)
-            if rest and rest[0] not in _QUIET and not _downloads(rest):
-                left.append(f"the command {_cut(words)}")
+            _downloaded(remaining, downloads)
+            if remaining and remaining[0] not in _QUIET and not _downloads(remaining):
+                notes.append(f"the command {_abridged(words)}")
         elif chosen is None:
             chosen = found
         else:
-            left.append(f"only the first engine of the text is imported, not {_cut(words)}")
+            notes.append(f"only the first engine of the text is imported, not {_abridged(words)}")
     if chosen is None:
         command = importers[0].COMMAND
         raise UsageError(
@@ -89,26 +90,26 @@ def _script(text: str, source: str, importers: list[Importer]) -> tuple[dict[str
         )
     container, chosen_command, importer = chosen
     document, more = playbook(container, chosen_command, downloads, importer)
-    return document, [*more, *left]
+    return document, [*more, *notes]
 
 
-def _bare(words: list[str], importers: list[Importer]) -> tuple[dict[str, str], list[str]]:
+def _unwrapped(words: list[str], importers: list[Importer]) -> tuple[dict[str, str], list[str]]:
     """Assignments in front of a command, and the command without what only wraps it."""
     env: dict[str, str] = {}
-    rest = list(words)
-    while rest:
-        assigned = assignment(rest[0])
+    remaining = list(words)
+    while remaining:
+        assigned = assignment(remaining[0])
         if assigned is not None:
             env[assigned[0]] = assigned[1]
-        elif rest[:2] == ["uv", "run"] or rest[0] == "uvx":
-            return env, _launched(rest[1:], importers)
-        elif rest[0] not in _BEFORE:
+        elif remaining[:2] == ["uv", "run"] or remaining[0] == "uvx":
+            return env, _launched(remaining[1:], importers)
+        elif remaining[0] not in _BEFORE:
             break
-        elif rest[0] == "sudo":
-            rest = _after_flags(rest)
+        elif remaining[0] == "sudo":
+            remaining = _after_flags(remaining)
             continue
-        rest = rest[1:]
-    return env, rest
+        remaining = remaining[1:]
+    return env, remaining
 
 
 def _after_flags(words: list[str]) -> list[str]:
@@ -128,26 +129,26 @@ def _launched(words: list[str], importers: list[Importer]) -> list[str]:
 
 
 def _started(
-    rest: list[str], env: dict[str, str], script: Script, importer: Importer
+    remaining: list[str], env: dict[str, str], script: Script, importer: Importer
 ) -> tuple[Container | None, Command, Importer] | None:
     """The engine that a command starts, in a container or not."""
     container: Container | None = None
-    if rest and rest[0].rpartition("/")[2] in _DOCKER:
-        words = rest[1:]
+    if remaining and remaining[0].rpartition("/")[2] in _DOCKER:
+        words = remaining[1:]
         if words[:1] == ["container"]:
             words = words[1:]
-        if words[:1] != ["run"] or _other(words):
+        if words[:1] != ["run"] or _is_diagnostic(words):
             return None
         container = read_container(words[1:])
         command = importer.by_variables(container) or Command.of(container, script, importer)
-    elif rest and (container := importer.launched(rest)) is not None:
+    elif remaining and (container := importer.launched(remaining)) is not None:
         command = Command.of(container, script, importer)
     else:
-        command = Command.plain(rest, env, script, importer)
+        command = Command.plain(remaining, env, script, importer)
     return (container, command, importer) if command is not None else None
 
 
-def _other(words: list[str]) -> bool:
+def _is_diagnostic(words: list[str]) -> bool:
     """Whether a ``docker run`` only looks at something, as ``nvidia-smi`` or ``--version``."""
     return words[-1] in {"nvidia-smi", "--version", "--help", "bash", "sh"} or "bench" in words
 
@@ -165,7 +166,7 @@ def _downloaded(words: list[str], downloads: dict[str, str]) -> None:
             downloads[words[index + 1].rstrip("/")] = words[2]
 
 
-def _cut(words: list[str]) -> str:
+def _abridged(words: list[str]) -> str:
     line = plain(" ".join(words)).replace("\n", " ")
     return line if len(line) <= 80 else f"{line[:79]}…"
 

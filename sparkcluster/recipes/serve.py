@@ -32,14 +32,14 @@ class Served:
         keys: keys of the playbook that follow.
         args: engine arguments by their names.
         secrets: variables in which secrets have to be given.
-        left: what was not carried over, and where it belongs.
+        notes: what was not carried over, and where it belongs.
     """
 
     model: str | None = None
     keys: dict[str, Any] = dataclasses.field(default_factory=dict)
     args: dict[str, Any] = dataclasses.field(default_factory=dict)
     secrets: list[str] = dataclasses.field(default_factory=list)
-    left: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
 
 
 class Importer(Protocol):
@@ -86,13 +86,13 @@ class Command:
         words: after the command that starts the engine.
         env: variables set for it.
         setup: lines run before it.
-        left: what was not carried over.
+        notes: what was not carried over.
     """
 
     words: list[str]
     env: dict[str, str | None] = dataclasses.field(default_factory=dict)
     setup: list[str] = dataclasses.field(default_factory=list)
-    left: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
 
     @classmethod
     def of(cls, container: Container, script: Script, importer: Importer) -> Command | None:
@@ -106,12 +106,12 @@ class Command:
             if after is None:
                 return cls(words, dict(container.env))
             command = cls(after, dict(container.env))
-            command.left.append(f"`{importer.COMMAND}` after an image whose entrypoint it is: kept once")
+            command.notes.append(f"`{importer.COMMAND}` after an image whose entrypoint it is: kept once")
             return command
         found = cls.plain(words, {}, script, importer)
         if found is not None:
             if importer.is_twice(words):
-                found.left.append(
+                found.notes.append(
                     f"duplicate `{importer.COMMAND}`, which ends with `unrecognized arguments`: kept once"
                 )
             found.env = {**container.env, **found.env}
@@ -146,10 +146,10 @@ class Command:
             if command is not None:
                 command.env = {**env, **script.environment, **command.env}
                 command.setup = [*setup, *command.setup]
-                command.left += script.left
+                command.notes += script.notes
                 return command
             if words[0] not in {"set", "echo"}:
-                setup.append(_joined(words))
+                setup.append(_quoted(words))
         return None
 
 
@@ -164,38 +164,39 @@ def playbook(
         UsageError: it names no model.
     """
     served = importer.read(command.words)
-    left = [*(container.left if container else []), *command.left, *served.left]
+    notes = [*(container.notes if container else []), *command.notes, *served.notes]
     if not served.model:
         raise UsageError("the command names no model", hint=f"write the model after `{importer.COMMAND}`, or --model")
-    _stated(served.model, "the model is")
+    _resolved(served.model, "the model is")
     volumes = list(container.volumes) if container else []
     env, secrets, more = _environment(command.env, volumes, importer.ENGINE)
-    left += more
+    notes += more
     document: dict[str, Any] = {"name": "", "model": {}}
     revision = served.keys.pop("revision", None)
-    document["model"] = _model(served.model, volumes, downloads, left)
+    document["model"] = _model(served.model, volumes, downloads, notes)
     mounted = any(f"{served.model}/".startswith(f"{volume.target.rstrip('/')}/") for volume in volumes)
     if container is not None and "path" in document["model"] and not mounted:
-        left.append(f"the model {served.model} is not in a mounted directory: write model.id, or its path on the nodes")
+        problem = f"the model {served.model} is not in a mounted directory"
+        notes.append(f"{problem}: write model.id, or its path on the nodes")
     if revision is not None:
         if "id" in document["model"]:
             document["model"]["revision"] = revision
         else:
-            left.append(f"--revision {revision}: a directory has no revisions")
+            notes.append(f"--revision {revision}: a directory has no revisions")
     if container is not None:
-        document["image"] = _stated(container.image, "the image is")
+        document["image"] = _resolved(container.image, "the image is")
     document |= {"tensor_parallel": 1, **served.keys}
     document["args"] = served.args
     document["env"] = env
     document["secrets"] = list(dict.fromkeys([*secrets, *served.secrets]))
     document["setup"] = command.setup
-    document["mounts"] = _mounts(volumes, document, command, left, importer.ENGINE)
+    document["mounts"] = _mounts(volumes, document, command, notes, importer.ENGINE)
     if container is not None and container.cap_add:
         document["container"] = {"cap_add": container.cap_add}
     document["name"] = name_of((container.name if container else None) or str(served.model))
     return {key: value for key, value in document.items() if value not in ([], {}, None)} | (
         {"model": document["model"]}
-    ), left
+    ), notes
 
 
 def name_of(written: str) -> str:
@@ -204,7 +205,7 @@ def name_of(written: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", last).strip("-_.").lower()[:63] or "imported"
 
 
-def _stated(word: str, what: str, *, key: str = "name") -> str:
+def _resolved(word: str, what: str, *, key: str = "name") -> str:
     """``word``, which needs a variable that the text sets.
 
     Raises:
@@ -215,7 +216,7 @@ def _stated(word: str, what: str, *, key: str = "name") -> str:
     return word
 
 
-def _model(written: str, volumes: list[Volume], downloads: dict[str, str], left: list[str]) -> dict[str, Any]:
+def _model(written: str, volumes: list[Volume], downloads: dict[str, str], notes: list[str]) -> dict[str, Any]:
     if _REPOSITORY.fullmatch(written):
         return {"id": written}
     if not written.startswith(("/", "~")):
@@ -226,10 +227,10 @@ def _model(written: str, volumes: list[Volume], downloads: dict[str, str], left:
     for volume in volumes:
         if written == volume.target or written.startswith(volume.target.rstrip("/") + "/"):
             source = volume.source.rstrip("/") + written[len(volume.target.rstrip("/")) :]
-    _stated(source, "the model is at", key="path")
+    _resolved(source, "the model is at", key="path")
     repository = downloads.get(source.rstrip("/"))
     if repository:
-        left.append(f"the download of {repository} to {source}: download it on every node, or write model.id")
+        notes.append(f"the download of {repository} to {source}: download it on every node, or write model.id")
     return {"path": source}
 
 
@@ -238,33 +239,33 @@ def _environment(
 ) -> tuple[dict[str, str], list[str], list[str]]:
     env: dict[str, str] = {}
     secrets: list[str] = []
-    left: list[str] = []
+    notes: list[str] = []
     owners = engines.engine(engine).variables
     for name, value in written.items():
         if name in _HF:
             source = next((volume.source for volume in volumes if value == volume.target), None)
             where = f"hf_home: {source}" if source else "hf_home"
-            left.append(f"{name}: write {where} in the inventory, if it is not ~/.cache/huggingface")
+            notes.append(f"{name}: write {where} in the inventory, if it is not ~/.cache/huggingface")
         elif name in owners:
-            left.append(f"{name}: {owners[name]}")
+            notes.append(f"{name}: {owners[name]}")
         elif name in _JOINS:
-            left.append(f"{name}: left out: it follows from the inventory")
+            notes.append(f"{name}: left out: it follows from the inventory")
         elif name in variables.per_node(engine):
-            left.append(f"{name}: left out: it differs between nodes, and sparkcluster sets it on each")
+            notes.append(f"{name}: left out: it differs between nodes, and sparkcluster sets it on each")
         elif names_secret(name):
             secrets.append(name)
-            left.append(f"{name}: listed under secrets; set it in the environment of sparkcluster")
+            notes.append(f"{name}: listed under secrets; set it in the environment of sparkcluster")
         elif value is None:
-            left.append(f"{name}: write its value under env; the text takes it from the caller")
+            notes.append(f"{name}: write its value under env; the text takes it from the caller")
         elif unknown(value):
-            left.append(f"{name}={plain(value)}: write its value under env; the text does not set it")
+            notes.append(f"{name}={plain(value)}: write its value under env; the text does not set it")
         else:
             env[name] = value
-    return env, secrets, left
+    return env, secrets, notes
 
 
 def _mounts(
-    volumes: list[Volume], document: dict[str, Any], command: Command, left: list[str], engine: str
+    volumes: list[Volume], document: dict[str, Any], command: Command, notes: list[str], engine: str
 ) -> list[dict[str, Any]]:
     """What the container has to see beside weights and caches, which the plan mounts by itself."""
     used = " ".join([*command.words[1:], *command.setup, *document["env"].values()])
@@ -272,7 +273,7 @@ def _mounts(
     out: list[dict[str, Any]] = []
     for volume in volumes:
         if unknown(volume.source + volume.target):
-            left.append(f"--volume {plain(volume.source)}:{plain(volume.target)}: the text does not set them")
+            notes.append(f"--volume {plain(volume.source)}:{plain(volume.target)}: the text does not set them")
             continue
         is_home = volume.target in homes or volume.target.endswith(_CACHE_HOMES)
         model = document["model"].get("path")
@@ -282,7 +283,7 @@ def _mounts(
             continue  # kept by every playbook's caches
         if is_home and not homes:
             written = f"--volume {volume.source}:{volume.target}"
-            left.append(f"{written}: write hf_home: {volume.source} in the inventory, if it differs")
+            notes.append(f"{written}: write hf_home: {volume.source} in the inventory, if it differs")
         if (is_home or is_model) and not named:
             continue
         # Weights are read; only what is neither may have to be written.
@@ -291,5 +292,5 @@ def _mounts(
     return out
 
 
-def _joined(words: list[str]) -> str:
+def _quoted(words: list[str]) -> str:
     return " ".join(shlex.quote(plain(word)) if not unknown(word) else plain(word) for word in words)

@@ -37,14 +37,14 @@ class Script:
         variables: what the text sets.
         arrays: lists that it sets.
         exported: names among them that programs see.
-        left: what was not read, in words.
+        notes: what was not read.
     """
 
     commands: list[list[str]] = dataclasses.field(default_factory=list)
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
     arrays: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     exported: list[str] = dataclasses.field(default_factory=list)
-    left: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -212,15 +212,15 @@ class _Lexer:
         found = _NAME.match(inside)
         if not found:
             return f"{OPEN}{inside}{CLOSE}"
-        name, rest = found[0], inside[found.end() :]
-        if rest in {"[@]", "[*]"}:
+        name, operator = found[0], inside[found.end() :]
+        if operator in {"[@]", "[*]"}:
             words = self.script.arrays.get(name)
             return f"{OPEN}{name}{CLOSE}" if words is None else _NEXT.join(words) or _NOTHING
         set_ = self.script.variables.get(name)
-        if rest[:2] == ":-" or rest[:1] == "-":
-            default = rest[2:] if rest[:1] == ":" else rest[1:]
+        if operator[:2] == ":-" or operator[:1] == "-":
+            default = operator[2:] if operator[:1] == ":" else operator[1:]
             return set_ or self._expanded(_unquoted(default))
-        if not rest or rest[:2] == ":?" or rest[:1] == "?":
+        if not operator or operator[:2] == ":?" or operator[:1] == "?":
             return self._value(name)
         return f"{OPEN}{name}{CLOSE}"
 
@@ -258,7 +258,7 @@ class _Lexer:
         for mark in self.heredocs:
             found = re.compile(rf"^[ \t]*{mark}[ \t]*$", re.MULTILINE).search(self.text, self.at)
             self.at = min(found.end() + 1, len(self.text)) if found else len(self.text)
-            self.script.left.append(f"the here-document {mark}: write its content to a file")
+            self.script.notes.append(f"the here-document {mark}: write its content to a file")
         self.heredocs = []
 
     def _add(self, piece: str) -> None:

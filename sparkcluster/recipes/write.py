@@ -32,10 +32,10 @@ def _represent(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent)
 
 
-def text(document: dict[str, Any], source: str, left: Sequence[str]) -> str:
+def text(document: dict[str, Any], source: str, notes: Sequence[str]) -> str:
     """``document`` as a playbook, with where it comes from and what it lacks above it."""
     lines = [f"# Made from {_line(source)} by `sparkcluster import`."]
-    unique = list(dict.fromkeys(left))
+    unique = list(dict.fromkeys(notes))
     if unique:
         lines += ["#", "# Not imported, or to be reviewed:"]
         lines += [f"# - {_line(line)}" for line in unique]

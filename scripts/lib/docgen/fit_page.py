@@ -80,7 +80,7 @@ NEMOTRON: dict[str, Any] = {
 config.json is quoted in public code that reads it."""
 
 QWEN_ENGINE = Engine(
-    65536, version=(0, 23), sequences=4, kv_dtype="fp8", prefix_caching=True, drafted=3, own_drafts=True
+    65536, version=(0, 23), sequences=4, kv_dtype="fp8", prefix_caching=True, drafted=3, mtp_drafts=True
 )
 NEMOTRON_ENGINE = Engine(8192, version=(0, 18), sequences=1, kv_dtype="fp8", eager=True)
 QWEN_WEIGHTS = Weights(int(21.94 * GIB), int(21.94 * GIB), counted=True)

@@ -155,7 +155,7 @@ def engine(
         UsageError: an argument makes no sense.
     """
     args = Arguments(playbook)
-    drafted, own_drafts = drafting(args)
+    drafted, mtp_drafts = drafting(args)
     length = context or args.count("max-model-len", 0)
     return Engine(
         context=length if length > 0 else config.context,
@@ -173,7 +173,7 @@ def engine(
         prefix_caching=args.on("enable-prefix-caching"),
         async_scheduling=args.on("async-scheduling") is not False,
         drafted=drafted,
-        own_drafts=own_drafts,
+        mtp_drafts=mtp_drafts,
         eager=args.on("enforce-eager") is True,
         falls_back=_falls_back(args, config, version),
     )

@@ -65,9 +65,9 @@ def launched(words: list[str]) -> Container | None:
             name, equals, text = value.partition("=")
             container.env[name] = text if equals else None
         elif option in {"-n", "--nodes"}:
-            container.left.append(f"--nodes {value}: list the Sparks in the inventory")
+            container.notes.append(f"--nodes {value}: list the Sparks in the inventory")
         elif option == "--apply-mod":
-            container.left.append(f"{option} {value}: it changes the image; build one that has the change")
+            container.notes.append(f"{option} {value}: it changes the image; build one that has the change")
     return container
 
 
@@ -130,8 +130,8 @@ def _notes(data: dict[str, Any], image: str) -> list[str]:
     for key in ("mods", "build_args"):
         listed = data.get(key) or []
         for name in listed if isinstance(listed, list) else [listed]:
-            what = "changes the image before it starts" if key == "mods" else "is for the image's build"
-            out.append(f"{key}: {name}, which {what}; build an image that has it")
+            effect = "changes the image before it starts" if key == "mods" else "is for the image's build"
+            out.append(f"{key}: {name}, which {effect}; build an image that has it")
     if data.get("cluster_only") is True:
         out.append("cluster_only: the model needs several Sparks; tensor_parallel says how many")
     elif "tensor_parallel" in (data.get("defaults") or {}) and data.get("solo_only") is not True:

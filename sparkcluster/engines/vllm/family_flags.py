@@ -103,12 +103,13 @@ def family(name: str, architecture: str | None) -> Model | None:
 
 def kind(name: str) -> Kind | None:
     """How the weights of repository ``name`` are stored, as its publisher names them."""
-    organisation, slash, rest = name.lower().partition("/")
+    organisation, slash, repository = name.lower().partition("/")
     if not slash:
         return None
-    return next(
-        (kind_ for who, what, kind_ in KINDS if re.fullmatch(who, organisation) and re.fullmatch(what, rest)), None
-    )
+    for publisher, pattern, stored in KINDS:
+        if re.fullmatch(publisher, organisation) and re.fullmatch(pattern, repository):
+            return stored
+    return None
 
 
 _TRUTH = {"yes": True, "no": False}

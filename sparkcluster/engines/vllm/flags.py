@@ -140,12 +140,12 @@ def _name(word: str) -> tuple[str, str | None]:
     if level:
         return "optimization-level", level[1]
     head, equals, inline = word.partition("=")
-    base, dot, rest = head.partition(".")
+    base, dot, suffix = head.partition(".")
     # The table has -tp; argparse takes -tp=2 and -cc.mode=3 too.
     base = aliases().get(
         base, base.lstrip("-").replace("_", "-").lower() if base.startswith("--") else base.lstrip("-")
     )
-    return base + dot + rest, inline if equals else None
+    return base + dot + suffix, inline if equals else None
 
 
 def _takes(flag: Flag | None, values: list[str]) -> bool:
@@ -154,7 +154,7 @@ def _takes(flag: Flag | None, values: list[str]) -> bool:
     return not values or (flag is not None and flag.kind == "list")
 
 
-def near(name: str) -> str | None:
+def closest_name(name: str) -> str | None:
     """The flag that ``name`` probably stands for."""
     return closest(name.replace("_", "-").lower(), sorted(table()))
 
@@ -172,25 +172,25 @@ def has(flag: Flag, versions: Versions) -> bool | None:
         (index for index, release in enumerate(read) if versions.high and release >= versions.high),
         len(read) - 1,
     )
-    there = {_in(flag, release) for release in read[oldest : newest + 1]}
+    there = {_is_in(flag, release) for release in read[oldest : newest + 1]}
     return there.pop() if len(there) == 1 else None
 
 
-def wrong(flag: Flag, name: str, value: Any) -> str | None:
+def misuse(flag: Flag, name: str, value: Any) -> str | None:
     """What is wrong with ``value`` for ``flag``, written as ``name``, whatever the release; None where nothing is."""
     if value is None or "." in name:
         return None
     if flag.kind in {"bool", "flag"}:
         return _switch(flag, value)
     if isinstance(value, bool):
-        return None if flag.kind == "optional" and value else f"takes a value, {_meant(flag)}"
+        return None if flag.kind == "optional" and value else f"takes a value, {_described(flag)}"
     if isinstance(value, list) and flag.kind != "list":
         return "takes a mapping or JSON in quotes" if flag.type == "json" else "takes one value and no list"
     fits = isinstance(value, list) or _fits(flag, value)
-    return None if fits else f"takes {_meant(flag)}"
+    return None if fits else f"takes {_described(flag)}"
 
 
-def odd(flag: Flag, value: Any) -> str | None:
+def expected_choice(flag: Flag, value: Any) -> str | None:
     """The value among ``flag``'s choices that ``value`` should be, or all of them; None where it is one."""
     if not flag.choices or isinstance(value, bool | dict) or value is None:
         return None
@@ -201,7 +201,7 @@ def odd(flag: Flag, value: Any) -> str | None:
     return None
 
 
-def _in(flag: Flag, release: Version) -> bool:
+def _is_in(flag: Flag, release: Version) -> bool:
     return (flag.first is None or release >= flag.first) and (flag.last is None or release <= flag.last)
 
 
@@ -223,9 +223,9 @@ def _fits(flag: Flag, value: Any) -> bool:
     return flag.type != "size" or bool(_SIZE.fullmatch(text))
 
 
-def _meant(flag: Flag) -> str:
-    meant = {"int": "a whole number", "float": "a number", "size": "a number, or one as 32k", "json": "a mapping"}
-    return meant.get(flag.type, "one word")
+def _described(flag: Flag) -> str:
+    kinds = {"int": "a whole number", "float": "a number", "size": "a number, or one as 32k", "json": "a mapping"}
+    return kinds.get(flag.type, "one word")
 
 
 def _switch(flag: Flag, value: Any) -> str | None:

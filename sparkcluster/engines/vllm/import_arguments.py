@@ -20,7 +20,7 @@ def read(words: list[str]) -> Served:
         elif served.model is None:
             served.model = values[0]
         elif values[0].strip():
-            served.left.append(f"the word {plain(values[0])!r}, which is not part of a flag")
+            served.notes.append(f"the word {plain(values[0])!r}, which is not part of a flag")
     return served
 
 
@@ -31,14 +31,14 @@ def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) 
         return
     lost = sorted({name for value in values for name in unknown(value)})
     if lost:
-        served.left.append(f"{written}: the text does not set {', '.join(lost)}")
+        served.notes.append(f"{written}: the text does not set {', '.join(lost)}")
         return
     if flag is None:
-        near = flags.near(name.partition(".")[0])
+        near = flags.closest_name(name.partition(".")[0])
         gone = flags.GONE.get(name)
-        said = gone or (f"did you mean {near}?" if near else "kept under args as it is")
-        served.left.append(f"{written}: vLLM has no flag --{name}; {said}")
-    if _own(served, name, values):
+        advice = gone or (f"did you mean {near}?" if near else "kept under args as it is")
+        served.notes.append(f"{written}: vLLM has no flag --{name}; {advice}")
+    if _set_key(served, name, values):
         return
     value = _value(flag, name, values)
     bare = name.removeprefix("no-")
@@ -52,13 +52,13 @@ def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) 
 
 def _secret(served: Served, name: str) -> None:
     if name == "api-key":
-        served.left.append(f"--{name}: write {ENGINE.arguments[name]}")
+        served.notes.append(f"--{name}: write {ENGINE.arguments[name]}")
     else:
         served.secrets.append("HF_TOKEN")
-        served.left.append("--hf-token: HF_TOKEN is listed under secrets; set it in the environment of sparkcluster")
+        served.notes.append("--hf-token: HF_TOKEN is listed under secrets; set it in the environment of sparkcluster")
 
 
-def _own(served: Served, name: str, values: list[str]) -> bool:
+def _set_key(served: Served, name: str, values: list[str]) -> bool:
     """Whether the flag is a key of its own, or belongs into the inventory."""
     value = values[-1] if values else ""
     if name == "model":
@@ -66,7 +66,7 @@ def _own(served: Served, name: str, values: list[str]) -> bool:
     elif name == "served-model-name" and values:
         served.keys["served_name"] = values[0]
         if values[1:]:
-            served.left.append(f"more names of the model: {', '.join(values[1:])}; a playbook has one")
+            served.notes.append(f"more names of the model: {', '.join(values[1:])}; a playbook has one")
     elif name == "revision" and value:
         served.keys["revision"] = value
     elif name in {"tensor-parallel-size", "pipeline-parallel-size"} and value.isdigit():
@@ -75,11 +75,11 @@ def _own(served: Served, name: str, values: list[str]) -> bool:
         if value in {"ray", "mp"}:
             served.keys["executor"] = "ray" if value == "ray" else "native"
         else:
-            served.left.append(f"--{name} {value}: executor must be ray or native")
+            served.notes.append(f"--{name} {value}: executor must be ray or native")
     elif name in ENGINE.arguments:
         if (name, value) not in {("port", "8000"), ("host", "127.0.0.1"), ("host", "localhost")}:
             key = f"api.{name}: {value} in the inventory" if name in {"host", "port"} else ENGINE.arguments[name]
-            served.left.append(f"--{name} {plain(value)}".rstrip() + f": write {key}")
+            served.notes.append(f"--{name} {plain(value)}".rstrip() + f": write {key}")
     else:
         return False
     return True
@@ -98,7 +98,7 @@ def _value(flag: flags.Flag | None, name: str, values: list[str]) -> Any:
         except (ValueError, RecursionError):
             return text
         # A mapping is written as one; what JSON repeats or cannot be told apart again stays text.
-        return document if isinstance(document, dict) and _same(document, text) else text
+        return document if isinstance(document, dict) and _is_plain_json(document, text) else text
     return _scalar(typ, text)
 
 
@@ -110,7 +110,7 @@ def _scalar(typ: str, text: str) -> Any:
     return text
 
 
-def _same(document: dict[str, Any], text: str) -> bool:
+def _is_plain_json(document: dict[str, Any], text: str) -> bool:
     try:
         return bool(document == json.loads(text, object_pairs_hook=_unique))
     except ValueError:

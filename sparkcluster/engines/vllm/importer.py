@@ -36,17 +36,17 @@ class VllmImporter:
 
     def after_command(self, words: Sequence[str]) -> list[str] | None:
         """The words after ``vllm serve``, once or more often, or after the older way to call the same."""
-        rest, found = list(words), False
-        while rest:
-            if rest[0] in {"exec", "nohup"}:
-                rest = rest[1:]
-            elif len(rest) > 1 and rest[0].rpartition("/")[2] == "vllm" and rest[1] == "serve":
-                rest, found = rest[2:], True
-            elif re.fullmatch(r"(.*/)?python[0-9.]*", rest[0]) and rest[1:3] == _API_SERVER:
-                return rest[3:]
+        remaining, found = list(words), False
+        while remaining:
+            if remaining[0] in {"exec", "nohup"}:
+                remaining = remaining[1:]
+            elif len(remaining) > 1 and remaining[0].rpartition("/")[2] == "vllm" and remaining[1] == "serve":
+                remaining, found = remaining[2:], True
+            elif re.fullmatch(r"(.*/)?python[0-9.]*", remaining[0]) and remaining[1:3] == _API_SERVER:
+                return remaining[3:]
             else:
                 break
-        return rest if found else None
+        return remaining if found else None
 
     def is_twice(self, words: Sequence[str]) -> bool:
         """Whether the words begin with ``vllm serve vllm serve``."""
@@ -74,8 +74,8 @@ class VllmImporter:
         extra = env.pop("EXTRA_ARGS", None)
         for more in parse(extra).commands[:1] if extra and not unknown(extra) else []:
             words += more
-        said = "the image's variables, written as the flags that its documentation says they become"
-        return Command(words, env, left=[said])
+        note = "the image's variables, written as the flags that its documentation says they become"
+        return Command(words, env, notes=[note])
 
     read = staticmethod(import_arguments.read)
     is_recipe = staticmethod(eugr.is_recipe)

@@ -47,7 +47,7 @@ class Engine:
         convolution_dtype: --mamba-cache-dtype.
         prefix_caching: None for vLLM's default.
         drafted: tokens that speculative decoding proposes at once; 0 without it.
-        own_drafts: whether the model's own multi-token-prediction layers draft.
+        mtp_drafts: whether the model's own multi-token-prediction layers draft.
         falls_back: whether experts of four bits run on kernels that fail on SM121 and fall back.
     """
 
@@ -66,7 +66,7 @@ class Engine:
     prefix_caching: bool | None = None
     async_scheduling: bool = True
     drafted: int = 0
-    own_drafts: bool = False
+    mtp_drafts: bool = False
     eager: bool = False
     falls_back: bool = False
 
@@ -169,7 +169,7 @@ def layout(config: ModelConfig, engine: Engine) -> Layout:
     """
     _divides(config, engine)
     mode = state_mode(config, engine)
-    caches = [*config.caches, *(config.drafts if engine.own_drafts else ())]
+    caches = [*config.caches, *(config.drafts if engine.mtp_drafts else ())]
     pages = _pages(caches, config, engine, mode)
     groups = _groups(pages, engine)
     block_bytes = max(sum(_ceil(count, engine.stages) * page.size_bytes for page, count in group) for group in groups)
@@ -242,9 +242,9 @@ def _pages(caches: Sequence[Cache], config: ModelConfig, engine: Engine, mode: s
     kv_dtype = engine.kv_dtype
     if kv_dtype == "auto":
         kv_dtype = config.quantization.kv_dtype or "auto"
-    each = number_bytes(kv_dtype, model)
+    number_size = number_bytes(kv_dtype, model)
     first = next((cache for cache in caches if not isinstance(cache, State)), None)
-    token = math.floor(first.numbers_per_token(engine.ranks) * each) if first is not None else 0
+    token = math.floor(first.numbers_per_token(engine.ranks) * number_size) if first is not None else 0
     states = [_state_bytes(cache, config, engine, model) for cache in caches if isinstance(cache, State)]
     block = _block(config, engine, caches, token=token, state=max(states, default=0), mode=mode)
     padded = block * token if first is not None else 0
@@ -258,7 +258,7 @@ def _pages(caches: Sequence[Cache], config: ModelConfig, engine: Engine, mode: s
             pages.append(Page("state", interval, size, checkpoint=int(kept)))
             continue
         numbers = cache.numbers_per_token(engine.ranks)
-        pages.append(_attention_page(cache, block, math.floor(numbers * each), engine))
+        pages.append(_attention_page(cache, block, math.floor(numbers * number_size), engine))
     return pages
 
 
@@ -288,16 +288,16 @@ def _block(config: ModelConfig, engine: Engine, caches: Sequence[Cache], *, toke
 
 
 def _state_bytes(state: State, config: ModelConfig, engine: Engine, model: str) -> int:
-    convolution = DTYPE_BYTES[model if engine.convolution_dtype == "auto" else _known(engine.convolution_dtype)]
+    convolution = DTYPE_BYTES[model if engine.convolution_dtype == "auto" else _state_dtype(engine.convolution_dtype)]
     named = engine.state_dtype if engine.state_dtype != "auto" else config.state_dtype
-    recurrent = DTYPE_BYTES[_known(named)] if named is not None and named != "auto" else convolution
+    recurrent = DTYPE_BYTES[_state_dtype(named)] if named is not None and named != "auto" else convolution
     return (
         state.convolution_numbers(engine.ranks, engine.drafted) * convolution
         + state.recurrent_numbers(engine.ranks) * recurrent
     )
 
 
-def _known(dtype: str) -> str:
+def _state_dtype(dtype: str) -> str:
     if dtype not in DTYPE_BYTES:
         raise UsageError(f"unsupported state dtype {dtype[:40]}", hint="use auto, float32, bfloat16 or float16")
     return dtype

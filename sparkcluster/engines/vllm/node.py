@@ -85,9 +85,9 @@ def keep_variables(env: dict[str, str], names: Iterable[str], private: str) -> s
     The list goes into ``VLLM_CONFIG_ROOT`` (vllm/ray/ray_env.py reads it at import). A list that the user
     already has is kept. Returns the file's path; None where no folder can be written.
     """
-    wanted = set(names) | {"VLLM_CONFIG_ROOT"}
+    listed = set(names) | {"VLLM_CONFIG_ROOT"}
     theirs = env.get("VLLM_CONFIG_ROOT") or os.path.join(env.get("HOME", "/root"), ".config", "vllm")
-    wanted |= listed_names(os.path.expanduser(theirs))
+    listed |= listed_names(os.path.expanduser(theirs))
     roots = [os.path.expanduser(env["VLLM_CONFIG_ROOT"])] if env.get("VLLM_CONFIG_ROOT") else []
     for candidate in [*roots, private, None]:
         # A temporary folder outlives a rank that is a plain process, so none is made before it is needed.
@@ -97,7 +97,7 @@ def keep_variables(env: dict[str, str], names: Iterable[str], private: str) -> s
         try:
             os.makedirs(root, mode=0o700, exist_ok=True)
             with open(fresh, "w") as file:
-                json.dump(sorted(wanted), file)
+                json.dump(sorted(listed), file)
             os.replace(fresh, path)
         except OSError:
             continue

@@ -21,12 +21,12 @@ def argument(found: re.Match[str], _lines: Sequence[str]) -> Cause:
     words = found["what"].split()
     flag = next((word for word in words if word.startswith("-")), words[0]).split("=")[0]
     name = flag.lstrip("-").replace("_", "-")
-    known = [each.name for each in flags.table().values() if each.last is None and each.name != name]
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
-    meant = f"write {close[0]}" if close else f"remove {name}"
+    names = [each.name for each in flags.table().values() if each.last is None and each.name != name]
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
+    advice = f"write {close[0]}" if close else f"remove {name}"
     return Cause(
         f"this vLLM does not have the argument {flag}",
-        f"{meant} under args in the playbook, or use an image whose vLLM has it",
+        f"{advice} under args in the playbook, or use an image whose vLLM has it",
     )
 
 

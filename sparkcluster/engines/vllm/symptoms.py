@@ -30,8 +30,8 @@ def expert_kernel(cluster: RunningCluster) -> Iterator[Seen]:
     """
     requesting = {rank.group for _, rank in cluster.ranks if _arguments(rank).get("moe-backend") == "marlin"}
     for name, (match, line) in cluster.last_match(EXPERTS).items():
-        mine = {rank.group for node, rank in cluster.ranks if node == name}
-        if mine & requesting and "MARLIN" not in match["name"].upper():
+        on_node = {rank.group for node, rank in cluster.ranks if node == name}
+        if on_node & requesting and "MARLIN" not in match["name"].upper():
             yield Seen(
                 f"the experts on {name} run on {match['name']}, and the playbook requests Marlin",
                 clipped(line),

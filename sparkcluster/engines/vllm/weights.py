@@ -83,11 +83,11 @@ def of_config(config: ModelConfig, *, ranks: int = 1, stages: int = 1, drafts: b
     dense, packed, table = _numbers(config, drafts=drafts)
     bits = config.quantization.bits_per_weight
     plain = DTYPE_BYTES[config.dtype]
-    each = plain if bits is None else bits / 8
+    weight_bytes = plain if bits is None else bits / 8
     if config.quantization.kind in {"none", "other", "modelopt-mixed"} and bits is None:
-        each = plain if config.quantization.kind != "modelopt-mixed" else 0.6
+        weight_bytes = plain if config.quantization.kind != "modelopt-mixed" else 0.6
     # Quantized checkpoints keep embeddings, and hybrid ones the layers around their states, in the model's dtype.
-    total = packed * each + dense * (plain if config.hybrid else each) + table * plain
+    total = packed * weight_bytes + dense * (plain if config.hybrid else weight_bytes) + table * plain
     return Weights(round(total / (ranks * stages)), round(total), counted=False)
 
 

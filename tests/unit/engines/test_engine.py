@@ -22,9 +22,9 @@ def test_an_imported_member_takes_what_the_interface_passes(name, member):
     if not inspect.isfunction(declared):
         assert found
         return
-    given = list(inspect.signature(declared).parameters.values())[1:]
-    keywords = {parameter.name: None for parameter in given if parameter.kind is parameter.KEYWORD_ONLY}
-    inspect.signature(found).bind(*[None] * (len(given) - len(keywords)), **keywords)
+    declared_parameters = list(inspect.signature(declared).parameters.values())[1:]
+    keywords = {parameter.name: None for parameter in declared_parameters if parameter.kind is parameter.KEYWORD_ONLY}
+    inspect.signature(found).bind(*[None] * (len(declared_parameters) - len(keywords)), **keywords)
 
 
 def test_importers_have_all_that_import_needs():

@@ -27,13 +27,13 @@ BASE = {
 
 def kinds(**changed):
     """One word for each cache of a config."""
-    told = []
-    for one in parse({**BASE, **changed}, "x").caches:
-        if isinstance(one, Attention):
-            told.append("chunked" if one.chunk else "sliding" if one.window else "full")
+    words = []
+    for cache in parse({**BASE, **changed}, "x").caches:
+        if isinstance(cache, Attention):
+            words.append("chunked" if cache.chunk else "sliding" if cache.window else "full")
         else:
-            told.append("latent" if isinstance(one, Latent) else one.kind)
-    return told
+            words.append("latent" if isinstance(cache, Latent) else cache.kind)
+    return words
 
 
 def test_what_is_left_out_has_the_usual_default():
@@ -184,7 +184,7 @@ def test_a_memory_that_is_not_known_is_not_made_up(model_type):
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         ({"num_hidden_layers": 10**30}, "num_hidden_layers must be from 1 to 1024"),
         ({"num_hidden_layers": 10**400}, "a number of more than 77 digits"),
@@ -206,8 +206,8 @@ def test_a_memory_that_is_not_known_is_not_made_up(model_type):
         ({"layer_types": ["moe"] * 4}, "no layer"),
     ],
 )
-def test_what_makes_no_sense_is_one_clear_error(changed, told):
-    with pytest.raises(UsageError, match=told) as caught:
+def test_what_makes_no_sense_is_one_clear_error(changed, message):
+    with pytest.raises(UsageError, match=message) as caught:
         parse({**BASE, **changed}, "some/model")
     assert "\n" not in caught.value.message
     assert caught.value.hint

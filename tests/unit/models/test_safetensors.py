@@ -83,7 +83,7 @@ def test_the_labs_model_is_as_large_as_its_header_says(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"", "has 0 bytes"),
         (struct.pack("<Q", 1 << 63), "9,223,372,036,854,775,808 bytes, and at most"),
@@ -95,11 +95,11 @@ def test_the_labs_model_is_as_large_as_its_header_says(tmp_path):
         (struct.pack("<Q", 100_000) + b"[" * 100_000, "not JSON"),
     ],
 )
-def test_a_broken_file_is_one_clear_error_and_little_memory(tmp_path, content, told):
+def test_a_broken_file_is_one_clear_error_and_little_memory(tmp_path, content, message):
     path = write(tmp_path / "m", {"config.json": CONFIG, "model.safetensors": content})
     tracemalloc.start()
     try:
-        with pytest.raises(UsageError, match=told) as caught:
+        with pytest.raises(UsageError, match=message) as caught:
             model_headers.from_path(path)
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
@@ -140,10 +140,10 @@ def test_missing_files_of_an_index_are_named(tmp_path):
         model_headers.from_path(path)
 
 
-@pytest.mark.parametrize(("name", "told"), [("absent", "no model at"), ("empty", r"no config\.json in")])
-def test_a_missing_model_is_an_error(tmp_path, name, told):
+@pytest.mark.parametrize(("name", "message"), [("absent", "no model at"), ("empty", r"no config\.json in")])
+def test_a_missing_model_is_an_error(tmp_path, name, message):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         model_headers.from_path(tmp_path / name)
 
 
@@ -154,17 +154,17 @@ def test_any_bytes_are_a_header_or_one_error(content):
         length = safetensors.header_length(content, len(content), "file")
         safetensors.header(content[8 : 8 + length], len(content), "file")
     except UsageError as error:
-        told = error
+        refusal = error
     else:
-        told = UsageError("a header", hint="none")
-    assert told.hint
+        refusal = UsageError("a header", hint="none")
+    assert refusal.hint
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
     """Files of one repository, by range, with a redirect to another host for the large ones."""
 
     files: dict[str, bytes]
-    asked: list[tuple[str, str | None, str | None]]
+    requests: list[tuple[str, str | None, str | None]]
     ranges = True
     token: str | None = None
     storage: str | None = None
@@ -172,7 +172,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         path = urllib.parse.unquote(self.path)
-        self.asked.append((path, self.headers.get("Range"), self.headers.get("Authorization")))
+        self.requests.append((path, self.headers.get("Range"), self.headers.get("Authorization")))
         if self.status is not None:
             return self.answer(self.status, b"")
         if path.startswith("/stored/"):
@@ -187,10 +187,10 @@ class Hub(http.server.BaseHTTPRequestHandler):
         return self.give(self.files[name])
 
     def give(self, content):
-        asked = self.headers.get("Range")
-        if not asked or not self.ranges:
+        wanted_range = self.headers.get("Range")
+        if not wanted_range or not self.ranges:
             return self.answer(200, content)
-        first, _, last = asked.removeprefix("bytes=").partition("-")
+        first, _, last = wanted_range.removeprefix("bytes=").partition("-")
         part = content[int(first) : int(last) + 1]
         return self.answer(206, part, **{"Content-Range": f"bytes {first}-{last}/{len(content)}"})
 
@@ -213,8 +213,10 @@ def hub(monkeypatch, tmp_path):
     with contextlib.ExitStack() as stack:
 
         def make(files, **behaviour):
-            content = {name: one if isinstance(one, bytes) else json.dumps(one).encode() for name, one in files.items()}
-            handler = type("ThisHub", (Hub,), {"files": content, "asked": [], **behaviour})
+            content = {
+                name: file if isinstance(file, bytes) else json.dumps(file).encode() for name, file in files.items()
+            }
+            handler = type("ThisHub", (Hub,), {"files": content, "requests": [], **behaviour})
             server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
             server.daemon_threads = True
             thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -236,7 +238,7 @@ def test_only_the_beginning_of_a_file_is_requested(hub):
     made = hub({"config.json": CONFIG, "model.safetensors": large})
     found = model_headers.from_hub("some/model")
     assert (found.config, len(found.tensors)) == (CONFIG, 4)
-    assert [ranges for path, ranges, _ in made.asked if path.endswith("model.safetensors")] == ["bytes=0-1048575"]
+    assert [ranges for path, ranges, _ in made.requests if path.endswith("model.safetensors")] == ["bytes=0-1048575"]
 
 
 def test_a_header_longer_than_the_first_piece_is_fetched_whole(hub, monkeypatch):
@@ -260,8 +262,8 @@ def test_the_token_is_sent_to_the_hub_only(hub, monkeypatch):
     assert "HF_TOKEN" in caught.value.hint
     monkeypatch.setenv("HF_TOKEN", "hf-secret")
     assert model_headers.from_hub("some/model").tensors == TENSORS
-    assert {token for path, _, token in made.asked if "safetensors" in path} >= {"Bearer hf-secret"}
-    assert {token for path, _, token in storage.asked if path.startswith("/stored/")} == {None}
+    assert {token for path, _, token in made.requests if "safetensors" in path} >= {"Bearer hf-secret"}
+    assert {token for path, _, token in storage.requests if path.startswith("/stored/")} == {None}
 
 
 def test_the_token_of_a_login_is_used(hub, tmp_path):
@@ -272,12 +274,12 @@ def test_the_token_of_a_login_is_used(hub, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("files", "behaviour", "told"),
+    ("files", "behaviour", "message"),
     [
         ({}, {}, r"has no config\.json of some/model at main"),
         (SHARDED, {"status": 503}, "answered 503"),
         ({**SHARDED, "config.json": b"<html>"}, {}, "is not JSON"),
-        ({name: one for name, one in SHARDED.items() if not name.startswith("two")}, {}, "two.safetensors"),
+        ({name: content for name, content in SHARDED.items() if not name.startswith("two")}, {}, "two.safetensors"),
         ({**SHARDED, "one.safetensors": struct.pack("<Q", 1 << 63)}, {}, "at most"),
         ({**SHARDED, "one.safetensors": shard(a=(4, 8))[:-9]}, {}, "are missing"),
         (
@@ -287,9 +289,9 @@ def test_the_token_of_a_login_is_used(hub, tmp_path):
         ),
     ],
 )
-def test_what_is_wrong_with_a_hub_is_one_clear_error(hub, files, behaviour, told):
+def test_what_is_wrong_with_a_hub_is_one_clear_error(hub, files, behaviour, message):
     hub(files, **behaviour)
-    with pytest.raises(SparkclusterError, match=told) as caught:
+    with pytest.raises(SparkclusterError, match=message) as caught:
         model_headers.from_hub("some/model")
     assert caught.value.hint
     assert caught.value.exit_code == (1 if "status" in behaviour else 2)
@@ -311,7 +313,7 @@ def test_a_token_with_line_breaks_is_not_sent(hub, monkeypatch):
     made = hub({"config.json": CONFIG})
     monkeypatch.setenv("HF_TOKEN", "two\nlines")
     model_headers.from_hub("some/model")
-    assert {token for _, _, token in made.asked} == {None}
+    assert {token for _, _, token in made.requests} == {None}
 
 
 def test_a_directory_where_a_file_should_be(tmp_path):

@@ -77,9 +77,11 @@ def engine(launcher):
     return flags_of(words[2:])
 
 
-@pytest.mark.parametrize("path", [one for one in SCRIPTS if "dflash-" not in one.name], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [script for script in SCRIPTS if "dflash-" not in script.name], ids=lambda path: path.stem
+)
 def test_a_printed_command_line_means_the_same(path, rendered):
-    image, env, mounts, wanted = printed(path.read_text())
+    image, env, mounts, expected = printed(path.read_text())
     made = convert(path.read_text(), path.name)
 
     data, run_env, run_mounts, launcher = rendered(made.text)
@@ -87,28 +89,28 @@ def test_a_printed_command_line_means_the_same(path, rendered):
 
     assert data["image"] == image
     # The model, by repository or at the path that the mounts give it.
-    (model,) = wanted.pop("model")
+    (model,) = expected.pop("model")
     (run_model,) = got.pop("model")
-    sources = {target: source for source, target in (one.split(":")[:2] for one in mounts)}
+    sources = {target: source for source, target in (mount.split(":")[:2] for mount in mounts)}
     if model.startswith("/"):
-        (target,) = [one for one in sources if model == one or model.startswith(f"{one}/")]
+        (target,) = [directory for directory in sources if model == directory or model.startswith(f"{directory}/")]
         model = model.replace(target, sources[target].replace("~", "/home/nvidia"), 1)
     assert run_model == model
-    assert got.pop("--served-model-name") == wanted.pop(
+    assert got.pop("--served-model-name") == expected.pop(
         "--served-model-name", [data["model"].get("id", run_model.rsplit("/", 1)[-1])]
     )
-    assert got.pop("--tensor-parallel-size") == wanted.pop("--tensor-parallel-size", [1])
+    assert got.pop("--tensor-parallel-size") == expected.pop("--tensor-parallel-size", [1])
     assert got.pop("--pipeline-parallel-size") == [1]
     assert got.pop("--host") == ["127.0.0.1"]
-    assert got.pop("--port") == wanted.pop("--port", [8000])
-    host = wanted.pop("--host", None)
-    assert (host is None) == (not any("api.host" in one for one in made.left))
-    assert got == wanted
+    assert got.pop("--port") == expected.pop("--port", [8000])
+    host = expected.pop("--host", None)
+    assert (host is None) == (not any("api.host" in note for note in made.notes))
+    assert got == expected
 
     carried = {name: value for name, value in env.items() if name not in {"HF_HOME", "HF_TOKEN"}}
     assert {name: run_env.get(name) for name in carried} == carried
     assert ("HF_TOKEN" in env) == ("HF_TOKEN" in data.get("secrets", []))
-    seen = {re.search(r"target=([^,]*)", one)[1]: re.search(r"source=([^,]*)", one)[1] for one in run_mounts}
+    seen = {re.search(r"target=([^,]*)", mount)[1]: re.search(r"source=([^,]*)", mount)[1] for mount in run_mounts}
     for target, source in sources.items():
         if target in {env.get("HF_HOME"), "/root/.cache/huggingface"}:
             continue  # the cache has a place of its own in the inventory
@@ -133,7 +135,7 @@ def test_an_image_that_takes_variables(rendered):
     assert got["--served-model-name"] == ["dflash-qwen3.5-27b"]
     assert data["model"] == {"path": "~/vllm/DFlash-Qwen3.5-27B-Uncensored-NVFP4"}
     assert "VLLM_API_KEY" not in env
-    assert any("api.key" in one for one in made.left)
+    assert any("api.key" in note for note in made.notes)
 
 
 def test_a_recipe_for_one_spark(rendered):
@@ -161,8 +163,8 @@ def test_a_recipe_for_a_cluster(rendered):
     assert got["--max-model-len"] == ["auto"]
     assert got["--mxfp4-layers"] == ["moe,qkv,o,lm_head"]
     assert env["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] == "1"
-    said = "\n".join(made.left)
-    for what in (
+    notes = "\n".join(made.notes)
+    for part in (
         "--mxfp4-layers",
         "mods/fix-something",
         "--exp-b12x",
@@ -170,8 +172,8 @@ def test_a_recipe_for_a_cluster(rendered):
         "api.port: 9000",
         "build-and-copy",
     ):
-        assert what in said
-        assert what in made.text
+        assert part in notes
+        assert part in made.text
 
 
 def line(*words, image="vllm/vllm-openai:nightly", options=()):
@@ -179,7 +181,7 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (line("org/m", "--swapspace", "4"), "swap-space"),
         (line("org/m", "--speculative-disable-by-batch-size", "32"), "V1"),
@@ -205,9 +207,9 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
         ),
     ],
 )
-def test_what_cannot_be_carried_over_is_said(text, said):
+def test_what_cannot_be_carried_over_is_said(text, message):
     made = convert(text, "x.sh")
-    assert any(said in one for one in made.left), made.left
+    assert any(message in note for note in made.notes), made.notes
     assert "sk-" not in made.text
 
 
@@ -292,7 +294,7 @@ def test_secrets_are_named_and_never_copied():
 
 
 def test_a_model_that_is_mounted_under_its_own_path_is_no_question():
-    assert not convert(line("/data/m", options=["-v", "/data/m:/data/m"]), "x.sh").left
+    assert not convert(line("/data/m", options=["-v", "/data/m:/data/m"]), "x.sh").notes
 
 
 @pytest.mark.parametrize("seed", ["1", "2", "3"])

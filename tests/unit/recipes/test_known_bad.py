@@ -48,14 +48,14 @@ NIGHTLY = "vllm/vllm-openai:nightly"
 def test_a_command_line_that_is_broken_is_told(tmp_path, recipe, old, new, code):
     text = (DATA / f"{recipe}.sh").read_text()
     assert old in text
-    made = [convert(one, "x.sh").text for one in (text, text.replace(old, new))]
+    made = [convert(script, "x.sh").text for script in (text, text.replace(old, new))]
     files = [tmp_path / "good.yaml", tmp_path / "bad.yaml"]
-    for file, one in zip(files, made, strict=True):
+    for file, playbook in zip(files, made, strict=True):
         # The weights of a local path say in config.json what they are; a repository says it by its name.
         file.write_text(
-            one.replace("path: ~/vllm/gemma4-26b-a4b-nvfp4\n", "id: bg-digitalservices/Gemma-4-26B-A4B-it-NVFP4\n")
+            playbook.replace("path: ~/vllm/gemma4-26b-a4b-nvfp4\n", "id: bg-digitalservices/Gemma-4-26B-A4B-it-NVFP4\n")
         )
-    good, bad = ({one.code for one in lint([file]).findings if one.severity != "info"} for file in files)
+    good, bad = ({finding.code for finding in lint([file]).findings if finding.severity != "info"} for file in files)
     if code is None:
         assert bad - good == set()
     else:
@@ -70,18 +70,18 @@ def test_fastsafetensors_on_ngc(tmp_path):
     )
     file = tmp_path / "x.yaml"
     file.write_text(convert(text.replace("--trust-remote-code", "--load-format fastsafetensors"), "x.sh").text)
-    assert ("SM121-043", "error") in {(one.code, one.severity) for one in lint([file]).findings}
+    assert ("SM121-043", "error") in {(finding.code, finding.severity) for finding in lint([file]).findings}
 
 
 def test_vllm_serve_twice(tmp_path):
     """Imported, it is kept once; in a command it is a finding."""
     made = convert((DATA / "nemotron-3-super.sh").read_text(), "x.sh")
-    assert any("kept once" in one for one in made.left)
+    assert any("kept once" in note for note in made.notes)
     file = tmp_path / "x.yaml"
     file.write_text(
         "name: x\nmodel: {id: a/b}\nimage: vllm/vllm-openai:nightly\ncommand: [vllm, serve, vllm, serve, a/b]\n"
     )
-    assert ("SM121-120", "error") in {(one.code, one.severity) for one in lint([file]).findings}
+    assert ("SM121-120", "error") in {(finding.code, finding.severity) for finding in lint([file]).findings}
 
 
 PIECES = st.sampled_from(

@@ -21,7 +21,7 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "starts no vLLM"),
         ("echo hello", "starts no vLLM"),
@@ -52,10 +52,10 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
         ("recipe_version: '1'\ncontainer: x\ncommand: vllm serve a/b\ndefaults: [1]\n", "defaults must be a mapping"),
     ],
 )
-def test_what_makes_no_playbook_is_refused(text, said):
+def test_what_makes_no_playbook_is_refused(text, message):
     with pytest.raises(UsageError) as caught:
         convert(text, "x.sh")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.hint
 
 
@@ -64,9 +64,9 @@ def test_json_without_end_stays_text(tmp_path):
     made = convert(f"vllm serve org/m --speculative-config '{{\"a\": {deep}}}'", "x.sh")
     file = tmp_path / "x.yaml"
     file.write_text(made.text)
-    codes = {one.code: one.summary for one in lint([file]).findings}
+    codes = {finding.code: finding.summary for finding in lint([file]).findings}
     assert "takes a mapping" in codes["SPEC-005"]
-    assert not any("the check itself failed" in one for one in codes.values())
+    assert not any("the check itself failed" in summary for summary in codes.values())
 
 
 def test_a_bomb_of_yaml_is_refused():
@@ -93,9 +93,9 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert out.read_text() == before
     capsys.readouterr()
     assert main(["import", str(source), "-o", str(out), "--force", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["playbook"]["name"], told["text"]) == ("qwen3-8b", out.read_text())
-    assert len(told["left"]) == 2
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["playbook"]["name"], printed["text"]) == ("qwen3-8b", out.read_text())
+    assert len(printed["left"]) == 2
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"vllm serve org/m"), encoding="utf-8"))
     assert main(["import", "-"]) == 0
 

@@ -81,5 +81,5 @@ def test_what_shlex_quotes_reads_back(parts):
 )
 def test_as_bash_reads_it(text):
     done = subprocess.run([SHELL, "-c", text], capture_output=True, text=True, check=True)
-    command = next(one for one in words(text) if one[0] == "printf")
+    command = next(command for command in words(text) if command[0] == "printf")
     assert command[2:] == done.stdout.splitlines()

@@ -29,8 +29,8 @@ def values(flag):
     if flag.kind in {"bool", "flag"}:
         return st.just([])
     by_type = {"int": NUMBER, "size": NUMBER, "float": FRACTION, "json": MAPPING.map(json.dumps)}
-    one = by_type.get(flag.type, WORD)
-    return st.lists(one, min_size=1, max_size=3) if flag.kind == "list" else one.map(lambda value: [value])
+    value = by_type.get(flag.type, WORD)
+    return st.lists(value, min_size=1, max_size=3) if flag.kind == "list" else value.map(lambda text: [text])
 
 
 @st.composite
@@ -38,12 +38,12 @@ def recipes(draw):
     from sparkcluster.engines.vllm import ENGINE
     from sparkcluster.spec.secret_patterns import names_secret
 
-    known = [
+    allowed = [
         flag
         for flag in flags.table().values()
         if flag.name not in RESERVED and flag.name not in ENGINE.arguments and not names_secret(flag.name)
     ]
-    chosen = draw(st.lists(st.sampled_from(known), max_size=8, unique_by=lambda flag: flag.name))
+    chosen = draw(st.lists(st.sampled_from(allowed), max_size=8, unique_by=lambda flag: flag.name))
     out = []
     for flag in chosen:
         given_ = draw(values(flag))
@@ -62,7 +62,7 @@ def test_a_recipe_that_nobody_has_seen(made, continued):
     from sparkcluster.engines.vllm import command_line
 
     known, unseen = made
-    groups = [*known, *([one, "1"] for one in unseen)]
+    groups = [*known, *([unknown, "1"] for unknown in unseen)]
     separator = " \\\n    " if continued else " "
     words = [shlex.join(group) for group in groups]
     text = separator.join(["docker run --gpus all vllm/vllm-openai:nightly Qwen/Qwen3-8B", *words])
@@ -70,8 +70,8 @@ def test_a_recipe_that_nobody_has_seen(made, continued):
     imported = convert(text, "x.sh")
 
     playbook = Playbook.model_validate(parse(imported.text, "x").data)
-    wanted = flags_of([word for group in groups for word in group])
+    expected = flags_of([word for group in groups for word in group])
     got = flags_of(command_line.arguments(playbook))
-    assert got == wanted
-    for one in unseen:
-        assert any(one in told for told in imported.left)
+    assert got == expected
+    for unknown in unseen:
+        assert any(unknown in note for note in imported.notes)

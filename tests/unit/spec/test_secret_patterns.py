@@ -38,8 +38,8 @@ def test_a_form_is_known_to_all(text):
     assert Scrubber([]).text(f"x {text} y") == changed.replace("…", REMOVED)
     assert changed != f"x {text} y"
     assert not {"abc", "hunter2"} & set(changed.replace(":", " ").replace("=", " ").replace("@", " ").split())
-    left = convert(f"curl -d '{text}' http://x\nvllm serve org/m", "x.sh").left
-    assert not any(text in line for line in left)
+    notes = convert(f"curl -d '{text}' http://x\nvllm serve org/m", "x.sh").notes
+    assert not any(text in line for line in notes)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def unknown(context: Context) -> Iterator[Seen]:
         reported = has is False and at[0] == "args" and about.playbook.command is None
         if flags.find(name) is not None or has is True or reported:
             continue
-        near = flags.near(name)
+        near = flags.closest_name(name)
         gone = flags.GONE.get(name)
         remedy = gone or (f"write {near}" if near else "remove it, or look it up in docs.vllm.ai, CLI Reference")
         summary = f"vLLM has no argument {name}" if gone is None else f"vLLM no longer has the argument {name}"
@@ -69,11 +69,11 @@ def value(context: Context) -> Iterator[Seen]:
         if flag is None:
             continue
         at: KeyPath = ("args", name)
-        problem = flags.wrong(flag, name, written)
+        problem = flags.misuse(flag, name, written)
         if problem:
             yield about.say(at, f"{name} {problem}", f"vllm serve --help={flag.name}")
             continue
-        meant = flags.odd(flag, written)
+        meant = flags.expected_choice(flag, written)
         if meant:
             # The newest release has the most choices; an older image may have others.
             sure = about.since(*flags.releases()[-1]) and about.family != "other"

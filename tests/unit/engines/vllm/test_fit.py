@@ -148,7 +148,7 @@ def tensors(**shapes):
 
 def test_ranks_share_matrices_and_each_has_its_norms():
     config = dataclasses.replace(CONFIG, vocabulary=100, layers=1)
-    held = tensors(
+    checkpoint = tensors(
         model__embed_tokens__weight=(100, 64),
         lm_head__weight=(100, 64),
         model__layers__0__self_attn__q_proj__weight=(64, 64),
@@ -157,24 +157,24 @@ def test_ranks_share_matrices_and_each_has_its_norms():
         model__layers__0__mlp__gate__weight=(8, 64),
         model__layers__0__input_layernorm__weight=(64,),
     )
-    one = of_tensors(held, config).rank_bytes
-    assert one == sum(tensor.size_bytes for tensor in held)
-    two = of_tensors(held, config, ranks=2).rank_bytes
+    whole = of_tensors(checkpoint, config).rank_bytes
+    assert whole == sum(tensor.size_bytes for tensor in checkpoint)
+    half = of_tensors(checkpoint, config, ranks=2).rank_bytes
     padded = 2 * (128 * 64 * 2) / 2
-    assert two == padded + (64 * 64 + 16 * 64 + 128 * 64) * 2 / 2 + (8 * 64 + 64) * 2
+    assert half == padded + (64 * 64 + 16 * 64 + 128 * 64) * 2 / 2 + (8 * 64 + 64) * 2
 
 
 def test_key_value_heads_are_replicated_where_there_are_too_few():
-    held = tensors(model__layers__0__self_attn__k_proj__weight=(1024, 64))
-    sixteen = of_tensors(held, CONFIG, ranks=16).rank_bytes
+    checkpoint = tensors(model__layers__0__self_attn__k_proj__weight=(1024, 64))
+    sixteen = of_tensors(checkpoint, CONFIG, ranks=16).rank_bytes
     assert sixteen == 1024 * 64 * 2 / 8
 
 
 def test_drafts_and_a_tied_output_are_counted_only_where_they_are_loaded():
-    held = tensors(mtp__layers__0__weight=(64, 64), model__layers__99__weight=(64, 64), lm_head__weight=(100, 64))
+    checkpoint = tensors(mtp__layers__0__weight=(64, 64), model__layers__99__weight=(64, 64), lm_head__weight=(100, 64))
     tied = dataclasses.replace(CONFIG, tied=True)
-    assert of_tensors(held, tied).rank_bytes == 0
-    assert of_tensors(held, tied, drafts=True).rank_bytes == 2 * 64 * 64 * 2
+    assert of_tensors(checkpoint, tied).rank_bytes == 0
+    assert of_tensors(checkpoint, tied, drafts=True).rank_bytes == 2 * 64 * 64 * 2
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,14 @@ LAB = ROOT / "sparkcluster/lab/engine/stub/site/stubengine/vllm-0.32-flags.tsv"
 
 
 def test_newest_release_agrees_with_the_table_that_the_stub_parses_by():
-    own = {
+    newest = {
         tuple(line.split("\t")[:4])
         for line in flags.TABLE.read_text().splitlines()
         if not line.startswith("#") and line.endswith("\t-")
     }
     lab = {tuple(line.split("\t")) for line in LAB.read_text().splitlines() if line and not line.startswith("#")}
-    assert own == lab
-    assert len(own) > 300
+    assert newest == lab
+    assert len(newest) > 300
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_has(name, low, high, there):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("max-model-len", "32k", None),
         ("max-model-len", 65536, None),
@@ -76,32 +76,32 @@ def test_has(name, low, high, there):
         ("compilation-config.mode", 3, None),
     ],
 )
-def test_values(name, value, said):
-    problem = flags.wrong(flags.find(name), name, value)
-    assert problem is None if said is None else said in problem
+def test_values(name, value, message):
+    problem = flags.misuse(flags.find(name), name, value)
+    assert problem is None if message is None else message in problem
 
 
 def findings(cluster, facts=None, **playbook):
     spec = cluster({"a": "192.168.86.11"}, playbook=playbook)
     context = Context(spec, facts or {}, EMPTY)
-    return [one for one in checks.run_stage(context, ("written",)) if one.code.startswith("SPEC-")]
+    return [finding for finding in checks.run_stage(context, ("written",)) if finding.code.startswith("SPEC-")]
 
 
 def test_an_unknown_argument_is_an_error_with_the_nearest(cluster):
-    (one,) = findings(cluster, image="vllm/vllm-openai:nightly", args={"max-modl-len": 4096})
-    assert (one.code, one.severity, one.remedy) == ("SPEC-003", "error", ("write max-model-len",))
+    (finding,) = findings(cluster, image="vllm/vllm-openai:nightly", args={"max-modl-len": 4096})
+    assert (finding.code, finding.severity, finding.remedy) == ("SPEC-003", "error", ("write max-model-len",))
 
 
 def test_an_image_of_others_may_have_arguments_of_its_own(cluster):
-    (one,) = findings(cluster, image="ghcr.io/aeon-7/vllm-dflash:latest", args={"dflash-drafter": "x"})
-    assert (one.code, one.severity) == ("SPEC-003", "warning")
+    (finding,) = findings(cluster, image="ghcr.io/aeon-7/vllm-dflash:latest", args={"dflash-drafter": "x"})
+    assert (finding.code, finding.severity) == ("SPEC-003", "warning")
 
 
 def test_an_argument_that_went_is_told_with_what_came_after(cluster):
-    (one,) = findings(cluster, image="vllm/vllm-openai:nightly", args={"speculative-disable-by-batch-size": 32})
-    assert one.code == "SPEC-003"
-    assert "no longer has" in one.summary
-    assert "V1" in one.remedy[0]
+    (finding,) = findings(cluster, image="vllm/vllm-openai:nightly", args={"speculative-disable-by-batch-size": 32})
+    assert finding.code == "SPEC-003"
+    assert "no longer has" in finding.summary
+    assert "V1" in finding.remedy[0]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_an_argument_that_went_is_told_with_what_came_after(cluster):
     ],
 )
 def test_swap_space_went_after_0_17(cluster, image, codes):
-    assert [one.code for one in findings(cluster, image=image, args={"swap-space": 4})] == codes
+    assert [finding.code for finding in findings(cluster, image=image, args={"swap-space": 4})] == codes
 
 
 def test_what_the_image_takes_counts_and_not_the_table(cluster, spark):
@@ -137,22 +137,26 @@ def test_what_the_image_refuses_is_told_once(cluster, spark):
 
 
 def test_a_value_of_the_wrong_kind(cluster):
-    (one,) = findings(cluster, image="vllm/vllm-openai:nightly", args={"enable-prefix-caching": "yes"})
-    assert (one.code, one.severity) == ("SPEC-005", "error")
-    assert "takes no value" in one.summary
+    (finding,) = findings(cluster, image="vllm/vllm-openai:nightly", args={"enable-prefix-caching": "yes"})
+    assert (finding.code, finding.severity) == ("SPEC-005", "error")
+    assert "takes no value" in finding.summary
 
 
 def test_a_choice_that_vllm_does_not_offer(cluster):
-    (one,) = findings(cluster, image="vllm/vllm-openai:v0.32.0", args={"kv-cache-dtype": "fp9"})
-    assert (one.code, one.severity) == ("SPEC-005", "error")
-    assert "fp8" in one.remedy[0]
+    (finding,) = findings(cluster, image="vllm/vllm-openai:v0.32.0", args={"kv-cache-dtype": "fp9"})
+    assert (finding.code, finding.severity) == ("SPEC-005", "error")
+    assert "fp8" in finding.remedy[0]
 
 
 def test_arguments_of_a_command_are_looked_at(cluster):
     words = ["bash", "-c", "pip install x && vllm serve org/model --max-modl-len 4096 --port 8000"]
-    assert [one.code for one in findings(cluster, image="vllm/vllm-openai:nightly", command=words)] == ["SPEC-003"]
+    assert [finding.code for finding in findings(cluster, image="vllm/vllm-openai:nightly", command=words)] == [
+        "SPEC-003"
+    ]
     words = ["vllm", "serve", "org/model", "--max-modl-len", "4096"]
-    assert [one.code for one in findings(cluster, image="vllm/vllm-openai:nightly", command=words)] == ["SPEC-003"]
+    assert [finding.code for finding in findings(cluster, image="vllm/vllm-openai:nightly", command=words)] == [
+        "SPEC-003"
+    ]
 
 
 def test_every_gone_flag_is_really_gone_or_leaving():
@@ -165,8 +169,8 @@ def test_a_code_that_no_check_has_is_told(cluster):
     allow = [{"code": "HOST-999", "reason": "we know it well"}, {"code": "HOST-010", "reason": "we know it well"}]
     spec = cluster({"a": "192.168.86.11"}, playbook={"allow": allow}, ignore=["NET-996", "NET-006"])
     found = checks.run_stage(Context(spec, {}, EMPTY), ("written",))
-    told = [(one.code, one.severity, one.summary) for one in found if one.code == "SPEC-007"]
-    assert told == [
+    reported = [(finding.code, finding.severity, finding.summary) for finding in found if finding.code == "SPEC-007"]
+    assert reported == [
         ("SPEC-007", "warning", "ignore in the inventory lists NET-996, which is not the code of a check"),
         ("SPEC-007", "warning", "allow in the playbook lists HOST-999, which is not the code of a check"),
     ]

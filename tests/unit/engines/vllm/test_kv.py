@@ -67,7 +67,7 @@ NEMOTRON = {
     "intermediate_size": 1856,
     "vocab_size": 131072,
 }
-DRAFTING = Engine(65536, version=(0, 23), kv_dtype="fp8", prefix_caching=True, drafted=3, own_drafts=True, sequences=4)
+DRAFTING = Engine(65536, version=(0, 23), kv_dtype="fp8", prefix_caching=True, drafted=3, mtp_drafts=True, sequences=4)
 
 
 def test_a_hybrid_model_with_drafts_has_the_tokens_that_vllm_logged():
@@ -77,11 +77,11 @@ def test_a_hybrid_model_with_drafts_has_the_tokens_that_vllm_logged():
     assert round(made.concurrency(int(76.49 * GIB)), 2) == 73.91
 
 
-@pytest.mark.parametrize(("gib", "told"), [(4.2, 292), (15.9, 1111), (89.4, 6247)])
-def test_an_older_vllm_counted_blocks_over_groups(gib, told):
+@pytest.mark.parametrize(("gib", "expected"), [(4.2, 292), (15.9, 1111), (89.4, 6247)])
+def test_an_older_vllm_counted_blocks_over_groups(gib, expected):
     """292K, 1.1M and 6.2M tokens, and 1,247 requests of 8,192: github.com/Sggin1/DGX-SPARK, nvfp4-guide."""
     made = layout(parse(NEMOTRON, "nemotron"), Engine(8192, version=(0, 18), sequences=1, kv_dtype="fp8"))
-    assert round(made.tokens(int(gib * GIB)) / 1000) == told
+    assert round(made.tokens(int(gib * GIB)) / 1000) == expected
     if gib == 89.4:
         assert made.concurrency(int(gib * GIB)) == 1247
 
@@ -117,8 +117,8 @@ def test_twice_the_heads_take_twice_the_memory():
 
 def test_ranks_share_heads_and_replicate_the_last_one():
     config = parse(LLAMA, "llama")
-    one, two, four = (layout(config, Engine(1024, ranks=ranks)).block_bytes for ranks in (1, 2, 4))
-    assert (one, four) == (2 * two, two)
+    one_rank, two_ranks, four_ranks = (layout(config, Engine(1024, ranks=ranks)).block_bytes for ranks in (1, 2, 4))
+    assert (one_rank, four_ranks) == (2 * two_ranks, two_ranks)
 
 
 def test_ranks_that_do_not_divide_the_heads_are_refused():
@@ -139,8 +139,8 @@ def test_windows_need_blocks_for_the_window_and_what_is_in_flight():
 
 def test_latent_attention_is_whole_on_every_rank():
     deepseek = {**LLAMA, "model_type": "deepseek_v2", "kv_lora_rank": 512, "qk_rope_head_dim": 64}
-    one, two = (layout(parse(deepseek, "d"), Engine(4096, ranks=ranks)) for ranks in (1, 2))
-    assert one.block_bytes == two.block_bytes == 4 * 64 * (512 + 64) * 2
+    one_rank, two_ranks = (layout(parse(deepseek, "d"), Engine(4096, ranks=ranks)) for ranks in (1, 2))
+    assert one_rank.block_bytes == two_ranks.block_bytes == 4 * 64 * (512 + 64) * 2
 
 
 def test_an_fp8_cache_holds_twice_as_much():
@@ -150,9 +150,10 @@ def test_an_fp8_cache_holds_twice_as_much():
 
 
 def test_a_checkpoint_may_ask_for_fp8():
-    asked = {**LLAMA, "quantization_config": {"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}}
+    quantized = {**LLAMA, "quantization_config": {"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}}
     assert (
-        layout(parse(asked, "l"), Engine(1024)).block_bytes * 2 == layout(parse(LLAMA, "l"), Engine(1024)).block_bytes
+        layout(parse(quantized, "l"), Engine(1024)).block_bytes * 2
+        == layout(parse(LLAMA, "l"), Engine(1024)).block_bytes
     )
 
 

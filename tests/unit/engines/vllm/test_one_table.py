@@ -47,23 +47,23 @@ def test_the_default_utilization_is_the_same_to_all(spec):
     possible = defaults.utilizations(planned.versions)
     assert {planned.fit.utilization, planned.best.utilization} <= set(possible)
     assert arguments.claimed(spec.playbook) == possible[-1]
-    warned = any(one.code == "SM121-060" for one in checks.check_written(spec))
+    warned = any(finding.code == "SM121-060" for finding in checks.check_written(spec))
     assert warned == (planned.versions.since(*defaults.SINCE["utilization is 0.92"]) is True)
 
 
 def test_what_is_unknown_is_said_and_never_the_newest(spec):
     planned = computed(spec)
-    said = [line for line in planned.left_out if str(planned.versions) in line]
+    notes = [line for line in planned.left_out if str(planned.versions) in line]
     if planned.versions.exact is not None:
-        assert not said
+        assert not notes
         assert planned.fit == planned.best
         return
-    assert "computed for" in said[0]
+    assert "computed for" in notes[0]
     by_version = {
         version: computed(spec, [reporting(version)]).fit for version in defaults.candidates(planned.versions)
     }
-    assert planned.fit.smallest == max(one.smallest for one in by_version.values())
-    assert planned.fit.fits == all(one.fits for one in by_version.values())
+    assert planned.fit.smallest == max(fit.smallest for fit in by_version.values())
+    assert planned.fit.fits == all(fit.fits for fit in by_version.values())
 
 
 def reporting(version):

@@ -10,7 +10,7 @@ from sparkcluster.engines.vllm import ENGINE
 LOGS = Path(__file__).parents[3] / "golden" / "logs"
 
 
-def told(name: str) -> tuple[list[str], Progress]:
+def progress_of(name: str) -> tuple[list[str], Progress]:
     progress = Progress(ENGINE)
     texts = [now.text for line in (LOGS / name).read_text().splitlines() if (now := progress.feed(line))]
     return texts, progress
@@ -18,7 +18,7 @@ def told(name: str) -> tuple[list[str], Progress]:
 
 def test_the_log_of_a_ray_head_is_told_in_order() -> None:
     """Recorded from vLLM 0.32 over Ray, two ranks, eager: colours and other ranks' lines are in it."""
-    texts, progress = told("vllm-0.32-ray-tp2-head.log")
+    texts, progress = progress_of("vllm-0.32-ray-tp2-head.log")
     assert texts == [
         "starting the engine",
         "loading weights 0 %",
@@ -32,7 +32,7 @@ def test_the_log_of_a_ray_head_is_told_in_order() -> None:
 
 def test_the_log_of_a_cuda_engine_is_told_in_order() -> None:
     """Lines as posted in noonghunna/club-3090#75 and #142, with those that vLLM's sources add around them."""
-    texts, _ = told("vllm-0.20-cuda.log")
+    texts, _ = progress_of("vllm-0.20-cuda.log")
     assert texts == [
         "starting the engine",
         "loading weights 0 %",

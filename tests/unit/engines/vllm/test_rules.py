@@ -45,14 +45,14 @@ IDS = [f"{case['code']}-{index}" for index, case in enumerate(CASES)]
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_rule(cluster, spark, case):
-    findings = [one for one in found(cluster, spark, case["fires"]) if one.code == case["code"]]
+    findings = [finding for finding in found(cluster, spark, case["fires"]) if finding.code == case["code"]]
     assert findings, "did not fire"
-    assert {one.severity for one in findings} == {case["severity"]}
-    assert all(one.summary and one.seen and one.why and one.remedy for one in findings)
+    assert {finding.severity for finding in findings} == {case["severity"]}
+    assert all(finding.summary and finding.seen and finding.why and finding.remedy for finding in findings)
     for near in case["misses"]:
-        wrong = [one for one in found(cluster, spark, near) if one.code == case["code"]]
+        wrong = [finding for finding in found(cluster, spark, near) if finding.code == case["code"]]
         if "softer" in near:
-            assert {one.severity for one in wrong} == {near["softer"]}, near
+            assert {finding.severity for finding in wrong} == {near["softer"]}, near
         else:
             assert not wrong, near
 
@@ -64,11 +64,11 @@ def test_every_rule_has_a_case_and_a_near_miss():
 
 
 def test_every_rule_cites_its_source_and_says_its_reason():
-    for code, one in CATALOGUE.items():
+    for code, check in CATALOGUE.items():
         if code.startswith("SM121-") or code in {"IMG-010", "MDL-004", "SPEC-008", "SPEC-009"}:
-            assert one.stage == "written"
-            assert len(one.source) > 5, code
-            assert len(one.why) > 40, code
+            assert check.stage == "written"
+            assert len(check.source) > 5, code
+            assert len(check.why) > 40, code
 
 
 def test_no_rule_fires_on_what_is_not_known(cluster):
@@ -76,7 +76,7 @@ def test_no_rule_fires_on_what_is_not_known(cluster):
         {"a": "192.168.86.11"},
         playbook={"model": {"id": "nobody/secret-model"}, "image": "registry.example/engine:7"},
     )
-    assert [one for one in checks.check_written(spec) if one.code.startswith("SM121")] == []
+    assert [finding for finding in checks.check_written(spec) if finding.code.startswith("SM121")] == []
 
 
 def test_a_node_knows_better_than_the_table(cluster, spark):
@@ -194,8 +194,8 @@ def test_bundled_playbooks_warn_of_nothing_that_they_do_not_allow(path, cluster)
     findings = checks.check_written(spec)
 
     allowed = {allow.code for allow in playbook.allow}
-    assert [one for one in findings if one.severity != "info" and one.code not in allowed] == []
-    assert "error" not in {one.severity for one in findings}
+    assert [finding for finding in findings if finding.severity != "info" and finding.code not in allowed] == []
+    assert "error" not in {finding.severity for finding in findings}
 
 
 def test_rules_are_found_in_the_package():
@@ -206,5 +206,5 @@ def test_rules_are_found_in_the_package():
 def test_a_moving_tag_is_to_be_replaced_by_what_can_be_pulled(cluster, spark):
     image = {"reference": "vllm/vllm-openai:nightly", "id": "sha256:1", "digest": "vllm/vllm-openai@sha256:" + "d" * 64}
     case = {"image": image["reference"], "facts": {"image": image}}
-    (pinned,) = [one for one in found(cluster, spark, case) if "new builds" in one.summary]
+    (pinned,) = [finding for finding in found(cluster, spark, case) if "new builds" in finding.summary]
     assert pinned.remedy == (f"write image: {image['digest']}",)
