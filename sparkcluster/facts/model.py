@@ -148,11 +148,6 @@ class Gid(Fact):
         mapped = ipaddress.IPv6Address(self.value).ipv4_mapped
         return None if mapped is None else str(mapped)
 
-    @property
-    def is_roce_v2(self) -> bool:
-        """Whether it is of type RoCE v2."""
-        return self.type == "RoCE v2"
-
 
 class Hca(Fact):
     """One RDMA device with port 1 (a ConnectX-7 function of a Spark has only one)."""
@@ -172,7 +167,7 @@ class Hca(Fact):
 
     def roce_v2_index(self, address: str) -> int | None:
         """Index of the RoCE v2 GID for IPv4 ``address``, or None."""
-        return next((gid.index for gid in self.gids if gid.is_roce_v2 and gid.ipv4 == address), None)
+        return next((gid.index for gid in self.gids if gid.type == "RoCE v2" and gid.ipv4 == address), None)
 
 
 class Listener(Fact):
@@ -181,26 +176,6 @@ class Listener(Fact):
     address: str
     port: int
     process: str | None = None
-
-
-class Image(Fact):
-    """The playbook's image on this node. ``inside`` is None until the image itself has been asked.
-
-    ``digest`` is the image as any node can pull it, ``name@sha256:…``; None for one that came from no registry.
-    ``config_sum`` is a checksum of what a container of it starts with: environment, entry point, command, directory
-    and user. It is the same in every image store, which the ID is not.
-    """
-
-    reference: str
-    id: str
-    digest: str | None = None
-    layers: tuple[str, ...] = ()
-    entrypoint: tuple[str, ...] = ()
-    env_names: tuple[str, ...] = ()
-    config_sum: str | None = None
-    architecture: str | None = None
-    size_bytes: int = 0
-    inside: EngineFacts | Unread | None = None
 
 
 class EngineFacts(Fact):
@@ -226,13 +201,32 @@ class EngineFacts(Fact):
     family: Literal["upstream", "ngc", "other"] = "other"
 
 
+class Image(Fact):
+    """The playbook's image on this node. ``inside`` is None until the image itself has been asked.
+
+    ``digest`` is the image as any node can pull it, ``name@sha256:…``; None for one that came from no registry.
+    ``config_sum`` is a checksum of what a container of it starts with: environment, entry point, command, directory
+    and user. It is the same in every image store, which the ID is not.
+    """
+
+    reference: str
+    id: str
+    digest: str | None = None
+    layers: tuple[str, ...] = ()
+    entrypoint: tuple[str, ...] = ()
+    env_names: tuple[str, ...] = ()
+    config_sum: str | None = None
+    architecture: str | None = None
+    size_bytes: int = 0
+    inside: EngineFacts | Unread | None = None
+
+
 class Rank(Fact):
     """One rank that any sparkcluster started: a container or a process.
 
     Attributes:
         exit_code: None while it runs, or where it is unknown.
         restarts: how often Docker has started it again.
-        labels: group, node, rank, release, plan.
     """
 
     name: str
@@ -399,6 +393,3 @@ class Facts(Fact):
     def hca_of(self, interface: str) -> Hca | None:
         """The HCA whose network device is ``interface``."""
         return next((hca for hca in read(self.hcas) or () if hca.netdev == interface), None)
-
-
-Image.model_rebuild()

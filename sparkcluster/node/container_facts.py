@@ -112,7 +112,8 @@ def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str
     Raises:
         Unreadable: the Docker engine does not answer.
     """
-    found = image_document(machine, reference) or image_document(machine, staged_as(reference))
+    paths = (image_path(reference), image_path(staged_as(reference)))
+    found = next(filter(None, map(machine.docker_document, paths)), None)
     if found is None:
         return None
     config = found.get("Config") or {}
@@ -131,14 +132,9 @@ def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str
     }
 
 
-def image_document(machine: Machine, reference: str) -> Optional[Dict[str, Any]]:
-    """What the Docker engine reports of an image; None if there is none.
-
-    Raises:
-        Unreadable: it does not answer.
-    """
-    document: Optional[Dict[str, Any]] = machine.docker_document("/images/%s/json" % quoted(reference))
-    return document
+def image_path(reference: str) -> str:
+    """Path of an image in the Docker engine's API."""
+    return "/images/%s/json" % quoted(reference)
 
 
 def config_sum(config: Dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import re
 import struct
 from typing import Any, Dict, Iterable, List, Optional
 
-from sparkcluster.node.machine import Machine, Unreadable
+from sparkcluster.node.machine import Machine, Unreadable, failed
 
 _FIGURE = r"\d{1,18}(\.\d{1,18})?"
 # By fact: the field of nvidia-smi, and what a value looks like; any other, such as [N/A], is None.
@@ -43,12 +43,11 @@ def query(machine: Machine, facts: Iterable[str]) -> List[Dict[str, Any]]:
     fields = ",".join(_FIELDS[name][0] for name in names)
     exit_code, output = machine.run(["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader,nounits"])
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    first = lines[0] if lines else "no output"
     if exit_code:
-        raise Unreadable("nvidia-smi exit %d: %s" % (exit_code, first))
+        raise failed("nvidia-smi", exit_code, output, 0)
     rows = [[field.strip() for field in line.split(",")] for line in lines]
     if not rows or any(len(row) != len(names) for row in rows):
-        raise Unreadable("nvidia-smi: %s" % first)
+        raise Unreadable("nvidia-smi: %s" % (lines or ["no output"])[0])
     return [{name: _value(name, row[at]) for at, name in enumerate(names)} for row in rows]
 
 

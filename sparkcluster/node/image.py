@@ -4,41 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from sparkcluster.node import common, container_facts, docker, engine, interpreter
-from sparkcluster.node.machine import Machine, Unreadable, because
+from sparkcluster.node.machine import Machine, Unreadable, because, failed
 
 LIMIT_S = 60.0  # of one container; the first start of a big image reads it from a cold disk
 
 
-def main(request: Dict[str, Any], _lines: Any = None) -> Dict[str, Any]:
-    """What the image contains, as kept from an earlier run or read now.
+def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine] = None) -> Dict[str, Any]:
+    """What the image contains, as kept from an earlier run or read now: its engine facts, or ``{"unread": "why"}``.
 
     Args:
-        request: state_dir, image_id (of this node's Docker engine), reference (how the user calls it) and keep
-            (false: leave nothing on the node, the answer neither).
-
-    Returns:
-        The engine facts of the image, or ``{"unread": "why"}``.
+        request: state_dir, image_id (of this node's Docker engine) and keep (false: leave nothing on the node, the
+            answer neither).
+        machine: the node.
     """
-    return inspect(request, Machine())
-
-
-def inspect(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
-    """The same, of any machine."""
+    machine = machine or Machine()
     image_id = str(request["image_id"])
     state_dir = common.expand(str(request["state_dir"]))
     kept = container_facts.inside(machine, state_dir, image_id)
     if kept is not None:
         return kept
     try:
-        found = run(machine, image_id)
-        found["reference"], found["asked"], found["engine"] = (
-            request.get("reference"),
-            container_facts.ASKED,
-            engine.NAME,
-        )
+        found = dict(run(machine, image_id), asked=container_facts.ASKED, engine=engine.NAME)
         found["family"] = family(_config(machine, image_id), ngc=bool(found.pop("ngc", False)))
     except Exception as error:
         return {"unread": because(error)}
@@ -68,7 +57,7 @@ def run(machine: Machine, image_id: str) -> Dict[str, Any]:
             break
     if exit_code in (docker.NOT_EXECUTABLE, docker.NOT_FOUND):
         raise Unreadable("neither python3 nor python starts in the image")
-    raise Unreadable("%s in the image exit %d: %s" % (python, exit_code, _last_line(output)))
+    raise failed("%s in the image" % python, exit_code, output)
 
 
 def family(config: Dict[str, Any], *, ngc: bool) -> str:
@@ -102,11 +91,7 @@ def _docker_run(machine: Machine, image_id: str, python: str) -> List[Any]:
 def _config(machine: Machine, image_id: str) -> Dict[str, Any]:
     """The image's configuration, empty where the Docker engine does not report it."""
     try:
-        found = container_facts.image_document(machine, image_id) or {}
+        found = machine.docker_document(container_facts.image_path(image_id)) or {}
     except Unreadable:
         return {}
-    return found.get("Config") or {}
-
-
-def _last_line(output: str) -> str:
-    return (output.strip().splitlines() or ["no output"])[-1].strip()
+    return dict(found.get("Config") or {})

@@ -54,6 +54,12 @@ def because(error: BaseException, path: str = "") -> str:
     return "%s: %s" % (type(error).__name__, error) + where
 
 
+def failed(program: str, exit_code: int, output: str, line: int = -1) -> Unreadable:
+    """The failure of a program, with the last line of its output, or another."""
+    lines = output.strip().splitlines() or ["no output"]
+    return Unreadable("%s exit %d: %s" % (program, exit_code, lines[line].strip()))
+
+
 class Machine:
     """The machine that this runs on.
 
@@ -90,16 +96,18 @@ class Machine:
             raise Unreadable(because(error)) from None
         return b"".join(found)
 
-    def text(self, path: str) -> str:
-        """Content of a file as text; invalid UTF-8 is replaced."""
-        return self.bytes(path).decode("utf-8", "replace")
+    def text(self, path: str, default: Optional[str] = None) -> str:
+        """Content of a file as text; invalid UTF-8 is replaced. ``default``, if any, stands for an unreadable file."""
+        try:
+            return self.bytes(path).decode("utf-8", "replace")
+        except Unreadable:
+            if default is None:
+                raise
+            return default
 
     def line(self, path: str) -> Optional[str]:
         """First line of a small file; None if it is empty or cannot be read (EINVAL in sysfs)."""
-        try:
-            return self.text(path).strip().split("\n")[0] or None
-        except Unreadable:
-            return None
+        return self.text(path, "").strip().split("\n")[0] or None
 
     def names(self, path: str) -> List[str]:
         """Sorted names in a directory; none if it does not exist."""
@@ -132,13 +140,6 @@ class Machine:
     def is_dir(self, path: str) -> bool:
         """Whether ``path`` is a directory."""
         return os.path.isdir(self.at(path))
-
-    def link_name(self, path: str) -> Optional[str]:
-        """Last part of what the link ``path`` points to."""
-        try:
-            return os.path.basename(os.readlink(self.at(path)))
-        except OSError:
-            return None
 
     def space(self, path: str) -> Tuple[int, int]:
         """Total bytes, and bytes available without root, of the file system of ``path``."""
@@ -255,11 +256,10 @@ class Machine:
         Raises:
             Unreadable: the resolver failed.
         """
-        unknown = [getattr(socket, each) for each in ("EAI_NONAME", "EAI_NODATA") if hasattr(socket, each)]
         try:
             found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
         except socket.gaierror as error:
-            if error.errno in unknown:
+            if error.errno in (socket.EAI_NONAME, socket.EAI_NODATA):
                 return []
             raise Unreadable("%s: %s" % ((error.strerror or "resolver failed").lower(), name)) from None
         except UnicodeError:

@@ -28,6 +28,7 @@ def interfaces(machine: Machine) -> List[Dict[str, Any]]:
         if name == "lo" or name.startswith("veth") or mtu is None or not mtu.isdigit():
             continue
         speed = _number(machine.line(here + "speed"))
+        driver = re.search(r"^DRIVER=(\S+)$", machine.text(here + "device/uevent", ""), re.MULTILINE)
         found.append(
             {
                 "name": name,
@@ -40,7 +41,7 @@ def interfaces(machine: Machine) -> List[Dict[str, Any]]:
                 "speed_mbps": speed if speed is not None and 0 < speed < 2**31 else None,
                 "addresses": addresses.get(name, []),
                 "phys_port_name": machine.line(here + "phys_port_name"),
-                "driver": _driver(machine, here + "device/"),
+                "driver": driver.group(1) if driver else None,
                 "wireless": machine.exists(here + "wireless") or machine.exists(here + "phy80211"),
             }
         )
@@ -117,9 +118,7 @@ def listening(machine: Machine) -> List[Socket]:
 
 def _listening(machine: Machine) -> List[Socket]:
     """As ``Machine.listening``, from /proc/net/tcp and tcp6."""
-    lines = machine.text("/proc/net/tcp").splitlines()[1:]
-    if machine.exists("/proc/net/tcp6"):
-        lines += machine.text("/proc/net/tcp6").splitlines()[1:]
+    lines = machine.text("/proc/net/tcp").splitlines()[1:] + machine.text("/proc/net/tcp6", "").splitlines()[1:]
     return [each for each in map(listener, lines) if each is not None]
 
 
@@ -168,18 +167,6 @@ def _processes(machine: Machine, inodes: Set[str]) -> Dict[str, str]:
             if inode is not None and inode not in found:
                 found[inode] = machine.line("/proc/%s/comm" % pid) or pid
     return found
-
-
-def _driver(machine: Machine, device: str) -> Optional[str]:
-    """Driver of a device, from its link or else its uevent file."""
-    linked = machine.link_name(device + "driver")
-    if linked is not None:
-        return linked
-    try:
-        found = re.search(r"^DRIVER=(\S+)$", machine.text(device + "uevent"), re.MULTILINE)
-    except Unreadable:
-        return None
-    return found.group(1) if found else None
 
 
 def _after_colon(text: Optional[str]) -> Optional[str]:

@@ -7,14 +7,13 @@ Python 3.8, standard library.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
 from itertools import islice
 from typing import Any, Callable
 
-from sparkcluster.node import common, ranks, vitals
+from sparkcluster.node import common, gpu, ranks, vitals
 from sparkcluster.node.machine import LIMIT_S, Machine, Unreadable
 from sparkcluster.node.readings import Readings
 from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_STATE_DIR, LAUNCHER_FILE
@@ -24,7 +23,7 @@ LOG_BYTES = 4 << 20
 
 def main(request: dict[str, Any], _lines: Any = None) -> None:
     """Write the document, then exit at once, whether or not a reader hangs."""
-    print(json.dumps(observe(request, Machine())), flush=True)
+    common.emit(observe(request, Machine()))
     os._exit(0)
 
 
@@ -52,7 +51,7 @@ def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], 
                 sleep(interval_s)
         return found
 
-    readings.start("gpus", lambda: twice(lambda: vitals.gpu_sample(machine)))
+    readings.start("gpus", lambda: twice(lambda: gpu.query(machine, vitals.SAMPLED)[0]))
     readings.start("traffic", lambda: twice(lambda: vitals.traffic(machine)))
     readings.start("ranks", lambda: ranks_of(request, machine))
     listed = readings.value("ranks")

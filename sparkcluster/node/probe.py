@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Optional
 
 from sparkcluster.node import container_facts, gpu, interpreter, network, ranks, storage, system
-from sparkcluster.node.machine import LIMIT_S, Machine, Unreadable
+from sparkcluster.node.machine import LIMIT_S, Machine, failed
 from sparkcluster.node.readings import Readings, clean
 from sparkcluster.node.shared import LABEL_CLUSTER
 
@@ -19,19 +19,16 @@ _ENGINE_S = 10.0  # without containers; 0.3 s, and without an answer nothing can
 _DEFAULTS = {"infiniband_devices": False, "lingers": False, "rays": [], "firewall": None}
 
 
-def main(request: Dict[str, Any], _lines: Any = None) -> Dict[str, Any]:
+def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine] = None) -> Dict[str, Any]:
     """Return the document that ``sparkcluster.facts`` parses.
 
     Args:
         request: cluster, state_dir, hf_home, image (reference or None), model (id, revision, path; or None),
             runtime (docker or process), python (of runtime process, or None), names (to be resolved here) and
             kernel_log (whether it is wanted).
+        machine: the node.
     """
-    return gather(request, Machine())
-
-
-def gather(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
-    """As ``main``, for any machine."""
+    machine = machine or Machine()
     began = time.monotonic()
     facts: Dict[str, Any] = clean(machine.identity())
     # the file first, as other tools on the node do
@@ -57,7 +54,7 @@ def gather(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
         "ranks": lambda: ranks.containers(machine, LABEL_CLUSTER) if in_docker else ranks.processes(machine, state_dir),
         "weights": lambda: storage.weights(machine, model, hf_home) if model else None,
         "disks": lambda: storage.disks(machine, [("state", state_dir), ("hf_home", hf_home)]),
-        "docker_disk": lambda: storage.disks(machine, [("docker", path) for path in _images_dir(value("docker"))]),
+        "docker_disk": lambda: storage.disks(machine, [("docker", value("docker")["images_dir"])]),
         "interfaces": lambda: network.interfaces(machine),
         "hcas": lambda: network.hcas(machine),
         "infiniband_devices": lambda: network.has_infiniband_devices(machine),
@@ -92,11 +89,6 @@ def gather(request: Dict[str, Any], machine: Machine) -> Dict[str, Any]:
     return facts
 
 
-def _images_dir(docker: Dict[str, Any]) -> List[str]:
-    """The directory of the Docker engine's images, if it could be read."""
-    return [docker["images_dir"]] if docker.get("images_dir") else []
-
-
 def absolute(path: str, home: str) -> str:
     """``path`` with ``~`` expanded for this node's user."""
     if path == "~" or path.startswith("~/"):
@@ -106,10 +98,10 @@ def absolute(path: str, home: str) -> str:
 
 def _engine(machine: Machine, python: Optional[str]) -> Dict[str, Any]:
     """What the engine's own Python holds."""
-    exit_code, output = machine.run([python or "python3", "-I", "-c", interpreter.SNIPPET], _ENGINE_S)
+    python = python or "python3"
+    exit_code, output = machine.run([python, "-I", "-c", interpreter.SNIPPET], _ENGINE_S)
     if exit_code:
-        last = (output.strip().splitlines() or ["no output"])[-1]
-        raise Unreadable("%s exit %d: %s" % (python or "python3", exit_code, last))
+        raise failed(python, exit_code, output)
     found = interpreter.parse(output)
     found["family"] = "other"
     return found

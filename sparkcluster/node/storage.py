@@ -38,7 +38,7 @@ def disks(machine: Machine, purposes: List[Tuple[str, str]]) -> List[Dict[str, A
     found = []
     for purpose, path in purposes:
         existing = path
-        while existing != "/" and not machine.exists(existing):
+        while not machine.exists(existing) and existing != os.path.dirname(existing):
             existing = os.path.dirname(existing)
         total, free = machine.space(existing)
         found.append({"purpose": purpose, "path": path, "total_bytes": total, "free_bytes": free})
@@ -180,21 +180,15 @@ def lease(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, 
     Raises:
         Unreadable: the record is invalid.
     """
-    folder = "%s/clusters/%s" % (state_dir, cluster)
-    held = common.is_locked(machine.at(folder + "/lease.lock"))
-    if not machine.exists(folder + "/lease.json"):
+    path = "%s/clusters/%s/lease" % (state_dir, cluster)
+    held = common.is_locked(machine.at(path + ".lock"))
+    if not machine.exists(path + ".json"):
         return {"epoch": 0, "held": True} if held else None
-    document = machine.document(folder + "/lease.json")
-    epoch, since = document.get("epoch"), document.get("since")
-    if not isinstance(epoch, int):
-        raise Unreadable("no epoch: %s/lease.json" % folder)
-    found: Dict[str, Any] = {"epoch": epoch, "held": held}
-    for key in ("operator", "operation"):
-        if document.get(key) is not None:
-            found[key] = str(document[key])
-    if isinstance(since, (int, float)):
-        found["since"] = since
-    return found
+    document = machine.document(path + ".json")
+    if not isinstance(document.get("epoch"), int):
+        raise Unreadable("no epoch: %s.json" % path)
+    keys = ("epoch", "operator", "operation", "since")
+    return dict({key: document[key] for key in keys if document.get(key) is not None}, held=held)
 
 
 def rays(machine: Machine, state_dir: str) -> List[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List, Optional
 
-from sparkcluster.node.machine import Machine, Unreadable
+from sparkcluster.node.machine import Machine, Unreadable, failed
 
 # In order of precedence, logind.conf(5).
 _CONFIG_DIRS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
@@ -47,11 +47,7 @@ def lingers(machine: Machine, user: str) -> bool:
 
 def firewall(machine: Machine) -> Optional[str]:
     """The active firewall, as far as it is visible without root."""
-    try:
-        text = machine.text("/etc/ufw/ufw.conf")
-    except Unreadable:
-        text = ""
-    if re.search(r"^\s*ENABLED\s*=\s*[\"']?yes\b", text, re.MULTILINE | re.IGNORECASE):
+    if re.search(r"^\s*ENABLED\s*=\s*[\"']?yes\b", machine.text("/etc/ufw/ufw.conf", ""), re.MULTILINE | re.IGNORECASE):
         return "ufw"
     pid = machine.line("/run/firewalld.pid") or ""
     return "firewalld" if pid.isdigit() and machine.exists("/proc/" + pid) else None
@@ -72,8 +68,7 @@ def kernel_log(machine: Machine) -> List[str]:
             continue
         if exit_code == 0 and output.strip():
             return kernel_lines(output)
-        first = (output.strip().splitlines() or ["no output"])[0]
-        reasons.append("%s exit %d: %s" % (argv[0], exit_code, first))
+        reasons.append(str(failed(argv[0], exit_code, output, 0)))
     raise Unreadable("; ".join(reasons))
 
 

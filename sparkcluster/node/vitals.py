@@ -10,11 +10,11 @@ import json
 import re
 from typing import Any
 
-from sparkcluster.node import common, docker, gpu
+from sparkcluster.node import common, docker
 from sparkcluster.node.machine import Machine, Unreadable
 
 HTTP_S = 3.0
-_SAMPLED = ("utilization_percent", "power_w", "sm_clock_mhz", "temperature_c")
+SAMPLED = ("utilization_percent", "power_w", "sm_clock_mhz", "temperature_c")
 
 # Runs in the head's container, as a process that its alarm ends: takes the environment of the rank (token, path of a
 # Ray that was brought), then queries Ray in the engine's Python, whatever is in the working directory. Ray 2.60 answers
@@ -55,15 +55,6 @@ os.execve(python, [python, "-c", query, sys.argv[1]], env)
 """
 
 
-def gpu_sample(machine: Machine) -> dict[str, Any]:
-    """What the first GPU is doing now.
-
-    Raises:
-        Unreadable: with the message of nvidia-smi.
-    """
-    return gpu.query(machine, _SAMPLED)[0]
-
-
 def gpu_inside(name: str) -> str:
     """What nvidia-smi prints in a container, which can lose a GPU that its host still has.
 
@@ -78,7 +69,7 @@ def gpu_inside(name: str) -> str:
 
 
 def _inside(name: str, words: list[str], limit_s: float) -> tuple[int, str]:
-    """Exit code and output of a program in a container; of one that fails, stderr stands in for an empty output."""
+    """Exit code and output of a program in a container."""
     return Machine().run(docker.execute(name, *words), limit_s)
 
 

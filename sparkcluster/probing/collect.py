@@ -130,7 +130,7 @@ def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: P
         cached = _kept(file)
         if cached is not None:
             return cached
-        request = {"state_dir": spec.inventory.state_dir, "image_id": image.id, "reference": image.reference}
+        request = {"state_dir": spec.inventory.state_dir, "image_id": image.id}
         document = call(host, "image", request | {"keep": kept is None}, timeout_s=IMAGE_S, engine=engine)
         inside = parse_engine(document)
         if file and isinstance(inside, EngineFacts):

@@ -109,7 +109,7 @@ def interface_files(name: str, each: dict[str, Any]) -> dict[str, Any]:
     keys = ("mtu", "address", "operstate", "carrier", "speed", "phys_port_name")
     files: dict[str, Any] = {here + key: f"{each[key]}\n" for key in keys if key in each}
     if "driver" in each:
-        files[here + "device/driver"] = {"link": f"../../../../bus/pci/drivers/{each['driver']}"}
+        files[here + "device/uevent"] = f"DRIVER={each['driver']}\nPCI_CLASS=20000\n"
     if each.get("wireless"):
         files[here + "wireless/.keep"] = ""
     return files

@@ -101,7 +101,7 @@ class Spoilt(Machine):
 @given(seed=st.integers(0, 2**48), which=st.integers(0, 4))
 def test_the_probe_answers_facts_whatever_it_reads(standing: list[Any], seed: int, which: int) -> None:
     machine = Spoilt(standing[which], seed)
-    document = probe.gather({**machine.whole.case["request"], "kernel_log": True}, machine)
+    document = probe.main({**machine.whole.case["request"], "kernel_log": True}, machine=machine)
     facts = parse("spark", json.loads(json.dumps(document)))
     assert isinstance(facts, Facts)
     assert facts.probe_s < 3
@@ -121,7 +121,7 @@ def test_an_image_that_answers_anything_is_known_or_unread(standing: list[Any], 
     machine = Spoilt(standing[0], seed)
     machine.run = lambda argv, limit_s=3.0: (0, printed)  # type: ignore[method-assign]
     state = f"/tmp/{seed}"
-    document = image.inspect({"state_dir": state, "image_id": "sha256:" + "5f" * 32, "keep": False}, machine)
+    document = image.main({"state_dir": state, "image_id": "sha256:" + "5f" * 32, "keep": False}, machine=machine)
     parse_engine(json.loads(json.dumps(document)))
 
 

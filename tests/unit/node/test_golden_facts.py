@@ -37,7 +37,7 @@ def at(document: Any, path: str) -> Any:
 @pytest.mark.parametrize("case", CASES)
 def test_a_spark_gives_these_facts(case: str, make_machine: Any) -> None:
     machine = make_machine(case)
-    document = probe.gather(machine.case["request"], machine)
+    document = probe.main(machine.case["request"], machine=machine)
     document["probe_s"] = 0.0
     document = json.loads(json.dumps(document))
     facts = parse("spark", document)

@@ -57,7 +57,7 @@ def test_the_whole_command_line_and_the_kept_answer(
     for module in (image, container_facts):
         monkeypatch.setattr(module, "engine", node)
     machine = spark(make_machine, [(0, PRINTED)], {"Entrypoint": ["vllm", "serve"]})
-    found = image.inspect(request(tmp_path), machine)
+    found = image.main(request(tmp_path), machine=machine)
     argv = machine.ran[0]
     assert argv[6].startswith("sparkcluster-inspect-")
     assert [*argv[:6], *argv[7:]] == [
@@ -68,7 +68,7 @@ def test_the_whole_command_line_and_the_kept_answer(
     assert (facts.family, facts.version, facts.ray_version) == ("upstream", "0.32.0", None)
     kept = tmp_path / "state" / "images" / (ID.replace(":", "-") + ".json")
     assert json.loads(kept.read_text()) == found
-    assert image.inspect(request(tmp_path), machine) == found
+    assert image.main(request(tmp_path), machine=machine) == found
     assert len(machine.ran) == 1
 
 
@@ -77,7 +77,7 @@ def test_a_kept_answer_that_makes_no_sense_is_asked_for_anew(make_machine: Any, 
     kept.parent.mkdir(parents=True)
     for content in ("{", "[]", '{"python": 3}'):
         kept.write_text(content)
-        assert image.inspect(request(tmp_path), spark(make_machine, [(0, PRINTED)]))["family"] == "other"
+        assert image.main(request(tmp_path), machine=spark(make_machine, [(0, PRINTED)]))["family"] == "other"
 
 
 def test_an_answer_to_older_questions_is_asked_for_anew_once(make_machine: Any, tmp_path: Path) -> None:
@@ -86,14 +86,14 @@ def test_an_answer_to_older_questions_is_asked_for_anew_once(make_machine: Any, 
     kept.write_text(json.dumps({**ANSWER, "family": "upstream"}))
     now = "sparkcluster-engine " + json.dumps({**ANSWER, "flags": ["host", "port"]}) + "\n"
     machine = spark(make_machine, [(0, now)])
-    assert image.inspect(request(tmp_path), machine)["flags"] == ["host", "port"]
-    assert image.inspect(request(tmp_path), machine)["flags"] == ["host", "port"]
+    assert image.main(request(tmp_path), machine=machine)["flags"] == ["host", "port"]
+    assert image.main(request(tmp_path), machine=machine)["flags"] == ["host", "port"]
     assert len(machine.ran) == 1
 
 
 def test_python_stands_in_for_python3(make_machine: Any, tmp_path: Path) -> None:
     machine = spark(make_machine, [(127, "executable file not found in $PATH"), (0, PRINTED)])
-    assert image.inspect(request(tmp_path), machine)["version"] == "0.32.0"
+    assert image.main(request(tmp_path), machine=machine)["version"] == "0.32.0"
     assert machine.ran[1][machine.ran[1].index("--entrypoint") + 1] == "python"
 
 
@@ -111,13 +111,13 @@ def test_python_stands_in_for_python3(make_machine: Any, tmp_path: Path) -> None
 def test_an_image_that_cannot_answer_is_told_and_asked_again(
     make_machine: Any, tmp_path: Path, outcomes: Any, why: str
 ) -> None:
-    assert image.inspect(request(tmp_path), spark(make_machine, outcomes)) == {"unread": why}
+    assert image.main(request(tmp_path), machine=spark(make_machine, outcomes)) == {"unread": why}
     assert not (tmp_path / "state").exists()
 
 
 def test_a_container_that_hangs_is_removed(make_machine: Any, tmp_path: Path) -> None:
     machine = spark(make_machine, [Unreadable("no answer within 60 s: docker")])
-    assert image.inspect(request(tmp_path), machine) == {"unread": "no answer within 60 s: docker"}
+    assert image.main(request(tmp_path), machine=machine) == {"unread": "no answer within 60 s: docker"}
     assert machine.ran[-1] == ["docker", "rm", "--force", "--volumes", machine.ran[0][6]]
 
 

@@ -16,7 +16,7 @@ from hypothesis.strategies import text
 from sparkcluster.engines.vllm import ENGINE
 from sparkcluster.facts.model import Unread
 from sparkcluster.facts.running import Observation
-from sparkcluster.node import common, observe, vitals
+from sparkcluster.node import common, gpu, observe, vitals
 from sparkcluster.node.machine import Machine, Unreadable
 from sparkcluster.node.readings import Readings
 
@@ -77,10 +77,12 @@ def test_an_engine_is_asked_where_its_command_says(engine, where):
 
 
 def test_a_gpu_is_read_and_what_it_does_not_tell_is_none():
-    assert vitals.gpu_sample(Node())["power_w"] == 24.3
-    assert vitals.gpu_sample(Node(smi=(0, "[N/A], 4.1, 208, [Not Supported]\n")))["utilization_percent"] is None
+    assert gpu.query(Node(), vitals.SAMPLED)[0]["power_w"] == 24.3
+    assert (
+        gpu.query(Node(smi=(0, "[N/A], 4.1, 208, [Not Supported]\n")), vitals.SAMPLED)[0]["utilization_percent"] is None
+    )
     with pytest.raises(Unreadable, match="nvidia-smi exit 6: No devices were found"):
-        vitals.gpu_sample(Node(smi=(6, "No devices were found\n")))
+        gpu.query(Node(smi=(6, "No devices were found\n")), vitals.SAMPLED)[0]
 
 
 def test_traffic_tells_rdma_from_sockets(tmp_path):
@@ -256,4 +258,4 @@ def test_no_text_of_an_engine_makes_a_traceback(said):
     assert common.metrics(f"vllm:generation_tokens_total{{{said}}} 3", ENGINE.counters) is not None
     assert vitals.api(["vllm", "serve", "m", "--host", said], ENGINE.api_flags)[1] == 8000
     with contextlib.suppress(Unreadable):
-        vitals.gpu_sample(Node(smi=(0, said)))
+        gpu.query(Node(smi=(0, said)), vitals.SAMPLED)[0]

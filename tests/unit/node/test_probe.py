@@ -80,7 +80,7 @@ def test_a_reader_that_crashes_costs_its_own_reading_alone(make_machine: Any, mo
     for name in ("interfaces", "hcas", "listeners"):
         monkeypatch.setattr(network, name, crash)
     machine = make_machine("founders-p1")
-    facts = parse("spark", probe.gather(machine.case["request"], machine))
+    facts = parse("spark", probe.main(machine.case["request"], machine=machine))
     assert facts.interfaces == Unread(unread="ZeroDivisionError: never seen before")
     assert facts.docker.version == "29.1.3"  # type: ignore[union-attr]
 
@@ -94,7 +94,7 @@ def test_every_reading_may_fail_and_facts_remain(make_machine: Any, monkeypatch:
     machine = make_machine("founders-p1")
     for name in ("bytes", "names", "run", "docker", "addresses", "space"):
         monkeypatch.setattr(machine, name, refuse)
-    facts = parse("spark", probe.gather(machine.case["request"], machine))
+    facts = parse("spark", probe.main(machine.case["request"], machine=machine))
     assert facts.memory == Unread(unread="permission denied: /x")
     assert facts.disks == Unread(unread="permission denied: /x")
     assert facts.infiniband_devices is False
@@ -106,7 +106,7 @@ def test_what_hangs_is_left_behind(make_machine: Any, monkeypatch: pytest.Monkey
     release = threading.Event()
     machine = make_machine("founders-p1")
     monkeypatch.setattr(storage, "weights", lambda *_: release.wait(30))
-    facts = parse("spark", probe.gather(machine.case["request"], machine))
+    facts = parse("spark", probe.main(machine.case["request"], machine=machine))
     release.set()
     assert facts.weights == Unread(unread="no answer within 0.2 s")
     assert facts.probe_s < 5
@@ -114,7 +114,7 @@ def test_what_hangs_is_left_behind(make_machine: Any, monkeypatch: pytest.Monkey
 
 def test_a_known_branch_of_the_driver_spares_a_process(make_machine: Any) -> None:
     machine = make_machine("founders-p1")
-    probe.gather(machine.case["request"], machine)
+    probe.main(machine.case["request"], machine=machine)
     assert [argv[0] for argv in machine.ran].count("nvidia-smi") == 1
 
 
@@ -129,7 +129,7 @@ def test_a_resolver_that_hangs_costs_one_name_and_little_time(
     monkeypatch.setattr(
         machine, "resolve", lambda name: known(name) if name == "spark-1a2b" else release.wait(30) and []
     )
-    facts = parse("spark", probe.gather(machine.case["request"], machine))
+    facts = parse("spark", probe.main(machine.case["request"], machine=machine))
     release.set()
     assert facts.names == {"spark-1a2b": ("127.0.1.1",), "spark-3c4d.local": Unread(unread="no answer within 0.2 s")}
     assert facts.probe_s < 5
@@ -156,7 +156,7 @@ def test_names_that_are_no_utf8_do_not_spoil_the_document(make_machine: Any) -> 
     Path(folder).mkdir(parents=True)
     (Path(folder) / "bad\udcff.bin").write_bytes(b"x")
     request = {**machine.case["request"], "model": {"id": "odd", "revision": None, "path": "/models/odd"}}
-    facts = parse("spark", json.loads(json.dumps(probe.gather(request, machine))))
+    facts = parse("spark", json.loads(json.dumps(probe.main(request, machine=machine))))
     assert [file.name for file in facts.weights.files] == ["bad?.bin"]  # type: ignore[union-attr]
     assert facts.weights.missing == ("config.json", "tokenizer.json")  # type: ignore[union-attr]
 
