@@ -12,28 +12,17 @@ from sparkcluster.facts.model import Fact, LeaseFact, Rank, ReleaseFact, Unread
 from sparkcluster.node.shared import LABEL_GROUP
 
 
-class Log(Fact):
-    """The first lines of a log and its last; ``last`` is empty where ``first`` is all there is."""
-
-    first: tuple[str, ...] = ()
-    last: tuple[str, ...] = ()
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """All lines that were read, oldest first."""
-        return self.first + self.last
-
-
 class RankSeen(Rank):
     """One rank of a running cluster, with its log.
 
     Attributes:
+        log: its first and its last lines; all of them if it is short.
         launcher: of its launcher document: role, executor, address, members, engine's command, ray.
         gpu: output of nvidia-smi inside the container; None where it was not run.
     """
 
     launcher: dict[str, Any] = Field(default_factory=dict)
-    log: Unread | Log = Log()
+    log: tuple[str, ...] | Unread = ()
     gpu: str | Unread | None = None
 
     @property
@@ -49,7 +38,7 @@ class RankSeen(Rank):
     @property
     def lines(self) -> tuple[str, ...]:
         """Lines of its log; none where it could not be read."""
-        return () if isinstance(self.log, Unread) else self.log.lines
+        return () if isinstance(self.log, Unread) else self.log
 
 
 class Counters(Fact):
@@ -179,7 +168,7 @@ class Running:
             ranks = document.get("ranks")
             for rank in ranks if isinstance(ranks, list) else ():
                 log = rank.pop("log")
-                rank["log_lines"] = len(log["first"]) + len(log["last"]) if "first" in log else None
+                rank["log_lines"] = len(log) if isinstance(log, list) else None
         return {
             "nodes": nodes,
             "replies": {name: reply.as_json() for name, reply in self.replies.items()},

@@ -29,6 +29,9 @@ def docker(machine: Machine) -> Dict[str, Any]:
         raise Unreadable("the Docker engine cannot describe itself: %s" % info.get("message", "empty answer"))
     root = _text(info, "DockerRootDir")
     in_containerd = any("io.containerd.snapshotter.v1" in str(pair) for pair in info.get("DriverStatus") or [])
+    containerd = info.get("Containerd")
+    # the system's instead of the one that the engine brings
+    shared = isinstance(containerd, dict) and containerd.get("Address") == "/run/containerd/containerd.sock"
     discovered = [each for each in info.get("DiscoveredDevices") or [] if isinstance(each, dict)]
     devices = [str(each.get("ID")) for each in discovered if each.get("Source") == "cdi" and each.get("ID")]
     cdi = cdi_specs(machine, [str(each) for each in info.get("CDISpecDirs") or _CDI_DIRS])
@@ -36,7 +39,7 @@ def docker(machine: Machine) -> Dict[str, Any]:
         "version": _text(info, "ServerVersion"),
         "storage_driver": _text(info, "Driver"),
         "root_dir": root,
-        "images_dir": _CONTAINERD_ROOT if in_containerd and _system_containerd(info) else root,
+        "images_dir": _CONTAINERD_ROOT if in_containerd and shared else root,
         "runtimes": sorted(map(str, info.get("Runtimes") or {})),
         # engines before 28.2 do not report CDI devices, so the files are read
         "cdi_devices": sorted(devices) or cdi_devices(cdi),
@@ -82,12 +85,6 @@ def cdi_driver(specs: List[str]) -> Optional[str]:
         if found:
             return found.group(1)
     return None
-
-
-def _system_containerd(info: Dict[str, Any]) -> bool:
-    """Whether the engine uses the system's containerd instead of its bundled one."""
-    containerd = info.get("Containerd")
-    return isinstance(containerd, dict) and containerd.get("Address") == "/run/containerd/containerd.sock"
 
 
 def pullable(reference: str, digests: List[str]) -> Optional[str]:

@@ -28,7 +28,8 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
         return kept
     try:
         found = dict(run(machine, image_id), asked=container_facts.ASKED, engine=engine.NAME)
-        found["family"] = family(_config(machine, image_id), ngc=bool(found.pop("ngc", False)))
+        described = machine.docker_document(container_facts.image_path(image_id)) or {}
+        found["family"] = family(described.get("Config") or {}, ngc=bool(found.pop("ngc", False)))
     except Exception as error:
         return {"unread": because(error)}
     if not request.get("keep", True):
@@ -54,10 +55,8 @@ def run(machine: Machine, image_id: str) -> Dict[str, Any]:
         if exit_code == 0:
             return interpreter.parse(output)
         if exit_code not in (docker.NOT_EXECUTABLE, docker.NOT_FOUND):
-            break
-    if exit_code in (docker.NOT_EXECUTABLE, docker.NOT_FOUND):
-        raise Unreadable("neither python3 nor python starts in the image")
-    raise failed("%s in the image" % python, exit_code, output)
+            raise failed("%s in the image" % python, exit_code, output)
+    raise Unreadable("neither python3 nor python starts in the image")
 
 
 def family(config: Dict[str, Any], *, ngc: bool) -> str:
@@ -86,12 +85,3 @@ def _docker_run(machine: Machine, image_id: str, python: str) -> List[Any]:
         except Unreadable:
             pass
         raise
-
-
-def _config(machine: Machine, image_id: str) -> Dict[str, Any]:
-    """The image's configuration, empty where the Docker engine does not report it."""
-    try:
-        found = machine.docker_document(container_facts.image_path(image_id)) or {}
-    except Unreadable:
-        return {}
-    return dict(found.get("Config") or {})

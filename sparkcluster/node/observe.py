@@ -134,21 +134,21 @@ def without(value: Any, secret: list[str]) -> Any:
     return [without(each, secret) for each in value] if isinstance(value, list) else value
 
 
-def log(machine: Machine, rank: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+def log(machine: Machine, rank: dict[str, Any], request: dict[str, Any]) -> list[str]:
     """First and last lines of a rank's log: the start shows the configuration, the end why it exited."""
     first, last = int(request["head_lines"]), int(request["tail_lines"])
-    if rank["runtime"] == "process":
-        with open(os.path.join(rank["rank_dir"], "log"), "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            lines = ranks.split(file.read(LOG_BYTES) + b"\n")[0]
-            if size > LOG_BYTES:
-                file.seek(size - LOG_BYTES // 4)
-                return {"first": lines[:first], "last": ranks.split(file.read() + b"\n")[0][1:][-last:]}
-        return {"first": lines[:first], "last": lines[first:][-last:]}
-    lines = container_log(machine, rank["name"], "all", first + 1)
-    if len(lines) <= first:
-        return {"first": lines, "last": []}
-    return {"first": lines[:first], "last": container_log(machine, rank["name"], str(last), last)}
+    if rank["runtime"] == "docker":
+        lines = container_log(machine, rank["name"], "all", first + 1)
+        if len(lines) <= first:
+            return lines
+        return lines[:first] + container_log(machine, rank["name"], str(last), last)
+    with open(os.path.join(rank["rank_dir"], "log"), "rb") as file:
+        lines = ranks.split(file.read(LOG_BYTES) + b"\n")[0]
+        size = os.fstat(file.fileno()).st_size
+        if size <= LOG_BYTES:
+            return lines[:first] + lines[first:][-last:]
+        file.seek(size - LOG_BYTES // 4)
+        return lines[:first] + ranks.split(file.read() + b"\n")[0][1:][-last:]
 
 
 def container_log(machine: Machine, name: str, tail: str, most: int) -> list[str]:

@@ -13,15 +13,17 @@ A state is ``created``, ``running``, ``restarting``, ``exited``, ``dead``, ``gon
 from __future__ import annotations
 
 import calendar
+import contextlib
 import fcntl
+import itertools
 import os
 import queue
 import socket
 import struct
-import sys
 import threading
 import time
-from typing import Any, BinaryIO, Callable, Iterator
+from functools import partial
+from typing import Any, BinaryIO, Iterator
 
 from sparkcluster.node import common, ranks
 from sparkcluster.node.machine import Machine, Unreadable
@@ -86,37 +88,33 @@ class Watch:
 
     def follow_file(self, name: str, path: str) -> None:
         """Read a log file as it grows; one that was replaced or cut is read from its start."""
-        place, inode, rest = None, None, b""
+        position, inode, remainder = 0, None, b""
         while True:
-            try:
-                with open(path, "rb") as file:
-                    status = os.fstat(file.fileno())
-                    if place is None:
-                        place = max(0, status.st_size - 200 * self.tail)
-                        file.seek(place)
-                        data = file.read()
-                        place += len(data)
-                        data = b"\n".join(ranks.LINE_END.split(data)[-self.tail - 1 :]) if self.tail else b""
-                    else:
-                        if status.st_ino != inode or status.st_size < place:
-                            place = 0
-                        file.seek(place)
-                        data = file.read(1 << 20)
-                        place += len(data)
-                    inode = status.st_ino
-                rest = self.put(name, rest + data)
-            except OSError:
-                data = b""
-            gone = self.states.get(name, {}).get("state") in ranks.OVER
-            if not gone:
+            data, first = b"", inode is None
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                status = os.fstat(file.fileno())
+                if first:
+                    position = max(0, status.st_size - 200 * self.tail)
+                elif status.st_ino != inode or status.st_size < position:
+                    position = 0
+                inode = status.st_ino
+                file.seek(position)
+                data = file.read(-1 if first else 1 << 20)
+                position += len(data)
+            if first:
+                data = b"\n".join(ranks.LINE_END.split(data)[-self.tail - 1 :]) if self.tail else b""
+            remainder = self.put(name, remainder + data)
+            over = self.states.get(name, {}).get("state") in ranks.OVER
+            if not over:
                 self.drained[name].clear()
-            if not data and (gone or not self.follow):
-                rest = self.put(name, rest + b"\n")
+            if data:
+                continue
+            if over or not self.follow:
+                remainder = self.put(name, remainder + b"\n")
                 self.drained[name].set()
-                if not self.follow:
-                    return
-            if not data:
-                time.sleep(0.2)
+            if not self.follow:
+                return
+            time.sleep(0.2)
 
     def state(self, rank: dict[str, Any]) -> dict[str, Any]:
         """State of a rank in the controller's format; records when it was started."""
@@ -148,14 +146,13 @@ class Watch:
 
     def start(self) -> None:
         """Start the threads; they end with the program."""
-        jobs: list[tuple[Callable[..., None], tuple[str, ...]]] = [(self.poll, ())]
+        threading.Thread(target=self.poll, daemon=True).start()
         for rank in self.ranks:
             if rank.get("runtime") == "process":
-                jobs.append((self.follow_file, (rank["name"], os.path.join(common.expand(rank["rank_dir"]), "log"))))
+                job = partial(self.follow_file, rank["name"], os.path.join(common.expand(rank["rank_dir"]), "log"))
             else:
-                jobs.append((self.follow_container, (rank["name"],)))
-        for job, arguments in jobs:
-            threading.Thread(target=job, args=arguments, daemon=True).start()
+                job = partial(self.follow_container, rank["name"])
+            threading.Thread(target=job, daemon=True).start()
 
     def batch(self, wait_s: float) -> list[dict[str, Any]]:
         """Log lines that arrive within ``wait_s``, as one event per rank."""
@@ -182,6 +179,26 @@ class Watch:
                         self.drained[name].wait(0.5)
         while not self.lines.empty():
             yield from self.batch(0)
+
+    def report(self) -> None:
+        """Write events, tick by tick."""
+        reported: dict[str, dict[str, Any]] = {}
+        self.polled.wait(self.interval_s)
+        if not self.follow:
+            for drained in self.drained.values():
+                drained.wait(10)
+        for tick in itertools.count():
+            for event in self.until_tick(reported):
+                common.emit(event)
+            reported = dict(sorted(self.states.items()))
+            sign: dict[str, Any] = {"tick": tick, "states": reported}
+            if self.interfaces:
+                sign["links"] = {name: carrier(name) for name in self.interfaces}
+            if self.port:
+                sign["listening"] = self.listening
+            common.emit(sign)
+            if not self.follow:
+                return
 
 
 def carrier(interface: str) -> bool:
@@ -213,32 +230,8 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
         common.end_with(lines, lambda _: os._exit(0))
     watch.start()
     try:
-        run(watch)
-        sys.stdout.flush()
+        watch.report()
     except OSError:
         pass  # the reader has closed its end
     # not by returning, which would wait for threads that hold the lock of a buffer
     os._exit(0)
-
-
-def run(watch: Watch) -> None:
-    """Report events, tick by tick."""
-    tick = 0
-    reported: dict[str, dict[str, Any]] = {}
-    watch.polled.wait(watch.interval_s)
-    if not watch.follow:
-        for rank in watch.drained.values():
-            rank.wait(10)
-    while True:
-        for event in watch.until_tick(reported):
-            common.emit(event)
-        reported = dict(sorted(watch.states.items()))
-        sign: dict[str, Any] = {"tick": tick, "states": reported}
-        if watch.interfaces:
-            sign["links"] = {name: carrier(name) for name in watch.interfaces}
-        if watch.port:
-            sign["listening"] = watch.listening
-        common.emit(sign)
-        tick += 1
-        if not watch.follow:
-            return

@@ -67,7 +67,7 @@ def serving(world):
     one = world()
     plan = one.plan(3)
     one.run(plan).record(plan, 3)
-    rank = {"name": "r", "state": "running", "running": True, "labels": {}, "log": {"first": ["a"], "last": []}}
+    rank = {"name": "r", "state": "running", "running": True, "labels": {}, "log": ["a"]}
     answers = {
         "observe": {"ranks": [rank], "gpus": [], "traffic": [], "observe_s": 0.1},
         "ask": {"done": {"content": "x", "reasoning": "", "finish_reason": "stop", "usage": {"completion_tokens": 1},

@@ -15,7 +15,7 @@ from sparkcluster import checks, topology
 from sparkcluster.checks.registry import CATALOGUE, Context
 from sparkcluster.endpoint.judge import garbage
 from sparkcluster.facts.model import LeaseFact, ReleaseFact, Unread
-from sparkcluster.facts.running import Counters, GpuSample, Log, Observation, RankSeen, Reply, Running, Traffic
+from sparkcluster.facts.running import Counters, GpuSample, Observation, RankSeen, Reply, Running, Traffic
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "logs"
 CASES: list[dict[str, Any]] = json.loads((GOLDEN / "running.json").read_text())
@@ -36,7 +36,7 @@ def rank(node: str, number: int, *lines: str, engine: list[str] | None = None, *
     }
     launcher = {"role": role, "executor": "ray", "group": "default", "members": MEMBERS, "engine": engine or ENGINE}
     base = RankSeen(name=f"pair-3-{node}", state="running", labels=labels, launcher=launcher)
-    log = Log(first=tuple(lines or (HEALTHY_LOG if number == 0 else ("[sparkcluster] phase=ray-start worker",))))
+    log = tuple(lines or (HEALTHY_LOG if number == 0 else ("[sparkcluster] phase=ray-start worker",)))
     return base.model_copy(update={"log": log, **changes})
 
 

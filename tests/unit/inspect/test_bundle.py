@@ -12,7 +12,7 @@ import pytest
 
 from sparkcluster import errors, output_file
 from sparkcluster.facts.model import ReleaseFact
-from sparkcluster.facts.running import Log, Observation, RankSeen, Reply, Running
+from sparkcluster.facts.running import Observation, RankSeen, Reply, Running
 from sparkcluster.findings import Finding
 from sparkcluster.inspect import bundle
 from sparkcluster.inspect.doctor import Diagnosis
@@ -87,7 +87,7 @@ def diagnosis(spark, cluster, monkeypatch):
         state="running",
         error=LINES[5],
         launcher={"engine": argv, "ray": {"token": True}},
-        log=Log(first=(*LINES, "Using network IB"), last=LINES),
+        log=(*LINES, "Using network IB", *LINES),
         gpu=LINES[13],
     )
     reply = Reply("default", "alpha", 0.1, 30.0, 9, f"12 * 17 {SECRETS[12]} {LINES[1]}", message=LINES[4])

@@ -20,7 +20,7 @@ DONE = {"content": "12 * 17 is 204.", "reasoning": "", "finish_reason": "stop", 
 def looked(one, name, **changes):
     """What the look program would say of a node where the ranks of ``one`` run."""
     ranks = [
-        {"name": rank.name, "state": rank.state, "labels": rank.labels, "log": {"first": ["Application startup complete."]},
+        {"name": rank.name, "state": rank.state, "labels": rank.labels, "log": ["Application startup complete."],
          "launcher": {"role": "head" if name == "alpha" else "worker", "members": ["192.168.177.11", "192.168.177.12"],
                       "group": "default", "engine": ["vllm", "serve", "m"]}}
         for rank in one.facts[name].ranks
