@@ -80,10 +80,15 @@ class SparkclusterError(Exception):
             "node": self.node,
             "step": self.step,
             "hint": self.hint,
+            **self.details(),
         }
         if self.others:
             error["others"] = [other.as_json()["error"] for other in self.others]
         return {"error": error}
+
+    def details(self) -> dict[str, Any]:
+        """What ``as_json`` has beside what every error has."""
+        return {}
 
 
 class UsageError(SparkclusterError):
@@ -115,11 +120,9 @@ class SpecError(UsageError):
         self.problems = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems), hint=self.problems[0].hint)
 
-    def as_json(self) -> dict[str, Any]:
-        """The error, with ``problems`` as a list beside the message."""
-        document = super().as_json()
-        document["error"]["problems"] = [dataclasses.asdict(problem) for problem in self.problems]
-        return document
+    def details(self) -> dict[str, Any]:
+        """Every problem."""
+        return {"problems": [dataclasses.asdict(problem) for problem in self.problems]}
 
 
 class LeaseHeld(SparkclusterError):
@@ -241,11 +244,9 @@ class LaunchError(SparkclusterError):
         self.log = tuple(log)
         self.logs: Mapping[str, Sequence[str]] = {}
 
-    def as_json(self) -> dict[str, Any]:
-        """The error, with the last log lines beside the message."""
-        document = super().as_json()
-        document["error"]["log"] = list(self.log)
-        return document
+    def details(self) -> dict[str, Any]:
+        """The last log lines."""
+        return {"log": list(self.log)}
 
 
 class NotServing(SparkclusterError):
@@ -253,23 +254,15 @@ class NotServing(SparkclusterError):
 
 
 class OtherPlan(SparkclusterError):
-    """What serves is not what ``up`` would start, and ``up`` does not replace what works.
-
-    Args:
-        message: one line, no full stop.
-        lines: what differs.
-        hint: what to type.
-    """
+    """What serves is not what ``up`` would start, as ``lines`` say, and ``up`` does not replace what works."""
 
     def __init__(self, message: str, lines: Sequence[str], *, hint: str) -> None:
         super().__init__(message, step="plan", hint=hint)
         self.lines = tuple(lines)
 
-    def as_json(self) -> dict[str, Any]:
-        """The error, with the difference as lines."""
-        document = super().as_json()
-        document["error"]["difference"] = list(self.lines)
-        return document
+    def details(self) -> dict[str, Any]:
+        """The difference."""
+        return {"difference": list(self.lines)}
 
 
 class StopError(SparkclusterError):

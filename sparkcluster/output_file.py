@@ -12,12 +12,7 @@ from sparkcluster.errors import UsageError
 
 
 def check_path(path: Path, flag: str, name: str) -> None:
-    """Make sure that ``path`` can be written.
-
-    Args:
-        path: where the file is to be.
-        flag: that names it.
-        name: of a file, for the hint.
+    """Make sure that the file that ``flag`` names can be written; ``name`` is an example for the hint.
 
     Raises:
         UsageError: it cannot, or is a device or a pipe, which a file would replace.
@@ -34,12 +29,9 @@ def check_path(path: Path, flag: str, name: str) -> None:
 
 
 def write(path: Path, fill: Callable[[IO[bytes]], Any], *, private: bool = False) -> None:
-    """Write a file at once; through a link, into the file that it leads to.
+    """Write the file that ``fill`` fills, at once; through a link, into the file that it leads to.
 
-    Args:
-        path: of the file.
-        fill: writes its content.
-        private: whether its owner alone may read it.
+    If ``private``, its owner alone may read it.
 
     Raises:
         UsageError: it cannot be written, though it seemed so before.

@@ -19,7 +19,7 @@ from sparkcluster.checks.registry import (
 )
 from sparkcluster.facts.engine import builds, engine_of, has_token
 from sparkcluster.facts.model import EngineFacts, Facts, Image, Unread
-from sparkcluster.spec.messages import closest
+from sparkcluster.suggest import closest
 from sparkcluster.topology import parallel
 
 ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}

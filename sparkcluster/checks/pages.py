@@ -8,7 +8,10 @@ import re
 from sparkcluster import engines
 from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, UNREAD, Page, Stage, load
 from sparkcluster.errors import UsageError
-from sparkcluster.spec.messages import closest
+from sparkcluster.suggest import closest
+
+# A code with one wrong character is suggested, one that shares only its subject is not.
+CODE_CUTOFF = 0.8
 
 STAGES: dict[Stage, str] = {
     "written": "inventory and playbook: `lint` and all commands below",
@@ -167,7 +170,7 @@ def find(code: str) -> Page:
         return every[wanted]
     subject, _, number = wanted.rpartition("-")
     padded = f"{subject}-{number.zfill(3)}"
-    near = padded if padded in every else closest(wanted, every, cutoff=0.5)
+    near = padded if padded in every else closest(wanted, every, cutoff=CODE_CUTOFF)
     shown = code if code.isprintable() and len(code) < 40 else ascii(code)[:40]
     hint = f"did you mean {near}?" if near else "sparkcluster checks lists them"
     raise UsageError(f"unknown check {shown}", hint=hint)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.spec import KeyPath
-from sparkcluster.spec.messages import closest
+from sparkcluster.suggest import closest
 
 POWERS = frozenset(
     {"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "SYS_BOOT", "SYS_TIME", "MAC_ADMIN", "DAC_READ_SEARCH", "BPF"}
@@ -24,7 +24,7 @@ POWERS = frozenset(
 def code(context: Context) -> Iterator[Seen]:
     """A code that no check has accepts nothing: what was meant to be ignored stops the launch all the same."""
     # Here, since the pages are made of all checks, and this is one of them.
-    from sparkcluster.checks.pages import RENAMED, pages  # noqa: PLC0415
+    from sparkcluster.checks.pages import CODE_CUTOFF, RENAMED, pages  # noqa: PLC0415
 
     codes = pages()
     written: list[tuple[str, str, KeyPath | None]] = [
@@ -36,7 +36,7 @@ def code(context: Context) -> Iterator[Seen]:
     ]
     for where, name, at in written:
         if name not in codes:
-            near = RENAMED.get(name) or closest(name, codes, cutoff=0.5)
+            near = RENAMED.get(name) or closest(name, codes, cutoff=CODE_CUTOFF)
             remedy = f"write {near}" if near else "sparkcluster checks   lists them"
             yield Seen(f"{where} lists {name}, which is not the code of a check", name, (remedy,), at=at)
 

@@ -7,7 +7,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import emitted, json_argument
+from sparkcluster.cli.common import common_flags, emitted
 from sparkcluster.cli.output import painted, say, table
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ WIDTH = 80
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``checks``."""
     parser.add_argument("--explain", metavar="CODE", help="show the page of one check, for example NET-014")
-    json_argument(parser)
+    common_flags(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:

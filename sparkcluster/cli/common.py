@@ -20,27 +20,26 @@ if TYPE_CHECKING:
     from sparkcluster.spec.inventory import Inventory
 
 
-def inventory_argument(parser: argparse.ArgumentParser, *, playbook: bool = True) -> None:
-    """Add INVENTORY, ``--json`` and, unless ``playbook`` is false, ``--playbook``."""
+_FLAGS = {
+    "--json": "print one JSON document to stdout and nothing else",
+    "--json-lines": "print events as JSON lines, the result last",
+    "--verbose": "also show notes, and why each finding matters",
+}
+_SHORT = {"--verbose": ["-v"]}
+
+
+def inventory_argument(parser: argparse.ArgumentParser, *flags: str, playbook: bool = True) -> None:
+    """Add INVENTORY, ``--json``, more common ``flags`` and, unless ``playbook`` is false, ``--playbook``."""
     parser.add_argument("inventory", metavar="INVENTORY", type=Path, help="path of the inventory")
     if playbook:
         parser.add_argument("--playbook", metavar="P", help="playbook (name or path) instead of the inventory's")
-    json_argument(parser)
+    common_flags(parser, "--json", *flags)
 
 
-def json_argument(parser: argparse.ArgumentParser) -> None:
-    """Add ``--json``."""
-    parser.add_argument("--json", action="store_true", help="print one JSON document to stdout and nothing else")
-
-
-def json_lines_argument(parser: argparse.ArgumentParser) -> None:
-    """Add ``--json-lines``."""
-    parser.add_argument("--json-lines", action="store_true", help="print events as JSON lines, the result last")
-
-
-def verbose_argument(parser: argparse.ArgumentParser) -> None:
-    """Add ``--verbose``."""
-    parser.add_argument("--verbose", "-v", action="store_true", help="also show notes, and why each finding matters")
+def common_flags(parser: argparse.ArgumentParser, *flags: str) -> None:
+    """Add flags that several commands have: ``--json``, ``--json-lines``, ``--verbose``."""
+    for flag in flags:
+        parser.add_argument(flag, *_SHORT.get(flag, ()), action="store_true", help=_FLAGS[flag])
 
 
 def at_least(minimum: int) -> Callable[[str], float]:

@@ -7,14 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import (
-    emitted,
-    inventory_argument,
-    json_lines_argument,
-    number_type,
-    reporting,
-    verbose_argument,
-)
+from sparkcluster.cli.common import emitted, inventory_argument, number_type, reporting
 from sparkcluster.cli.output import note, say, say_verdict
 
 if TYPE_CHECKING:
@@ -23,15 +16,13 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``doctor``."""
-    inventory_argument(parser)
+    inventory_argument(parser, "--verbose", "--json-lines")
     parser.add_argument(
         "--bundle", metavar="FILE", type=Path, help="write everything that was read, without secrets, to a .tar.gz"
     )
     # a healthy cluster needs some
     seconds = number_type(float, lambda value: 5 <= value < float("inf"), "5 seconds or more")
     parser.add_argument("--timeout", metavar="S", type=seconds, default=30.0, help="limit in seconds (default: 30)")
-    verbose_argument(parser)
-    json_lines_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from sparkcluster.cli.common import connect_fleet, emitted, inventory_argument, json_lines_argument, reporting
+from sparkcluster.cli.common import connect_fleet, emitted, inventory_argument, reporting
 from sparkcluster.report import count
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``down``."""
-    inventory_argument(parser, playbook=False)
-    json_lines_argument(parser)
+    inventory_argument(parser, "--json-lines", playbook=False)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -61,14 +61,9 @@ def draw(
     *,
     width: int = 80,
 ) -> list[str]:
-    """Lines of the drawing, at most ``width`` wide if the names allow it.
+    """Lines of the drawing, at most ``width`` columns wide if the names allow it.
 
-    Args:
-        spec: has the names of nodes and groups.
-        facts: by name of the nodes that answered.
-        topology: None if there is none.
-        findings: errors and warnings are shown by code at the twin that they name, else at the node.
-        width: columns.
+    Errors and warnings among ``findings`` are shown by code at the twin that they name, else at the node.
     """
     groups = {group.name: group for group in topology.groups} if topology else {}
     written = [(group.name, group.nodes) for group in spec.inventory.groups]

@@ -25,13 +25,10 @@ def width() -> int:
 
 
 def show(findings: Sequence[Finding], nodes: Iterable[str], *, inventory: str, verbose: bool) -> None:
-    """Write findings to stdout, those of the whole cluster first.
+    """Write findings to stdout by node in the order of ``nodes``, those of the whole cluster first.
 
-    Args:
-        findings: of any severity; notes are left out unless ``verbose``.
-        nodes: names in the order to show.
-        inventory: path that the user typed, which replaces INVENTORY in remedies.
-        verbose: whether to show notes, and why each finding matters.
+    Notes, and why each finding matters, are shown if ``verbose``. ``inventory`` is the path that the user typed, which
+    replaces INVENTORY in remedies.
     """
     shown = [finding for finding in findings if verbose or finding.severity != "info"]
     places = dict.fromkeys([None, *nodes, *(finding.node for finding in shown)])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli.common import at_least, json_argument
+from sparkcluster.cli.common import at_least, common_flags
 from sparkcluster.cli.output import emit_json, note, say
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory-gb", metavar="GB", type=_memory, default=128.0, help="nominal memory of a node (default: 128)"
     )
     parser.add_argument("--nodes", metavar="N", type=at_least(1), help="nodes that share the model (default: 1)")
-    json_argument(parser)
+    common_flags(parser, "--json")
 
 
 def _memory(text: str) -> float:

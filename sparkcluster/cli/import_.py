@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from sparkcluster.cli.common import json_argument
+from sparkcluster.cli.common import common_flags
 from sparkcluster.cli.output import emit_json, note
 
 
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", metavar="N", help="name of the playbook (default: the container's or the model's)")
     parser.add_argument("-o", "--output", metavar="OUT", type=Path, help="write the playbook to OUT instead of stdout")
     parser.add_argument("--force", action="store_true", help="overwrite OUT if it exists")
-    json_argument(parser)
+    common_flags(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:

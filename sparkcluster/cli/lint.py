@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import json_argument, verbose_argument
+from sparkcluster.cli.common import common_flags
 from sparkcluster.cli.output import clean, emit_json, label, render_error, say, typed
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``lint``."""
     parser.add_argument("files", metavar="FILE", type=Path, nargs="+", help="inventories, playbooks and overlays")
     parser.add_argument("--sarif", metavar="OUT", type=Path, help="also write findings as SARIF 2.1.0")
-    verbose_argument(parser)
-    json_argument(parser)
+    common_flags(parser, "--verbose", "--json")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ COMMANDS = {
     "up": "start a cluster and verify that the model answers",
     "down": "stop and remove what up started, on every node",
     "status": "show what runs on which node, and whether it serves",
-    "plan": "show what up would do: environment, containers and commands of every node",
+    "plan": "show what up would do: environment and commands of every node",
     "preflight": "check every node for what would make up fail; changes nothing",
     "checks": "list the checks by code, or explain one of them",
     "doctor": "diagnose a cluster that runs or should run; changes nothing",
@@ -47,13 +47,7 @@ Exit codes:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command.
-
-    Args:
-        argv: the command line without the name of the program.
-
-    Returns:
-        The exit code.
+    """Run one command, given as the command line without the name of the program; returns the exit code.
 
     Raises:
         SparkclusterError: as the command does; UsageError for an invalid command line.
@@ -97,13 +91,7 @@ def module(name: str) -> str:
 def usage() -> str:
     """The text of ``--help``, within 80 columns."""
     lines = ["usage: sparkcluster COMMAND [INVENTORY] [--json] …", ""]
-    for name, about in COMMANDS.items():
-        text, width = f"  {name:<11}", 13
-        for word in about.split():
-            if width + 1 + len(word) > 79:
-                text, width = f"{text}\n{' ' * 13}", 13
-            text, width = f"{text} {word}", width + 1 + len(word)
-        lines.append(text)
+    lines += [f"  {name:<11} {about}" for name, about in COMMANDS.items()]
     codes = [f"  {code:<11} {meaning}" for code, meaning in exit_codes.MEANINGS.items()]
     return "\n".join([*lines, "", "  --version, --help", "", _EPILOG + "\n".join(codes), ""])
 
@@ -168,15 +156,13 @@ def _report(error: Exception, argv: Sequence[str]) -> int:
 
 
 def _no_command(word: str) -> SparkclusterError:
-    from difflib import get_close_matches
-
     from sparkcluster.errors import UsageError
+    from sparkcluster.suggest import did_you_mean
 
     shown = word if word.isprintable() and len(word) < 60 else ascii(word)[:60]
     if word.startswith("-"):
         return UsageError(f"unknown flag before the command: {shown}", hint="flags come after the command")
-    similar = get_close_matches(word, COMMANDS, n=1)
-    hint = f"did you mean {similar[0]}?" if similar else f"commands are {', '.join(COMMANDS)}"
+    hint = did_you_mean(word, COMMANDS, f"commands are {', '.join(COMMANDS)}")
     return UsageError(f"unknown command: {shown}", hint=hint)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from sparkcluster.errors import UsageError
+from sparkcluster.suggest import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,8 +29,7 @@ class Parser(argparse.ArgumentParser):
         for word in unknown:
             if word.startswith("-"):
                 flag = word.partition("=")[0]
-                similar = get_close_matches(flag, sorted(set(_flags(self))), n=1)
-                hint = f"did you mean {similar[0]}?" if similar else f"{self.prog} --help"
+                hint = did_you_mean(flag, sorted(set(_flags(self))), f"{self.prog} --help")
                 raise UsageError(f"unknown flag of {self.prog}: {_shown(flag)}", hint=hint)
         if unknown:
             raise UsageError(f"unexpected argument: {_shown(unknown[0])}", hint=f"{self.prog} --help")
@@ -47,13 +46,12 @@ class Parser(argparse.ArgumentParser):
         if missing:
             text = f"{missing[1]} is missing" if "," not in missing[1] else f"missing: {missing[1]}"
         choice = re.fullmatch(r"argument (\S+): invalid choice: '?(.*?)'? \(choose from (.*)\)", text)
-        hint = f"{self.prog} --help"
+        hint: str | None = f"{self.prog} --help"
         if choice:
             choices = [word.strip(" '") for word in choice[3].split(",")]
-            similar = get_close_matches(choice[2], choices, n=1)
             argument = choice[1] if choice[1].startswith("-") else choice[1].upper()
             text = f"invalid {argument}: {_shown(choice[2])}"
-            hint = f"did you mean {similar[0]}?" if similar else f"one of {', '.join(choices)}"
+            hint = did_you_mean(choice[2], choices, f"one of {', '.join(choices)}")
         text = re.sub(r"^argument (\S+): ", r"\1: ", text)
         raise UsageError(_shown(text, 300), hint=hint)
 

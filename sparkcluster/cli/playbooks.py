@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from sparkcluster.cli.common import emitted, json_argument
+from sparkcluster.cli.common import common_flags, emitted
 from sparkcluster.cli.output import note, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``playbooks``."""
-    json_argument(parser)
+    common_flags(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:

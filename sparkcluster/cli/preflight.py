@@ -8,14 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import (
-    begin_probe,
-    emitted,
-    inventory_argument,
-    json_lines_argument,
-    reporting,
-    verbose_argument,
-)
+from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, reporting
 from sparkcluster.cli.output import say, say_verdict, table
 
 if TYPE_CHECKING:
@@ -25,7 +18,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``preflight``."""
-    inventory_argument(parser)
+    inventory_argument(parser, "--verbose", "--json-lines")
     parser.add_argument(
         "--ignore",
         metavar="CODE",
@@ -40,8 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--hash", action="store_true", help="also compare the weights' SHA-256 (reads all of them)")
     parser.add_argument("--junit", metavar="FILE", type=Path, help="also write a JUnit report")
-    verbose_argument(parser)
-    json_lines_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import emitted, inventory_argument, json_lines_argument, reporting
+from sparkcluster.cli.common import emitted, inventory_argument, reporting
 from sparkcluster.cli.output import say
 
 if TYPE_CHECKING:
@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``stage``."""
-    inventory_argument(parser)
+    inventory_argument(parser, "--json-lines")
     parser.add_argument("what", nargs="?", choices=("weights", "image"), help="stage only weights or only the image")
     parser.add_argument("--dry-run", action="store_true", help="show what is missing where, and change nothing")
     parser.add_argument("--verify", action="store_true", help="compare the weights of all nodes by SHA-256")
-    json_lines_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,20 +5,13 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from sparkcluster.cli.common import (
-    begin_probe,
-    emitted,
-    inventory_argument,
-    json_lines_argument,
-    number_type,
-    reporting,
-)
+from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, number_type, reporting
 from sparkcluster.cli.output import note, program
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``up``."""
-    inventory_argument(parser)
+    inventory_argument(parser, "--json-lines")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done and change nothing")
     parser.add_argument(
         "--replace",
@@ -28,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     seconds = number_type(float, lambda value: 0 < value < float("inf"), "a number of seconds above 0")
     parser.add_argument("--timeout", metavar="S", type=seconds, help="limit until the model answers, in seconds")
     parser.add_argument("--clear-caches", action="store_true", help="delete compile caches before the start")
-    json_lines_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:

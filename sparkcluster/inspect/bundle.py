@@ -63,11 +63,7 @@ _HARDWARE: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 class Scrubber:
-    """Removes secrets from texts and documents.
-
-    Args:
-        values: exact values of known secrets.
-    """
+    """Removes secrets from texts and documents: ``values``, and what looks like one."""
 
     def __init__(self, values: Iterable[str]) -> None:
         # Shorter values may be ordinary words.

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from sparkcluster.errors import HostError, SparkclusterError
+from sparkcluster import output_file
+from sparkcluster.errors import HostError, SparkclusterError, UsageError
 from sparkcluster.facts.model import EngineFacts, Facts, Image, Unread, read
 from sparkcluster.facts.parse import parse, parse_engine
 from sparkcluster.findings import Finding
@@ -161,10 +162,6 @@ def _kept(file: Path | None) -> EngineFacts | None:
 
 def _keep(file: Path, document: dict[str, Any]) -> None:
     """Write to the cache; where that fails the next run reads the image again."""
-    try:
+    with contextlib.suppress(OSError, UsageError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as written:
-            json.dump(document, written)
-        Path(written.name).replace(file)
-    except OSError:
-        return
+        output_file.write(file, lambda out: out.write(json.dumps(document).encode()), private=True)

@@ -10,8 +10,8 @@ from sparkcluster.errors import Problem
 from sparkcluster.spec import check_playbook
 from sparkcluster.spec.document import Document, shown
 from sparkcluster.spec.inventory import Inventory, Node
-from sparkcluster.spec.messages import closest
 from sparkcluster.spec.playbook import Playbook
+from sparkcluster.suggest import did_you_mean
 
 playbook = check_playbook.check
 
@@ -106,8 +106,7 @@ def _groups(written: Inventory, document: Document) -> Iterator[Problem]:
         for position, name in enumerate(group.nodes):
             path = ("groups", index, "nodes", position)
             if name not in labels:
-                near = closest(name, labels)
-                hint = f"did you mean {near}?" if near else f"nodes: {_some(labels)}"
+                hint = did_you_mean(name, labels, f"nodes: {_some(labels)}")
                 yield document.problem(path, f"no node named {shown(name)}", hint)
             elif name in taken:
                 where = "twice in this group" if taken[name] == group.name else f"already in group {taken[name]}"

@@ -8,6 +8,8 @@ reported in the file that has it.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from typing import Any
 
 from sparkcluster.spec.document import Document, KeyPath, Place
@@ -63,12 +65,8 @@ def _list(out: Document, key: str, base: Document, top: Document) -> None:
 
 def _set(out: Document, path: KeyPath, source: Document, origin: KeyPath) -> None:
     """Copy the value of ``source`` at ``origin``, with the places of its parts."""
-    holder: Any = out.data
-    for part in path[:-1]:
-        holder = holder[part]
-    value = source.data
-    for part in origin:
-        value = value[part]
+    holder: Any = functools.reduce(operator.getitem, path[:-1], out.data)
+    value: Any = functools.reduce(operator.getitem, origin, source.data)
     if isinstance(holder, list):
         holder.append(value)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import sparkcluster
 from sparkcluster.errors import UsageError
 from sparkcluster.spec.document import shown
-from sparkcluster.spec.messages import closest
+from sparkcluster.suggest import did_you_mean
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -27,10 +28,6 @@ def bundled() -> list[Path]:
 def overlay(name: str, beside: Sequence[Path]) -> Path:
     """The file of an overlay: in ``overlays`` within or next to the directories, then among the bundled ones.
 
-    Args:
-        name: what follows the ``+``.
-        beside: directories of the playbooks.
-
     Raises:
         UsageError: there is none.
     """
@@ -40,8 +37,7 @@ def overlay(name: str, beside: Sequence[Path]) -> Path:
     if path is not None:
         return path
     available = sorted({file.stem for directory in directories if directory.is_dir() for file in directory.iterdir()})
-    near = closest(name, available)
-    hint = f"did you mean {near}?" if near else f"overlays: {', '.join(available)}" if available else None
+    hint = did_you_mean(name, available, f"overlays: {', '.join(available)}" if available else None)
     raise UsageError(f"no overlay named {shown(name)} in {_list(directories)}", hint=hint)
 
 
@@ -60,10 +56,8 @@ def names() -> list[str]:
 def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -> Path:
     """The file of a playbook.
 
-    Args:
-        name: a path if it has a ``/`` or ends in ``.yaml`` or ``.yml``, else the name of a playbook.
-        beside: directories to search in order; for a name also in ``playbooks`` within and next to each.
-        other_than: the inventory, which may have the same name as its playbook.
+    ``name`` is a path if it has a ``/`` or ends in ``.yaml`` or ``.yml``. The directories ``beside`` are searched in
+    order, for a name also ``playbooks`` within and next to each; ``other_than`` is an inventory that has the same name.
 
     Raises:
         UsageError: there is none; the hint has a similar name, or the paths that were searched.
@@ -73,7 +67,7 @@ def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -
     if "/" in name or name.endswith(_SUFFIXES):
         candidates = [directory / Path(name).expanduser() for directory in beside]
         for path in candidates:
-            if _is_there(path):
+            if os.path.exists(path):  # noqa: PTH110 - false for every error
                 return path
         raise UsageError(f"no playbook at {shown(name)[1:-1]}", hint=f"searched {_list(candidates)}")
     directories: list[Path] = []
@@ -84,21 +78,14 @@ def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -
     found = _file(name, [*directories, *bundled()], other_than)
     if found is not None:
         return found
-    near = closest(name, _in([*directories, *bundled()]))
-    hint = f"did you mean {near}?" if near else "sparkcluster playbooks lists the bundled ones"
+    available = _in([*directories, *bundled()])
+    hint = did_you_mean(name, available, "sparkcluster playbooks lists the bundled ones")
     raise UsageError(f"no playbook named {shown(name)} in {_list(directories)} or among the bundled ones", hint=hint)
 
 
 def _file(name: str, directories: Sequence[Path], other_than: Path | None = None) -> Path | None:
     paths = (directory / f"{name}{suffix}" for directory in directories for suffix in _SUFFIXES)
-    return next((path for path in paths if path != other_than and _is_there(path)), None)
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
+    return next((path for path in paths if path != other_than and os.path.exists(path)), None)  # noqa: PTH110
 
 
 def _in(directories: Sequence[Path]) -> list[str]:

@@ -27,10 +27,8 @@ _Model = TypeVar("_Model", bound=Section)
 def load(inventory_path: Path, playbook: str | None = None) -> Spec:
     """The spec that ``inventory_path`` describes.
 
-    Args:
-        inventory_path: file of the inventory.
-        playbook: name or path of a playbook instead of the one in the inventory; looked up from the
-            current directory, then from the inventory's.
+    ``playbook`` is the name or path of a playbook instead of the one in the inventory; it is looked up from the current
+    directory, then from the inventory's.
 
     Raises:
         UsageError: a file is missing or cannot be read.
@@ -151,31 +149,20 @@ def decode(content: bytes, name: str) -> str:
 def _bytes(path: Path, name: str) -> bytes:
     try:
         # Without O_NONBLOCK, opening a named pipe without a writer would block.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(path, "rb", opener=lambda file, flags: os.open(file, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UsageError(f"{name} is not a regular file", hint="save it to a file first")
+            return file.read(MAX_BYTES + 1)
     except ValueError:
         raise UsageError(f"{name} is not a file name") from None
     except OSError as error:
-        raise _unread(error, name) from None
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
-            raise UsageError(f"{name} is a directory", hint="give the YAML file in it")
-        if not stat.S_ISREG(mode):
-            raise UsageError(f"{name} is not a regular file", hint="save it to a file first")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise _unread(error, name) from None
-    finally:
-        os.close(descriptor)
-
-
-def _unread(error: OSError, name: str) -> UsageError:
-    if error.errno in {errno.ENOENT, errno.ENOTDIR}:
-        return UsageError(f"{name}: no such file", hint="example inventories are in inventory/")
-    if error.errno == errno.EACCES:
-        return UsageError(f"{name}: permission denied", hint=f"ls -l {name}")
-    return UsageError(f"{name} cannot be read: {os.strerror(error.errno or 0)}")
+        if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+            raise UsageError(f"{name}: no such file", hint="example inventories are in inventory/") from None
+        if error.errno == errno.EISDIR:
+            raise UsageError(f"{name} is a directory", hint="give the YAML file in it") from None
+        if error.errno == errno.EACCES:
+            raise UsageError(f"{name}: permission denied", hint=f"ls -l {name}") from None
+        raise UsageError(f"{name} cannot be read: {os.strerror(error.errno or 0)}") from None
 
 
 def _playbook(path: Path, overlays: Sequence[str] = ()) -> tuple[Playbook | None, Document, list[Problem]]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import types
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -15,6 +14,7 @@ from sparkcluster.errors import Problem
 from sparkcluster.spec.base import Section
 from sparkcluster.spec.document import Document, KeyPath, shown
 from sparkcluster.spec.secret_patterns import holds_secret, mentions_secret
+from sparkcluster.suggest import did_you_mean
 
 # The patterns of the models in words; a test checks that none is missing.
 PATTERNS = {
@@ -67,13 +67,6 @@ def problems(error: ValidationError, document: Document, model: type[Section]) -
     return list(out.values())
 
 
-def closest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The most similar one of ``names``, if any is similar: at least ``cutoff``, where 1 is the same."""
-    folded = {name.lower().replace("_", "-"): name for name in names}
-    near = difflib.get_close_matches(word[:80].lower().replace("_", "-"), sorted(folded), n=1, cutoff=cutoff)
-    return folded[near[0]] if near else None
-
-
 def may_show(path: KeyPath, value: object) -> bool:
     """Whether ``value`` may appear in a message: neither its place nor its form suggests a secret."""
     if any(isinstance(part, str) and (part in _NOT_SHOWN or mentions_secret(part)) for part in path):
@@ -111,8 +104,6 @@ def _problem(  # noqa: PLR0911 - one return for each kind of error
         about = f"{path[-1]}: {field.description}" if field and field.description else str(path[-1])
         return document.problem(path, "is required", f"add {about}")
     if error["loc"] and error["loc"][-1] == "[key]":
-        if kind in {"literal_error", "value_error"}:
-            return document.problem(path, *_words(error, path, document, None), key=True)
         words = PATTERNS.get(error.get("ctx", {}).get("pattern", ""), "a shorter name")
         return document.problem(path, f"this key must be {words}", key=True)
     if len(path) == 1 and path[0] in CHOICES and not isinstance(error["input"], dict):
@@ -130,9 +121,8 @@ def unknown_key(document: Document, path: KeyPath, allowed: Sequence[str]) -> Pr
     """The problem of a key that is not among ``allowed``."""
     if path in REFUSED:
         return document.problem(path, *REFUSED[path], key=True)
-    near = closest(str(path[-1]), allowed)
-    hint = f"did you mean {near}? " if near else ""
-    return document.problem(path, "unknown key", f"{hint}allowed: {', '.join(allowed)}", key=True)
+    hints = [did_you_mean(path[-1], allowed), f"allowed: {', '.join(allowed)}"]
+    return document.problem(path, "unknown key", " ".join(filter(None, hints)), key=True)
 
 
 def _is(path: KeyPath, document: Document, value: object) -> str:
@@ -195,9 +185,8 @@ def _not_text(path: KeyPath, document: Document, value: object) -> tuple[str, st
 
 def _not_among(expected: str, value: object, shown_value: str) -> tuple[str, str | None]:
     words = re.findall(r"'([^']*)'", expected)
-    near = closest(value, words) if isinstance(value, str) else None
     text = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
-    return f"must be {text}{shown_value}", f"did you mean {near}?" if near else None
+    return f"must be {text}{shown_value}", did_you_mean(value, words) if isinstance(value, str) else None
 
 
 def _bounds(field: FieldInfo | None, context: dict[str, Any]) -> str:
@@ -253,5 +242,5 @@ def options(annotation: Any) -> Iterator[Any]:
     elif origin in {Union, types.UnionType}:
         for branch in get_args(annotation):
             yield from options(branch)
-    elif origin is not Literal or annotation:
+    else:
         yield annotation

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from sparkcluster.engines.vllm.versions import Version, Versions, numbers
-from sparkcluster.spec.messages import closest
+from sparkcluster.suggest import closest
 
 TABLE = Path(__file__).with_name("flags.tsv")
 
@@ -156,7 +156,7 @@ def _takes(flag: Flag | None, values: list[str]) -> bool:
 
 def closest_name(name: str) -> str | None:
     """The flag that ``name`` probably stands for."""
-    return closest(name.replace("_", "-").lower(), sorted(table()))
+    return closest(name, sorted(table()))
 
 
 def has(flag: Flag, versions: Versions) -> bool | None:
@@ -197,7 +197,7 @@ def expected_choice(flag: Flag, value: Any) -> str | None:
     for written in value if isinstance(value, list) else [value]:
         text = str(written)
         if text.lower().replace("-", "_") not in {choice.lower().replace("-", "_") for choice in flag.choices}:
-            return closest(text, list(flag.choices)) or ", ".join(flag.choices)
+            return closest(text, flag.choices) or ", ".join(flag.choices)
     return None
 
 

@@ -6,7 +6,6 @@ A launch searches for them when a rank has ended, ``checks.running`` when a clus
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Sequence
 
@@ -14,6 +13,7 @@ from sparkcluster.engines.base import Engine
 from sparkcluster.engines.common_signatures import COMMON
 from sparkcluster.engines.signature import Cause, Signature
 from sparkcluster.engines.vllm import ENGINE, flags
+from sparkcluster.suggest import closest
 
 
 def argument(found: re.Match[str], _lines: Sequence[str]) -> Cause:
@@ -22,8 +22,8 @@ def argument(found: re.Match[str], _lines: Sequence[str]) -> Cause:
     flag = next((word for word in words if word.startswith("-")), words[0]).split("=")[0]
     name = flag.lstrip("-").replace("_", "-")
     names = [each.name for each in flags.table().values() if each.last is None and each.name != name]
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
-    advice = f"write {close[0]}" if close else f"remove {name}"
+    close = closest(name, names, cutoff=0.75)
+    advice = f"write {close}" if close else f"remove {name}"
     return Cause(
         f"this vLLM does not have the argument {flag}",
         f"{advice} under args in the playbook, or use an image whose vLLM has it",
