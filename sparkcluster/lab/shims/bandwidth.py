@@ -83,25 +83,18 @@ def _server(port: int, local: dict[str, Any], size: int) -> int:
         sys.stdout.write("\n%s\n* Waiting for client to connect... *\n%s\n" % ("*" * 36, "*" * 36))
         sys.stdout.flush()
         control, _ = listener.accept()
-        control.settimeout(TIMEOUT_S)
-        lines = control.makefile("rw")
         if local["address"]:
             sink.bind((local["address"], 0))
             sink.listen(1)
             sink.settimeout(TIMEOUT_S)
             local["data_port"] = sink.getsockname()[1]
-        remote = json.loads(lines.readline())
-        _send(lines, local)
-        _banner(local)
+        lines, remote = _greet(control, local)
         if not (local["good"] and remote["good"]):
             return 0
         data, _ = sink.accept()
         data.settimeout(TIMEOUT_S)
         received, first = 0, time.monotonic()
-        while True:
-            chunk = data.recv(1 << 20)
-            if not chunk:
-                break
+        while chunk := data.recv(1 << 20):
             received += len(chunk)
         _send(lines, {"bits": received * 8, "seconds": time.monotonic() - first})
         _result(json.loads(lines.readline())["gbps"], size)
@@ -114,10 +107,7 @@ def _client(host: str, port: int, local: dict[str, Any], netdev: str, size: int)
     except OSError as error:
         return hardware.refuse("Couldn't connect to %s:%d: %s\n Unable to open file descriptor" % (host, port, error))
     with control:
-        lines = control.makefile("rw")
-        _send(lines, local)
-        remote = json.loads(lines.readline())
-        _banner(local)
+        lines, remote = _greet(control, local)
         if not (local["good"] and remote["good"]):
             return 0
         try:
@@ -154,7 +144,12 @@ def _send(lines: TextIO, value: dict[str, Any]) -> None:
     lines.flush()
 
 
-def _banner(local: dict[str, Any]) -> None:
+def _greet(control: socket.socket, local: dict[str, Any]) -> tuple[TextIO, dict[str, Any]]:
+    """The control connection as lines, and the other side's end of the link; prints the banner."""
+    control.settimeout(TIMEOUT_S)
+    lines = control.makefile("rw")
+    _send(lines, local)
+    remote = json.loads(lines.readline())
     sys.stdout.write(
         "%s\n                    RDMA_Write BW Test\n"
         " Dual-port       : OFF\t\tDevice         : %s\n"
@@ -164,6 +159,7 @@ def _banner(local: dict[str, Any]) -> None:
         % (LINE, local["hca"], local["mtu"], local["gid_index"], LINE)
     )
     sys.stdout.flush()
+    return lines, remote
 
 
 def _result(gbps: float, size: int) -> None:

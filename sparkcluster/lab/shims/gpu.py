@@ -85,20 +85,16 @@ def _query(facts: dict[str, Any], fields: list[str], form: list[str]) -> int:
     return 0
 
 
-def _cuda(facts: dict[str, Any]) -> str:
-    """CUDA version that a driver branch brings: 13.0 with 580, 13.1 with 590 (NVIDIA's release notes)."""
-    return "13.0" if facts["driver"].startswith("580") else "13.1"
-
-
 def _table(facts: dict[str, Any]) -> str:
     line = "+-----------------------------------------------------------------------------------------+\n"
     state = STATES[facts.get("gpu_state", "idle")]
+    # CUDA version that a driver branch brings (NVIDIA's release notes)
+    cuda = "13.0" if facts["driver"].startswith("580") else "13.1"
     rule = "|=========================================+========================+======================|\n"
     return (
         time.strftime("%a %b %d %H:%M:%S %Y\n")
         + line
-        + "| NVIDIA-SMI %-26sDriver Version: %-14s CUDA Version: %-9s|\n"
-        % (facts["driver"], facts["driver"], _cuda(facts))
+        + "| NVIDIA-SMI %-26sDriver Version: %-14s CUDA Version: %-9s|\n" % (facts["driver"], facts["driver"], cuda)
         + line
         + "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |\n"
         "| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |\n"

@@ -51,7 +51,6 @@ class Core:
         )
         log.error("core.py:1512", "EngineCore encountered a fatal error.\n" + trace)
         self._channel.send(dead=reason)
-        sys.stdout.flush()
         os._exit(1)
 
     def load(self):
@@ -164,7 +163,6 @@ def main(channel):
             ("vllm/v1/executor/abstract.py", 109, "__init__"),
         )
         log.error("core.py:1510", "EngineCore failed to start.\n" + trace)
-        sys.stdout.flush()
         os._exit(1)
     channel.send(ready=True, kv_tokens=kv_tokens)
     core.decode()

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 
-from stubengine import log, proc, rank, rayclient, wire
+from stubengine import faults, log, proc, rank, rayclient, wire
 
 PLACEMENT_S = 1800.0  # vLLM's own patience with a placement group
 # vLLM 0.32, WORKER_SPECIFIC_ENV_VARS of its Ray executors
@@ -65,7 +65,7 @@ class Uni:
 
     def start(self, failed):
         """Has the faults of a rank apply to this process."""
-        rank.start_obeying()
+        faults.obey()
 
     def load(self):
         """Digest of the weights."""
@@ -77,11 +77,10 @@ class Uni:
 
 
 class Multi:
-    """Ranks as processes that call this one; subclasses start them."""
+    """Ranks as processes that call this one; subclasses start them by ``start_ranks``."""
 
-    def __init__(self, spec, address, port=0):
+    def __init__(self, spec, address, port):
         self.spec = spec
-        self.world = spec["tp"] * spec["pp"]
         self.dead = None
         self._failed = None
         self._changed = threading.Condition()
@@ -102,14 +101,6 @@ class Multi:
         self._failed = failed
         self.start_ranks()
 
-    def start_ranks(self):
-        """Starts this node's part of the ranks."""
-        raise ExecutorError("no ranks to start")
-
-    def rank_spec(self, number, local_rank=0, env=None):
-        """The configuration of a rank of this executor."""
-        return dict(self.spec, rank=number, local_rank=local_rank, master=self.master, env=env)
-
     def lose(self, reason):
         """Takes note that a rank is gone."""
         with self._changed:
@@ -117,7 +108,7 @@ class Multi:
                 return
             self.dead = reason
             self._changed.notify_all()
-        if len(self._loaded) == self.world:
+        if len(self._loaded) == self.spec["world"]:
             self._failed(reason)
 
     def _link(self, channel, peer):
@@ -131,7 +122,7 @@ class Multi:
             self._links.setdefault(number, {})[library] = channel
             self._changed.notify_all()
             # a full mesh: no rank proceeds before all are there
-            while self.dead is None and sum(library in links for links in self._links.values()) < self.world:
+            while self.dead is None and sum(library in links for links in self._links.values()) < self.spec["world"]:
                 self._changed.wait()
         channel.send(ok=True)
         for message in channel.messages():
@@ -161,14 +152,14 @@ class Multi:
         """Waits for all ranks, then for their weights; one digest for all, or another when the copies differ."""
         limit_s = wire.setting("STUB_RENDEZVOUS_S", rank.RENDEZVOUS_S) + 2
         self._wait(
-            lambda: sum(len(links) == 2 for links in self._links.values()) == self.world,
+            lambda: sum(len(links) == 2 for links in self._links.values()) == self.spec["world"],
             limit_s,
             lambda: (
                 "torch.distributed.DistStoreError: Timed out after %.0f seconds waiting for clients. "
-                "%d/%d clients joined." % (limit_s, len(self._links), self.world)
+                "%d/%d clients joined." % (limit_s, len(self._links), self.spec["world"])
             ),
         )
-        self._wait(lambda: len(self._loaded) == self.world)
+        self._wait(lambda: len(self._loaded) == self.spec["world"])
         digests = set(self._loaded.values())
         return digests.pop() if len(digests) == 1 else "differ:" + "+".join(sorted(digests))
 
@@ -177,23 +168,28 @@ class Multi:
         self._count += 1
         for link in self._links.values():
             link["gloo"].send(op="step", step=self._count)
-        self._wait(lambda: all(self._steps.get(n, 0) >= self._count for n in range(self.world)))
+        self._wait(lambda: all(self._steps.get(n, 0) >= self._count for n in range(self.spec["world"])))
 
 
 class Local(Multi):
     """Ranks on this node, and with --nnodes those of followers that call the master's port."""
 
-    def __init__(self, spec):
-        native = spec["nnodes"] > 1
-        super().__init__(spec, spec["master_addr"] if native else "127.0.0.1", spec["master_port"] if native else 0)
-
     def start_ranks(self):
         """This node's share of the ranks."""
-        for local in range(self.world // self.spec["nnodes"]):
-            start_local(self.rank_spec(local, local), self.lose)
+        start_local_ranks(self.spec, self.master, self.lose)
 
 
-def start_local(spec, lost):
+def start_local_ranks(spec, master, lost):
+    """Starts this node's share of the ranks under this process; returns the processes."""
+    share = spec["world"] // spec["nnodes"]
+    first = spec["node_rank"] * share
+    return [
+        start_local_rank(dict(spec, rank=first + local, local_rank=local, master=master, env=None), lost)
+        for local in range(share)
+    ]
+
+
+def start_local_rank(spec, lost):
     """Starts one rank under this process and calls ``lost(reason)`` when it ends."""
     name = rank.name_of(spec["rank"], spec["tp"], spec["pp"])
     process, channel = proc.spawn("rank", "VLLM::" + name)
@@ -212,9 +208,6 @@ def start_local(spec, lost):
 class Ray(Multi):
     """Ranks placed by Ray, one to a node's GPU, the driver's node first."""
 
-    def __init__(self, spec):
-        super().__init__(spec, wire.host_ip())
-
     def start_ranks(self):
         """Waits for the placement group and has each raylet start its rank."""
         address = rayclient.current_cluster()
@@ -231,17 +224,17 @@ class Ray(Multi):
         log.info("ray_utils.py:607", "No current placement group found. Creating a new placement group.")
         env = carried_env()
         for number, node in enumerate(self._place(cluster)):
-            spec = self.rank_spec(number, env=env)
+            spec = dict(self.spec, rank=number, local_rank=0, master=self.master, env=env)
             threading.Thread(target=self._run_rank, args=(spec, node), daemon=True).start()
         threading.Thread(target=self._watch_cluster, args=(cluster,), daemon=True).start()
 
     def _place(self, cluster):
         begun, next_message_s = time.monotonic(), 10.0
         limit_s = wire.setting("STUB_PG_WAIT_S", PLACEMENT_S)
-        bundles = [{"GPU": 1.0}] * self.world
+        bundles = [{"GPU": 1.0}] * self.spec["world"]
         while True:
             try:
-                nodes = rayclient.ask(cluster, "place", bundles=self.world)
+                nodes = rayclient.ask(cluster, "place", bundles=self.spec["world"])
             except ConnectionError as error:
                 raise ExecutorError("ConnectionError: %s" % error)
             if nodes:
@@ -251,7 +244,7 @@ class Ray(Multi):
                 raise ExecutorError(
                     "ValueError: Cannot provide a placement group requiring %.1f GPUs (placement_group_specs=%s) "
                     "within %d seconds.\nTensor parallel size may exceed available GPUs in your cluster. Check "
-                    "resources with `ray status` and `ray list nodes`." % (self.world, bundles, limit_s)
+                    "resources with `ray status` and `ray list nodes`." % (self.spec["world"], bundles, limit_s)
                 )
             if waited_s > next_message_s:
                 next_message_s *= 2
@@ -302,16 +295,16 @@ class Ray(Multi):
 
 def make(spec):
     """The executor that vLLM would choose for these arguments; ExecutorError in its words when there is none."""
-    world = spec["tp"] * spec["pp"]
+    world = spec["world"]
     gpus = wire.setting("STUB_GPUS", 1)
     if world == 1:
         return Uni(spec)
     if spec["backend"] == "ray":
-        return Ray(spec)
+        return Ray(spec, wire.host_ip(), 0)
     if world // spec["nnodes"] > gpus:
         raise ExecutorError(
             "ValueError: World size (%d) is larger than the number of available GPUs (%d) in this node. If this is "
             "intentional and you are using:\n- ray, set '--distributed-executor-backend ray'.\n"
             "- multiprocessing, set '--nnodes' appropriately." % (world, gpus)
         )
-    return Local(spec)
+    return Local(spec, spec["master_addr"], spec["master_port"] if spec["nnodes"] > 1 else 0)

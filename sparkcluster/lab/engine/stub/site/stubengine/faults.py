@@ -8,7 +8,7 @@ STUB_FAULT too). Removing a line heals.
 import contextlib
 import os
 import socket
-import sys
+import threading
 import time
 
 from stubengine import log
@@ -131,12 +131,15 @@ def log_active():
 
 
 def obey():
-    """Logs what the faults log, and ends this process, with its cause in the log, by ``die-serve``."""
-    while True:
-        found = log_active()
-        if "die-serve" in found:
-            log_lines("die-serve=" + found["die-serve"])
-            sys.stdout.flush()
-            time.sleep(0.2)  # whoever forwards the log has to read it before the death
-            os._exit(1)
-        time.sleep(0.1)
+    """Has this process log what its faults log, and end, with the cause in its log, by ``die-serve``."""
+
+    def loop():
+        while True:
+            found = log_active()
+            if "die-serve" in found:
+                log_lines("die-serve=" + found["die-serve"])
+                time.sleep(0.2)  # whoever forwards the log has to read it before the death
+                os._exit(1)
+            time.sleep(0.1)
+
+    threading.Thread(target=loop, daemon=True).start()

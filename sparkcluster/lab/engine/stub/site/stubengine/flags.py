@@ -7,6 +7,7 @@ import re
 
 TABLE = os.path.join(os.path.dirname(os.path.realpath(__file__)), "vllm-0.32-flags.tsv")
 SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+SHORT_NAMES = {"--optimization-level": ["-O"]}  # of vLLM's parser, not of its table
 
 
 def table():
@@ -50,6 +51,7 @@ def build_parser(rows):
     parser.add_argument("model_tag", nargs="?")
     for names, kind, value_type, choices in rows:
         long_names = [n for n in names if n.startswith("--")]
+        names += SHORT_NAMES.get(names[0], [])
         dest = long_names[0][2:].replace("-", "_")
         if kind in ("flag", "bool"):
             parser.add_argument(*names, dest=dest, action="store_true", default=None)
@@ -63,27 +65,19 @@ def build_parser(rows):
 
 
 def normalise(argv, json_flags):
-    """vLLM's liberties: underscores for dashes, -O3, and --flag.key value for a key of a JSON flag."""
-    out, skip = [], False
-    for i, arg in enumerate(argv):
-        if skip:
-            skip = False
-            continue
-        if arg.startswith("-O") and len(arg) > 2:
-            out += ["--optimization-level", arg[2:].lstrip("=")]
-            continue
-        if arg == "-O":
-            out.append("--optimization-level")
-            continue
-        if arg.startswith("--"):
-            key, equals, value = arg.partition("=")
-            base, dot, _ = key.partition(".")
-            base = "--" + base[2:].replace("_", "-")
-            if dot and base in json_flags:
-                skip = not equals and i + 1 < len(argv)
+    """vLLM's liberties: underscores for dashes, and --flag.key value for a key of a JSON flag."""
+    out, arguments = [], iter(argv)
+    for argument in arguments:
+        if argument.startswith("--"):
+            key, equals, value = argument.partition("=")
+            flag, dot, path = key.partition(".")
+            flag = "--" + flag[2:].replace("_", "-")
+            if dot and flag in json_flags:
+                if not equals:
+                    next(arguments, None)
                 continue
-            arg = base + (dot + key.partition(".")[2] if dot else "") + equals + value
-        out.append(arg)
+            argument = flag + dot + path + equals + value
+        out.append(argument)
     return out
 
 

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import socket
-import sys
 import threading
 import time
 
@@ -21,11 +20,6 @@ class RankError(Exception):
 def name_of(rank, tp, pp):
     """vLLM's name of a worker: Worker, Worker_TP1, Worker_PP1_TP0."""
     return "Worker%s%s" % ("_PP%d" % (rank // tp) if pp > 1 else "", "_TP%d" % (rank % tp) if tp > 1 else "")
-
-
-def start_obeying():
-    """Has the faults of a rank apply to this process."""
-    threading.Thread(target=faults.obey, daemon=True).start()
 
 
 def dump_env(number):
@@ -139,11 +133,10 @@ def greet(library, spec, source, deadline, limit_s):
 def run(spec):
     """The life of a rank, from its meeting with the master until that is gone."""
     tp_rank, pp_rank = spec["rank"] % spec["tp"], spec["rank"] // spec["tp"]
-    world = spec["tp"] * spec["pp"]
     log.info(
         "parallel_state.py:1906",
         "world_size=%d rank=%d local_rank=%d distributed_init_method=tcp://%s:%d backend=nccl",
-        world,
+        spec["world"],
         spec["rank"],
         spec["local_rank"],
         *spec["master"],
@@ -155,7 +148,7 @@ def run(spec):
         "rank %d in world size %d is assigned as DP rank 0, PP rank %d, PCP rank 0, "
         "TP rank %d, ETP rank %d, EP rank N/A, EPLB rank N/A",
         spec["rank"],
-        world,
+        spec["world"],
         pp_rank,
         tp_rank,
         tp_rank,
@@ -184,7 +177,7 @@ def main(channel):
     for name, value in (spec["env"] or {}).items():
         os.environ.setdefault(name, value)
     log.configure("Worker")
-    start_obeying()
+    faults.obey()
     try:
         run(spec)
     except RankError as error:
@@ -195,6 +188,5 @@ def main(channel):
         )
         log.error("multiproc_executor.py:953", "WorkerProc failed to start.\n" + trace)
         channel.send(failed=str(error))
-        sys.stdout.flush()
         os._exit(1)
     os._exit(0)

@@ -8,7 +8,7 @@ import threading
 import time
 
 from stubengine import VLLM_VERSION, faults, flags, log, model
-from stubengine.executors import start_local
+from stubengine.executors import start_local_ranks
 
 WATCHDOG_S = 5.0  # vLLM looks every 5 s whether its engine has errored (VLLM_WATCHDOG_TIME_S)
 THROUGHPUT_S = 10.0  # VLLM_LOG_STATS_INTERVAL's default
@@ -27,11 +27,13 @@ def spec_of(args, config):
         or 2048
     )
     longest = args.max_model_len if args.max_model_len and args.max_model_len > 0 else context
+    tp, pp = args.tensor_parallel_size or 1, args.pipeline_parallel_size or 1
     return {
         "model": args.model,
         "revision": args.revision,
-        "tp": args.tensor_parallel_size or 1,
-        "pp": args.pipeline_parallel_size or 1,
+        "tp": tp,
+        "pp": pp,
+        "world": tp * pp,
         "nnodes": args.nnodes or 1,
         "node_rank": args.node_rank or 0,
         "master_addr": args.master_addr or "127.0.0.1",
@@ -59,11 +61,10 @@ def fail(last, *frames):
 
 def check_shape(spec):
     """vLLM's own refusal of a split that does not come out even."""
-    world = spec["tp"] * spec["pp"]
-    if world % spec["nnodes"]:
-        return "ValueError: world_size (%d) must be divisible by nnodes (%d)" % (world, spec["nnodes"])
+    if spec["world"] % spec["nnodes"]:
+        return "ValueError: world_size (%(world)d) must be divisible by nnodes (%(nnodes)d)" % spec
     if spec["node_rank"] >= spec["nnodes"]:
-        return "ValueError: node_rank %d must be less than nnodes %d" % (spec["node_rank"], spec["nnodes"])
+        return "ValueError: node_rank %(node_rank)d must be less than nnodes %(nnodes)d" % spec
     return None
 
 
@@ -79,13 +80,8 @@ def headless(spec):
         *master,
     )
     lost = threading.Event()
-    local_world = spec["tp"] * spec["pp"] // spec["nnodes"]
     begin = time.monotonic()
-    ranks = []
-    for local in range(local_world):
-        number = spec["node_rank"] * local_world + local
-        config = dict(spec, rank=number, local_rank=local, master=master, env=None)
-        ranks.append(start_local(config, lambda reason: lost.set()))
+    ranks = start_local_ranks(spec, master, lambda reason: lost.set())
     try:
         lost.wait()
         killed = any(p.poll() is not None and p.returncode < 0 for p in ranks)
@@ -266,6 +262,4 @@ def main(argv):
         code = 0
     except ValueError as error:
         code = fail("ValueError: %s" % error)
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(code)
