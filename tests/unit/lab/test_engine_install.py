@@ -93,7 +93,7 @@ def test_missing_libraries_are_named_with_the_command(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("machine", "libc", "flags", "said"),
+    ("machine", "libc", "flags", "message"),
     [
         ("riscv64", ("glibc", "2.36"), "", "not on linux riscv64"),
         ("x86_64", ("glibc", "2.27"), "flags : avx2 ", "glibc 2.28 or newer, this is glibc 2.27"),
@@ -102,7 +102,7 @@ def test_missing_libraries_are_named_with_the_command(monkeypatch: pytest.Monkey
     ],
 )
 def test_a_machine_that_cannot_run_it_is_refused(
-    monkeypatch: pytest.MonkeyPatch, machine: str, libc: tuple[str, str], flags: str, said: str
+    monkeypatch: pytest.MonkeyPatch, machine: str, libc: tuple[str, str], flags: str, message: str
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr(platform, "libc_ver", lambda: libc)
@@ -110,7 +110,7 @@ def test_a_machine_that_cannot_run_it_is_refused(
     monkeypatch.setattr(install, "_loads", lambda _library: True)
     found = install.missing_system_packages()
     assert found is not None
-    assert said in found[0]
+    assert message in found[0]
 
 
 def test_a_cuda_torch_is_refused_before_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

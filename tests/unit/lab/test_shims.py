@@ -171,12 +171,12 @@ def test_a_bundle_on_the_hosts_network_sees_the_false_sysfs(tmp_path):
 
 
 def test_limits_are_lowered_only_where_they_may_not_be_raised(tmp_path, monkeypatch):
-    asked = {"rlimits": [{"type": "RLIMIT_CORE", "hard": 1 << 60, "soft": 1 << 59}]}
+    process = {"rlimits": [{"type": "RLIMIT_CORE", "hard": 1 << 60, "soft": 1 << 59}]}
     file = tmp_path / "process.json"
-    file.write_text(json.dumps(asked))
+    file.write_text(json.dumps(process))
     monkeypatch.setattr(runtime, "may_raise_limits", lambda: True)
     runtime.fit_container(["--process", str(file)])
-    assert json.loads(file.read_text()) == asked
+    assert json.loads(file.read_text()) == process
     monkeypatch.setattr(runtime, "may_raise_limits", lambda: False)
     monkeypatch.setattr(runtime.resource, "getrlimit", lambda kind: (0, 1000))
     runtime.fit_container(["--process", str(file)])

@@ -230,9 +230,9 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(tmp_path)
-    yield made
-    for process in reversed(made.processes):
+    stage = Stage(tmp_path)
+    yield stage
+    for process in reversed(stage.processes):
         process.stop()
 
 
@@ -325,7 +325,7 @@ class TestCommandLine:
 
 class TestLoading:
     @pytest.mark.parametrize(
-        ("damage", "named"),
+        ("damage", "file"),
         [
             (lambda m: (m / "config.json").unlink(), "config.json"),
             (lambda m: (m / "model-00002-of-00002.safetensors").unlink(), "model-00002-of-00002.safetensors"),
@@ -344,12 +344,12 @@ class TestLoading:
         ids=["no config", "no shard", "header cut", "tail cut"],
     )
     def test_a_damaged_model_fails_with_its_path(
-        self, stage: Stage, damage: Callable[[Path], None], named: str
+        self, stage: Stage, damage: Callable[[Path], None], file: str
     ) -> None:
         damage(stage.model)
         process = stage.serve()
         assert process.wait() == 1
-        assert str(stage.model / named) in process.log
+        assert str(stage.model / file) in process.log
 
     def test_a_model_that_is_nowhere_fails(self, stage: Stage) -> None:
         result = command("vllm", "serve", "no/such", env=stage.env())
@@ -412,9 +412,9 @@ class TestServing:
         events = [e.removeprefix("data: ") for e in stage.http("POST", "/v1/chat/completions", body)[1].split("\n\n")]
         assert events[-2:] == ["[DONE]", ""]
         chunks = [json.loads(e) for e in events[:-2]]
-        said = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"])
-        assert said == stage.chat()["message"]["content"]
-        assert chunks[-1]["usage"]["completion_tokens"] == len(said.split())
+        text = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"])
+        assert text == stage.chat()["message"]["content"]
+        assert chunks[-1]["usage"]["completion_tokens"] == len(text.split())
 
     @pytest.mark.parametrize("by", ["flag", "environment"])
     def test_the_key_guards_v1_and_leaves_health_open(self, stage: Stage, by: str) -> None:
@@ -671,9 +671,9 @@ class TestRanks:
         stage.processes[0].stop()
         other = write_model(stage.tmp / "hub" / "models--a--m" / "snapshots" / "main", fill=3)
         stage.model.rename(stage.tmp / "good")
-        mine = stage.tmp / HEAD / ".cache/huggingface/hub/models--a--m/snapshots"
-        theirs = stage.tmp / WORKER / ".cache/huggingface/hub/models--a--m/snapshots"
-        for place, source in ((mine, stage.tmp / "good"), (theirs, other)):
+        on_head = stage.tmp / HEAD / ".cache/huggingface/hub/models--a--m/snapshots"
+        on_worker = stage.tmp / WORKER / ".cache/huggingface/hub/models--a--m/snapshots"
+        for place, source in ((on_head, stage.tmp / "good"), (on_worker, other)):
             place.mkdir(parents=True)
             (place / "main").symlink_to(source)
         stage.ray()
@@ -774,7 +774,7 @@ class TestFaults:
         assert process.wait() == 0
 
     @pytest.mark.parametrize(
-        ("fault", "said"),
+        ("fault", "line"),
         [
             ("oom", "CUDA out of memory"),
             ("die-load=0.1", "Engine core initialization failed"),
@@ -782,19 +782,19 @@ class TestFaults:
             ("nccl-gid", "local GID ::"),
         ],
     )
-    def test_deaths_while_loading(self, stage: Stage, fault: str, said: str) -> None:
+    def test_deaths_while_loading(self, stage: Stage, fault: str, line: str) -> None:
         process = stage.serve(STUB_FAULT=fault)
         assert process.wait() == 1
-        assert said in process.log
+        assert line in process.log
 
     def test_a_fallback_to_tcp_shows_in_the_log(self, stage: Stage) -> None:
         assert "NCCL INFO Using network Socket" in stage.ready(stage.serve(STUB_FAULT="tcp-fallback")).log
 
     def test_slow_is_slow(self, stage: Stage) -> None:
         stage.ready(stage.serve(STUB_FAULT="slow=20"))
-        begun = time.monotonic()
+        begin = time.monotonic()
         stage.text(max_tokens=8)
-        assert 0.3 < time.monotonic() - begun < 5
+        assert 0.3 < time.monotonic() - begin < 5
 
     def test_the_control_file_hangs_and_heals_a_server_that_runs(self, stage: Stage) -> None:
         control = stage.tmp / "control"

@@ -117,7 +117,7 @@ class Core:
             active = faults.active()
             if "exit0" in active:
                 self.lose("RuntimeError: the fault exit0 is active")
-            while self._long_enough(active):
+            while self._tokens_stopped(active):
                 time.sleep(0.05)
                 active = faults.active()
             try:
@@ -129,8 +129,8 @@ class Core:
                     self._send_word(number, request, active.get("garbage"))
             time.sleep(1.0 / float(active.get("slow", STEPS_PER_S)))
 
-    def _long_enough(self, active):
-        """Whether the fault that stops tokens in the middle of an answer holds now."""
+    def _tokens_stopped(self, active):
+        """Whether ``hang-after`` stops the tokens now."""
         limit = int(active.get("hang-after") or 0)
         return bool(limit) and any(request["sent"] >= limit for request in list(self._requests.values()))
 
