@@ -343,9 +343,7 @@ class TestLoading:
         ],
         ids=["no config", "no shard", "header cut", "tail cut"],
     )
-    def test_a_damaged_model_fails_with_its_path(
-        self, stage: Stage, damage: Callable[[Path], None], file: str
-    ) -> None:
+    def test_a_damaged_model_fails_with_its_path(self, stage: Stage, damage: Callable[[Path], None], file: str) -> None:
         damage(stage.model)
         process = stage.serve()
         assert process.wait() == 1
