@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from stubengine import VLLM_VERSION, faults, log, model
 from stubengine.engine import DEAD, EngineDead
 
-REASONING_TOKENS = 100  # what a reasoning model says before its answer: fewer max_tokens leave the content null
+REASONING_TOKENS = 100  # tokens of reasoning before the answer: fewer max_tokens leave the content null
 GARBAGE = ("!", "\ufffd")  # tokens without a blank before them
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions, kept by vLLM
 
@@ -44,7 +44,7 @@ class Server(ThreadingHTTPServer):
         self.failed = threading.Event()  # set when a request met a dead engine
 
     def handle_error(self, request, client_address):
-        """A client that went away is no news."""
+        """Ignores clients that disconnected."""
 
 
 def prompt_of(body, chat):
@@ -76,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def log_message(self, format, *args):
-        """Nothing but what log_request says."""
+        """Silences the base class; log_request writes uvicorn's line."""
 
     def log_request(self, code="-", size="-"):
         """uvicorn's access line."""
@@ -123,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def health(self, _raw):
-        """Bad only after the engine has said that it died."""
+        """503 only after the engine has reported its death."""
         self._bytes(503 if self.server.engine.errored else 200, b"", "text/plain")
 
     def version(self, _raw):

@@ -1,4 +1,4 @@
-"""The API server's end of the engine core: requests out, words in, and what is known of its death."""
+"""The API server's end of the engine core: requests out, words in, and its death."""
 
 import itertools
 import queue
@@ -16,8 +16,8 @@ class EngineDead(Exception):
 class Engine:
     """One engine core.
 
-    ``errored``: it said that it died, so the server reports itself ill and ends. A core that was killed
-    says nothing: ``gone`` is set, and health stays good while every completion fails.
+    ``errored``: it reported its death, so health turns bad and the server exits. A core that was killed
+    reports nothing: ``gone`` is set, and health stays good while every completion fails.
     """
 
     def __init__(self, spec):
@@ -77,7 +77,7 @@ class Engine:
                 message = words.get()
                 if message is None:
                     raise EngineDead(DEAD)
-                # Before the last word is out: whoever has it asks for no more.
+                # Counted before the last word is delivered: its receiver reads no further.
                 self.finished += bool(message["finish"])
                 yield message["word"], message["finish"]
                 if message["finish"]:

@@ -9,7 +9,7 @@ import time
 
 from stubengine import faults, log, proc, rank, rayclient, wire
 
-PLACEMENT_S = 1800.0  # vLLM's own patience with a placement group
+PLACEMENT_S = 1800.0  # vLLM's limit for a placement group
 # vLLM 0.32, WORKER_SPECIFIC_ENV_VARS of its Ray executors
 WORKER_SPECIFIC = frozenset(
     (
@@ -102,7 +102,7 @@ class Multi:
         self.start_ranks()
 
     def lose(self, reason):
-        """Takes note that a rank is gone."""
+        """Records that a rank is gone."""
         with self._changed:
             if self.dead is not None:
                 return
@@ -135,7 +135,7 @@ class Multi:
             if "failed" in message:
                 self.lose("Worker %d failed: %s" % (number, message["failed"]))
         if library == "gloo" and number not in self._loaded:
-            time.sleep(0.3)  # whoever started the rank knows better why it went
+            time.sleep(0.3)  # the process that started the rank reports the better reason
             self.lose(
                 "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:535] Connection closed by peer "
                 "[%s] (rank %d)" % (peer, number)
@@ -294,7 +294,7 @@ class Ray(Multi):
 
 
 def make(spec):
-    """The executor that vLLM would choose for these arguments; ExecutorError in its words when there is none."""
+    """The executor that vLLM would choose for these arguments; ExecutorError with its message when there is none."""
     world = spec["world"]
     gpus = wire.setting("STUB_GPUS", 1)
     if world == 1:

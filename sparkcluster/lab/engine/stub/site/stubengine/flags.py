@@ -82,7 +82,7 @@ def normalise(argv, json_flags):
 
 
 def parse(argv):
-    """Namespace of the arguments; exits with code 2 and argparse's words, as vLLM does."""
+    """Namespace of the arguments; exits with code 2 and argparse's message, as vLLM does."""
     rows = table()
     nested = {
         n for names, kind, value_type, _ in rows for n in names if value_type in ("json", "any") and kind == "value"

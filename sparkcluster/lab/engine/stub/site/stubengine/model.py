@@ -16,7 +16,7 @@ WORDS = (
 
 
 class LoadError(Exception):
-    """The model cannot be loaded; the message is what vLLM would say, with the path."""
+    """The model cannot be loaded; the message is vLLM's, with the path."""
 
 
 def find(model, revision=None):
@@ -77,7 +77,7 @@ def weight_files(directory):
 
 
 def header_problem(f, size):
-    """What is wrong with the header of a safetensors file of ``size`` bytes, in the library's words, or None."""
+    """What is wrong with the header of a safetensors file of ``size`` bytes, as the library puts it, or None."""
     head = f.read(8)
     if len(head) < 8:
         return "header too small"
@@ -120,13 +120,13 @@ def tokens(text):
 
 
 class Answer:
-    """What the stub says to one prompt: the same for the same prompt and weights, whatever the parallelism."""
+    """The answer to one prompt: the same for the same prompt and weights, whatever the parallelism."""
 
     def __init__(self, prompt, weights):
         self._seed = hashlib.sha256(("%s\0%s" % (weights, prompt)).encode()).digest()
         self.length = 12 + self._seed[0] % 24
 
     def word(self, position):
-        """The word at ``position``; words go on beyond ``length`` for those who ignore the end."""
+        """The word at ``position``; words go on beyond ``length`` for requests that ignore the end."""
         digest = hashlib.sha256(self._seed + str(position).encode()).digest()
         return WORDS[int.from_bytes(digest[:4], "big") % len(WORDS)]

@@ -1,4 +1,4 @@
-"""One rank: takes over the driver's environment as vLLM does, meets its master, loads its copy, steps along."""
+"""One rank: takes over the driver's environment as vLLM does, connects to its master, loads its copy, answers steps."""
 
 import errno
 import json
@@ -14,7 +14,7 @@ RENDEZVOUS_S = 60.0  # the real limits are 10 and 30 minutes: a test would not w
 
 
 class RankError(Exception):
-    """The rank cannot go on; the message is what the log of a real one would show."""
+    """The rank cannot continue; the message is that of a real log."""
 
 
 def name_of(rank, tp, pp):
@@ -78,7 +78,7 @@ def load_model(spec, number):
 
 
 def check_fabric():
-    """What NCCL would say of its network, and the faults of it."""
+    """Logs NCCL's network; the faults of it."""
     active = faults.active()
     for kind, line in (("nccl-memlock", faults.MEMLOCK), ("nccl-gid", faults.GID)):
         if kind in active:
@@ -108,7 +108,7 @@ def meet(spec):
 
 
 def greet(library, spec, source, deadline, limit_s):
-    """One greeted connection; RankError in Gloo's words when the master does not answer within the limit."""
+    """One greeted connection; RankError with Gloo's message when the master does not answer within the limit."""
     address, port = spec["master"]
     while (remaining_s := deadline - time.monotonic()) > 0:
         try:
@@ -131,7 +131,7 @@ def greet(library, spec, source, deadline, limit_s):
 
 
 def run(spec):
-    """The life of a rank, from its meeting with the master until that is gone."""
+    """Runs a rank from its rendezvous with the master until the master is gone."""
     tp_rank, pp_rank = spec["rank"] % spec["tp"], spec["rank"] // spec["tp"]
     log.info(
         "parallel_state.py:1906",

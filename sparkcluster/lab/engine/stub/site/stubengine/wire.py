@@ -81,8 +81,8 @@ def interfaces():
 def bound_interface(library):
     """The (name, interface) that ``gloo`` or ``nccl`` takes by its _SOCKET_IFNAME; None if the variable is unset.
 
-    Gloo takes a bare name. NCCL takes prefixes, ``=`` exact names, ``^`` all but these. Raises LookupError in the
-    library's words when nothing matches.
+    Gloo takes a bare name. NCCL takes prefixes, ``=`` exact names, ``^`` all but these. Raises LookupError with
+    the library's message when nothing matches.
     """
     value = os.environ.get(library.upper() + "_SOCKET_IFNAME")
     if not value:
