@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sparkcluster.diagnose import collective, perftest
-from sparkcluster.diagnose.conversation import Conversation, Conversations
 from sparkcluster.diagnose.pairs import shared, up, with_ranks
 from sparkcluster.diagnose.schedule import Options, estimate, in_words, perftest_seconds, schedule
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.measured import Measured, Rate, RateKind
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.conversation import Conversation, Conversations
 from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
 from sparkcluster.report import Report, count
 from sparkcluster.spec import Spec

@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from sparkcluster.diagnose.conversation import Conversation, Conversations
 from sparkcluster.errors import CommandFailed, CommandTimeout
 from sparkcluster.facts.hashes import HashedFile, Hashes
 from sparkcluster.facts.model import Facts, read
 from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.conversation import Conversation, Conversations
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.report import Report, count
 

@@ -7,11 +7,11 @@ import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from sparkcluster.diagnose.conversation import Conversation, Conversations
 from sparkcluster.diagnose.pairs import Pair, pairs, with_ranks
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.reach import Path, PathKind, Reach
 from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.conversation import Conversation, Conversations
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.report import Report
 from sparkcluster.spec import Spec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from sparkcluster.endpoint.find import Endpoint
 from sparkcluster.errors import CommandTimeout, HostError
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.program import stream
+from sparkcluster.hosts.program import document, stream
 from sparkcluster.spec.playbook import Verify
 
 # The program on the head ends by itself at its limit; a node that is busy may take seconds to start it.
@@ -79,12 +78,15 @@ def ask(
     longest_s = LONGEST_S if until_dead else limit_s
     silence_s = SILENCE_S if until_dead else limit_s + SLACK_S
     tokens = max_tokens or verify.max_tokens
-    document = request(endpoint, verify, limit_s=longest_s, max_tokens=tokens, counters=counters)
+    question = request(endpoint, verify, limit_s=longest_s, max_tokens=tokens, counters=counters)
     exchange = _Exchange(Reply(endpoint.group, host.name, limit_s=limit_s), show, progress, until_dead=until_dead)
     try:
-        with stream(host, "ask", document) as running:
+        with stream(host, "ask", question) as running:
             for line in running.lines(silence_s):
-                ended = exchange.feed(_document(line))
+                event = document(line)
+                if event is None:
+                    return exchange.failed("malformed", f"not a JSON object: {line.decode(errors='replace')}")
+                ended = exchange.feed(event)
                 if ended is not None:
                     return ended
             reason = running.finish().reason
@@ -93,16 +95,7 @@ def ask(
         problem, message = "timeout", error.message
     except HostError as error:
         problem, message = "unreachable", error.message
-    except ValueError as error:
-        problem, message = "malformed", str(error)
     return exchange.failed(problem, message)
-
-
-def _document(line: bytes) -> dict[str, Any]:
-    document = json.loads(line)
-    if not isinstance(document, dict):
-        raise ValueError(f"not a JSON object: {document!r}")  # noqa: TRY004 - handled as a line that is no JSON
-    return document
 
 
 class _Exchange:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from sparkcluster.errors import NotServing, UsageError
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.launch.watching import Gone, Lines, Tick, Watching
-from sparkcluster.node.shared import LABEL_RANK_DIR, LABEL_RUNTIME
+from sparkcluster.launch.watching import Gone, Lines, Tick, Watching, watch_request
 from sparkcluster.plan.records import cluster_ranks
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
@@ -54,20 +53,7 @@ def follow(
     for name, error in collected.errors.items():
         show(name, (f"[sparkcluster] {error.message.removeprefix(f'{name}: ')}",))
     requests = {
-        name: {
-            "ranks": [
-                {
-                    "name": rank.name,
-                    "runtime": rank.labels.get(LABEL_RUNTIME, "docker"),
-                    "rank_dir": rank.labels.get(LABEL_RANK_DIR, ""),
-                }
-                for rank in on_node
-            ],
-            "tail": tail,
-            "follow": True,
-            "interval_s": 1 if not go_on else 2,
-        }
-        for name, on_node in ranks.items()
+        name: watch_request(on_node, tail=tail, interval_s=2 if go_on else 1) for name, on_node in ranks.items()
     }
     waiting = dict.fromkeys(requests, BACKLOG_TICKS)
     with Watching(fleet, requests) as watching:

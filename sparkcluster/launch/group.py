@@ -23,7 +23,7 @@ from sparkcluster.hosts.fleet import Fleet, failures
 from sparkcluster.launch.causes import cause
 from sparkcluster.launch.readiness import Readiness, warnings
 from sparkcluster.launch.verify import verify_group
-from sparkcluster.launch.watching import INTERVAL_S, Watching
+from sparkcluster.launch.watching import INTERVAL_S, Watching, watch_request
 from sparkcluster.node.shared import LABEL_RANK
 from sparkcluster.plan.model import Plan
 from sparkcluster.report import Report
@@ -120,26 +120,18 @@ def with_left(error: SparkclusterError, left: Mapping[str, SparkclusterError]) -
     return final
 
 
-def watch_request(plan: Plan, topology: Topology, node: str, *, tail: int = 2000) -> dict[str, Any]:
-    """The request of the watch program on ``node``."""
-    group = topology.group_of(node)
-    head = group.head.name == node
-    return {
-        "ranks": [
-            {
-                "name": rank.name,
-                "runtime": "process" if rank.image is None else "docker",
-                "rank_dir": rank.rank_dir,
-            }
-            for rank in plan.nodes[node].containers
-        ],
-        "tail": tail,
-        "follow": True,
-        "interval_s": INTERVAL_S,
-        "interfaces": [link.interface for link in topology.members[node].links],
-        "engine_host": group.api_host if head else None,
-        "engine_port": group.api_port if head else None,
+def watch_group(plan: Plan, topology: Topology) -> dict[str, dict[str, Any]]:
+    """The requests of the watch program on the nodes of a group."""
+    group = topology.groups[0]
+    requests = {
+        member.name: {
+            **watch_request(plan.nodes[member.name].containers, tail=2000),
+            "interfaces": [link.interface for link in member.links],
+        }
+        for member in group.members
     }
+    requests[group.head.name] |= {"engine_host": group.api_host, "engine_port": group.api_port}
+    return requests
 
 
 def run(changer: Changer, launch: Launch, report: Report, cancelled: threading.Event) -> Reply:
@@ -179,8 +171,7 @@ class _Attempt:
 
     def until_answered(self) -> Reply:
         """Watch until the group has answered twice; its last reply."""
-        plan, topology = self._launch.plan, self._launch.topology
-        requests = {name: watch_request(plan, topology, name) for name in plan.nodes}
+        requests = watch_group(self._launch.plan, self._launch.topology)
         with Watching(self._fleet, requests) as watching:
             try:
                 reply = self._watch(watching)

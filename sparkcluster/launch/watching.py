@@ -7,16 +7,18 @@ and the new lines of the engine's log. A node that is silent is an event as well
 from __future__ import annotations
 
 import dataclasses
-import json
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sparkcluster.errors import CommandTimeout, HostLost, SparkclusterError
+from sparkcluster.facts.model import Rank
 from sparkcluster.hosts.base import Closing, Host, Stream
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.hosts.program import stream
+from sparkcluster.hosts.program import document, stream
+from sparkcluster.node.shared import LABEL_RANK_DIR, LABEL_RUNTIME
+from sparkcluster.plan.model import ContainerPlan
 
 INTERVAL_S = 2
 # Three missed reports; one was seen to take over 2 s on a Spark that loads a model.
@@ -51,6 +53,25 @@ class Gone:
 
 
 Event = Lines | Tick | Gone
+
+
+def watch_request(
+    ranks: Iterable[Rank | ContainerPlan], *, tail: int, interval_s: float = INTERVAL_S
+) -> dict[str, Any]:
+    """The request of the watch program for ``ranks``, beginning with the last ``tail`` lines of their logs."""
+    return {
+        "ranks": [
+            {
+                "name": rank.name,
+                "runtime": rank.labels.get(LABEL_RUNTIME, "docker"),
+                "rank_dir": rank.labels.get(LABEL_RANK_DIR, ""),
+            }
+            for rank in ranks
+        ],
+        "tail": tail,
+        "follow": True,
+        "interval_s": interval_s,
+    }
 
 
 class Watching(Closing):
@@ -107,15 +128,11 @@ class Watching(Closing):
 
 
 def parse(node: str, line: bytes) -> list[Event]:
-    """The events in one line of the watch program; none in a line that is not JSON."""
-    try:
-        document = json.loads(line)
-    except ValueError:
-        return []
+    """The events in one line of the watch program; none in a line that is not a JSON object."""
+    report = document(line) or {}
     events: list[Event] = []
-    if "rank" in document:
-        lines = document.get("lines") or [document.get("line", "")]
-        events.append(Lines(node, document["rank"], tuple(lines)))
-    if "states" in document:
-        events.append(Tick(node, document["states"], document.get("links", {}), bool(document.get("listening", False))))
+    if "rank" in report:
+        events.append(Lines(node, report["rank"], tuple(report["lines"])))
+    if "states" in report:
+        events.append(Tick(node, report["states"], report.get("links", {}), bool(report.get("listening", False))))
     return events

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.model import Rank, Unread
@@ -31,7 +32,7 @@ from sparkcluster.inspect.cluster import View
 from sparkcluster.node.shared import LABEL_PLAN, LABEL_RELEASE
 from sparkcluster.plan.build import build
 from sparkcluster.plan.diff import difference
-from sparkcluster.plan.model import Plan
+from sparkcluster.plan.model import GroupPlan, Plan
 from sparkcluster.plan.records import (
     RecordedGroup,
     group_plan,
@@ -42,6 +43,8 @@ from sparkcluster.plan.records import (
 )
 from sparkcluster.topology.model import Group, Topology
 from sparkcluster.topology.recorded import drift, restored
+
+AnyGroup = TypeVar("AnyGroup", Group, GroupPlan)
 
 
 class State(enum.Enum):
@@ -147,8 +150,12 @@ def group_states(view: View) -> dict[str, GroupState]:
     }
 
 
+def _named(groups: Iterable[AnyGroup], name: str) -> AnyGroup | None:
+    return next((group for group in groups if group.name == name), None)
+
+
 def _group(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]], recorded: RecordedGroup | None) -> GroupState:
-    planned = next((group for group in view.planned.groups if group.name == name), None) if view.planned else None
+    planned = _named(view.planned.groups, name) if view.planned else None
     nodes = set(planned.nodes) if planned else {*ranks, *view.ranks.stray}
     if any(view.ranks.stray.get(node) for node in nodes):
         return GroupState(name, State.TAKEN, ranks)
@@ -175,7 +182,7 @@ def all_running(ranks: Mapping[str, tuple[Rank, ...]]) -> bool:
 
 def runs_unrecorded(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]]) -> bool:
     """Whether ranks of one start run on every node of a group: it may answer, though no release recorded it."""
-    group = next((group for group in view.topology.groups if group.name == name), None) if view.topology else None
+    group = _named(view.topology.groups, name) if view.topology else None
     starts = {
         (rank.labels.get(LABEL_RELEASE), rank.labels.get(LABEL_PLAN)) for found in ranks.values() for rank in found
     }
@@ -189,24 +196,20 @@ def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[str, ...], tupl
     interfaces and GID indices that the group was started with: what then still differs is a change, the rest is drift.
     """
     # Of a group that lacks the image there is a draft only.
-    complete = [group.name for group in view.planned.groups] if view.planned else []
-    drafted = view.draft is not None and recorded.name not in complete
+    drafted = view.draft and not (view.planned and _named(view.planned.groups, recorded.name))
     changes = _changes(recorded, view.draft if drafted else view.planned)
     before = restored(recorded.network) if recorded.network else None
     if not changes or before is None or recorded.written != written_network(view.spec):
         return changes, ()
-    now = (
-        next((group for group in view.topology.groups if group.name == recorded.name), None) if view.topology else None
-    )
+    now = _named(view.topology.groups, recorded.name) if view.topology else None
     as_before = _changes(recorded, _plan_with(view, before))
     return (changes, ()) if as_before else ((), tuple(drift(before, now)))
 
 
 def _changes(recorded: RecordedGroup, plan: Plan | None) -> tuple[str, ...]:
-    group = next((found for found in plan.groups if found.name == recorded.name), None) if plan else None
     if plan is None:
         return ("no plan can be made from the playbook and the facts of the nodes",)
-    if group is None:
+    if _named(plan.groups, recorded.name) is None:
         return (f"group {recorded.name} is no longer in the inventory",)
     return tuple(difference(recorded.plan, group_plan(plan.as_json(), recorded.name)))
 

@@ -8,19 +8,17 @@ killed loses the lease by itself. Every change carries the epoch, and a node ref
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any, Literal, Self
 
-from sparkcluster.errors import CommandFailed, HostError, LeaseHeld
+from sparkcluster.errors import HostError, LeaseHeld
 from sparkcluster.facts.model import LeaseFact
-from sparkcluster.hosts.base import Closing, Host, Stream
+from sparkcluster.hosts.base import Closing, Host
+from sparkcluster.hosts.conversation import Conversation
 from sparkcluster.hosts.fleet import Calls, Fleet, all_values
-from sparkcluster.hosts.program import stream
 from sparkcluster.runtime.change import Changer
 
 Operation = Literal["up", "down", "stage", "measure"]
@@ -35,13 +33,11 @@ def this_operator() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()} (pid {os.getpid()})"
 
 
-class _Holder:
+class _Holder(Conversation):
     """The process on one node that holds its lock."""
 
     def __init__(self, host: Host, request: dict[str, Any]) -> None:
-        self.name = host.name
-        self.stream: Stream = stream(host, "lease", request)
-        self._lines: Iterator[bytes] = self.stream.lines(_ANSWER_S)
+        super().__init__(host, "lease", request, silence_s=_ANSWER_S)
         self._over = threading.Event()
 
     def feed(self) -> None:
@@ -49,28 +45,19 @@ class _Holder:
 
         A holder that cannot be fed lets go by itself, and its node refuses the next change.
         """
-        threading.Thread(target=self._beat, name=f"lease {self.name}", daemon=True).start()
+        threading.Thread(target=self._beat, name=f"lease {self.host.name}", daemon=True).start()
 
     def _beat(self) -> None:
         while not self._over.wait(HEARTBEAT_S):
             try:
-                self.stream.send(b"{}\n")
+                self.say({})
             except HostError:
                 return
 
     def close(self) -> None:
-        """Let go."""
+        """Let go, without waiting for the node."""
         self._over.set()
         self.stream.close()
-
-    def answer(self) -> dict[str, Any]:
-        """The next document it says."""
-        line = next(self._lines, None)
-        if line is None:
-            reason = self.stream.finish().reason
-            raise CommandFailed(f"lease failed on {self.name}: {reason}", node=self.name, step="lease")
-        document: dict[str, Any] = json.loads(line)
-        return document
 
 
 class Lease(Closing):
@@ -140,8 +127,8 @@ class Lease(Closing):
         return int(document["epoch"])
 
     def _grant(self, host: Host) -> int:
-        holder = next(entry for entry in self._holders if entry.name == host.name)
-        holder.stream.send(json.dumps({"grant": self.epoch}).encode() + b"\n")
+        holder = next(entry for entry in self._holders if entry.host is host)
+        holder.say({"grant": self.epoch})
         document = holder.answer()
         if "busy" in document:
             raise LeaseHeld(
@@ -157,7 +144,7 @@ class Lease(Closing):
         with self._lock:
             self._closed = True
             holders, self._holders = self._holders, []
-        Calls(_Holder.close, {holder.name: holder for holder in holders}).wait(5)
+        Calls(_Holder.close, {holder.host.name: holder for holder in holders}).wait(5)
 
 
 def _holder(document: Any) -> LeaseFact:

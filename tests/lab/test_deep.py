@@ -12,11 +12,11 @@ import pytest
 from sparkcluster.checks import run_stage
 from sparkcluster.checks.registry import Context
 from sparkcluster.cli.common import connect_fleet
-from sparkcluster.diagnose.conversation import Conversation
 from sparkcluster.diagnose.deep import deep
 from sparkcluster.diagnose.hashes import hashes
 from sparkcluster.diagnose.reach import reach
 from sparkcluster.diagnose.schedule import Options
+from sparkcluster.hosts.conversation import Conversation
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.report import Report
 from sparkcluster.runtime.lease import Lease

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.diagnose.conversation import Conversation
 from sparkcluster.diagnose.deep import deep
 from sparkcluster.diagnose.schedule import Options
 from sparkcluster.errors import HostLost
+from sparkcluster.hosts.conversation import Conversation
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.report import Report

@@ -202,7 +202,7 @@ def test_a_node_that_takes_no_heartbeat_starves_no_other(fleet, homes, monkeypat
     monkeypatch.setattr(module, "HEARTBEAT_S", 0.1)
     over = threading.Event()
     with lease(fleet).acquire(list(NODES)) as held:
-        first = next(one for one in held._holders if one.name == "alpha")
+        first = next(holder for holder in held._holders if holder.host.name == "alpha")
         monkeypatch.setattr(first.stream, "send", lambda data: over.wait(10))
         time.sleep(2.5)
         assert change(fleet, held.epoch) == ["beta"]

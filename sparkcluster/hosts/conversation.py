@@ -23,14 +23,14 @@ class Conversation(Closing):
     def __init__(self, host: Host, module: str, request: dict[str, Any], *, silence_s: float) -> None:
         self.host = host
         self.module = module
-        self._stream: Stream = stream(host, module, request)
-        self._lines: Iterator[bytes] = self._stream.lines(silence_s)
+        self.stream: Stream = stream(host, module, request)
+        self._lines: Iterator[bytes] = self.stream.lines(silence_s)
         self._lock = threading.Lock()
         self._ended = False
 
     def say(self, request: dict[str, Any]) -> None:
         """Send it a line."""
-        self._stream.send(json.dumps(request).encode() + b"\n")
+        self.stream.send(json.dumps(request).encode() + b"\n")
 
     def answer(self) -> dict[str, Any]:
         """The next document that it prints.
@@ -42,7 +42,7 @@ class Conversation(Closing):
         line = next(self._lines, b"")
         answer = document(line)
         if answer is None:
-            reason = line.decode(errors="replace") or self._stream.finish().reason
+            reason = line.decode(errors="replace") or self.stream.finish().reason
             raise CommandFailed(
                 f"{self.module} failed on {self.host.name}: {reason}", node=self.host.name, step=self.module
             )
@@ -55,8 +55,8 @@ class Conversation(Closing):
                 return
             self._ended = True
         with contextlib.suppress(HostError):
-            self._stream.finish()
-        self._stream.close()
+            self.stream.finish()
+        self.stream.close()
 
 
 class Conversations(Closing):
