@@ -18,13 +18,12 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.release.down import down
 
     with reporting(args) as (fleet, spec, report):
-        done = down(
+        removed = down(
             fleet,
             spec,
             report,
             reach=lambda nodes: connect_fleet(spec.inventory.model_copy(update={"nodes": nodes})),
         )
-    removed = {name: list(ranks) for name, ranks in done.removed.items()}
     if not emitted(args, {"cluster": spec.inventory.cluster, "state": "down", "removed": removed}):
         number = sum(map(len, removed.values()))
         outcome = f"{count(number, 'rank')} removed" if number else "nothing was running"

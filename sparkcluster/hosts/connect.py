@@ -9,9 +9,9 @@ import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from sparkcluster.errors import SparkclusterError
+from sparkcluster.errors import UsageError
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.fleet import Calls, Fleet
+from sparkcluster.hosts.fleet import Calls, Fleet, all_values
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.resolve import SshSettings, SshTarget, resolve
 
@@ -44,11 +44,7 @@ def connect(nodes: Mapping[str, Address]) -> Fleet:
     resolving = Calls(_target, nodes)
     if any(_far(node) for node in nodes.values()):
         import sparkcluster.hosts.ssh  # noqa: F401 - takes as long as those processes
-    targets: dict[str, SshTarget | None] = {}
-    for name, target in resolving.wait(30).items():
-        if isinstance(target, SparkclusterError):
-            raise target
-        targets[name] = target
+    targets = all_values(resolving.wait(30), UsageError)
     jumps: dict[SshTarget, SshHost] = {}
     return Fleet({name: _host(name, target, jumps) for name, target in targets.items()}, others=jumps.values())
 

@@ -7,7 +7,6 @@ generation was dead, so none of them is a verdict.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.find import Endpoint
@@ -18,20 +17,14 @@ from sparkcluster.hosts.base import Host
 from sparkcluster.spec.playbook import Verify
 
 
-def verify_group(
-    host: Host,
-    endpoint: Endpoint,
-    verify: Verify,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Reply:
+def verify_group(host: Host, endpoint: Endpoint, verify: Verify) -> Reply:
     """Ask, judge, and ask again after the playbook's pause; returns the last reply.
 
     Raises:
         LaunchError: an answer did not come or was not what the playbook expects.
     """
     _asked(host, endpoint, verify, None, "")
-    sleep(verify.pause_s)
+    time.sleep(verify.pause_s)
     return _asked(host, endpoint, verify, brief(verify), "again after a pause, ")
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
-from sparkcluster.errors import CommandFailed, SparkclusterError, StopError
+from sparkcluster.errors import CommandFailed, StopError
 from sparkcluster.facts.model import Rank
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch import group as launching
@@ -15,13 +14,6 @@ from sparkcluster.report import Report, count
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import Node, Ssh
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Down:
-    """How ``down`` ended: names of the ranks removed, by node."""
-
-    removed: dict[str, tuple[str, ...]]
 
 
 def former_nodes(spec: Spec, recorded: dict[str, object]) -> list[Node]:
@@ -47,8 +39,10 @@ def former_nodes(spec: Spec, recorded: dict[str, object]) -> list[Node]:
     ]
 
 
-def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node]], Fleet]) -> Down:
-    """Stop and remove every rank of the cluster; ``reach`` connects to nodes that are only in the record.
+def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node]], Fleet]) -> dict[str, list[str]]:
+    """Stop and remove every rank of the cluster; names of those removed, by node.
+
+    ``reach`` connects to nodes that are only in the record.
 
     Raises:
         StopError: ranks are left on nodes that could not be reached or did not stop them.
@@ -58,7 +52,7 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
     collected = collect_facts(fleet, spec)
     release = newest(collected.facts.values())
     former = former_nodes(spec, release.record if release else {})
-    facts, errors = dict(collected.facts), dict(collected.errors)
+    facts, left = dict(collected.facts), dict(collected.errors)
     if former:
         report.note(
             f"also on {', '.join(node.label for node in former)}: in the newest release, no longer in the inventory"
@@ -66,9 +60,8 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
         fleet = fleet.joined(reach(former))
         more = collect_facts(fleet, spec, [node.label for node in former])
         facts |= more.facts
-        errors |= more.errors
+        left |= more.errors
     ranks: dict[str, tuple[Rank, ...]] = {}
-    left: dict[str, SparkclusterError] = dict(errors)
     if facts:
         # Also where no rank was found: an up may be under way, or a killed one may have left a start under way.
         with Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operation="down").acquire(
@@ -100,4 +93,4 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
             step="stop",
             hint=f"{error.hint}; then sparkcluster down again" if error.hint else "run sparkcluster down again",
         )
-    return Down({name: tuple(rank.name for rank in found) for name, found in ranks.items()})
+    return {name: [rank.name for rank in found] for name, found in ranks.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import LONGEST_S, ask
@@ -35,7 +35,6 @@ def survey(
     *,
     replace: bool,
     before: Mapping[str, GroupState] | None = None,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, GroupState]:
     """Ask every group that should answer, all at once, and decide what to do with each.
 
@@ -48,7 +47,7 @@ def survey(
         for name, earlier in (before or {}).items()
         if earlier.seen and name in asked and earlier.ranks == asked[name].ranks
     }
-    seen |= _ask(fleet, view, {name: group for name, group in asked.items() if name not in seen}, report, sleep)
+    seen |= _ask(fleet, view, {name: group for name, group in asked.items() if name not in seen}, report)
     for name, group in groups.items():
         if name not in asked:
             groups[name] = dataclasses.replace(group, action=TABLE[group.state])
@@ -66,9 +65,7 @@ def survey(
     return groups
 
 
-def _ask(
-    fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Report, sleep: Callable[[float], None]
-) -> dict[str, Seen]:
+def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Report) -> dict[str, Seen]:
     recorded = {name: group.recorded for name, group in groups.items() if group.recorded}
     found = {name: endpoints(group.plan, group.engine)[name] for name, group in recorded.items()}
     unrecorded = {node: view.facts[node] for group in groups.values() if group.unrecorded for node in group.ranks}
@@ -96,7 +93,7 @@ def _ask(
 
         earlier = reply = attempt()
         if reply.problem == "engine-dead":
-            sleep(AGAIN_S)
+            time.sleep(AGAIN_S)
             reply = attempt()
         wrong = reply.message if reply.problem else judge(reply.text, verify)
         if name not in recorded and reply.problem == "refused":

@@ -66,14 +66,14 @@ def test_every_rank_of_ours_goes_and_no_other(stop, world):
     one.run(one.plan(3), state="exited").run(one.plan(4))
     one.run(one.plan(5), "beta", **{"io.sparkcluster.cluster": "borea"})
     done = stop(one)
-    assert {name: len(ranks) for name, ranks in done.removed.items()} == {"alpha": 2, "beta": 2}
+    assert {name: len(ranks) for name, ranks in done.items()} == {"alpha": 2, "beta": 2}
     assert one.facts["alpha"].ranks == ()
     assert [rank.name for rank in one.facts["beta"].ranks] == ["sparkcluster-atlas-5-beta"]
     assert stop.sparks["alpha"].steps() == ["stop-containers", "delete"]
 
 
 def test_nothing_there_is_fine(stop, world):
-    assert stop(world()).removed == {}
+    assert stop(world()) == {}
     assert "stop-containers" not in stop.sparks["alpha"].steps()
 
 
@@ -112,7 +112,7 @@ def test_a_node_that_left_the_inventory_is_cleaned_by_the_last_record(stop, worl
     one = world("alpha")
     one.facts = whole.facts
     done = stop(one)
-    assert {name: len(ranks) for name, ranks in done.removed.items()} == {"alpha": 1, "beta": 1}
+    assert {name: len(ranks) for name, ranks in done.items()} == {"alpha": 1, "beta": 1}
     assert one.facts["beta"].ranks == ()
 
 
