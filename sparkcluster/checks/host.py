@@ -11,7 +11,7 @@ from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts, Listener, read
 from sparkcluster.node.shared import LABEL_CLUSTER
 from sparkcluster.topology import parallel
-from sparkcluster.topology.model import Group, Member
+from sparkcluster.topology.model import Group
 
 ANYWHERE = {"0.0.0.0", "::", "*"}  # noqa: S104 - what listeners are compared with
 API, RAY, RENDEZVOUS = "the API", "Ray", "the engine's rendezvous"
@@ -35,21 +35,18 @@ FIRST_PERSON = 1000
 def ports(context: Context) -> Iterator[Seen]:
     """The launch fails after minutes, once the model is loaded, because the port is in use."""
     for group in context.topology.groups:
-        for member in group.members:
-            facts = context.facts[member.name]
-            if runs_rank(context, facts):
-                continue
-            for port, address, use in _ports(context, group, member):
-                for listener in read(facts.listeners) or ():
-                    clash = listener.address in {address, *ANYWHERE} or address in ANYWHERE
-                    if listener.port == port and clash:
-                        yield Seen(
-                            f"port {port} of {member.name} is in use, and {use} needs it",
-                            f"{_process(context, facts, listener)} listens on {listener.address}:{port}",
-                            (f"sudo ss -ltnp 'sport = :{port}'", f"stop it, or set {INSTEAD[use]}"),
-                            node=member.name,
-                        )
-                        break
+        name, facts = group.head.name, context.facts[group.head.name]
+        for port, address, use in () if runs_rank(context, facts) else _ports(context, group):
+            for listener in read(facts.listeners) or ():
+                clash = listener.address in {address, *ANYWHERE} or address in ANYWHERE
+                if listener.port == port and clash:
+                    yield Seen(
+                        f"port {port} of {name} is in use, and {use} needs it",
+                        f"{_process(context, facts, listener)} listens on {listener.address}:{port}",
+                        (f"sudo ss -ltnp 'sport = :{port}'", f"stop it, or set {INSTEAD[use]}"),
+                        node=name,
+                    )
+                    break
 
 
 @node_check(
@@ -93,12 +90,12 @@ def _process(context: Context, facts: Facts, listener: Listener) -> str:
     return "a process of another user"
 
 
-def _ports(context: Context, group: Group, member: Member) -> Iterator[tuple[int, str, str]]:
-    """Ports that a rank will listen on, with address and use."""
-    if member.rank > 0:
+def _ports(context: Context, group: Group) -> Iterator[tuple[int, str, str]]:
+    """Ports that rank 0 will listen on, with address and use; none if it is on a node that did not answer."""
+    if group.head.rank > 0:
         return
     yield group.api_port, group.api_host, API
-    engine = engine_of(context.facts[member.name])
+    engine = engine_of(context.facts[group.head.name])
     try:
         executor = parallel.executor(context.spec.playbook, engine, nodes=group.size, bring_ray=context.docker)
     except PlanError:

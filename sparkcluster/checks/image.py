@@ -16,6 +16,7 @@ from sparkcluster.checks.registry import (
     container_node_check,
     image_check,
     interconnect_check,
+    node_check,
 )
 from sparkcluster.facts.engine import builds, engine_of, has_token
 from sparkcluster.facts.model import EngineFacts, Facts, Image, Unread
@@ -81,41 +82,32 @@ def foreign(context: Context, name: str, image: Image) -> bool:
     return bool(built) and ARCHITECTURES.get(built or "", built) != ARCHITECTURES.get(node, node)
 
 
-@check(
+@node_check(
     "IMG-003",
     "The image contains the engine",
     source="general",
     remedy="image in the playbook; with runtime process, runtime.python in the inventory",
 )
-def engine(context: Context) -> Iterator[Seen]:
+def engine(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """No rank can start from an image without the engine, or without a Python that runs.
 
     An image for another processor runs nothing: that is IMG-002. One that could not be read in time is IMG-009.
     """
     title = context.engine.title
     if not context.docker:
-        for name, facts in context.facts.items():
-            if facts.engine is None or isinstance(facts.engine, Unread) or not facts.engine.version:
-                seen = facts.engine.unread if isinstance(facts.engine, Unread) else f"no {title} beside it"
-                yield Seen(
-                    f"the Python of runtime process on {name} has no {title}",
-                    seen,
-                    ("set runtime.python in the inventory to a Python that has it",),
-                    node=name,
-                )
-        return
-    for name, image in context.images():
-        if foreign(context, name, image):
-            continue
-        if isinstance(image.inside, Unread):
-            if not answered(image.inside):
-                continue
-            summary, seen = f"the image {image.reference} on {name} runs no Python", image.inside.unread
-        elif image.inside is not None and not image.inside.version:
-            summary, seen = f"the image {image.reference} on {name} has no {title}", image.inside.python
-        else:
-            continue
-        yield Seen(summary, seen, (f"set image in the playbook to one with {title}",), node=name)
+        if not isinstance(facts.engine, EngineFacts) or not facts.engine.version:
+            yield Seen(
+                f"the Python of runtime process on {name} has no {title}",
+                facts.engine.unread if isinstance(facts.engine, Unread) else f"no {title} beside it",
+                ("set runtime.python in the inventory to a Python that has it",),
+            )
+    elif isinstance(facts.image, Image) and not foreign(context, name, facts.image):
+        image, inside = facts.image, facts.image.inside
+        remedy = (f"set image in the playbook to one with {title}",)
+        if isinstance(inside, Unread) and answered(inside):
+            yield Seen(f"the image {image.reference} on {name} runs no Python", inside.unread, remedy)
+        elif isinstance(inside, EngineFacts) and not inside.version:
+            yield Seen(f"the image {image.reference} on {name} has no {title}", inside.python, remedy)
 
 
 @interconnect_check(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator
 
 from sparkcluster.checks.attribution import by_faulty_node
 from sparkcluster.checks.lists import abridged, listed
 from sparkcluster.checks.registry import Context, Seen, check, reach_check
-from sparkcluster.facts.reach import Path
-from sparkcluster.topology.model import Topology
-
-Pair = tuple[str, str, str | None]
+from sparkcluster.facts.reach import Path, PathKind
 
 
 @check(
@@ -43,9 +41,7 @@ def reachable(context: Context) -> Iterator[Seen]:
     UDP, ICMP and TCP were tried, all without a reply. Named is the node that incoming packets do not reach, by the
     nodes' own counts; no node is named if two nodes see the same of each other.
     """
-    dead = _dead(context)
-    failed = [path for path in _failed(context) if _pair(path) in dead]
-    for node, paths in _by_faulty_node(context.topology, failed).items():
+    for node, paths in _by_faulty_node(context).items():
         if node is None:
             yield Seen(
                 f"{listed(_ends(paths))} do not reach each other on {_rails(paths)}",
@@ -76,9 +72,7 @@ def jumbo(context: Context) -> Iterator[Seen]:
     Tested with UDP that must not be fragmented and has a small reply, so that each direction is tested by itself, or
     with ICMP if UDP is filtered. Judged only if a small packet of the same kind passed, which excludes firewalls.
     """
-    dead = _dead(context)
-    failed = [path for path in _failed(context) if path.kind == "jumbo" and _pair(path) not in dead]
-    for node, paths in _by_faulty_node(context.topology, failed).items():
+    for node, paths in _by_faulty_node(context, "jumbo").items():
         size = max(path.size_bytes or 0 for path in paths)
         first = paths[0]
         interface = context.facts[first.source].interface_of(first.source_address)
@@ -122,9 +116,7 @@ def ephemeral(context: Context) -> Iterator[Seen]:
 
 def _blocked(context: Context, *, ephemeral: bool) -> Iterator[Seen]:
     """Nodes that drop incoming TCP; with ``ephemeral`` those that drop it on any port, else on some ports only."""
-    dead = _dead(context)
-    failed = [path for path in _failed(context) if path.kind in {"port", "ephemeral"} and _pair(path) not in dead]
-    for node, paths in _by_faulty_node(context.topology, failed).items():
+    for node, paths in _by_faulty_node(context, "port", "ephemeral").items():
         if any(path.kind == "ephemeral" for path in paths) is not ephemeral:
             continue
         ends = _ends(paths, node)
@@ -139,27 +131,22 @@ def _blocked(context: Context, *, ephemeral: bool) -> Iterator[Seen]:
         yield Seen(summary, _seen(paths), remedy, severity="error", node=node)
 
 
-def _failed(context: Context) -> list[Path]:
-    return [path for path in context.reach.paths if not path.ok]
+def _by_faulty_node(context: Context, *kinds: PathKind) -> dict[str | None, list[Path]]:
+    """Failed paths by the node at fault; each rail of each group is judged separately.
 
-
-def _pair(path: Path) -> Pair:
-    return path.source, path.target, path.subnet
-
-
-def _dead(context: Context) -> set[Pair]:
-    """Directed pairs between which no packet passed."""
-    return {_pair(path) for path in context.reach.paths} - {_pair(path) for path in context.reach.paths if path.ok}
-
-
-def _by_faulty_node(topology: Topology, failed: Collection[Path]) -> dict[str | None, list[Path]]:
-    """``failed`` by the node at fault, over all rails; each rail of each group is judged separately."""
+    Of ``kinds``, where a packet of another kind passed the same way; without ``kinds``, where none passed.
+    """
+    passed = {(path.source, path.target, path.subnet) for path in context.reach.paths if path.ok}
     result: dict[str | None, list[Path]] = {}
-    for group in topology.groups:
-        for subnet in dict.fromkeys(path.subnet for path in failed):
-            paths = [path for path in failed if path.subnet == subnet and path.source in group.names]
-            for node, attributed in by_faulty_node(paths, nodes=len(group.members)).items():
-                result.setdefault(node, []).extend(attributed)
+    rails: dict[str | None, list[Path]] = {}
+    for path in context.reach.paths:
+        some_passed = (path.source, path.target, path.subnet) in passed
+        if not path.ok and (some_passed and path.kind in kinds if kinds else not some_passed):
+            rails.setdefault(path.subnet, []).append(path)
+    for group, paths in itertools.product(context.topology.groups, rails.values()):
+        of_group = [path for path in paths if path.source in group.names]
+        for node, attributed in by_faulty_node(of_group, nodes=len(group.members)).items():
+            result.setdefault(node, []).extend(attributed)
     return result
 
 

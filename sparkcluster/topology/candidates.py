@@ -39,12 +39,8 @@ def interfaces_of(name: str, facts: Facts) -> tuple[Interface, ...]:
 
 def automatic(name: str, facts: Facts) -> list[Link]:
     """Interfaces that are up and have an address and an HCA: the cabled twins of a Spark."""
-    found = []
-    for interface in interfaces_of(name, facts):
-        hca = facts.hca_of(interface.name)
-        if hca is not None and is_up(interface):
-            found += _links(interface, facts)
-    return found
+    up = [interface for interface in interfaces_of(name, facts) if is_up(interface)]
+    return [link for interface in up for link in _links(interface, facts) if link.hca]
 
 
 def on_rails(name: str, facts: Facts, rails: list[Network]) -> list[Link]:
