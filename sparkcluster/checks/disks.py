@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import Context, Seen, check, container_check, node_check
-from sparkcluster.facts.model import Disk, Facts, Image, Weights, read
+from sparkcluster.checks.registry import Context, Seen, container_node_check, node_check
+from sparkcluster.facts.model import Disk, Facts, Weights, read
 
 # A launch writes logs, records and layers; with less than this the next write may fail.
 DISK_FLOOR_BYTES = 10**9
@@ -35,65 +35,64 @@ def disks(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         )
 
 
-@container_check(
+@container_node_check(
     "HOST-028",
     "There is space for an image that is missing",
     needs=("disks",),
     remedy="docker image prune, or move data-root to a larger disk",
 )
-def image_space(context: Context) -> Iterator[Seen]:
+def image_space(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Staging fails in the middle of the image, after minutes of copying.
 
     Docker needs twice the size of the image: it keeps the archive beside the layers until the last one is unpacked.
     If no node has the image, its size is unknown; images for arm64 are 18 to 24 GB.
     """
-    present = [facts.image for facts in context.facts.values() if isinstance(facts.image, Image)]
-    size = max((image.size_bytes for image in present), default=None)
-    for name, facts in context.facts.items():
-        disk = _disk(facts, "docker")
-        if facts.image is not None or disk is None or context.spec.playbook.image is None:
-            continue
-        needed = IMAGE_SPACE_BYTES if size is None else 2 * size
-        if DISK_FLOOR_BYTES <= disk.free_bytes < needed:
-            about = "about " if size is None else ""
-            yield Seen(
-                f"{name} has no space for the image {context.spec.playbook.image}",
-                f"{disk.free_bytes / 1e9:.1f} GB free at {disk.path}, {about}{needed / 1e9:.1f} GB needed",
-                ("docker image prune", f"df -h {disk.path}", "move data-root in /etc/docker/daemon.json"),
-                severity="warning" if size is None else "error",
-                node=name,
-            )
+    image, disk = context.spec.playbook.image, _disk(facts, "docker")
+    if facts.image is not None or disk is None or image is None:
+        return
+    size = max((present.size_bytes for _, present in context.images()), default=None)
+    yield from _space(
+        f"{name} has no space for the image {image}",
+        disk,
+        IMAGE_SPACE_BYTES if size is None else 2 * size,
+        ("docker image prune", f"df -h {disk.path}", "move data-root in /etc/docker/daemon.json"),
+        certain=size is not None,
+    )
 
 
-@check(
+@node_check(
     "HOST-029",
     "There is space for weights that are missing",
     needs=("disks",),
     source="practitioners' reports: downloads that fail at 97 %",
     remedy="remove unused models, or set hf_home to a larger disk",
 )
-def weights_space(context: Context) -> Iterator[Seen]:
+def weights_space(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Staging fails in the middle of the weights, after minutes of copying.
 
     Checked if one node has the complete weights. If they are in a directory of the user, the facts do not include its
     disk, and staging checks it.
     """
-    if context.spec.playbook.model.id is None:
-        return
-    every = [facts.weights for facts in context.facts.values() if isinstance(facts.weights, Weights)]
+    weights, disk = facts.weights, _disk(facts, "hf_home")
+    every = [other.weights for other in context.facts.values() if isinstance(other.weights, Weights)]
     size = max((weights.size_bytes for weights in every if weights.complete), default=None)
-    for name, facts in context.facts.items():
-        weights, disk = facts.weights, _disk(facts, "hf_home")
-        if size is None or disk is None or not isinstance(weights, Weights) or weights.complete:
-            continue
-        needed = size - weights.size_bytes
-        if DISK_FLOOR_BYTES <= disk.free_bytes < needed:
-            yield Seen(
-                f"{name} has no space for the weights of {context.spec.playbook.model.label}",
-                f"{disk.free_bytes / 1e9:.1f} GB free at {disk.path}, {needed / 1e9:.1f} GB needed",
-                (f"du -sh {disk.path}/hub/* | sort -h", "set hf_home in the inventory to a larger disk"),
-                node=name,
-            )
+    if size is None or disk is None or not isinstance(weights, Weights) or weights.complete:
+        return
+    if context.spec.playbook.model.id is not None:
+        yield from _space(
+            f"{name} has no space for the weights of {context.spec.playbook.model.label}",
+            disk,
+            size - weights.size_bytes,
+            (f"du -sh {disk.path}/hub/* | sort -h", "set hf_home in the inventory to a larger disk"),
+        )
+
+
+def _space(summary: str, disk: Disk, needed: int, remedy: tuple[str, ...], *, certain: bool = True) -> Iterator[Seen]:
+    """That ``disk`` has fewer free bytes than ``needed``; a full one is HOST-005."""
+    if DISK_FLOOR_BYTES <= disk.free_bytes < needed:
+        about = "" if certain else "about "
+        seen = f"{disk.free_bytes / 1e9:.1f} GB free at {disk.path}, {about}{needed / 1e9:.1f} GB needed"
+        yield Seen(summary, seen, remedy, severity="error" if certain else "warning")
 
 
 def _disk(facts: Facts, purpose: str) -> Disk | None:

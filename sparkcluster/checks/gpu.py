@@ -112,7 +112,7 @@ def installed(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     They fail with `Driver/library version mismatch` after an update, until the next reboot.
     """
     loaded = read(facts.driver)
-    on_disk = read(facts.driver_module) if facts.driver_module is not None else None
+    on_disk = read(facts.driver_module)
     if loaded and on_disk and loaded != on_disk and re.match(r"^\d+\.\d+", on_disk):
         yield Seen(
             f"the driver of {name} was updated but is not loaded yet",

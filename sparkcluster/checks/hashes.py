@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from sparkcluster.checks.lists import abridged, listed
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Each, Seen, check
 from sparkcluster.facts.hashes import HashedFile
 from sparkcluster.facts.model import Weights
 
@@ -15,27 +15,29 @@ HUB = "huggingface_hub documentation, Understand caching: the blob of a large fi
 STAGE = "sparkcluster stage INVENTORY weights --verify"
 
 
-@check(
+hashed_check = Each(lambda context: context.hashes.files.items())
+unread_check = Each(lambda context: context.hashes.unasked.items())
+
+
+@hashed_check(
     "MDL-020",
     "Every large file of the weights is intact",
     stage="deep",
     source=HUB,
     remedy="remove the damaged file and stage the weights again",
 )
-def damaged(context: Context) -> Iterator[Seen]:
+def damaged(context: Context, name: str, files: tuple[HashedFile, ...]) -> Iterator[Seen]:
     """The engine loads a damaged file as it is, and crashes while loading or answers garbage.
 
     The hub names each large file by its SHA-256, so a single node can be judged.
     """
-    for name, files in _hashed(context):
-        bad = [file for file in files if _is_damaged(file)]
-        if bad:
-            yield Seen(
-                f"{_counted(bad)} of the weights on {name} {'is' if len(bad) == 1 else 'are'} damaged",
-                _seen((file.name, f"SHA-256 {file.sha256[:12]}…, expected {str(file.blob)[:12]}…") for file in bad),
-                _replace(context, name, bad),
-                node=name,
-            )
+    bad = {file.name: file for file in files if _is_damaged(file)}
+    if bad:
+        yield Seen(
+            f"{_counted(bad)} of the weights on {name} {'is' if len(bad) == 1 else 'are'} damaged",
+            _seen({key: f"SHA-256 {file.sha256[:12]}…, expected {str(file.blob)[:12]}…" for key, file in bad.items()}),
+            _replace(context, name, bad),
+        )
 
 
 @check(
@@ -51,64 +53,55 @@ def same_weights(context: Context) -> Iterator[Seen]:
     If most nodes agree, the others are named; of two that differ it is unknown which is right.
     """
     copies: dict[str, dict[str, HashedFile]] = {}
-    for name, files in _hashed(context):
-        for file in files:
-            if not _is_damaged(file):
-                copies.setdefault(file.name, {})[name] = file
-    different: dict[str | None, list[dict[str, HashedFile]]] = {}
-    for nodes in copies.values():
-        common = Counter(file.sha256 for file in nodes.values()).most_common(2)
+    for name, files in context.hashes.files.items():
+        for copy in files:
+            if not _is_damaged(copy):
+                copies.setdefault(copy.name, {})[name] = copy
+    different: dict[str | None, list[str]] = {}
+    for file, nodes in copies.items():
+        common = Counter(each.sha256 for each in nodes.values()).most_common(2)
         if len(common) < 2:
             continue
         right = common[0][0] if common[0][1] > common[1][1] else None
-        suspects: list[str | None] = [name for name, file in nodes.items() if right not in {None, file.sha256}]
+        suspects: list[str | None] = [name for name, copy in nodes.items() if right not in {None, copy.sha256}]
         for node in suspects or [None]:
-            different.setdefault(node, []).append(nodes)
-    for node, found in different.items():
-        bad = [next(iter(nodes.values())) for nodes in found]
-        names = sorted({name for nodes in found for name in nodes})
+            different.setdefault(node, []).append(file)
+    for node, bad in different.items():
+        names = sorted({name for file in bad for name in copies[file]})
         where = f"between {listed(names)}" if node is None else "from the other nodes"
         on_node = "" if node is None else f" on {node}"
-        seen = _seen(
-            (file.name, ", ".join(f"{name} {copy.sha256[:12]}…" for name, copy in nodes.items()))
-            for file, nodes in zip(bad, found, strict=True)
-        )
+        hashes = {file: [f"{name} {copy.sha256[:12]}…" for name, copy in copies[file].items()] for file in bad}
         yield Seen(
             f"{_counted(bad)} of the weights{on_node} {'differs' if len(bad) == 1 else 'differ'} {where}",
-            seen,
+            _seen({file: ", ".join(seen) for file, seen in hashes.items()}),
             (STAGE,) if node is None else _replace(context, node, bad),
             node=node,
         )
 
 
-@check(
+@unread_check(
     "MDL-022",
     "The weights can be read on every node",
     stage="deep",
     severity="warning",
     remedy="give the user who starts the ranks permission to read them",
 )
-def unread(context: Context) -> Iterator[Seen]:
+def unread(context: Context, name: str, reason: str) -> Iterator[Seen]:
     """It is unknown whether they are intact, and files that cannot be read cannot be loaded."""
-    for name, reason in context.hashes.unasked.items():
-        path = _path(context, name) or context.facts[name].hf_home
-        yield Seen(f"the weights on {name} were not hashed", reason, (f"ls -lL {shlex.quote(path)}",), node=name)
-
-
-def _hashed(context: Context) -> Iterable[tuple[str, tuple[HashedFile, ...]]]:
-    return context.hashes.files.items()
+    path = _path(context, name) or context.facts[name].hf_home
+    yield Seen(f"the weights on {name} were not hashed", reason, (f"ls -lL {shlex.quote(path)}",))
 
 
 def _is_damaged(file: HashedFile) -> bool:
     return file.blob is not None and file.blob != file.sha256
 
 
-def _counted(files: list[HashedFile]) -> str:
-    return files[0].name if len(files) == 1 else f"{len(files)} files"
+def _counted(files: Collection[str]) -> str:
+    return next(iter(files)) if len(files) == 1 else f"{len(files)} files"
 
 
-def _seen(details: Iterable[tuple[str, str]]) -> str:
-    return abridged((f"{file}: {detail}" for file, detail in details), limit=5)
+def _seen(details: Mapping[str, str]) -> str:
+    return abridged((f"{file}: {detail}" for file, detail in details.items()), limit=5)
 
 
 def _path(context: Context, name: str) -> str:
@@ -116,7 +109,7 @@ def _path(context: Context, name: str) -> str:
     return weights.path or "" if isinstance(weights, Weights) else ""
 
 
-def _replace(context: Context, name: str, files: Iterable[HashedFile]) -> tuple[str, ...]:
+def _replace(context: Context, name: str, files: Iterable[str]) -> tuple[str, ...]:
     """Commands that remove ``files`` with their blobs, then fetch them again."""
-    paths = [shlex.quote(f"{_path(context, name)}/{file.name}") for file in files]
+    paths = [shlex.quote(f"{_path(context, name)}/{file}") for file in files]
     return (*(f'rm -f "$(readlink -f {path})" {path}' for path in paths[:5]), STAGE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 
 from sparkcluster import engines
 from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, UNREAD, Page, Stage, load
@@ -37,7 +36,10 @@ RENAMED = {"SM121-024": "IMG-010", "SM121-128": "MDL-004", "SM121-129": "SPEC-00
 """Codes of earlier versions that are not about SM121, and their names now."""
 
 
-def _unreachable(code: str, title: str, why: str, remedy: str) -> Page:
+NOTHING_STARTS = "The node cannot be used, and a group is started as a whole or not at all"
+
+
+def _unreachable(code: str, title: str, remedy: str, why: str = NOTHING_STARTS) -> Page:
     return Page(code=code, title=title, why=why, source="ssh(1), sshd_config(5)", remedy=remedy)
 
 
@@ -47,61 +49,56 @@ WITHOUT_CHECK = (
     _unreachable(
         "SSH-001",
         "The node's name resolves",
-        "The node cannot be found, and a group is started as a whole or not at all",
         "getent hosts NAME, or set host in the inventory to an address",
     ),
     _unreachable(
         "SSH-002",
         "Its SSH port accepts connections",
-        "The node cannot be reached, and a group is started as a whole or not at all",
         "sudo systemctl enable --now ssh on the node; ssh.port in the inventory",
     ),
     _unreachable(
         "SSH-003",
         "It answers in time",
-        "The node cannot be reached: it may be off, out of memory, or behind a firewall",
         "ping NODE; if ping answers but SSH does not, power-cycle it; ssh.connect_timeout_s in the inventory",
+        "The node cannot be reached: it may be off, out of memory, or behind a firewall",
     ),
     _unreachable(
         "SSH-004",
         "Its host key is known",
-        "Another machine could answer in place of the node",
         "ssh NODE true once, to verify and store the key; or ssh.host_keys: accept-new",
+        "Another machine could answer in place of the node",
     ),
     _unreachable(
         "SSH-005",
         "Its host key is the stored one",
-        "The node was reinstalled, or another machine answers in its place and would receive weights and keys",
         "ssh-keygen -R NODE once you know the reason, then ssh NODE true",
+        "The node was reinstalled, or another machine answers in its place and would receive weights and keys",
     ),
     _unreachable(
         "SSH-006",
         "It accepts one of the SSH keys offered",
-        "It is not possible to log in, and a group is started as a whole or not at all",
         "ssh-copy-id USER@NODE; ssh.identity and ssh.user in the inventory",
     ),
     _unreachable(
         "SSH-007",
         "The connection stays open",
-        "What was running on the node was interrupted",
         "run it again; ssh -v NODE true; check the cable or the WiFi",
+        "What was running on the node was interrupted",
     ),
     _unreachable(
         "SSH-008",
         "Its commands finish in time",
-        "The node hangs, often because it is out of memory or a disk does not respond",
         "ssh NODE uptime; free -m; if that hangs too, power-cycle it",
+        "The node hangs, often because it is out of memory or a disk does not respond",
     ),
     _unreachable(
         "SSH-009",
         "sparkcluster's programs run on it",
-        "Nothing is known about the node, and a group is started as a whole or not at all",
         "python3 --version on the node must be 3.8 or newer; the message has the last line of the error",
     ),
     _unreachable(
         "SSH-010",
         "It can be reached",
-        "Nothing is known about the node, and a group is started as a whole or not at all",
         "see the message",
     ),
     Page(
@@ -148,9 +145,8 @@ def pages() -> dict[str, Page]:
     reports = [engines.engine(name).reports for name in engines.names()]
     subjects = list(SUBJECTS)
 
-    def order(page: Page) -> tuple[int, str, int]:
-        position = subjects.index(page.subject) if page.subject in SUBJECTS else len(subjects)
-        return position, page.subject, int(re.sub(r"\D", "", page.code.rpartition("-")[2]) or 0)
+    def order(page: Page) -> tuple[int, str]:
+        return subjects.index(page.subject) if page.subject in SUBJECTS else len(subjects), page.code
 
     def with_reports(page: Page) -> Page:
         sources = (page.source, *(report.get(page.code) for report in reports))

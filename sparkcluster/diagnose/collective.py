@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Mapping
 
-from sparkcluster import engines
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts, Image
 from sparkcluster.node.shared import LABEL_MEASURE
@@ -73,9 +72,7 @@ def command(spec: Spec, facts: Facts, group: Group, member: Member, *, size_byte
     if not isinstance(image, Image):
         raise TypeError(f"{member.name} has no image")
     playbook, engine = spec.playbook, engine_of(facts)
-    env = environment.build(
-        playbook, group, member, engines.engine(playbook.engine), hf_home=docker_run.HF_HOME, baked=image.env_names
-    )
+    env = environment.build(playbook, group, member, hf_home=docker_run.HF_HOME, baked=image.env_names)
     request = {
         "rank": member.rank,
         "world": len(group.members),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sparkcluster.spec import Spec
     from sparkcluster.spec.playbook import Playbook
     from sparkcluster.topology.model import Group, Member, Topology
-    from sparkcluster.topology.parallel import Executor, Parallel
+    from sparkcluster.topology.parallel import Executor
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Rank:
     playbook: Playbook
     group: Group
     member: Member
-    parallel: Parallel
+    tensor_parallel: int
     model: str
     executor: Executor
     python: str | None

@@ -15,8 +15,8 @@ def engine_of(facts: Facts) -> EngineFacts | None:
     """What is known of the engine that will run on a node, whichever runtime holds it."""
     if facts.engine is not None and not isinstance(facts.engine, Unread):
         return facts.engine
-    image = read(facts.image) if facts.image is not None else None
-    return read(image.inside) if image is not None and image.inside is not None else None
+    image = read(facts.image)
+    return read(image.inside) if image is not None else None
 
 
 def has_ray(engine: EngineFacts | None) -> bool:

@@ -135,7 +135,7 @@ class _Rank:
 
     @property
     def image(self) -> Image | None:
-        return read(self.facts.image) if self.facts.image is not None else None
+        return read(self.facts.image)
 
     @property
     def docker(self) -> bool:
@@ -160,7 +160,6 @@ class _Rank:
             self.playbook,
             self.group,
             self.member,
-            self.engine,
             hf_home=docker_run.HF_HOME if self.docker else self.facts.hf_home,
             baked=self.image.env_names if self.image is not None and self.docker else (),
         )
@@ -240,9 +239,11 @@ class _Rank:
     def launcher(self, carry_over: Sequence[str]) -> dict[str, Any]:
         """The document that ``node/launcher.py`` reads; ``carry_over``: variables that this node keeps as they are."""
         group, member, playbook = self.group, self.member, self.playbook
-        sizes = parallel.sizes(playbook, group.name, len(group.members))
+        tensor_parallel = parallel.tensor_parallel(playbook, group.name, len(group.members))
         python = None if self.docker else self.python
-        command = self.engine.serve(base.Rank(playbook, group, member, sizes, self.model, self.executor, python))
+        command = self.engine.serve(
+            base.Rank(playbook, group, member, tensor_parallel, self.model, self.executor, python)
+        )
         joins_ray = self.executor == "ray"
         model = {"path": self.model}
         if playbook.model.id is not None:

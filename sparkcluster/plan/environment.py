@@ -5,14 +5,14 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Mapping
 
-from sparkcluster.engines.base import Engine
+from sparkcluster import engines
 from sparkcluster.spec import variables
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.topology.model import Group, Member
 
 
 def build(
-    playbook: Playbook, group: Group, member: Member, engine: Engine, *, hf_home: str, baked: Iterable[str] = ()
+    playbook: Playbook, group: Group, member: Member, *, hf_home: str, baked: Iterable[str] = ()
 ) -> dict[str, str]:
     """Variables of the rank of ``member``, without secrets; ``env`` of the playbook overrides them.
 
@@ -24,7 +24,7 @@ def build(
         # GB10 shares one memory between CPU and GPU: Ray's monitor would kill ranks that merely fill it.
         "RAY_memory_monitor_refresh_ms": "0",
     }
-    env |= engine.environment(member) | _sockets(member)
+    env |= engines.engine(playbook.engine).environment(member) | _sockets(member)
     if len(group.members) > 1:
         env |= _rdma(group, member, frozenset(baked)) if member.hcas else _no_rdma(member)
     return env | playbook.env

@@ -65,7 +65,7 @@ def local_ids(spec: Spec, facts: Mapping[str, Facts]) -> dict[str, str]:
         )
     ids = {}
     for name, fact in facts.items():
-        image = read(fact.image) if fact.image is not None else None
+        image = read(fact.image)
         ids[name] = image.id if image is not None else None
     other = next((ids[name] for name in sorted(ids) if ids[name]), None) or reference
     return {name: found or other for name, found in ids.items()}
@@ -73,7 +73,7 @@ def local_ids(spec: Spec, facts: Mapping[str, Facts]) -> dict[str, str]:
 
 def keeps_entrypoint(image: Image) -> bool:
     """Whether an image is from NVIDIA's catalogue, whose entrypoint sets up CUDA forward compatibility."""
-    inside = read(image.inside) if image.inside is not None else None
+    inside = read(image.inside)
     if inside is not None and inside.family != "other":
         return inside.family == "ngc"
     return "nvidia_entrypoint" in " ".join(image.entrypoint) or image.reference.startswith("nvcr.io/nvidia/")

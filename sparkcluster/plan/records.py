@@ -217,8 +217,7 @@ class ClusterRanks:
 
     def of_release(self, release: ReleaseFact | None) -> bool:
         """Whether a rank runs that ``release`` recorded."""
-        recorded = recorded_groups(release.record) if release else {}
-        names = frozenset().union(*(names for group in recorded.values() for names in group.ranks.values()))
+        names = {container["name"] for *_, container in release.containers()} if release else set()
         return any(rank.state == "running" and rank.name in names for ranks in self.ours.values() for rank in ranks)
 
 

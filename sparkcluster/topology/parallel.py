@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal
 
 from sparkcluster import engines
@@ -14,32 +13,24 @@ from sparkcluster.spec.playbook import Playbook
 Executor = Literal["none", "ray", "native"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Parallel:
-    """Sizes whose product, with data parallelism, is the number of nodes."""
-
-    tensor: int
-    pipeline: int
-
-
-def sizes(playbook: Playbook, group: str, nodes: int) -> Parallel:
-    """Tensor and pipeline parallel size for a group of ``nodes``.
+def tensor_parallel(playbook: Playbook, group: str, nodes: int) -> int:
+    """Tensor parallel size for a group of ``nodes``: with those of pipeline and data its product is their number.
 
     Raises:
         PlanError: they do not come out at the number of nodes.
     """
     data = playbook.args.get("data-parallel-size", 1)
-    rest = playbook.pipeline_parallel * (data if isinstance(data, int) else 1)
-    tensor = max(1, nodes // rest) if playbook.tensor_parallel == "auto" else playbook.tensor_parallel
-    if tensor * rest != nodes:
+    others = playbook.pipeline_parallel * (data if isinstance(data, int) else 1)
+    tensor = max(1, nodes // others) if playbook.tensor_parallel == "auto" else playbook.tensor_parallel
+    if tensor * others != nodes:
         raise PlanError(
-            f"playbook {playbook.name} needs {tensor * rest} nodes "
+            f"playbook {playbook.name} needs {tensor * others} nodes "
             f"(tensor parallel {tensor}, pipeline parallel {playbook.pipeline_parallel}), "
             f"group {group} has {nodes}",
             step="plan",
             hint="set tensor_parallel: auto in the playbook, or change the group in the inventory",
         )
-    return Parallel(tensor, playbook.pipeline_parallel)
+    return tensor
 
 
 def executor(playbook: Playbook, engine: EngineFacts | None, *, nodes: int, bring_ray: bool) -> Executor:

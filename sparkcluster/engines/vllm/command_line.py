@@ -28,8 +28,8 @@ def serve(rank: Rank) -> list[str]:
         argv += ["--revision", playbook.model.revision]
     argv += ["--host", group.api_host, "--port", str(group.api_port)]
     argv += ["--served-model-name", playbook.model_name]
-    argv += ["--tensor-parallel-size", str(rank.parallel.tensor)]
-    argv += ["--pipeline-parallel-size", str(rank.parallel.pipeline)]
+    argv += ["--tensor-parallel-size", str(rank.tensor_parallel)]
+    argv += ["--pipeline-parallel-size", str(rank.playbook.pipeline_parallel)]
     if rank.executor == "ray":
         argv += ["--distributed-executor-backend", "ray"]
     elif rank.executor == "native":

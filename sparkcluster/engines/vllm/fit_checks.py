@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 from sparkcluster.checks.docker import runs_rank
@@ -123,16 +124,14 @@ def _of_node(context: Context, name: str, facts: Facts, weights: Weights) -> Pla
     """The answer for one node; a UsageError if the model is not known."""
     playbook = context.spec.playbook
     nodes = next((group.size for group in context.topology.groups if name in group.names), 1)
-    try:
-        sizes = parallel.sizes(playbook, "", nodes)
-    except SparkclusterError:
-        sizes = parallel.Parallel(nodes, 1)  # the plan reports it
+    with contextlib.suppress(SparkclusterError):  # the plan reports it
+        nodes = parallel.tensor_parallel(playbook, "", nodes) * playbook.pipeline_parallel
     memory = read(facts.memory)
     total = memory.total_bytes if memory is not None else 0
     return of_playbook(
         playbook,
         source(playbook.model.label, weights),
         Machine(total, total, 0),
-        nodes=sizes.tensor * sizes.pipeline,
+        nodes=nodes,
         facts=(facts,),
     )

@@ -63,13 +63,13 @@ def _smallest(
     playbook: Playbook, weights: Weights, group: Group, facts: Mapping[str, Facts], installed_bytes: int
 ) -> float:
     """The smallest utilization of a group, with a margin; a UsageError if none fits, or the model is not known."""
-    shared = parallel.sizes(playbook, group.name, group.size)
+    tensor_parallel = parallel.tensor_parallel(playbook, group.name, group.size)
     requests = arguments.concurrent(playbook)
     fit = of_playbook(
         playbook,
         source(playbook.model.label, weights),
         Machine(installed_bytes, installed_bytes),
-        nodes=shared.tensor * shared.pipeline,
+        nodes=tensor_parallel * playbook.pipeline_parallel,
         facts=[facts[group.head.name]],
         requests=requests,
     ).fit
