@@ -90,9 +90,7 @@ def cdi_driver(specs: List[str]) -> Optional[str]:
 def pullable(reference: str, digests: List[str]) -> Optional[str]:
     """The name by digest under which any node can pull the image, None for one that came from no registry.
 
-    Args:
-        reference: as the playbook names the image.
-        digests: Docker's RepoDigests, of every repository that the image is known by here.
+    ``digests`` are Docker's RepoDigests, of every repository that the image is known by here.
     """
     if "@" in reference:
         return reference

@@ -80,12 +80,7 @@ def driver(module: Any, listed: Any) -> Any:
 
 
 def cuda(machine: Machine, driver_version: Any) -> str:
-    """CUDA version of the driver, else of the toolkit on the host.
-
-    Args:
-        machine: the node.
-        driver_version: of the loaded driver; for a branch in ``_CUDA`` no process is needed.
-    """
+    """CUDA version of the loaded driver, for a branch in ``_CUDA`` without a process; else of the host's toolkit."""
     branch = driver_version.partition(".")[0] if isinstance(driver_version, str) else ""
     if branch in _CUDA:
         return _CUDA[branch]

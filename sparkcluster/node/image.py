@@ -60,12 +60,7 @@ def run(machine: Machine, image_id: str) -> Dict[str, Any]:
 
 
 def family(config: Dict[str, Any], *, ngc: bool) -> str:
-    """Who built the image: ``ngc`` by NVIDIA's entrypoint, ``upstream`` by the engine's, else ``other``.
-
-    Args:
-        config: the image's configuration, from the Docker engine.
-        ngc: whether it has /opt/nvidia/nvidia_entrypoint.sh.
-    """
+    """Who built the image: ``ngc`` by NVIDIA's entrypoint, of which a file may be known, ``upstream``, or ``other``."""
     entrypoint = config.get("Entrypoint") or []
     words = [entrypoint] if isinstance(entrypoint, str) else [str(word) for word in entrypoint]
     names = {str(each).partition("=")[0] for each in config.get("Env") or []}

@@ -49,11 +49,7 @@ class Readings:
 
 
 def clean(value: Any, depth: int = 0) -> Any:
-    """``value`` without lone surrogates (from names that are not UTF-8), which JSON readers refuse.
-
-    Raises:
-        Unreadable: it is nested too deeply.
-    """
+    """``value`` without lone surrogates (from names that are not UTF-8); Unreadable if nested too deeply for JSON."""
     if depth > _DEPTH:
         raise Unreadable("nested deeper than %d levels" % _DEPTH)
     if isinstance(value, str):

@@ -29,12 +29,7 @@ _TOKENIZERS = re.compile(
 
 
 def disks(machine: Machine, purposes: List[Tuple[str, str]]) -> List[Dict[str, Any]]:
-    """Space on the file system of each path, or of its nearest ancestor that exists.
-
-    Args:
-        machine: the node.
-        purposes: pairs of purpose and absolute path.
-    """
+    """Space on the file system of each absolute path, with its purpose, or of its nearest ancestor that exists."""
     found = []
     for purpose, path in purposes:
         existing = path
@@ -106,8 +101,7 @@ def safetensors_size(machine: Machine, path: str) -> Optional[int]:
                 return None
             header = file.read(length)
     except OSError as error:
-        error.filename = path
-        raise Unreadable(because(error)) from None
+        raise Unreadable(because(error, path)) from None
     if len(header) < length or not header.startswith(b"{"):
         return None
     # several times faster than parsing the JSON, some MB for each model; quotes in the metadata are escaped, so its

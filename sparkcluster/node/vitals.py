@@ -100,12 +100,7 @@ def ray_nodes(head: dict[str, Any], limit_s: float) -> dict[str, bool]:
 
 
 def api(engine: list[str], flags: dict[str, str]) -> tuple[str, int]:
-    """Address and port at which the engine with this command is reached from its own node.
-
-    Args:
-        engine: the command.
-        flags: its flags for ``host`` and ``port``.
-    """
+    """Address and port at which an engine is reached from its node, by the ``host`` and ``port`` ``flags`` it has."""
     found = {flags["host"]: "127.0.0.1", flags["port"]: "8000"}
     for at, word in enumerate(engine):
         name, equals, value = word.partition("=")
@@ -126,15 +121,7 @@ def get(where: tuple[str, int], path: str) -> tuple[int, str]:
 
 
 def counters(where: tuple[str, int], names: dict[str, list[str]]) -> dict[str, float | None]:
-    """Token counters and queues, each the sum over all engines behind this API.
-
-    Args:
-        where: address and port of the API.
-        names: the engine's metrics by what they count; the first that it has is taken.
-
-    Raises:
-        Unreadable: the endpoint has none.
-    """
+    """Token counters and queues of the engine, by ``common.metrics``; Unreadable if the endpoint has none."""
     status, text = get(where, "/metrics")
     if status != 200:
         raise Unreadable("/metrics answers %d" % status)
