@@ -9,10 +9,9 @@ import concurrent.futures
 import hashlib
 import os
 import re
-import sys
 from typing import Any, BinaryIO, Dict, List
 
-from sparkcluster.node import common
+from sparkcluster.node import common, wire
 from sparkcluster.node.model_files import hash_file, model_files
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -20,15 +19,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 def main(request: dict[str, Any], stdin: BinaryIO) -> None:
     """Hash what lies below ``path`` with ``threads`` threads; ``{"done": [...]}`` or ``{"failed": why}`` at the end."""
-    common.end_with(stdin)
-    try:
-        files = listed(request["path"])
-        common.emit({"done": hashed(files, int(request["threads"]))})
-    except OSError as error:
-        where = ": %s" % error.filename if error.filename else ""
-        common.emit({"failed": "%s%s" % ((error.strerror or str(error)).lower(), where)})
-    sys.stdout.flush()
-    os._exit(0)
+    wire.report(stdin, lambda: hashed(listed(request["path"]), int(request["threads"])))
 
 
 def listed(top: str) -> List[Dict[str, Any]]:

@@ -97,7 +97,7 @@ def wait_for_members(
 ) -> None:
     """Wait until every member is alive in Ray, by its address: a count would include nodes of others."""
     address, members = document["ray"]["address"], document["members"]
-    until, shown, shown_at, buffer, missing = clock() + limit_s, "", 0.0, b"", list(members)
+    until, shown, shown_at, missing = clock() + limit_s, "", 0.0, list(members)
     error = None
     alive: list[str] = []
     with started([python, "-u", "-c", _RAY_NODES, address], env=env, stderr=None) as child:
@@ -114,8 +114,7 @@ def wait_for_members(
             data = next(output, None)
             if data is None:
                 raise Stop(RAY_FAILED, "cannot query Ray at %s: %s" % (address, error or "no answer"))
-            *whole, buffer = (buffer + data).split(b"\n")
-            for text in whole:
+            for text in data.splitlines():  # each is written at once, and shorter than a pipe splits
                 try:
                     answer = json.loads(text.decode(errors="replace"))
                 except ValueError:

@@ -21,10 +21,9 @@ from typing import Any, BinaryIO, Callable, Dict, List, Tuple
 from sparkcluster.node import common, docker, programs
 from sparkcluster.node.machine import Machine
 from sparkcluster.node.network import listening
-from sparkcluster.node.wire import Failed, accept, dial
+from sparkcluster.node.wire import STALL_S, Failed, accept, dial, link_errors, report
 
 ACCEPT_S = 10.0
-STALL_S = 10.0
 _CHUNK = 4 << 20
 _OUTPUT_BYTES = 1 << 20
 _LIVE_S = 1.0
@@ -36,23 +35,19 @@ containers: List[str] = []
 
 
 def main(request: Request, stdin: BinaryIO) -> None:
-    """Do ``request["do"]`` and say report the result: ``{"done": {...}}`` or ``{"failed": why}``."""
-    common.end_with(stdin, end)
+    """Do ``request["do"]`` and report the result: ``{"done": {...}}`` or ``{"failed": why}``."""
 
     def stop(number: int, frame: Any) -> None:
         end(1)
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGHUP, stop)
-    try:
-        common.emit({"done": DO[request["do"]](request)})
-    except (Failed, programs.Failed, common.Refused, common.Busy) as error:
-        common.emit({"failed": str(error)})
-    except socket.timeout:
-        common.emit({"failed": "no data was sent or received for %.0f s" % STALL_S})
-    except OSError as error:
-        common.emit({"failed": (error.strerror or str(error)).lower()})
-    end(0)
+
+    def action() -> dict[str, Any]:
+        with link_errors("no data was sent or received"):
+            return DO[request["do"]](request)
+
+    report(stdin, action, end)
 
 
 def end(code: int) -> None:

@@ -5,7 +5,6 @@ Part of ``launcher``; Python 3.8, standard library only.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -74,25 +73,23 @@ def interpreter_of(program: str) -> str | None:
     return shutil.which(name)
 
 
+# Without the working directory, where a folder may have the module's name.
+_FIND = """
+import importlib.util, sys
+sys.path = [path for path in sys.path if path]
+spec = importlib.util.find_spec(sys.argv[1])
+places = list(spec.submodule_search_locations or []) if spec else []
+sys.stdout.write(places[0] if places else "")
+"""
+
+
 def module_directory(name: str, python: str | None = None) -> str | None:
     """Folder of an installed top-level module as this or another interpreter finds it, or None.
 
     The module is not imported: triton takes seconds and may fail without a driver.
     """
-    code = (
-        "import importlib.util,sys;"
-        "spec=importlib.util.find_spec(sys.argv[1]);"
-        "sys.stdout.write((list(spec.submodule_search_locations or [''])[0]) if spec else '')"
-    )
-    if python is None or os.path.abspath(python) == os.path.abspath(sys.executable):
-        try:
-            spec = importlib.util.find_spec(name)
-        except (ImportError, ValueError):
-            return None
-        places = list(spec.submodule_search_locations or []) if spec else []
-        return places[0] if places else None
     try:
-        return run([python, "-c", code, name], 30).strip() or None
+        return run([python or sys.executable, "-c", _FIND, name], 30).strip() or None
     except Failed:
         return None
 

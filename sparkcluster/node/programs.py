@@ -13,7 +13,9 @@ from sparkcluster.node import docker
 
 
 class Failed(Exception):
-    """A program failed; the message has its last output lines."""
+    """A program failed, or one of Docker if nothing else is said; the message has its last output lines."""
+
+    kind = "docker"
 
 
 def run(argv: List[str], limit_s: float = 120, **options: Any) -> str:

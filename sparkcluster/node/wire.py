@@ -26,10 +26,19 @@ _LINE_LIMIT = 64 << 20
 _FRAME = struct.Struct("!I")
 _ENDED = 0xFFFFFFFE
 
+# Kinds of failure for which the controller has a hint.
+_KINDS = {
+    errno.ENOSPC: "disk",
+    errno.EDQUOT: "disk",
+    errno.EACCES: "permission",
+    errno.EPERM: "permission",
+    errno.EROFS: "permission",
+}
+
 Check = Callable[[], None]
 
 
-class Failed(Exception):
+class Failed(programs.Failed):
     """A copy failed; ``kind`` is for programs, the text for users."""
 
     def __init__(self, kind: str, text: str) -> None:
@@ -49,22 +58,28 @@ def answer(request: dict[str, Any], stdin: BinaryIO, action: Callable[[Check], d
         return {"done": action(check)}
     except common.Refused as error:
         return {"refused": str(error)}
-    except (Failed, OSError) as error:
-        failure = error if isinstance(error, Failed) else because(error)
-        return {"failed": str(failure), "kind": failure.kind}
     except programs.Failed as error:
-        return {"failed": str(error), "kind": "docker"}
+        return {"failed": str(error), "kind": error.kind}
+    except OSError as error:
+        return {"failed": because(error), "kind": _KINDS.get(error.errno or 0, "other")}
 
 
-def because(error: OSError) -> Failed:
-    """The failure for an ``OSError``, with a kind for which the controller has a hint."""
-    text = os.strerror(error.errno).lower() if error.errno else str(error)
-    text += ": %s" % error.filename if error.filename else ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Failed("disk", text)
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return Failed("permission", text)
-    return Failed("other", text)
+def report(stdin: BinaryIO, action: Callable[[], Any], end: Callable[[int], None] = os._exit) -> None:
+    """Emit the result of ``action`` as ``done``, or why it ``failed``, then ``end`` this program, or with its input."""
+    common.end_with(stdin, end)
+    try:
+        common.emit({"done": action()})
+    except (programs.Failed, common.Refused, common.Busy) as error:
+        common.emit({"failed": str(error)})
+    except OSError as error:
+        common.emit({"failed": because(error)})
+    end(0)
+
+
+def because(error: OSError) -> str:
+    """Text of a system error, with the file's name."""
+    text = (error.strerror or str(error)).lower()
+    return text + (": %s" % error.filename if error.filename else "")
 
 
 class Pace:

@@ -221,7 +221,7 @@ def test_a_container_is_gone_with_who_started_it_and_the_next_run_removes_a_left
     with inspection.lease() as epoch:
         refused = Conversation(host, "measure", {**request, "epoch": epoch + 1}, silence_s=20)
         assert "is over" in refused.answer()["failed"]
-        refused.end()
+        refused.close()
         first = spark.run(["docker", "ps", "-q"]).stdout.split()
         running = Conversation(host, "measure", {**request, "epoch": epoch}, silence_s=20)
         assert running.answer() == {"alive": True}
@@ -229,7 +229,7 @@ def test_a_container_is_gone_with_who_started_it_and_the_next_run_removes_a_left
         second = spark.run(["docker", "ps", "-q"]).stdout.split()
         assert len(second) == 1
         assert second != first
-        running.end()
+        running.close()
     none_left(lab)
 
 

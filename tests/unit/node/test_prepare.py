@@ -120,7 +120,7 @@ def test_a_module_is_found_without_being_imported(tmp_path: Path, monkeypatch: p
     package = tmp_path / "sparkfake"
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('imported')\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert prepare.module_directory("sparkfake") == str(package)
     assert prepare.module_directory("no_such_module_at_all") is None
     assert prepare.module_directory("sparkfake", "/no/such/python") is None
