@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from sparkcluster.errors import CommandFailed, CommandTimeout
 from sparkcluster.facts.hashes import HashedFile, Hashes
@@ -52,7 +51,7 @@ def _files(conversation: Conversation, report: Report, *, limit_s: float) -> tup
     while True:
         said = conversation.answer()
         if "done" in said:
-            return tuple(_file(each) for each in said["done"])
+            return tuple(HashedFile(**each) for each in said["done"])
         if "failed" in said:
             raise CommandFailed(f"the weights on {name} could not be read: {said['failed']}", node=name, step="hash")
         report.progress(name, f"{_sized(said.get('bytes', 0))} of {_sized(said.get('total', 0))} hashed")
@@ -60,7 +59,3 @@ def _files(conversation: Conversation, report: Report, *, limit_s: float) -> tup
             raise CommandTimeout(
                 f"the weights on {name} were not hashed within {limit_s:.0f} s", node=name, step="hash"
             )
-
-
-def _file(document: Mapping[str, Any]) -> HashedFile:
-    return HashedFile(document["name"], int(document["size_bytes"]), document["sha256"], document["blob"])

@@ -144,11 +144,7 @@ def start_process(request: Request, step: Step) -> dict[str, Any]:
     environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "USER", "TMPDIR") if name in os.environ}
     environment.update(step["env"])
     if step.get("env_file"):
-        with open(common.expand(step["env_file"])) as file:
-            for line in file:
-                name, equals, value = line.rstrip("\n").partition("=")
-                if equals:
-                    environment[name] = value
+        environment.update(common.read_env_file(common.expand(step["env_file"])))
     # The shell stays as parent to record the exit code.
     argv = ["/bin/sh", "-c", '"$@"; echo $? > "$0"', exit_file, *step["argv"]]
     # The log of the last start would be taken for this one's: its "ready", its errors.

@@ -45,14 +45,9 @@ def key_from(path: str | None, variable: str | None) -> str | None:
     if not path:
         return None
     try:
-        with open(os.path.expanduser(path)) as file:
-            for line in file:
-                name, _, value = line.rstrip("\n").partition("=")
-                if name.strip() == variable:
-                    return value or None
+        return common.read_env_file(os.path.expanduser(path)).get(variable or "") or None
     except OSError as error:
         raise Failed("unauthorized", "the API key cannot be read: %s" % error) from error
-    return None
 
 
 def explain(status: int, body: bytes) -> Failed:

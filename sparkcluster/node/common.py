@@ -80,6 +80,13 @@ def write_atomically(path: str, content: bytes, mode: int = 0o600) -> None:
         raise
 
 
+def read_env_file(path: str) -> dict[str, str]:
+    """The ``NAME=value`` lines of a file, as ``docker run --env-file`` reads them."""
+    with open(path, errors="replace") as file:
+        lines = [line.rstrip("\n").partition("=") for line in file]
+    return {name: value for name, equals, value in lines if equals}
+
+
 def read_json(path: str) -> Any:
     """The JSON document in ``path``, or None if it cannot be read."""
     try:

@@ -31,14 +31,8 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
     lock = common.try_lock(os.path.join(directory, "lease.lock"))
     last = common.read_json(record) or {}
     if lock is None:
-        common.emit(
-            {
-                "held": {
-                    **{key: last.get(key) for key in ("operator", "operation", "since")},
-                    "epoch": last.get("epoch", 0),
-                }
-            }
-        )
+        holder = {key: last.get(key) for key in ("operator", "operation", "since")}
+        common.emit({"held": {**holder, "epoch": last.get("epoch", 0)}})
         return
 
     def write(epoch: int, granted: bool) -> None:

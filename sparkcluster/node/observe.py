@@ -109,8 +109,8 @@ def hidden(machine: Machine, known: list[dict[str, Any]], secrets_file: str) -> 
     found: set[str] = set()
     for rank in known:
         try:
-            with open(os.path.join(common.expand(rank["rank_dir"] or "/"), secrets_file), errors="replace") as file:
-                found.update(line.rstrip("\n").partition("=")[2] for line in file)
+            path = os.path.join(common.expand(rank["rank_dir"] or "/"), secrets_file)
+            found.update(common.read_env_file(path).values())
         except OSError:
             continue
     for name in ("product_serial", "board_serial", "chassis_serial", "product_uuid"):

@@ -143,11 +143,7 @@ class Receiver:
         return {"bytes": self.received, "files": len(files), "size": self.pace.total}
 
     def _is_there(self, entry: Dict[str, Any]) -> bool:
-        try:
-            found = os.stat(self.inside(entry["path"]))
-        except OSError:
-            return False
-        return stat.S_ISREG(found.st_mode) and found.st_size == entry["size"]
+        return bool(_size(self.inside(entry["path"])) == entry["size"])
 
     def _partial(self, entry: Dict[str, Any]) -> str:
         folder, name = os.path.split(self.inside(entry["path"]))
@@ -156,11 +152,8 @@ class Receiver:
 
     def _begun(self, entry: Dict[str, Any]) -> int:
         """Bytes that an earlier run received."""
-        try:
-            size = os.stat(self._partial(entry)).st_size
-        except OSError:
-            return 0
-        return size if size <= entry["size"] else 0
+        size = _size(self._partial(entry))
+        return size if 0 < size <= entry["size"] else 0
 
     def _hash_here(self, number: int, entry: Dict[str, Any], offset: int) -> None:
         self.digests[number] = hashlib.sha256()
@@ -256,6 +249,15 @@ class Receiver:
             os.unlink(spare)
         os.symlink(target, spare)
         os.replace(spare, place)
+
+
+def _size(path: str) -> int:
+    """Size of a file, -1 if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return -1
+    return status.st_size if stat.S_ISREG(status.st_mode) else -1
 
 
 def _sync(folder: str) -> None:

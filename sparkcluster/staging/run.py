@@ -62,33 +62,28 @@ def stage(
         LeaseLost: a node has a newer epoch.
     """
     lease = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster, "epoch": epoch}
-    run = _Run(Transfers(fleet, dict(facts), topology, lease, progress), spec, verify)
+    run = _Run(fleet, dict(facts), topology, lease, progress, spec=spec, verify=verify)
     stagings = []
     for each in artifacts(spec, what):
-        staging = find_missing(run.transfers.facts, topology, spec, each)
+        staging = find_missing(run.facts, topology, spec, each)
         stagings.append(staging)
         if not dry_run:
             run.bring(staging)
         else:
-            check_disk_space(run.transfers.facts, staging, spec)
-    return StageReport(tuple(stagings), tuple(run.transfers.copied))
+            check_disk_space(run.facts, staging, spec)
+    return StageReport(tuple(stagings), tuple(run.copied))
 
 
 @dataclasses.dataclass
-class _Run:
-    transfers: Transfers
-    spec: Spec
-    verify: bool
+class _Run(Transfers):
+    spec: Spec = dataclasses.field(kw_only=True)
+    verify: bool = dataclasses.field(kw_only=True)
     images: dict[str, Image] = dataclasses.field(default_factory=dict)
-
-    @property
-    def facts(self) -> dict[str, Facts]:
-        return self.transfers.facts
 
     def bring(self, staging: Staging) -> None:
         """Download it where no node has it, then copy it to the others."""
         for node, lacks in staging.missing:
-            self.transfers.progress(node, f"{staging.what} {lacks}")
+            self.progress(node, f"{staging.what} {lacks}")
         check_disk_space(self.facts, staging, self.spec)
         if staging.missing and not staging.sources:
             staging = self._download(staging)
@@ -98,29 +93,29 @@ class _Run:
             del sources[1:]
         if staging.what == "image":
             self.images = {name: image for name in sources if isinstance(image := self.facts[name].image, Image)}
-        fan_out(sources, targets, partial(self._copy, staging), self.transfers.stopped)
+        fan_out(sources, targets, partial(self._copy, staging), self.stopped)
 
     def _download(self, staging: Staging) -> Staging:
         errors: list[SparkclusterError] = []
         for node in staging.download[:DOWNLOAD_NODES]:
             try:
-                self.transfers.record(staging.what, node, "download", partial(self._fetch, staging, node))
+                self.record(staging.what, node, "download", partial(self._fetch, staging, node))
             except SparkclusterError as error:
                 errors.append(error)
                 if isinstance(error, RegistryAuth) or not isinstance(error, StageError):
                     break
-                self.transfers.progress(node, error.message)
+                self.progress(node, error.message)
                 continue
             return self._downloaded(staging, node)
         raise combined(errors)
 
     def _downloaded(self, staging: Staging, node: str) -> Staging:
         """What is left to stage once ``node`` has it."""
-        collected = collect_facts(self.transfers.fleet, self.spec, [node])
+        collected = collect_facts(self.fleet, self.spec, [node])
         if node in collected.errors:
             raise collected.errors[node]
         self.facts.update(collected.facts)
-        fresh = find_missing(self.facts, self.transfers.topology, self.spec, staging.what)
+        fresh = find_missing(self.facts, self.topology, self.spec, staging.what)
         if not fresh.sources:
             raise StageError(
                 f"{staging.what} {staging.name}: incomplete on {node} after the download",
@@ -132,10 +127,10 @@ class _Run:
         return fresh
 
     def _fetch(self, staging: Staging, node: str) -> int:
-        transfers, step, what = self.transfers, self.transfers.step(staging.what), staging.what
-        request = {**download_request(self.spec, self.facts[node], what), **transfers.lease}
-        with stage_errors(step, node), stream(transfers.fleet[node], "fetch", request) as running:
-            done = follow(step, node, running, transfers.report(what, node, "downloaded"))
+        step, what = self.step(staging.what), staging.what
+        request = {**download_request(self.spec, self.facts[node], what), **self.lease}
+        with stage_errors(step, node), stream(self.fleet[node], "fetch", request) as running:
+            done = follow(step, node, running, self.report(what, node, "downloaded"))
         if not isinstance(done, Failure):
             return int(done.get("bytes", 0))
         if done.kind in {"no hub", "no downloader"}:
@@ -166,13 +161,13 @@ class _Run:
         """Copy from a complete node to another one, which is a source for the others then."""
         if staging.what == "image":
             image = self.images[source]
-            done = self.transfers.relay(staging, source, target, image_requests(self.spec, image))
+            done = self.relay(staging, source, target, image_requests(self.spec, image))
             self.images[target] = image.model_copy(update={"id": done["image_id"]})
         else:
             first = staging.sources[0]
             requests = weights_requests(self.spec, self.facts, first, source, target, verify=self.verify)
-            self.transfers.relay(staging, source, target, requests)
-        self.transfers.progress(target, f"{staging.what} complete")
+            self.relay(staging, source, target, requests)
+        self.progress(target, f"{staging.what} complete")
 
 
 def registry_of(reference: str) -> str:
