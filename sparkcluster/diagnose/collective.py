@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.resources
 import json
 import re
 from collections.abc import Mapping
 
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts, Image
+from sparkcluster.hosts.program import source
 from sparkcluster.node.shared import LABEL_MEASURE
 from sparkcluster.plan import docker_run, environment
 from sparkcluster.plan.image import keeps_entrypoint
@@ -96,12 +96,7 @@ def command(spec: Spec, facts: Facts, group: Group, member: Member, *, size_byte
     )
     # Attached, and gone by itself at its end; the launcher's place takes a program that is sent along.
     argv[argv.index("--detach")] = "--rm"
-    return [*argv[:-2], "-c", program(), json.dumps(request)]
-
-
-def program() -> str:
-    """Source of what runs inside."""
-    return (importlib.resources.files("sparkcluster.node") / "all_gather.py").read_text()
+    return [*argv[:-2], "-c", source("all_gather"), json.dumps(request)]
 
 
 def read(output: str, exit_code: int | None) -> AllGather:

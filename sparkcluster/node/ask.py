@@ -162,10 +162,9 @@ def body_of(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 class Answer:
     """What came so far. The first token of any kind is the sign of life."""
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None], clock: Callable[[], float]) -> None:
+    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
         self.tell = tell
-        self.clock = clock
-        self.began = clock()
+        self.began = time.monotonic()
         self.first: float | None = None
         self.content: list[str] = []
         self.reasoning: list[str] = []
@@ -187,7 +186,7 @@ class Answer:
         thought = part.get("reasoning") or part.get("reasoning_content") or ""
         calls = part.get("tool_calls") or []
         if (text or thought or calls) and self.first is None:
-            self.first = self.clock()
+            self.first = time.monotonic()
         if thought:
             self.reasoning.append(thought)
             self.tell({"reasoning": thought})
@@ -203,7 +202,6 @@ class Answer:
 
     def done(self) -> dict[str, Any]:
         """The final document."""
-        now = self.clock()
         return {
             "content": "".join(self.content),
             "reasoning": "".join(self.reasoning),
@@ -211,7 +209,7 @@ class Answer:
             "finish_reason": self.finish,
             "usage": self.usage,
             "ttft_s": None if self.first is None else round(self.first - self.began, 4),
-            "total_s": round(now - self.began, 4),
+            "total_s": round(time.monotonic() - self.began, 4),
             "status": 200,
         }
 
@@ -220,7 +218,7 @@ def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) ->
     """One completion; the final document."""
     endpoint = Endpoint(request, float(request.get("timeout_s") or 120))
     path, body = body_of(request)
-    answer = Answer(tell, time.monotonic)
+    answer = Answer(tell)
     response = endpoint.open("POST", endpoint.base + path, body)
     if not body["stream"]:
         answer.feed(decode(b"\n".join(endpoint.lines(response))))

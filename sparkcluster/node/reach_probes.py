@@ -58,6 +58,11 @@ def checksum(data: bytes) -> int:
     return ~total & 0xFFFF
 
 
+def payload_bytes(probe: Probe, what: str, small: int) -> int:
+    """Bytes of a packet without its headers: a full one fills the MTU."""
+    return int(probe["size_bytes"]) - _HEADERS_BYTES if what.endswith("_full") else small
+
+
 class Sockets:
     """What every probe needs: the token of this run, the time limit, and one event loop."""
 
@@ -70,6 +75,14 @@ class Sockets:
         """Call ``call`` when ``sock`` is readable or connected."""
         sock.setblocking(False)
         self.selector.register(sock, selectors.EVENT_WRITE if write else selectors.EVENT_READ, call)
+
+    def sender(self, address: str, call: Callable[[socket.socket], None], *kind: int) -> socket.socket:
+        """A watched socket that sends packets from ``address`` and never fragments them."""
+        sock = socket.socket(socket.AF_INET, *kind)
+        sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
+        sock.bind((address, 0))
+        self.watch(sock, call)
+        return sock
 
 
 class Probes:
@@ -153,7 +166,7 @@ class Probes:
             if not what.startswith("udp"):
                 continue
             probe, full = self.probes[number], what == "udp_full"
-            size = probe["size_bytes"] - _HEADERS_BYTES if full else 64
+            size = payload_bytes(probe, what, 64)
             data = HEAD.pack(self.node.token, number + full, size & 0xFFFF).ljust(size, b"\0")
             self.sent[number, what] = time.monotonic()
             try:
@@ -166,14 +179,9 @@ class Probes:
 
     def udp_from(self, address: str) -> socket.socket:
         """The socket that sends from ``address``."""
-        sock = self.udp.get(address)
-        if sock is None:
-            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
-            sock.bind((address, 0))
-            self.udp[address] = sock
-            self.node.watch(sock, self.answered)
-        return sock
+        if address not in self.udp:
+            self.udp[address] = self.node.sender(address, self.answered, socket.SOCK_DGRAM)
+        return self.udp[address]
 
     def answered(self, sock: socket.socket) -> None:
         """Handle an answer."""
@@ -239,15 +247,12 @@ class Icmp:
 
     def open(self, address: str) -> socket.socket:
         """A socket for echoes: net.ipv4.ping_group_range allows it to all on Ubuntu, else root alone has one."""
+        node = self.probes.node
         try:
-            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
+            return node.sender(address, self.answered, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
         except PermissionError:
-            sock = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
             self.raw = True
-        sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
-        sock.bind((address, 0))
-        self.probes.node.watch(sock, self.answered)
-        return sock
+            return node.sender(address, self.answered, socket.SOCK_RAW, socket.IPPROTO_ICMP)
 
     def send(self) -> None:
         """Send every echo request that has no answer yet."""
@@ -255,7 +260,7 @@ class Icmp:
             if (number, what) not in self.probes.pending or not self.sockets:
                 continue
             probe = self.probes.probes[number]
-            size = probe["size_bytes"] - _HEADERS_BYTES if what == "icmp_full" else 56
+            size = payload_bytes(probe, what, 56)
             head = struct.pack("!BBHHH", 8, 0, 0, self.mark, place)
             data = b"\0" * size
             head = struct.pack("!BBHHH", 8, 0, checksum(head + data), self.mark, place)
@@ -279,7 +284,7 @@ class Icmp:
         """One ``ping`` for each echo; without it there is no result."""
         for number, what in self.keys:
             probe = self.probes.probes[number]
-            size = probe["size_bytes"] - _HEADERS_BYTES if what == "icmp_full" else 56
+            size = payload_bytes(probe, what, 56)
             argv = ["ping", "-n", "-q", "-c", "1", "-W", "1", "-M", "do", "-s", str(size)]
             argv += ["-I", probe["source"], probe["target"]]
             try:

@@ -64,30 +64,22 @@ class Transfers:
         """The step that stages ``what``."""
         return Step(f"stage {what}", self.lease, self.stopped.is_set)
 
-    def record(self, what: Artifact, node: str, source: str, bring: Callable[[], int]) -> None:
-        """Call ``bring``, which brings ``what`` to ``node`` and returns the bytes that it moved."""
-        begin = time.monotonic()
-        moved = bring()
+    def record(self, what: Artifact, node: str, source: str, moved: int, begin: float) -> None:
+        """Note that ``what`` reached ``node``: the bytes that were moved, and when that began (``time.monotonic``)."""
         self.copied.append(Copied(what, node, source, moved, time.monotonic() - begin))
 
     def relay(self, staging: Staging, source: str, target: str, requests: Requests) -> dict[str, Any]:
         """Copy by ``requests`` over the fastest network that both nodes are on; the receiver's answer."""
-        done: dict[str, Any] = {}
-
-        def bring() -> int:
-            done.update(
-                copy(
-                    self.step(staging.what),
-                    self.fleet[source],
-                    self.fleet[target],
-                    address=address(self.facts, self.topology, source, target),
-                    requests=requests,
-                    report=self.report(staging.what, target, f"from {source}", staging.size_bytes or 0),
-                )
-            )
-            return int(done["bytes"])
-
-        self.record(staging.what, target, source, bring)
+        begin = time.monotonic()
+        done = copy(
+            self.step(staging.what),
+            self.fleet[source],
+            self.fleet[target],
+            address=address(self.facts, self.topology, source, target),
+            requests=requests,
+            report=self.report(staging.what, target, f"from {source}", staging.size_bytes or 0),
+        )
+        self.record(staging.what, target, source, int(done["bytes"]), begin)
         return done
 
     def report(self, what: Artifact, node: str, how: str, size: int = 0) -> Report:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping
 
 from sparkcluster.errors import StageError
@@ -87,7 +88,7 @@ class _RayCopies:
             sources, lacking = targets[:1], targets[1:]
             archive = get_archive(self.engine, lambda text: progress(targets[0], text))
             digest = archive.sha256
-            self.transfers.record(what, targets[0], "controller", lambda: self._send(archive, targets[0]))
+            self._send(archive, targets[0])
         fan_out(sources[:1], lacking, self._relay, self.transfers.stopped, relay=False)
         for target in targets:
             progress(target, f"unpacking {name}")
@@ -110,7 +111,8 @@ class _RayCopies:
     def _folder(self, node: str) -> str:
         return f"{self.transfers.facts[node].state_dir}/ray/archives/{ray_name(self.engine)}"
 
-    def _send(self, archive: Archive, node: str) -> int:
+    def _send(self, archive: Archive, node: str) -> None:
+        begin = time.monotonic()
         step = self.transfers.step(self.staging.what)
         try:
             size = archive.path.stat().st_size
@@ -122,7 +124,7 @@ class _RayCopies:
         with stage_errors(step, node):
             self.changer.apply({node: [{"do": "mkdir", "path": self._folder(node)}]})
             self.changer.fleet[node].put(archive.path, f"{self._folder(node)}/{FILE}", mode=0o644)
-        return size
+        self.transfers.record(self.staging.what, node, "controller", size, begin)
 
     def _relay(self, source: str, target: str) -> None:
         request = {"what": "files", "verify": True}

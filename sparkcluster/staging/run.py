@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -98,14 +99,16 @@ class _Run(Transfers):
     def _download(self, staging: Staging) -> Staging:
         errors: list[SparkclusterError] = []
         for node in staging.download[:DOWNLOAD_NODES]:
+            begin = time.monotonic()
             try:
-                self.record(staging.what, node, "download", partial(self._fetch, staging, node))
+                moved = self._fetch(staging, node)
             except SparkclusterError as error:
                 errors.append(error)
                 if isinstance(error, RegistryAuth) or not isinstance(error, StageError):
                     break
                 self.progress(node, error.message)
                 continue
+            self.record(staging.what, node, "download", moved, begin)
             return self._downloaded(staging, node)
         raise combined(errors)
 
