@@ -15,7 +15,7 @@ from sparkcluster.node.shared import hub_folder
 from sparkcluster.spec import Spec
 
 Artifact = Literal["weights", "image", "ray"]
-Requests = tuple[dict[str, Any], dict[str, Any]]
+Request = dict[str, Any]
 
 
 def artifacts(spec: Spec, selected: Sequence[Artifact]) -> list[Artifact]:
@@ -42,30 +42,26 @@ def download_request(spec: Spec, facts: Facts, what: Artifact) -> dict[str, Any]
     }
 
 
-def weights_requests(
-    spec: Spec, facts: Mapping[str, Facts], first: str, source: str, target: str, *, verify: bool
-) -> Requests:
-    """Requests for ``node.relay``, of sender and receiver; ``first`` is the node whose revision all get."""
-    model = spec.playbook.model
-    shared: dict[str, Any] = {"what": "files", "verify": verify}
+def weights_request(spec: Spec, facts: Mapping[str, Facts], first: str, node: str, *, verify: bool) -> Request:
+    """Request for ``node.relay`` on ``node``; ``first`` is the node whose revision all get."""
+    model, weights = spec.playbook.model, facts[first].weights
+    request: Request = {"what": "files", "verify": verify}
     if model.id is None:
-        return {**shared, "root": model.path}, {**shared, "root": model.path}
-    weights = facts[first].weights
-    shared |= {"ref": model.revision, "revision": weights.revision if isinstance(weights, Weights) else None}
-    folder = hub_folder(model.id)
-    return (
-        {**shared, "root": f"{facts[source].hf_home}/{folder}"},
-        {**shared, "root": f"{facts[target].hf_home}/{folder}"},
-    )
+        return {**request, "root": model.path}
+    return {
+        **request,
+        "root": f"{facts[node].hf_home}/{hub_folder(model.id)}",
+        "ref": model.revision,
+        "revision": weights.revision if isinstance(weights, Weights) else None,
+    }
 
 
-def image_requests(spec: Spec, image: Image) -> Requests:
-    """Requests for ``node.relay``, of sender and receiver; ``image`` is as the sender has it."""
-    request: dict[str, Any] = {
+def image_request(spec: Spec, image: Image) -> Request:
+    """Request for ``node.relay`` on both nodes; ``image`` is as the sender has it."""
+    return {
         "what": "image",
         "image_id": image.id,
         "reference": spec.playbook.image or "",
         "layers": list(image.layers),
         "size": image.size_bytes,
     }
-    return request, request

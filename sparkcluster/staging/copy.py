@@ -15,7 +15,7 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import document, stream
-from sparkcluster.staging.artifacts import Artifact, Requests
+from sparkcluster.staging.artifacts import Artifact, Request
 from sparkcluster.staging.plan import Staging, address
 from sparkcluster.staging.retries import RESUME
 from sparkcluster.topology.model import Topology
@@ -68,15 +68,15 @@ class Transfers:
         """Note that ``what`` reached ``node``: the bytes that were moved, and when that began (``time.monotonic``)."""
         self.copied.append(Copied(what, node, source, moved, time.monotonic() - begin))
 
-    def relay(self, staging: Staging, source: str, target: str, requests: Requests) -> dict[str, Any]:
-        """Copy by ``requests`` over the fastest network that both nodes are on; the receiver's answer."""
+    def relay(self, staging: Staging, source: str, target: str, request: Callable[[str], Request]) -> Request:
+        """Copy by the ``request`` of each node over the fastest network that both nodes are on; the receiver's answer."""
         begin = time.monotonic()
         done = copy(
             self.step(staging.what),
             self.fleet[source],
             self.fleet[target],
             address=address(self.facts, self.topology, source, target),
-            requests=requests,
+            requests=(request(source), request(target)),
             report=self.report(staging.what, target, f"from {source}", staging.size_bytes or 0),
         )
         self.record(staging.what, target, source, int(done["bytes"]), begin)
@@ -108,7 +108,7 @@ def copy(
     target: Host,
     *,
     address: str,
-    requests: Requests,
+    requests: tuple[Request, Request],
     report: Report,
 ) -> dict[str, Any]:
     """Copy by ``requests`` (of sender and receiver) over ``address`` of the source.

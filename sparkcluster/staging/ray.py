@@ -127,6 +127,6 @@ class _RayCopies:
         self.transfers.record(self.staging.what, node, "controller", size, begin)
 
     def _relay(self, source: str, target: str) -> None:
-        request = {"what": "files", "verify": True}
-        requests = {**request, "root": self._folder(source)}, {**request, "root": self._folder(target)}
-        self.transfers.relay(self.staging, source, target, requests)
+        self.transfers.relay(
+            self.staging, source, target, lambda node: {"what": "files", "verify": True, "root": self._folder(node)}
+        )

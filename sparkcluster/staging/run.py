@@ -14,7 +14,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import stream
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
-from sparkcluster.staging.artifacts import Artifact, artifacts, download_request, image_requests, weights_requests
+from sparkcluster.staging.artifacts import Artifact, artifacts, download_request, image_request, weights_request
 from sparkcluster.staging.copy import Copied, Failure, Progress, Transfers, follow, stage_error, stage_errors
 from sparkcluster.staging.plan import Staging, check_disk_space, find_missing, no_weights
 from sparkcluster.staging.retries import DOWNLOAD_NODES, RESUME, combined, fan_out
@@ -164,12 +164,11 @@ class _Run(Transfers):
         """Copy from a complete node to another one, which is a source for the others then."""
         if staging.what == "image":
             image = self.images[source]
-            done = self.relay(staging, source, target, image_requests(self.spec, image))
+            done = self.relay(staging, source, target, lambda _: image_request(self.spec, image))
             self.images[target] = image.model_copy(update={"id": done["image_id"]})
         else:
-            first = staging.sources[0]
-            requests = weights_requests(self.spec, self.facts, first, source, target, verify=self.verify)
-            self.relay(staging, source, target, requests)
+            request = partial(weights_request, self.spec, self.facts, staging.sources[0], verify=self.verify)
+            self.relay(staging, source, target, request)
         self.progress(target, f"{staging.what} complete")
 
 
