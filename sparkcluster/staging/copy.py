@@ -69,7 +69,7 @@ class Transfers:
         self.copied.append(Copied(what, node, source, moved, time.monotonic() - begin))
 
     def relay(self, staging: Staging, source: str, target: str, request: Callable[[str], Request]) -> Request:
-        """Copy by the ``request`` of each node over the fastest network that both nodes are on; the receiver's answer."""
+        """Copy by each node's ``request`` over the fastest network that both are on; the receiver's answer."""
         begin = time.monotonic()
         done = copy(
             self.step(staging.what),
