@@ -237,7 +237,6 @@ def perftest(context: Context) -> Iterator[Seen]:
         yield Seen(
             f"RDMA of {name} was not measured",
             "ib_write_bw is not installed",
-            ("sudo apt-get install perftest",),
             node=name,
         )
 

@@ -117,7 +117,6 @@ def installed(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
         yield Seen(
             f"the driver of {name} was updated but is not loaded yet",
             f"{loaded} is loaded, {on_disk} is installed",
-            ("sudo reboot",),
         )
 
 

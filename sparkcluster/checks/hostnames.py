@@ -7,7 +7,7 @@ import ipaddress
 from collections.abc import Iterator
 
 from sparkcluster.checks.lists import listed
-from sparkcluster.checks.registry import Context, Seen, check, node_check
+from sparkcluster.checks.registry import Context, Each, Seen, check, node_check
 from sparkcluster.facts.model import Facts, Interface, read
 from sparkcluster.node.shared import VIRTUAL_INTERFACES
 from sparkcluster.topology.candidates import is_up
@@ -21,6 +21,9 @@ class Resolution:
     node: str
     name: str
     addresses: tuple[ipaddress.IPv4Address, ...]
+
+
+resolution_check = Each(lambda context: ((each.on, each) for each in _resolutions(context)))
 
 
 @node_check(
@@ -49,61 +52,57 @@ def reached(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     )
 
 
-@check(
+@resolution_check(
     "NET-017",
     "The host name of a node resolves to that node everywhere",
     severity="warning",
     source="practitioners' reports: DHCP leases and hosts files that outlived a machine's address",
     remedy="put the right address in /etc/hosts, or set host: ADDRESS in the inventory",
 )
-def resolves(context: Context) -> Iterator[Seen]:
+def resolves(context: Context, on: str, resolution: Resolution) -> Iterator[Seen]:
     """Programs that use the name reach another machine or none: ssh and rsync by hand, and Ray's tools.
 
     Reported are addresses of other nodes of the inventory, and addresses in the node's networks that it does not have.
     Addresses elsewhere (a jump host, a router) are ignored.
     """
-    for resolution in _resolutions(context):
-        facts = context.facts[resolution.node]
-        addresses = _addresses(facts)
-        assigned = {address.ip for _, address in addresses}
-        if resolution.on == resolution.node or assigned & set(resolution.addresses) or not assigned:
+    facts = context.facts[resolution.node]
+    addresses = _addresses(facts)
+    assigned = {address.ip for _, address in addresses}
+    if assigned & set(resolution.addresses) or not assigned:
+        return
+    networks = [address.network for interface, address in addresses if not _virtual(interface)]
+    for address in resolution.addresses:
+        owner = next((name for name, other in context.facts.items() if other.interface_of(str(address))), None)
+        elsewhere = owner in {None, resolution.node} and not any(address in network for network in networks)
+        if elsewhere and not address.is_loopback:
             continue
-        networks = [address.network for interface, address in addresses if not _virtual(interface)]
-        for address in resolution.addresses:
-            owner = next((name for name, other in context.facts.items() if other.interface_of(str(address))), None)
-            elsewhere = owner in {None, resolution.node} and not any(address in network for network in networks)
-            if elsewhere and not address.is_loopback:
-                continue
-            belongs = owner and not address.is_loopback
-            yield Seen(
-                f"{resolution.name} does not resolve to {resolution.node} on {resolution.on}",
-                f"{address}, {f'an address of {owner}' if belongs else f'which {resolution.node} does not have'}",
-                _fix_hosts(resolution, facts),
-                node=resolution.on,
-            )
-            break
+        belongs = owner and not address.is_loopback
+        yield Seen(
+            f"{resolution.name} does not resolve to {resolution.node} on {on}",
+            f"{address}, {f'an address of {owner}' if belongs else f'which {resolution.node} does not have'}",
+            _fix_hosts(resolution, facts),
+        )
+        break
 
 
-@check(
+@resolution_check(
     "NET-018",
     "The host name of a node resolves to a wired address",
     severity="warning",
     source="practitioners' reports: mDNS names in .local that resolve to the WiFi address",
     remedy="put the wired address in /etc/hosts, or set host: ADDRESS in the inventory",
 )
-def resolves_to_wire(context: Context) -> Iterator[Seen]:
+def resolves_to_wire(context: Context, on: str, resolution: Resolution) -> Iterator[Seen]:
     """Programs that use the name are slowed down by WiFi, and so is Ray if it is given the name."""
-    for resolution in _resolutions(context):
-        facts = context.facts[resolution.node]
-        interfaces = [facts.interface_of(str(address)) for address in resolution.addresses]
-        wireless = all(interface is not None and interface.wireless for interface in interfaces)
-        if resolution.on != resolution.node and wireless and _wired(facts):
-            yield Seen(
-                f"{resolution.name} resolves on {resolution.on} to the WiFi address of {resolution.node}",
-                ", ".join(map(str, resolution.addresses)),
-                _fix_hosts(resolution, facts),
-                node=resolution.on,
-            )
+    facts = context.facts[resolution.node]
+    interfaces = [facts.interface_of(str(address)) for address in resolution.addresses]
+    wireless = all(interface is not None and interface.wireless for interface in interfaces)
+    if wireless and _wired(facts):
+        yield Seen(
+            f"{resolution.name} resolves on {on} to the WiFi address of {resolution.node}",
+            ", ".join(map(str, resolution.addresses)),
+            _fix_hosts(resolution, facts),
+        )
 
 
 @check(
@@ -123,7 +122,7 @@ def resolves_alike(context: Context) -> Iterator[Seen]:
         facts = context.facts[resolution.node]
         addresses = tuple(sorted(map(str, resolution.addresses)))
         interfaces = [facts.interface_of(address) for address in addresses]
-        if resolution.on != resolution.node and any(each and not each.wireless for each in interfaces):
+        if any(each and not each.wireless for each in interfaces):
             by_name.setdefault((resolution.node, resolution.name), {})[resolution.on] = addresses
     for (node, name), resolved in by_name.items():
         if len(resolved) > 1 and not set.intersection(*(set(addresses) for addresses in resolved.values())):
@@ -136,14 +135,14 @@ def resolves_alike(context: Context) -> Iterator[Seen]:
 
 
 def _resolutions(context: Context) -> Iterator[Resolution]:
-    """What the host names of the inventory resolve to on every node, if that is an IPv4 address."""
+    """What the host names of the inventory resolve to on every other node, if that is an IPv4 address."""
     for node in context.spec.inventory.nodes:
         if node.label not in context.facts or node.has_address:
             continue
         for on, facts in context.facts.items():
             found = map(_ipv4, read(facts.names.get(node.host, ())) or ())
             addresses = tuple(address for address in found if address is not None)
-            if addresses:
+            if addresses and on != node.label:
                 yield Resolution(on, node.label, node.host, addresses)
 
 

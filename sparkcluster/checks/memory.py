@@ -69,7 +69,6 @@ def page_cache(context: Context) -> Iterator[Seen]:
                 f"the page cache of {name} uses memory that the engine needs",
                 f"{memory.free_bytes / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed, about "
                 f"{cached / GIB:.1f} GiB would be freed",
-                (DROP,),
                 severity="warning" if cached >= MUCH_CACHE * memory.total_bytes else "info",
                 node=name,
             )

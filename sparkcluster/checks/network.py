@@ -214,7 +214,6 @@ def speed(_: Context, name: str, link: Link) -> Iterator[Seen]:
         yield Seen(
             f"{link.interface} of {name} is slower than its port",
             f"{link.speed_mbps} Mb/s, not {FULL_SPEED_MBPS}",
-            ("reseat the cable at both ends, then reboot both nodes with it connected",),
         )
 
 
@@ -230,7 +229,6 @@ def devices(context: Context, name: str, member: Member) -> Iterator[Seen]:
         yield Seen(
             f"{name} has HCAs but no /dev/infiniband",
             ", ".join(member.hcas),
-            ("sudo modprobe -a ib_uverbs rdma_ucm",),
         )
 
 

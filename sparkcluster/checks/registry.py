@@ -96,12 +96,12 @@ class Seen:
 
     Attributes:
         at: path of the playbook key, such as ``("args", "quantization")``; its file and line become the finding's.
-        severity: None means the severity of the check.
+        severity, remedy: None means that of the check.
     """
 
     summary: str
     seen: str
-    remedy: tuple[str, ...] = ()
+    remedy: tuple[str, ...] | None = None
     at: KeyPath | None = None
     severity: Severity | None = None
     node: str | None = None
@@ -188,7 +188,8 @@ class Check(Page):
         """``seen`` as a finding of this check."""
         file, line = _place(spec, seen.at)
         severity = seen.severity or self.severity
-        return Finding(self.code, severity, seen.summary, seen.node, seen.seen, self.why, seen.remedy, file, line)
+        remedy = (self.remedy,) if seen.remedy is None else seen.remedy
+        return Finding(self.code, severity, seen.summary, seen.node, seen.seen, self.why, remedy, file, line)
 
 
 def _place(spec: Spec, at: KeyPath | None) -> tuple[str, int] | tuple[None, None]:

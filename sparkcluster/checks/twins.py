@@ -9,7 +9,7 @@ from typing import Literal
 
 from sparkcluster.checks.lists import listed
 from sparkcluster.checks.network import NETPLAN
-from sparkcluster.checks.registry import Context, Seen, interconnect_check
+from sparkcluster.checks.registry import Context, Each, Seen, interconnect_check
 from sparkcluster.facts.model import Facts, Interface, read
 from sparkcluster.spec.inventory import Interconnect
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up
@@ -39,7 +39,10 @@ class UnusedTwin:
     network: str = ""
 
 
-@interconnect_check(
+twin_check = Each(lambda context: ((twin.member.name, twin) for twin in _unused_twins(context)), "interconnect")
+
+
+@twin_check(
     "NET-004",
     "Both twins of a cabled port are in use",
     needs=("hcas",),
@@ -47,29 +50,27 @@ class UnusedTwin:
     source="NVIDIA DGX Spark stacking guide; public NCCL figures of one twin and of two",
     remedy="bring the other twin up on every node, with an address in its own subnet",
 )
-def twins(context: Context) -> Iterator[Seen]:
+def twins(_: Context, node: str, twin: UnusedTwin) -> Iterator[Seen]:
     """Half of the bandwidth is lost (11 to 12 GB/s instead of 22 to 24): each twin has half of the PCIe lanes.
 
     Reported for the node whose twin is down, missing or not in the inventory. A twin that is up without an address
     is NET-015, one in another subnet than the other nodes' twins is NET-025.
     """
-    for twin in _unused_twins(context):
-        node = twin.member.name
-        remedy: tuple[str, ...]
-        if twin.cause == "absent":
-            seen, remedy = f"only {twin.used} exists", ("sudo reboot", "lspci | grep ConnectX", "ibdev2netdev")
-        elif twin.cause == "down":
-            seen = f"{twin.name} is {twin.state}, {twin.used} is in use"
-            remedy = (f"sudo ip link set {twin.name} up", "ibdev2netdev", "sudo netplan apply")
-        elif twin.cause == "not in the inventory":
-            seen = f"{twin.name} ({', '.join(twin.addresses)}) is not in the inventory"
-            remedy = (f"add {twin.name} or its subnet to interconnect in the inventory", f"ip -br addr   on {node}")
-        else:
-            continue
-        yield Seen(f"only one twin of port {twin.port} of {node} is in use", seen, remedy, node=node)
+    remedy: tuple[str, ...]
+    if twin.cause == "absent":
+        seen, remedy = f"only {twin.used} exists", ("sudo reboot", "lspci | grep ConnectX", "ibdev2netdev")
+    elif twin.cause == "down":
+        seen = f"{twin.name} is {twin.state}, {twin.used} is in use"
+        remedy = (f"sudo ip link set {twin.name} up", "ibdev2netdev", "sudo netplan apply")
+    elif twin.cause == "not in the inventory":
+        seen = f"{twin.name} ({', '.join(twin.addresses)}) is not in the inventory"
+        remedy = (f"add {twin.name} or its subnet to interconnect in the inventory", f"ip -br addr   on {node}")
+    else:
+        return
+    yield Seen(f"only one twin of port {twin.port} of {node} is in use", seen, remedy)
 
 
-@interconnect_check(
+@twin_check(
     "NET-015",
     "Every cabled twin has an address",
     needs=("interfaces", "hcas"),
@@ -77,23 +78,20 @@ def twins(context: Context) -> Iterator[Seen]:
     source="NVIDIA DGX Spark stacking guide: both interfaces of the cabled port get an address",
     remedy=f"give it an address in its own subnet in {NETPLAN}",
 )
-def addressless(context: Context) -> Iterator[Seen]:
+def addressless(context: Context, node: str, twin: UnusedTwin) -> Iterator[Seen]:
     """Half of the bandwidth is lost, and NCCL is offered an HCA that has no usable GID.
 
     One cable brings up two interfaces. Each needs an address in its own subnet, the same subnet on every node.
     """
-    for twin in _unused_twins(context):
-        if twin.cause == "no address":
-            node = twin.member.name
-            yield Seen(
-                f"{twin.name} of {node} is cabled but has no address",
-                f"{', '.join(twin.addresses) or 'no IPv4 address'}; its twin {twin.used} is in use",
-                (
-                    f"give {twin.name} an address in its own subnet in {NETPLAN}{_example(context, twin)}",
-                    "sudo netplan apply",
-                ),
-                node=node,
-            )
+    if twin.cause == "no address":
+        yield Seen(
+            f"{twin.name} of {node} is cabled but has no address",
+            f"{', '.join(twin.addresses) or 'no IPv4 address'}; its twin {twin.used} is in use",
+            (
+                f"give {twin.name} an address in its own subnet in {NETPLAN}{_example(context, twin)}",
+                "sudo netplan apply",
+            ),
+        )
 
 
 @interconnect_check(

@@ -18,6 +18,8 @@ from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Verify
 
 KEEP = 20
+# Attributes of a group that a record holds as they are; older versions wrote none of them.
+KEPT = ("verified", "network", "written", "secrets")
 
 
 def newest(facts: Iterable[Facts]) -> ReleaseFact | None:
@@ -106,10 +108,7 @@ def recorded_groups(recorded: Mapping[str, Any]) -> dict[str, RecordedGroup]:
             engine=recorded.get("playbook", {}).get("engine", engines.DEFAULT),
             plan=group_plan(plan, name),
             verify=Verify.model_validate(verify),
-            verified=group.get("verified", True),
-            network=group.get("network"),
-            written=group.get("written"),
-            secrets=group.get("secrets", {}),
+            **{key: group[key] for key in KEPT if key in group},
         )
     return found
 
@@ -167,11 +166,8 @@ def record(
         "groups": {
             group.name: {
                 "release": group.release,
-                "verified": group.verified,
                 "verify": group.verify.model_dump(mode="json", exclude_defaults=True),
-                "network": group.network,
-                "written": group.written,
-                "secrets": group.secrets,
+                **{key: getattr(group, key) for key in KEPT},
             }
             for group in groups
         },

@@ -24,13 +24,8 @@ Links = dict[str, list[Link]]
 def build(spec: Spec, facts: Mapping[str, Facts], *, missing: Collection[str] = ()) -> Topology:
     """The topology of the inventory's groups.
 
-    It fails only if there is no topology; the checks report whatever is wrong with it.
-
-    Args:
-        spec: inventory and playbook.
-        facts: by name of node.
-        missing: nodes without facts, to leave out; the others keep their ranks. Such a topology is for checks and
-            drawings, not for a plan.
+    It fails only if there is no topology; the checks report whatever is wrong with it. ``missing`` are nodes without
+    facts, to leave out; the others keep their ranks. Such a topology is for checks and drawings, not for a plan.
 
     Raises:
         PlanError: a node has no facts, or lacks the interface or address that its group needs.
