@@ -34,10 +34,7 @@ def _node(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     yield from _values("env", old.get("env", {}), new.get("env", {}))
     if old.get("secrets", []) != new.get("secrets", []):
         yield f"secrets: {_names(old.get('secrets', []))} → {_names(new.get('secrets', []))}"
-    ours, theirs = old.get("containers", []), new.get("containers", [])
-    if len(ours) != len(theirs):
-        yield f"{len(ours)} → {len(theirs)} containers"
-    for before, after in zip(ours, theirs, strict=False):
+    for before, after in zip(old["containers"], new["containers"], strict=True):
         yield from _container(before, after)
 
 

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sparkcluster.topology.model import Group, Link, Member
+from pydantic import TypeAdapter, ValidationError
+
+from sparkcluster.topology.model import Group, Member
 
 
 def document(group: Group) -> dict[str, Any]:
     """``group`` as JSON."""
-    found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(group)))
+    found: dict[str, Any] = TypeAdapter(Group).dump_python(group, mode="json")
     return found
 
 
 def restored(recorded: Mapping[str, Any]) -> Group | None:
     """The group of a document; None if another version wrote it."""
     try:
-        members = tuple(
-            Member(**{**member, "links": tuple(Link(**link) for link in member["links"])})
-            for member in recorded["members"]
-        )
-        return Group(**{**recorded, "members": members, "missing": tuple(recorded["missing"])})
-    except (KeyError, TypeError):
+        return TypeAdapter(Group).validate_python(recorded)
+    except ValidationError:
         return None
 
 
