@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MARKS = {"error": "✗", "warning": "!"}
 # For encodings without box-drawing characters.
-_PLAIN = str.maketrans("─│┌┐└┘├┤═║╔╚╠╬╡╪✗…○·", "-|++++++=|++++|+x~o-")
+_PLAIN = str.maketrans("─│┌┐└┘├┤═║╔╚╠╬╡╪✗…○·", "-|++++++=|++++|+x~o-") | {ord("→"): "->"}
 _KINDS = {
     "direct": "a direct cable",
     "switch": "a switch",
@@ -237,12 +237,8 @@ def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
 
     # Do not break "GID 3", "MTU 9000" and "✗ NET-006".
     joined = re.sub(r"(?<=\b(?:GID|MTU)) |(?<=✗) |(?<=!) ", "\0", text)
-    lines = textwrap.wrap(joined, max(width, 12), subsequent_indent=indent, drop_whitespace=True)
-    start = re.match(r" *", text)
-    found = [line.replace("\0", " ") for line in lines]
-    return [
-        (start[0] if start and at == 0 and not line.startswith(" ") else "") + line for at, line in enumerate(found)
-    ]
+    lines = textwrap.wrap(joined, max(width, 12), subsequent_indent=indent)
+    return [line.replace("\0", " ") for line in lines]
 
 
 def _cut(text: str, width: int) -> str:

@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
@@ -70,17 +71,13 @@ def marked(line: str, stream: TextIO) -> str:
 
 def verdict(findings: Sequence[Finding], nodes: int, checks: int, seconds: float, *, verbose: bool = False) -> str:
     """One line: whether ``up`` can start, and if not, how many errors are where."""
-    notes = sum(finding.severity == "info" for finding in findings)
-    warnings = sum(finding.severity == "warning" for finding in findings)
+    severities = Counter(finding.severity for finding in findings)
     parts = []
-    if warnings:
-        parts.append(count(warnings, "warning"))
-    if notes:
-        parts.append(count(notes, "note") + ("" if verbose else " (shown with -v)"))
-    wrong: dict[str | None, int] = {}
-    for finding in findings:
-        if finding.severity == "error":
-            wrong[finding.node] = wrong.get(finding.node, 0) + 1
+    if severities["warning"]:
+        parts.append(count(severities["warning"], "warning"))
+    if severities["info"]:
+        parts.append(count(severities["info"], "note") + ("" if verbose else " (shown with -v)"))
+    wrong = Counter(finding.node for finding in findings if finding.severity == "error")
     if not wrong:
         return ", ".join([f"ready: {count(nodes, 'node')}", count(checks, "check"), *parts, f"{seconds:.1f} s"])
     places = list(wrong.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,12 +54,9 @@ def show(linted: Linted, files: int, *, verbose: bool) -> None:
     shown = [finding for finding in linted.findings if verbose or finding.severity != "info"]
     for finding in shown:
         _one(finding, verbose=verbose)
-    notes = sum(finding.severity == "info" for finding in linted.findings)
-    parts = [
-        count(number, word)
-        for word in ("error", "warning")
-        if (number := sum(finding.severity == word for finding in linted.findings))
-    ]
+    severities = Counter(finding.severity for finding in linted.findings)
+    notes = severities.pop("info", 0)
+    parts = [count(number, severity) for severity, number in sorted(severities.items())]
     verdict = (
         f"{count(files, 'file')}: {' and '.join(parts)}" if parts else f"{count(files, 'file')} checked, no problems"
     )

@@ -85,6 +85,8 @@ def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
 
 def show_rates(measured: Measured) -> None:
     """Measurements as a table, and what was not measured."""
+    from sparkcluster.cli import drawing
+
     names = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA, both twins", "collective": "all-gather"}
     rows = [
         (
@@ -98,13 +100,9 @@ def show_rates(measured: Measured) -> None:
     ]
     if rows:
         say()
-        table(("measured", "by", "over", "rate", "latency"), rows if _draws() else [_arrows(row) for row in rows])
+        table(("measured", "by", "over", "rate", "latency"), rows if _draws() else [drawing.plain(row) for row in rows])
     for what, why in measured.skipped.items():
         say(f"not measured: {names.get(what, what)} ({why})")
-
-
-def _arrows(row: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(cell.replace("→", "->") for cell in row)
 
 
 def _draws() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -83,9 +84,8 @@ class Diagnosis:
             parts.append(f"first token after {slowest.ttft_s:.2f} s")
             speeds = [reply.tokens_per_s for reply in replies if reply.tokens_per_s]
             parts += [f"{min(speeds):.1f} tokens/s"] if speeds else []
-        for severity in ("error", "warning"):
-            number = sum(finding.severity == severity for finding in self.findings)
-            parts += [count(number, severity)] if number else []
+        severities = Counter(finding.severity for finding in self.findings if finding.severity != "info")
+        parts += [count(number, severity) for severity, number in sorted(severities.items())]
         return f"{', '.join([*parts, count(len(self.facts), 'node')])}, {self.seconds:.1f} s"
 
     def as_json(self) -> dict[str, Any]:

@@ -174,11 +174,7 @@ def _playbook(path: Path, overlays: Sequence[str] = ()) -> tuple[Playbook | None
 
 
 def _extended(path: Path, above: Sequence[Path] = ()) -> Document:
-    """The document in ``path``, on top of what it extends.
-
-    Raises:
-        UsageError, SpecError: as :func:`load`.
-    """
+    """The document in ``path``, on top of what it extends."""
     document = read(path)
     if is_overlay(document):
         name = shown(str(path), 300)[1:-1]
@@ -211,12 +207,7 @@ def _base(wanted: str, chain: Sequence[Path]) -> Document:
 
 
 def _with_overlays(document: Document, path: Path, overlays: Sequence[str]) -> Document:
-    """``document`` with ``overlays`` applied in order.
-
-    Raises:
-        UsageError: the playbook does not allow an overlay, or it does not exist.
-        SpecError: an overlay's file is invalid.
-    """
+    """``document`` with ``overlays`` applied in order; raises UsageError for one that it does not allow."""
     listed = allowed_overlays(document)
     for name in overlays:
         if name not in listed:

@@ -43,18 +43,13 @@ DEFAULTS = frozenset(
 )
 """The same on every node; the ``env`` of a playbook may set another value."""
 
-_GROUPS = "it follows from groups in the inventory"
 OWNERS = {
-    "HF_HOME": "write hf_home in the inventory",
-    "HF_HUB_CACHE": "write hf_home in the inventory",
-    "LOCAL_RANK": f"leave it out: {_GROUPS}",
-    "MASTER_ADDR": f"leave it out: {_GROUPS}",
-    "MASTER_PORT": f"leave it out: {_GROUPS}",
-    "RANK": f"leave it out: {_GROUPS}",
-    "RAY_ADDRESS": f"leave it out: {_GROUPS}",
-    "RAY_AUTH_MODE": "leave it out: Ray's token is made for each release",
-    "RAY_AUTH_TOKEN": "leave it out: Ray's token is made for each release",
-    "WORLD_SIZE": f"leave it out: {_GROUPS}",
+    **dict.fromkeys(("HF_HOME", "HF_HUB_CACHE"), "write hf_home in the inventory"),
+    **dict.fromkeys(
+        ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "RANK", "RAY_ADDRESS", "WORLD_SIZE"),
+        "leave it out: it follows from groups in the inventory",
+    ),
+    **dict.fromkeys(("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"), "leave it out: Ray's token is made for each release"),
 }
 """Follow from other keys, with what to do instead. An engine has more: ``Engine.variables``."""
 
