@@ -72,6 +72,11 @@ class SparkclusterError(Exception):
         """Stable name of the error in JSON."""
         return type(self).__name__
 
+    def finding(self, code: str, **parts: Any) -> Finding:
+        """The error as a finding; ``parts`` are further fields, or replace what the error says."""
+        remedy = (self.hint,) if self.hint else ()
+        return dataclasses.replace(Finding(code, "error", self.message, self.node, remedy=remedy), **parts)
+
     def as_json(self) -> dict[str, Any]:
         """The error in the stable JSON format."""
         error: dict[str, Any] = {
@@ -108,9 +113,13 @@ class Problem:
     message: str
     hint: str | None = None
 
+    @property
+    def summary(self) -> str:
+        """The problem without its place in the file."""
+        return f"{self.path}: {self.message}" if self.path else self.message
+
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}:{self.column}: "
-        return where + (f"{self.path}: " if self.path else "") + self.message
+        return f"{self.file}:{self.line}:{self.column}: {self.summary}"
 
 
 class SpecError(UsageError):

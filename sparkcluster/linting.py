@@ -46,7 +46,7 @@ def lint(paths: Sequence[Path]) -> Linted:
         except UsageError as error:
             unread.append(error)
     problems = list(dict.fromkeys(problems))
-    found = [*map(_unread, unread), *map(_malformed, problems), *findings]
+    found = [*(error.finding(UNREAD) for error in unread), *map(_malformed, problems), *findings]
 
     def place(finding: Finding) -> tuple[str, int, int, str]:
         return finding.file or "", finding.line or 0, SEVERITIES.index(finding.severity), finding.code
@@ -55,7 +55,7 @@ def lint(paths: Sequence[Path]) -> Linted:
     return Linted(
         tuple(unique),
         (*unread, *([SpecError(problems)] if problems else [])),
-        {(problem.file, problem.line, _summary(problem)): problem.column for problem in problems},
+        {(problem.file, problem.line, problem.summary): problem.column for problem in problems},
     )
 
 
@@ -137,21 +137,13 @@ def _placed(findings: Iterable[Finding], file: str) -> list[Finding]:
     return [finding if finding.file else dataclasses.replace(finding, file=file, line=1) for finding in findings]
 
 
-def _unread(error: UsageError) -> Finding:
-    return Finding(UNREAD, "error", error.message, remedy=(error.hint,) if error.hint else ())
-
-
 def _malformed(problem: Problem) -> Finding:
     return Finding(
         code=MALFORMED,
         severity="error",
-        summary=_summary(problem),
+        summary=problem.summary,
         seen=f"line {problem.line}, column {problem.column}",
         remedy=(problem.hint,) if problem.hint else (),
         file=problem.file,
         line=problem.line,
     )
-
-
-def _summary(problem: Problem) -> str:
-    return f"{problem.path}: {problem.message}" if problem.path else problem.message

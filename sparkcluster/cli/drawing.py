@@ -48,7 +48,7 @@ class Row:
 class Box:
     """One node."""
 
-    title: tuple[str, ...]
+    title: str
     rows: tuple[Row, ...]
     marks: tuple[str, ...] = ()
 
@@ -93,7 +93,10 @@ def _heading(name: str, nodes: Sequence[str], group: Group | None, *, many: bool
 def _box(spec: Spec, node: str, facts: Facts | None, group: Group | None, findings: Sequence[Finding]) -> Box:
     host = next(entry.host for entry in spec.inventory.nodes if entry.label == node)
     member = next((member for member in group.members if member.name == node), None) if group else None
-    role = "did not answer" if facts is None else "not placed" if member is None else _role(member)
+    if facts is None or member is None:
+        role = "did not answer" if facts is None else "not placed"
+    else:
+        role = f"rank {member.rank}" if member.rank else "head"
     rows = [] if facts is None else list(_rows(facts, member, group))
     of_node = [finding for finding in findings if finding.node == node and finding.severity in MARKS]
     of_rows = [(finding, _rows_of(finding, rows)) for finding in of_node]
@@ -101,11 +104,7 @@ def _box(spec: Spec, node: str, facts: Facts | None, group: Group | None, findin
         dataclasses.replace(row, marks=_marks([finding for finding, named in of_rows if row in named])) for row in rows
     ]
     rest = _marks([finding for finding, named in of_rows if not named])
-    return Box((node, role, *([host] if host != node else [])), tuple(marked), rest)
-
-
-def _role(member: Member) -> str:
-    return "head" if member.rank == 0 else f"rank {member.rank}"
+    return Box(" ─ ".join([node, role, *([host] if host != node else [])]), tuple(marked), rest)
 
 
 def _marks(findings: Sequence[Finding]) -> tuple[str, ...]:
@@ -193,13 +192,13 @@ def _stack(boxes: Sequence[Box], width: int) -> list[str]:
     inner = width - gutter.width - 4
     columns = _columns(boxes, inner)
     bodies = [[list(_lines(row, columns, inner)) for row in box.rows] for box in boxes]
-    widths = [len(_joined(box.title)) + 3 for box in boxes] + [len(" ".join(box.marks)) for box in boxes]
+    widths = [len(box.title) + 3 for box in boxes] + [len(" ".join(box.marks)) for box in boxes]
     widths += [len(line) for body in bodies for lines in body for line in lines]
     inner = min(inner, max(widths, default=0))
     drawn = []
     for number, (box, body) in enumerate(zip(boxes, bodies, strict=True)):
         corner, end = ("┌", "┐") if number == 0 else ("├", "┤")
-        title = _cut(_joined(box.title), inner - 1)
+        title = _cut(box.title, inner - 1)
         drawn.append(f"{gutter.begin(number)}{corner}─ {title} {'─' * (inner - len(title) - 1)}{end}")
         beside = gutter.along((number, -1)) + "│"
         drawn += [f"{beside} {text.ljust(inner)} │" for text in _wrapped("  ".join(box.marks), inner)]
@@ -210,10 +209,6 @@ def _stack(boxes: Sequence[Box], width: int) -> list[str]:
                 drawn.append(f"{left} {_cut(line, inner).ljust(inner)} │")
     drawn.append(f"{' ' * gutter.width}└{'─' * (inner + 2)}┘")
     return drawn + gutter.legend(width)
-
-
-def _joined(words: Sequence[str]) -> str:
-    return " ─ ".join(words)
 
 
 def _columns(boxes: Sequence[Box], inner: int) -> list[int] | None:

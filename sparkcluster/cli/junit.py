@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from sparkcluster.inspect.preflight import Preflight
 
 
+_CODE = r"\b[A-Z][A-Z0-9]*-\d{3}\b"
+
+
 def document(found: Preflight) -> bytes:
     """The report as UTF-8 XML."""
     from xml.etree.ElementTree import Element, SubElement, tostring
@@ -36,30 +39,20 @@ def _cases(found: Preflight, node: str | None) -> Iterator[Element]:
     from sparkcluster.checks.registry import CATALOGUE
 
     of_node = [finding for finding in found.findings if finding.node == node]
-    unread = {code for finding in of_node if finding.code == "FACT-001" for code in _codes(finding.why)}
+    unread = {code for finding in of_node if finding.code == "FACT-001" for code in re.findall(_CODE, finding.why)}
+    away = "the node did not answer" if node in found.errors else ""
     for code, check in CATALOGUE.items():
         if check.stage not in found.stages:
             continue
         seen = [finding for finding in of_node if finding.code == code]
         if node is not None or seen:
-            away = node in found.errors
-            skip = (
-                "the node did not answer"
-                if away
-                else "a fact that it needs could not be read"
-                if code in unread
-                else ""
-            )
+            skip = away or ("a fact that it needs could not be read" if code in unread else "")
             yield _case(node, f"{code} {check.title}", seen, skip)
-    if node is not None and node not in found.errors:
+    if node is not None and not away:
         yield _case(node, "the node answers", [], "")
     for code in dict.fromkeys(finding.code for finding in of_node if finding.code not in CATALOGUE):
         seen = [finding for finding in of_node if finding.code == code]
         yield _case(node, f"{code} {seen[0].summary}", seen, "")
-
-
-def _codes(text: str) -> list[str]:
-    return re.findall(r"\b[A-Z][A-Z0-9]*-\d{3}\b", text)
 
 
 def _case(node: str | None, name: str, seen: list[Finding], skip: str) -> Element:

@@ -139,20 +139,16 @@ def _guarded(argv: Sequence[str]) -> int:
 
             return _fail(Interrupted("interrupted"), argv)
         except Exception as error:  # noqa: BLE001 - the last resort: no user sees a traceback
-            return _report(error, argv)
+            from sparkcluster.errors import SparkclusterError
+
+            if isinstance(error, SparkclusterError):
+                return _fail(error, argv)
+            if isinstance(error, OSError) and _output_is_gone():
+                return _quiet()
+            return _internal(error, argv)
     except OSError:  # reporting it failed as well: the output is closed
         return _quiet()
     return code
-
-
-def _report(error: Exception, argv: Sequence[str]) -> int:
-    from sparkcluster.errors import SparkclusterError
-
-    if isinstance(error, SparkclusterError):
-        return _fail(error, argv)
-    if isinstance(error, OSError) and _output_is_gone():
-        return _quiet()
-    return _internal(error, argv)
 
 
 def _no_command(word: str) -> SparkclusterError:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkcluster.errors import SparkclusterError
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
 from sparkcluster.plan.records import cluster_ranks, newest
 from sparkcluster.probing.collect import collect_facts
@@ -32,9 +31,9 @@ def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
         return records
 
     outcomes = fleet.each(read)
-    answered = {name: outcome for name, outcome in outcomes.items() if not isinstance(outcome, SparkclusterError)}
+    answered = values(outcomes)
     if not answered:
-        raise next(outcome for outcome in outcomes.values() if isinstance(outcome, SparkclusterError))
+        raise next(iter(failures(outcomes).values()))
     facts = collect_facts(fleet, spec, list(answered)).facts
     latest = newest(facts.values())
     running = latest.number if latest and cluster_ranks(cluster, facts).of_release(latest) else None

@@ -221,15 +221,8 @@ def measure(
 
 def unplanned(error: PlanError) -> Finding:
     """Why topology or plan cannot be made, as a finding."""
-    return Finding(
-        code=UNPLANNED,
-        severity="error",
-        node=error.node,
-        summary=error.message,
-        seen=f"during {error.step or 'plan'}",
-        why="nothing can be started without a plan",
-        remedy=(error.hint,) if error.hint else (),
-    )
+    why = "nothing can be started without a plan"
+    return error.finding(UNPLANNED, seen=f"during {error.step or 'plan'}", why=why)
 
 
 def softened(findings: Iterable[Finding], ignored: Collection[str]) -> list[Finding]:

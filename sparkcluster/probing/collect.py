@@ -53,14 +53,13 @@ def node_documents(
 
 def unreachable(name: str, error: SparkclusterError) -> Finding:
     """A HostError as a finding."""
-    return Finding(
-        code=error.code if isinstance(error, HostError) else HostError.code,
-        severity="error",
+    code = error.code if isinstance(error, HostError) else HostError.code
+    return error.finding(
+        code,
         node=name,
         summary=error.message.removeprefix(f"{name}: "),
-        seen=error.kind,
+        seen=(type(error).__doc__ or "").partition("\n")[0].rstrip("."),
         why="a group is started on all of its nodes or not at all",
-        remedy=(error.hint,) if error.hint else (),
     )
 
 

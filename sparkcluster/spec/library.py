@@ -14,6 +14,7 @@ from sparkcluster.spec.document import shown
 from sparkcluster.suggest import did_you_mean
 
 _SUFFIXES = (".yaml", ".yml")
+_PLAYBOOK, _OVERLAY = rb"^(model|extends):", rb"^overlay:"
 
 
 def bundled() -> list[Path]:
@@ -36,16 +37,14 @@ def overlay(name: str, beside: Sequence[Path]) -> Path:
     path = _file(name, directories) if "/" not in name and "\x00" not in name else None
     if path is not None:
         return path
-    available = sorted({file.stem for directory in directories if directory.is_dir() for file in directory.iterdir()})
+    available = _in(directories, _OVERLAY)
     hint = did_you_mean(name, available, f"overlays: {', '.join(available)}" if available else None)
     raise UsageError(f"no overlay named {shown(name)} in {_list(directories)}", hint=hint)
 
 
 def overlays() -> list[str]:
     """Names of the bundled overlays, sorted."""
-    return sorted(
-        file.stem for directory in bundled() for file in directory.glob("overlays/*") if file.suffix in _SUFFIXES
-    )
+    return _in([directory / "overlays" for directory in bundled()], _OVERLAY)
 
 
 def names() -> list[str]:
@@ -88,15 +87,15 @@ def _file(name: str, directories: Sequence[Path], other_than: Path | None = None
     return next((path for path in paths if path != other_than and os.path.exists(path)), None)  # noqa: PTH110
 
 
-def _in(directories: Sequence[Path]) -> list[str]:
-    """Names of the playbooks in directories, which may contain inventories as well: playbooks have a model."""
+def _in(directories: Sequence[Path], key: bytes = _PLAYBOOK) -> list[str]:
+    """Names of the playbooks in directories, which may contain inventories as well; or of files with that ``key``."""
     found = set()
     for directory in directories:
         with contextlib.suppress(OSError):
             for file in directory.iterdir():
                 if file.suffix in _SUFFIXES and not file.name.startswith(".") and file.is_file():
                     with file.open("rb") as content:
-                        if re.search(rb"^(model|extends):", content.read(1 << 16), re.MULTILINE):
+                        if re.search(key, content.read(1 << 16), re.MULTILINE):
                             found.add(file.stem)
     return sorted(found)
 

@@ -173,13 +173,12 @@ def _words(  # noqa: PLR0911 - one return for each kind of error
 
 
 def _not_text(path: KeyPath, document: Document, value: object) -> tuple[str, str | None]:
+    kind = {bool: "true or false", int: "a number", float: "a number"}.get(type(value))
     written = document.written.get(path)
-    if written is None or value is None or not may_show(path, value):
-        kind = {bool: "true or false", int: "a number", float: "a number"}.get(type(value))
-        if kind is None:
-            return f"must be a string{_is(path, document, value)}", None
+    if kind is None:
+        return f"must be a string{_is(path, document, value)}", None
+    if written is None or not may_show(path, value):
         return f"must be a string, but reads as {kind}", "put the value in quotes"
-    kind = "true or false" if isinstance(value, bool) else "a number"
     return f"must be a string, but {shown(written)[1:-1]} reads as {kind}", f"write {shown(written)}"
 
 
