@@ -22,9 +22,9 @@ def hierarchies() -> dict[str, Path]:
     v1: dict[str, Path] = {}
     v2: dict[str, Path] = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        left, _, right = line.partition(" - ")
-        kind, _, options = right.split(" ", 2)
-        point = Path(left.split(" ")[4])
+        mount_fields, _, file_system = line.partition(" - ")
+        kind, _, options = file_system.split(" ", 2)
+        point = Path(mount_fields.split(" ")[4])
         if kind == "cgroup2":
             v2.setdefault("", point)
         elif kind == "cgroup":

@@ -56,14 +56,14 @@ class Lab:
             LabError: something did not come up; everything was removed again.
         """
         machine.require()
-        wanted = _spec(spec, sparks)
+        requested = _spec(spec, sparks)
         directory = state.directory_of(name)
         with state.locked(state.lock_of(name)):
             found = State.read(directory)
             if found is not None and found.stage == "up":
                 lab = cls(found)
                 if all(spark.pid for spark in lab.sparks):
-                    if (found.engine, found.spec) != (engine, wanted):
+                    if (found.engine, found.spec) != (engine, requested):
                         raise UsageError(
                             f"lab {name} is already up with other Sparks or another engine",
                             hint=f"sparkcluster lab down --name {name}, or choose another --name",
@@ -75,8 +75,8 @@ class Lab:
                 _remove(directory, found)
             if engine != "none":
                 report(f"preparing the image of engine {engine}")
-                inventory.prepare_images(engine, wanted)
-            lab = cls(state.create(name, engine, wanted))
+                inventory.prepare_images(engine, requested)
+            lab = cls(state.create(name, engine, requested))
             try:
                 lab._make(report)
             except BaseException:

@@ -137,9 +137,8 @@ def _folder(engine: str) -> Path:
 def _build(family: str, folder: Path) -> None:
     shutil.rmtree(folder / "docker", ignore_errors=True)
     stored = image_build.build(family, folder)
-    fresh = folder / f"store.json.{os.getpid()}"
-    fresh.write_text(json.dumps({name: asdict(image) for name, image in stored.items()}, indent=1))
-    fresh.replace(folder / "store.json")
+    text = json.dumps({name: asdict(image) for name, image in stored.items()}, indent=1)
+    state.write_atomically(folder / "store.json", text)
     _remove_older(folder)
 
 

@@ -162,14 +162,14 @@ def down(state: State) -> None:
 def processes(netns: str) -> set[int]:
     """Ids of all processes whose network is ``netns``."""
     try:
-        wanted = (Path("/run/netns") / netns).stat().st_ino
+        inode = (Path("/run/netns") / netns).stat().st_ino
     except OSError:
         return set()
     found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                if (entry / "ns" / "net").stat().st_ino == wanted:
+                if (entry / "ns" / "net").stat().st_ino == inode:
                     found.add(int(entry.name))
     return found - {os.getpid()}
 

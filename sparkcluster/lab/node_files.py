@@ -139,15 +139,13 @@ def links() -> dict[str, str]:
 def _accounts(root: Path) -> Files:
     """The distribution's accounts, and a plain user ``spark`` who may use Docker."""
 
-    def lines(name: str, drop: str) -> list[str]:
+    def lines(name: str, *replaced: str) -> list[str]:
         rows = (root / "etc" / name).read_text().splitlines()
-        return [row for row in rows if not row.startswith(drop) and f":{SPARK_USER}:" not in row]
+        return [row for row in rows if not row.startswith(("spark:", *replaced)) and f":{SPARK_USER}:" not in row]
 
-    group = [row for row in lines("group", "spark:") if not row.startswith("docker:")]
+    group, shadow, passwd = lines("group", "docker:"), lines("shadow", "root:"), lines("passwd", "root:")
     taken = {row.split(":")[2] for row in group}
     docker_id = next(number for number in range(988, 100, -1) if str(number) not in taken)
-    shadow = [row for row in lines("shadow", "spark:") if not row.startswith("root:")]
-    passwd = [row for row in lines("passwd", "spark:") if not row.startswith("root:")]
     found = {
         "/etc/passwd": (
             0o644,

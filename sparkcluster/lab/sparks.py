@@ -177,10 +177,10 @@ class Spark(Node):
         return {pid for pid in found if not _zombie(pid)}
 
     def _disk_in_use(self) -> bool:
-        wanted = str(self.directory / "disk.ext4")
+        disk = str(self.directory / "disk.ext4")
         for file in Path("/sys/block").glob("loop*/loop/backing_file"):
             with contextlib.suppress(OSError):
-                if file.read_text().strip() == wanted:
+                if file.read_text().strip() == disk:
                     return True
         return False
 

@@ -50,10 +50,10 @@ FUNCTIONS = (
 """The four functions of a Spark; the two of a port share its cable."""
 
 
-def _text(pattern: str, what: str) -> AfterValidator:
+def _text(pattern: str, kind: str) -> AfterValidator:
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value):
-            raise ValueError(f"must be {what}, is {shown(value)}")
+            raise ValueError(f"must be {kind}, is {shown(value)}")
         return value
 
     return AfterValidator(check)
@@ -230,11 +230,7 @@ class _File(Section):
 
 
 def load(path: Path, count: int | None = None) -> LabSpec:
-    """Read a spec file.
-
-    Args:
-        path: the YAML file.
-        count: number of Sparks asked for; None takes what the file says.
+    """Read a spec file; ``count`` is the number of Sparks, None for what the file says.
 
     Raises:
         SpecError: problems in the file, each with its line.
@@ -278,9 +274,9 @@ def _inconsistent(document: Document, sparks: Sequence[SparkSpec], topology: str
     def problem(message: str) -> Problem:
         return document.problem((), message)
 
-    wanted = {"direct": 2, "ring": 3}.get(topology)
-    if wanted is not None and len(sparks) != wanted:
-        yield problem(f"topology {topology} needs {wanted} Sparks, not {len(sparks)}")
+    needed = {"direct": 2, "ring": 3}.get(topology)
+    if needed is not None and len(sparks) != needed:
+        yield problem(f"topology {topology} needs {needed} Sparks, not {len(sparks)}")
     if not 1 <= len(sparks) <= 32:
         yield problem(f"a lab has 1 to 32 Sparks, not {len(sparks)}")
     if topology == "ring" and any(spark.ports != "both" for spark in sparks):

@@ -16,10 +16,9 @@ EXTRA_PACKAGES = {"trixie": ("docker-cli",)}
 
 
 def root(name: str) -> Path:
-    """Root directory of a distribution, read-only: the lower layer of a virtual Spark's overlay.
+    """Root directory of ``machine`` or of a key of ``SUITES``, read-only: the lower layer of a Spark's overlay.
 
-    Args:
-        name: ``machine`` or a key of ``SUITES``; the machine's own release needs no download.
+    The machine's own release needs no download.
 
     Raises:
         LabError: the machine's mirror has no such release.

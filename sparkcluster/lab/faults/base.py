@@ -98,12 +98,12 @@ def undone_by(spark: Spark, argv: Sequence[str]) -> Steps:
     return [{"run": list(argv), "on": spark.index}]
 
 
-def number(text: str, low: int, high: int, what: str) -> int:
+def number(text: str, low: int, high: int, quantity: str) -> int:
     """The number in ``text``.
 
     Raises:
         UsageError: it is not one, or not between ``low`` and ``high``.
     """
     if not text.isdigit() or not low <= int(text) <= high:
-        raise UsageError(f"{what} is a number from {low} to {high}, not {text!r}")
+        raise UsageError(f"{quantity} is a number from {low} to {high}, not {text!r}")
     return int(text)

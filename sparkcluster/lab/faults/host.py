@@ -51,9 +51,9 @@ REFRESH_CDI = ["sh", "-c", "systemctl restart nvidia-cdi-refresh || true"]
 VERSION = r"[0-9A-Za-z][0-9A-Za-z.+_-]*"
 
 
-def _checked(text: str, pattern: str, what: str, example: str) -> str:
+def _checked(text: str, pattern: str, kind: str, example: str) -> str:
     if not re.fullmatch(pattern, text):
-        raise UsageError(f"{text!r} is not a {what}", hint=f"write it as {example}")
+        raise UsageError(f"{text!r} is not a {kind}", hint=f"write it as {example}")
     return text
 
 
@@ -70,9 +70,9 @@ def _cdi_stale(spark: Spark) -> Steps:
     return put_file(spark, path, text.replace(spark.spec.driver, "580.82.09"))
 
 
-def _versioned(key: str, what: str, example: str) -> Callable[[Spark, str], Steps]:
+def _versioned(key: str, kind: str, example: str) -> Callable[[Spark, str], Steps]:
     def put(spark: Spark, version: str) -> Steps:
-        _checked(version, VERSION, what, example)
+        _checked(version, VERSION, kind, example)
         return hardware(spark, lambda values: values.update({key: version}))
 
     return put
