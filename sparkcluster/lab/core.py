@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from sparkcluster.errors import LabError, UsageError
-from sparkcluster.lab import cgroups, inventory, machine, network, spec, state
+from sparkcluster.lab import cgroups, faults, inventory, machine, network, spec, state
 from sparkcluster.lab.machine import command_line, wait_until
 from sparkcluster.lab.sparks import Spark, make_key, sparks_of
 from sparkcluster.lab.state import State
@@ -154,17 +154,13 @@ class Lab:
             UsageError: no such Spark or fault, or its argument is invalid.
             LabError: the fault could not be injected.
         """
-        from sparkcluster.lab import faults
-
         with self._changing():
-            return faults.put(self, self.spark(node), kind, args)
+            return faults.put(self.spark(node), kind, args)
 
     def heal(self, node: str | None = None) -> list[str]:
         """Undo all faults of one Spark or of all; a line for each."""
-        from sparkcluster.lab import faults
-
         with self._changing():
-            return faults.heal(self, [self.spark(node)] if node else self.sparks)
+            return faults.heal([self.spark(node)] if node else self.sparks)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:

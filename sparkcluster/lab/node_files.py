@@ -10,7 +10,7 @@ from typing import Any
 from sparkcluster.errors import LabError
 from sparkcluster.lab import network, system
 from sparkcluster.lab.machine import SPARK_PATH, SPARK_USER, SYSTEM_DIRECTORIES, TOOLS
-from sparkcluster.lab.shims import services
+from sparkcluster.lab.shims import main, services
 from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS
 from sparkcluster.lab.state import Node, write_atomically
 
@@ -126,10 +126,7 @@ def _runc(root: Path) -> str:
 
 def links() -> dict[str, str]:
     """The shims, each a link to the same program."""
-    from sparkcluster.lab.shims.main import INTERNAL
-    from sparkcluster.lab.shims.main import TOOLS as NAMES
-
-    found = {f"/usr/local/bin/{name}": f"{TOOLS}/gb10" for name in NAMES if name not in INTERNAL}
+    found = {f"/usr/local/bin/{name}": f"{TOOLS}/gb10" for name in main.TOOLS if name not in main.INTERNAL}
     found[f"{TOOLS}/toolkit/nvidia-container-runtime-hook"] = f"{TOOLS}/gb10"
     found[f"{TOOLS}/bin/fit_container"] = f"{TOOLS}/gb10"
     found["/var/run"] = "/run"

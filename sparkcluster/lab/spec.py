@@ -71,18 +71,18 @@ def _address(value: str) -> str:
     return value
 
 
-def _index(value: Any) -> Any:
-    return int(value) if str(value).isdecimal() and int(value) < 256 else _refused("must be an index from 0 to 255")
-
-
-def _refused(message: str) -> Any:
-    raise ValueError(message)
+def _index(value: Any) -> int:
+    if not str(value).isdecimal() or int(value) > 255:
+        raise ValueError("must be an index from 0 to 255")
+    return int(value)
 
 
 def _layout(value: Any) -> Any:
     if isinstance(value, dict):
         return value
-    return dict(GID_LAYOUTS.get(value) or _refused(f"must be {', '.join(GID_LAYOUTS)} or a section"))
+    if str(value) not in GID_LAYOUTS:
+        raise ValueError(f"must be {', '.join(GID_LAYOUTS)} or a section")
+    return dict(GID_LAYOUTS[str(value)])
 
 
 def _every_hca(value: Any) -> Any:

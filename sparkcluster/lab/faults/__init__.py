@@ -7,21 +7,17 @@ only hardware could show (driver, GID table, GPU) is changed in the simulated ha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from sparkcluster.errors import UsageError
 from sparkcluster.lab.faults import files, host, network, services
 from sparkcluster.lab.faults.base import Fault, undo
 from sparkcluster.lab.sparks import Spark
 
-if TYPE_CHECKING:
-    from sparkcluster.lab.core import Lab
-
 FAULTS: dict[str, Fault] = {**network.FAULTS, **host.FAULTS, **files.FAULTS, **services.FAULTS}
 """Every kind of fault."""
 
 
-def put(lab: Lab, spark: Spark, kind: str, args: Sequence[str]) -> str:
+def put(spark: Spark, kind: str, args: Sequence[str]) -> str:
     """Inject a fault into a Spark; a line that says so.
 
     Raises:
@@ -37,22 +33,22 @@ def put(lab: Lab, spark: Spark, kind: str, args: Sequence[str]) -> str:
         raise UsageError(f"fault {kind} {expected}", hint=f"sparkcluster lab fault {spark.name} {kind}")
     steps = fault.put(spark, *args)
     if steps:
-        lab.state.faults.setdefault(spark.name, []).append({"kind": kind, "undo": steps})
+        spark.state.faults.setdefault(spark.name, []).append({"kind": kind, "undo": steps})
     return " ".join([spark.name, kind, *args])
 
 
-def heal(lab: Lab, sparks: Sequence[Spark]) -> list[str]:
+def heal(sparks: Sequence[Spark]) -> list[str]:
     """Undo all faults of ``sparks``, the latest first; a line for each."""
     lines = []
     for spark in sparks:
         if spark.pid is None:
             spark.reboot()
             lines.append(f"{spark.name} booted")
-        faults = lab.state.faults.get(spark.name, [])
+        faults = spark.state.faults.get(spark.name, [])
         while faults:
             undo(spark, faults[-1]["undo"])
             kind = faults.pop()["kind"]
-            lab.state.write()
+            spark.state.write()
             lines.append(f"{spark.name} healed: {kind} undone")
-        lab.state.faults.pop(spark.name, None)
+        spark.state.faults.pop(spark.name, None)
     return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from typing import Any
 
 from sparkcluster.errors import UsageError
@@ -35,7 +36,8 @@ def _cabled(spark: Spark) -> list[Function]:
     return spark.cabled
 
 
-def _chosen(spark: Spark, name: str, names: list[str]) -> list[str]:
+def _chosen(spark: Spark, name: str, names: Sequence[str]) -> Sequence[str]:
+    _cabled(spark)
     if name and name not in names:
         raise UsageError(f"{spark.name} has no cable in {name}", hint=f"it has {', '.join(names)}")
     return [name] if name else names
@@ -53,7 +55,7 @@ def _address(spark: Spark, function: Function) -> ipaddress.IPv4Interface:
 
 
 def _cable_out(spark: Spark, port: str = "") -> Steps:
-    ports = _chosen(spark, port, list(dict.fromkeys(function.port for function in _cabled(spark))))
+    ports = _chosen(spark, port, spark.spec.cabled)
     ends = network.cable_ends(spark, ports)
     devices = [spark.spec.netdev(function) for function in spark.cabled if function.port in ports]
     carriers = [f"/sys/class/net/{device}/carrier" for device in devices]
@@ -76,7 +78,7 @@ def _path_mtu(spark: Spark, mtu: str) -> Steps:
     return links(spark, spark.state.switch, lines, undo)
 
 
-def _set_functions(spark: Spark, hcas: list[str], **values: Any) -> Steps:
+def _set_functions(spark: Spark, hcas: Sequence[str], **values: Any) -> Steps:
     """Change the simulated functions of some HCAs."""
 
     def change(facts: dict[str, Any]) -> None:
