@@ -69,7 +69,7 @@ class Arguments:
             UsageError: it is no number, or not positive.
         """
         value = self.values.get(name)
-        if value is None or value in {AUTO, -1, "-1"}:
+        if value is None or str(value) in {AUTO, "-1"}:
             return default
         text = str(value).strip()
         found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)([kmgKMG]?)", text)
@@ -95,7 +95,8 @@ def of_command(command: Sequence[str]) -> Iterator[tuple[str, Any, KeyPath]]:
 
     Without ``serve`` in it, only what is an argument of vLLM is taken for one.
     """
-    words, path = list(command), ("command",)  # type: tuple[list[str], KeyPath]
+    words = list(command)
+    path: KeyPath = ("command",)
     for index, word in enumerate(command):
         line = _split(word)
         if "serve" in line:

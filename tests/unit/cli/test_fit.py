@@ -145,6 +145,7 @@ def test_what_makes_no_sense_is_told_and_ends_with_2(fit, flags, config, told):
         {"gpu-memory-utilization": "most"},
         {"max-model-len": -5},
         {"max-num-seqs": "many"},
+        {"max-num-seqs": [4]},
         {"speculative-config": "{"},
         {"speculative-config": {"num_speculative_tokens": 10**9}},
         {"kv-cache-dtype": "int2"},
