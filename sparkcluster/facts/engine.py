@@ -12,7 +12,7 @@ RAY_WITH_TOKEN = (2, 52)
 
 
 def engine_of(facts: Facts) -> EngineFacts | None:
-    """What is known of the engine that will run on a node, whichever runtime holds it."""
+    """Facts of the engine that will run on a node, with either runtime; None where they are unknown."""
     if facts.engine is not None and not isinstance(facts.engine, Unread):
         return facts.engine
     image = read(facts.image)
@@ -20,12 +20,12 @@ def engine_of(facts: Facts) -> EngineFacts | None:
 
 
 def has_ray(engine: EngineFacts | None) -> bool:
-    """Whether the engine's Python can import Ray; believed until it has been asked."""
+    """Whether the engine's Python can import Ray; assumed while its facts are unknown."""
     return engine is None or engine.ray_version is not None
 
 
 def has_token(engine: EngineFacts | None, *, brought: bool) -> bool:
-    """Whether this Ray asks its members for a token; one that we bring along does."""
+    """Whether this Ray supports token authentication, as one that we bring along does."""
     if engine is None or engine.ray_version is None:
         return brought
     numbers = tuple(int(number) for number in re.findall(r"\d+", engine.ray_version)[:2])
@@ -33,7 +33,7 @@ def has_token(engine: EngineFacts | None, *, brought: bool) -> bool:
 
 
 def builds(facts: Mapping[str, Facts]) -> dict[str, str]:
-    """What tells builds of the image apart, for every node that has it: equal for equal builds.
+    """Identity of the build of the image on every node that has it: equal for equal builds.
 
     An image ID is the hash of the image's configuration, environment included, where every engine keeps images in
     its own store. containerd's store calls the same image by the hash of what it was pulled or loaded as, so that
@@ -55,6 +55,6 @@ def builds(facts: Mapping[str, Facts]) -> dict[str, str]:
 
 
 def image_digest(facts: Iterable[Facts]) -> str | None:
-    """The playbook's image as any node can pull it; a node that got a copy from another no longer knows that name."""
+    """The playbook's image as any node can pull it; a copy from another node has lost that name."""
     images = (read(node.image) for node in facts)
     return next((image.digest for image in images if image is not None and image.digest), None)

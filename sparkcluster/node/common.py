@@ -38,7 +38,7 @@ def emit(document: dict[str, Any]) -> None:
 
 
 def end_with(stdin: BinaryIO, end: Callable[[int], None] = os._exit) -> None:
-    """End this process when its input does: then the controller is gone, or wants no more."""
+    """End this process when its input does: then the controller is gone, or has stopped reading."""
     # Not buffered: a thread that waits with the buffer's lock makes Python abort when the program ends.
     unbuffered = getattr(stdin, "raw", stdin)
 
@@ -214,7 +214,7 @@ def staged_as(reference: str) -> str:
 
 
 def connectable(host: str | None) -> str:
-    """Address under which what listens on ``host`` is reached from here."""
+    """Address at which a program that listens on ``host`` is reached from this node."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host or "127.0.0.1", host or "127.0.0.1")
 
 
@@ -233,4 +233,7 @@ def metrics(text: str, names: dict[str, list[str]]) -> dict[str, float | None]:
                 found[match.group(1)] = found.get(match.group(1), 0.0) + float(match.group(2))
             except ValueError:
                 continue
-    return {what: next((found[name] for name in known if name in found), None) for what, known in names.items()}
+    return {
+        counter: next((found[name] for name in candidates if name in found), None)
+        for counter, candidates in names.items()
+    }

@@ -14,7 +14,7 @@ from sparkcluster.node.machine import Machine, Unreadable, quoted
 # Where the CDI specification puts its files (cncf-tags/container-device-interface, SPEC.md).
 _CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 _CONTAINERD_ROOT = "/var/lib/containerd"  # containerd's own default
-ASKED = 3  # of an image; what was read by an older version is read again
+INSPECTION = 3  # version of what is read of an image; an older result is read again
 _STARTS_WITH = ("Entrypoint", "Cmd", "WorkingDir", "User")
 
 
@@ -22,11 +22,11 @@ def docker(machine: Machine) -> Dict[str, Any]:
     """The Docker engine.
 
     Raises:
-        Unreadable: none answers, or this user may not ask it.
+        Unreadable: none answers, or this user has no permission.
     """
     info = machine.docker_document("/info") or {}
     if not info.get("ServerVersion"):
-        raise Unreadable("the Docker engine cannot describe itself: %s" % info.get("message", "empty answer"))
+        raise Unreadable("the Docker engine reports no version: %s" % info.get("message", "empty answer"))
     root = _text(info, "DockerRootDir")
     in_containerd = any("io.containerd.snapshotter.v1" in str(pair) for pair in info.get("DriverStatus") or [])
     containerd = info.get("Containerd")
@@ -151,7 +151,7 @@ def inside(machine: Machine, state_dir: str, image_id: str) -> Optional[Dict[str
         return None
     # if another version wrote it, or it is damaged, the image is inspected again
     whole = all(isinstance(kept.get(key), str) for key in ("python", "python_version", "platform", "family"))
-    same = kept.get("asked") == ASKED and kept.get("engine", "") == engine.NAME
+    same = kept.get("asked") == INSPECTION and kept.get("engine", "") == engine.NAME
     return kept if whole and same else None
 
 

@@ -23,7 +23,7 @@ def execute(name: str, *words: str) -> List[str]:
 
 
 def inspect(name: str) -> List[str]:
-    """Command that prints what is known of a container."""
+    """Command that prints the description of a container."""
     return ["docker", "inspect", "--type", "container", name]
 
 
@@ -38,7 +38,7 @@ def remove(name: str) -> List[str]:
 
 
 def inspect_image(reference: str) -> List[str]:
-    """Command that prints what is known of an image."""
+    """Command that prints the description of an image."""
     return ["docker", "image", "inspect", reference]
 
 

@@ -27,7 +27,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
     if kept is not None:
         return kept
     try:
-        found = dict(run(machine, image_id), asked=container_facts.ASKED, engine=engine.NAME)
+        found = dict(run(machine, image_id), asked=container_facts.INSPECTION, engine=engine.NAME)
         described = machine.docker_document(container_facts.image_path(image_id)) or {}
         found["family"] = family(described.get("Config") or {}, ngc=bool(found.pop("ngc", False)))
     except Exception as error:
@@ -45,7 +45,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
 def run(machine: Machine, image_id: str) -> Dict[str, Any]:
     """What the image's Python reports.
 
-    Its environment is left as the image sets it, PYTHONPATH too, for so will the engine see it.
+    Its environment is left as the image sets it, PYTHONPATH too, since the engine runs in the same.
 
     Raises:
         Unreadable: it has no Python, or that did not answer.

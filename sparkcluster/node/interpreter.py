@@ -39,8 +39,8 @@ def text(*parts):
         return file.read()
 def torch():
     try:
-        known = installed("torch")
-        return known or re.search("__version__[^=]*= *.([^'\\"]+)", text(folder("torch"), "version.py"))[1]
+        found = installed("torch")
+        return found or re.search("__version__[^=]*= *.([^'\\"]+)", text(folder("torch"), "version.py"))[1]
     except Exception:
         return None
 def nccl():
@@ -73,7 +73,7 @@ SNIPPET = snippet(engine.INSPECTION)
 
 
 def parse(output: str) -> Dict[str, Any]:
-    """The document that SNIPPET printed; an image's entrypoint may have talked before it.
+    """The document that SNIPPET printed; an image's entrypoint may have printed something before it.
 
     Raises:
         Unreadable: it printed none.

@@ -281,7 +281,7 @@ def quoted(text: str) -> str:
     return "".join(chr(each) if each in _PLAIN else "%%%02X" % each for each in text.encode("utf-8", "replace"))
 
 
-def _dump(protocol: int, request: bytes, kind: int, what: str) -> List[bytes]:
+def _dump(protocol: int, request: bytes, kind: int, noun: str) -> List[bytes]:
     """Payloads of one type in a netlink dump; Unreadable if the kernel answers with an error or not at all."""
     found: List[bytes] = []
     try:
@@ -293,7 +293,7 @@ def _dump(protocol: int, request: bytes, kind: int, what: str) -> List[bytes]:
                     if each == _NLMSG_DONE:
                         return found
                     if each == _NLMSG_ERROR:
-                        raise Unreadable("netlink lists no %s" % what)
+                        raise Unreadable("netlink lists no %s" % noun)
                     if each == kind:
                         found.append(payload)
     except OSError as error:

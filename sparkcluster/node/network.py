@@ -146,11 +146,11 @@ def _address(packed: bytes) -> str:
 
 def _processes(machine: Machine, inodes: Set[str]) -> Dict[str, str]:
     """Name of the process of each socket, if this user may see it."""
-    wanted = {"socket:[%s]" % inode: inode for inode in inodes}
+    links = {"socket:[%s]" % inode: inode for inode in inodes}
     found: Dict[str, str] = {}
     until = time.monotonic() + _PROCESS_SEARCH_S
     for pid in machine.names("/proc"):
-        if len(found) == len(wanted) or time.monotonic() > until:
+        if len(found) == len(links) or time.monotonic() > until:
             break
         if not pid.isdigit():
             continue
@@ -161,7 +161,7 @@ def _processes(machine: Machine, inodes: Set[str]) -> Dict[str, str]:
             continue
         for descriptor in descriptors:
             try:
-                inode = wanted.get(os.readlink(folder + descriptor))
+                inode = links.get(os.readlink(folder + descriptor))
             except OSError:
                 continue
             if inode is not None and inode not in found:

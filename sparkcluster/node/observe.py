@@ -33,7 +33,7 @@ def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], 
     Args:
         request: cluster, state_dir (absolute: whose ranks), runtime, interval_s between the two readings, limit_s for
             everything, how many log lines from the start (head_lines) and the end (tail_lines) of each rank,
-            secrets_file, the name of the file with a rank's secrets, whose values no log carries away, and api_flags
+            secrets_file, the name of the file with a rank's secrets, whose values are removed from logs, and api_flags
             and counters of the engine.
         machine: the node.
         sleep: what waits between the readings.
@@ -55,9 +55,11 @@ def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], 
     readings.start("traffic", lambda: twice(lambda: vitals.traffic(machine)))
     readings.start("ranks", lambda: ranks_of(request, machine))
     listed = readings.value("ranks")
-    known = listed if isinstance(listed, list) else []
-    head = next((rank for rank in known if rank["launcher"].get("role") == "head" and rank["state"] == "running"), None)
-    for number, rank in enumerate(known):
+    ranks_here = listed if isinstance(listed, list) else []
+    head = next(
+        (rank for rank in ranks_here if rank["launcher"].get("role") == "head" and rank["state"] == "running"), None
+    )
+    for number, rank in enumerate(ranks_here):
         readings.start("log %d" % number, lambda rank=rank: log(machine, rank, request))  # type: ignore[misc]
         if rank["state"] == "running" and rank["runtime"] == "docker":
             readings.start("gpu %d" % number, lambda rank=rank: vitals.gpu_inside(rank["name"]))  # type: ignore[misc]
@@ -68,9 +70,9 @@ def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], 
         if head["launcher"].get("executor") == "ray":
             readings.start("ray", lambda: vitals.ray_nodes(head, limit_s))
     answer: dict[str, Any] = {"ranks": listed}
-    secret = hidden(machine, known, str(request.get("secrets_file") or ""))
-    for number, rank in enumerate(known):
-        rank["log"] = without(readings.value("log %d" % number), secret)
+    secrets = texts_to_redact(machine, ranks_here, str(request.get("secrets_file") or ""))
+    for number, rank in enumerate(ranks_here):
+        rank["log"] = redacted(readings.value("log %d" % number), secrets)
         rank["gpu"] = readings.value("gpu %d" % number)
     for key in ("gpus", "traffic", "counters", "health", "ray"):
         answer[key] = readings.value(key)
@@ -82,7 +84,7 @@ def ranks_of(request: dict[str, Any], machine: Machine) -> list[dict[str, Any]]:
     """Every rank of the cluster on this node with the state of its container or process.
 
     Raises:
-        Unreadable: the Docker engine cannot be asked.
+        Unreadable: the Docker engine does not answer.
     """
     runtime, state_dir, cluster = request["runtime"], request["state_dir"], request["cluster"]
     if runtime == "process":
@@ -104,10 +106,10 @@ def launcher(rank_dir: str) -> dict[str, Any]:
     return {key: document.get(key) for key in keys}
 
 
-def hidden(machine: Machine, known: list[dict[str, Any]], secrets_file: str) -> list[str]:
+def texts_to_redact(machine: Machine, present: list[dict[str, Any]], secrets_file: str) -> list[str]:
     """What must not leave the node in a log: values of secrets, and serial numbers."""
     found: set[str] = set()
-    for rank in known:
+    for rank in present:
         try:
             path = os.path.join(common.expand(rank["rank_dir"] or "/"), secrets_file)
             found.update(common.read_env_file(path).values())
@@ -123,15 +125,15 @@ def hidden(machine: Machine, known: list[dict[str, Any]], secrets_file: str) -> 
     return sorted((line.strip() for line in found if len(line.strip()) >= 6), key=len, reverse=True)
 
 
-def without(value: Any, secret: list[str]) -> Any:
-    """``value`` with every string of ``secret`` removed from its texts."""
+def redacted(value: Any, secrets: list[str]) -> Any:
+    """``value`` with every string of ``secrets`` removed from its texts."""
     if isinstance(value, str):
-        for text in secret:
+        for text in secrets:
             value = value.replace(text, "(removed)")
         return value
     if isinstance(value, dict):
-        return {key: without(each, secret) for key, each in value.items()}
-    return [without(each, secret) for each in value] if isinstance(value, list) else value
+        return {key: redacted(each, secrets) for key, each in value.items()}
+    return [redacted(each, secrets) for each in value] if isinstance(value, list) else value
 
 
 def log(machine: Machine, rank: dict[str, Any], request: dict[str, Any]) -> list[str]:

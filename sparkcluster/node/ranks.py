@@ -27,7 +27,7 @@ def containers(machine: Machine, label: str) -> List[Dict[str, Any]]:
     """Every container with ``label`` (``NAME`` or ``NAME=VALUE``), by name.
 
     Raises:
-        Unreadable: the Docker engine cannot be asked.
+        Unreadable: the Docker engine does not answer.
     """
     filters = quoted(json.dumps({"label": [label]}))
     found = []
@@ -50,7 +50,7 @@ def container(machine: Machine, name: str) -> Dict[str, Any]:
     """The container ``name``, without its labels and image.
 
     Raises:
-        Unreadable: the Docker engine cannot be asked.
+        Unreadable: the Docker engine does not answer.
     """
     document = machine.docker_document("/containers/%s/json" % quoted(name))
     return _container({"name": name}, document or {"State": {"Status": "gone"}})
@@ -139,7 +139,7 @@ def _container(rank: Dict[str, Any], document: Dict[str, Any]) -> Dict[str, Any]
 
 
 def _rank(record: Dict[str, Any], state: str) -> Dict[str, Any]:
-    """What is known of a rank from its record: that of a process, or one like it."""
+    """A rank by its record: that of a process, or one with the same keys of a container."""
     labels = record.get("labels")
     return {
         "name": str(record.get("name")),

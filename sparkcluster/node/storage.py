@@ -50,8 +50,8 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
         folder, revision, cache = str(model["path"]), model.get("revision"), ""
     else:
         cache = "%s/%s" % (hf_home, hub_folder(str(model["id"])))
-        wanted = str(model.get("revision") or "main")
-        revision = (machine.line("%s/refs/%s" % (cache, wanted)) or wanted).strip()
+        reference = str(model.get("revision") or "main")
+        revision = (machine.line("%s/refs/%s" % (cache, reference)) or reference).strip()
         folder = "%s/snapshots/%s" % (cache, revision)
     loading = [name for name in machine.names(cache + "/blobs") if name.endswith(".incomplete")] if cache else []
     # is_dir distinguishes an unreadable directory from a missing one

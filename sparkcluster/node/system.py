@@ -97,7 +97,7 @@ def _login_setting(text: str, name: str, before: bool) -> bool:
 def meminfo(text: str) -> Dict[str, Any]:
     """``/proc/meminfo`` in bytes; a kernel without a contiguous memory area has no CmaTotal."""
     found = {name: int(kib) * 1024 for name, kib in re.findall(r"^(\w+):\s+(\d{1,18}) kB", text, re.MULTILINE)}
-    wanted = {
+    lines = {
         "total_bytes": "MemTotal",
         "free_bytes": "MemFree",
         "available_bytes": "MemAvailable",
@@ -105,10 +105,10 @@ def meminfo(text: str) -> Dict[str, Any]:
         "swap_total_bytes": "SwapTotal",
         "swap_free_bytes": "SwapFree",
     }
-    for name in wanted.values():
+    for name in lines.values():
         if name not in found:
             raise Unreadable("no %s: /proc/meminfo" % name)
-    memory: Dict[str, Any] = {key: found[name] for key, name in wanted.items()}
+    memory: Dict[str, Any] = {key: found[name] for key, name in lines.items()}
     memory["cma_total_bytes"] = found.get("CmaTotal")
     return memory
 

@@ -1,6 +1,6 @@
 """Watches the ranks of one node: a sign of life every tick, states, and new log lines.
 
-Answers in JSON lines until its input closes, which is how it knows that nobody watches any more::
+Answers in JSON lines until its input closes, which means that the controller has stopped reading::
 
     {"tick": 3, "states": {NAME: {"state", "exit_code", "oom_killed", "error"}}, "listening": true,
      "links": {"enp1s0f0np0": true}}

@@ -160,7 +160,7 @@ def make_machine(tmp_path: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def standing(tmp_path_factory: pytest.TempPathFactory) -> list[FakeMachine]:
+def machines(tmp_path_factory: pytest.TempPathFactory) -> list[FakeMachine]:
     """Machines of several cases for tests of many examples, which write nothing to them."""
     cases = ("founders-p1", "serving", "processes", "other-cluster", "weights-truncated")
     return [build(tmp_path_factory.mktemp(name), load_case(name)) for name in cases]

@@ -69,9 +69,9 @@ class Spoilt(Machine):
         for name in ("addresses", "listening", "space", "identity", "resolve", "reached_at"):
             setattr(self, name, getattr(whole, name))
 
-    def chance(self, what: str) -> random.Random:
-        """What decides how the answer about ``what`` is spoilt; half of all are left whole."""
-        return random.Random(f"{self.seed} {what}")
+    def chance(self, subject: str) -> random.Random:
+        """What decides how the answer about ``subject`` is spoilt; half of all are left whole."""
+        return random.Random(f"{self.seed} {subject}")
 
     def bytes(self, path: str) -> bytes:
         chance, content = self.chance(path), super().bytes(path)
@@ -99,8 +99,8 @@ class Spoilt(Machine):
 
 @settings(max_examples=120, deadline=None)
 @given(seed=st.integers(0, 2**48), which=st.integers(0, 4))
-def test_the_probe_answers_facts_whatever_it_reads(standing: list[Any], seed: int, which: int) -> None:
-    machine = Spoilt(standing[which], seed)
+def test_the_probe_gives_facts_for_any_input(machines: list[Any], seed: int, which: int) -> None:
+    machine = Spoilt(machines[which], seed)
     document = probe.main({**machine.whole.case["request"], "kernel_log": True}, machine=machine)
     facts = parse("spark", json.loads(json.dumps(document)))
     assert isinstance(facts, Facts)
@@ -114,11 +114,11 @@ def test_the_probe_answers_facts_whatever_it_reads(standing: list[Any], seed: in
 
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**48))
-def test_an_image_that_answers_anything_is_known_or_unread(standing: list[Any], seed: int) -> None:
+def test_any_output_of_an_image_gives_facts_or_a_reason(machines: list[Any], seed: int) -> None:
     chance = random.Random(seed)
     answer = {"python": "python3", "python_version": "3.12", "platform": "p", "flags": ["host"], "version": "0.32"}
     printed = "sparkcluster-engine " + json.dumps(spoilt(chance, answer))
-    machine = Spoilt(standing[0], seed)
+    machine = Spoilt(machines[0], seed)
     machine.run = lambda argv, limit_s=3.0: (0, printed)  # type: ignore[method-assign]
     state = f"/tmp/{seed}"
     document = image.main({"state_dir": state, "image_id": "sha256:" + "5f" * 32, "keep": False}, machine=machine)
@@ -158,6 +158,6 @@ LINES = st.text() | st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(text=LINES, which=st.integers(0, len(READERS) - 1))
-def test_readers_of_text_answer_or_say_why_not(text: str, which: int) -> None:
+def test_readers_of_text_answer_or_raise_unreadable(text: str, which: int) -> None:
     with contextlib.suppress(Unreadable):
         READERS[which](text)

@@ -47,9 +47,9 @@ def test_a_spark_gives_these_facts(case: str, make_machine: Any) -> None:
     started = {Path(argv[0]).name for argv in machine.ran}
     assert started <= {"nvidia-smi", "modinfo", "dmesg", "journalctl", "python"}
 
-    own = yaml.safe_load((golden.ROOT / "facts" / case / "machine.yaml").read_text())
-    for path, value in own["expect"].items():
-        assert at(document, path) == value, f"{path}: {own['about']}"
+    definition = yaml.safe_load((golden.ROOT / "facts" / case / "machine.yaml").read_text())
+    for path, value in definition["expect"].items():
+        assert at(document, path) == value, f"{path}: {definition['about']}"
 
     golden.check(golden.ROOT / "facts" / case / "facts.yaml", document, base="founders-p1")
 

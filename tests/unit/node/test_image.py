@@ -1,4 +1,4 @@
-"""Asking an image what lies in it: once, within limits, and with the reason where it cannot answer."""
+"""Inspection of an image: once, within a limit, and with the reason where it fails."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def spark(make_machine: Any, outcomes: list[tuple[int, str] | Unreadable], confi
     """A machine whose ``docker run`` gives ``outcomes`` one after the other; files are the real ones."""
     machine = make_machine({"docker": {f"/images/{ID}/json": {"Config": config or {}}}})
     machine.root = "/"
-    left = list(outcomes)
+    remaining = list(outcomes)
 
     def run(argv: list[str], limit_s: float = 3.0) -> tuple[int, str]:
         machine.ran.append(argv)
         if argv[1] == "rm":
             return 0, ""
-        outcome = left.pop(0)
+        outcome = remaining.pop(0)
         if isinstance(outcome, Unreadable):
             raise outcome
         return outcome
@@ -51,7 +51,7 @@ def spark(make_machine: Any, outcomes: list[tuple[int, str] | Unreadable], confi
     return machine
 
 
-def test_the_whole_command_line_and_the_kept_answer(
+def test_the_command_line_and_the_cached_result(
     monkeypatch: pytest.MonkeyPatch, make_machine: Any, tmp_path: Path
 ) -> None:
     for module in (image, container_facts):
@@ -72,7 +72,7 @@ def test_the_whole_command_line_and_the_kept_answer(
     assert len(machine.ran) == 1
 
 
-def test_a_kept_answer_that_makes_no_sense_is_asked_for_anew(make_machine: Any, tmp_path: Path) -> None:
+def test_a_malformed_cache_is_read_again(make_machine: Any, tmp_path: Path) -> None:
     kept = tmp_path / "state" / "images" / (ID.replace(":", "-") + ".json")
     kept.parent.mkdir(parents=True)
     for content in ("{", "[]", '{"python": 3}'):
@@ -80,7 +80,7 @@ def test_a_kept_answer_that_makes_no_sense_is_asked_for_anew(make_machine: Any, 
         assert image.main(request(tmp_path), machine=spark(make_machine, [(0, PRINTED)]))["family"] == "other"
 
 
-def test_an_answer_to_older_questions_is_asked_for_anew_once(make_machine: Any, tmp_path: Path) -> None:
+def test_a_cache_of_an_older_version_is_read_again_once(make_machine: Any, tmp_path: Path) -> None:
     kept = tmp_path / "state" / "images" / (ID.replace(":", "-") + ".json")
     kept.parent.mkdir(parents=True)
     kept.write_text(json.dumps({**ANSWER, "family": "upstream"}))
@@ -108,7 +108,7 @@ def test_python_stands_in_for_python3(make_machine: Any, tmp_path: Path) -> None
         ([(0, "hello\n")], "the interpreter printed no answer"),
     ],
 )
-def test_an_image_that_cannot_answer_is_told_and_asked_again(
+def test_a_failed_inspection_is_reported_and_not_cached(
     make_machine: Any, tmp_path: Path, outcomes: Any, why: str
 ) -> None:
     assert image.main(request(tmp_path), machine=spark(make_machine, outcomes)) == {"unread": why}

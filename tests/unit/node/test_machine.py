@@ -79,7 +79,7 @@ def test_docker_host_may_name_another_socket(short_dir: Path, monkeypatch: pytes
         Machine(str(short_dir)).docker("/info")
 
 
-def test_an_engine_that_hangs_is_told_within_the_limit(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_engine_is_reported_within_the_limit(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LIMIT_S", 0.05)
     thread = serve(short_dir / "var/run/docker.sock", [None])
     with pytest.raises(Unreadable, match=r"^no answer within 0\.05 s: /var/run/docker\.sock$"):
@@ -88,14 +88,14 @@ def test_an_engine_that_hangs_is_told_within_the_limit(short_dir: Path, monkeypa
 
 
 @pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.0 200 OK\r\n\r\n{"])
-def test_what_is_no_engine_is_told(short_dir: Path, answer: bytes) -> None:
+def test_other_servers_are_reported(short_dir: Path, answer: bytes) -> None:
     thread = serve(short_dir / "var/run/docker.sock", [answer])
     with pytest.raises(Unreadable, match=r"not a Docker engine: /var/run/docker\.sock"):
         Machine(str(short_dir)).docker("/info")
     thread.join(5)
 
 
-def test_no_engine_and_a_dead_engine_differ(short_dir: Path) -> None:
+def test_a_missing_and_a_stopped_engine_are_distinguished(short_dir: Path) -> None:
     with pytest.raises(Unreadable, match=r"no such file: /var/run/docker\.sock"):
         Machine(str(short_dir)).docker("/info")
     (short_dir / "var/run").mkdir(parents=True)
@@ -114,12 +114,12 @@ def test_reasons_are_short_and_exact() -> None:
     assert because(subprocess.TimeoutExpired("nvidia-smi", 3.0), "nvidia-smi") == "no answer within 3 s: nvidia-smi"
 
 
-def test_a_program_that_hangs_is_ended() -> None:
+def test_a_hanging_program_is_killed() -> None:
     with pytest.raises(Unreadable, match=r"no answer within 0\.05 s: sleep"):
         Machine().run(["sleep", "60"], limit_s=0.05)
 
 
-def test_a_program_that_fails_tells_its_words() -> None:
+def test_output_of_a_failed_program() -> None:
     assert Machine().run(["sh", "-c", "echo broken >&2; exit 6"]) == (6, "broken\n")
     with pytest.raises(Unreadable, match=r"^no-such-program is not installed$"):
         Machine().run(["no-such-program"])
@@ -138,18 +138,21 @@ def test_addresses_agree_with_ip() -> None:
 
 
 def test_listening_sockets_agree_with_proc_net() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("::1", 0), family=socket.AF_INET6) as two:
-        ports = {one.getsockname()[1], two.getsockname()[1]}
-        told = {each for each in Machine().listening() if each[1] in ports}
+    with (
+        socket.create_server(("127.0.0.1", 0)) as ipv4,
+        socket.create_server(("::1", 0), family=socket.AF_INET6) as ipv6,
+    ):
+        ports = {ipv4.getsockname()[1], ipv6.getsockname()[1]}
+        netlink = {each for each in Machine().listening() if each[1] in ports}
         read = {each for each in network._listening(Machine()) if each[1] in ports}
-        assert told == read
-        assert {each[1] for each in told} == ports
+        assert netlink == read
+        assert {each[1] for each in netlink} == ports
         found = {each["port"]: each for each in network.listeners(Machine()) if each["port"] in ports}
     assert {each["address"] for each in found.values()} == {"127.0.0.1", "::1"}
     assert all(each["process"] for each in found.values())
 
 
-def test_a_kernel_without_sock_diag_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_sock_diag_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_NETLINK_SOCK_DIAG", 63)
     with pytest.raises(Unreadable, match=r": netlink$"):
         Machine().listening()

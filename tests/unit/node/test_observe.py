@@ -1,4 +1,4 @@
-"""What is read of ranks and engines on a node: nothing secret is taken along, and nothing is waited for in vain."""
+"""What is read of ranks and engines on a node: secrets are redacted, and every wait has a limit."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Node(Machine):
         return next((answer for start, answer in self.engine.items() if path.startswith(start)), (404, None))
 
 
-def test_counters_are_summed_over_engines_and_old_names_are_known():
+def test_counters_are_summed_over_engines_and_old_names_are_supported():
     read = common.metrics(METRICS, ENGINE.counters)
     assert read == {"generated": 123.0, "prompted": 1700.0, "running": 2.0, "waiting": 0.0, "kv_cache": 0.25}
     assert common.metrics("", ENGINE.counters) == dict.fromkeys(read)
@@ -72,11 +72,11 @@ def test_counters_are_summed_over_engines_and_old_names_are_known():
         (["vllm", "serve", "m", "--port"], ("127.0.0.1", 8000)),
     ],
 )
-def test_an_engine_is_asked_where_its_command_says(engine, where):
+def test_address_of_an_engine_from_its_command(engine, where):
     assert vitals.api(engine, ENGINE.api_flags) == where
 
 
-def test_a_gpu_is_read_and_what_it_does_not_tell_is_none():
+def test_unsupported_gpu_values_are_none():
     assert gpu.query(Node(), vitals.SAMPLED)[0]["power_w"] == 24.3
     assert (
         gpu.query(Node(smi=(0, "[N/A], 4.1, 208, [Not Supported]\n")), vitals.SAMPLED)[0]["utilization_percent"] is None
@@ -85,7 +85,7 @@ def test_a_gpu_is_read_and_what_it_does_not_tell_is_none():
         gpu.query(Node(smi=(6, "No devices were found\n")), vitals.SAMPLED)[0]
 
 
-def test_traffic_tells_rdma_from_sockets(tmp_path):
+def test_traffic_distinguishes_rdma_and_sockets(tmp_path):
     port = tmp_path / "sys/class/infiniband/rocep1s0f0/ports/1/counters"
     port.mkdir(parents=True)
     (port / "port_xmit_data").write_text("250\n")
@@ -102,7 +102,7 @@ def test_traffic_tells_rdma_from_sockets(tmp_path):
     }
 
 
-def test_no_log_carries_a_secret_or_a_serial_number_away(tmp_path):
+def test_secrets_and_serial_numbers_are_redacted(tmp_path):
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/dgx-release").write_text('DGX_NAME="DGX Spark"\nDGX_SERIAL_NUMBER="1423025012345"\n')
     dmi = tmp_path / "sys/class/dmi/id"
@@ -112,16 +112,16 @@ def test_no_log_carries_a_secret_or_a_serial_number_away(tmp_path):
     folder.mkdir()
     (folder / "secrets.env").write_text("VLLM_API_KEY=open=sesame\nSHORT=abc\n")
     rank = {"rank_dir": str(folder)}
-    secret = observe.hidden(Node(str(tmp_path)), [rank], "secrets.env")
+    secret = observe.texts_to_redact(Node(str(tmp_path)), [rank], "secrets.env")
     assert set(secret) == {"1423025012345", "PF4ABCDE", "open=sesame"}
-    told = {"first": ["key open=sesame of 1423025012345", "abc"], "last": ["board PF4ABCDE"]}
-    assert observe.without(told, secret) == {
+    log = {"first": ["key open=sesame of 1423025012345", "abc"], "last": ["board PF4ABCDE"]}
+    assert observe.redacted(log, secret) == {
         "first": ["key (removed) of (removed)", "abc"],
         "last": ["board (removed)"],
     }
 
 
-def test_a_reader_that_hangs_costs_its_own_reading_alone():
+def test_a_hanging_reader_affects_only_its_own_reading():
     readings = Readings(0.2)
     forever = threading.Event()
     readings.start("hangs", forever.wait)
@@ -136,14 +136,14 @@ def test_a_reader_that_hangs_costs_its_own_reading_alone():
     forever.set()
 
 
-def test_a_docker_engine_that_cannot_be_asked_leaves_the_gpu_read():
+def test_the_gpu_is_read_while_docker_does_not_answer():
     document = observe.observe(
         REQUEST, Node(docker=Unreadable("permission denied: /var/run/docker.sock")), lambda _: None
     )
     seen = Observation.model_validate(document)
     assert isinstance(seen.ranks, Unread)
     assert isinstance(seen.gpus, tuple)
-    assert [one.utilization_percent for one in seen.gpus] == [96.0, 96.0]
+    assert [gpu.utilization_percent for gpu in seen.gpus] == [96.0, 96.0]
     assert (seen.counters, seen.health, seen.ray) == (None, None, None)
 
 
@@ -223,7 +223,7 @@ def test_of_a_long_log_the_first_and_the_last_lines_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("output", "said"),
+    ("output", "expected"),
     [
         ('noise\n{"ray": {"192.168.177.11": true, "192.168.177.12": false}}\n', None),
         ('{"error": "ConnectionError: no GCS"}\n', "ConnectionError: no GCS"),
@@ -231,18 +231,18 @@ def test_of_a_long_log_the_first_and_the_last_lines_are_read(tmp_path):
         ("", "no answer within"),
     ],
 )
-def test_rays_list_or_why_there_is_none(output, said, monkeypatch):
+def test_ray_nodes_or_the_reason_why_not(output, expected, monkeypatch):
     monkeypatch.setattr(vitals, "_inside", lambda *_: (0, output))
     head = {"runtime": "docker", "name": "c", "python": "python3",
             "launcher": {"ray": {"address": "192.168.177.11:6379"}, "engine": ["vllm"]}}  # fmt: skip
-    if said is None:
+    if expected is None:
         assert vitals.ray_nodes(head, 5) == {"192.168.177.11": True, "192.168.177.12": False}
         return
-    with pytest.raises(Unreadable, match=said):
+    with pytest.raises(Unreadable, match=expected):
         vitals.ray_nodes(head, 5)
 
 
-def test_a_container_without_nvidia_smi_says_nothing_of_its_gpu(monkeypatch):
+def test_a_container_without_nvidia_smi_has_no_gpu_output(monkeypatch):
     monkeypatch.setattr(vitals, "_inside", lambda *_: (127, "exec failed"))
     with pytest.raises(Unreadable, match="no nvidia-smi"):
         vitals.gpu_inside("c")
@@ -252,9 +252,9 @@ def test_a_container_without_nvidia_smi_says_nothing_of_its_gpu(monkeypatch):
 
 @settings(max_examples=200, deadline=None)
 @given(text())
-def test_no_text_of_an_engine_makes_a_traceback(said):
-    assert set(common.metrics(said, ENGINE.counters)) == {"generated", "prompted", "running", "waiting", "kv_cache"}
-    assert common.metrics(f"vllm:generation_tokens_total{{{said}}} 3", ENGINE.counters) is not None
-    assert vitals.api(["vllm", "serve", "m", "--host", said], ENGINE.api_flags)[1] == 8000
+def test_no_output_of_an_engine_raises(expected):
+    assert set(common.metrics(expected, ENGINE.counters)) == {"generated", "prompted", "running", "waiting", "kv_cache"}
+    assert common.metrics(f"vllm:generation_tokens_total{{{expected}}} 3", ENGINE.counters) is not None
+    assert vitals.api(["vllm", "serve", "m", "--host", expected], ENGINE.api_flags)[1] == 8000
     with contextlib.suppress(Unreadable):
-        gpu.query(Node(smi=(0, said)), vitals.SAMPLED)[0]
+        gpu.query(Node(smi=(0, expected)), vitals.SAMPLED)[0]

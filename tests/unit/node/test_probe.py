@@ -73,7 +73,7 @@ def test_what_travels_is_python_3_8() -> None:
     ast.parse(interpreter.snippet(node.INSPECTION), feature_version=(3, 8))
 
 
-def test_a_reader_that_crashes_costs_its_own_reading_alone(make_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crashing_reader_affects_only_its_own_reading(make_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(_machine: Machine) -> None:
         raise ZeroDivisionError("never seen before")
 
@@ -100,7 +100,7 @@ def test_every_reading_may_fail_and_facts_remain(make_machine: Any, monkeypatch:
     assert facts.infiniband_devices is False
 
 
-def test_what_hangs_is_left_behind(make_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_reading_is_abandoned(make_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "LIMIT_S", 0.2)
     monkeypatch.setattr(probe, "_GRACE_S", 0.0)
     release = threading.Event()
@@ -112,22 +112,20 @@ def test_what_hangs_is_left_behind(make_machine: Any, monkeypatch: pytest.Monkey
     assert facts.probe_s < 5
 
 
-def test_a_known_branch_of_the_driver_spares_a_process(make_machine: Any) -> None:
+def test_cuda_of_a_known_driver_branch_needs_no_process(make_machine: Any) -> None:
     machine = make_machine("founders-p1")
     probe.main(machine.case["request"], machine=machine)
     assert [argv[0] for argv in machine.ran].count("nvidia-smi") == 1
 
 
-def test_a_resolver_that_hangs_costs_one_name_and_little_time(
-    make_machine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_resolver_affects_only_its_name(make_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_NAME_S", 0.2)
     monkeypatch.setattr(probe, "_GRACE_S", 0.0)
     machine = make_machine("founders-p1")
     release = threading.Event()
-    known = machine.resolve
+    resolve = machine.resolve
     monkeypatch.setattr(
-        machine, "resolve", lambda name: known(name) if name == "spark-1a2b" else release.wait(30) and []
+        machine, "resolve", lambda name: resolve(name) if name == "spark-1a2b" else release.wait(30) and []
     )
     facts = parse("spark", probe.main(machine.case["request"], machine=machine))
     release.set()
@@ -136,7 +134,7 @@ def test_a_resolver_that_hangs_costs_one_name_and_little_time(
     assert facts.docker.version == "29.1.3"  # type: ignore[union-attr]
 
 
-def test_a_lease_that_is_held_is_told_and_not_taken(make_machine: Any) -> None:
+def test_a_lease_with_a_holder_is_reported_and_not_taken(make_machine: Any) -> None:
     machine = make_machine("serving")
     state_dir = "/home/nvidia/.local/state/sparkcluster"
     path = Path(machine.at(state_dir)) / "clusters/pair/lease.lock"
@@ -150,7 +148,7 @@ def test_a_lease_that_is_held_is_told_and_not_taken(make_machine: Any) -> None:
     assert storage.lease(machine, state_dir, "unknown") is None
 
 
-def test_names_that_are_no_utf8_do_not_spoil_the_document(make_machine: Any) -> None:
+def test_file_names_that_are_not_utf8(make_machine: Any) -> None:
     machine = make_machine("founders-p1")
     folder = machine.at("/models/odd")
     Path(folder).mkdir(parents=True)
@@ -186,7 +184,7 @@ def test_model_directory_of_the_user_and_files_it_needs(make_machine: Any, tmp_p
     assert storage.weights(machine, model, "/hf")["missing"] == ["model.safetensors.index.json"]
 
 
-def test_the_engine_is_asked_in_its_own_interpreter() -> None:
+def test_the_engine_is_inspected_by_its_interpreter() -> None:
     found = probe._engine(Machine(), sys.executable)
     assert found["python"] == sys.executable
     assert found["platform"].split("_")[0] in ("manylinux", "linux")
@@ -199,8 +197,8 @@ def test_loopback_listeners_of_both_families() -> None:
     v4 = "   0: 0100007F:1F90 00000000:0000 0A 0:0 00:0 0 0 0 99 1"
     v6 = "   0: 00000000000000000000000001000000:1F90 0:0 0A 0:0 00:0 0 0 0 98 1"
     mapped = "   0: 0000000000000000FFFF00000100007F:1F90 0:0 0A 0:0 00:0 0 0 0 97 1"
-    told = [network._address(network.listener(line)[0]) for line in (v4, v6, mapped)]  # type: ignore[index]
-    assert told == ["127.0.0.1", "::1", "127.0.0.1"]
+    addresses = [network._address(network.listener(line)[0]) for line in (v4, v6, mapped)]  # type: ignore[index]
+    assert addresses == ["127.0.0.1", "::1", "127.0.0.1"]
     assert network.listener(v4.replace(" 0A ", " 01 ")) is None
 
 
@@ -242,6 +240,6 @@ def test_dgx_release_takes_the_last_update(lines: list[str]) -> None:
     assert system.dgx_release("\n".join(lines))["ota_version"] == "7.6.0"
 
 
-def test_a_zombie_is_no_running_rank(make_machine: Any) -> None:
+def test_a_zombie_is_not_a_running_rank(make_machine: Any) -> None:
     machine = make_machine({"files": {"proc/7/stat": "7 (x) Z 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 77 0 0"}})
     assert common.ticks_of(machine.text("/proc/7/stat")) is None

@@ -1,4 +1,4 @@
-"""What the system does to those who run on it, and what a model says of itself: precedence, limits, silence."""
+"""System settings, the model's configuration, kernel modules, and the resolver."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def test_config_that_makes_no_sense_is_none(make_machine: Any, content: str) -> 
     assert storage.config(machine, "/m", {"config.json": len(content)}) is None
 
 
-def test_modules_are_looked_for_in_few_places(make_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_are_searched_in_few_places(make_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {f"lib/modules/6.17/kernel/{name}/x.ko": "" for name in ("fs", "net", "nvidia-580-open/bits")}
     machine = make_machine({"files": {**files, "lib/modules/6.17/kernel/net/nvidia.ko": ""}})
-    asked: list[str] = []
-    monkeypatch.setattr(machine, "exists", lambda path: asked.append(path) or False)
+    paths: list[str] = []
+    monkeypatch.setattr(machine, "exists", lambda path: paths.append(path) or False)
     assert gpu.module(machine, "6.17") is None
-    assert len(asked) <= 28
+    assert len(paths) <= 28
 
 
 def test_names_are_resolved_by_the_nodes_own_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,10 +95,10 @@ def test_names_are_resolved_by_the_nodes_own_resolver(monkeypatch: pytest.Monkey
     assert machine.resolve("a..b") == []
 
     def fail(kind: int) -> Any:
-        def look_up(*_: Any) -> Any:
+        def resolve(*_: Any) -> Any:
             raise socket.gaierror(kind, "Temporary failure in name resolution")
 
-        return look_up
+        return resolve
 
     monkeypatch.setattr(socket, "getaddrinfo", fail(socket.EAI_NONAME))
     assert machine.resolve("spark-9") == []
@@ -108,7 +108,7 @@ def test_names_are_resolved_by_the_nodes_own_resolver(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("variable", "expected"),
     [
         ("192.0.2.1 50000 192.0.2.11 22", "192.0.2.11"),
         ("fe80::1%eth0 50000 fe80::2%eth0 22", "fe80::2%eth0"),
@@ -116,12 +116,12 @@ def test_names_are_resolved_by_the_nodes_own_resolver(monkeypatch: pytest.Monkey
         ("odd", None),
     ],
 )
-def test_the_address_that_we_came_in_on(told: str, expected: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(os.environ, "SSH_CONNECTION", told)
+def test_address_of_the_ssh_connection(variable: str, expected: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "SSH_CONNECTION", variable)
     assert Machine().reached_at() == expected
 
 
-def test_a_kept_answer_that_is_nested_without_end_is_no_answer(make_machine: Any) -> None:
+def test_a_deeply_nested_document_is_unreadable(make_machine: Any) -> None:
     machine = make_machine({"files": {"x.json": "[" * 50_000, "y.json": json.dumps({"a": 1})}})
     assert machine.document("/y.json") == {"a": 1}
     with pytest.raises(Unreadable, match=r"^not JSON: /x\.json$"):
@@ -129,7 +129,7 @@ def test_a_kept_answer_that_is_nested_without_end_is_no_answer(make_machine: Any
 
 
 def test_a_modules_version_is_read_out_of_its_own_sections(make_machine: Any) -> None:
-    """As the lab writes one; a file that is cut short anywhere makes no traceback, and modinfo is asked."""
+    """As the lab writes one; a file that is cut short anywhere makes no traceback, and modinfo is paths."""
     whole = sysfs._elf("license=Dual MIT/GPL\0version=580.95.05\0srcversion=ABC\0")
     path = "lib/modules/6.17/updates/nvidia.ko"
     machine = make_machine({"files": {path: whole}})

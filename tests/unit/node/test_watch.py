@@ -1,4 +1,4 @@
-"""What the watch program tells of ranks, against a Docker engine's socket and real processes and files."""
+"""What the watch program reports of ranks, with a fake Docker engine, and real processes and files."""
 
 import http.server
 import json
@@ -23,7 +23,7 @@ LIMIT_S = 10
 
 
 class Engine:
-    """A Docker engine with one container, as its API tells of it."""
+    """A Docker engine with one container, as its API reports it."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] | None = {"Status": "running", "Running": True, "StartedAt": "2026-11-21T03:00:00Z"}
@@ -76,8 +76,8 @@ def engine(tmp_path: Path) -> Iterator[tuple[Engine, str]]:
     server.server_close()
 
 
-class Told:
-    """The program as it runs on a node, and what it tells."""
+class WatchProgram:
+    """The program as it runs on a node, and its events."""
 
     def __init__(self, request: dict[str, Any], **env: str) -> None:
         argv, sent = command("watch", request, python=sys.executable)
@@ -94,15 +94,15 @@ class Told:
             self.events.put(json.loads(line))
         self.events.put(None)
 
-    def until(self, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-        """Events up to the first that is wanted, which is the last of them."""
+    def until(self, matches: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+        """Events up to the first that is matches, which is the last of them."""
         seen = []
         limit = time.monotonic() + LIMIT_S
         while True:
             event = self.events.get(timeout=max(0.01, limit - time.monotonic()))
-            assert event is not None, f"it ended after {seen}"
+            assert event is not None, f"watch ended after {seen}"
             seen.append(event)
-            if wanted(event):
+            if matches(event):
                 return seen
 
     def close(self) -> int:
@@ -115,11 +115,11 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Iterator[Callable[..., Told]]:
-    programs: list[Told] = []
+def start_watch() -> Iterator[Callable[..., WatchProgram]]:
+    programs: list[WatchProgram] = []
 
-    def start(request: dict[str, Any], **env: str) -> Told:
-        programs.append(Told(request, **env))
+    def start(request: dict[str, Any], **env: str) -> WatchProgram:
+        programs.append(WatchProgram(request, **env))
         return programs[-1]
 
     yield start
@@ -145,11 +145,11 @@ def docker_request(**more: Any) -> dict[str, Any]:
     return {"ranks": ranks, "tail": 100, "follow": True, "interval_s": 0.4, **more}
 
 
-def test_a_container_that_dies_is_told_with_its_last_words_first(
-    engine: tuple[Engine, str], told: Callable[..., Told]
+def test_last_log_lines_come_before_the_exit_of_a_container(
+    engine: tuple[Engine, str], start_watch: Callable[..., WatchProgram]
 ) -> None:
     docker, path = engine
-    program = told(docker_request(), DOCKER_HOST=f"unix://{path}")
+    program = start_watch(docker_request(), DOCKER_HOST=f"unix://{path}")
     docker.log.put(frame(b"one\ntw") + frame(b"o\n", 2))
     program.until(lambda event: "two" in event.get("lines", []))
     program.until(state_is("r0", "running"))
@@ -163,25 +163,27 @@ def test_a_container_that_dies_is_told_with_its_last_words_first(
     assert program.close() == 0
 
 
-def test_a_container_that_was_removed_is_gone(engine: tuple[Engine, str], told: Callable[..., Told]) -> None:
+def test_a_container_that_was_removed_is_gone(
+    engine: tuple[Engine, str], start_watch: Callable[..., WatchProgram]
+) -> None:
     docker, path = engine
     docker.state = None
-    program = told(docker_request(), DOCKER_HOST=f"unix://{path}")
+    program = start_watch(docker_request(), DOCKER_HOST=f"unix://{path}")
     assert program.until(state_is("r0", "gone"))[-1]["states"]["r0"] == {"state": "gone"}
 
 
-def test_a_docker_that_cannot_be_asked_is_told_and_ticks_go_on(told: Callable[..., Told], tmp_path: Path) -> None:
-    program = told(docker_request(), DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
+def test_ticks_continue_while_docker_does_not_answer(start_watch: Callable[..., WatchProgram], tmp_path: Path) -> None:
+    program = start_watch(docker_request(), DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
     seen = program.until(lambda event: event.get("tick") == 2)
     assert seen[-1]["states"]["r0"]["state"] == "unreadable"
     assert "no such file" in seen[-1]["states"]["r0"]["error"]
 
 
-def test_a_container_started_again_is_read_on_without_repeats(
-    engine: tuple[Engine, str], told: Callable[..., Told]
+def test_log_of_a_restarted_container_is_not_repeated(
+    engine: tuple[Engine, str], start_watch: Callable[..., WatchProgram]
 ) -> None:
     docker, path = engine
-    program = told(docker_request(), DOCKER_HOST=f"unix://{path}")
+    program = start_watch(docker_request(), DOCKER_HOST=f"unix://{path}")
     docker.log.put(frame(b"first life\n"))
     docker.log.put(None)
     program.until(lambda event: "first life" in event.get("lines", []))
@@ -200,11 +202,11 @@ def process_rank(tmp_path: Path, script: str) -> tuple[dict[str, Any], subproces
     return {"ranks": ranks, "tail": 3, "follow": True, "interval_s": 0.4}, process
 
 
-def test_a_process_is_followed_to_its_end(tmp_path: Path, told: Callable[..., Told]) -> None:
+def test_a_process_is_followed_to_its_end(tmp_path: Path, start_watch: Callable[..., WatchProgram]) -> None:
     request, process = process_rank(tmp_path, "printf 'a\\nb\\nc\\nd\\n'; read x; printf '10%%\\r20%%\\rend'; exit 7")
     while (tmp_path / "log").stat().st_size < 8:
         assert process.poll() is None
-    program = told(request)
+    program = start_watch(request)
     seen = program.until(state_is("r0", "running"))
     assert lines(seen) == ["b", "c", "d"]
     assert process.stdin is not None
@@ -215,7 +217,7 @@ def test_a_process_is_followed_to_its_end(tmp_path: Path, told: Callable[..., To
     assert seen[-1]["states"]["r0"]["exit_code"] == 7
 
 
-def test_a_strangers_process_under_the_same_number_is_not_ours(tmp_path: Path) -> None:
+def test_a_reused_pid_is_not_the_rank(tmp_path: Path) -> None:
     (tmp_path / "rank.json").write_text(json.dumps({"pid": os.getpid(), "start_ticks": 1}))
     watching = watch.Watch({"ranks": []})
 
@@ -226,18 +228,18 @@ def test_a_strangers_process_under_the_same_number_is_not_ours(tmp_path: Path) -
     assert state(tmp_path / "none") == {"state": "gone"}
 
 
-def test_it_ends_when_nobody_watches_any_more(told: Callable[..., Told], tmp_path: Path) -> None:
-    program = told(docker_request(), DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
+def test_it_ends_when_its_input_closes(start_watch: Callable[..., WatchProgram], tmp_path: Path) -> None:
+    program = start_watch(docker_request(), DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
     program.until(lambda event: "tick" in event)
     began = time.monotonic()
     assert program.close() == 0
     assert time.monotonic() - began < 2
 
 
-def test_without_follow_it_tells_once_and_ends(tmp_path: Path, told: Callable[..., Told]) -> None:
+def test_without_follow_it_reports_once_and_ends(tmp_path: Path, start_watch: Callable[..., WatchProgram]) -> None:
     request, process = process_rank(tmp_path, "echo only")
     process.communicate()
-    program = told({**request, "follow": False})
+    program = start_watch({**request, "follow": False})
     assert program.process.stdin is not None
     program.process.stdin.close()
     seen = program.until(lambda event: "tick" in event)
@@ -246,13 +248,13 @@ def test_without_follow_it_tells_once_and_ends(tmp_path: Path, told: Callable[..
     assert program.process.wait(5) == 0
 
 
-def test_links_and_listening_are_told(told: Callable[..., Told], tmp_path: Path) -> None:
+def test_links_and_listening_are_reported(start_watch: Callable[..., WatchProgram], tmp_path: Path) -> None:
     with socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         request = docker_request(
             interfaces=["lo", "nosuch0"], engine_host="0.0.0.0", engine_port=server.server_address[1]
         )
-        program = told(request, DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
+        program = start_watch(request, DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
         seen = program.until(lambda event: event.get("listening") is True)
         server.shutdown()
     assert seen[-1]["links"] == {"lo": True, "nosuch0": False}
