@@ -19,7 +19,7 @@ from sparkcluster.topology.model import Group, Member, Topology
 SIZE_BYTES = 256 << 20  # of what is gathered: a buffer of 16 GB has frozen a node, whose GPU shares its memory
 LIMIT_S = 90
 _MARK = "sparkcluster-all-gather "
-# The first is said by every NCCL that owners use; the second by those that end before it.
+# The first is logged by every NCCL that owners use; the second by those that end before it.
 _NETWORK = (re.compile(r"Using network (\w+)"), re.compile(r"NET/(IB|Socket) ?: Using"))
 
 
@@ -102,9 +102,9 @@ def command(spec: Spec, facts: Facts, group: Group, member: Member, *, size_byte
 def read(output: str, exit_code: int | None) -> AllGather:
     """What a rank's output says."""
     network = next((found[1] for pattern in _NETWORK if (found := pattern.search(output)) is not None), None)
-    said = next((line for line in output.splitlines() if line.startswith(_MARK)), None)
+    marked = next((line for line in output.splitlines() if line.startswith(_MARK)), None)
     try:
-        document = json.loads(said.removeprefix(_MARK)) if said else None
+        document = json.loads(marked.removeprefix(_MARK)) if marked else None
     except ValueError:
         document = None
     if isinstance(document, dict) and isinstance(document.get("bus_gb_s"), int | float):

@@ -71,9 +71,9 @@ class _Run:
         names = [member.name for group in self.topology.groups if len(group.members) > 1 for member in group.members]
         if not names:
             return Measured(())
-        asked = self.fleet.each(self._tools, names)
-        self.unasked = {name: error.message for name, error in failures(asked).items()}
-        self.tools = values(asked)
+        answers = self.fleet.each(self._tools, names)
+        self.unasked = {name: error.message for name, error in failures(answers).items()}
+        self.tools = values(answers)
         without = tuple(name for name in names if not self.tools.get(name) and name not in self.unasked)
         links = [link for member in self.topology.members.values() for link in member.links]
         if not any(link.hca for link in links):
@@ -166,11 +166,11 @@ class _Run:
         silence_s = options.seconds + _SPARE_S
         with self._start(target.name, {**shared_request, "do": "receive"}, silence_s) as receiver:
             port = _value(receiver, "port")
-            asked = {
+            answers = {
                 **shared_request, "do": "send", "port": port, "source": local.address, "seconds": options.seconds,
                 "messages": options.messages,
             }  # fmt: skip
-            sent = self._single(source.name, asked, silence_s)
+            sent = self._single(source.name, answers, silence_s)
             done = _value(receiver, "done")
         gbit_s = done["bytes"] * 8 / max(done["seconds"], 1e-6) / 1e9
         names, latency_ms = (source.name, target.name), sent["latency_ms"]

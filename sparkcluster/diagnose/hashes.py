@@ -49,12 +49,12 @@ def _limit_s(size_bytes: int) -> float:
 def _files(conversation: Conversation, report: Report, *, limit_s: float) -> tuple[HashedFile, ...]:
     name, limit = conversation.host.name, time.monotonic() + limit_s
     while True:
-        said = conversation.answer()
-        if "done" in said:
-            return tuple(HashedFile(**each) for each in said["done"])
-        if "failed" in said:
-            raise CommandFailed(f"the weights on {name} could not be read: {said['failed']}", node=name, step="hash")
-        report.progress(name, f"{_sized(said.get('bytes', 0))} of {_sized(said.get('total', 0))} hashed")
+        answer = conversation.answer()
+        if "done" in answer:
+            return tuple(HashedFile(**each) for each in answer["done"])
+        if "failed" in answer:
+            raise CommandFailed(f"the weights on {name} could not be read: {answer['failed']}", node=name, step="hash")
+        report.progress(name, f"{_sized(answer.get('bytes', 0))} of {_sized(answer.get('total', 0))} hashed")
         if time.monotonic() > limit:
             raise CommandTimeout(
                 f"the weights on {name} were not hashed within {limit_s:.0f} s", node=name, step="hash"

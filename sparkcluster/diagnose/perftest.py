@@ -54,5 +54,7 @@ def complaint(output: str, exit_code: int | None) -> str:
     if exit_code is None:
         return f"{TOOL} did not end and was stopped"
     lines = [line.strip() for line in output.splitlines()]
-    told = [line for line in lines if re.search(r"fail|error|unable|couldn.t|not found|down", line, re.IGNORECASE)]
-    return told[0] if told else f"{TOOL} printed no result row, exit code {exit_code}"
+    complaints = [
+        line for line in lines if re.search(r"fail|error|unable|couldn.t|not found|down", line, re.IGNORECASE)
+    ]
+    return complaints[0] if complaints else f"{TOOL} printed no result row, exit code {exit_code}"

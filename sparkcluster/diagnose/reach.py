@@ -36,8 +36,8 @@ def reach(
     A port that the launch will use is tried only where nobody listens on it, no rank runs and nobody else holds the
     lease: a preflight must not be in the way of a start. ``epoch`` is that of our own lease, where we hold it.
     """
-    wanted = pairs(spec, facts, topology)
-    names = list(dict.fromkeys(pair.source for pair in wanted))
+    planned = pairs(spec, facts, topology)
+    names = list(dict.fromkeys(pair.source for pair in planned))
     if not names:
         return Reach(())
     report.step("reach", f"{len(names)} nodes, each to the others")
@@ -49,13 +49,13 @@ def reach(
         "limit_s": LIMIT_S,
     }
     with Conversations("reach") as programs:
-        return _Run(fleet, wanted, with_ranks(facts), common, programs).go(names)
+        return _Run(fleet, planned, with_ranks(facts), common, programs).go(names)
 
 
 @dataclasses.dataclass(slots=True)
 class _Run:
     fleet: Fleet
-    wanted: Sequence[Pair]
+    planned: Sequence[Pair]
     busy: Collection[str]
     common: Mapping[str, Any]
     programs: Conversations
@@ -66,7 +66,7 @@ class _Run:
         listening = self.fleet.each(self._listen, names)
         unasked = {name: error.message for name, error in failures(listening).items()}
         there = values(listening)
-        attempts = list(_attempts(self.wanted, there))
+        attempts = list(_attempts(self.planned, there))
         tried = self.fleet.each(lambda host: self._try(host.name, attempts), there)
         unasked |= {name: error.message for name, error in failures(tried).items()}
         results = values(tried)
@@ -81,15 +81,15 @@ class _Run:
                 attempt, results[attempt.pair.source][str(attempt.number)], heard.get(attempt.pair.target)
             )
         ]
-        for name, said in there.items():
-            for address, reason in said["failed"].items():
+        for name, ports in there.items():
+            for address, reason in ports["failed"].items():
                 unasked.setdefault(name, f"cannot listen on {address}: {reason}")
         return Reach(tuple(paths), unasked)
 
     def _listen(self, host: Host) -> dict[str, Any]:
-        mine = [pair for pair in self.wanted if pair.target == host.name]
+        mine = [pair for pair in self.planned if pair.target == host.name]
         addresses = dict.fromkeys(
-            [pair.target_address for pair in mine] + [p.source_address for p in self.wanted if p.source == host.name]
+            [pair.target_address for pair in mine] + [p.source_address for p in self.planned if p.source == host.name]
         )
         fixed = {(pair.target_address, port): None for pair in mine for port, _ in pair.ports}
         request = {
@@ -133,17 +133,17 @@ class _Attempt:
         }
 
 
-def _attempts(wanted: Iterable[Pair], there: Mapping[str, dict[str, Any]]) -> Iterator[_Attempt]:
-    for place, pair in enumerate(wanted):
-        said = there.get(pair.target)
-        if said is None or pair.source not in there or pair.target_address not in said["udp"]:
+def _attempts(planned: Iterable[Pair], there: Mapping[str, dict[str, Any]]) -> Iterator[_Attempt]:
+    for place, pair in enumerate(planned):
+        ports = there.get(pair.target)
+        if ports is None or pair.source not in there or pair.target_address not in ports["udp"]:
             continue
         if pair.source_address in there[pair.source]["failed"]:
             continue
-        listens = [tuple(entry) for entry in said["fixed"]]
+        listens = [tuple(entry) for entry in ports["fixed"]]
         fixed = [(port, use) for port, use in pair.ports if (pair.target_address, port) in listens]
-        ephemeral = (said["tcp"][pair.target_address], _OPENED)
-        yield _Attempt(2 * place, pair, said["udp"][pair.target_address], (ephemeral, *fixed))
+        ephemeral = (ports["tcp"][pair.target_address], _OPENED)
+        yield _Attempt(2 * place, pair, ports["udp"][pair.target_address], (ephemeral, *fixed))
 
 
 def _well(result: Mapping[str, Any]) -> bool:

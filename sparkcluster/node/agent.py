@@ -110,15 +110,15 @@ def stop_containers(request: Request, step: Step) -> dict[str, Any]:
     grace_s = int(step.get("grace_s", 30))
     with contextlib.suppress(Failed):
         run(docker.stop(names, grace_s), grace_s + 30)
-    left = []
+    remaining = []
     for name in names:
         try:
             run(docker.remove(name))
         except Failed as error:
             if not docker.is_missing(str(error)):
-                left.append("%s: %s" % (name, error))
-    if left:
-        raise Failed("; ".join(left))
+                remaining.append("%s: %s" % (name, error))
+    if remaining:
+        raise Failed("; ".join(remaining))
     return {}
 
 
@@ -199,9 +199,9 @@ def end_process(directory: str, grace_s: float) -> None:
                     continue
             while session_members(rank["pid"]) and time.monotonic() < limit:
                 time.sleep(0.05)
-        left = session_members(rank["pid"])
-        if left:
-            raise Failed("processes %s cannot be killed" % left)
+        remaining = session_members(rank["pid"])
+        if remaining:
+            raise Failed("processes %s cannot be killed" % remaining)
     if os.path.exists(record):
         os.unlink(record)
 

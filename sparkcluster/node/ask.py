@@ -89,12 +89,12 @@ class Endpoint:
         if key:
             self.headers["Authorization"] = "Bearer " + key
 
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """Seconds until the limit; Failed when none are left."""
-        left = self.until - time.monotonic()
-        if left <= 0:
+        remaining = self.until - time.monotonic()
+        if remaining <= 0:
             raise self.late()
-        return left
+        return remaining
 
     def late(self) -> Failed:
         """The error of an exchange that took too long."""
@@ -120,9 +120,9 @@ class Endpoint:
         """Lines of a stream; the limit holds between them as well."""
         try:
             while True:
-                left = self.left_s()
+                remaining = self.remaining_s()
                 if self.connection.sock is not None:
-                    self.connection.sock.settimeout(left)
+                    self.connection.sock.settimeout(remaining)
                 line = response.readline()
                 if not line:
                     return
@@ -195,9 +195,9 @@ class Answer:
             self.tell({"text": text})
         for call in calls:
             function = call.get("function") or {}
-            known = self.calls.setdefault(call.get("index", len(self.calls)), {"name": "", "arguments": ""})
-            known["name"] += function.get("name") or ""
-            known["arguments"] += function.get("arguments") or ""
+            function_call = self.calls.setdefault(call.get("index", len(self.calls)), {"name": "", "arguments": ""})
+            function_call["name"] += function.get("name") or ""
+            function_call["arguments"] += function.get("arguments") or ""
         self.finish = choice.get("finish_reason") or self.finish
 
     def done(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ enum { NR_BIND = 200 };
 static int is_open(u16 port)
 {
     const char *text = getenv("SPARKCLUSTER_BIND_OPEN");
-    u32 wanted = (u32)((port & 255) << 8 | port >> 8), number = 0;
+    u32 own_port = (u32)((port & 255) << 8 | port >> 8), number = 0;
     if (!text)
         return 0;
     for (;; text++) {
@@ -55,7 +55,7 @@ static int is_open(u16 port)
             number = number * 10 + (u32)(*text - '0');
             continue;
         }
-        if (number && number == wanted)
+        if (number && number == own_port)
             return 1;
         if (!*text)
             return 0;
@@ -98,8 +98,8 @@ _TRIAL = "import socket,sys;s=socket.socket();s.bind(('',0));sys.exit(s.getsockn
 
 def build(path: str, env: MutableMapping[str, str]) -> str | None:
     """Compile the library to ``path``. Returns what went wrong in one line, or None."""
-    wanted = ([env["CC"]] if env.get("CC") else []) + list(COMPILERS)
-    compiler = next((found for name in wanted if (found := shutil.which(name, path=env.get("PATH")))), None)
+    candidates = ([env["CC"]] if env.get("CC") else []) + list(COMPILERS)
+    compiler = next((found for name in candidates if (found := shutil.which(name, path=env.get("PATH")))), None)
     if compiler is None:
         return "no C compiler (%s) in this image" % ", ".join(COMPILERS)
     fresh = "%s.%d" % (path, os.getpid())

@@ -142,7 +142,7 @@ def wait_for_head(
     """Wait until the head's Ray accepts connections from ``source``, this node's interconnect address."""
     host, _, port = address.rpartition(":")
     until = clock() + limit_s
-    said_at = float("-inf")
+    reported_at = float("-inf")
     while True:
         try:
             socket.create_connection((host, int(port)), 3, source_address=(source, 0)).close()
@@ -154,9 +154,9 @@ def wait_for_head(
                 RANK_MISSING,
                 "after %d s Ray's head at %s is not reachable from %s: %s" % (limit_s, address, source, last),
             )
-        if clock() - said_at >= 10:
+        if clock() - reported_at >= 10:
             say("phase=ray-join waiting for %s (%s)" % (address, last))
-            said_at = clock()
+            reported_at = clock()
         pause(1)
 
 
@@ -228,7 +228,7 @@ def checked(path: str) -> dict[str, Any]:
     except (OSError, ValueError, AttributeError) as error:
         raise Stop(BAD_DOCUMENT, "%s: %s" % (path, error)) from error
     if missing or version != 1:
-        what = "lacks " + ", ".join(missing) if missing else "has version %r, wanted 1" % (version,)
+        what = "lacks " + ", ".join(missing) if missing else "has version %r, expected 1" % (version,)
         raise Stop(BAD_DOCUMENT, "%s %s" % (path, what))
     return document
 

@@ -1,7 +1,7 @@
 """Measures what a link carries. Python 3.8, standard library only; nothing is written.
 
 One end receives and the other sends, over several TCP connections that know a token; or one command of perftest, or one
-container, is run and its output told. What was started ends with this program, and this program with its input.
+container, is run and its output reported. What was started ends with this program, and this program with its input.
 """
 
 from __future__ import annotations

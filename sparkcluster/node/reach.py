@@ -80,15 +80,15 @@ class Node(Sockets):
                 tcp[address] = self.accept_on(address, 0)
             except OSError as error:
                 failed[address] = why(error)
-        held = lease_is_held(self.request)
+        lease_held = lease_is_held(self.request)
         fixed = []
-        for address, port in [] if held else self.request["fixed"]:
+        for address, port in [] if lease_held else self.request["fixed"]:
             try:
                 self.accept_on(address, port)
                 fixed.append([address, port])
             except OSError:
                 continue  # the port is in use; another check reports by what
-        return {"udp": udp, "tcp": tcp, "fixed": fixed, "failed": failed, "held": held}
+        return {"udp": udp, "tcp": tcp, "fixed": fixed, "failed": failed, "held": lease_held}
 
     def accept_on(self, address: str, port: int) -> int:
         """Listen on TCP; returns the port."""

@@ -83,10 +83,10 @@ def send_files(request: Request, line: Wire, check: Check) -> dict[str, Any]:
     line.send_line(offer)
     pace = Pace(0, check, quiet=True)
     while True:
-        wanted = line.read_line()
-        if not wanted:
+        requested = line.read_line()
+        if not requested:
             return {"bytes": pace.done}
-        for number, offset in wanted:
+        for number, offset in requested:
             entry = offer["files"][number]
             with open(os.path.join(root, entry["path"]), "rb") as file:
                 if os.fstat(file.fileno()).st_size != entry["size"]:
@@ -126,15 +126,15 @@ class Receiver:
         files: List[Dict[str, Any]] = offer["files"]
         self.pace.total = sum(entry["size"] for entry in files)
         whole = [number for number, entry in enumerate(files) if self._is_there(entry)]
-        wanted = [[number, self._begun(files[number])] for number in range(len(files)) if number not in whole]
-        self.pace.done = sum(files[number]["size"] for number in whole) + sum(each[1] for each in wanted)
-        self._room(sum(files[number]["size"] - offset for number, offset in wanted))
+        requested = [[number, self._begun(files[number])] for number in range(len(files)) if number not in whole]
+        self.pace.done = sum(files[number]["size"] for number in whole) + sum(each[1] for each in requested)
+        self._room(sum(files[number]["size"] - offset for number, offset in requested))
         if self.verify:
             # before the request: hashing existing files while receiving would stall the sender
-            wanted = [[number, files[number]["size"]] for number in whole] + wanted
-            for number, offset in wanted:
+            requested = [[number, files[number]["size"]] for number in whole] + requested
+            for number, offset in requested:
                 self._hash_here(number, files[number], offset)
-        self._fetch(files, wanted)
+        self._fetch(files, requested)
         self.line.send_line([])
         for path, target in offer["links"]:
             self._link(path, target)
@@ -172,17 +172,17 @@ class Receiver:
             text = "%s has %.1f GB free, %.1f GB needed" % (existing, free / 1e9, needed / 1e9)
             raise Failed("disk", text)
 
-    def _fetch(self, files: List[Dict[str, Any]], wanted: List[List[int]]) -> None:
-        """Receive ``wanted`` (number of file and first byte); files with a wrong hash are fetched again, once."""
-        again = self._round(files, wanted)
+    def _fetch(self, files: List[Dict[str, Any]], requested: List[List[int]]) -> None:
+        """Receive ``requested`` (number of file and first byte); files with a wrong hash are fetched again, once."""
+        again = self._round(files, requested)
         if again and self._round(files, again):
             raise Failed("hash", "%s arrived with a different hash than it was sent with" % files[again[0][0]]["path"])
 
-    def _round(self, files: List[Dict[str, Any]], wanted: List[List[int]]) -> List[List[int]]:
-        if not wanted:
+    def _round(self, files: List[Dict[str, Any]], requested: List[List[int]]) -> List[List[int]]:
+        if not requested:
             return []
-        self.line.send_line(wanted)
-        return [[number, 0] for number, offset in wanted if not self._receive(number, files[number], offset)]
+        self.line.send_line(requested)
+        return [[number, 0] for number, offset in requested if not self._receive(number, files[number], offset)]
 
     def _receive(self, number: int, entry: Dict[str, Any], offset: int) -> bool:
         """Receive one file from ``offset``; False if its hash differs from the sender's."""

@@ -32,10 +32,10 @@ def unpack(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
         os.unlink(archive)
         raise OSError("%s is corrupt: its SHA-256 differs from the sender's" % archive)
     folder, name = os.path.split(path)
-    for left in os.listdir(folder):
+    for leftover in os.listdir(folder):
         # only one change runs at a time, so its program has ended
-        if left.startswith(".partial-" + name):
-            shutil.rmtree(os.path.join(folder, left), ignore_errors=True)
+        if leftover.startswith(".partial-" + name):
+            shutil.rmtree(os.path.join(folder, leftover), ignore_errors=True)
     partial = os.path.join(folder, ".partial-%s-%d" % (name, os.getpid()))
     os.mkdir(partial, 0o755)
     try:

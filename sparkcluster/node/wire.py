@@ -93,14 +93,14 @@ class Pace:
         self.total = total
         self.done = 0
         self._check = check
-        self._said = 0.0
+        self._reported = 0.0
 
     def add(self, size: int = 0, peer: Wire | None = None) -> None:
         """Count ``size`` more bytes; ``peer`` gets a keep-alive with each report."""
         self.done += size
         now = time.monotonic()
-        if now - self._said >= 1:
-            self._said = now
+        if now - self._reported >= 1:
+            self._reported = now
             self._check()
             if not self.quiet:
                 common.emit({"bytes": self.done, "total": self.total})

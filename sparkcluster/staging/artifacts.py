@@ -20,12 +20,12 @@ Request = dict[str, Any]
 
 def artifacts(spec: Spec, selected: Sequence[Artifact]) -> list[Artifact]:
     """The artifacts of ``selected`` that this spec has, in staging order."""
-    wanted: list[Artifact] = []
+    found: list[Artifact] = []
     if "image" in selected and spec.inventory.runtime.kind == "docker" and spec.playbook.image:
-        wanted.append("image")  # first: it may hold the downloader of the weights
+        found.append("image")  # first: it may hold the downloader of the weights
     if "weights" in selected:
-        wanted.append("weights")
-    return wanted
+        found.append("weights")
+    return found
 
 
 def download_request(spec: Spec, facts: Facts, what: Artifact) -> dict[str, Any]:

@@ -102,10 +102,10 @@ def _make(engine: EngineFacts, place: Path, report: Report, run: Run) -> None:
 
 def _remove_leftovers(folder: Path) -> None:
     """Remove what killed runs have left; a run that is under way is younger than its limit."""
-    for left in folder.glob(".partial-*"):
+    for leftover in folder.glob(".partial-*"):
         with contextlib.suppress(OSError):  # removed meanwhile by its run
-            if time.time() - left.stat().st_mtime > 2 * LIMIT_S:
-                shutil.rmtree(left)
+            if time.time() - leftover.stat().st_mtime > 2 * LIMIT_S:
+                shutil.rmtree(leftover)
 
 
 def fetch_commands(engine: EngineFacts, target: Path) -> list[list[str]]:
@@ -116,19 +116,19 @@ def fetch_commands(engine: EngineFacts, target: Path) -> list[list[str]]:
     python = ".".join(re.findall(r"\d+", engine.python_version)[:2])
     machine = engine.platform.rpartition("linux_")[2]
     machine = re.sub(r"^\d+_\d+_", "", machine) or platform.machine()
-    wanted = f"ray=={BROUGHT_RAY}"
+    requirement = f"ray=={BROUGHT_RAY}"
     made = []
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv:
         argv = [uv, "pip", "install", "--no-progress", "--only-binary", ":all:", "--target", str(target)]
         argv += ["--python", sys.executable, "--python-version", python]
-        made.append([*argv, "--python-platform", f"{machine}-manylinux_2_{_glibc(engine)}", wanted])
+        made.append([*argv, "--python-platform", f"{machine}-manylinux_2_{_glibc(engine)}", requirement])
     pip = [sys.executable, "-m", "pip", "install", "--only-binary=:all:", "--no-compile", "--no-input"]
     pip += ["--retries", "1", "--no-warn-script-location", "--target", str(target)]
     pip += ["--implementation", "cp", "--python-version", python, "--abi", f"cp{python.replace('.', '')}"]
     for minor in range(_glibc(engine), _OLDEST_GLIBC - 1, -1):
         pip += ["--platform", f"manylinux_2_{minor}_{machine}"]
-    made.append([*pip, "--platform", f"manylinux2014_{machine}", wanted])
+    made.append([*pip, "--platform", f"manylinux2014_{machine}", requirement])
     return made
 
 

@@ -86,8 +86,8 @@ def by_kind(found):
 
 def test_tcp_is_measured_in_both_directions_on_every_rail(two, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    told = Told()
-    found = measure(two, told)
+    report = Told()
+    found = measure(two, report)
     rates = by_kind(found)["tcp"]
     assert {(rate.nodes, rate.subnet) for rate in rates} == {
         (nodes, subnet)
@@ -97,8 +97,8 @@ def test_tcp_is_measured_in_both_directions_on_every_rail(two, monkeypatch):
     assert all(rate.gbit_s > 0.1 for rate in rates)
     assert all(0 < rate.latency_ms < 50 for rate in rates)
     assert found.without_perftest == ("alpha", "beta")
-    assert told.steps[0][0] == "measure"
-    assert told.steps[0][1].startswith("1 pair, about ")
+    assert report.steps[0][0] == "measure"
+    assert report.steps[0][1].startswith("1 pair, about ")
     assert json.loads(json.dumps(dataclasses.asdict(found)))["rates"]
 
 
@@ -194,23 +194,23 @@ def program(request):
 
 
 def test_a_program_that_does_not_end_is_ended_at_its_limit():
-    one = program({"do": "run", "argv": ["sleep", "60"], "limit_s": 0.3})
-    said = one.answer()
-    assert said["done"]["exit"] is None
-    one.close()
+    conversation = program({"do": "run", "argv": ["sleep", "60"], "limit_s": 0.3})
+    answer = conversation.answer()
+    assert answer["done"]["exit"] is None
+    conversation.close()
 
 
 def test_a_program_that_is_not_there_is_told():
-    one = program({"do": "run", "argv": ["no-such-program"], "limit_s": 1})
-    assert one.answer() == {"failed": "no-such-program is not installed"}
-    one.close()
+    conversation = program({"do": "run", "argv": ["no-such-program"], "limit_s": 1})
+    assert conversation.answer() == {"failed": "no-such-program is not installed"}
+    conversation.close()
 
 
 def test_who_does_not_know_the_token_is_not_served():
     import socket
 
-    one = program({"do": "receive", "address": "127.0.0.1", "token": "right", "streams": 1})
-    port = one.answer()["port"]
+    conversation = program({"do": "receive", "address": "127.0.0.1", "token": "right", "streams": 1})
+    port = conversation.answer()["port"]
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         stranger.sendall(b"wrong")
         assert stranger.recv(1) == b""
@@ -221,8 +221,8 @@ def test_who_does_not_know_the_token_is_not_served():
         }
     )  # fmt: skip
     assert sender.answer()["done"]["latency_ms"] > 0
-    assert one.answer()["done"]["bytes"] > 0
-    for each in (one, sender):
+    assert conversation.answer()["done"]["bytes"] > 0
+    for each in (conversation, sender):
         each.close()
 
 
@@ -231,9 +231,9 @@ def test_no_container_for_who_has_no_lease(tmp_path):
         "do": "contain", "state_dir": str(tmp_path), "cluster": "atlas", "epoch": 3, "name": "x", "argv": ["false"],
         "limit_s": 5,
     }  # fmt: skip
-    one = program(request)
-    assert "is over" in one.answer()["failed"]
-    one.close()
+    conversation = program(request)
+    assert "is over" in conversation.answer()["failed"]
+    conversation.close()
 
 
 def test_what_ends_the_thread_of_a_measurement_is_raised(two, monkeypatch):

@@ -38,8 +38,8 @@ def test_every_file_is_hashed_and_told_with_the_blob_it_points_at(two, tmp_path)
     found = hashes(two.fleet, two.facts, Report())
     assert found.unasked == {}
     assert found.files["alpha"] == found.files["beta"]
-    held = {one.name: (one.size_bytes, one.sha256, one.blob) for one in found.files["alpha"]}
-    assert held == {
+    hashed = {file.name: (file.size_bytes, file.sha256, file.blob) for file in found.files["alpha"]}
+    assert hashed == {
         "deep/model.safetensors": (7000, name, name),
         "config.json": (2, hashlib.sha256(b"{}").hexdigest(), None),
     }

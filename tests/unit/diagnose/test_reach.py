@@ -42,10 +42,10 @@ def kinds(found):
 
 def test_every_ordered_pair_tries_every_rail_and_the_ports_of_the_head(loopback):
     lab = loopback("alpha", "beta", "gamma")
-    wanted = pairs(lab.spec, lab.facts, lab.topology)
-    assert len(wanted) == 3 * 2 * 2
-    assert {one.size_bytes for one in wanted} == {9000}
-    assert {(one.source, one.target, one.target_address, one.ports) for one in wanted if one.ports} == {
+    planned = pairs(lab.spec, lab.facts, lab.topology)
+    assert len(planned) == 3 * 2 * 2
+    assert {pair.size_bytes for pair in planned} == {9000}
+    assert {(pair.source, pair.target, pair.target_address, pair.ports) for pair in planned if pair.ports} == {
         ("beta", "alpha", HEAD, ((6379, "Ray"),)),
         ("gamma", "alpha", HEAD, ((6379, "Ray"),)),
     }
@@ -53,19 +53,19 @@ def test_every_ordered_pair_tries_every_rail_and_the_ports_of_the_head(loopback)
 
 def test_native_ranks_meet_on_the_master_port(loopback):
     lab = loopback("alpha", "beta", playbook={"executor": "native"})
-    ports = {one.ports for one in pairs(lab.spec, lab.facts, lab.topology) if one.ports}
+    ports = {pair.ports for pair in pairs(lab.spec, lab.facts, lab.topology) if pair.ports}
     assert ports == {((29501, "the engine's rendezvous"),)}
 
 
 def test_what_another_check_condemns_is_not_tried(two):
     before = pairs(two.spec, two.facts, two.topology)
     interfaces = tuple(
-        one.model_copy(update={"carrier": False}) if one.name == "enP2p1s0f1np1" else one
-        for one in two.facts["beta"].interfaces
+        interface.model_copy(update={"carrier": False}) if interface.name == "enP2p1s0f1np1" else interface
+        for interface in two.facts["beta"].interfaces
     )
     two.change("beta", interfaces=interfaces)
     after = pairs(two.spec, two.facts, two.topology)
-    assert {one.subnet for one in before} - {one.subnet for one in after} == {"127.0.78.0/24"}
+    assert {pair.subnet for pair in before} - {pair.subnet for pair in after} == {"127.0.78.0/24"}
 
 
 def test_an_address_that_two_nodes_have_leads_anywhere_and_is_not_tried(loopback, spark):
@@ -73,9 +73,9 @@ def test_an_address_that_two_nodes_have_leads_anywhere_and_is_not_tried(loopback
     taken = {"enp1s0f1np1": "127.0.77.13/24", "enP2p1s0f1np1": "127.0.78.12/24"}
     lab.facts["beta"] = spark(taken, management="192.168.86.12/24")
     built = topology.build(lab.spec, lab.facts)
-    tried = {(one.source, one.target) for one in pairs(lab.spec, lab.facts, built) if one.subnet == "127.0.77.0/24"}
+    tried = {(pair.source, pair.target) for pair in pairs(lab.spec, lab.facts, built) if pair.subnet == "127.0.77.0/24"}
     assert tried == set()
-    other = {(one.source, one.target) for one in pairs(lab.spec, lab.facts, built) if one.subnet == "127.0.78.0/24"}
+    other = {(pair.source, pair.target) for pair in pairs(lab.spec, lab.facts, built) if pair.subnet == "127.0.78.0/24"}
     assert len(other) == 6
 
 
@@ -85,7 +85,7 @@ def test_no_large_packet_where_the_two_ends_differ_in_mtu(loopback, spark):
         {"enp1s0f1np1": "127.0.77.12/24", "enP2p1s0f1np1": "127.0.78.12/24"}, mtu={"enp1s0f1np1": 1500}
     )
     lab = type(lab)(lab.spec, lab.facts)
-    sizes = {(one.source, one.subnet): one.size_bytes for one in pairs(lab.spec, lab.facts, lab.topology)}
+    sizes = {(pair.source, pair.subnet): pair.size_bytes for pair in pairs(lab.spec, lab.facts, lab.topology)}
     assert sizes["alpha", "127.0.77.0/24"] is None
     assert sizes["beta", "127.0.77.0/24"] is None
     assert sizes["alpha", "127.0.78.0/24"] == 9000
@@ -94,8 +94,8 @@ def test_no_large_packet_where_the_two_ends_differ_in_mtu(loopback, spark):
 def test_nodes_without_a_common_rail_meet_on_the_management_network(spark, cluster):
     facts = {"alpha": spark(), "beta": spark(management="192.168.86.12/24")}
     spec = cluster({"alpha": "192.168.86.11", "beta": "192.168.86.12"})
-    wanted = pairs(spec, facts, topology.build(spec, facts))
-    assert [(one.source_address, one.target_address, one.subnet, one.size_bytes) for one in wanted] == [
+    planned = pairs(spec, facts, topology.build(spec, facts))
+    assert [(pair.source_address, pair.target_address, pair.subnet, pair.size_bytes) for pair in planned] == [
         ("192.168.86.11", "192.168.86.12", None, None),
         ("192.168.86.12", "192.168.86.11", None, None),
     ]
@@ -104,9 +104,9 @@ def test_nodes_without_a_common_rail_meet_on_the_management_network(spark, clust
 def test_no_other_node_is_tried_in_place_of_a_head_that_did_not_answer(loopback):
     lab = loopback("alpha", "beta", "gamma")
     left = topology.build(lab.spec, {name: lab.facts[name] for name in ("beta", "gamma")}, missing={"alpha"})
-    wanted = pairs(lab.spec, lab.facts, left)
-    assert {one.target for one in wanted} == {"beta", "gamma"}
-    assert all(one.ports == () for one in wanted)
+    planned = pairs(lab.spec, lab.facts, left)
+    assert {pair.target for pair in planned} == {"beta", "gamma"}
+    assert all(pair.ports == () for pair in planned)
 
 
 def test_a_node_alone_is_asked_nothing(loopback):

@@ -92,7 +92,7 @@ def test_the_kernels_verdict_outweighs_the_log() -> None:
 
 
 def test_braces_in_a_log_line_are_kept_as_they_are() -> None:
-    found = cause(ENGINE, ["[sparkcluster] error: /x/launcher.json has version {'a': 1}, wanted 1"], 2)
+    found = cause(ENGINE, ["[sparkcluster] error: /x/launcher.json has version {'a': 1}, expected 1"], 2)
     assert found is not None
     assert "{'a': 1}" in found.summary
 

@@ -75,9 +75,9 @@ def process(state, leased):
 
     yield start
     for pid in started:
-        for one in [pid, *agent.session_members(pid)]:
+        for member in [pid, *agent.session_members(pid)]:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(one, signal.SIGKILL)
+                os.kill(member, signal.SIGKILL)
 
 
 def until(condition, limit_s=10):
@@ -146,8 +146,8 @@ def test_querying_the_lease_does_not_block_acquiring_it(tmp_path):
             common.is_locked(path)
 
     peeking = [threading.Thread(target=peek) for _ in range(3)]
-    for one in peeking:
-        one.start()
+    for thread in peeking:
+        thread.start()
     try:
         for _ in range(40):
             lock = common.try_lock(path)
@@ -155,8 +155,8 @@ def test_querying_the_lease_does_not_block_acquiring_it(tmp_path):
             lock.close()
     finally:
         over.set()
-        for one in peeking:
-            one.join()
+        for thread in peeking:
+            thread.join()
 
 
 # ------------------------------------------------------------------------------------------------ files
@@ -185,7 +185,7 @@ def test_put_that_cannot_be_finished_leaves_the_old_file_and_no_other(change, st
     answer = change({"do": "put", "path": str(path), "content": "new"})
     assert answer["failed"] == {"step": "put", "message": "[Errno 28] No space left on device"}
     assert path.read_text() == "old"
-    assert [one.name for one in path.parent.iterdir()] == ["x"]
+    assert [file.name for file in path.parent.iterdir()] == ["x"]
 
 
 @pytest.mark.parametrize("path", ["{tmp}/outside", "{state}", "{state}/../outside", "{state}/link/inner", "/", "~"])

@@ -12,7 +12,7 @@ import pytest
 from sparkcluster.node import bind
 
 needs_compiler = pytest.mark.skipif(
-    not any(shutil.which(one) for one in bind.COMPILERS), reason="no C compiler on this machine"
+    not any(shutil.which(compiler) for compiler in bind.COMPILERS), reason="no C compiler on this machine"
 )
 
 SOCKETS = """

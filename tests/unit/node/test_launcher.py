@@ -38,8 +38,8 @@ class Image:
         self.bin = root / "bin"
         self.site = root / "site"
         self.rank = root / "rank"
-        for one in (self.bin, self.site, self.rank):
-            one.mkdir()
+        for folder in (self.bin, self.site, self.rank):
+            folder.mkdir()
         (self.rank / "entry.py").write_text(standalone("launcher", "vllm"))
         # what the engine was started with
         self.seen = root / "seen.json"

@@ -59,8 +59,8 @@ def hold(state):
         return held[-1]
 
     yield make
-    for one in held:
-        one.stream.close()
+    for holder in held:
+        holder.stream.close()
 
 
 @pytest.fixture

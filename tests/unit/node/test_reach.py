@@ -26,11 +26,11 @@ REQUEST = {
 
 @pytest.fixture
 def node():
-    one = reach.Node(REQUEST)
-    yield one
-    for key in tuple(one.selector.get_map().values()):
+    made = reach.Node(REQUEST)
+    yield made
+    for key in tuple(made.selector.get_map().values()):
         key.fileobj.close()
-    one.selector.close()
+    made.selector.close()
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in Path(reach.__file__).parent.glob("*.py")))

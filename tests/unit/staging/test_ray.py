@@ -35,21 +35,21 @@ class World:
     """Nodes a, b, c on this machine, each with a state directory of its own and one lease for all."""
 
     def __init__(self, nodes, spark, cluster, lease) -> None:
-        self.nodes = {one.name: one for one in nodes}
+        self.nodes = {host.name: host for host in nodes}
         self.lease, self._spark = lease, spark
         self.spec = cluster(dict(zip(self.nodes, self.nodes, strict=True)), state_dir=lease.state_dir)
         self.rays: dict[str, tuple[str, ...]] = dict.fromkeys(self.nodes, ())
-        self.told: list[tuple[str, str]] = []
-        self.asked = 0
+        self.reports: list[tuple[str, str]] = []
+        self.fetches = 0
         self.changer = Changer(Fleet(self.nodes), cluster="atlas", state_dir=lease.state_dir, epoch=7)
 
     def facts(self):
         return {
             name: self._spark(
                 {"enp1s0f0np0": f"10.1.0.{place}/24"}, image=IMAGE, rays=self.rays[name],
-                state_dir=str(one.home / "state"),
+                state_dir=str(host.home / "state"),
             )
-            for place, (name, one) in enumerate(self.nodes.items(), 11)
+            for place, (name, host) in enumerate(self.nodes.items(), 11)
         }  # fmt: skip
 
     def ray_of(self, name) -> Path:
@@ -62,7 +62,7 @@ class World:
         staging = ray.find_missing(self.spec, facts, topology)
 
         def obtain(engine, tell):
-            self.asked += 1
+            self.fetches += 1
             tell("fetching")
             return parcel
 
@@ -71,7 +71,7 @@ class World:
             facts,
             topology,
             staging,
-            progress=lambda *said: self.told.append(said),
+            progress=lambda *report: self.reports.append(report),
             get_archive=obtain,
         )
 
@@ -84,14 +84,14 @@ def world(node, spark, cluster, lease, impatient, monkeypatch):
 
 def test_the_first_node_gets_ray_from_the_controller_and_the_others_from_that_node(world, tmp_path):
     copied = world.bring(archive(tmp_path / "ray.tar.gz", ray__start=b"x", bin__ray=b"#!"))
-    assert [(one.node, one.source) for one in copied] == [("a", "controller"), ("b", "a"), ("c", "a")]
-    assert world.asked == 1
+    assert [(transfer.node, transfer.source) for transfer in copied] == [("a", "controller"), ("b", "a"), ("c", "a")]
+    assert world.fetches == 1
     for name in "abc":
         assert (world.ray_of(name) / "ray" / "start").read_bytes() == b"x"
         assert (world.ray_of(name) / "bin" / "ray").stat().st_mode & 0o777 == 0o755
-        assert (name, f"Ray {BROUGHT_RAY} complete") in world.told
+        assert (name, f"Ray {BROUGHT_RAY} complete") in world.reports
         assert not list(world.ray_of(name).parent.glob(".partial*"))
-    assert ("a", "fetching") in world.told
+    assert ("a", "fetching") in world.reports
 
 
 def test_a_node_that_has_it_is_the_source_and_nothing_is_fetched(world, tmp_path):
@@ -99,9 +99,9 @@ def test_a_node_that_has_it_is_the_source_and_nothing_is_fetched(world, tmp_path
     world.bring(parcel)
     world.rays["b"] = (world.ray_of("b").name,)
     copied = world.bring(parcel)
-    assert world.asked == 1
-    assert [(one.node, one.source) for one in copied] == [("a", "b"), ("c", "b")]
-    assert {one.bytes for one in copied} == {0}  # the archives were there already, and were compared
+    assert world.fetches == 1
+    assert [(transfer.node, transfer.source) for transfer in copied] == [("a", "b"), ("c", "b")]
+    assert {transfer.bytes for transfer in copied} == {0}  # the archives were there already, and were compared
 
 
 def test_an_unpacked_ray_is_never_changed(world, tmp_path):

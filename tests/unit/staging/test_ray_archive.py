@@ -130,12 +130,12 @@ def test_uv_is_preferred_if_installed(monkeypatch):
 
 
 def test_a_missing_command_is_a_cause_and_not_a_crash():
-    told = []
-    run = ray_archive._runner(told.append)
+    reports = []
+    run = ray_archive._runner(reports.append)
     assert run(["/no/such/program"])[0] == 127
     assert run([sys.executable, "-c", "print('words'); raise SystemExit(3)"]) == (3, "words\n")
-    assert told
-    assert "fetching Ray" in told[0]
+    assert reports
+    assert "fetching Ray" in reports[0]
 
 
 def test_the_launcher_adds_only_the_dependencies_that_the_image_lacks(tmp_path):

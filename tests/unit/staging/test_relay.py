@@ -25,32 +25,32 @@ def step(lease):
     return Step("stage weights", lease.document(), lambda: False)
 
 
-def move(step, source, target, sending, receiving, told=None):
+def move(step, source, target, sending, receiving, reports=None):
     return copy(
         step, source, target, address="127.0.0.1", requests=(sending, receiving),
-        report=lambda done, total: told.append((done, total)) if told is not None else None,
+        report=lambda done, total: reports.append((done, total)) if reports is not None else None,
     )  # fmt: skip
 
 
 def roots(pair, **more):
     shared = {"what": "files", "verify": False, **more}
     folder = "hub/models--Qwen--Qwen3-8B"
-    return tuple({**shared, "root": f"{one.hf_home}/{folder}"} for one in pair)
+    return tuple({**shared, "root": f"{host.hf_home}/{folder}"} for host in pair)
 
 
 def test_a_snapshot_is_copied_with_its_links_and_ref_and_a_second_run_copies_nothing(pair, step, model):
     write, tree, revision = model
     sizes = write(pair[0].hf_home)
-    asked = roots(pair, revision=revision, ref="main")
+    requests = roots(pair, revision=revision, ref="main")
     (pair[0].hf_home / "hub/models--Qwen--Qwen3-8B/blobs/other").write_bytes(b"of another revision")
-    told = []
-    done = move(step, *pair, *asked, told)
+    reports = []
+    done = move(step, *pair, *requests, reports)
     assert done["bytes"] == sum(sizes.values())
-    assert told
+    assert reports
     want = tree(pair[0].hf_home)
     del want["hub/models--Qwen--Qwen3-8B/blobs/other"]
     assert tree(pair[1].hf_home) == want
-    assert move(step, *pair, *asked)["bytes"] == 0
+    assert move(step, *pair, *requests)["bytes"] == 0
 
 
 def test_a_directory_is_copied_with_its_times_and_only_changes_are_copied_again(pair, step, tmp_path):
@@ -59,24 +59,24 @@ def test_a_directory_is_copied_with_its_times_and_only_changes_are_copied_again(
     (source / "one.bin").write_bytes(b"1" * 100_000)
     (source / "sub" / "two.bin").write_bytes(b"2" * 100)
     os.utime(source / "one.bin", ns=(5, 7_000_000_000))
-    asked = {"what": "files", "root": str(source)}, {"what": "files", "root": str(target)}
-    assert move(step, *pair, *asked)["bytes"] == 100_100
+    requests = {"what": "files", "root": str(source)}, {"what": "files", "root": str(target)}
+    assert move(step, *pair, *requests)["bytes"] == 100_100
     assert (target / "one.bin").stat().st_mtime_ns == 7_000_000_000
     (source / "sub" / "two.bin").write_bytes(b"3" * 101)
-    assert move(step, *pair, *asked)["bytes"] == 101
+    assert move(step, *pair, *requests)["bytes"] == 101
     assert (target / "sub" / "two.bin").read_bytes() == b"3" * 101
 
 
 def test_a_copy_resumes_where_an_earlier_run_stopped(pair, step, model):
     write, tree, revision = model
     write(pair[0].hf_home)
-    asked = roots(pair, revision=revision, ref="main")
-    move(step, *pair, *asked)
-    blob = max((pair[1].hf_home / "hub/models--Qwen--Qwen3-8B/blobs").iterdir(), key=lambda one: one.stat().st_size)
+    requests = roots(pair, revision=revision, ref="main")
+    move(step, *pair, *requests)
+    blob = max((pair[1].hf_home / "hub/models--Qwen--Qwen3-8B/blobs").iterdir(), key=lambda path: path.stat().st_size)
     partial = blob.with_name(f".{blob.name}.{_mark('3000000')}.partial")
     partial.write_bytes(blob.read_bytes()[:2_000_000])
     blob.unlink()
-    assert move(step, *pair, *asked)["bytes"] == 1_000_000
+    assert move(step, *pair, *requests)["bytes"] == 1_000_000
     assert tree(pair[1].hf_home) == tree(pair[0].hf_home)
 
 
@@ -89,19 +89,19 @@ def _mark(text: str) -> str:
 def test_verify_finds_and_replaces_files_that_only_have_the_right_size(pair, step, model):
     write, tree, revision = model
     sizes = write(pair[0].hf_home)
-    asked = roots(pair, revision=revision, ref="main", verify=True)
-    assert move(step, *pair, *asked)["bytes"] == sum(sizes.values())
-    blob = max((pair[1].hf_home / "hub/models--Qwen--Qwen3-8B/blobs").iterdir(), key=lambda one: one.stat().st_size)
+    requests = roots(pair, revision=revision, ref="main", verify=True)
+    assert move(step, *pair, *requests)["bytes"] == sum(sizes.values())
+    blob = max((pair[1].hf_home / "hub/models--Qwen--Qwen3-8B/blobs").iterdir(), key=lambda path: path.stat().st_size)
     blob.write_bytes(b"X" * 3_000_000)
     assert move(step, *pair, *roots(pair, revision=revision, ref="main"))["bytes"] == 0
-    assert move(step, *pair, *asked)["bytes"] == 3_000_000
+    assert move(step, *pair, *requests)["bytes"] == 3_000_000
     assert tree(pair[1].hf_home) == tree(pair[0].hf_home)
 
 
 def test_verify_names_a_corrupt_source(pair, step, model):
     write, _, revision = model
     write(pair[0].hf_home)
-    blob = max((pair[0].hf_home / "hub/models--Qwen--Qwen3-8B/blobs").iterdir(), key=lambda one: one.stat().st_size)
+    blob = max((pair[0].hf_home / "hub/models--Qwen--Qwen3-8B/blobs").iterdir(), key=lambda path: path.stat().st_size)
     blob.write_bytes(b"X" * 3_000_000)
     with pytest.raises(StageError, match="is corrupt on the sender"):
         move(step, *pair, *roots(pair, revision=revision, ref="main", verify=True))
@@ -202,9 +202,9 @@ def test_a_sender_that_dies_is_reported_and_received_data_is_kept(peer, tmp_path
     peer.wire.send(b"x" * 4_000_000)
     peer.wire.close()
     assert peer.outcome() == {"failed": "the other node closed the connection too early", "kind": "link"}
-    left = [one.name for one in (tmp_path / "to").iterdir()]
-    assert len(left) == 1
-    assert left[0].endswith(".partial")
+    partials = [path.name for path in (tmp_path / "to").iterdir()]
+    assert len(partials) == 1
+    assert partials[0].endswith(".partial")
 
 
 def test_a_broken_link_ends_the_copy_within_the_limit(peer):
@@ -230,9 +230,9 @@ def test_a_lost_lease_stops_the_copy(peer, lease, tmp_path):
 
     thread = threading.Thread(target=trickle)
     thread.start()
-    said = peer.outcome()
+    outcome = peer.outcome()
     thread.join(10)
-    assert "the lease expired" in said["refused"]
+    assert "the lease expired" in outcome["refused"]
     assert not (tmp_path / "to" / "m.bin").exists()
 
 
@@ -252,9 +252,9 @@ def test_a_link_outside_of_the_directory_is_refused(peer, tmp_path):
 
 def test_a_copy_that_does_not_fit_fails_before_the_first_byte(peer):
     peer.wire.send_line(offer(size=10**18))
-    said = peer.outcome()
-    assert said["kind"] == "disk"
-    assert "1000000000.0 GB needed" in said["failed"]
+    outcome = peer.outcome()
+    assert outcome["kind"] == "disk"
+    assert "1000000000.0 GB needed" in outcome["failed"]
 
 
 def test_the_relay_exits_with_its_controller(peer):
@@ -274,5 +274,5 @@ def test_a_connection_without_the_token_gets_nothing(node, lease, impatient, tmp
             wrong.read_line()
         wrong.close()
         right = wire.connect("127.0.0.1", port, "right")
-        assert [one["path"] for one in right.read_line()["files"]] == ["x"]
+        assert [file["path"] for file in right.read_line()["files"]] == ["x"]
         right.close()

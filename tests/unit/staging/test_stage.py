@@ -23,11 +23,11 @@ class World:
     """Nodes a, b, c (on this machine), what is known of them, and the lease."""
 
     def __init__(self, nodes, spark, cluster, lease) -> None:
-        self.nodes = {one.name: one for one in nodes}
+        self.nodes = {host.name: host for host in nodes}
         self.lease = lease
         self.changes = {name: {"image": None, "weights": None} for name in self.nodes}
         self._spark, self._cluster = spark, cluster
-        self.told: list[tuple[str, str]] = []
+        self.reports: list[tuple[str, str]] = []
 
     def has_weights(self, name, sizes, revision) -> None:
         files = [{"name": file, "size_bytes": size} for file, size in sizes.items()]
@@ -38,13 +38,13 @@ class World:
 
     def stage(self, **more):
         facts = {
-            name: self._spark({"enp1s0f0np0": f"10.1.0.{place}/24"}, **self.changes[name], hf_home=str(one.hf_home))
-            for place, (name, one) in enumerate(self.nodes.items(), 11)
+            name: self._spark({"enp1s0f0np0": f"10.1.0.{place}/24"}, **self.changes[name], hf_home=str(host.hf_home))
+            for place, (name, host) in enumerate(self.nodes.items(), 11)
         }
         spec = self._cluster(dict(zip(self.nodes, self.nodes, strict=True)), state_dir=self.lease.state_dir)
         return stage(
             Fleet(self.nodes), facts, build(spec, facts), spec,
-            **{"epoch": 7, "progress": lambda node, text: self.told.append((node, text)), **more},
+            **{"epoch": 7, "progress": lambda node, text: self.reports.append((node, text)), **more},
         )  # fmt: skip
 
 
@@ -62,13 +62,13 @@ def test_all_nodes_end_with_what_one_had(world, model):
     world.has_image("a", image_id)
     report = world.stage()
     assert report.changed
-    assert sorted((one.what, one.node) for one in report.copied) == [
+    assert sorted((each.what, each.node) for each in report.copied) == [
         ("image", "b"), ("image", "c"), ("weights", "a"), ("weights", "c"),
     ]  # fmt: skip
-    assert len({json.dumps(sorted(map(str, tree(one.hf_home).items()))) for one in world.nodes.values()}) == 1
-    assert {one.images()[IMAGE["reference"]] for one in world.nodes.values()} == {image_id}
-    assert ("c", "weights missing") in world.told
-    assert ("c", "weights complete") in world.told
+    assert len({json.dumps(sorted(map(str, tree(host.hf_home).items()))) for host in world.nodes.values()}) == 1
+    assert {host.images()[IMAGE["reference"]] for host in world.nodes.values()} == {image_id}
+    assert ("c", "weights missing") in world.reports
+    assert ("c", "weights complete") in world.reports
     assert json.dumps(report.as_json())
 
 
@@ -78,7 +78,7 @@ def test_nothing_is_copied_if_all_nodes_are_complete(world, model):
         world.has_image(name, "sha256:1")
     report = world.stage()
     assert not report.changed
-    assert world.told == []
+    assert world.reports == []
 
 
 def test_a_dry_run_reports_what_is_missing_and_changes_nothing(world, model):
@@ -166,14 +166,14 @@ def test_verify_checks_nodes_that_seem_complete(world, model):
     for name in "abc":
         world.has_weights(name, write(world.nodes[name].hf_home), revision)
     blobs = world.nodes["c"].hf_home / "hub/models--Qwen--Qwen3-8B/blobs"
-    max(blobs.iterdir(), key=lambda one: one.stat().st_size).write_bytes(b"X" * 3_000_000)
+    max(blobs.iterdir(), key=lambda path: path.stat().st_size).write_bytes(b"X" * 3_000_000)
     report = world.stage(what=["weights"], verify=True)
-    assert {one.node: one.bytes for one in report.copied} == {"b": 0, "c": 3_000_000}
+    assert {each.node: each.bytes for each in report.copied} == {"b": 0, "c": 3_000_000}
     assert tree(world.nodes["c"].hf_home) == tree(world.nodes["a"].hf_home)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "Error response from daemon: Head https://nvcr.io/v2/x: unauthorized: authentication required",
         "pull access denied for x, repository does not exist or may require 'docker login': denied: no",
@@ -181,16 +181,16 @@ def test_verify_checks_nodes_that_seem_complete(world, model):
         "no basic auth credentials",
     ],
 )
-def test_a_registry_that_requires_a_login_is_an_error_with_the_command(world, said):
-    (world.nodes["a"].docker / "registry").write_text(said)
+def test_a_registry_that_requires_a_login_is_an_error_with_the_command(world, message):
+    (world.nodes["a"].docker / "registry").write_text(message)
     with pytest.raises(RegistryAuth, match="requires a login on a") as caught:
         world.stage(what=["image"])
     assert caught.value.hint == "docker login   on a"
 
 
 def test_an_image_that_does_not_exist_is_reported_with_the_registrys_message(world):
-    for one in world.nodes.values():
-        (one.docker / "registry").write_text("manifest for vllm/vllm-openai:v0.18.0 not found: manifest unknown")
+    for host in world.nodes.values():
+        (host.docker / "registry").write_text("manifest for vllm/vllm-openai:v0.18.0 not found: manifest unknown")
     with pytest.raises(StageError, match=r"a cannot pull it: manifest for .* manifest unknown") as caught:
         world.stage(what=["image"])
     assert not isinstance(caught.value, RegistryAuth)
@@ -215,9 +215,9 @@ def test_a_pulled_image_is_pulled_once_and_then_goes_from_node_to_node(world, mo
     monkeypatch.setattr(run._Run, "_fetch", fetch)
     monkeypatch.setattr(run, "collect_facts", collected)
     report = world.stage(what=["image"])
-    assert next((one.node, one.source) for one in report.copied) == ("a", "download")
-    assert {one.node for one in report.copied} == {"a", "b", "c"}
-    assert len({one.images()[IMAGE["reference"]] for one in world.nodes.values()}) == 1
+    assert next((each.node, each.source) for each in report.copied) == ("a", "download")
+    assert {each.node for each in report.copied} == {"a", "b", "c"}
+    assert len({host.images()[IMAGE["reference"]] for host in world.nodes.values()}) == 1
 
 
 def test_without_hub_or_downloader_the_node_and_the_command_are_named(world):
