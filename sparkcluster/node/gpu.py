@@ -52,11 +52,7 @@ def query(machine: Machine, facts: Iterable[str]) -> List[Dict[str, Any]]:
 
 
 def gpus(machine: Machine) -> List[Dict[str, Any]]:
-    """All facts of every GPU, with the version of the driver.
-
-    Raises:
-        Unreadable: as ``query``.
-    """
+    """All facts of every GPU, with the version of the driver; Unreadable as in ``query``."""
     try:
         return query(machine, _FIELDS)
     except Unreadable as error:

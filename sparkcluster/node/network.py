@@ -27,7 +27,7 @@ def interfaces(machine: Machine) -> List[Dict[str, Any]]:
         mtu = machine.line(here + "mtu")
         if name == "lo" or name.startswith("veth") or mtu is None or not mtu.isdigit():
             continue
-        speed = _number(machine.line(here + "speed"))
+        speed = machine.line(here + "speed") or ""
         driver = re.search(r"^DRIVER=(\S+)$", machine.text(here + "device/uevent", ""), re.MULTILINE)
         found.append(
             {
@@ -38,7 +38,7 @@ def interfaces(machine: Machine) -> List[Dict[str, Any]]:
                 "carrier": machine.line(here + "carrier") == "1",
                 "mtu": int(mtu),
                 # -1 while the link is down; some drivers report 4294967295
-                "speed_mbps": speed if speed is not None and 0 < speed < 2**31 else None,
+                "speed_mbps": int(speed) if re.match(r"^[1-9]\d{0,8}$", speed, re.ASCII) else None,
                 "addresses": addresses.get(name, []),
                 "phys_port_name": machine.line(here + "phys_port_name"),
                 "driver": driver.group(1) if driver else None,
@@ -172,11 +172,3 @@ def _processes(machine: Machine, inodes: Set[str]) -> Dict[str, str]:
 def _after_colon(text: Optional[str]) -> Optional[str]:
     """``ACTIVE`` of ``4: ACTIVE``."""
     return None if text is None else text.split(":", 1)[-1].strip() or None
-
-
-def _number(text: Optional[str]) -> Optional[int]:
-    """The whole number in ``text``, if it is one."""
-    try:
-        return int(text or "")
-    except ValueError:
-        return None

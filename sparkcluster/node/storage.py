@@ -56,8 +56,7 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
     loading = [name for name in machine.names(cache + "/blobs") if name.endswith(".incomplete")] if cache else []
     # is_dir distinguishes an unreadable directory from a missing one
     if not machine.names(folder) and not machine.is_dir(folder):
-        nothing: Dict[str, Any] = {"path": None, "revision": None, "config": None}
-        return dict(nothing, files=[], missing=[], truncated=loading)
+        return {"path": None, "revision": None, "config": None, "files": [], "missing": [], "truncated": loading}
     sizes, broken = _files(machine, folder)
     missing = broken + [name for name in _expected(machine, folder, sizes) if name not in broken]
     truncated = [
