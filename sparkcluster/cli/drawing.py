@@ -103,8 +103,8 @@ def _box(spec: Spec, node: str, facts: Facts | None, group: Group | None, findin
     marked = [
         dataclasses.replace(row, marks=_marks([finding for finding, named in of_rows if row in named])) for row in rows
     ]
-    rest = _marks([finding for finding, named in of_rows if not named])
-    return Box(" ─ ".join([node, role, *([host] if host != node else [])]), tuple(marked), rest)
+    elsewhere = _marks([finding for finding, named in of_rows if not named])
+    return Box(" ─ ".join([node, role, *([host] if host != node else [])]), tuple(marked), elsewhere)
 
 
 def _marks(findings: Sequence[Finding]) -> tuple[str, ...]:
@@ -205,8 +205,8 @@ def _stack(boxes: Sequence[Box], width: int) -> list[str]:
         for position, (row, lines) in enumerate(zip(box.rows, body, strict=True)):
             beside = gutter.along((number, position)) + "│"
             first = beside if row.rail is None else gutter.attach((number, position), row.rail) + "╡"
-            for left, line in zip([first, *[beside] * len(lines)], lines, strict=False):
-                drawn.append(f"{left} {_cut(line, inner).ljust(inner)} │")
+            for prefix, line in zip([first, *[beside] * len(lines)], lines, strict=False):
+                drawn.append(f"{prefix} {_cut(line, inner).ljust(inner)} │")
     drawn.append(f"{' ' * gutter.width}└{'─' * (inner + 2)}┘")
     return drawn + gutter.legend(width)
 
@@ -292,10 +292,10 @@ class Gutter:
         first, last = self._spans[rail]
         column = self._columns[rail]
         node = "○" if first == last else "╔" if at == first else "╚" if at == last else "╠"
-        left = self._line(self._cells(at))[: 1 + 2 * column]
+        before = self._line(self._cells(at))[: 1 + 2 * column]
         passing = self._cells(at)
         right = "".join(("╬" if each in passing else "═") + "═" for each in range(column + 1, self._count))
-        return f"{left}{node}═{right}"
+        return f"{before}{node}═{right}"
 
     def legend(self, width: int) -> list[str]:
         """Which letter is which subnet."""

@@ -39,10 +39,10 @@ def show(findings: Sequence[Finding], nodes: Iterable[str], *, inventory: str, v
             say()
             say(painted(clean(place or "cluster"), "1", sys.stdout))
         for finding in of_place:
-            _one(finding, inventory, verbose=verbose)
+            _show(finding, inventory, verbose=verbose)
 
 
-def _one(finding: Finding, inventory: str, *, verbose: bool) -> None:
+def _show(finding: Finding, inventory: str, *, verbose: bool) -> None:
     say_wrapped("  ", finding.severity, f"{finding.code} {finding.place}{finding.summary}")
     for word, text in finding.details():
         if word == "hint":
@@ -83,8 +83,8 @@ def verdict(findings: Sequence[Finding], nodes: int, checks: int, seconds: float
     places = list(wrong.items())
     shown = [_errors(number, node, first=at == 0) for at, (node, number) in enumerate(places[:3])]
     if len(places) > 3:
-        left = sum(number for _, number in places[3:])
-        shown.append(f"{left} on {count(len(places) - 3, 'other node')}")
+        others = sum(number for _, number in places[3:])
+        shown.append(f"{others} on {count(len(places) - 3, 'other node')}")
     return f"not ready: {', '.join([*shown, *parts])}"
 
 

@@ -53,7 +53,7 @@ def show(linted: Linted, files: int, *, verbose: bool) -> None:
 
     shown = [finding for finding in linted.findings if verbose or finding.severity != "info"]
     for finding in shown:
-        _one(finding, verbose=verbose)
+        _show(finding, verbose=verbose)
     severities = Counter(finding.severity for finding in linted.findings)
     notes = severities.pop("info", 0)
     parts = [count(number, severity) for severity, number in sorted(severities.items())]
@@ -63,7 +63,7 @@ def show(linted: Linted, files: int, *, verbose: bool) -> None:
     say(f"{verdict}, and {count(notes, 'note')} with --verbose" if notes and not verbose else verdict)
 
 
-def _one(finding: Finding, *, verbose: bool) -> None:
+def _show(finding: Finding, *, verbose: bool) -> None:
     say(f"{label(finding.severity, sys.stdout)} {clean(f'{finding.place}{finding.code} {finding.summary}')}")
     for word, text in finding.details():
         if word == "hint" or verbose:

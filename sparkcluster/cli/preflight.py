@@ -48,11 +48,11 @@ def run(args: argparse.Namespace) -> int:
         for code in args.ignore:
             find(code)
     with reporting(args) as (fleet, spec, report):
-        asked = begin_probe(fleet, spec)
+        probes = begin_probe(fleet, spec)
         from sparkcluster.inspect.preflight import Options, preflight
 
         options = Options(deep=args.deep, hashes=args.hash, ignore=tuple(args.ignore))
-        found = preflight(fleet, spec, options, report, asked)
+        found = preflight(fleet, spec, options, report, probes)
     if args.junit:
         output_file.write(args.junit, lambda file: file.write(junit.document(found)))
     if not emitted(args, found.as_json()):

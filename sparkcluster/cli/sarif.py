@@ -54,17 +54,17 @@ def document(linted: Linted) -> dict[str, Any]:
 def _rule(code: str) -> dict[str, Any]:
     from sparkcluster.checks.registry import CATALOGUE
 
-    known = CATALOGUE.get(code)
-    if known is None:
+    check = CATALOGUE.get(code)
+    if check is None:
         title = TITLES.get(code, code)
         return {"id": code, "shortDescription": {"text": title}, "defaultConfiguration": {"level": "error"}}
-    text = f"{known.why}\n\n{known.more}".strip()
+    text = f"{check.why}\n\n{check.more}".strip()
     rule: dict[str, Any] = {
         "id": code,
-        "shortDescription": {"text": known.title},
-        "fullDescription": {"text": known.why},
-        "help": {"text": f"{text}\n\nSource: {known.source}" if known.source else text},
-        "defaultConfiguration": {"level": LEVELS[known.severity]},
+        "shortDescription": {"text": check.title},
+        "fullDescription": {"text": check.why},
+        "help": {"text": f"{text}\n\nSource: {check.source}" if check.source else text},
+        "defaultConfiguration": {"level": LEVELS[check.severity]},
     }
     return rule
 

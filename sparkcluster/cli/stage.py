@@ -38,22 +38,22 @@ def run(args: argparse.Namespace) -> int:
 
 def lines(done: StageReport, *, dry_run: bool) -> list[str]:
     """The report as text: a line for each copy, or for what is complete. GB = 10^9 bytes."""
-    said = []
+    out = []
     for staging in done.stagings:
         head = f"{staging.what}  {staging.name}"
         copied = [copy for copy in done.copied if copy.what == staging.what]
         if not staging.missing and not copied:
-            said.append(f"{head}: nothing is missing")
+            out.append(f"{head}: nothing is missing")
         elif dry_run:
-            said += [f"{head}: {node} {lacks}, would come {_origin(staging)}" for node, lacks in staging.missing]
+            out += [f"{head}: {node} {lacks}, would come {_origin(staging)}" for node, lacks in staging.missing]
         for copy in copied:
             origin = "downloaded" if copy.source == "download" else f"from {copy.source}"
             rate = f", {copy.bytes / 1e9 / copy.seconds:.2f} GB/s" if copy.seconds > 0 else ""
-            said.append(f"{head}: {copy.node} {origin}, {copy.bytes / 1e9:.2f} GB in {copy.seconds:.1f} s{rate}")
+            out.append(f"{head}: {copy.node} {origin}, {copy.bytes / 1e9:.2f} GB in {copy.seconds:.1f} s{rate}")
         if not dry_run:
             reached = {copy.node for copy in copied}
-            said += [f"{head}: {node} {lacks}" for node, lacks in staging.missing if node not in reached]
-    return said or ["this runtime needs no staging"]
+            out += [f"{head}: {node} {lacks}" for node, lacks in staging.missing if node not in reached]
+    return out or ["this runtime needs no staging"]
 
 
 def _origin(staging: Staging) -> str:

@@ -33,12 +33,12 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         with reporting(args) as (fleet, spec, report):
-            asked = begin_probe(fleet, spec)
+            probes = begin_probe(fleet, spec)
             from sparkcluster.release.up import up
             from sparkcluster.release.walk import Options
 
             options = Options(timeout_s=args.timeout, clear_caches=args.clear_caches, replace=args.replace)
-            done = up(fleet, spec, options, report, asked)
+            done = up(fleet, spec, options, report, probes)
     except OtherPlan as error:
         if not args.json:
             for line in error.lines:

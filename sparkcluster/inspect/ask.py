@@ -44,12 +44,12 @@ def ask(
         UsageError: there is no such group.
     """
     collected = collect_facts(fleet, spec)
-    known = newest(collected.facts.values())
-    if known is None or not cluster_ranks(spec.inventory.cluster, collected.facts).running:
+    latest = newest(collected.facts.values())
+    if latest is None or not cluster_ranks(spec.inventory.cluster, collected.facts).running:
         for error in collected.errors.values():
             raise error
         raise NotServing(f"{spec.inventory.cluster} is down", step="ask", hint=f"sparkcluster up {spec.inventory_path}")
-    found = recorded_endpoints(known.record)
+    found = recorded_endpoints(latest.record)
     name = group or next(iter(found))
     if name not in found:
         raise UsageError(f"there is no group {name}", hint=f"its groups: {', '.join(found)}")
@@ -58,7 +58,7 @@ def ask(
         raise NotServing(
             f"the head of {name}, {endpoint.head}, is no longer in the inventory", node=endpoint.head, step="ask"
         )
-    verify = recorded_groups(known.record)[name].verify.model_copy(update={"prompt": prompt, "max_tokens": max_tokens})
+    verify = recorded_groups(latest.record)[name].verify.model_copy(update={"prompt": prompt, "max_tokens": max_tokens})
     reply = ask_endpoint(fleet.hosts[endpoint.head], endpoint, verify, show=show)
     if reply.problem:
         raise NotServing(

@@ -74,14 +74,14 @@ def view_cluster(
     *,
     inside: bool = True,
     bring_ray: bool | None = None,
-    asked: Calls[Answer] | None = None,
+    probes: Calls[Answer] | None = None,
 ) -> View:
     """Query every node: one round trip, and a second one for an image whose content is unknown.
 
-    With ``inside`` an image that was never asked what it holds is asked now (seconds). ``bring_ray``: whether an image
-    without Ray gets one; None leaves it to what is found. ``asked`` is the probe, if it was sent already.
+    With ``inside`` the content of an image is read if it is unknown (seconds). ``bring_ray``: whether an image
+    without Ray gets one; None leaves it to what is found. ``probes`` are those that were sent already.
     """
-    collected = collect_facts(fleet, spec, asked=asked)
+    collected = collect_facts(fleet, spec, probes=probes)
     facts = inspect_images(fleet, spec, collected.facts) if inside else collected.facts
     return assess(spec, collected, facts, bring_ray=bring_ray)
 
@@ -123,7 +123,7 @@ def with_image(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> To
 def plan_of(spec: Spec, facts: dict[str, Facts], topology: Topology, present: ClusterRanks, *, bring_ray: bool) -> Plan:
     """The plan of ``topology`` under the next release number; groups that run it already keep theirs.
 
-    Names and paths carry the release: ranks that run are watched and asked under their own.
+    Names and paths carry the release: ranks that run are watched and queried under their own.
     """
     following = next_number(facts.values())
     plan = build_plan(spec, facts, topology, release=following, bring_ray=bring_ray)

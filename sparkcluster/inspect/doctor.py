@@ -113,10 +113,10 @@ def doctor(
     # A node whose sshd hangs must leave most of the time to the others.
     collected = collect_facts(fleet, spec, kernel_log=True, limit_s=max(4.0, timeout_s * 0.4))
     facts = collected.facts
-    present, known = cluster_ranks(spec.inventory.cluster, facts), newest(facts.values())
+    present, latest = cluster_ranks(spec.inventory.cluster, facts), newest(facts.values())
     report.step("inspect", "ranks, logs and counters, and one real completion")
     limit_s = max(3.0, until - time.monotonic() - ROUND_TRIP_S)
-    recorded = known.record if known is not None and present.of_release(known) else None
+    recorded = latest.record if latest is not None and present.of_release(latest) else None
     questions = {} if recorded is None else _recorded(recorded)
     calls = ask_groups(fleet, spec, questions, limit_s, report)
     observations = observe_nodes(fleet, spec, facts, limit_s)
@@ -125,7 +125,7 @@ def doctor(
         questions = launched(spec, observations)
         calls = ask_groups(fleet, spec, questions, limit_s, report)
     replies = replies_of(calls, questions, until - time.monotonic() + 1, limit_s)
-    running = Running(observations, replies, known, current_lease(facts))
+    running = Running(observations, replies, latest, current_lease(facts))
     report.step("check", count(len(facts), "node"))
     findings, topology = examine(spec, collected, facts)
     findings += run_stage(Context(spec, facts, topology or EMPTY, running=running), ["running"])
@@ -224,7 +224,8 @@ def ask_groups(
         report.progress(host.name, "answered" if reply.ttft_s is not None else "no answer")
         return reply
 
-    return Calls(ask_group, {group: asked for group, asked in questions.items() if asked[0].head in fleet.hosts})
+    reachable = {group: question for group, question in questions.items() if question[0].head in fleet.hosts}
+    return Calls(ask_group, reachable)
 
 
 def replies_of(

@@ -108,11 +108,11 @@ class Preflight:
 
 
 def preflight(
-    fleet: Fleet, spec: Spec, options: Options, report: Report, asked: Calls[Answer] | None = None
+    fleet: Fleet, spec: Spec, options: Options, report: Report, probes: Calls[Answer] | None = None
 ) -> Preflight:
     """Query all nodes in parallel and run every check that can be run; a node that fails does not stop the others.
 
-    ``asked`` are probes that were already sent, by ``probing.start.begin``.
+    ``probes`` are those that were already sent, by ``probing.start.begin``.
 
     Raises:
         UsageError: ``options.ignore`` names an unknown code.
@@ -120,7 +120,7 @@ def preflight(
     began = time.monotonic()
     ignored = {*(find(code).code for code in options.ignore), *spec.inventory.ignore}
     report.step("probe", count(len(fleet.hosts), "node"))
-    collected = collect_facts(fleet, spec, asked=asked)
+    collected = collect_facts(fleet, spec, probes=probes)
     facts = inspect_images(fleet, spec, collected.facts, kept=cache_directory() / "images")
     report.step("check", count(len(facts), "node"))
     findings, topology = examine(spec, collected, facts)

@@ -33,8 +33,8 @@ def status(fleet: Fleet, spec: Spec) -> dict[str, Any]:
     """Query every node, and request a token from every group that should serve; returns the document of ``--json``."""
     collected = collect_facts(fleet, spec)
     present = cluster_ranks(spec.inventory.cluster, collected.facts)
-    known = newest(collected.facts.values())
-    recorded = known.record if known and present.of_release(known) else {}
+    latest = newest(collected.facts.values())
+    recorded = latest.record if latest and present.of_release(latest) else {}
     lease = current_lease(collected.facts)
     starting = lease is not None and lease.operation == "up"
     groups = group_documents(fleet, recorded, present, starting=starting)
@@ -58,7 +58,7 @@ def status(fleet: Fleet, spec: Spec) -> dict[str, Any]:
 def group_documents(
     fleet: Fleet, recorded: dict[str, Any], present: ClusterRanks, *, starting: bool
 ) -> list[dict[str, Any]]:
-    """The groups of a recorded release as they are now; each is asked for one token, all at once."""
+    """The groups of a recorded release as they are now; one token is requested of each, all at once."""
     groups = recorded_groups(recorded)
     found = recorded_endpoints(recorded) if groups else {}
     ranks = present.groups()
@@ -111,8 +111,8 @@ def problem(reply: Reply | None) -> str | None:
 def overall(groups: list[dict[str, Any]], present: ClusterRanks, *, blind: bool, starting: bool) -> str:
     """The state of the cluster in one word.
 
-    ``blind``: the ranks of some node are not known; ``starting``: an ``up`` is under way, any other operation leaves
-    the state that is seen.
+    ``blind``: the ranks of some node could not be read; ``starting``: an ``up`` is under way. Any other operation does
+    not change the state.
     """
     if groups and all(group["state"] == "serving" for group in groups) and not blind:
         return "serving"

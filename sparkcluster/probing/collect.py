@@ -87,14 +87,14 @@ def collect_facts(
     *,
     kernel_log: bool = False,
     limit_s: float = COLLECT_S,
-    asked: Calls[Answer] | None = None,
+    probes: Calls[Answer] | None = None,
 ) -> Collected:
     """Collect the facts of every node (or ``names``) in parallel.
 
-    Reading the kernel log as well takes about 20 ms. ``limit_s`` is for a node, connection included; ``asked`` are
-    probes that were already sent, by ``probing.start.begin``.
+    Reading the kernel log as well takes about 20 ms. ``limit_s`` is for a node, connection included; ``probes`` are
+    those that were already sent, by ``probing.start.begin``.
     """
-    calls = asked or begin(fleet, spec, names, kernel_log=kernel_log)
+    calls = probes or begin(fleet, spec, names, kernel_log=kernel_log)
     facts: dict[str, Facts] = {}
     errors: dict[str, SparkclusterError] = {}
     for name, outcome in calls.wait(limit_s).items():

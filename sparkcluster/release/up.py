@@ -40,10 +40,10 @@ class Up:
     drift: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
-def up(fleet: Fleet, spec: Spec, options: Options, report: Report, asked: Calls[Answer] | None = None) -> Up:
+def up(fleet: Fleet, spec: Spec, options: Options, report: Report, probes: Calls[Answer] | None = None) -> Up:
     """Bring the cluster from whatever it is in to a verified endpoint for every group.
 
-    ``asked`` is the probe, if it was sent already.
+    ``probes`` are those that were sent already.
 
     Raises:
         FoundErrors: findings of severity error; nothing was changed.
@@ -53,7 +53,7 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report, asked: Calls[
     """
     began = time.monotonic()
     report.step("probe", count(len(fleet.hosts), "node"))
-    view, groups = see(fleet, spec, options, report, asked)
+    view, groups = see(fleet, spec, options, report, probes)
     refuse(view, groups)
     note_differences(view, groups, report)
     if not {Action.START, Action.WATCH, Action.CLEAN} & {group.action for group in groups.values()}:
@@ -83,11 +83,11 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report, asked: Calls[
 
 
 def see(
-    fleet: Fleet, spec: Spec, options: Options, report: Report, asked: Calls[Answer] | None
+    fleet: Fleet, spec: Spec, options: Options, report: Report, probes: Calls[Answer] | None
 ) -> tuple[View, dict[str, GroupState]]:
     """The cluster and what each group answers; looked at again where an engine may be dying."""
     # First of all: an engine that has lost a node may keep a request waiting.
-    view = whole(view_cluster(fleet, spec, asked=asked))
+    view = whole(view_cluster(fleet, spec, probes=probes))
     groups = survey(fleet, view, report, replace=options.replace)
     if any(reply.problem in {"refused", "lost"} for reply in replies(groups).values()):
         time.sleep(DYING_S)

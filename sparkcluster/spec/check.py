@@ -113,9 +113,9 @@ def _groups(written: Inventory, document: Document) -> Iterator[Problem]:
                 yield document.problem(path, f"{name} is {where}", "a node has one rank of one group")
             else:
                 taken[name] = group.name
-    left = [label for label in labels if label not in taken]
-    if written.groups and left:
-        message = f"in no group: {_some(left)}"
+    ungrouped = [label for label in labels if label not in taken]
+    if written.groups and ungrouped:
+        message = f"in no group: {_some(ungrouped)}"
         yield document.problem(("groups",), message, "add them to a group, or remove them from nodes", key=True)
 
 
@@ -202,19 +202,19 @@ def _image(written: Inventory, served: Playbook, document: Document) -> Iterator
 
 def _parallel(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:
     data = served.args.get("data-parallel-size", 1)
-    rest = served.pipeline_parallel * (data if isinstance(data, int) and data > 0 else 1)
+    parts = served.pipeline_parallel * (data if isinstance(data, int) and data > 0 else 1)
     groups: list[tuple[str, list[str] | list[Node]]] = [(group.name, group.nodes) for group in written.groups]
     for name, members in groups or [("of all nodes", written.nodes)]:
         nodes = len(members)
         tensor = served.tensor_parallel
         if tensor == "auto":
-            if nodes % rest:
-                message = f"group {name} of {nodes} cannot be divided into {rest} pipeline or data parallel parts"
+            if nodes % parts:
+                message = f"group {name} of {nodes} cannot be divided into {parts} pipeline or data parallel parts"
                 yield document.problem(("pipeline_parallel",), message, "change the group or this number")
-        elif tensor * rest != nodes:
-            ranks = f"tensor_parallel {tensor} by {rest} makes {tensor * rest}"
+        elif tensor * parts != nodes:
+            ranks = f"tensor_parallel {tensor} by {parts} makes {tensor * parts}"
             message = f"{ranks} ranks, but group {name} has {nodes} node{'' if nodes == 1 else 's'}"
-            hint = f"list groups of {tensor * rest} in the inventory, one for each replica"
-            if nodes % (tensor * rest):
-                hint = f"list {tensor * rest} nodes in the inventory, or use a playbook with tensor_parallel: auto"
+            hint = f"list groups of {tensor * parts} in the inventory, one for each replica"
+            if nodes % (tensor * parts):
+                hint = f"list {tensor * parts} nodes in the inventory, or use a playbook with tensor_parallel: auto"
             yield document.problem(("tensor_parallel",), message, hint)

@@ -39,12 +39,12 @@ def load(inventory_path: Path, playbook: str | None = None) -> Spec:
     if inventory:
         problems += check.inventory(inventory, document)
         problems += _unreadable(inventory, document)
-    wanted = playbook if playbook is not None else document.data.get("playbook")
+    reference = playbook if playbook is not None else document.data.get("playbook")
     served, served_document, served_path = None, document, inventory_path
     unusable = playbook is None and any(problem.path == "playbook" for problem in problems)
-    if isinstance(wanted, str) and not unusable:
+    if isinstance(reference, str) and not unusable:
         try:
-            served_path, overlays = _find(wanted, inventory_path, document, from_flag=playbook is not None)
+            served_path, overlays = _find(reference, inventory_path, document, from_flag=playbook is not None)
             served, served_document, more = _playbook(served_path, overlays)
             problems += more
             if inventory and served:
@@ -68,13 +68,13 @@ def load_playbook(path: Path, overlays: Sequence[str] = ()) -> Playbook:
     return read_playbook(path, overlays)[0]
 
 
-def load_named(wanted: str) -> Playbook:
+def load_named(reference: str) -> Playbook:
     """The playbook of a name or path with overlays after ``+``; looked up from the current directory.
 
     Raises:
         UsageError, SpecError: as :func:`load`.
     """
-    path, overlays = _named(wanted, [Path()], other_than=None)
+    path, overlays = _named(reference, [Path()], other_than=None)
     return load_playbook(path, overlays)
 
 
@@ -179,15 +179,15 @@ def _extended(path: Path, above: Sequence[Path] = ()) -> Document:
     if is_overlay(document):
         name = shown(str(path), 300)[1:-1]
         raise UsageError(f"{name} is an overlay, not a playbook", hint="write PLAYBOOK+OVERLAY")
-    wanted = document.data.get("extends")
-    if not isinstance(wanted, str) or not wanted:
+    reference = document.data.get("extends")
+    if not isinstance(reference, str) or not reference:
         return document
     chain = [*above, path]
     if len(chain) > compose.MAX_DEPTH:
         message = f"more than {compose.MAX_DEPTH} levels of extends"
         raise SpecError([document.problem(("extends",), message, "extend a playbook with fewer levels")])
     try:
-        base = _base(wanted, chain)
+        base = _base(reference, chain)
     except SpecError:
         raise
     except UsageError as error:
@@ -198,9 +198,9 @@ def _extended(path: Path, above: Sequence[Path] = ()) -> Document:
     return compose.put_on(base, document)
 
 
-def _base(wanted: str, chain: Sequence[Path]) -> Document:
+def _base(reference: str, chain: Sequence[Path]) -> Document:
     """The merged playbook that the last of ``chain`` extends."""
-    path, overlays = _named(wanted, [chain[-1].parent], other_than=chain[-1])
+    path, overlays = _named(reference, [chain[-1].parent], other_than=chain[-1])
     if any(path.resolve() == other.resolve() for other in chain):
         raise UsageError("circular extends", hint=" extends ".join(each.name for each in (*chain, path)))
     return _with_overlays(_extended(path, chain), path, overlays)
@@ -227,24 +227,24 @@ def _with_overlays(document: Document, path: Path, overlays: Sequence[str]) -> D
     return document
 
 
-def _named(wanted: str, beside: Sequence[Path], *, other_than: Path | None) -> tuple[Path, list[str]]:
+def _named(reference: str, beside: Sequence[Path], *, other_than: Path | None) -> tuple[Path, list[str]]:
     """The file that ``wanted`` names, and the overlays after its ``+``."""
-    head, slash, last = wanted.rpartition("/")
+    head, slash, last = reference.rpartition("/")
     stem, *overlays = last.split("+")
     if overlays:
         try:
-            return library.find(wanted, beside, other_than=other_than), []  # a file name may contain +
+            return library.find(reference, beside, other_than=other_than), []  # a file name may contain +
         except UsageError:
             suffix = next((end for end in (".yaml", ".yml") if overlays[-1].endswith(end)), "")
             overlays[-1] = overlays[-1].removesuffix(suffix)
-            wanted = f"{head}{slash}{stem}{suffix}"
-    return library.find(wanted, beside, other_than=other_than), overlays
+            reference = f"{head}{slash}{stem}{suffix}"
+    return library.find(reference, beside, other_than=other_than), overlays
 
 
-def _find(wanted: str, inventory_path: Path, document: Document, *, from_flag: bool) -> tuple[Path, list[str]]:
+def _find(reference: str, inventory_path: Path, document: Document, *, from_flag: bool) -> tuple[Path, list[str]]:
     beside = [Path(), inventory_path.parent] if from_flag else [inventory_path.parent]
     try:
-        return _named(wanted, beside, other_than=inventory_path)
+        return _named(reference, beside, other_than=inventory_path)
     except UsageError as error:
         if from_flag:
             raise

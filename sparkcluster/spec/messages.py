@@ -111,8 +111,8 @@ def _problem(  # noqa: PLR0911 - one return for each kind of error
     if path[:1] == ("args",):
         if len(path) == 1:
             return document.problem(path, "must be a section")
-        wanted = "must be a boolean, number, string, list of numbers and strings, or section"
-        return document.problem(path, wanted)
+        expected = "must be a boolean, number, string, list of numbers and strings, or section"
+        return document.problem(path, expected)
     message, hint = _words(error, path, document, field_at(model, path))
     return document.problem(path, message, hint)
 

@@ -421,8 +421,8 @@ def page() -> str:
     lines = [
         "# JSON output",
         "",
-        "With `--json` a command prints one document on stdout and nothing else there; with `--json-lines` one event",
-        "per line, the document last. Keys may be added; none is renamed or removed.",
+        "With `--json` a command writes one document to stdout and nothing else; with `--json-lines` one event",
+        "per line, and the document last. Later versions may add keys; they do not rename or remove any.",
         "[json.schema.json](json.schema.json) has a definition for each command, `error` and `event`.",
         "",
         "| document | keys |",

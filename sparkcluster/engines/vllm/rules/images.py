@@ -69,7 +69,7 @@ def omni(served: Served) -> Iterator[Seen]:
 def moving(served: Served) -> Iterator[Seen]:
     """A tag that is reassigned brings another vLLM tomorrow; nightlies have broken clusters that worked.
 
-    Every release records the digest it ran with, so `rollback` finds it again; a new node would not.
+    Every release records the digest it ran with (`sparkcluster releases`), but a new node pulls what the tag names now.
     """
     if served.moves:
         remedy = f"write image: {served.digest or 'NAME@sha256:…, which sparkcluster status shows once it serves'}"
