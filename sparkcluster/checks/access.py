@@ -30,12 +30,12 @@ def key(context: Context) -> Iterator[Seen]:
     api = context.spec.inventory.api
     if api.key is not None or api.host == "interconnect":
         return
-    wide = False
+    public = False
     if api.host != "management":
         address = ipaddress.ip_address(api.host)
         if address.is_loopback:
             return
-        wide = address.is_unspecified or address.is_global
+        public = address.is_unspecified or address.is_global
     yield Seen(
         "the API requires no key",
         f"api.host: {api.host}, port {api.port}",
@@ -44,7 +44,7 @@ def key(context: Context) -> Iterator[Seen]:
             "export SPARK_API_KEY=$(openssl rand -hex 24)",
             "or set api.host in the inventory to 127.0.0.1, and use an SSH tunnel",
         ),
-        severity="warning" if wide else "info",
+        severity="warning" if public else "info",
     )
 
 

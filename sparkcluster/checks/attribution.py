@@ -40,12 +40,12 @@ def by_faulty_node(failed: Iterable[Path], *, nodes: int) -> dict[str | None, li
 
 def by_common_node(ways: Mapping[Way, list[T]], *, nodes: int) -> dict[str | None, list[T]]:
     """Observations by the node that most of their ``ways`` have in common, as in ``by_faulty_node``."""
-    left, result = dict(ways), dict[str | None, list[T]]()
-    if nodes > 2 and len(left) == nodes * (nodes - 1):
-        return {None: [item for items in left.values() for item in items]}
-    while left:
-        node, explained = _most_common_node(left)
-        result.setdefault(node, []).extend(item for way in explained for item in left.pop(way))
+    remaining, result = dict(ways), dict[str | None, list[T]]()
+    if nodes > 2 and len(remaining) == nodes * (nodes - 1):
+        return {None: [item for items in remaining.values() for item in items]}
+    while remaining:
+        node, explained = _most_common_node(remaining)
+        result.setdefault(node, []).extend(item for way in explained for item in remaining.pop(way))
     return result
 
 

@@ -48,11 +48,11 @@ def same(context: Context) -> Iterator[Seen]:
         if mark != common[0][0]:
             reference = str(context.spec.playbook.image)
             others = [other for other, same_mark in marks.items() if same_mark == common[0][0]]
-            alike = found[name].layers == found[others[0]].layers and found[name].layers
+            same_layers = found[name].layers == found[others[0]].layers and found[name].layers
             yield Seen(
                 f"{name} has another build of {reference} than the others",
                 f"image ID {found[name].id[:19]}, on {listed(others)} {found[others[0]].id[:19]}"
-                f"{'; layers are the same, environment or entry point are not' if alike else ''}",
+                f"{'; layers are the same, environment or entry point are not' if same_layers else ''}",
                 (f"docker rmi --force {reference}", STAGE),
                 node=name,
             )
@@ -68,11 +68,11 @@ def architecture(context: Context, name: str, image: Image) -> Iterator[Seen]:
     """The container ends with `exec format error` before the first log line."""
     node, built = context.facts[name].architecture, image.architecture
     if foreign(context, name, image):
-        wanted = ARCHITECTURES.get(node, node)
+        platform = ARCHITECTURES.get(node, node)
         yield Seen(
             f"the image on {name} is built for {built}, the node is {node}",
             image.reference,
-            (f"docker pull --platform linux/{wanted} {image.reference}",),
+            (f"docker pull --platform linux/{platform} {image.reference}",),
         )
 
 
@@ -150,13 +150,13 @@ def versions(context: Context) -> Iterator[Seen]:
     for group in context.topology.groups:
         engines = {name: engine for name in group.names if (engine := engine_of(context.facts[name])) is not None}
         differing: dict[str, list[str]] = {}
-        grave: set[str] = set()
-        for what, values in _packages(engines, context.engine.title).items():
+        fatal: set[str] = set()
+        for package, values in _packages(engines, context.engine.title).items():
             for outlier in outliers(values):
                 others = f"{outlier.expected} on {listed(outlier.others)}"
-                differing.setdefault(outlier.node, []).append(f"{what} {outlier.value}, {others}")
-                if what in {context.engine.title, "Ray", "Python"}:
-                    grave.add(outlier.node)
+                differing.setdefault(outlier.node, []).append(f"{package} {outlier.value}, {others}")
+                if package in {context.engine.title, "Ray", "Python"}:
+                    fatal.add(outlier.node)
         for name, seen in differing.items():
             yield Seen(
                 f"the engine of {name} differs from the others",
@@ -165,7 +165,7 @@ def versions(context: Context) -> Iterator[Seen]:
                     f"install the same versions beside {engines[name].python}",
                     "or set runtime.python in the inventory to a Python that is the same on every node",
                 ),
-                severity="error" if name in grave else "warning",
+                severity="error" if name in fatal else "warning",
                 node=name,
             )
 
@@ -221,7 +221,7 @@ def flags(context: Context) -> Iterator[Seen]:
     playbook = context.spec.playbook
     if playbook.command is not None:
         return
-    for nodes, supported in _asked(context, "flags"):
+    for nodes, supported in _supported(context, "flags"):
         for written, value in playbook.args.items():
             # A dot separates a part of a JSON flag, as --compilation-config.mode.
             name = written.replace("_", "-").partition(".")[0]
@@ -256,7 +256,7 @@ def parsers(context: Context) -> Iterator[Seen]:
         written, value = args.get(flag, ("", None))
         if not isinstance(value, str) or args.get(plugin, ("", None))[1]:
             continue
-        for nodes, supported in _asked(context, field):
+        for nodes, supported in _supported(context, field):
             if value not in supported:
                 near = closest(value, supported)
                 yield Seen(
@@ -275,7 +275,7 @@ def parsers(context: Context) -> Iterator[Seen]:
     source="general",
     remedy="sparkcluster stage INVENTORY image",
 )
-def asked(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
+def content_read(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Whether it has the engine, Ray, and the flags and parsers of the playbook is known once it is staged.
 
     Nothing is pulled to find out. `up` brings the image, reads it, and stops if it does not fit. It is a warning where
@@ -320,7 +320,7 @@ def _packages(engines: Mapping[str, EngineFacts], title: str) -> dict[str, dict[
     }
 
 
-def _asked(context: Context, field: str) -> Iterator[tuple[str | None, frozenset[str]]]:
+def _supported(context: Context, field: str) -> Iterator[tuple[str | None, frozenset[str]]]:
     """What the engines answered to one question, each answer once: with its node, or None where all say the same."""
     answers: dict[frozenset[str], list[str]] = {}
     for name, facts in context.facts.items():

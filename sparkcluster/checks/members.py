@@ -39,12 +39,12 @@ def ranks(cluster: RunningCluster) -> Iterator[Seen]:
             continue
         for name, rank in taken or ended[:1]:
             others = [f"{other}: {peer.state}" for other, peer in cluster.groups.get(group, []) if other != name]
-            what = KILLED.get(rank.exit_code or 0) or {"gone": "its container no longer exists"}.get(rank.state)
-            what = what or f"it exited with code {rank.exit_code}"
+            ending = KILLED.get(rank.exit_code or 0) or {"gone": "its container no longer exists"}.get(rank.state)
+            ending = ending or f"it exited with code {rank.exit_code}"
             ended_as = f"{rank.name}: {rank.state}" + (f" ({rank.exit_code})" if rank.exit_code is not None else "")
             seen = "; ".join([ended_as, *others, *(part for part in (rank.error, _last_line(rank)) if part)])
             remedy = (f"{LOGS} {name}", AGAIN)
-            yield Seen(f"the rank of {group} on {name} is not running: {what}", clipped(seen), remedy, node=name)
+            yield Seen(f"the rank of {group} on {name} is not running: {ending}", clipped(seen), remedy, node=name)
 
 
 def _taken(ended: Ranks) -> Ranks:
@@ -78,20 +78,20 @@ def restarting(cluster: RunningCluster) -> Iterator[Seen]:
 def ray(cluster: RunningCluster) -> Iterator[Seen]:
     """A node that is not in Ray gets no rank: the placement group waits forever."""
     lost = {name for ended in cluster.ended.values() for name, _ in ended}
-    for head, look in cluster.inspected.items():
-        if not isinstance(look.ray, dict) or isinstance(look.ranks, Unread):
+    for head, observation in cluster.inspected.items():
+        if not isinstance(observation.ray, dict) or isinstance(observation.ranks, Unread):
             continue
-        launchers = [rank.launcher for rank in look.ranks if rank.launcher.get("role") == "head"]
+        launchers = [rank.launcher for rank in observation.ranks if rank.launcher.get("role") == "head"]
         missing = []
         for address in launchers[0].get("members") or () if launchers else ():
-            if look.ray.get(address):
+            if observation.ray.get(address):
                 continue
             missing.append(address)
             node = cluster.node_at(address)
             if node in lost:
                 continue
-            alive = ", ".join(member for member, alive in look.ray.items() if alive) or "none"
-            state = "dead" if address in look.ray else "not there"
+            alive = ", ".join(member for member, alive in observation.ray.items() if alive) or "none"
+            state = "dead" if address in observation.ray else "not there"
             remedy = (LOGS if node is None else f"{LOGS} {node}", AGAIN)
             yield Seen(
                 f"Ray has no alive node at {address}",
@@ -117,8 +117,8 @@ def records(cluster: RunningCluster) -> Iterator[Seen]:
     """`down`, `status` and later changes use the record on each node to find what runs."""
     for name, facts in cluster.facts.items():
         if isinstance(facts.release, Unread):
-            look = (UP, f"ls -l {facts.state_dir}/clusters/{cluster.spec.inventory.cluster}/releases on {name}")
-            yield Seen(f"the newest record on {name} cannot be read", facts.release.unread, look, node=name)
+            remedy = (UP, f"ls -l {facts.state_dir}/clusters/{cluster.spec.inventory.cluster}/releases on {name}")
+            yield Seen(f"the newest record on {name} cannot be read", facts.release.unread, remedy, node=name)
     unreadable = any(isinstance(facts.release, Unread) for facts in cluster.facts.values())
     if cluster.recorded is None and not unreadable and not cluster.running.lease:
         alive = [name for name, rank in cluster.ranks if rank.running]

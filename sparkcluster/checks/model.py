@@ -26,7 +26,7 @@ HEAVY = (".safetensors", ".bin", ".gguf", ".pt")
     source="practitioners' reports: loads that fail at 73-97 %",
     remedy=f"{STAGE}, which copies or downloads what is missing",
 )
-def whole(context: Context) -> Iterator[Seen]:
+def complete(context: Context) -> Iterator[Seen]:
     """Loading fails after minutes, at the file that is missing or truncated, or the model returns garbage.
 
     Every file in the index has to exist, and every safetensors file has to be as long as its header says. If a node
@@ -53,11 +53,11 @@ def whole(context: Context) -> Iterator[Seen]:
         if weights.complete:
             continue
         if name in absent:
-            begun = f"; {len(weights.truncated)} files are incomplete" if weights.truncated else ""
-            whence = f"copied from {sources[0]}" if sources else "downloaded"
+            partial = f"; {len(weights.truncated)} files are incomplete" if weights.truncated else ""
+            origin = f"copied from {sources[0]}" if sources else "downloaded"
             yield Seen(
-                f"the weights are not on {name} yet: up fetches them, {whence}",
-                f"{model.label}{begun}",
+                f"the weights are not on {name} yet: up fetches them, {origin}",
+                f"{model.label}{partial}",
                 (f"{STAGE}   fetches them now",),
                 severity="info",
                 node=name,
@@ -104,7 +104,7 @@ def revision(context: Context) -> Iterator[Seen]:
     source="practitioners' reports: garbage from one edited or half-copied file",
     remedy=f"{STAGE} --verify",
 )
-def alike(context: Context) -> Iterator[Seen]:
+def same_files(context: Context) -> Iterator[Seen]:
     """A rank reads other weights, configuration or chat template, and the model returns garbage or hangs.
 
     Names and sizes are compared here; `stage weights --verify` compares the content. Files that no engine reads may
@@ -117,7 +117,7 @@ def alike(context: Context) -> Iterator[Seen]:
         name: {file.name: file.size_bytes for file in weights.files if file.name.endswith(READ)}
         for name, weights in judged.items()
     }
-    unlike: dict[str, list[tuple[str, str]]] = {}
+    differing: dict[str, list[tuple[str, str]]] = {}
     for file in sorted({file for files in sizes.values() for file in files}):
         by_node = {name: files.get(file) for name, files in sizes.items()}
         right = _common(by_node)
@@ -125,14 +125,14 @@ def alike(context: Context) -> Iterator[Seen]:
             if size != right:
                 has = "is missing" if size is None else f"has {size} bytes"
                 wants = "is not on the others" if right is None else f"{right} elsewhere"
-                unlike.setdefault(name, []).append((file, f"{file} {has}, {wants}"))
-    for name, files in unlike.items():
-        grave = any(file.endswith(HEAVY) or file == "config.json" for file, _ in files)
+                differing.setdefault(name, []).append((file, f"{file} {has}, {wants}"))
+    for name, files in differing.items():
+        fatal = any(file.endswith(HEAVY) or file == "config.json" for file, _ in files)
         yield Seen(
             f"files of {context.spec.playbook.model.label} on {name} differ from those of the others",
             abridged((text for _, text in files), limit=3),
             (f"{STAGE} --verify",),
-            severity="error" if grave else "warning",
+            severity="error" if fatal else "warning",
             node=name,
         )
 

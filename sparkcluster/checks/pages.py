@@ -161,12 +161,12 @@ def find(code: str) -> Page:
     Raises:
         UsageError: there is no such check; the hint names the most similar code.
     """
-    every, wanted = pages(), code.strip().upper()
-    if wanted in every:
-        return every[wanted]
-    subject, _, number = wanted.rpartition("-")
+    documented, requested = pages(), code.strip().upper()
+    if requested in documented:
+        return documented[requested]
+    subject, _, number = requested.rpartition("-")
     padded = f"{subject}-{number.zfill(3)}"
-    near = padded if padded in every else closest(wanted, every, cutoff=CODE_CUTOFF)
+    near = padded if padded in documented else closest(requested, documented, cutoff=CODE_CUTOFF)
     shown = code if code.isprintable() and len(code) < 40 else ascii(code)[:40]
     hint = f"did you mean {near}?" if near else "sparkcluster checks lists them"
     raise UsageError(f"unknown check {shown}", hint=hint)

@@ -224,9 +224,9 @@ def check(code: str, title: str, **declared: Unpack[Declared]) -> Callable[[Body
     def register(body: Body) -> Body:
         if code in CATALOGUE:
             raise ValueError(f"two checks are called {code}")
-        first, _, rest = (inspect.getdoc(body) or "").partition("\n\n")
+        first, _, more = (inspect.getdoc(body) or "").partition("\n\n")
         why = " ".join(first.split()).removesuffix(".")
-        CATALOGUE[code] = Check(code=code, title=title, why=why, more=rest, body=body, **declared)
+        CATALOGUE[code] = Check(code=code, title=title, why=why, more=more, body=body, **declared)
         return body
 
     return register

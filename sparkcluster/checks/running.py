@@ -23,7 +23,7 @@ from sparkcluster.facts.running import GpuSample, RankSeen, Reply
 def runs(cluster: RunningCluster) -> Iterator[Seen]:
     """Without a rank nothing is served, and no other check of the cluster applies."""
     # A node that could not be inspected may have ranks.
-    seen_on = {name for name, look in cluster.inspected.items() if not isinstance(look.ranks, Unread)}
+    seen_on = {name for name, observation in cluster.inspected.items() if not isinstance(observation.ranks, Unread)}
     blind = [node.label for node in cluster.spec.inventory.nodes if node.label not in seen_on]
     if cluster.ranks or not seen_on:
         return
@@ -153,8 +153,12 @@ def engine(cluster: RunningCluster) -> Iterator[Seen]:
     for group, reply in cluster.replies.items():
         if reply.problem != "engine-dead" or group in cluster.explained or group in cluster.ended:
             continue
-        look = cluster.inspected.get(reply.head)
-        health = f"/health: {look.health}" if look and isinstance(look.health, int) else "/health does not answer"
+        observation = cluster.inspected.get(reply.head)
+        health = (
+            f"/health: {observation.health}"
+            if observation and isinstance(observation.health, int)
+            else "/health does not answer"
+        )
         log = cluster.death(cluster.lines(group))
         seen = clipped("; ".join(part for part in (reply.message, health, log) if part))
         remedy = (LOGS, AGAIN)

@@ -147,14 +147,14 @@ def memory(cluster: RunningCluster) -> Iterator[Seen]:
         have = read(facts.memory)
         short = have is not None and have.available_bytes + have.swap_free_bytes < MEMORY_FLOOR_BYTES
         remedy = (cluster.engine.memory_hint, AGAIN)
-        for pattern, what in (
+        for pattern, summary in (
             (OOM, "the kernel of {} killed for memory"),
             (NO_NVRM_MEMORY, "the driver of {} ran out"),
         ):
             lines = [line for line in read(facts.kernel_log) or () if pattern.search(line)]
             if lines:
                 severity = "error" if ailing or short else "info"
-                yield Seen(what.format(name), clipped(lines[-1]), remedy, severity=severity, node=name)  # type: ignore[arg-type]
+                yield Seen(summary.format(name), clipped(lines[-1]), remedy, severity=severity, node=name)  # type: ignore[arg-type]
                 break
         if short and have is not None:
             seen = f"{have.available_bytes / 2**30:.1f} of {have.total_bytes / 2**30:.1f} GiB available"

@@ -177,9 +177,9 @@ def _outlier(outlier: Outlier, summary: str, remedy: tuple[str, ...]) -> Seen:
 
 
 def _different(
-    context: Context, what: str, commands: tuple[str, ...], value: Callable[[Facts], str | None]
+    context: Context, subject: str, commands: tuple[str, ...], value: Callable[[Facts], str | None]
 ) -> Iterator[Seen]:
     """A finding for every node of a group whose value differs from that of the majority."""
     for group in context.topology.groups:
         for outlier in outliers({name: value(context.facts[name]) for name in group.names}):
-            yield _outlier(outlier, f"{what} of {outlier.node} differs from the others", outlier.update(*commands))
+            yield _outlier(outlier, f"{subject} of {outlier.node} differs from the others", outlier.update(*commands))

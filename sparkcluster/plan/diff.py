@@ -14,7 +14,9 @@ SKIPPED = ("--env", "--name", "--label", "--env-file")
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """One line for each difference between two plans in JSON form: of the recorded release, and the requested one."""
     lines = [
-        f"{what}: {old.get(what)} → {new.get(what)}" for what in ("model", "image") if old.get(what) != new.get(what)
+        f"{label}: {old.get(label)} → {new.get(label)}"
+        for label in ("model", "image")
+        if old.get(label) != new.get(label)
     ]
     if old.get("groups") != new.get("groups"):
         lines.append(f"groups: {_groups(old)} → {_groups(new)}")
@@ -61,9 +63,9 @@ def _comparable(container: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return [flag for flag in _grouped(argv) if flag[0] not in SKIPPED]
 
 
-def _flags(what: str, old: Sequence[tuple[str, ...]], new: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    yield from (f"{what} - {_joined(words)}" for words in old if words not in new)
-    yield from (f"{what} + {_joined(words)}" for words in new if words not in old)
+def _flags(label: str, old: Sequence[tuple[str, ...]], new: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    yield from (f"{label} - {_joined(words)}" for words in old if words not in new)
+    yield from (f"{label} + {_joined(words)}" for words in new if words not in old)
 
 
 def _grouped(argv: Sequence[str]) -> list[tuple[str, ...]]:
@@ -76,10 +78,10 @@ def _grouped(argv: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(words) for words in found if words]
 
 
-def _values(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _values(label: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
-            yield f"{what} {name}: {_shown(old.get(name))} → {_shown(new.get(name))}"
+            yield f"{label} {name}: {_shown(old.get(name))} → {_shown(new.get(name))}"
 
 
 def _shown(value: Any) -> str:

@@ -257,8 +257,8 @@ def cluster_ranks(cluster: str, facts: Mapping[str, Facts]) -> ClusterRanks:
     stray: dict[str, tuple[Rank, ...]] = {}
     for name, node_facts in facts.items():
         ranks = read(node_facts.ranks) or ()
-        mine = [rank for rank in ranks if rank.labels.get(LABEL_CLUSTER) == cluster]
-        ours[name] = tuple(r for r in mine if r.labels.get(LABEL_STATE_DIR) == node_facts.state_dir)
-        stray[name] = tuple(rank for rank in mine if rank not in ours[name])
-        foreign[name] = tuple(rank for rank in ranks if rank not in mine)
+        of_cluster = [rank for rank in ranks if rank.labels.get(LABEL_CLUSTER) == cluster]
+        ours[name] = tuple(r for r in of_cluster if r.labels.get(LABEL_STATE_DIR) == node_facts.state_dir)
+        stray[name] = tuple(rank for rank in of_cluster if rank not in ours[name])
+        foreign[name] = tuple(rank for rank in ranks if rank not in of_cluster)
     return ClusterRanks(ours, foreign, stray)

@@ -78,9 +78,9 @@ def explicit(name: str, facts: Facts, written: NodeInterconnect) -> list[Link]:
     for position, label in enumerate(written.interfaces):
         interface = interfaces.get(label)
         if interface is None or not interface.addresses:
-            what = "has no IPv4 address" if interface else "does not exist"
+            problem = "has no IPv4 address" if interface else "does not exist"
             raise PlanError(
-                f"interface {label} of {name} {what}; it has {_described(facts)}",
+                f"interface {label} of {name} {problem}; it has {_described(facts)}",
                 node=name,
                 step="topology",
                 hint=f"fix interconnect.interfaces of {name} in the inventory",
@@ -108,11 +108,11 @@ def management(node: Node, facts: Facts, rails: set[str]) -> list[Link]:
     The address that we connect to comes first, since it works; then wired interfaces, then wireless ones. Interfaces
     in ``rails``, those of an HCA and virtual ones are left out.
     """
-    every = [(link, interface) for interface in read(facts.interfaces) or () for link in _links(interface, facts)]
-    reached = [link for link, _ in every if link.address == node.host and not link.ip.is_loopback]
+    links = [(link, interface) for interface in read(facts.interfaces) or () for link in _links(interface, facts)]
+    reached = [link for link, _ in links if link.address == node.host and not link.ip.is_loopback]
     usable = [
         (link.ip in LINK_LOCAL, interface.wireless, link.interface, link.ip, link)
-        for link, interface in every
+        for link, interface in links
         if is_up(interface)
         and not interface.name.startswith(VIRTUAL_INTERFACES)
         and interface.name not in rails
