@@ -23,7 +23,7 @@ def rails(number: int) -> dict[str, str]:
 
 def reported(findings: Sequence[Finding]) -> list[tuple[str, str, str | None]]:
     """Code, severity and node of each finding."""
-    return sorted((one.code, one.severity, one.node) for one in findings)
+    return sorted((finding.code, finding.severity, finding.node) for finding in findings)
 
 
 @pytest.fixture
@@ -52,12 +52,12 @@ def see(spark: Callable[..., Any], cluster: Callable[..., Any]) -> Callable[...,
         spec = cluster(hosts, playbook=playbook, **inventory)
         findings = checks.run_stage(Context(spec, facts, topology.build(spec, facts)), ("facts",))
         order = ("info", "warning", "error")
-        for one in findings:
-            if one.code in CATALOGUE:
-                assert order.index(one.severity) <= order.index(CATALOGUE[one.code].severity), one
-            assert one.remedy, one
-            assert one.seen, one
-            assert not one.summary.endswith("."), one
+        for finding in findings:
+            if finding.code in CATALOGUE:
+                assert order.index(finding.severity) <= order.index(CATALOGUE[finding.code].severity), finding
+            assert finding.remedy, finding
+            assert finding.seen, finding
+            assert not finding.summary.endswith("."), finding
         return findings
 
     return look

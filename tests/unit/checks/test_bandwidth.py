@@ -30,14 +30,21 @@ def found(spark, cluster):
         }
         spec = cluster({name: f"192.168.86.{11 + place}" for place, name in enumerate(names)})
         every = list(rates)
-        for one, other in itertools.permutations(names, 2):
+        for source, target in itertools.permutations(names, 2):
             for hca, subnet in RAILS.items():
-                every.append(Rate("rdma", (one, other), hca, rdma(one, other, subnet), subnet=subnet))
+                every.append(Rate("rdma", (source, target), hca, rdma(source, target, subnet), subnet=subnet))
                 every.append(
-                    Rate("tcp", (one, other), "enp", tcp(one, other, subnet), latency(one, other), subnet=subnet)
+                    Rate(
+                        "tcp",
+                        (source, target),
+                        "enp",
+                        tcp(source, target, subnet),
+                        latency(source, target),
+                        subnet=subnet,
+                    )
                 )
-            if one < other:
-                every.append(Rate("rdma-both", (one, other), "both", both))
+            if source < target:
+                every.append(Rate("rdma-both", (source, target), "both", both))
         every.append(Rate("collective", names, over, None if bus is None else bus * 8))
         kept = tuple(rate for rate in every if rate.kind not in drop)
         context = Context(spec, facts, topology.build(spec, facts), measured=Measured(kept, **measured))
@@ -46,7 +53,7 @@ def found(spark, cluster):
     return look
 
 
-def one(findings, code, node, severity="error"):
+def only(findings, code, node, severity="error"):
     assert [(finding.code, finding.node, finding.severity) for finding in findings] == [(code, node, severity)], (
         findings
     )
@@ -62,7 +69,7 @@ def test_healthy_figures_give_no_finding(found, number):
 
 
 def test_the_hot_plug_band_is_named_with_its_remedy(found):
-    finding = one(found(rdma=lambda *_: 13.2, both=26.4, bus=3.2), "NET-050", None)
+    finding = only(found(rdma=lambda *_: 13.2, both=26.4, bus=3.2), "NET-050", None)
     assert "reaches 13.2 Gb/s" in finding.summary
     assert "degraded after a hot-plug" in finding.summary
     assert finding.remedy[0].startswith("reboot both nodes with the cable connected")
@@ -73,7 +80,7 @@ def test_of_three_nodes_the_one_whose_links_are_all_slow_is_named(found, node):
     def rdma(source, target, _):
         return 13.1 if node in (source, target) else 108.0
 
-    finding = one(found(3, rdma=rdma, bus=3.0), "NET-050", node)
+    finding = only(found(3, rdma=rdma, bus=3.0), "NET-050", node)
     assert finding.summary.startswith(f"RDMA of {node} on 192.168.177.0/24 and 192.168.178.0/24 reaches 13.1 Gb/s")
 
 
@@ -81,58 +88,58 @@ def test_one_slow_pair_of_four_nodes_is_that_pair(found):
     def rdma(source, target, subnet):
         return 55.0 if {source, target} == {"beta", "delta"} and subnet == RAILS["rocep1s0f1"] else 108.0
 
-    finding = one(found(4, rdma=rdma), "NET-050", None, "warning")
+    finding = only(found(4, rdma=rdma), "NET-050", None, "warning")
     assert finding.summary.startswith("RDMA of beta and delta on 192.168.177.0/24 reaches 55 Gb/s")
     assert "hot-plug" not in finding.summary
 
 
 def test_a_slow_rail_is_told_once_and_not_by_its_tcp_again(found):
-    one(found(rdma=lambda *_: 0.19, tcp=lambda *_: 0.19, latency=lambda *_: 3.0, both=0.4, bus=0.05), "NET-050", None)
+    only(found(rdma=lambda *_: 0.19, tcp=lambda *_: 0.19, latency=lambda *_: 3.0, both=0.4, bus=0.05), "NET-050", None)
 
 
 def test_twins_that_share_what_one_could_carry(found):
-    one(found(both=108.0), "NET-051", None, "warning")
+    only(found(both=108.0), "NET-051", None, "warning")
 
 
 def test_tcp_in_place_of_rdma(found):
-    finding = one(found(bus=2.0, over="NCCL over Socket"), "NET-053", None)
+    finding = only(found(bus=2.0, over="NCCL over Socket"), "NET-053", None)
     assert "2.0 GB/s" in finding.summary
     assert any("/dev/infiniband" in line for line in finding.remedy)
 
 
 def test_a_fabric_that_was_reconfigured_is_named_by_its_all_gather(found):
-    finding = one(found(bus=3.0, latency=lambda *_: 1.0), "NET-054", None)
+    finding = only(found(bus=3.0, latency=lambda *_: 1.0), "NET-054", None)
     assert "108 Gb/s" in finding.seen
     assert "reboot" in finding.remedy[0]
 
 
 def test_or_by_its_round_trips_alone(found):
-    finding = one(found(latency=lambda *_: 1.0, drop=("collective",)), "NET-054", None, "warning")
+    finding = only(found(latency=lambda *_: 1.0, drop=("collective",)), "NET-054", None, "warning")
     assert "1 ms" in finding.summary
     late = found(3, latency=lambda a, b: 1.0 if "beta" in (a, b) else 0.28)
-    one(late, "NET-054", "beta", "warning")
+    only(late, "NET-054", "beta", "warning")
 
 
 def test_one_twin_carries_all(found):
-    one(found(bus=11.6), "NET-055", None, "warning")
+    only(found(bus=11.6), "NET-055", None, "warning")
 
 
 def test_slow_for_no_known_reason(found):
-    one(found(bus=15.8), "NET-052", None, "warning")
-    one(found(bus=7.0), "NET-052", None, "warning")
+    only(found(bus=15.8), "NET-052", None, "warning")
+    only(found(bus=7.0), "NET-052", None, "warning")
 
 
 def test_tcp_is_judged_where_rdma_was_not_measured(found):
-    one(found(drop=("rdma", "rdma-both"), tcp=lambda *_: 0.19), "NET-056", None, "warning")
+    only(found(drop=("rdma", "rdma-both"), tcp=lambda *_: 0.19), "NET-056", None, "warning")
     assert found(drop=("rdma", "rdma-both"), tcp=lambda *_: 12.9) == []
 
 
 def test_a_measurement_without_a_result_is_a_failure(found):
     rates = [Rate("rdma", ("alpha", "beta"), "rocep1s0f1", None, seen="no result row, exit code 0",
                   subnet=RAILS["rocep1s0f1"])]  # fmt: skip
-    finding = one(found(drop=("rdma-both", "collective", "tcp"), rates=rates), "NET-057", None)
+    finding = only(found(drop=("rdma-both", "collective", "tcp"), rates=rates), "NET-057", None)
     assert "exit code 0" in finding.seen
-    finding = one(found(bus=None), "NET-057", None)
+    finding = only(found(bus=None), "NET-057", None)
     assert "all-gather" in finding.summary
 
 
@@ -142,7 +149,7 @@ def test_what_was_not_measured_is_said(found):
         ("NET-058", "alpha", "info"),
         ("NET-058", "beta", "info"),
     ]
-    finding = one(found(drop=("collective",), skipped={"collective": "a rank runs on beta"}), "NET-059", None, "info")
+    finding = only(found(drop=("collective",), skipped={"collective": "a rank runs on beta"}), "NET-059", None, "info")
     assert finding.seen == "a rank runs on beta"
-    one(found(bus=1.0, over="Gloo"), "NET-059", None, "info")
-    one(found(unasked={"beta": "connection to beta broke"}), "NET-060", "beta", "warning")
+    only(found(bus=1.0, over="Gloo"), "NET-059", None, "info")
+    only(found(unasked={"beta": "connection to beta broke"}), "NET-060", "beta", "warning")

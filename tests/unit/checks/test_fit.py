@@ -30,7 +30,7 @@ def fitted(see):
         changes = {name: {"weights": held, "memory": memory(gib, free), **(changed or {})} for name in names}
         utilization = {} if changed else {"gpu-memory-utilization": 0.85}
         written = {"args": {**utilization, **(args or {})}, "env": {}, **playbook}
-        return [one for one in see(changes, names=names, playbook=written) if one.code.startswith("FIT")]
+        return [finding for finding in see(changes, names=names, playbook=written) if finding.code.startswith("FIT")]
 
     return do
 
@@ -73,7 +73,7 @@ def test_auto_is_the_plans_matter_but_what_is_free_is_asked(fitted):
     auto = {"gpu-memory-utilization": "auto", "max-model-len": 8192}
     assert fitted(weights(130), auto) == []
     assert fitted(weights(60), auto) == []
-    assert [one.code for one in fitted(weights(60), auto, free=50)] == ["FIT-003"]
+    assert [finding.code for finding in fitted(weights(60), auto, free=50)] == ["FIT-003"]
 
 
 @pytest.mark.parametrize("held", [None, Unread(unread="no answer"), Weights(path=None)])
@@ -90,7 +90,7 @@ def test_an_engine_on_a_cpu_takes_what_it_is_told(fitted):
 )
 def test_a_model_that_is_not_known_is_told_for_information(fitted, config):
     found = fitted(weights(60, config), names=("alpha", "beta"))
-    assert [(one.code, one.severity) for one in found] == [("FIT-002", "info")]
+    assert [(finding.code, finding.severity) for finding in found] == [("FIT-002", "info")]
 
 
 def test_where_the_engine_s_version_is_unknown_it_is_an_error_only_where_no_version_fits(fitted, spark):
@@ -102,7 +102,7 @@ def test_where_the_engine_s_version_is_unknown_it_is_an_error_only_where_no_vers
         inside = image.inside.model_copy(update={"version": version})
         changed = {"image": image.model_copy(update={"inside": inside})}
         found = fitted(weights(gib), tight, image="registry.example/engine:7", changed=changed)
-        return [(one.code, one.severity) for one in found]
+        return [(finding.code, finding.severity) for finding in found]
 
     assert severity(108, "0.19.0") == [("FIT-001", "error")]
     assert severity(108, "0.20.0") == []

@@ -57,11 +57,11 @@ def test_no_check_crashes(runtime, left, right, flags, spark, cluster):
     image = {} if runtime == "docker" else {"image": None}
     spec = cluster(hosts, runtime={"kind": runtime}, playbook={"args": flags, **image})
     crashed = "the check itself failed"
-    assert not [one for one in checks.check_hosts(spec, facts) if crashed in one.summary]
+    assert not [finding for finding in checks.check_hosts(spec, facts) if crashed in finding.summary]
     try:
         built = topology.build(spec, facts)
     except PlanError:
         return
     findings = checks.run_stage(Context(spec, facts, built), ("written", "facts"))
-    assert not [(one.code, one.seen) for one in findings if crashed in one.summary]
-    json.dumps([one.as_json() for one in findings])
+    assert not [(finding.code, finding.seen) for finding in findings if crashed in finding.summary]
+    json.dumps([finding.as_json() for finding in findings])

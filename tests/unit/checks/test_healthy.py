@@ -23,7 +23,7 @@ def recorded(name):
 
 
 def grave(findings):
-    return [one for one in findings if one.severity != "info"]
+    return [finding for finding in findings if finding.severity != "info"]
 
 
 @pytest.mark.parametrize("names", [("solo",), ("alpha", "beta"), ("a", "b", "c"), FOUR])
@@ -115,8 +115,8 @@ def test_no_check_crashes_on_what_a_probe_has_answered(name, cluster):
     spec = cluster({"spark": "192.0.2.11"})
     findings = checks.run_checks(spec, facts, topology.build(spec, facts))
     findings += checks.check_hosts(spec, facts)
-    assert not [one for one in findings if "the check itself failed" in one.summary]
-    assert all(one.remedy and one.seen and one.why for one in findings if one.code in CATALOGUE)
+    assert not [finding for finding in findings if "the check itself failed" in finding.summary]
+    assert all(finding.remedy and finding.seen and finding.why for finding in findings if finding.code in CATALOGUE)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_what_a_probe_answered_is_told_once_and_nothing_else_is(name, codes, clu
     facts = {"spark": recorded(name)}
     spec = cluster({"spark": "192.0.2.11"}, playbook={"model": {"id": "org/tiny"}})
     context = Context(spec, facts, topology.build(spec, facts))
-    assert {one.code for one in grave(checks.run_stage(context, ("facts",)))} == codes
+    assert {finding.code for finding in grave(checks.run_stage(context, ("facts",)))} == codes
 
 
 def test_a_golden_pair_in_unlike_ports(cluster):

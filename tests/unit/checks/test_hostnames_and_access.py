@@ -15,7 +15,8 @@ NAMED = {"alpha": {"host": "alpha.local"}, "beta": {"host": "beta.local"}}
 
 def wifi_of(node, address):
     return tuple(
-        one.model_copy(update={"addresses": (f"{address}/24",)}) if one.wireless else one for one in node.interfaces
+        interface.model_copy(update={"addresses": (f"{address}/24",)}) if interface.wireless else interface
+        for interface in node.interfaces
     )
 
 
@@ -67,7 +68,7 @@ def test_a_name_that_means_another_machine_is_told_of_who_believes_it(known, add
     (finding,) = known({**RIGHT, "alpha": {"beta.local": (address,)}})
     assert reported([finding]) == [("NET-017", "warning", "alpha")]
     assert whose in finding.seen
-    assert any("192.168.86.12 beta.local" in one for one in finding.remedy)
+    assert any("192.168.86.12 beta.local" in command for command in finding.remedy)
 
 
 def test_a_name_that_means_something_beyond_is_left_alone(known):
@@ -136,10 +137,14 @@ def test_ssh_over_wire_or_an_address_that_nobody_has(see, address):
     ],
 )
 def test_an_api_without_a_key(cluster, host, severity):
-    said = [one for one in checks.check_written(cluster({"a": "h"}, api={"host": host})) if one.code == "NET-020"]
-    assert [one.severity for one in said] == ([severity] if severity else [])
+    said = [
+        finding
+        for finding in checks.check_written(cluster({"a": "h"}, api={"host": host}))
+        if finding.code == "NET-020"
+    ]
+    assert [finding.severity for finding in said] == ([severity] if severity else [])
     locked = cluster({"a": "h"}, api={"host": host, "key": {"env": "KEY"}})
-    assert not [one for one in checks.check_written(locked) if one.code == "NET-020"]
+    assert not [finding for finding in checks.check_written(locked) if finding.code == "NET-020"]
 
 
 @pytest.mark.parametrize(
@@ -181,5 +186,5 @@ def test_a_tunnel_as_a_rail_is_a_warning(see, spark, name):
 def test_wifi_as_a_rail_is_a_warning(see, spark):
     nodes = {name: {"interconnect": {"interfaces": ["wlP9s9"]}} for name in ("alpha", "beta")}
     changes = {"beta": {"interfaces": wifi_of(spark(), "192.168.50.8")}}
-    findings = [one for one in see(changes, nodes=nodes) if one.code == "NET-022"]
+    findings = [finding for finding in see(changes, nodes=nodes) if finding.code == "NET-022"]
     assert reported(findings) == [("NET-022", "warning", "alpha"), ("NET-022", "warning", "beta")]

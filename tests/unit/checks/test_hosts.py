@@ -155,7 +155,9 @@ def test_a_gpu_that_is_no_gb10(see, capability, wrong):
 def test_power_and_clocks(see, percent, power, clock, codes):
     own = gpu(utilization_percent=percent, power_w=power, sm_clock_mhz=clock)
     findings = see({"beta": {"gpus": own}})
-    assert {(one.code, one.severity, one.node) for one in findings} == {(code, "warning", "beta") for code in codes}
+    assert {(finding.code, finding.severity, finding.node) for finding in findings} == {
+        (code, "warning", "beta") for code in codes
+    }
 
 
 def test_a_hung_collective_is_named_as_what_it_looks_like(see):
@@ -206,7 +208,7 @@ def test_swap_that_is_used_much(see, memory, free, wrong):
 def test_no_contiguous_memory(see, memory, name):
     (finding,) = see({name: {"memory": memory(cma_total_bytes=0)}})
     assert reported([finding]) == [("HOST-024", "warning", name)]
-    assert any("kho=off" in one for one in finding.remedy)
+    assert any("kho=off" in command for command in finding.remedy)
 
 
 @pytest.mark.parametrize("size", [131072 * 1024, None])
@@ -245,7 +247,7 @@ def test_no_room_for_an_image_that_is_missing(see, name):
 def test_an_image_that_nobody_has_is_of_unknown_size(see):
     nowhere = {name: {"image": None, "disks": disks(docker=20 * GB)} for name in ("alpha", "beta")}
     codes = reported(see(nowhere))
-    assert [one for one in codes if one[0] == "HOST-028"] == [
+    assert [code for code in codes if code[0] == "HOST-028"] == [
         ("HOST-028", "warning", "alpha"),
         ("HOST-028", "warning", "beta"),
     ]

@@ -136,7 +136,7 @@ def test_an_image_without_ray_gets_one(see, image):
     without = {name: image(inside={"ray_version": None}) for name in ("alpha", "beta")}
     assert reported(see(without)) == [("IMG-006", "info", "alpha"), ("IMG-006", "info", "beta")]
     assert see(without, playbook={"executor": "native"}) == []
-    brought = {name: {**one, "rays": ("2.60.0-cp312-linux_aarch64",)} for name, one in without.items()}
+    brought = {name: {**finding, "rays": ("2.60.0-cp312-linux_aarch64",)} for name, finding in without.items()}
     assert see(brought) == []
     assert see({"solo": without["alpha"]}, names=("solo",)) == []
 
@@ -165,7 +165,7 @@ def test_a_python_of_the_nodes_own_without_ray_is_an_error_where_the_playbook_in
     ],
 )
 def test_engines_on_the_nodes_themselves_that_are_unlike(see, spark, name, changes, severity):
-    own = {one: process(spark, torch_version="2.9.0") for one in ("alpha", "beta")}
+    own = {node: process(spark, torch_version="2.9.0") for node in ("alpha", "beta")}
     own[name] = process(spark, **{"torch_version": "2.9.0", **changes})
     findings = see(own, runtime={"kind": "process"}, playbook={"image": None})
     assert reported(findings) == [("IMG-005", severity, name)]
@@ -275,7 +275,15 @@ def test_a_flag_that_no_vllm_knows_is_told_once_by_the_image_or_else_by_the_tabl
     spec = cluster({"solo": "h"}, playbook={"args": {"max-modell-len": 4096}})
     facts = {"solo": spark().model_copy(update=image(inside={"flags": FLAGS}))}
     unasked = {"solo": spark().model_copy(update={"image": None})}
-    asked = [one for one in checks.run_checks(spec, facts, topology.build(spec, facts)) if one.severity == "error"]
+    asked = [
+        finding
+        for finding in checks.run_checks(spec, facts, topology.build(spec, facts))
+        if finding.severity == "error"
+    ]
     assert reported(asked) == [("IMG-007", "error", None)]
-    before = [one for one in checks.run_checks(spec, unasked, topology.build(spec, unasked)) if one.severity == "error"]
+    before = [
+        finding
+        for finding in checks.run_checks(spec, unasked, topology.build(spec, unasked))
+        if finding.severity == "error"
+    ]
     assert reported(before) == [("SPEC-003", "error", None)]

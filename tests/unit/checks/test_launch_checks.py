@@ -72,7 +72,7 @@ def test_an_index_given_by_hand_has_to_be_right(found):
 
     findings = found(nodes={"beta": own})
 
-    assert {(one.code, one.node) for one in findings} == {("NET-003", "beta")}
+    assert {(finding.code, finding.node) for finding in findings} == {("NET-003", "beta")}
     assert "index 3" in findings[0].seen
 
 
@@ -90,7 +90,7 @@ def test_gids_at_unlike_places_of_one_node_are_told_for_information(found, spark
 def test_one_twin_alone_is_told(found, spark):
     findings = found(spark({PORT_0[0]: "192.168.177.12/24"}))
 
-    assert {(one.code, one.severity) for one in findings} == {("NET-004", "warning")}
+    assert {(finding.code, finding.severity) for finding in findings} == {("NET-004", "warning")}
 
 
 def test_mtu_that_differs_names_who_is_alone(spark, cluster):
@@ -103,7 +103,7 @@ def test_mtu_that_differs_names_who_is_alone(spark, cluster):
 
     findings = look_at(spec, facts)
 
-    assert [(one.code, one.node, one.severity) for one in findings] == [("NET-006", "b", "error")] * 2
+    assert [(finding.code, finding.node, finding.severity) for finding in findings] == [("NET-006", "b", "error")] * 2
     assert findings[0].remedy[0] == "sudo ip link set enp1s0f0np0 mtu 9000"
 
 
@@ -118,7 +118,7 @@ def test_twins_in_one_subnet(found, spark):
 
     findings = found(spark(both(12)), alpha=spark(both(11)))
 
-    assert [(one.code, one.severity) for one in findings] == [("NET-005", "error")] * 2
+    assert [(finding.code, finding.severity) for finding in findings] == [("NET-005", "error")] * 2
 
 
 def test_nvidias_link_local_default_is_a_warning(found, spark):
@@ -126,8 +126,8 @@ def test_nvidias_link_local_default_is_a_warning(found, spark):
 
     findings = found(spark(drawn(12)), alpha=spark(drawn(11)))
 
-    assert {one.code for one in findings} == {"NET-005", "NET-008"}
-    assert {one.severity for one in findings} == {"warning"}
+    assert {finding.code for finding in findings} == {"NET-005", "NET-008"}
+    assert {finding.severity for finding in findings} == {"warning"}
 
 
 def test_no_interconnect_stops_what_would_listen_on_the_management_network(found, spark):
@@ -140,8 +140,11 @@ def test_no_interconnect_stops_what_would_listen_on_the_management_network(found
 
 def test_a_cable_that_is_out_is_told_from_an_address_that_is_missing(found, spark):
     beta = spark(rails(12), management="192.168.86.12/24")
-    bare = tuple(one.model_copy(update={"addresses": ()}) if one.driver else one for one in beta.interfaces)
-    down = tuple(one.model_copy(update={"state": "DOWN"}) for one in beta.hcas)
+    bare = tuple(
+        interface.model_copy(update={"addresses": ()}) if interface.driver else interface
+        for interface in beta.interfaces
+    )
+    down = tuple(hca.model_copy(update={"state": "DOWN"}) for hca in beta.hcas)
 
     assert "enp1s0f0np0 without address" in found(beta, changes={"interfaces": bare})[0].seen
     assert "the cable is not connected" in found(beta, changes={"interfaces": bare, "hcas": down})[0].seen
@@ -150,16 +153,18 @@ def test_a_cable_that_is_out_is_told_from_an_address_that_is_missing(found, spar
 def test_the_management_network_serves_where_the_inventory_asks_for_it(found):
     findings = found(interconnect={"rails": ["192.168.86.0/24"]})
 
-    assert {(one.code, one.severity) for one in findings} == {("NET-001", "warning")}
+    assert {(finding.code, finding.severity) for finding in findings} == {("NET-001", "warning")}
 
 
 def test_a_rail_that_is_down_stops_the_launch(found, spark):
     beta = spark(rails(12))
     interfaces = tuple(
-        one.model_copy(update={"carrier": False, "operstate": "down"}) if one.name == PORT_0[0] else one
-        for one in beta.interfaces
+        interface.model_copy(update={"carrier": False, "operstate": "down"})
+        if interface.name == PORT_0[0]
+        else interface
+        for interface in beta.interfaces
     )
-    hcas = tuple(one.model_copy(update={"state": "DOWN"}) if one.netdev == PORT_0[0] else one for one in beta.hcas)
+    hcas = tuple(hca.model_copy(update={"state": "DOWN"}) if hca.netdev == PORT_0[0] else hca for hca in beta.hcas)
 
     findings = found(
         beta,
@@ -167,7 +172,7 @@ def test_a_rail_that_is_down_stops_the_launch(found, spark):
         interconnect={"rails": ["192.168.177.0/24", "192.168.178.0/24"]},
     )
 
-    assert {(one.code, one.severity) for one in findings} == {("NET-002", "error"), ("NET-007", "error")}
+    assert {(finding.code, finding.severity) for finding in findings} == {("NET-002", "error"), ("NET-007", "error")}
 
 
 @pytest.mark.parametrize(
@@ -282,7 +287,7 @@ def test_an_image_for_another_processor(found, spark):
 def test_of_an_image_for_another_processor_nobody_says_that_it_runs_no_python(found, spark):
     silent = Unread(unread="neither python3 nor python starts in the image")
     findings = found(changes=image(spark, architecture="amd64", inside=silent))
-    assert {one.code for one in findings} == {"IMG-002"}
+    assert {finding.code for finding in findings} == {"IMG-002"}
 
 
 def test_an_image_without_the_engine(found, spark):
@@ -308,9 +313,9 @@ def test_a_ray_without_token(found, spark):
 
 
 def test_an_api_address_that_the_head_does_not_have(found):
-    assert [(one.code, one.node) for one in found(api={"host": "10.9.9.9"}) if one.severity == "error"] == [
-        ("NET-012", "alpha")
-    ]
+    assert [
+        (finding.code, finding.node) for finding in found(api={"host": "10.9.9.9"}) if finding.severity == "error"
+    ] == [("NET-012", "alpha")]
 
 
 def test_what_the_playbook_accepts_stops_nothing_and_says_why(found):
@@ -339,7 +344,7 @@ def test_a_check_that_crashes_is_a_finding_and_stops_no_other(spark, cluster):
         context, [Check(code="NET-999", title="it holds", why="because", body=crashes), CATALOGUE["HOST-003"]]
     )
 
-    assert [(one.code, one.severity) for one in findings] == [("HOST-003", "error"), ("NET-999", "warning")]
+    assert [(finding.code, finding.severity) for finding in findings] == [("HOST-003", "error"), ("NET-999", "warning")]
     assert "KeyError" in findings[1].seen
 
 

@@ -15,11 +15,13 @@ NUMBER = {"alpha": 11, "beta": 12}
 
 def interface(node, name, **changes):
     """Interfaces of a node of which one is changed."""
-    return tuple(one.model_copy(update=changes) if one.name == name else one for one in node.interfaces)
+    return tuple(
+        interface.model_copy(update=changes) if interface.name == name else interface for interface in node.interfaces
+    )
 
 
 def hca(node, netdev, **changes):
-    return tuple(one.model_copy(update=changes) if one.netdev == netdev else one for one in node.hcas)
+    return tuple(hca.model_copy(update=changes) if hca.netdev == netdev else hca for hca in node.hcas)
 
 
 @pytest.fixture
@@ -62,8 +64,8 @@ def test_twins_without_address_on_every_node_are_told_of_each(see, node):
 def test_a_twin_that_is_gone_from_the_bus_is_told(see, node):
     own = node("beta")
     shed = {
-        "interfaces": tuple(one for one in own.interfaces if one.name != PORT_0[1]),
-        "hcas": tuple(one for one in own.hcas if one.netdev != PORT_0[1]),
+        "interfaces": tuple(interface for interface in own.interfaces if interface.name != PORT_0[1]),
+        "hcas": tuple(hca for hca in own.hcas if hca.netdev != PORT_0[1]),
     }
     (finding,) = see({"beta": shed})
     assert reported([finding]) == [("NET-004", "warning", "beta")]
@@ -96,10 +98,10 @@ FOUR_RAILS = ["192.168.177.0/24", "192.168.178.0/24", "10.1.0.0/24", "10.2.0.0/2
 @pytest.mark.parametrize("name", BOTH)
 def test_unlike_numbers_of_hcas_are_told_of_who_has_fewer(see, spark, name):
     described = {
-        one: {"rails": {**rails(number), PORT_1[0]: f"10.1.0.{number}/24", PORT_1[1]: f"10.2.0.{number}/24"}}
-        for one, number in NUMBER.items()
+        finding: {"rails": {**rails(number), PORT_1[0]: f"10.1.0.{number}/24", PORT_1[1]: f"10.2.0.{number}/24"}}
+        for finding, number in NUMBER.items()
     }
-    lacking = tuple(one for one in spark(**described[name]).hcas if one.netdev not in PORT_1)
+    lacking = tuple(hca for hca in spark(**described[name]).hcas if hca.netdev not in PORT_1)
     assert see(described=described, interconnect={"rails": FOUR_RAILS}) == []
     (finding,) = see({name: {"hcas": lacking}}, described=described, interconnect={"rails": FOUR_RAILS})
     assert reported([finding]) == [("NET-014", "warning", name)]
@@ -123,7 +125,7 @@ def test_where_all_have_cables_and_no_subnet_in_common_nobody_is_blamed(see):
 def test_hcas_that_could_not_be_read_are_no_cable_that_is_out(see):
     findings = see({"beta": {"hcas": Unread(unread="permission denied")}})
     assert ("FACT-001", "warning", "beta") in reported(findings)
-    error = next(one for one in findings if one.code == "NET-001")
+    error = next(finding for finding in findings if finding.code == "NET-001")
     assert error.node == "beta"
     assert "could not be read (permission denied)" in error.seen
 
@@ -143,7 +145,7 @@ def test_any_gid_index_that_both_share_is_right(see, gid):
 def test_a_gid_of_another_address_is_not_taken_for_ours(see, spark):
     stale = spark(rails(99), management="192.168.86.12/24").hcas
     findings = see({"beta": {"hcas": stale}})
-    assert {(one.code, one.node) for one in findings} == {("NET-003", "beta")}
+    assert {(finding.code, finding.node) for finding in findings} == {("NET-003", "beta")}
     assert len(findings) == 2
 
 
@@ -155,7 +157,7 @@ def test_small_frames_everywhere_are_told_once_for_information(see):
 
 def test_small_frames_on_one_node_are_an_error_and_no_information_beside(see):
     findings = see(described={"beta": {"mtu": 1500}})
-    assert {(one.code, one.severity, one.node) for one in findings} == {("NET-006", "error", "beta")}
+    assert {(finding.code, finding.severity, finding.node) for finding in findings} == {("NET-006", "error", "beta")}
 
 
 def test_half_of_the_speed_is_told_of_the_interface_that_has_it(see, node):
@@ -172,7 +174,7 @@ def test_a_port_that_is_down_with_its_link_up_is_not_active(see, node):
 
 def test_one_address_on_two_nodes_is_told(see):
     findings = see(described={"beta": {"rails": rails(11)}})
-    assert {(one.code, one.node) for one in findings} == {("NET-011", None)}
+    assert {(finding.code, finding.node) for finding in findings} == {("NET-011", None)}
     assert "alpha and beta both have" in findings[0].summary
 
 
@@ -183,4 +185,4 @@ def test_no_device_nodes(see, name):
 
 def test_two_faults_at_once_are_both_told(see):
     findings = see({"alpha": {"infiniband_devices": False}}, described={"beta": {"mtu": 1500}})
-    assert {(one.code, one.node) for one in findings} == {("NET-010", "alpha"), ("NET-006", "beta")}
+    assert {(finding.code, finding.node) for finding in findings} == {("NET-010", "alpha"), ("NET-006", "beta")}

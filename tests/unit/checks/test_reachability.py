@@ -61,7 +61,7 @@ def found(spark, cluster):
     return look
 
 
-def one(findings, code, node):
+def only(findings, code, node):
     assert [(finding.code, finding.node) for finding in findings] == [(code, node)], findings
     assert findings[0].remedy
     assert findings[0].seen
@@ -88,7 +88,7 @@ def test_nodes_that_reach_each_other_have_no_finding(found):
 @pytest.mark.parametrize("node", ["alpha", "beta"])
 @pytest.mark.parametrize("number", [2, 3])
 def test_a_firewall_against_tcp_is_one_finding_with_all_that_it_stops(found, node, number):
-    finding = one(found(closed(node, kinds=("ephemeral", "port")), number), "NET-044", node)
+    finding = only(found(closed(node, kinds=("ephemeral", "port")), number), "NET-044", node)
     assert finding.severity == "error"
     assert f"{node} drops TCP on any port" in finding.summary
     assert "port 6379 (Ray)" in finding.seen
@@ -96,7 +96,7 @@ def test_a_firewall_against_tcp_is_one_finding_with_all_that_it_stops(found, nod
 
 
 def test_a_firewall_against_one_port_is_told_by_that_port(found):
-    finding = one(found(closed("alpha", kinds=("port",))), "NET-043", "alpha")
+    finding = only(found(closed("alpha", kinds=("port",))), "NET-043", "alpha")
     assert finding.summary == "alpha drops port 6379 (Ray) from beta on 192.168.177.0/24"
     assert finding.remedy == ("sudo ufw allow in on enp1s0f1np1",)
 
@@ -109,39 +109,41 @@ def test_a_firewall_against_one_port_is_told_by_that_port(found):
     ],
 )
 def test_the_remedy_is_of_the_firewall_that_is_there(found, firewall, command):
-    finding = one(found(closed("alpha", kinds=("port",)), firewall=firewall), "NET-043", "alpha")
+    finding = only(found(closed("alpha", kinds=("port",)), firewall=firewall), "NET-043", "alpha")
     assert finding.remedy[0] == command
 
 
 @pytest.mark.parametrize("node", ["alpha", "beta"])
 def test_a_node_that_drops_all_of_one_other_is_named_itself(found, node):
     other = {"alpha": "beta", "beta": "alpha"}[node]
-    finding = one(found(closed(node, of=other), 3), "NET-041", node)
+    finding = only(found(closed(node, of=other), 3), "NET-041", node)
     assert f"{node} cannot be reached by {other} on {RAILS[0]} and {RAILS[1]}" == finding.summary
 
 
 def test_a_rail_that_carries_nothing_between_two_nodes_blames_neither(found):
-    finding = one(found(lambda source, target, subnet, kind: "target" if subnet == RAILS[1] else None), "NET-041", None)
+    finding = only(
+        found(lambda source, target, subnet, kind: "target" if subnet == RAILS[1] else None), "NET-041", None
+    )
     assert finding.summary == f"alpha and beta do not reach each other on {RAILS[1]}"
     assert "41000" not in finding.summary
 
 
 @pytest.mark.parametrize("node", NAMES[:3])
 def test_of_three_nodes_the_one_that_none_reaches_is_blamed_once(found, node):
-    finding = one(found(lambda source, target, *_: "target" if node in (source, target) else None, 3), "NET-041", node)
+    finding = only(found(lambda source, target, *_: "target" if node in (source, target) else None, 3), "NET-041", node)
     assert all(name in finding.summary for name in NAMES[:3])
 
 
 def test_a_switch_that_is_off_blames_no_node(found):
     findings = found(lambda source, target, subnet, kind: "target" if subnet == RAILS[0] else None, 4)
-    assert one(findings, "NET-041", None).summary.startswith("alpha, beta, gamma and delta do not reach each other")
+    assert only(findings, "NET-041", None).summary.startswith("alpha, beta, gamma and delta do not reach each other")
 
 
 def test_a_node_that_sends_nothing_out_is_blamed_for_what_others_miss(found):
     def lost(source, target, subnet, kind):
         return {"alpha": "target"}.get(source) or ({"alpha": "source"}.get(target))
 
-    one(found(lost, 3), "NET-041", "alpha")
+    only(found(lost, 3), "NET-041", "alpha")
 
 
 def test_what_never_left_its_node_is_that_nodes_own(found):
@@ -150,19 +152,19 @@ def test_what_never_left_its_node_is_that_nodes_own(found):
             return "sent" if kind == "ping" else "target"
         return "source"
 
-    one(found(lost), "NET-041", "beta")
+    only(found(lost), "NET-041", "beta")
 
 
 def test_a_black_hole_for_large_packets_is_told_with_the_command_that_shows_it(found):
-    finding = one(found(closed("beta", kinds=("jumbo",))), "NET-042", "beta")
+    finding = only(found(closed("beta", kinds=("jumbo",))), "NET-042", "beta")
     assert "packets of 9000 bytes" in finding.summary
     assert "ping -M do -c 3 -W 1 -s 8972 192.168.177.12   on alpha" in finding.remedy
-    symmetric = one(found(lambda *way: "target" if way[3] == "jumbo" else None), "NET-042", None)
+    symmetric = only(found(lambda *way: "target" if way[3] == "jumbo" else None), "NET-042", None)
     assert "between alpha and beta" in symmetric.summary
     three = found(
         lambda source, target, subnet, kind: "target" if kind == "jumbo" and "gamma" in (source, target) else None, 3
     )
-    one(three, "NET-042", "gamma")
+    only(three, "NET-042", "gamma")
 
 
 def test_icmp_and_udp_that_are_filtered_alone_are_no_fault(found):
@@ -182,7 +184,7 @@ def test_two_firewalls_are_two_findings(found):
 
 
 def test_a_node_that_could_not_take_part_is_said(found):
-    finding = one(found(unasked={"beta": "reach failed on beta: no output"}), "NET-040", "beta")
+    finding = only(found(unasked={"beta": "reach failed on beta: no output"}), "NET-040", "beta")
     assert finding.severity == "warning"
     assert "no output" in finding.seen
 

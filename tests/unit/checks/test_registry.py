@@ -11,19 +11,19 @@ from sparkcluster.facts.model import Facts, Unread
 
 from .conftest import rails, reported
 
-MINE = [one for code, one in CATALOGUE.items() if code.startswith(("NET-0", "HOST-", "IMG-", "MDL-"))]
-OF_FACTS = [one for one in MINE if one.stage == "facts"]
+MINE = [check for code, check in CATALOGUE.items() if code.startswith(("NET-0", "HOST-", "IMG-", "MDL-"))]
+OF_FACTS = [check for check in MINE if check.stage == "facts"]
 
 
-@pytest.mark.parametrize("one", OF_FACTS, ids=lambda one: one.code)
-def test_every_check_says_why_what_mends_it_and_who_says_so(one):
-    assert one.title
-    assert not one.title.endswith(".")
-    assert 30 < len(one.why) < 200
-    assert not one.why.endswith(".")
-    assert one.remedy
-    assert pages()[one.code].source
-    assert set(one.needs) <= set(Facts.model_fields)
+@pytest.mark.parametrize("check", OF_FACTS, ids=lambda check: check.code)
+def test_every_check_says_why_what_mends_it_and_who_says_so(check):
+    assert check.title
+    assert not check.title.endswith(".")
+    assert 30 < len(check.why) < 200
+    assert not check.why.endswith(".")
+    assert check.remedy
+    assert pages()[check.code].source
+    assert set(check.needs) <= set(Facts.model_fields)
 
 
 @pytest.mark.parametrize(
@@ -31,10 +31,10 @@ def test_every_check_says_why_what_mends_it_and_who_says_so(one):
 )
 def test_a_reading_that_failed_is_one_finding_that_names_who_needed_it(see, field):
     findings = see({"beta": {field: Unread(unread="it hung")}})
-    (unread,) = [one for one in findings if one.code == "FACT-001"]
+    (unread,) = [finding for finding in findings if finding.code == "FACT-001"]
     assert reported([unread]) == [("FACT-001", "warning", "beta")]
     assert unread.seen == "it hung"
-    needing = [one.code for one in OF_FACTS if field in one.needs]
+    needing = [check.code for check in OF_FACTS if field in check.needs]
     assert needing
     assert all(code in unread.why for code in needing)
 
@@ -80,12 +80,12 @@ def test_a_check_is_about_the_nodes_of_its_scope(spark, cluster, scope):
     def nothing(_context):
         return ()
 
-    one = Check(code="NET-999", title="it holds", why="because", body=nothing, needs=("os",), scope=scope)
+    check = Check(code="NET-999", title="it holds", why="because", body=nothing, needs=("os",), scope=scope)
     unread = {"os": Unread(unread="gone")}
     for kind, hosts in (("docker", {"a": "h"}), ("process", {"a": "h"}), ("docker", {"a": "h", "b": "i"})):
         facts = {name: spark(rails(at), **unread) for at, name in enumerate(hosts, 11)}
         spec = cluster(hosts, runtime={"kind": kind}, playbook={"image": None if kind == "process" else "i"})
-        findings = run(Context(spec, facts, topology.build(spec, facts)), [one])
+        findings = run(Context(spec, facts, topology.build(spec, facts)), [check])
         about = scope == "node" or (scope == "container" and kind == "docker") or len(hosts) > 1
         assert len(findings) == (len(hosts) if about else 0)
 

@@ -109,7 +109,7 @@ def diagnosed(spark, cluster):
 
 
 def codes(findings: list[Any], *, infos: bool = False) -> set[tuple[str, str | None]]:
-    return {(one.code, one.node) for one in findings if infos or one.severity != "info"}
+    return {(finding.code, finding.node) for finding in findings if infos or finding.severity != "info"}
 
 
 def test_a_healthy_pair_has_no_finding(diagnosed):
@@ -119,8 +119,8 @@ def test_a_healthy_pair_has_no_finding(diagnosed):
 def test_every_finding_says_what_was_seen_and_what_to_type(diagnosed):
     found = diagnosed(head(rank("alpha", 0), made=0), look(rank("beta", 1, state="exited", exit_code=137)), silence())
     assert found
-    assert all(one.seen and one.why and one.remedy for one in found)
-    assert all(one.code in CATALOGUE for one in found)
+    assert all(finding.seen and finding.why and finding.remedy for finding in found)
+    assert all(finding.code in CATALOGUE for finding in found)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
@@ -133,9 +133,9 @@ def test_lines_that_were_posted(case, diagnosed):
     answer = silence(**case["answer"]) if "answer" in case else None
     kernel = {"alpha": {"kernel_log": tuple(case["kernel"])}} if "kernel" in case else None
     found = diagnosed(alpha, answer=answer, facts=kernel)
-    assert codes(found) == {tuple(one) for one in case["found"]}, case["source"]
-    for one in found:
-        assert case.get("seen", "") in one.seen
+    assert codes(found) == {tuple(expected) for expected in case["found"]}, case["source"]
+    for finding in found:
+        assert case.get("seen", "") in finding.seen
 
 
 HUNG_GPU = GpuSample(at_s=0, utilization_percent=96, power_w=24.3, sm_clock_mhz=2405)
@@ -181,7 +181,7 @@ def test_the_one_that_idles_while_the_others_wait_is_the_suspect(diagnosed):
 def test_an_engine_that_works_for_others_is_busy_and_not_hung(diagnosed):
     found = diagnosed(head(rank("alpha", 0)), None, silence())
     assert codes(found) == {("RUN-023", "alpha")}
-    assert {one.severity for one in found} == {"warning"}
+    assert {finding.severity for finding in found} == {"warning"}
 
 
 def test_a_long_answer_that_did_not_end_in_time_is_well(diagnosed):
@@ -356,9 +356,9 @@ def test_memory_that_is_almost_gone_and_pages_that_move(diagnosed, spark):
 def test_nothing_runs(diagnosed):
     found = diagnosed(look(), look(), record={})
     assert ("RUN-001", None) in codes(found)
-    assert next(one for one in found if one.code == "RUN-001").remedy == ("sparkcluster up INVENTORY",)
+    assert next(finding for finding in found if finding.code == "RUN-001").remedy == ("sparkcluster up INVENTORY",)
     busy = diagnosed(look(), look(), record={}, lease=UP)
-    assert {one.severity for one in busy if one.code == "RUN-001"} == {"warning"}
+    assert {finding.severity for finding in busy if finding.code == "RUN-001"} == {"warning"}
 
 
 def test_a_cluster_that_is_being_started_is_not_ill(diagnosed):
@@ -379,7 +379,7 @@ def test_ranks_of_two_releases(diagnosed):
 def test_a_node_and_a_playbook_that_the_inventory_names_no_more(diagnosed):
     plan = {**RECORD["plan"], "nodes": {**RECORD["plan"]["nodes"], "gamma": {"group": "default", "containers": []}}}
     found = diagnosed(record={**RECORD, "plan": plan, "playbook": {"name": "older"}})
-    assert [one.code for one in found] == ["RUN-020", "RUN-020"]
+    assert [finding.code for finding in found] == ["RUN-020", "RUN-020"]
     assert "gamma" in found[0].summary
     assert "older" in found[1].summary
 
@@ -426,4 +426,4 @@ def test_no_line_of_a_log_and_no_answer_makes_a_check_fail(diagnosed, lines, sai
     ended = rank("alpha", 0, *HEALTHY_LOG, *lines, state="exited", exit_code=1)
     found = diagnosed(look(ended, gpu=said), None, silence("refused", said))
     found += diagnosed(head(rank("alpha", 0, *lines, gpu=said), made=0), None, reply(text=said))
-    assert not [one for one in found if "the check itself failed" in one.summary]
+    assert not [finding for finding in found if "the check itself failed" in finding.summary]

@@ -26,7 +26,7 @@ def unlike(spark):
             return {"driver": version}
         if code == "HOST-011":
             return {"dgx": plain.dgx.model_copy(update={"ota_version": version})}
-        return {"gpus": tuple(one.model_copy(update={"vbios": version}) for one in plain.gpus)}
+        return {"gpus": tuple(gpu.model_copy(update={"vbios": version}) for gpu in plain.gpus)}
 
     return make
 
@@ -54,10 +54,10 @@ def test_of_two_the_older_is_named_and_it_says_so(see, unlike, code, newer, olde
 @pytest.mark.parametrize(("code", "newer", "older", "severity"), CASES)
 @pytest.mark.parametrize("name", THREE)
 def test_of_three_the_odd_one_is_named_also_where_it_is_ahead(see, unlike, code, newer, older, severity, name):
-    changes = {one: unlike(code, newer if one == name else older) for one in THREE}
+    changes = {node: unlike(code, newer if node == name else older) for node in THREE}
     (finding,) = see(changes, names=THREE)
     assert reported([finding]) == [(code, severity, name)]
-    others = [one for one in THREE if one != name]
+    others = [node for node in THREE if node != name]
     assert finding.remedy[0].startswith(f"on {others[0]} and {others[1]}: sudo ")
 
 
@@ -155,8 +155,8 @@ def test_nobody_is_sent_to_a_driver_that_deadlocks(see, unlike, nodes):
     """However new it is, and though it is in the majority: HOST-010 says to leave it."""
     first, *others = nodes
     spread = {first: unlike("HOST-009", "580.95.05")} | {name: unlike("HOST-009", "590.48.01") for name in others}
-    found = [one for one in see(spread, names=nodes) if one.code == "HOST-009"]
+    found = [finding for finding in see(spread, names=nodes) if finding.code == "HOST-009"]
     assert reported(found) == [("HOST-009", "warning", name) for name in others]
-    for one in found:
-        assert one.remedy[0].startswith("sudo ")
-        assert "nvidia-driver-580-open" in one.remedy[0]
+    for finding in found:
+        assert finding.remedy[0].startswith("sudo ")
+        assert "nvidia-driver-580-open" in finding.remedy[0]

@@ -23,9 +23,9 @@ def plan(spark, cluster):
         facts = {}
         for number, name in enumerate(names, 11):
             rails = {"enp1s0f0np0": f"192.168.177.{number}/24", "enP2p1s0f0np0": f"192.168.178.{number}/24"}
-            one = spark(rails=rails, management=f"192.168.86.{number}/24")
-            changed = one.memory.model_copy(update=memory or {})
-            facts[name] = one.model_copy(update={"weights": weights, "memory": changed})
+            node = spark(rails=rails, management=f"192.168.86.{number}/24")
+            changed = node.memory.model_copy(update=memory or {})
+            facts[name] = node.model_copy(update={"weights": weights, "memory": changed})
         hosts = {name: f"192.168.86.{number}" for number, name in enumerate(names, 11)}
         spec = cluster(hosts, playbook={"args": args})
         return build(spec, facts, topology.build(spec, facts), release=1)

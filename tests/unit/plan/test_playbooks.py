@@ -97,7 +97,7 @@ def test_it_says_what_it_is_for_whose_it_is_and_what_to_expect(name):
 
 
 def test_every_overlay_is_taken_by_some_playbook():
-    taken = {one for name in NAMES for one in load.load_playbook(library.find(name, [PLAYBOOKS])).overlays}
+    taken = {finding for name in NAMES for finding in load.load_playbook(library.find(name, [PLAYBOOKS])).overlays}
     assert taken == set(library.overlays())
 
 

@@ -10,18 +10,18 @@ from sparkcluster.spec.playbook import Playbook
 
 
 def test_a_record_is_json_and_names_how_every_node_is_reached(world):
-    one = world(nodes={"beta": {"ssh": {"port": 2222}}}, ssh={"user": "ann"})
-    document = one.document(one.plan(5), 5)
+    site = world(nodes={"beta": {"ssh": {"port": 2222}}}, ssh={"user": "ann"})
+    document = site.document(site.plan(5), 5)
     assert json.loads(json.dumps(document)) == document
     assert document["nodes"]["alpha"] == {"host": "192.168.86.11", "connection": "auto", "ssh": {"user": "ann"}}
     assert document["nodes"]["beta"]["ssh"] == {"user": "ann", "port": 2222}
-    assert (document["number"], document["plan_hash"]) == (5, one.plan().hash)
-    assert Playbook.model_validate(document["playbook"]) == one.spec.playbook
+    assert (document["number"], document["plan_hash"]) == (5, site.plan().hash)
+    assert Playbook.model_validate(document["playbook"]) == site.spec.playbook
 
 
 def test_a_record_says_where_to_ask(world):
-    one = world(api={"host": "interconnect", "port": 9000, "key": {"env": "KEY"}})
-    document = one.document(one.plan(5), 5)
+    site = world(api={"host": "interconnect", "port": 9000, "key": {"env": "KEY"}})
+    document = site.document(site.plan(5), 5)
     (endpoint,) = endpoints(document["plan"], "vllm").values()
     assert (endpoint.group, endpoint.head) == ("default", "alpha")
     assert endpoint.url == "http://192.168.177.11:9000/v1"
@@ -30,28 +30,28 @@ def test_a_record_says_where_to_ask(world):
 
 
 def test_the_newest_release_of_any_node_counts(world):
-    one = world()
-    one.record(one.plan(), 3, "alpha").record(one.plan(), 4, "beta")
-    assert newest(one.facts.values()).number == 4
-    one.change("beta", release={"unread": "no number and plan_hash"})
-    assert newest(one.facts.values()).number == 3
+    site = world()
+    site.record(site.plan(), 3, "alpha").record(site.plan(), 4, "beta")
+    assert newest(site.facts.values()).number == 4
+    site.change("beta", release={"unread": "no number and plan_hash"})
+    assert newest(site.facts.values()).number == 3
     assert newest(world().facts.values()) is None
 
 
 def test_the_release_that_runs_is_known_by_the_names_of_its_ranks(world):
-    one = world()
-    one.run(one.plan(4)).record(one.plan(4), 4)
-    known = newest(one.facts.values())
-    assert cluster_ranks("atlas", one.facts).of_release(known)
+    site = world()
+    site.run(site.plan(4)).record(site.plan(4), 4)
+    known = newest(site.facts.values())
+    assert cluster_ranks("atlas", site.facts).of_release(known)
     assert not cluster_ranks("atlas", world().facts).of_release(known)
     other = world()
     assert not cluster_ranks("atlas", other.run(other.plan(5)).facts).of_release(known)
-    assert not cluster_ranks("atlas", one.facts).of_release(None)
+    assert not cluster_ranks("atlas", site.facts).of_release(None)
 
 
 def test_a_record_of_an_older_version_is_one_of_groups_that_all_answered(world):
-    one = world(playbook={"verify": {"expect": "204"}})
-    document = one.document(one.plan(4), 4)
+    site = world(playbook={"verify": {"expect": "204"}})
+    document = site.document(site.plan(4), 4)
     whole = recorded_groups(document)["default"]
     del document["groups"]
     old = recorded_groups(document)["default"]

@@ -39,7 +39,7 @@ def test_a_node_alone_needs_no_network_at_all(spark, cluster):
 @pytest.mark.parametrize("gone", TWO)
 def test_who_does_not_answer_leaves_the_others_their_ranks_and_links(gone, spark, cluster):
     whole = topology.build(cluster(TWO), two(spark, gid=5))
-    facts = {name: one for name, one in two(spark, gid=5).items() if name != gone}
+    facts = {name: finding for name, finding in two(spark, gid=5).items() if name != gone}
 
     group = topology.build(cluster(TWO), facts, missing={gone}).groups[0]
 
@@ -120,10 +120,10 @@ def test_link_local_twins_count_where_nothing_else_does(spark, cluster):
     }
     for name, own in facts.items():
         moved = tuple(
-            one.model_copy(update={"addresses": tuple(a.replace("/24", "/16") for a in one.addresses)})
-            if one.name.startswith(("enp1", "enP2"))
-            else one
-            for one in own.interfaces
+            interface.model_copy(update={"addresses": tuple(a.replace("/24", "/16") for a in interface.addresses)})
+            if interface.name.startswith(("enp1", "enP2"))
+            else interface
+            for interface in own.interfaces
         )
         facts[name] = own.model_copy(update={"interfaces": moved})
 
