@@ -302,14 +302,12 @@ def unread(context: Context, checks: Iterable[Check]) -> Iterator[Finding]:
     """One finding for every failed reading of a node that ``checks`` need."""
     chosen = list(checks)
     for name, facts in context.facts.items():
-        needed: dict[str, list[str]] = {}
-        for waiting in chosen:
-            for field in waiting.needs if waiting.concerns(context, name) else ():
-                needed.setdefault(field, []).append(waiting.code)
-        for field, codes in needed.items():
+        concerning = [waiting for waiting in chosen if waiting.concerns(context, name)]
+        for field in dict.fromkeys(field for waiting in concerning for field in waiting.needs):
             value = getattr(facts, field)
             reported = context.docker and isinstance(getattr(facts, _FOLLOWS.get(field, ""), None), Unread)
             if isinstance(value, Unread) and not reported:
+                codes = [waiting.code for waiting in concerning if field in waiting.needs]
                 yield Finding(
                     code=UNREAD,
                     severity="warning",

@@ -63,10 +63,7 @@ def local_ids(spec: Spec, facts: Mapping[str, Facts]) -> dict[str, str]:
             step="plan",
             hint="give image in the playbook, or runtime: {kind: process} in the inventory",
         )
-    ids = {}
-    for name, fact in facts.items():
-        image = read(fact.image)
-        ids[name] = image.id if image is not None else None
+    ids = {name: image.id if (image := read(fact.image)) else None for name, fact in facts.items()}
     other = next((ids[name] for name in sorted(ids) if ids[name]), None) or reference
     return {name: found or other for name, found in ids.items()}
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from sparkcluster.checks.docker import runs_rank
-from sparkcluster.checks.registry import Context, Seen, check, container_check
+from sparkcluster.checks.registry import Context, Each, Seen, check
 from sparkcluster.engines.vllm import arguments
 from sparkcluster.engines.vllm.memory import Planned, of_playbook
 from sparkcluster.engines.vllm.weights import source
@@ -18,14 +18,32 @@ from sparkcluster.topology import parallel
 AT = ("args", "gpu-memory-utilization")
 
 
-@check(
+def _planned(context: Context) -> Iterator[tuple[str, Planned]]:
+    """Every node whose engine will use a GPU, and whose model can be computed."""
+    if arguments.on_cpu(context.spec.playbook):
+        return
+    for member in context.topology.members.values():
+        facts = context.facts[member.name]
+        weights = read(facts.weights)
+        if weights is None or weights.config is None or read(facts.memory) is None:
+            continue
+        try:
+            yield member.name, _of_node(context, member.name, facts, weights)
+        except UsageError:
+            continue  # reported by FIT-002
+
+
+planned_check = Each(_planned)
+
+
+@planned_check(
     "FIT-001",
     "Weights and one request of full context fit the memory",
     needs=("memory", "weights"),
     source="vLLM: _check_enough_kv_cache_memory in vllm/v1/core/kv_cache_utils.py",
     remedy="set what `sparkcluster fit PLAYBOOK` advises: gpu-memory-utilization, max-model-len, or more Sparks",
 )
-def fits(context: Context) -> Iterator[Seen]:
+def fits(context: Context, name: str, planned: Planned) -> Iterator[Seen]:
     """The engine loads for minutes and fails with `No available memory for the cache blocks`.
 
     Computed as vLLM does it: what it may take, less the weights and what a step needs, has to hold one request of
@@ -33,20 +51,18 @@ def fits(context: Context) -> Iterator[Seen]:
     unknown and the model fits with some versions, it is a warning. docs/fit.md shows how it is computed, and compares
     it with measurements on Sparks.
     """
-    for name, facts, planned in _planned(context):
-        fit = planned.fit
-        if fit.layout.bytes_for(1) <= fit.pool_bytes:
-            continue
-        memory = read(facts.memory)
-        possible = planned.best.layout.bytes_for(1) <= planned.best.pool_bytes
-        yield Seen(
-            f"{context.spec.playbook.model.label} {'may' if possible else 'does'} not fit {name}",
-            f"{fit.problems[0]}; {(memory.total_bytes if memory else 0) / GIB:.1f} GiB in all",
-            fit.advice or ("sparkcluster fit PLAYBOOK   lists what uses how much",),
-            at=AT if AT[1] in context.spec.playbook.args else None,
-            severity="warning" if possible else None,
-            node=name,
-        )
+    fit = planned.fit
+    if fit.layout.bytes_for(1) <= fit.pool_bytes:
+        return
+    memory = read(context.facts[name].memory)
+    possible = planned.best.layout.bytes_for(1) <= planned.best.pool_bytes
+    yield Seen(
+        f"{context.spec.playbook.model.label} {'may' if possible else 'does'} not fit {name}",
+        f"{fit.problems[0]}; {(memory.total_bytes if memory else 0) / GIB:.1f} GiB in all",
+        fit.advice or ("sparkcluster fit PLAYBOOK   lists what uses how much",),
+        at=AT if AT[1] in context.spec.playbook.args else None,
+        severity="warning" if possible else None,
+    )
 
 
 @check(
@@ -63,7 +79,7 @@ def unknown(context: Context) -> Iterator[Seen]:
     """
     reported = set()
     for name, facts in context.facts.items():
-        weights = read(facts.weights) if facts.weights is not None else None
+        weights = read(facts.weights)
         if not weights or weights.config is None:
             continue
         try:
@@ -76,48 +92,32 @@ def unknown(context: Context) -> Iterator[Seen]:
                 )
 
 
-@container_check(
+@planned_check(
     "FIT-003",
     "The memory that the model needs at least is free",
+    scope="container",
     needs=("memory", "weights"),
     source="NVIDIA DGX Spark known issues: what can be allocated is MemAvailable and free swap",
     remedy="stop other programs, or serve the model on more Sparks",
 )
-def free(context: Context) -> Iterator[Seen]:
+def free(context: Context, name: str, planned: Planned) -> Iterator[Seen]:
     """The node freezes while the weights load, or the kernel kills the engine, at any gpu-memory-utilization.
 
     Weights, what a step needs, one request of full context and the engine's processes have to fit beside what runs
     there already. If a lower utilization is enough, it is HOST-006.
     """
-    for name, facts, planned in _planned(context):
-        memory = read(facts.memory)
-        fit = planned.fit
-        if memory is None or runs_rank(context, facts):
-            continue
-        needed = fit.weights.rank_bytes + fit.runtime_bytes + fit.layout.bytes_for(1) + fit.host_bytes
-        have = memory.available_bytes + memory.swap_free_bytes
-        if have < needed <= memory.total_bytes:
-            yield Seen(
-                f"{name} has less memory free than {context.spec.playbook.model.label} needs at least",
-                f"{have / GIB:.1f} of {memory.total_bytes / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed",
-                ("ps aux --sort=-rss | head", "docker ps"),
-                node=name,
-            )
-
-
-def _planned(context: Context) -> Iterator[tuple[str, Facts, Planned]]:
-    """Every node whose engine will use a GPU, and whose model can be computed."""
-    if arguments.on_cpu(context.spec.playbook):
+    facts, fit = context.facts[name], planned.fit
+    memory = read(facts.memory)
+    if memory is None or runs_rank(context, facts):
         return
-    for member in context.topology.members.values():
-        facts = context.facts[member.name]
-        weights = read(facts.weights) if facts.weights is not None else None
-        if weights is None or weights.config is None or read(facts.memory) is None:
-            continue
-        try:
-            yield member.name, facts, _of_node(context, member.name, facts, weights)
-        except UsageError:
-            continue  # reported by FIT-002
+    needed = fit.weights.rank_bytes + fit.runtime_bytes + fit.layout.bytes_for(1) + fit.host_bytes
+    have = memory.available_bytes + memory.swap_free_bytes
+    if have < needed <= memory.total_bytes:
+        yield Seen(
+            f"{name} has less memory free than {context.spec.playbook.model.label} needs at least",
+            f"{have / GIB:.1f} of {memory.total_bytes / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed",
+            ("ps aux --sort=-rss | head", "docker ps"),
+        )
 
 
 def _of_node(context: Context, name: str, facts: Facts, weights: Weights) -> Planned:
