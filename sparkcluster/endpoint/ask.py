@@ -109,7 +109,7 @@ class _Exchange:
         self._progress = progress
         self._until_dead = until_dead
         self._began = time.monotonic()
-        self._said = {"content": "", "reasoning": ""}
+        self._streamed = {"content": "", "reasoning": ""}
         self._movement = Movement()
 
     def feed(self, event: dict[str, Any]) -> Reply | None:
@@ -119,7 +119,7 @@ class _Exchange:
             if text := event.get(key):
                 if self._reply.ttft_s is None:
                     self._reply = dataclasses.replace(self._reply, ttft_s=at_s)
-                self._said[kind] += text
+                self._streamed[kind] += text
                 if self._show:
                     self._show(kind, text)
         if "error" in event:
@@ -133,7 +133,7 @@ class _Exchange:
 
     def failed(self, problem: str, message: str) -> Reply:
         """The reply of a request that did not come to its end."""
-        text = self._said["content"] or self._said["reasoning"]
+        text = self._streamed["content"] or self._streamed["reasoning"]
         return dataclasses.replace(self._reply, text=text, problem=problem, message=message.partition("\n")[0])
 
     def _counted(self, at_s: float, event: dict[str, Any]) -> Reply | None:

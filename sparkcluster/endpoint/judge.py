@@ -20,18 +20,18 @@ def garbage(text: str) -> str | None:
     Broken FP4 kernels of sm_121 answer ``!!!!!``: fluent HTTP, no language. A checkpoint that was scaled wrongly
     repeats one token or emits bytes that are no text.
     """
-    said = text.strip()
-    if len(said) < SHORT:
+    output = text.strip()
+    if len(output) < SHORT:
         return None
-    if said.count("�") >= max(4, len(said) // 10):
-        return f"bytes that are not text: {said[:24]!r}"
-    if len(set(said)) <= 2:
-        return f"one character over and over: {said[:24]!r}"
-    words = re.findall(r"\w+|[^\w\s]+", said)
+    if output.count("�") >= max(4, len(output) // 10):
+        return f"bytes that are not text: {output[:24]!r}"
+    if len(set(output)) <= 2:
+        return f"one character over and over: {output[:24]!r}"
+    words = re.findall(r"\w+|[^\w\s]+", output)
     word, times = collections.Counter(words).most_common(1)[0]
     if len(words) >= WORDS and times >= SHARE * len(words):
         return f"one token over and over: {word[:24]!r}"
-    unit = re.fullmatch(r"(\S{1,24}?)\1{7,}\S{0,24}", said)
+    unit = re.fullmatch(r"(\S{1,24}?)\1{7,}\S{0,24}", output)
     return f"one token over and over: {unit[1]!r}" if unit else None
 
 

@@ -38,7 +38,7 @@ class Result:
         return lines[-1] if lines else "no output"
 
 
-def left(deadline: float) -> float:
+def remaining_s(deadline: float) -> float:
     """Seconds until ``deadline``, more than 0, which would mean no limit in many places."""
     return max(0.05, deadline - time.monotonic())
 
@@ -66,7 +66,7 @@ class Stream(Closing):
     def __init__(self, name: str, argv: Sequence[str]) -> None:
         self.name = name
         self.task = shown(argv)
-        self._rest = b""
+        self._unread = b""
 
     @abc.abstractmethod
     def _read(self, limit_s: float) -> bytes:
@@ -102,10 +102,10 @@ class Stream(Closing):
                 raise self._late(f"printed nothing for {silence_s:g} s") from None
             if not chunk:
                 break
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            *lines, self._unread = (self._unread + chunk).split(b"\n")
             yield from lines
-        if self._rest:
-            last, self._rest = self._rest, b""
+        if self._unread:
+            last, self._unread = self._unread, b""
             yield last
 
     def send(self, data: bytes) -> None:
@@ -143,14 +143,14 @@ class Stream(Closing):
     def _until_end(self, deadline: float, within: str) -> Result:
         with self:
             try:
-                stdout = b"".join([self._rest, *self._chunks(deadline)])
+                stdout = b"".join([self._unread, *self._chunks(deadline)])
                 exit_code, stderr = self._ended(deadline)
             except TimeoutError:
                 raise self._late(f"did not end within {within}") from None
         return Result(exit_code, stdout, stderr)
 
     def _chunks(self, deadline: float) -> Iterator[bytes]:
-        while chunk := self._chunk(left(deadline)):
+        while chunk := self._chunk(remaining_s(deadline)):
             yield chunk
             if time.monotonic() > deadline:
                 raise TimeoutError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from sparkcluster.errors import HostLost
-from sparkcluster.hosts.base import Stream, left
+from sparkcluster.hosts.base import Stream, remaining_s
 from sparkcluster.hosts.paramiko_transport import exit_code, paramiko, send_exec
 from sparkcluster.hosts.quote import MARK, end_line, named
 
@@ -93,10 +93,10 @@ class ChannelStream(Stream):
         self._channel.shutdown_write()
 
     def _ended(self, deadline: float) -> tuple[int, bytes]:
-        self._reader.join(left(deadline))
+        self._reader.join(remaining_s(deadline))
         if self._reader.is_alive():
             raise TimeoutError
-        code = exit_code(self._channel, left(deadline))
+        code = exit_code(self._channel, remaining_s(deadline))
         if code is None:
             raise self._lost(None)
         self._has_ended = True

@@ -23,7 +23,7 @@ from sparkcluster.errors import (
     UsageError,
 )
 from sparkcluster.hosts import known_hosts
-from sparkcluster.hosts.base import left
+from sparkcluster.hosts.base import remaining_s
 from sparkcluster.hosts.paramiko_transport import Proxy, Transport, paramiko
 from sparkcluster.hosts.resolve import SshTarget
 
@@ -55,10 +55,10 @@ def connect(name: str, target: SshTarget, through: paramiko.Transport | None = N
 
 def _handshake(name: str, target: SshTarget, sock: Any, login: _Login, deadline: float) -> Transport:
     transport = Transport(sock)
-    transport.limit(handshake_s=left(deadline), send_s=target.connect_timeout_s)
+    transport.limit(handshake_s=remaining_s(deadline), send_s=target.connect_timeout_s)
     transport.prefer(known_hosts.kinds(target.known_hosts, target.key_name))
     try:
-        transport.start_client(timeout=left(deadline))
+        transport.start_client(timeout=remaining_s(deadline))
         _check_host_key(name, target, transport.get_remote_server_key())
         login.authenticate(transport)
     except (HostError, UsageError):
@@ -95,13 +95,13 @@ def _reach(name: str, target: SshTarget, through: paramiko.Transport | None, dea
     if through is not None:
         try:
             return through.open_channel(
-                "direct-tcpip", (target.host, target.port), ("127.0.0.1", 0), timeout=left(deadline)
+                "direct-tcpip", (target.host, target.port), ("127.0.0.1", 0), timeout=remaining_s(deadline)
             )
         except (paramiko.SSHException, EOFError, OSError) as error:
             late = time.monotonic() >= deadline - 0.1
-            kind, what = (HostTimeout, "does not reach") if late else (HostRefused, "cannot reach")
+            kind, verb = (HostTimeout, "does not reach") if late else (HostRefused, "cannot reach")
             jump = target.jump.host if target.jump else "the jump host"
-            raise _error(kind, name, f"{jump} {what} {target.host} port {target.port}: {error}") from error
+            raise _error(kind, name, f"{jump} {verb} {target.host} port {target.port}: {error}") from error
     if target.proxy_command:
         return Proxy(target.proxy_command)
     return _tcp(name, target, deadline)
@@ -122,7 +122,7 @@ def _tcp(name: str, target: SshTarget, deadline: float) -> socket.socket:
     for index, (family, kind, protocol, _, address) in enumerate(found):
         sock = socket.socket(family, kind, protocol)
         try:
-            sock.settimeout(left(deadline) / (len(found) - index))
+            sock.settimeout(remaining_s(deadline) / (len(found) - index))
             sock.connect(address)
         except OSError as error:
             failure = error
@@ -203,7 +203,7 @@ class _Login:
         try:
             for key in self._keys(agent):
                 self.tried += 1
-                transport.limit(login_s=left(self.deadline))
+                transport.limit(login_s=remaining_s(self.deadline))
                 try:
                     more = transport.auth_publickey(self.target.user, key)
                 except paramiko.BadAuthenticationType as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, ClassVar
 
 from sparkcluster.errors import HostLost
-from sparkcluster.hosts.base import Host, Stream, left
+from sparkcluster.hosts.base import Host, Stream, remaining_s
 from sparkcluster.hosts.quote import quote
 
 
@@ -73,9 +73,9 @@ class _LocalStream(Stream):
         self._in.close()
 
     def _ended(self, deadline: float) -> tuple[int, bytes]:
-        self._reader.join(left(deadline))
+        self._reader.join(remaining_s(deadline))
         try:
-            exit_code = self._process.wait(left(deadline))
+            exit_code = self._process.wait(remaining_s(deadline))
         except subprocess.TimeoutExpired:
             raise TimeoutError from None
         if self._reader.is_alive():

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from sparkcluster.errors import CommandTimeout, HostError, HostLost, HostTimeout, UsageError
-from sparkcluster.hosts.base import Host, left
+from sparkcluster.hosts.base import Host, remaining_s
 from sparkcluster.hosts.channel import ChannelStream
 from sparkcluster.hosts.handshake import connect
 from sparkcluster.hosts.paramiko_transport import Transport, paramiko
@@ -29,7 +29,7 @@ class SshHost(Host):
     def __init__(self, name: str, target: SshTarget, jump: SshHost | None = None) -> None:
         super().__init__(name)
         self.target = target
-        self._own_jump = jump is None and target.jump is not None
+        self._closes_jump = jump is None and target.jump is not None
         self._jump = SshHost(name, target.jump) if jump is None and target.jump is not None else jump
         self._transport: Transport | None = None
         self._failure: HostError | UsageError | None = None
@@ -42,7 +42,7 @@ class SshHost(Host):
         self._closed = True
         if self._transport is not None:
             _hang_up(self._transport)
-        if self._own_jump and self._jump is not None:
+        if self._closes_jump and self._jump is not None:
             self._jump.close()
 
     def transport(self) -> Transport:
@@ -68,40 +68,40 @@ class SshHost(Host):
             return self._transport
 
     def _start(self, argv: Sequence[str], limit_s: float | None = None) -> ChannelStream:
-        what = shown(argv)
+        task = shown(argv)
         transport = self.transport()
         deadline = time.monotonic() + (limit_s or self.target.connect_timeout_s + 1)
         while True:
-            if not self._sessions.acquire(timeout=left(deadline)):
-                raise CommandTimeout(f"{self.name} has no free session for {what}", node=self.name, step=what)
-            limit = min(left(deadline), self.target.connect_timeout_s)
+            if not self._sessions.acquire(timeout=remaining_s(deadline)):
+                raise CommandTimeout(f"{self.name} has no free session for {task}", node=self.name, step=task)
+            limit = min(remaining_s(deadline), self.target.connect_timeout_s)
             begin = time.monotonic()
             try:
                 opened = transport.open_session(timeout=limit)
                 return ChannelStream(self.name, opened, argv, self._sessions.release)
             except (paramiko.SSHException, EOFError, OSError) as error:
                 self._sessions.release()
-                self._judge(error, transport, what, deadline, waited_out=time.monotonic() - begin >= limit)
+                self._judge(error, transport, task, deadline, waited_out=time.monotonic() - begin >= limit)
                 time.sleep(0.05)
             except BaseException:
                 self._sessions.release()
                 raise
 
-    def _judge(self, error: Exception, transport: Transport, what: str, deadline: float, *, waited_out: bool) -> None:
+    def _judge(self, error: Exception, transport: Transport, task: str, deadline: float, *, waited_out: bool) -> None:
         """Raise the error of a session that was not opened, or return if a retry may succeed.
 
         The type of ``error`` does not say that it was refused: of two refused at once, paramiko reports one.
         """
         if not transport.is_active():
             raise HostLost(
-                f"connection to {self.name} broke before {what} started", node=self.name, step=what
+                f"connection to {self.name} broke before {task} started", node=self.name, step=task
             ) from error
         if waited_out and time.monotonic() < deadline:
             # sshd does not answer requests; a retry would wait as long
             failure = HostTimeout(
                 f"{self.name}: sshd opened no session within {self.target.connect_timeout_s:g} s",
                 node=self.name,
-                step=what,
+                step=task,
                 hint=f"ssh -v {self.target.login} true",
             )
             with self._lock:
@@ -110,9 +110,9 @@ class SshHost(Host):
             raise failure from error
         if time.monotonic() >= deadline:
             raise CommandTimeout(
-                f"{what} on {self.name} did not start in time: {error}",
+                f"{task} on {self.name} did not start in time: {error}",
                 node=self.name,
-                step=what,
+                step=task,
                 hint=None if waited_out else "check MaxSessions in /etc/ssh/sshd_config of the node",
             ) from error
 

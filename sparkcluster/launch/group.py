@@ -89,19 +89,19 @@ def stop(
 
     ``silent`` is a node that was just found hanging: it comes last and gets little time.
     """
-    left: dict[str, SparkclusterError] = {}
+    failed: dict[str, SparkclusterError] = {}
     # Without its driver a worker has nothing to drain, but Ray would still wait 30 s.
     for head, patience_s in ((True, grace_s), (False, min(grace_s, KILL_GRACE_S))):
         steps = {
             name: stop_steps([rank for rank in present if is_head(rank) is head], grace_s=patience_s)
             for name, present in ranks.items()
-            if name not in left
+            if name not in failed
         }
         hanging = {silent: steps.pop(silent)} if silent is not None and silent in steps else {}
         outcomes = changer.attempt(steps, timeout_s=patience_s + 60)
         outcomes |= changer.attempt(hanging, timeout_s=SILENT_S)
-        left |= failures(outcomes)
-    return left
+        failed |= failures(outcomes)
+    return failed
 
 
 def is_head(rank: Rank) -> bool:
@@ -109,11 +109,11 @@ def is_head(rank: Rank) -> bool:
     return rank.labels.get(LABEL_RANK, "0") == "0"
 
 
-def with_left(error: SparkclusterError, left: Mapping[str, SparkclusterError]) -> SparkclusterError:
+def with_failed_stops(error: SparkclusterError, failed: Mapping[str, SparkclusterError]) -> SparkclusterError:
     """``error`` with what could not be stopped; LeaseLost where a node refused: another operator has the lease."""
-    lost = next((other for other in (error, *left.values()) if isinstance(other, LeaseLost)), None)
+    lost = next((other for other in (error, *failed.values()) if isinstance(other, LeaseLost)), None)
     final = lost or error
-    running = [name for name, other in left.items() if not isinstance(other, LeaseLost)]
+    running = [name for name, other in failed.items() if not isinstance(other, LeaseLost)]
     if running:
         final.message += f"; left running on {', '.join(running)}: run sparkcluster down once it can be reached"
         final.args = (final.message,)
@@ -150,7 +150,7 @@ def run(changer: Changer, launch: Launch, report: Report, cancelled: threading.E
         return _Attempt(changer.fleet, launch, report, cancelled).until_answered()
     except SparkclusterError as error:
         silent = error.node if isinstance(error.__cause__, CommandTimeout) else None
-        final = with_left(error, stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S, silent=silent))
+        final = with_failed_stops(error, stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S, silent=silent))
         raise final from (None if final is error else error)
     except BaseException:
         stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S)

@@ -95,8 +95,8 @@ class Watching(Closing):
     def close(self) -> None:
         """End the watch programs, without waiting for them."""
         self._over = True
-        for each in list(self._streams):
-            threading.Thread(target=each.close, daemon=True).start()
+        for running in list(self._streams):
+            threading.Thread(target=running.close, daemon=True).start()
 
     def _follow(self, host: Host, request: dict[str, Any]) -> None:
         try:

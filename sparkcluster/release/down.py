@@ -52,7 +52,7 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
     collected = collect_facts(fleet, spec)
     release = newest(collected.facts.values())
     former = former_nodes(spec, release.record if release else {})
-    facts, left = dict(collected.facts), dict(collected.errors)
+    facts, failed = dict(collected.facts), dict(collected.errors)
     if former:
         report.note(
             f"also on {', '.join(node.label for node in former)}: in the newest release, no longer in the inventory"
@@ -60,7 +60,7 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
         fleet = fleet.joined(reach(former))
         more = collect_facts(fleet, spec, [node.label for node in former])
         facts |= more.facts
-        left |= more.errors
+        failed |= more.errors
     ranks: dict[str, tuple[Rank, ...]] = {}
     if facts:
         # Also where no rank was found: an up may be under way, or a killed one may have left a start under way.
@@ -69,8 +69,8 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
         ) as lease:
             # Facts from before the lease may be stale.
             now = collect_facts(fleet, spec, list(facts))
-            left |= now.errors
-            left |= {
+            failed |= now.errors
+            failed |= {
                 name: CommandFailed(why, node=name, step="probe", hint=f"on {name}: systemctl status docker")
                 for name, why in unreadable(now.facts).items()
             }
@@ -78,17 +78,17 @@ def down(fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node
             ranks = {name: found for name, found in present.ours.items() if found}
             if ranks:
                 report.step("stop", count(sum(map(len, ranks.values())), "rank"))
-            left |= launching.stop(lease.changer, ranks)
+            failed |= launching.stop(lease.changer, ranks)
             wipe = {
                 name: [{"do": "delete", "path": f"{node.state_dir}/clusters/{spec.inventory.cluster}/ranks"}]
                 for name, node in now.facts.items()
-                if name not in left
+                if name not in failed
             }
             lease.changer.attempt(wipe, timeout_s=60)
-    if left:
-        name, error = next(iter(left.items()))
+    if failed:
+        name, error = next(iter(failed.items()))
         raise StopError(
-            f"could not clean {', '.join(left)}: {error.message.removeprefix(f'{name}: ')}",
+            f"could not clean {', '.join(failed)}: {error.message.removeprefix(f'{name}: ')}",
             node=name,
             step="stop",
             hint=f"{error.hint}; then sparkcluster down again" if error.hint else "run sparkcluster down again",

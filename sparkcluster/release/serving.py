@@ -41,15 +41,15 @@ def survey(
     A group that was asked ``before`` and has the same ranks as then is not asked again.
     """
     groups = group_states(view)
-    asked = {name: group for name, group in groups.items() if TABLE[group.state] is Action.ASK}
+    to_ask = {name: group for name, group in groups.items() if TABLE[group.state] is Action.ASK}
     seen = {
         name: earlier.seen
         for name, earlier in (before or {}).items()
-        if earlier.seen and name in asked and earlier.ranks == asked[name].ranks
+        if earlier.seen and name in to_ask and earlier.ranks == to_ask[name].ranks
     }
-    seen |= _ask(fleet, view, {name: group for name, group in asked.items() if name not in seen}, report)
+    seen |= _ask(fleet, view, {name: group for name, group in to_ask.items() if name not in seen}, report)
     for name, group in groups.items():
-        if name not in asked:
+        if name not in to_ask:
             groups[name] = dataclasses.replace(group, action=TABLE[group.state])
             continue
         rotated = secrets.rotated(group.recorded.secrets, view.spec) if group.recorded else ()

@@ -42,17 +42,17 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
         StageError: something did not reach a node.
     """
     report.step("probe", count(len(fleet.hosts), "node"))
-    view = _look(fleet, spec)
+    view = _complete_view(fleet, spec)
     lease = Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operation="stage")
     if options.dry_run:
         return copy_missing(lease.changer, view, options, report)[0]
     with lease.acquire(list(view.facts)):
         report.step("lease", f"epoch {lease.epoch}")
         # Facts from before the lease may be stale.
-        return copy_missing(lease.changer, _look(fleet, spec), options, report)[0]
+        return copy_missing(lease.changer, _complete_view(fleet, spec), options, report)[0]
 
 
-def _look(fleet: Fleet, spec: Spec) -> View:
+def _complete_view(fleet: Fleet, spec: Spec) -> View:
     view = view_cluster(fleet, spec)
     if view.collected.errors:
         raise FoundErrors(view.collected.findings())
@@ -82,7 +82,7 @@ def copy_missing(changer: Changer, view: View, options: Options, report: Report)
         progress=report.progress,
     )
     if done.changed:
-        view = _look(fleet, view.spec)
+        view = _complete_view(fleet, view.spec)
     if "image" not in options.what or view.topology is None or not view.bring_ray:
         return done, view
     lacking = ray.find_missing(view.spec, view.facts, view.topology)
@@ -99,7 +99,7 @@ def copy_missing(changer: Changer, view: View, options: Options, report: Report)
             raise
         report.note(f"warning: {error.message}; the ranks will use executor native")
         return done, view_cluster(fleet, view.spec, bring_ray=False)
-    return dataclasses.replace(done, copied=(*done.copied, *copied)), _look(fleet, view.spec)
+    return dataclasses.replace(done, copied=(*done.copied, *copied)), _complete_view(fleet, view.spec)
 
 
 def can_do_without_ray(spec: Spec, error: StageError) -> bool:

@@ -110,12 +110,12 @@ class Walk:
 
     def interrupted(self) -> Interrupted:
         """What an interruption outside of the launch itself leaves behind."""
-        left = {
+        remains = {
             "clean": "old ranks may remain; sparkcluster up or down continues from there",
             "launch": "ranks may still run: sparkcluster down INVENTORY stops them",
             "record": "the model serves, and sparkcluster up again records it",
         }
-        return Interrupted(f"interrupted; {left.get(self.doing, 'no rank was started')}", step=self.doing)
+        return Interrupted(f"interrupted; {remains.get(self.doing, 'no rank was started')}", step=self.doing)
 
     def survey(self, before: Mapping[str, GroupState]) -> dict[str, GroupState]:
         """Every group as it is now, and what to do with each; raises if a group conflicts with the plan."""
@@ -170,9 +170,9 @@ class Walk:
             node: tuple(rank for each in groups.values() for rank in each.ranks.get(node, ()))
             for node in self.view.ranks.ours
         }
-        left = stop(self.changer, ranks, grace_s=grace_s)
-        if left:
-            name, error = next(iter(left.items()))
+        failed = stop(self.changer, ranks, grace_s=grace_s)
+        if failed:
+            name, error = next(iter(failed.items()))
             raise LaunchError(f"old ranks remain on {name}: {error.message}", node=name, step="clean", hint=error.hint)
 
     def launch(self, groups: Mapping[str, GroupState], kept: Mapping[str, GroupState]) -> dict[str, Reply]:

@@ -103,10 +103,10 @@ def _from_environment(name: str, why: str) -> str:
     return _one_line(value, f"the value of {name}", f"export {name} again without it")
 
 
-def _one_line(value: str, what: str, hint: str) -> str:
+def _one_line(value: str, subject: str, hint: str) -> str:
     """``value``, which goes into one line of an env file and may go into an HTTP header."""
     if "\n" in value or "\r" in value:
-        raise UsageError(f"{what} contains a line break", hint=hint)
+        raise UsageError(f"{subject} contains a line break", hint=hint)
     if not value.isprintable():
-        raise UsageError(f"{what} contains a character that is not text", hint=hint)
+        raise UsageError(f"{subject} contains a character that is not text", hint=hint)
     return value

@@ -227,11 +227,11 @@ def test_an_engine_that_does_not_move_is_waited_for_until_it_moves_or_counts_as_
     monkeypatch.setattr("sparkcluster.endpoint.ask.time", type("T", (), {"monotonic": lambda: clock[0]}))
     host = FakeHost("alpha")
     host.stream = lambda argv, stdin=b"": Clocked(counted, clock)
-    told = []
-    reply = ask(host, AT, Verify(timeout_s=30), counters={"generated": ["x"]}, until_dead=True, progress=told.append)
+    notes = []
+    reply = ask(host, AT, Verify(timeout_s=30), counters={"generated": ["x"]}, until_dead=True, progress=notes.append)
     assert (reply.problem, clock[0], reply.stalled_s) == ("timeout", waited_s, stalled_s)
     assert (dead([], reply) is not None) is (stalled_s == 80)
-    assert bool(told) is (waited_s > 30)
+    assert bool(notes) is (waited_s > 30)
 
 
 def test_with_a_limit_of_its_own_a_request_says_for_how_long_nothing_moved_and_waits_no_longer(monkeypatch):

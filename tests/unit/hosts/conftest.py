@@ -83,8 +83,8 @@ class Sshd:
         public = self.host_key.with_suffix(".pub").read_text().split()[:2]
         self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {' '.join(public)}\n")
 
-    def target(self, **own) -> SshTarget:
-        given = {
+    def target(self, **changes) -> SshTarget:
+        defaults = {
             "host": "127.0.0.1",
             "user": getpass.getuser(),
             "port": self.port,
@@ -93,10 +93,10 @@ class Sshd:
             "known_hosts": (self.known_hosts,),
             "connect_timeout_s": 15,
         }
-        return SshTarget(**{**given, **own})
+        return SshTarget(**{**defaults, **changes})
 
-    def host(self, **own) -> SshHost:
-        return SshHost("spark-1", self.target(**own))
+    def host(self, **changes) -> SshHost:
+        return SshHost("spark-1", self.target(**changes))
 
     def children(self) -> list[int]:
         """Processes that serve its connections: ``sshd``, from OpenSSH 9.8 on ``sshd-session``, and what those fork."""

@@ -60,16 +60,16 @@ def test_any_exception_that_ends_a_thread_is_raised(kind):
 
 
 def test_start_does_not_wait():
-    others, ours = threading.Event(), threading.Event()
+    others, both_run = threading.Event(), threading.Event()
 
     def ask(host: Host) -> str:
         others.set()
-        assert ours.wait(10)
+        assert both_run.wait(10)
         return host.name
 
     calls = fleet("a").start(ask)
     assert others.wait(10)  # under way, and we were not made to wait for it
-    ours.set()
+    both_run.set()
     assert calls.wait(10) == {"a": "a"}
 
 

@@ -65,7 +65,7 @@ def test_put_is_atomic_and_has_its_mode(host, tmp_path):
     host.put(b"one", str(tmp_path / "a" / "b"), mode=0o640)
     assert (tmp_path / "a" / "b").read_bytes() == b"one"
     assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o640
-    assert [one.name for one in (tmp_path / "a").iterdir()] == ["b"]
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
     with pytest.raises(CommandFailed, match="could not be written on spark-1"):
         host.put(b"", "/proc/nothing/x")
 

@@ -48,15 +48,17 @@ def test_the_inventory_overrides_ssh_config(monkeypatch, tmp_path):
     assert target.identities == (home / ".ssh/a", home / "b")
     assert target.identities_only
     assert target.known_hosts == (home / ".ssh/kh", home / ".ssh/kh2", Path("/etc/ssh/ssh_known_hosts"))
-    own = resolve("spark", SshSettings(user="me", port=22, identity="~/k", known_hosts="/kh", host_keys="accept-new"))
-    assert (own.user, own.port, own.key_name, own.identity, own.host_keys) == (
+    overridden = resolve(
+        "spark", SshSettings(user="me", port=22, identity="~/k", known_hosts="/kh", host_keys="accept-new")
+    )
+    assert (overridden.user, overridden.port, overridden.key_name, overridden.identity, overridden.host_keys) == (
         "me",
         22,
         "lab",
         home / "k",
         "accept-new",
     )
-    assert own.known_hosts[0] == Path("/kh")
+    assert overridden.known_hosts[0] == Path("/kh")
     assert "-G -p 22 -l me -- spark" in (tmp_path / "asked").read_text()
 
 
@@ -110,7 +112,7 @@ def test_the_real_ssh_is_understood():
 
 
 @pytest.fixture
-def own(monkeypatch):
+def this_machine(monkeypatch):
     import ipaddress
 
     monkeypatch.setattr(connecting, "own_addresses", lambda: {ipaddress.ip_address("192.0.2.7")})
@@ -130,7 +132,7 @@ def own(monkeypatch):
         (SshTarget("no-such-host.invalid", ME), False, False),
     ],
 )
-@pytest.mark.usefixtures("own")
+@pytest.mark.usefixtures("this_machine")
 def test_auto_detects_this_machine(target, explicit_port, here):
     assert is_here(target, explicit_port=explicit_port) is here
 

@@ -141,7 +141,7 @@ def test_put_writes_a_file_with_its_mode_and_its_directories(host, tmp_path):
     assert target.read_bytes() == b"x" * 3 * MB
     assert target.stat().st_mode & 0o777 == 0o644
     assert target.parent.stat().st_mode & 0o777 == 0o700
-    assert [one.name for one in target.parent.iterdir()] == ["c'd"]
+    assert [path.name for path in target.parent.iterdir()] == ["c'd"]
 
 
 def test_put_takes_a_path_and_expands_the_home_directory(host, tmp_path):

@@ -53,9 +53,9 @@ def test_nothing_listens(server):
 def test_an_sshd_that_hangs_times_out_once(server, deaf):
     host = server.host(port=deaf, connect_timeout_s=0.5)
     begin = time.monotonic()
-    with pytest.raises(HostTimeout, match=r"sent nothing for 0\.5 s") as told:
+    with pytest.raises(HostTimeout, match=r"sent nothing for 0\.5 s") as caught:
         host.run(["true"])
-    assert "sudo systemctl restart ssh" in told.value.hint
+    assert "sudo systemctl restart ssh" in caught.value.hint
     assert 0.4 < time.monotonic() - begin < 2
     begin = time.monotonic()
     fails(host, HostTimeout)

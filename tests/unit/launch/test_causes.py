@@ -34,7 +34,7 @@ def test_every_signature_has_a_recorded_line() -> None:
                 shown.add(signature.name)
                 break
     exempt = {"argument-value", "architecture", "no-image", "docker-group", "nccl"}
-    assert {one.name for one in SIGNATURES} - shown == exempt
+    assert {signature.name for signature in SIGNATURES} - shown == exempt
 
 
 @pytest.mark.parametrize(

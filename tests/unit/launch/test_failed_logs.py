@@ -37,7 +37,7 @@ def test_a_disk_that_takes_nothing_is_no_failure_of_the_launch(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("hint", "told"),
+    ("hint", "expected"),
     [
         (None, "last log lines: /x/"),
         ("its log: sparkcluster logs INVENTORY beta", "its log: /x/"),
@@ -45,8 +45,8 @@ def test_a_disk_that_takes_nothing_is_no_failure_of_the_launch(tmp_path):
         ("reseat the cable", "reseat the cable; last log lines: /x/"),
     ],
 )
-def test_a_hint_points_to_what_was_kept(hint, told):
-    assert pointed(hint, Path("/x")) == told
+def test_a_hint_points_to_what_was_kept(hint, expected):
+    assert pointed(hint, Path("/x")) == expected
 
 
 def test_the_place_follows_the_users_state_directory(monkeypatch, tmp_path):

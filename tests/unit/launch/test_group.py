@@ -70,13 +70,13 @@ class Watched(FakeStream):
         self.spark, self.request = spark, request
 
     def lines(self, silence_s):
-        for said in self.spark.says:
-            if isinstance(said, Exception):
-                raise said
-            yield json.dumps(said).encode()
-        states = {one["name"]: {"state": "running"} for one in self.request["ranks"]}
-        for said in self.spark.says:
-            states |= said.get("states", {})
+        for report in self.spark.says:
+            if isinstance(report, Exception):
+                raise report
+            yield json.dumps(report).encode()
+        states = {rank["name"]: {"state": "running"} for rank in self.request["ranks"]}
+        for report in self.spark.says:
+            states |= report.get("states", {})
         while not self.closed:
             yield json.dumps({"tick": 0, "states": states, "listening": True}).encode()
             time.sleep(0.02)
@@ -126,12 +126,14 @@ def up(sparks, monkeypatch):
         for each in planned.plan.groups:
             part = planned.plan.of_groups([each.name])
             steps = {
-                name: [{"do": "start-container", "name": one.name} for one in node.containers]
+                name: [{"do": "start-container", "name": rank.name} for rank in node.containers]
                 for name, node in part.nodes.items()
             }
             topology = planned.topology.of_groups([each.name])
-            wanted = Verify.model_validate({"pause_s": 0, **verify})
-            launches.append(group.Launch(each.name, part, topology, wanted, timeout_s, None if again else steps))
+            verify_settings = Verify.model_validate({"pause_s": 0, **verify})
+            launches.append(
+                group.Launch(each.name, part, topology, verify_settings, timeout_s, None if again else steps)
+            )
         run.outcomes = groups.launch_groups(changer, launches, run.report)
         failed = failure(run.outcomes, 4)
         if failed:
@@ -142,13 +144,13 @@ def up(sparks, monkeypatch):
 
 
 def running(sparks):
-    return {name: one.ranks for name, one in sparks.items() if one.ranks}
+    return {name: spark.ranks for name, spark in sparks.items() if spark.ranks}
 
 
 def test_every_group_answers_twice_before_it_is_up(up, sparks, planned):
     four = planned(groups=2)
     answers = up(four, expect="204")
-    assert {name: one.text for name, one in answers.items()} == {"g0": "204", "g1": "204"}
+    assert {name: reply.text for name, reply in answers.items()} == {"g0": "204", "g1": "204"}
     assert [len([1 for module, _ in sparks[head].requests if module == "ask"]) for head in ("alpha", "gamma")] == [2, 2]
     assert set(running(sparks)) == {"alpha", "beta", "gamma", "delta"}
     assert up.report.steps == ["start", "watch", "verify", "verify"]
@@ -182,7 +184,7 @@ def test_a_dead_rank_takes_the_others_along_heads_first(up, sparks, two, log, mo
 
 
 @pytest.mark.parametrize(
-    ("answers", "said"),
+    ("answers", "report"),
     [
         (["42"], "does not match '204'"),
         ([""], "the answer is empty"),
@@ -194,11 +196,11 @@ def test_a_dead_rank_takes_the_others_along_heads_first(up, sparks, two, log, mo
         (["204", {"status": 500, "kind": "engine-dead", "message": "EngineDeadError"}], "again after a pause"),
     ],
 )
-def test_an_answer_that_is_wrong_ends_the_launch(up, sparks, two, answers, said):
+def test_an_answer_that_is_wrong_ends_the_launch(up, sparks, two, answers, report):
     sparks["alpha"].answers = answers
     with pytest.raises(LaunchError) as caught:
         up(two, expect="204")
-    assert said in caught.value.message
+    assert report in caught.value.message
     assert (caught.value.node, caught.value.step) == ("alpha", "verify")
     assert caught.value.hint
     assert running(sparks) == {}
@@ -217,7 +219,7 @@ def test_a_death_behind_a_missing_answer_is_named_instead_of_it(up, sparks, two,
 def test_a_node_that_falls_silent_is_named_and_what_stays_there_is_said(up, sparks, two):
     error = CommandTimeout("watch on beta printed nothing for 7 s", node="beta")
     sparks["beta"].says = [error]
-    # Whoever answered first would be up before the silence is told.
+    # Whoever answered first would be up before the silence is reported.
     sparks["alpha"].stream = lambda argv, stdin=b"": Mute(Result(0, b"", b""))
 
     def hang(request):
@@ -397,7 +399,7 @@ def test_stop_goes_on_where_one_node_fails(sparks, two):
 
 
 def test_a_node_that_hangs_is_not_waited_for_long(up, sparks, two):
-    hung = CommandTimeout("beta has said nothing for 7 s", node="beta")
+    hung = CommandTimeout("beta printed nothing for 7 s", node="beta")
     sparks["beta"].says = [hung]
     sparks["alpha"].stream = lambda argv, stdin=b"": Mute(Result(0, b"", b""))
     with pytest.raises(LaunchError, match="no report from beta"):

@@ -23,8 +23,8 @@ def launch(two):
 
 @pytest.fixture
 def tick(two):
-    def make(node, state="running", *, links=None, listening=False, **said):
-        return Tick(node, {two.rank(node): {"state": state, **said}}, links or {}, listening)
+    def make(node, state="running", *, links=None, listening=False, **reported):
+        return Tick(node, {two.rank(node): {"state": state, **reported}}, links or {}, listening)
 
     return make
 
@@ -100,7 +100,7 @@ def test_a_link_that_the_group_does_not_use_may_be_down(launch, tick):
 
 
 def test_a_node_that_fell_silent_is_named_with_what_to_try(launch):
-    error = CommandTimeout("beta has said nothing for 7 s", node="beta", hint="try: ssh beta true")
+    error = CommandTimeout("beta printed nothing for 7 s", node="beta", hint="try: ssh beta true")
     launch.feed(Gone("beta", error), 110)
     failure = launch.failure(110)
     assert (failure.message, failure.node, failure.hint) == (error.message, "beta", "try: ssh beta true")

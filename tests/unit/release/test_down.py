@@ -32,7 +32,9 @@ class Spark(FakeHost):
         for step in request["steps"]:
             if step["do"] == "stop-containers":
                 kept = [
-                    one for one in self.world.facts[self.name].model_dump()["ranks"] if one["name"] not in step["names"]
+                    rank
+                    for rank in self.world.facts[self.name].model_dump()["ranks"]
+                    if rank["name"] not in step["names"]
                 ]
                 self.world.change(self.name, ranks=kept)
         return {"results": [{} for _ in request["steps"]]}
@@ -45,14 +47,14 @@ class Spark(FakeHost):
 def stop(world):
     """``stop(world)`` with the nodes in ``stop.sparks``, those outside of the inventory included."""
 
-    def run(one, *away, sparks=None):
-        stop.sparks = sparks or {name: Spark(name, one) for name in one.facts}
+    def run(cluster, *away, sparks=None):
+        stop.sparks = sparks or {name: Spark(name, cluster) for name in cluster.facts}
         for name in away:
             stop.sparks[name].away = True
-        present = [node.label for node in one.spec.inventory.nodes]
+        present = [node.label for node in cluster.spec.inventory.nodes]
         return down(
             Fleet({name: stop.sparks[name] for name in present}),
-            one.spec,
+            cluster.spec,
             Report(),
             reach=lambda nodes: Fleet({node.label: stop.sparks[node.label] for node in nodes}),
         )
@@ -62,13 +64,13 @@ def stop(world):
 
 
 def test_every_rank_of_ours_goes_and_no_other(stop, world):
-    one = world()
-    one.run(one.plan(3), state="exited").run(one.plan(4))
-    one.run(one.plan(5), "beta", **{"io.sparkcluster.cluster": "borea"})
-    done = stop(one)
+    cluster = world()
+    cluster.run(cluster.plan(3), state="exited").run(cluster.plan(4))
+    cluster.run(cluster.plan(5), "beta", **{"io.sparkcluster.cluster": "borea"})
+    done = stop(cluster)
     assert {name: len(ranks) for name, ranks in done.items()} == {"alpha": 2, "beta": 2}
-    assert one.facts["alpha"].ranks == ()
-    assert [rank.name for rank in one.facts["beta"].ranks] == ["sparkcluster-atlas-5-beta"]
+    assert cluster.facts["alpha"].ranks == ()
+    assert [rank.name for rank in cluster.facts["beta"].ranks] == ["sparkcluster-atlas-5-beta"]
     assert stop.sparks["alpha"].steps() == ["stop-containers", "delete"]
 
 
@@ -78,42 +80,42 @@ def test_nothing_there_is_fine(stop, world):
 
 
 def test_an_up_at_work_is_not_disturbed_though_no_rank_is_there_yet(stop, world):
-    one = world()
-    sparks = {name: Spark(name, one) for name in one.facts}
+    cluster = world()
+    sparks = {name: Spark(name, cluster) for name in cluster.facts}
     sparks["alpha"].program(
         "lease", [{"held": {"operator": "ann@desk (pid 7)", "operation": "stage", "since": None, "epoch": 4}}]
     )
     with pytest.raises(LeaseHeld, match=r"ann@desk \(pid 7\) is running stage on atlas") as caught:
-        stop(one, sparks=sparks)
+        stop(cluster, sparks=sparks)
     assert caught.value.exit_code == 3
     assert all(spark.steps() == [] for spark in sparks.values())
 
 
 def test_a_node_that_is_away_is_named_and_the_others_are_cleaned(stop, world):
-    one = world()
+    cluster = world()
     with pytest.raises(StopError, match="could not clean beta: beta did not answer within 10 s") as caught:
-        stop(one.run(one.plan(3)), "beta")
+        stop(cluster.run(cluster.plan(3)), "beta")
     assert (caught.value.exit_code, caught.value.node) == (1, "beta")
     assert "sparkcluster down again" in caught.value.hint
-    assert one.facts["alpha"].ranks == ()
+    assert cluster.facts["alpha"].ranks == ()
 
 
 def test_a_node_that_cannot_tell_its_ranks_is_not_taken_for_clean(stop, world):
-    one = world()
-    one.run(one.plan(3), "alpha").change("beta", ranks={"unread": "the Docker engine does not answer"})
+    cluster = world()
+    cluster.run(cluster.plan(3), "alpha").change("beta", ranks={"unread": "the Docker engine does not answer"})
     with pytest.raises(StopError, match="could not clean beta: the Docker engine does not answer"):
-        stop(one)
-    assert one.facts["alpha"].ranks == ()
+        stop(cluster)
+    assert cluster.facts["alpha"].ranks == ()
 
 
 def test_a_node_that_left_the_inventory_is_cleaned_by_the_last_record(stop, world):
     whole = world()
     whole.run(whole.plan(3)).record(whole.plan(3), 3)
-    one = world("alpha")
-    one.facts = whole.facts
-    done = stop(one)
+    cluster = world("alpha")
+    cluster.facts = whole.facts
+    done = stop(cluster)
     assert {name: len(ranks) for name, ranks in done.items()} == {"alpha": 1, "beta": 1}
-    assert one.facts["beta"].ranks == ()
+    assert cluster.facts["beta"].ranks == ()
 
 
 def test_former_nodes_are_reached_as_they_were(world):

@@ -36,7 +36,7 @@ def running(view, *, record=True):
     document = view.plan.as_json()
     return {
         name: {
-            "ranks": [{"name": one.name, "state": "running", "labels": one.labels} for one in node.containers],
+            "ranks": [{"name": rank.name, "state": "running", "labels": rank.labels} for rank in node.containers],
             "release": {"number": 1, "plan_hash": view.plan.hash, "record": {"plan": document}} if record else None,
         }
         for name, node in view.plan.nodes.items()
@@ -68,8 +68,8 @@ def test_what_runs_with_it_is_the_same_plan_at_the_next_look(view):
     first = view()
     for rays in ((staged(first),), ()):
         changes = running(first)
-        for one in changes.values():
-            one["rays"] = rays
+        for change in changes.values():
+            change["rays"] = rays
         assert view(**changes).plan.hash == first.plan.hash
 
 
@@ -77,8 +77,8 @@ def test_a_start_that_was_killed_goes_on_as_it_began(view):
     """The ranks run and no release is recorded."""
     first = view()
     changes = running(first, record=False)
-    for one in changes.values():
-        one["rays"] = (staged(first),)
+    for change in changes.values():
+        change["rays"] = (staged(first),)
     assert view(**changes).plan.hash == first.plan.hash
 
 

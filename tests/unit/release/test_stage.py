@@ -48,13 +48,13 @@ def test_a_dry_run_takes_no_lease_and_says_who_lacks_what(hosts, cluster):
     ]
     assert {program for host in hosts.values() for program, _ in host.requests} == {"probe"}
     document = json.loads(json.dumps(done.as_json()))
-    assert [one["what"] for one in document["staging"]] == ["image", "weights", "ray"]
+    assert [staging["what"] for staging in document["staging"]] == ["image", "weights", "ray"]
     assert document["copied"] == []
 
 
 def test_one_of_the_two_can_be_asked_for(hosts, cluster):
-    assert [one.what for one in run(hosts, cluster, what=("weights",)).stagings] == ["weights"]
-    assert [one.what for one in run(hosts, cluster, what=("image",)).stagings] == ["image", "ray"]
+    assert [staging.what for staging in run(hosts, cluster, what=("weights",)).stagings] == ["weights"]
+    assert [staging.what for staging in run(hosts, cluster, what=("image",)).stagings] == ["image", "ray"]
 
 
 def test_nothing_begins_while_a_node_cannot_be_reached(hosts, cluster):

@@ -30,137 +30,137 @@ def test_nothing_of_ours(world):
 
 
 def test_ranks_of_another_cluster_are_nothing_of_ours(world):
-    one = world()
-    one.run(one.plan(), **{"io.sparkcluster.cluster": "borea"})
-    assert seen(one) is State.EMPTY
-    assert cluster_ranks("atlas", one.facts).foreign["alpha"]
+    cluster = world()
+    cluster.run(cluster.plan(), **{"io.sparkcluster.cluster": "borea"})
+    assert seen(cluster) is State.EMPTY
+    assert cluster_ranks("atlas", cluster.facts).foreign["alpha"]
 
 
 def test_all_ranks_of_this_plan_without_a_record(world):
-    one = world()
-    assert seen(one.run(one.plan(release=3))) is State.STARTED
+    cluster = world()
+    assert seen(cluster.run(cluster.plan(release=3))) is State.STARTED
 
 
 def test_all_ranks_of_this_plan_with_their_record(world):
-    one = world()
-    plan = one.plan(release=3)
-    assert seen(one.run(plan).record(plan, 3)) is State.SERVING
+    cluster = world()
+    plan = cluster.plan(release=3)
+    assert seen(cluster.run(plan).record(plan, 3)) is State.SERVING
 
 
 def test_a_record_that_one_node_missed_is_still_a_record(world):
-    one = world()
-    plan = one.plan(release=3)
-    assert seen(one.run(plan).record(plan, 3, "beta")) is State.SERVING
+    cluster = world()
+    plan = cluster.plan(release=3)
+    assert seen(cluster.run(plan).record(plan, 3, "beta")) is State.SERVING
 
 
 def test_a_record_of_an_older_version_counts_too(world):
-    one = world()
-    plan = one.plan(release=3)
-    one.run(plan).record(plan, 3)
-    for name in one.facts:
-        release = one.facts[name].release.model_dump()
+    cluster = world()
+    plan = cluster.plan(release=3)
+    cluster.run(plan).record(plan, 3)
+    for name in cluster.facts:
+        release = cluster.facts[name].release.model_dump()
         del release["record"]["groups"]
-        one.change(name, release=release)
-    assert seen(one) is State.SERVING
+        cluster.change(name, release=release)
+    assert seen(cluster) is State.SERVING
 
 
 def test_an_older_record_of_the_same_plan_does_not_vouch_for_a_later_start(world):
-    one = world()
-    assert seen(one.record(one.plan(release=3), 3).run(one.plan(release=4))) is State.STARTED
+    cluster = world()
+    assert seen(cluster.record(cluster.plan(release=3), 3).run(cluster.plan(release=4))) is State.STARTED
 
 
 def test_another_recorded_plan_runs_whole(world):
-    one = world(playbook={"env": {"A": "1"}})
-    plan = one.plan(release=3)
-    one.run(plan).record(plan, 3)
-    other = states(world(playbook={"env": {"A": "2"}}), one.facts)["default"]
+    cluster = world(playbook={"env": {"A": "1"}})
+    plan = cluster.plan(release=3)
+    cluster.run(plan).record(plan, 3)
+    other = states(world(playbook={"env": {"A": "2"}}), cluster.facts)["default"]
     assert (other.state, other.changes) == (State.OTHER, ("alpha: env A: 1 → 2", "beta: env A: 1 → 2"))
-    lacking = {name: facts.model_copy(update={"image": None}) for name, facts in one.facts.items()}
+    lacking = {name: facts.model_copy(update={"image": None}) for name, facts in cluster.facts.items()}
     newer = states(world(playbook={"image": "vllm/vllm-openai:v0.32.0"}), lacking)["default"]
     assert newer.state is State.OTHER
     assert newer.changes[0] == "image: vllm/vllm-openai:v0.18.0 → vllm/vllm-openai:v0.32.0"
 
 
 def test_what_serves_is_not_taken_for_remains_when_a_node_leaves_or_joins_the_inventory(world):
-    one = world()
-    plan = one.plan(release=3)
-    one.run(plan).record(plan, 3)
-    assert seen(world("alpha"), {"alpha": one.facts["alpha"]}) is State.OTHER
+    cluster = world()
+    plan = cluster.plan(release=3)
+    cluster.run(plan).record(plan, 3)
+    assert seen(world("alpha"), {"alpha": cluster.facts["alpha"]}) is State.OTHER
     grown = world("alpha beta gamma")
-    assert seen(grown, grown.facts | one.facts) is State.OTHER
+    assert seen(grown, grown.facts | cluster.facts) is State.OTHER
 
 
 @pytest.mark.parametrize("rank_state", ["exited", "created", "dead", "unknown"])
 def test_a_rank_that_does_not_run(world, rank_state):
-    one = world()
-    plan = one.plan(release=3)
-    one.run(plan, "alpha").run(plan, "beta", state=rank_state).record(plan, 3)
-    assert seen(one) is State.REMAINS
+    cluster = world()
+    plan = cluster.plan(release=3)
+    cluster.run(plan, "alpha").run(plan, "beta", state=rank_state).record(plan, 3)
+    assert seen(cluster) is State.REMAINS
 
 
 def test_half_of_the_ranks(world):
-    one = world()
-    plan = one.plan(release=3)
-    assert seen(one.run(plan, "alpha").record(plan, 3)) is State.REMAINS
+    cluster = world()
+    plan = cluster.plan(release=3)
+    assert seen(cluster.run(plan, "alpha").record(plan, 3)) is State.REMAINS
 
 
 def test_a_dead_rank_of_another_start_is_no_reason_to_tear_down_what_runs_beside_it(world):
-    one = world()
-    plan = one.plan(release=3)
-    one.run(one.plan(release=2), "beta", state="exited").run(plan).record(plan, 3)
-    assert seen(one) is State.SERVING
+    cluster = world()
+    plan = cluster.plan(release=3)
+    cluster.run(cluster.plan(release=2), "beta", state="exited").run(plan).record(plan, 3)
+    assert seen(cluster) is State.SERVING
 
 
 def test_ranks_that_run_beside_a_record_that_cannot_be_read_may_serve(world):
-    one = world(playbook={"env": {"A": "1"}})
-    one.run(one.plan(release=3)).change("beta", release={"unread": "no number and plan_hash: 000003.json"})
+    cluster = world(playbook={"env": {"A": "1"}})
+    cluster.run(cluster.plan(release=3)).change("beta", release={"unread": "no number and plan_hash: 000003.json"})
     edited = world(playbook={"env": {"A": "2"}})
-    group = states(edited, one.facts)["default"]
+    group = states(edited, cluster.facts)["default"]
     assert (group.state, group.recorded) == (State.OTHER, None)
     assert "000003.json" in group.changes[0]
-    assert seen(one) is State.STARTED
+    assert seen(cluster) is State.STARTED
 
 
 def test_another_plan_that_was_never_recorded(world):
-    one = world(playbook={"env": {"A": "1"}})
-    one.run(one.plan(release=3))
+    cluster = world(playbook={"env": {"A": "1"}})
+    cluster.run(cluster.plan(release=3))
     edited = world(playbook={"env": {"A": "2"}})
-    assert seen(edited, one.facts) is State.OTHER
-    assert seen(edited, one.change("beta", ranks=()).facts) is State.REMAINS, "a rank is gone"
+    assert seen(edited, cluster.facts) is State.OTHER
+    assert seen(edited, cluster.change("beta", ranks=()).facts) is State.REMAINS, "a rank is gone"
 
 
 def test_ranks_of_this_plan_from_two_starts(world):
-    one = world()
-    assert seen(one.run(one.plan(release=3), "alpha").run(one.plan(release=4), "beta")) is State.REMAINS
+    cluster = world()
+    assert seen(cluster.run(cluster.plan(release=3), "alpha").run(cluster.plan(release=4), "beta")) is State.REMAINS
 
 
 def test_two_plans_at_once(world):
-    one = world()
+    cluster = world()
     other = world(playbook={"env": {"A": "2"}}).plan(release=2)
-    one.run(one.plan(release=3), "alpha").run(other, "beta").record(other, 2)
-    assert seen(one) is State.REMAINS
+    cluster.run(cluster.plan(release=3), "alpha").run(other, "beta").record(other, 2)
+    assert seen(cluster) is State.REMAINS
 
 
 def test_ranks_with_our_name_and_another_state_directory(world):
-    one = world()
-    one.run(one.plan(), "beta", **{"io.sparkcluster.state_dir": "/srv/other"})
-    assert seen(one) is State.TAKEN
-    assert seen(one.run(one.plan(), "alpha")) is State.TAKEN
+    cluster = world()
+    cluster.run(cluster.plan(), "beta", **{"io.sparkcluster.state_dir": "/srv/other"})
+    assert seen(cluster) is State.TAKEN
+    assert seen(cluster.run(cluster.plan(), "alpha")) is State.TAKEN
 
 
 def test_ranks_that_could_not_be_read_are_none_that_are_there(world):
-    one = world()
-    one.change("alpha", ranks={"unread": "docker does not answer"})
-    assert seen(one) is State.EMPTY
+    cluster = world()
+    cluster.change("alpha", ranks={"unread": "docker does not answer"})
+    assert seen(cluster) is State.EMPTY
 
 
 def test_the_next_number_is_above_every_record_and_every_try(world):
-    one = world()
-    assert next_number(one.facts.values()) == 1
-    one.record(one.plan(), 3, "beta")
-    assert next_number(one.facts.values()) == 4
-    one.run(one.plan(release=7), "alpha", state="exited")
-    assert next_number(one.facts.values()) == 8
+    cluster = world()
+    assert next_number(cluster.facts.values()) == 1
+    cluster.record(cluster.plan(), 3, "beta")
+    assert next_number(cluster.facts.values()) == 4
+    cluster.run(cluster.plan(release=7), "alpha", state="exited")
+    assert next_number(cluster.facts.values()) == 8
 
 
 # ------------------------------------------------------------------------------------------- several groups
@@ -171,13 +171,13 @@ def pairs(world):
     """Two groups of two, of which release 3 is recorded; ``pairs(east=…, west=…)`` says which ranks are there."""
 
     def make(east="running", west="running", **changes):
-        one = world("alpha beta gamma delta", groups=PAIRS, **changes)
-        plan = one.plan(release=3)
-        one.record(plan, 3)
+        cluster = world("alpha beta gamma delta", groups=PAIRS, **changes)
+        plan = cluster.plan(release=3)
+        cluster.record(plan, 3)
         for nodes, state in ((("alpha", "beta"), east), (("gamma", "delta"), west)):
             if state:
-                one.run(plan, nodes[0]).run(plan, nodes[1], state=state)
-        return one
+                cluster.run(plan, nodes[0]).run(plan, nodes[1], state=state)
+        return cluster
 
     return make
 
@@ -191,37 +191,40 @@ def test_a_group_has_a_state_of_its_own(pairs, west, state):
 
 
 def test_a_group_that_never_answered_does_not_serve_and_leaves_the_other_as_it_is(world):
-    one = world("alpha beta gamma delta", groups=PAIRS)
-    plan = one.plan(release=3)
-    one.run(plan).record(plan, 3, answered=["east"])
-    assert {name: group.state for name, group in states(one).items()} == {"east": State.SERVING, "west": State.STARTED}
+    cluster = world("alpha beta gamma delta", groups=PAIRS)
+    plan = cluster.plan(release=3)
+    cluster.run(plan).record(plan, 3, answered=["east"])
+    assert {name: group.state for name, group in states(cluster).items()} == {
+        "east": State.SERVING,
+        "west": State.STARTED,
+    }
 
 
 def test_groups_of_two_releases_serve_where_the_newest_record_has_both(pairs):
-    one = pairs(west=None)
-    kept = {"east": states(one)["east"]}
-    plan = one.plan(release=4)
-    one.run(plan, "gamma", "delta").record(plan, 4, answered=["west"], kept=kept)
-    found = states(one)
+    cluster = pairs(west=None)
+    kept = {"east": states(cluster)["east"]}
+    plan = cluster.plan(release=4)
+    cluster.run(plan, "gamma", "delta").record(plan, 4, answered=["west"], kept=kept)
+    found = states(cluster)
     assert {name: group.state for name, group in found.items()} == {"east": State.SERVING, "west": State.SERVING}
     assert {name: group.recorded.release for name, group in found.items()} == {"east": 3, "west": 4}
 
 
 def test_a_group_that_joins_the_inventory_changes_no_other_and_needs_no_image_to_leave_them_alone(world):
-    one = world("alpha beta", groups=PAIRS[:1])
-    plan = one.plan(release=3)
-    one.run(plan).record(plan, 3)
+    cluster = world("alpha beta", groups=PAIRS[:1])
+    plan = cluster.plan(release=3)
+    cluster.run(plan).record(plan, 3)
     grown = world("alpha beta gamma delta", groups=PAIRS)
     for image in ({}, {"image": None}):
         new = {name: grown.facts[name].model_copy(update=image) for name in ("gamma", "delta")}
-        found = states(grown, one.facts | new)
+        found = states(grown, cluster.facts | new)
         assert {name: group.state for name, group in found.items()} == {"east": State.SERVING, "west": State.EMPTY}
 
 
 def test_a_group_that_left_the_inventory_serves_another_plan(pairs, world):
-    one = pairs()
+    cluster = pairs()
     renamed = world("alpha beta gamma delta", groups=[PAIRS[0], {**PAIRS[1], "name": "north"}])
-    found = states(renamed, one.facts)
+    found = states(renamed, cluster.facts)
     assert {name: group.state for name, group in found.items()} == {
         "east": State.SERVING, "north": State.EMPTY, "west": State.OTHER,
     }  # fmt: skip
@@ -231,47 +234,47 @@ def test_a_group_that_left_the_inventory_serves_another_plan(pairs, world):
 # ------------------------------------------------------------------------------------------- drift
 
 
-def moved(one, spark, **changes):
+def moved(cluster, spark, **changes):
     """The facts of ``one`` where beta's first twin has another address, or another GID index."""
-    facts = dict(one.facts)
+    facts = dict(cluster.facts)
     interfaces = {"enp1s0f0np0": "192.168.177.12/24", "enP2p1s0f0np0": "192.168.178.12/24", **changes}
     fresh = spark(interfaces, management="192.168.86.12/24")
     update = {"interfaces": fresh.interfaces, "hcas": fresh.hcas}
-    facts["beta"] = one.facts["beta"].model_copy(update=update)
+    facts["beta"] = cluster.facts["beta"].model_copy(update=update)
     return facts
 
 
 def test_an_address_that_changed_since_the_start_is_drift_and_not_another_plan(world, spark):
-    one = world()
-    plan = one.plan(release=3)
-    one.run(plan).record(plan, 3)
-    group = states(one, moved(one, spark, enp1s0f0np0="192.168.177.99/24"))["default"]
+    cluster = world()
+    plan = cluster.plan(release=3)
+    cluster.run(plan).record(plan, 3)
+    group = states(cluster, moved(cluster, spark, enp1s0f0np0="192.168.177.99/24"))["default"]
     assert (group.state, group.changes) == (State.SERVING, ())
     assert group.drift == ("beta: address 192.168.177.12 → 192.168.177.99",)
 
 
 def test_a_link_that_is_down_is_drift_even_where_no_topology_is_left(world, spark):
-    one = world()
-    plan = one.plan(release=3)
-    one.run(plan).record(plan, 3)
-    gone = one.facts["beta"].model_copy(update={"interfaces": ()})
-    group = states(one, one.facts | {"beta": gone})["default"]
+    cluster = world()
+    plan = cluster.plan(release=3)
+    cluster.run(plan).record(plan, 3)
+    gone = cluster.facts["beta"].model_copy(update={"interfaces": ()})
+    group = states(cluster, cluster.facts | {"beta": gone})["default"]
     assert group.state is State.SERVING
     assert group.drift
 
 
 def test_another_network_in_the_inventory_is_another_plan(world, spark):
-    one = world(api={"host": "interconnect"})
-    plan = one.plan(release=3)
-    one.run(plan).record(plan, 3)
-    assert seen(world(api={"host": "management"}), one.facts) is State.OTHER
+    cluster = world(api={"host": "interconnect"})
+    plan = cluster.plan(release=3)
+    cluster.run(plan).record(plan, 3)
+    assert seen(world(api={"host": "management"}), cluster.facts) is State.OTHER
 
 
 def test_drift_beside_an_edit_is_another_plan(world, spark):
-    one = world(playbook={"env": {"A": "1"}})
-    plan = one.plan(release=3)
-    one.run(plan).record(plan, 3)
-    facts = moved(one, spark, enp1s0f0np0="192.168.177.99/24")
+    cluster = world(playbook={"env": {"A": "1"}})
+    plan = cluster.plan(release=3)
+    cluster.run(plan).record(plan, 3)
+    facts = moved(cluster, spark, enp1s0f0np0="192.168.177.99/24")
     assert seen(world(playbook={"env": {"A": "2"}}), facts) is State.OTHER
 
 

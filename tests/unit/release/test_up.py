@@ -61,8 +61,8 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         fleet = Fleet({name: host.program("observe", observed(world, name)) for name, host in hosts.items()})
         run.recorded = []
 
-        def look(*_, **__):
-            facts = {name: one for name, one in world.facts.items() if name not in (errors or {})}
+        def view_now(*_, **__):
+            facts = {name: node for name, node in world.facts.items() if name not in (errors or {})}
             return assess(world.spec, Collected(facts, errors or {}), facts)
 
         def ask(host, endpoint, verify, **_):
@@ -97,14 +97,14 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
                 self.epoch = 1
                 yield self
 
-        monkeypatch.setattr(module, "view_cluster", look)
-        monkeypatch.setattr(walk, "view_cluster", look)
+        monkeypatch.setattr(module, "view_cluster", view_now)
+        monkeypatch.setattr(walk, "view_cluster", view_now)
         monkeypatch.setattr(serving, "ask", ask)
         monkeypatch.setattr(serving, "AGAIN_S", 0)
         monkeypatch.setattr(module, "DYING_S", 0)
         monkeypatch.setattr(walk, "stop", stop)
         monkeypatch.setattr(walk, "launch_groups", launch)
-        monkeypatch.setattr(staging, "view_cluster", look)
+        monkeypatch.setattr(staging, "view_cluster", view_now)
         monkeypatch.setattr(staging, "stage_all", getattr(run, "stage", lambda *_, **__: StageReport(())))
         monkeypatch.setattr(module, "Lease", HeldLease)
         return module.up(fleet, world.spec, options or module.Options(), run.report)
@@ -148,8 +148,8 @@ def test_what_serves_is_asked_and_left_alone(up, world):
 
 @pytest.mark.parametrize(("reply", "asked"), [(DEAD, 2), (HUNG, 1)])
 def test_what_is_dead_is_replaced(up, world, reply, asked):
-    one = served(world())
-    done = up(one, answers={"alpha": reply})
+    cluster = served(world())
+    done = up(cluster, answers={"alpha": reply})
     assert (done.changed, done.release) == (True, 4)
     assert up.done == [*["ask alpha"] * asked, "lease", "stop alpha beta", "launch alpha beta"]
     assert any("is dead" in note for note in up.report.notes)
@@ -189,9 +189,9 @@ def test_what_is_not_dead_is_refused_with_what_was_seen_and_replaced_on_demand(u
 
 
 def test_what_serves_is_judged_by_its_release_and_not_by_an_edited_text(up, world):
-    one = served(world(playbook={"verify": {"expect": "204"}}))
+    cluster = served(world(playbook={"verify": {"expect": "204"}}))
     edited = world(playbook={"verify": {"expect": "a riddle", "prompt": "?"}})
-    edited.facts = one.facts
+    edited.facts = cluster.facts
     assert up(edited).changed is False
     assert up.verify.expect == "204"
     assert any("verify in the playbook was edited since release 3" in note for note in up.report.notes)
@@ -204,15 +204,15 @@ def test_replace_leaves_alone_what_serves_as_it_should(up, world):
 
 def test_what_is_replaced_on_demand_is_checked_and_staged_for_while_it_still_serves(up, world):
     other = world(playbook={"env": {"A": "1"}})
-    one = world(playbook={"env": {"A": "2"}})
-    one.run(other.plan(release=3)).record(other.plan(release=3), 3)
+    cluster = world(playbook={"env": {"A": "2"}})
+    cluster.run(other.plan(release=3)).record(other.plan(release=3), 3)
 
     def stage(*_, **__):
         up.done.append("stage")
         return StageReport(())
 
     up.stage = stage
-    assert up(one, options=module.Options(replace=True)).changed is True
+    assert up(cluster, options=module.Options(replace=True)).changed is True
     assert up.done == ["ask alpha", "lease", "stage", "stop alpha beta", "stage", "launch alpha beta"]
     broken = world(playbook={"env": {"A": "2"}})
     broken.run(other.plan(release=3)).record(other.plan(release=3), 3)
@@ -224,14 +224,14 @@ def test_what_is_replaced_on_demand_is_checked_and_staged_for_while_it_still_ser
 
 def test_drift_is_told_and_no_reason_to_stop_what_answers(up, world, spark):
     for replace in (False, True):
-        one = served(world())
+        cluster = served(world())
         moved = spark({"enp1s0f0np0": "192.168.177.99/24", "enP2p1s0f0np0": "192.168.178.12/24"})
-        one.change("beta", interfaces=moved.model_dump()["interfaces"], hcas=moved.model_dump()["hcas"])
-        done = up(one, options=module.Options(replace=replace))
+        cluster.change("beta", interfaces=moved.model_dump()["interfaces"], hcas=moved.model_dump()["hcas"])
+        done = up(cluster, options=module.Options(replace=replace))
         assert done.changed is replace
-    one = served(world())
-    one.change("beta", interfaces=moved.model_dump()["interfaces"], hcas=moved.model_dump()["hcas"])
-    assert up(one).drift == {"default": ("beta: address 192.168.177.12 → 192.168.177.99",)}
+    cluster = served(world())
+    cluster.change("beta", interfaces=moved.model_dump()["interfaces"], hcas=moved.model_dump()["hcas"])
+    assert up(cluster).drift == {"default": ("beta: address 192.168.177.12 → 192.168.177.99",)}
     assert up.report.notes == [
         "default: beta: address 192.168.177.12 → 192.168.177.99 since release 3 was started",
         "hint: sparkcluster up inventory.yaml --replace   restarts default with the new values",
@@ -242,28 +242,28 @@ def test_a_rotated_key_is_offered_and_applied_with_replace(up, world, monkeypatc
     changes = {"api": {"key": {"env": "KEY"}}, "playbook": {"secrets": ["HF_TOKEN"]}}
     monkeypatch.setenv("KEY", "first")
     monkeypatch.setenv("HF_TOKEN", "hf")
-    one = world(**changes)
-    up(one)
+    cluster = world(**changes)
+    up(cluster)
     (document, _) = up.recorded
     assert "first" not in str(document)
-    one.record(one.plan(1), 1)
-    for name in one.facts:
-        one.change(name, release={"number": 1, "plan_hash": document["plan_hash"], "record": document})
-    assert up(one).changed is False
+    cluster.record(cluster.plan(1), 1)
+    for name in cluster.facts:
+        cluster.change(name, release={"number": 1, "plan_hash": document["plan_hash"], "record": document})
+    assert up(cluster).changed is False
     monkeypatch.setenv("KEY", "second")
     with pytest.raises(OtherPlan, match="a secret differs from the one in use") as caught:
-        up(one)
+        up(cluster)
     assert caught.value.lines == ("default: VLLM_API_KEY has a new value",)
     assert "--replace" in caught.value.hint
     monkeypatch.delenv("KEY")
-    assert up(one).changed is False
+    assert up(cluster).changed is False
     monkeypatch.setenv("KEY", "second")
-    assert up(one, options=module.Options(replace=True)).changed is True
+    assert up(cluster, options=module.Options(replace=True)).changed is True
 
 
 def test_ranks_that_were_started_are_gone_on_with(up, world):
-    one = world()
-    done = up(one.run(one.plan(release=5)))
+    cluster = world()
+    done = up(cluster.run(cluster.plan(release=5)))
     assert (done.changed, done.release) == (True, 5)
     assert up.done == ["lease", "watch alpha beta"]
 
@@ -272,30 +272,30 @@ def test_ranks_that_were_started_are_gone_on_with(up, world):
 def test_a_key_that_changes_after_an_up_that_was_killed_is_seen(up, world, monkeypatch, continued_with):
     monkeypatch.setenv("KEY", continued_with)
     up.launcher = {"secrets": keyed_hashes({"VLLM_API_KEY": "first"})}
-    one = world(api={"key": {"env": "KEY"}})
-    up(one.run(one.plan(release=5)))
-    for name in one.facts:
-        one.change(name, release={"number": 5, "plan_hash": "x", "record": up.recorded[0]})
+    cluster = world(api={"key": {"env": "KEY"}})
+    up(cluster.run(cluster.plan(release=5)))
+    for name in cluster.facts:
+        cluster.change(name, release={"number": 5, "plan_hash": "x", "record": up.recorded[0]})
     monkeypatch.setenv("KEY", "first")
-    assert up(one).changed is False
+    assert up(cluster).changed is False
     monkeypatch.setenv("KEY", "second")
     with pytest.raises(OtherPlan, match="a secret differs"):
-        up(one)
+        up(cluster)
 
 
 def test_remains_are_cleaned_first(up, world):
-    one = world()
-    done = up(one.run(one.plan(release=5), "alpha"))
+    cluster = world()
+    done = up(cluster.run(cluster.plan(release=5), "alpha"))
     assert done.changed is True
     assert up.done == ["lease", "stop alpha", "launch alpha beta"]
 
 
 def test_another_plan_that_answers_is_left_alone_and_the_difference_told(up, world):
     other = world(playbook={"env": {"A": "1"}})
-    one = world(playbook={"env": {"A": "2"}})
-    one.run(other.plan(release=3)).record(other.plan(release=3), 3)
+    cluster = world(playbook={"env": {"A": "2"}})
+    cluster.run(other.plan(release=3)).record(other.plan(release=3), 3)
     with pytest.raises(OtherPlan) as caught:
-        up(one)
+        up(cluster)
     assert caught.value.exit_code == 1
     assert any("A" in line for line in caught.value.lines)
     assert "lease" not in up.done
@@ -303,23 +303,23 @@ def test_another_plan_that_answers_is_left_alone_and_the_difference_told(up, wor
 
 def test_another_plan_is_replaced_where_it_is_dead_or_the_user_says_so(up, world):
     other = world(playbook={"env": {"A": "1"}})
-    one = world(playbook={"env": {"A": "2"}})
-    one.run(other.plan(release=3)).record(other.plan(release=3), 3)
+    cluster = world(playbook={"env": {"A": "2"}})
+    cluster.run(other.plan(release=3)).record(other.plan(release=3), 3)
     with pytest.raises(OtherPlan):
-        up(one, answers={"alpha": BUSY})
-    assert up(one, answers={"alpha": DEAD}).changed is True
+        up(cluster, answers={"alpha": BUSY})
+    assert up(cluster, answers={"alpha": DEAD}).changed is True
     assert up.done[-2:] == ["stop alpha beta", "launch alpha beta"]
-    one.change("alpha", ranks=()).change("beta", ranks=())
-    one.run(other.plan(release=5)).record(other.plan(release=5), 5)
-    assert up(one, options=module.Options(replace=True)).changed is True
+    cluster.change("alpha", ranks=()).change("beta", ranks=())
+    cluster.run(other.plan(release=5)).record(other.plan(release=5), 5)
+    assert up(cluster, options=module.Options(replace=True)).changed is True
     assert up.done[-2:] == ["stop alpha beta", "launch alpha beta"]
 
 
 def test_ranks_whose_record_cannot_be_read_are_replaced_on_demand_alone(up, world):
-    one = world(playbook={"env": {"A": "1"}})
-    one.run(one.plan(release=3)).change("beta", release={"unread": "no number and plan_hash: 000003.json"})
+    cluster = world(playbook={"env": {"A": "1"}})
+    cluster.run(cluster.plan(release=3)).change("beta", release={"unread": "no number and plan_hash: 000003.json"})
     edited = world(playbook={"env": {"A": "2"}})
-    edited.facts = one.facts
+    edited.facts = cluster.facts
     with pytest.raises(OtherPlan) as caught:
         up(edited)
     assert "cannot be read" in caught.value.lines[0]
@@ -327,9 +327,9 @@ def test_ranks_whose_record_cannot_be_read_are_replaced_on_demand_alone(up, worl
 
 
 def test_another_plan_that_was_never_recorded_is_replaced_where_nothing_listens_alone(up, world):
-    one = world(playbook={"env": {"A": "1"}})
+    cluster = world(playbook={"env": {"A": "1"}})
     edited = world(playbook={"env": {"A": "2"}})
-    edited.facts = one.run(one.plan(release=3)).facts
+    edited.facts = cluster.run(cluster.plan(release=3)).facts
     for reply in ({}, {"text": ""}, BUSY, {"problem": "unauthorized", "message": "another API key"}):
         with pytest.raises(OtherPlan, match="another plan") as caught:
             up(edited, answers={"alpha": reply})
@@ -337,14 +337,14 @@ def test_another_plan_that_was_never_recorded_is_replaced_where_nothing_listens_
         assert up.done == ["ask alpha"]
     assert up(edited, answers={"alpha": {"problem": "refused", "message": "nothing listens"}}).changed is True
     assert up.done[-3:] == ["lease", "stop alpha beta", "launch alpha beta"]
-    edited.facts = world().run(one.plan(release=3)).facts
+    edited.facts = world().run(cluster.plan(release=3)).facts
     assert up(edited, options=module.Options(replace=True)).changed is True
 
 
 def test_a_start_without_a_record_is_asked_where_its_launcher_says(up, world):
-    one = world(playbook={"env": {"A": "1"}})
+    cluster = world(playbook={"env": {"A": "1"}})
     edited = world(playbook={"env": {"A": "2"}})
-    edited.facts = one.run(one.plan(release=3)).facts
+    edited.facts = cluster.run(cluster.plan(release=3)).facts
     up.launcher = {"engine": ["vllm", "serve", "m", "--host", "10.0.0.9", "--port", "9000"]}
     with pytest.raises(OtherPlan, match="another plan"):
         up(edited)
@@ -354,19 +354,19 @@ def test_a_start_without_a_record_is_asked_where_its_launcher_says(up, world):
 @pytest.mark.parametrize("kept", ["alpha", "beta"])
 def test_a_cluster_that_lost_a_node_from_its_inventory_is_not_torn_down(up, world, kept):
     whole = served(world())
-    one = world(kept)
-    one.facts = {kept: whole.facts[kept]}
+    cluster = world(kept)
+    cluster.facts = {kept: whole.facts[kept]}
     with pytest.raises(OtherPlan) as caught:
-        up(one)
+        up(cluster)
     assert caught.value.hint.startswith("sparkcluster down")
     assert "lease" not in up.done
 
 
 def test_ranks_that_are_not_ours_to_touch_are_refused(up, world):
-    one = world()
-    one.run(one.plan(), "beta", **{"io.sparkcluster.state_dir": "/srv/other"})
+    cluster = world()
+    cluster.run(cluster.plan(), "beta", **{"io.sparkcluster.state_dir": "/srv/other"})
     with pytest.raises(LaunchError, match="belongs to a cluster of this name with state_dir /srv/other") as caught:
-        up(one)
+        up(cluster)
     assert caught.value.node == "beta"
     assert "stop" not in up.done
 
@@ -380,9 +380,9 @@ def test_a_node_that_is_away_ends_it_before_anything_else(up, world):
 
 
 def test_a_node_that_cannot_list_its_ranks_is_no_reason_to_stop_those_of_the_others(up, world):
-    one = served(world()).change("beta", ranks={"unread": "the Docker engine does not answer"})
+    cluster = served(world()).change("beta", ranks={"unread": "the Docker engine does not answer"})
     with pytest.raises(LaunchError, match="the Docker engine does not answer") as caught:
-        up(one)
+        up(cluster)
     assert caught.value.node == "beta"
     assert up.done == []
 
@@ -397,7 +397,7 @@ def test_a_missing_secret_ends_it_before_the_lease(up, world, monkeypatch):
 def test_an_error_ends_it_before_the_lease(up, world):
     with pytest.raises(FoundErrors) as caught:
         up(world().change("beta", infiniband_devices=False))
-    assert ("NET-010", "beta") in {(one.code, one.node) for one in caught.value.findings}
+    assert ("NET-010", "beta") in {(finding.code, finding.node) for finding in caught.value.findings}
     assert up.done == []
 
 
@@ -427,10 +427,10 @@ def test_ctrl_c_while_staging_says_that_nothing_was_started(up, world):
 
 
 def test_clearing_caches_takes_those_of_the_plans_image_alone(up, world):
-    one = world()
-    up(one, options=module.Options(clear_caches=True))
+    cluster = world()
+    up(cluster, options=module.Options(clear_caches=True))
     deleted = [step["path"] for step in up.steps["alpha"] if step["do"] == "delete"]
-    caches = f"{one.facts['alpha'].state_dir}/caches/5a5a5a5a5a5a/"
+    caches = f"{cluster.facts['alpha'].state_dir}/caches/5a5a5a5a5a5a/"
     assert sorted(deleted) == [caches + name for name in ("flashinfer", "triton", "vllm")]
 
 
@@ -439,10 +439,10 @@ def test_clearing_caches_takes_those_of_the_plans_image_alone(up, world):
 
 def half(world, *, state=None):
     """Two groups of which release 3 is recorded and east alone runs; ranks of west in ``state``."""
-    one = world(FOUR, groups=PAIRS)
-    plan = one.plan(release=3)
-    one.record(plan, 3).run(plan, "alpha", "beta")
-    return one.run(plan, "gamma", "delta", state=state) if state else one
+    cluster = world(FOUR, groups=PAIRS)
+    plan = cluster.plan(release=3)
+    cluster.record(plan, 3).run(plan, "alpha", "beta")
+    return cluster.run(plan, "gamma", "delta", state=state) if state else cluster
 
 
 @pytest.mark.parametrize("state", [None, "exited"])
@@ -459,9 +459,9 @@ def test_a_dead_group_is_brought_back_and_the_other_left_alone(up, world, state)
 
 
 def test_an_error_on_a_node_of_a_group_that_serves_does_not_keep_the_other_from_being_brought_back(up, world):
-    one = half(world)
-    one.change("alpha", gpus={"unread": "nvidia-smi: no devices were found"})
-    assert up(one).changed is True
+    cluster = half(world)
+    cluster.change("alpha", gpus={"unread": "nvidia-smi: no devices were found"})
+    assert up(cluster).changed is True
     other = half(world)
     other.change("gamma", gpus={"unread": "nvidia-smi: no devices were found"})
     with pytest.raises(FoundErrors):
@@ -469,15 +469,15 @@ def test_an_error_on_a_node_of_a_group_that_serves_does_not_keep_the_other_from_
 
 
 def test_a_group_that_fails_leaves_the_other_recorded_and_the_next_up_brings_it_alone(up, world):
-    one = world(FOUR, groups=PAIRS)
+    cluster = world(FOUR, groups=PAIRS)
     with pytest.raises(LaunchError, match=r"^the rank on delta ended; east serves as release 1$") as caught:
-        up(one, fails={"west": LaunchError("the rank on delta ended", node="delta")})
+        up(cluster, fails={"west": LaunchError("the rank on delta ended", node="delta")})
     assert caught.value.exit_code == 1
     (document, *_) = up.recorded
     assert {name: group["verified"] for name, group in document["groups"].items()} == {"east": True, "west": False}
-    for name in one.facts:
-        one.change(name, release={"number": 1, "plan_hash": document["plan_hash"], "record": document})
-    done = up(one)
+    for name in cluster.facts:
+        cluster.change(name, release={"number": 1, "plan_hash": document["plan_hash"], "record": document})
+    done = up(cluster)
     assert (done.changed, done.release) == (True, 2)
     assert up.done == ["ask alpha", "lease", "launch gamma delta"]
 
@@ -491,17 +491,17 @@ def test_a_launch_that_fails_in_every_group_is_not_recorded(up, world):
 
 @pytest.mark.parametrize("reply", [BUSY, {"text": ""}])
 def test_a_busy_group_is_left_alone_and_no_reason_not_to_bring_the_dead_one_back(up, world, reply):
-    one = half(world)
+    cluster = half(world)
     with pytest.raises(NotServing, match=r"east does not answer as its release expects: .*; it is not dead"):
-        up(one, answers={"alpha": reply})
+        up(cluster, answers={"alpha": reply})
     assert up.done == ["ask alpha", "lease", "launch gamma delta"]
     assert {name: group["verified"] for name, group in up.recorded[0]["groups"].items()} == {"east": True, "west": True}
 
 
 def test_a_group_that_serves_another_plan_keeps_the_dead_one_from_being_mixed_in(up, world):
-    one = half(world)
+    cluster = half(world)
     edited = world(FOUR, groups=PAIRS, playbook={"env": {"A": "2"}})
-    edited.facts = one.facts
+    edited.facts = cluster.facts
     with pytest.raises(OtherPlan):
         up(edited)
     assert up.done == ["ask alpha"]
@@ -510,10 +510,10 @@ def test_a_group_that_serves_another_plan_keeps_the_dead_one_from_being_mixed_in
 def test_nodes_of_a_group_that_left_the_inventory_are_still_recorded(up, world):
     whole = world(FOUR, groups=PAIRS)
     whole.run(whole.plan(release=3)).record(whole.plan(release=3), 3)
-    one = world("alpha beta", groups=PAIRS[:1])
-    one.facts = {name: whole.facts[name] for name in ("alpha", "beta")}
-    up(one, answers={"alpha": DEAD})
-    assert [node.label for node in former_nodes(one.spec, up.recorded[0])] == ["gamma", "delta"]
-    world_after_down = world("alpha beta", groups=PAIRS[:1]).record(one.plan(release=3), 3)
+    cluster = world("alpha beta", groups=PAIRS[:1])
+    cluster.facts = {name: whole.facts[name] for name in ("alpha", "beta")}
+    up(cluster, answers={"alpha": DEAD})
+    assert [node.label for node in former_nodes(cluster.spec, up.recorded[0])] == ["gamma", "delta"]
+    world_after_down = world("alpha beta", groups=PAIRS[:1]).record(cluster.plan(release=3), 3)
     up(world_after_down)
-    assert former_nodes(one.spec, up.recorded[0]) == []
+    assert former_nodes(cluster.spec, up.recorded[0]) == []

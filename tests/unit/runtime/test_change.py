@@ -31,7 +31,7 @@ def test_every_node_gets_its_own_steps_and_those_without_are_not_asked(changer, 
     assert done == {"alpha": [{}], "beta": [{}]}
     request = asked(nodes["alpha"])[0]
     assert (request["cluster"], request["state_dir"], request["epoch"]) == ("atlas", "~/s", 3)
-    assert [len(one["steps"]) for one in asked(nodes["beta"])] == [2]
+    assert [len(request["steps"]) for request in asked(nodes["beta"])] == [2]
     assert asked(nodes["gamma"]) == []
 
 
@@ -62,7 +62,7 @@ def test_a_lost_lease_outweighs_other_errors(changer, nodes):
         changer.apply({"alpha": [STEP], "beta": [STEP]})
     assert caught.value.hint
     outcomes = changer.attempt({"alpha": [STEP], "beta": [STEP], "gamma": [STEP]}, timeout_s=5)
-    assert {name: type(one).__name__ for name, one in outcomes.items()} == {
+    assert {name: type(outcome).__name__ for name, outcome in outcomes.items()} == {
         "alpha": "HostLost",
         "beta": "LeaseLost",
         "gamma": "list",

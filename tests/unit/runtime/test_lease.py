@@ -63,8 +63,8 @@ def change(fleet, epoch):
     """Nodes on which a change under ``epoch`` was made."""
     steps = {name: [{"do": "mkdir", "path": "~/s/x"}] for name in fleet.names}
     outcomes = changer(fleet, epoch).attempt(steps, timeout_s=20)
-    assert all(isinstance(one, list | LeaseLost) for one in outcomes.values())
-    return [name for name, one in outcomes.items() if isinstance(one, list)]
+    assert all(isinstance(outcome, list | LeaseLost) for outcome in outcomes.values())
+    return [name for name, outcome in outcomes.items() if isinstance(outcome, list)]
 
 
 def free(homes):
@@ -75,8 +75,8 @@ def test_the_epoch_is_one_above_the_highest_on_any_node(fleet, homes):
     directory = homes["beta"] / "s/clusters/atlas"
     directory.mkdir(parents=True)
     (directory / "lease.json").write_text('{"epoch": 41}')
-    with lease(fleet).acquire(list(NODES)) as held:
-        assert held.epoch == 42
+    with lease(fleet).acquire(list(NODES)) as taken:
+        assert taken.epoch == 42
         assert change(fleet, 42) == list(NODES)
         assert change(fleet, 41) == []
     for home in homes.values():
@@ -94,8 +94,8 @@ def test_of_many_operators_at_once_exactly_one_has_it(fleet):
             start.wait()
             try:
                 taken.append(lease(fleet, name).acquire(list(NODES)))
-            except LeaseHeld as held:
-                refused.append(held)
+            except LeaseHeld as taken:
+                refused.append(taken)
 
         threads = [threading.Thread(target=operator, args=(f"op{at}",)) for at in range(4)]
         for thread in threads:
@@ -103,7 +103,7 @@ def test_of_many_operators_at_once_exactly_one_has_it(fleet):
         for thread in threads:
             thread.join()
         assert (len(taken), len(refused)) == (1, 3)
-        assert all(one.exit_code == 3 and one.message.startswith("op") and one.hint for one in refused)
+        assert all(error.exit_code == 3 and error.message.startswith("op") and error.hint for error in refused)
         taken[0].close()
 
 
@@ -120,9 +120,9 @@ def test_who_comes_second_takes_nothing_anywhere(fleet, homes):
 def test_heartbeats_keep_a_lease_beyond_its_limit(fleet, homes, monkeypatch):
     monkeypatch.setattr(module, "TTL_S", 2.0)
     monkeypatch.setattr(module, "HEARTBEAT_S", 0.1)
-    with lease(fleet).acquire(list(NODES)) as held:
+    with lease(fleet).acquire(list(NODES)) as taken:
         time.sleep(2.5)
-        assert change(fleet, held.epoch) == list(NODES)
+        assert change(fleet, taken.epoch) == list(NODES)
 
 
 def operator(fleet, tmp_path, ttl_s):
@@ -145,12 +145,12 @@ class Elsewhere(LocalHost):
 
 module.TTL_S, module.HEARTBEAT_S = {ttl_s}, {ttl_s} / 5
 fleet = Fleet({{name: Elsewhere(name, f"{tmp_path}/{{name}}") for name in {NODES!r}}})
-with module.Lease(fleet, cluster="atlas", state_dir="~/s", operation="up", operator="ann").acquire(list(fleet.names)) as held:
-    print(held.epoch, flush=True)
+with module.Lease(fleet, cluster="atlas", state_dir="~/s", operation="up", operator="ann").acquire(list(fleet.names)) as taken:
+    print(taken.epoch, flush=True)
     for _ in sys.stdin:
         steps = {{name: [{{"do": "mkdir", "path": "~/s/of-ann"}}] for name in fleet.names}}
         try:
-            Changer(fleet, cluster="atlas", state_dir="~/s", epoch=held.epoch).apply(steps)
+            Changer(fleet, cluster="atlas", state_dir="~/s", epoch=taken.epoch).apply(steps)
             print("changed", flush=True)
         except Exception as error:
             print(type(error).__name__, flush=True)
@@ -175,8 +175,8 @@ def test_an_operator_that_is_killed_leaves_the_lease_at_once(fleet, homes, tmp_p
         until = time.monotonic() + 5
         while not free(homes) and time.monotonic() < until:
             time.sleep(0.02)
-        with lease(fleet, "bob").acquire(list(NODES)) as held:
-            assert held.epoch == 2
+        with lease(fleet, "bob").acquire(list(NODES)) as taken:
+            assert taken.epoch == 2
 
 
 def test_an_operator_that_was_stopped_wakes_up_to_a_refusal_by_every_node(fleet, homes, tmp_path):
@@ -186,13 +186,13 @@ def test_an_operator_that_was_stopped_wakes_up_to_a_refusal_by_every_node(fleet,
             until = time.monotonic() + 10
             while not free(homes) and time.monotonic() < until:
                 time.sleep(0.05)
-            with lease(fleet, "bob").acquire(list(NODES)) as held:
+            with lease(fleet, "bob").acquire(list(NODES)) as taken:
                 os.kill(ann.pid, signal.SIGCONT)
                 ann.stdin.write("change\n")
                 ann.stdin.flush()
                 assert ann.stdout.readline() == "LeaseLost\n"
                 assert not any((home / "s/of-ann").exists() for home in homes.values())
-                assert change(fleet, held.epoch) == list(NODES)
+                assert change(fleet, taken.epoch) == list(NODES)
         finally:
             os.kill(ann.pid, signal.SIGKILL)
 
@@ -201,19 +201,19 @@ def test_a_node_that_takes_no_heartbeat_starves_no_other(fleet, homes, monkeypat
     monkeypatch.setattr(module, "TTL_S", 2.0)
     monkeypatch.setattr(module, "HEARTBEAT_S", 0.1)
     over = threading.Event()
-    with lease(fleet).acquire(list(NODES)) as held:
-        first = next(holder for holder in held._holders if holder.host.name == "alpha")
+    with lease(fleet).acquire(list(NODES)) as taken:
+        first = next(holder for holder in taken._holders if holder.host.name == "alpha")
         monkeypatch.setattr(first.stream, "send", lambda data: over.wait(10))
         time.sleep(2.5)
-        assert change(fleet, held.epoch) == ["beta"]
+        assert change(fleet, taken.epoch) == ["beta"]
         over.set()
 
 
 def test_a_change_that_outlives_its_operator_is_waited_for_and_then_named(fleet, homes):
     lock = common.try_lock(str(homes["beta"] / "s/clusters/atlas/change.lock"))
     threading.Timer(0.5, lock.close).start()
-    with lease(fleet).acquire(list(NODES)) as held:
-        assert change(fleet, held.epoch) == list(NODES)
+    with lease(fleet).acquire(list(NODES)) as taken:
+        assert change(fleet, taken.epoch) == list(NODES)
 
 
 class Scripted(FakeHost):
@@ -235,7 +235,7 @@ def test_a_change_that_does_not_end_is_a_lease_that_is_held():
     with pytest.raises(LeaseHeld, match="on beta another change is still in progress") as caught:
         lease(Fleet({"alpha": alpha, "beta": beta})).acquire(list(NODES))
     assert (caught.value.exit_code, bool(caught.value.hint)) == (3, True)
-    assert all(one.closed for one in (*alpha.made, *beta.made))
+    assert all(stream.closed for stream in (*alpha.made, *beta.made))
 
 
 def test_a_node_without_the_program_fails_by_name_and_lets_go_of_the_others():
@@ -243,7 +243,7 @@ def test_a_node_without_the_program_fails_by_name_and_lets_go_of_the_others():
     beta = Scripted("beta")
     with pytest.raises(CommandFailed, match="lease failed on beta: no output"):
         lease(Fleet({"alpha": alpha, "beta": beta})).acquire(list(NODES))
-    assert all(one.closed for one in alpha.made)
+    assert all(stream.closed for stream in alpha.made)
 
 
 def test_a_node_that_cannot_be_reached_fails_by_name(monkeypatch):
@@ -254,4 +254,4 @@ def test_a_node_that_cannot_be_reached_fails_by_name(monkeypatch):
     monkeypatch.setattr(beta, "stream", lost)
     with pytest.raises(HostLost, match="connection to beta broke"):
         lease(Fleet({"alpha": alpha, "beta": beta})).acquire(list(NODES))
-    assert all(one.closed for one in alpha.made)
+    assert all(stream.closed for stream in alpha.made)

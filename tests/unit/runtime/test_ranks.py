@@ -16,7 +16,7 @@ DIRECTORY = "/home/ann/s/clusters/atlas/ranks/x"
 @pytest.fixture
 def node():
     def make(image="sha256:1", **container):
-        one = ContainerPlan(
+        rank = ContainerPlan(
             name="x",
             image=image,
             argv=("docker", "run", "x"),
@@ -27,7 +27,7 @@ def node():
             labels={"io.sparkcluster.plan": "p1"},
             **container,
         )
-        return NodePlan("alpha", "g", "head", 0, {"A": "1"}, ("HF_TOKEN", "VLLM_API_KEY"), (one,))
+        return NodePlan("alpha", "g", "head", 0, {"A": "1"}, ("HF_TOKEN", "VLLM_API_KEY"), (rank,))
 
     return make
 
@@ -49,8 +49,8 @@ def test_values_of_secrets_stand_in_their_file_alone(node):
         steps = start_steps(
             node(image), entry="", secrets={"HF_TOKEN": "s3cr3t-1", "VLLM_API_KEY": "s3cr3t-2"}, hashes={}
         )
-        told = [step for step in steps if "s3cr3t" in json.dumps(step)]
-        assert [(step["do"], step["mode"]) for step in told] == [("put", 0o600)]
+        with_secrets = [step for step in steps if "s3cr3t" in json.dumps(step)]
+        assert [(step["do"], step["mode"]) for step in with_secrets] == [("put", 0o600)]
 
 
 def test_a_process_gets_environment_and_labels_with_it(node):

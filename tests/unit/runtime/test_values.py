@@ -15,18 +15,18 @@ def keyed(world):
 
 
 def test_every_secret_that_the_plan_names_gets_its_value(keyed, monkeypatch):
-    one = keyed(env="MY_KEY")
+    cluster = keyed(env="MY_KEY")
     for name, value in {"HF_TOKEN": "hf_1", "MY_KEY": "k1", "OTHER": "x"}.items():
         monkeypatch.setenv(name, value)
-    found = secrets.values(one.spec, one.plan())
+    found = secrets.values(cluster.spec, cluster.plan())
     assert found["HF_TOKEN"] == "hf_1"
     assert found["VLLM_API_KEY"] == "k1"
     assert set(found) == {"HF_TOKEN", "VLLM_API_KEY", "RAY_AUTH_TOKEN"}
 
 
 def test_rays_token_is_made_anew_for_every_launch(world):
-    one = world()
-    first, second = (secrets.values(one.spec, one.plan())["RAY_AUTH_TOKEN"] for _ in range(2))
+    cluster = world()
+    first, second = (secrets.values(cluster.spec, cluster.plan())["RAY_AUTH_TOKEN"] for _ in range(2))
     assert first != second
     assert len(first) == 64
 
@@ -35,8 +35,8 @@ def test_a_key_file_is_read_without_its_line_break(keyed, monkeypatch, tmp_path)
     monkeypatch.setenv("HF_TOKEN", "x")
     file = tmp_path / "key"
     file.write_text("  k1\n")
-    one = keyed(file=str(file))
-    assert secrets.values(one.spec, one.plan())["VLLM_API_KEY"] == "k1"
+    cluster = keyed(file=str(file))
+    assert secrets.values(cluster.spec, cluster.plan())["VLLM_API_KEY"] == "k1"
 
 
 @pytest.mark.parametrize("value", [None, "", "two\nlines", "carriage\rreturn", "bell\a", "\udcff\udcfe"])
