@@ -37,6 +37,7 @@ class LocalHost(Host):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            bufsize=0,  # closing a buffered pipe waits for the thread that writes to it
             cwd=Path.home() if Path.home().is_dir() else "/",
             start_new_session=True,
         )
@@ -66,8 +67,9 @@ class _LocalStream(Stream):
         raise TimeoutError
 
     def _write(self, data: bytes) -> None:
-        self._in.write(data)
-        self._in.flush()
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._in.fileno(), view) :]
 
     def _close_input(self) -> None:
         self._in.close()

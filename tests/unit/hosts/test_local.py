@@ -50,6 +50,13 @@ def test_a_command_that_does_not_stop_printing_is_killed_at_its_limit(host):
     assert time.monotonic() - begin < 3
 
 
+def test_a_child_in_another_session_that_holds_the_input_open_delays_nothing(host):
+    begin = time.monotonic()
+    with pytest.raises(CommandTimeout):
+        host.run(["sh", "-c", "setsid sleep 5 <&0 & sleep 60"], stdin=b"x" * 1_000_000, timeout_s=0.3)
+    assert time.monotonic() - begin < 3
+
+
 def test_20_mb_go_there_and_back(host):
     data = b"x" * 20_000_000
     assert host.run(["cat"], stdin=data).stdout == data
