@@ -82,18 +82,18 @@ def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def make_lab(labs: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Lab]]:
-    """``make_lab(what, engine="stub")``: a lab that goes down with the module; ``what`` is a number or a spec's text."""
+    """``make_lab(sparks, engine="stub")``: a lab that goes down with the module; ``sparks`` is their number or a spec."""
     made: list[Lab] = []
     stem = request.path.stem.removeprefix("test_").replace("_", "-")
 
-    def make(what: int | str = 2, *, engine: str = "stub") -> Lab:
+    def make(sparks: int | str = 2, *, engine: str = "stub") -> Lab:
         name = f"{stem}-{len(made)}-{os.getpid()}"
         spec = None
-        if isinstance(what, str):
+        if isinstance(sparks, str):
             file = labs / f"{name}.yaml"
-            file.write_text(what)
+            file.write_text(sparks)
             spec = lab_spec.load(file)
-        lab = Lab.up(None if spec else int(what), engine=engine, spec=spec, name=name)
+        lab = Lab.up(None if spec else int(sparks), engine=engine, spec=spec, name=name)
         made.append(lab)
         return lab
 
@@ -379,7 +379,7 @@ def module_variant(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pa
 
 @dataclasses.dataclass
 class PreflightResult:
-    """What one ``preflight --json`` said.
+    """Document and exit code of a ``preflight --json``.
 
     Attributes:
         found: (code, node, severity) of every error and warning.
@@ -417,7 +417,7 @@ class PreflightResult:
 
 @pytest.fixture(scope="module")
 def preflight(module_cli: Cli) -> Callable[..., PreflightResult]:
-    """``look(inventory)``: what ``preflight`` finds. Its exit code is 1 exactly where there is an error."""
+    """``preflight(inventory)``: its findings. Its exit code is 1 exactly where there is an error."""
 
     def ask(inventory: Path, *words: str, timeout: float = 60) -> PreflightResult:
         done = module_cli("preflight", inventory, "--json", *words, timeout=timeout)

@@ -128,8 +128,8 @@ def test_the_real_engine_serves_with_staged_ray(make_lab, make_cli, variant):
     up = cli("up", inventory, timeout=600).ok()
     assert "is up (release 1," in up.out
     for spark in lab.sparks:
-        said = spark.run(["sh", "-c", "docker logs $(docker ps -q) 2>&1"]).stdout
-        assert "phase=ray-path /sparkcluster/ray with msgpack" in said
+        logs = spark.run(["sh", "-c", "docker logs $(docker ps -q) 2>&1"]).stdout
+        assert "phase=ray-path /sparkcluster/ray with msgpack" in logs
     assert cli("ask", inventory, "Hello").ok().out.strip()
     assert cli("up", inventory, "--json", env={"PIP_NO_INDEX": "1"}).ok().json["changed"] is False
     cli("down", inventory).ok()

@@ -70,7 +70,7 @@ def full(value):
     return pytest.param(value, marks=pytest.mark.full)
 
 
-def told(findings):
+def problems(findings):
     return {(finding.code, finding.node) for finding in findings if finding.severity != "info"}
 
 
@@ -102,7 +102,7 @@ def test_a_firewall_against_tcp_is_found_on_its_node_and_goes_with_the_remedy(la
     spark = lab.spark(node)
     rules(spark, f"-A INPUT -i {RAIL[node]} -p tcp -j DROP", f"-A INPUT -i {TWIN[node]} -p tcp -j DROP")
     findings = inspection.reached()
-    assert told(findings) == {("NET-044", node)}
+    assert problems(findings) == {("NET-044", node)}
     assert "port 6379 (Ray)" in findings[0].seen
     for command in findings[0].remedy:
         if command.startswith("sudo iptables"):
@@ -114,7 +114,7 @@ def test_a_firewall_against_tcp_is_found_on_its_node_and_goes_with_the_remedy(la
 def test_a_node_that_drops_all_of_the_other_is_named_and_not_the_other(lab, inspection, rules, node):
     rules(lab.spark(node), f"-A INPUT -i {RAIL[node]} -j DROP")
     findings = inspection.reached()
-    assert told(findings) == {("NET-041", node)}
+    assert problems(findings) == {("NET-041", node)}
     assert "192.168.177.0/24" in findings[0].summary
     assert "192.168.178.0/24" not in findings[0].summary
 
@@ -122,7 +122,7 @@ def test_a_node_that_drops_all_of_the_other_is_named_and_not_the_other(lab, insp
 def test_the_port_of_ray_alone_is_told_by_its_number(lab, inspection, rules):
     rules(lab.spark("left"), "-A INPUT -p tcp --dport 6379 -j REJECT")
     findings = inspection.reached()
-    assert told(findings) == {("NET-043", "left")}, findings
+    assert problems(findings) == {("NET-043", "left")}, findings
     assert "port 6379 (Ray)" in findings[0].summary
 
 
@@ -136,7 +136,7 @@ def test_a_black_hole_for_large_packets_is_told_from_a_firewall(lab, inspection,
     rules(spark, f"-A INPUT -i {RAIL[node]} -m length --length 2000:65535 -j DROP")
     findings = inspection.reached()
     # An ICMP echo is as large as what it answers, and two nodes see the same of each other.
-    assert told(findings) == {("NET-042", None if filtered else node)}
+    assert problems(findings) == {("NET-042", None if filtered else node)}
     ping, source = re.match(r"(ping .*) {3}on (\w+)", findings[0].remedy[-1]).groups()
     assert lab.spark(source).run(ping.split(), check=False, timeout_s=30).returncode != 0
 
@@ -148,13 +148,13 @@ def test_who_may_open_no_socket_for_icmp_asks_by_ping(lab, variant, rules):
         rules(lab.spark("right"), f"-A INPUT -i {RAIL['right']} -p udp -j DROP")
         assert inspection.reached() == []
         rules(lab.spark("right"), f"-A INPUT -i {RAIL['right']} -m length --length 2000:65535 -j DROP")
-        assert told(inspection.reached()) == {("NET-042", None)}
+        assert problems(inspection.reached()) == {("NET-042", None)}
 
 
 @pytest.mark.parametrize("rate", ["13gbit", full("200mbit")])
 def test_healthy_links_carry_what_they_should_and_a_slow_one_is_named(lab, inspection, rate):
     measured, findings = inspection.measured()
-    assert told(findings) == set()
+    assert problems(findings) == set()
     rates = {}
     for result in measured.rates:
         rates.setdefault(result.kind, []).append(result)
@@ -165,7 +165,7 @@ def test_healthy_links_carry_what_they_should_and_a_slow_one_is_named(lab, inspe
 
     lab.fault("right", "slow-link", rate)
     _, findings = inspection.measured()
-    assert told(findings) == {("NET-050", None)}
+    assert problems(findings) == {("NET-050", None)}
     assert "left and right" in findings[0].summary
     assert ("degraded after a hot-plug" in findings[0].summary) is (rate == "13gbit")
     assert findings[0].remedy[0].startswith("reboot both nodes with the cable connected")
@@ -178,7 +178,7 @@ def test_a_gid_that_moved_gives_no_result_though_the_program_ends_well(lab, insp
     failed = [rate for rate in measured.rates if rate.gbit_s is None and rate.kind == "rdma"]
     assert {rate.subnet for rate in failed} == {"192.168.177.0/24"}
     assert all("no result row, exit code 0" in rate.seen for rate in failed)
-    assert ("NET-057", None) in told(findings)
+    assert ("NET-057", None) in problems(findings)
 
 
 def left_over(spark):
@@ -271,7 +271,7 @@ def test_of_three_the_slow_one_is_named(trio, clean, node):
         trio.fault(node, "slow-link", "13gbit")
         _, findings = inspection.measured()
         clean(trio)
-    assert told(findings) == {("NET-050", node)}
+    assert problems(findings) == {("NET-050", node)}
 
 
 @pytest.mark.full
@@ -282,7 +282,7 @@ def test_of_three_the_one_behind_a_small_switch_port_is_named(trio, clean, node)
         trio.fault(node, "path-mtu", "1500")
         findings = inspection.reached()
         clean(trio)
-    assert told(findings) == {("NET-042", node)}
+    assert problems(findings) == {("NET-042", node)}
 
 
 @pytest.mark.full
@@ -292,7 +292,7 @@ def test_a_node_that_hangs_is_named_and_not_waited_for_twice(lab, inspection):
     measured, findings = inspection.measured()
     assert time.monotonic() - begin < 40
     assert list(measured.unasked) == ["right"]
-    assert told(findings) == {("NET-060", "right")}
+    assert problems(findings) == {("NET-060", "right")}
 
 
 @pytest.fixture(scope="module")

@@ -38,8 +38,8 @@ class Machine:
         self.home.mkdir()
         shutil.copytree(ROOT, self.checkout, ignore=shutil.ignore_patterns(*NOT_OF_A_CLONE))
         # How packages are found, by what proxy and certificates, is the machine's matter; that nothing is cached is ours.
-        ours = ("XDG_", "SPARKCLUSTER_", "PYTHON", "VIRTUAL_ENV", "UV_CACHE", "PIP_CACHE", "PYTEST", "NO_COLOR")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        dropped = ("XDG_", "SPARKCLUSTER_", "PYTHON", "VIRTUAL_ENV", "UV_CACHE", "PIP_CACHE", "PYTEST", "NO_COLOR")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
         self.env = {**kept, "HOME": str(self.home)}
 
     def run(self, *argv, timeout=120):
@@ -70,8 +70,8 @@ class Machine:
     def listening(self):
         """Addresses on which its processes take connections."""
         lines = subprocess.run(["ss", "-Htlnp"], capture_output=True, text=True, check=True).stdout.splitlines()
-        own = [f"pid={pid}," for pid in self.processes()]
-        return {line.split()[3] for line in lines if any(pid in line for pid in own)}
+        pids = [f"pid={pid}," for pid in self.processes()]
+        return {line.split()[3] for line in lines if any(pid in line for pid in pids)}
 
     def end(self):
         for pid in self.processes():
@@ -95,8 +95,8 @@ def test_one_command_makes_a_bare_machine_answer_and_a_second_finds_it_so(machin
     lines = cold.out.splitlines()
     assert any(line.startswith("localhost is up (release 1, ") for line in lines)
     assert f"http://127.0.0.1:{PORT}/v1" in cold.out
-    asked = next(number for number, line in enumerate(lines) if line.startswith("$ ") and " ask " in line)
-    assert len(lines[asked + 1].split()) >= 8
+    prompt_line = next(number for number, line in enumerate(lines) if line.startswith("$ ") and " ask " in line)
+    assert len(lines[prompt_line + 1].split()) >= 8
     assert "32 tokens" in cold.err
 
     sockets = machine.listening()
@@ -109,8 +109,8 @@ def test_one_command_makes_a_bare_machine_answer_and_a_second_finds_it_so(machin
     # 10 s are promised, on a machine that does nothing else.
     assert warm.seconds < 30
     answer = warm.out.splitlines()
-    asked = next(number for number, line in enumerate(answer) if line.startswith("$ ") and " ask " in line)
-    assert answer[asked + 1] == lines[next(n for n, line in enumerate(lines) if line.startswith("$ ")) + 1]
+    prompt_line = next(number for number, line in enumerate(answer) if line.startswith("$ ") and " ask " in line)
+    assert answer[prompt_line + 1] == lines[next(n for n, line in enumerate(lines) if line.startswith("$ ")) + 1]
 
     stop = next(line for line in lines if line.startswith("stop it:")).partition(":")[2].split()
     stopped = machine.run(*stop)

@@ -87,7 +87,7 @@ def ended(spark: Spark) -> None:
         time.sleep(0.3)
 
 
-def told(document: dict) -> set[tuple[str, str | None]]:
+def problems(document: dict) -> set[tuple[str, str | None]]:
     """Code and node of every error and warning."""
     return {(finding["code"], finding["node"]) for finding in document["findings"] if finding["severity"] != "info"}
 
@@ -109,7 +109,7 @@ def test_a_healthy_cluster_has_nothing_and_says_so_in_one_line(serving, doctor, 
         spark.run(["touch", "/tmp/before"])
         before[spark.name] = spark.run(["sh", "-c", script]).stdout
     healthy = doctor()
-    assert (healthy["ok"], told(healthy)) == (True, set())
+    assert (healthy["ok"], problems(healthy)) == (True, set())
     node = healthy["running"]["nodes"]["left"]
     assert node["ray"] == {"192.168.177.11": True, "192.168.177.12": True}
     assert node["health"] == 200
@@ -119,17 +119,17 @@ def test_a_healthy_cluster_has_nothing_and_says_so_in_one_line(serving, doctor, 
     assert (reply["problem"], reply["head"]) == (None, "left")
     assert 0 < reply["ttft_s"] < 5
 
-    said = make_cli()("doctor", inventory, "--timeout", "10").ok().out.strip().splitlines()
-    assert len(said) == 1
-    assert "serves tiny, first token after " in said[0]
-    assert "tokens/s" in said[0]
+    lines = make_cli()("doctor", inventory, "--timeout", "10").ok().out.strip().splitlines()
+    assert len(lines) == 1
+    assert "serves tiny, first token after " in lines[0]
+    assert "tokens/s" in lines[0]
     assert {spark.name: spark.run(["sh", "-c", script]).stdout for spark in serving.sparks} == before
 
 
 def test_a_hung_collective_is_named_within_the_limit_and_health_says_200(serving, doctor):
     ail(serving.sparks[1], "hang-serve")
     hung = doctor("--timeout", "8")
-    assert told(hung) == {("RUN-003", "left")}
+    assert problems(hung) == {("RUN-003", "left")}
     assert "tokens before and after" in the(hung, "RUN-003")["seen"]
     assert hung["running"]["nodes"]["left"]["health"] == 200
     assert hung["took_s"] < 12
@@ -139,7 +139,7 @@ def test_a_hung_collective_is_named_within_the_limit_and_health_says_200(serving
 def test_tokens_that_stop_in_the_middle_of_an_answer_are_a_hang(serving, doctor):
     ail(serving.sparks[0], "hang-after=3")
     hung = doctor("--timeout", "12")
-    assert told(hung) == {("RUN-003", "left")}
+    assert problems(hung) == {("RUN-003", "left")}
     assert hung["running"]["replies"]["default"]["ttft_s"] is not None
 
 
@@ -149,7 +149,7 @@ def test_of_a_hung_group_the_gpu_that_idles_is_the_suspect(serving, doctor):
     ail(serving.sparks[1], "hang-serve")
     serving.fault("left", "gpu-hung")
     hung = doctor("--timeout", "12")
-    assert told(hung) == {("RUN-003", "right")}
+    assert problems(hung) == {("RUN-003", "right")}
     assert "24 W" in the(hung, "RUN-003")["seen"]
 
 
@@ -160,20 +160,20 @@ def test_of_a_hung_group_the_gpu_that_idles_is_the_suspect(serving, doctor):
 def test_an_answer_that_is_no_language(kind, shown, serving, doctor):
     ail(serving.sparks[0], kind)
     garbage = doctor()
-    assert told(garbage) == {("RUN-004", "left")}
+    assert problems(garbage) == {("RUN-004", "left")}
     assert shown in the(garbage, "RUN-004")["seen"]
 
 
 @pytest.mark.full
 def test_an_answer_without_a_word(serving, doctor):
     ail(serving.sparks[0], "null-content")
-    assert told(doctor()) == {("RUN-004", "left")}
+    assert problems(doctor()) == {("RUN-004", "left")}
 
 
 def test_generation_that_is_dead_behind_a_health_of_200(serving, doctor):
     ail(serving.sparks[0], "lie-health")
     lying = doctor()
-    assert told(lying) == {("RUN-016", "left")}
+    assert problems(lying) == {("RUN-016", "left")}
     assert "/health: 200" in the(lying, "RUN-016")["seen"]
 
 
@@ -191,7 +191,7 @@ def test_many_ailments_at_once_are_all_told_each_on_its_node(fresh, doctor):
     ailing = doctor()
     on_left = {("RUN-004", "left"), ("RUN-013", "left"), ("RUN-015", "left")}
     on_right = {(f"RUN-{number}", "right") for number in ("007", "008", "011", "012", "013")}
-    assert told(ailing) == on_left | on_right
+    assert problems(ailing) == on_left | on_right
     assert "!!!!" in the(ailing, "RUN-004")["seen"]
     assert "192.168.177.12 as dead" in the(ailing, "RUN-007")["seen"]
     assert "Using network Socket" in the(ailing, "RUN-008")["seen"]
@@ -217,7 +217,7 @@ def test_many_ailments_at_once_are_all_told_each_on_its_node(fresh, doctor):
 def test_one_line_of_a_log_is_one_finding(faults, code, node, fresh, doctor):
     ail(fresh.sparks[0], *faults)
     time.sleep(0.5)
-    assert told(doctor()) == {(code, node)}
+    assert problems(doctor()) == {(code, node)}
 
 
 @pytest.mark.full
@@ -231,7 +231,7 @@ def test_a_rank_that_dies_of_a_cause_while_it_serves_is_named_by_it(cause, code,
     ail(fresh.sparks[1], f"die-serve={cause}")
     ended(fresh.sparks[0])
     dead = doctor()
-    assert told(dead) == {(code, "right")}
+    assert problems(dead) == {(code, "right")}
     assert shown in the(dead, code)["seen"]
 
 
@@ -240,7 +240,7 @@ def test_a_worker_that_was_killed_is_named_and_not_those_that_end_with_it(fresh,
     fresh.fault("right", "kill-worker")
     ended(fresh.sparks[0])
     dead = doctor()
-    assert told(dead) == {("RUN-005", "right")}
+    assert problems(dead) == {("RUN-005", "right")}
     assert "SIGKILL" in the(dead, "RUN-005")["summary"]
 
 
@@ -248,7 +248,7 @@ def test_a_worker_that_was_killed_is_named_and_not_those_that_end_with_it(fresh,
 def test_a_container_that_is_gone_is_missed(fresh, doctor):
     fresh.sparks[1].run(["sh", "-c", "docker rm -f $(docker ps -q)"])
     ended(fresh.sparks[0])
-    assert ("RUN-005", "right") in told(doctor())
+    assert ("RUN-005", "right") in problems(doctor())
 
 
 @pytest.mark.full
@@ -256,7 +256,7 @@ def test_an_engine_that_died_and_called_that_a_success(fresh, doctor, make_cli, 
     ail(fresh.sparks[0], "exit0")
     make_cli()("ask", inventory, "Hello")
     ended(fresh.sparks[0])
-    assert told(doctor()) == {("RUN-024", "left")}
+    assert problems(doctor()) == {("RUN-024", "left")}
 
 
 @pytest.mark.full
@@ -265,7 +265,7 @@ def test_a_rank_that_starts_over_and_over(fresh, doctor):
     right.run(["sh", "-c", "docker update --restart=always $(docker ps -q)"])
     fresh.fault("right", "kill-worker")
     time.sleep(3)
-    codes = told(doctor())
+    codes = problems(doctor())
     assert ("RUN-006", "right") in codes
 
 
@@ -275,9 +275,9 @@ def test_what_only_hardware_shows_moves_with_the_fault_and_goes_with_it(node, se
     """Pretended: power, clocks and the kernel's log."""
     serving.fault(node, "gpu-wedged")
     serving.fault(node, "kernel-log", XID)
-    assert told(doctor()) == {("RUN-015", node), ("RUN-013", node)}
+    assert problems(doctor()) == {("RUN-015", node), ("RUN-013", node)}
     serving.heal()
-    assert told(doctor()) == set()
+    assert problems(doctor()) == set()
 
 
 @pytest.mark.full
@@ -285,12 +285,12 @@ def test_memory_that_ends(serving, doctor):
     """Pretended. The driver's line alone is a note: nodes that serve well log it too."""
     serving.fault("right", "kernel-log", NO_MEMORY)
     noted = doctor()
-    assert told(noted) == set()
+    assert problems(noted) == set()
     assert the(noted, "RUN-014")["severity"] == "info"
     serving.fault("right", "memory-free", "900000")
     serving.fault("right", "swap", "17")
     short = doctor()
-    assert {finding for finding in told(short) if finding[0].startswith("RUN")} == {("RUN-014", "right")}
+    assert {finding for finding in problems(short) if finding[0].startswith("RUN")} == {("RUN-014", "right")}
 
 
 @pytest.mark.full
@@ -298,7 +298,7 @@ def test_an_unreachable_node_is_one_finding_and_the_others_are_examined(serving,
     ail(serving.sparks[0], "garbage")
     serving.fault("right", "ssh-hang")
     alone = doctor("--timeout", "40")
-    assert told(alone) == {("SSH-003", "right"), ("RUN-004", "left")}
+    assert problems(alone) == {("SSH-003", "right"), ("RUN-004", "left")}
     assert alone["took_s"] < 44
 
 
@@ -306,13 +306,13 @@ def test_an_unreachable_node_is_one_finding_and_the_others_are_examined(serving,
 def test_a_record_that_cannot_be_read(fresh, doctor, inventory):
     name = fresh.state.name
     fresh.sparks[1].run(["sh", "-c", f"echo '{{' > {STATE}/clusters/{name}/releases/000001.json"])
-    assert told(doctor()) == {("RUN-019", "right")}
+    assert problems(doctor()) == {("RUN-019", "right")}
 
 
 @pytest.mark.full
 def test_another_playbook_than_what_is_served(serving, doctor, variant):
     other = doctor(of=variant(serving, playbook={**SERVES, "name": "another"}))
-    assert told(other) == {("RUN-020", None)}
+    assert problems(other) == {("RUN-020", None)}
 
 
 @pytest.mark.full
@@ -326,7 +326,7 @@ def test_ranks_that_wait_for_each_other_while_they_compile(shared_lab, clean, ma
     up.kill(2)
     up.wait(30)
     clean(shared_lab)
-    assert told(waiting) == {("RUN-017", "left")}
+    assert problems(waiting) == {("RUN-017", "left")}
     assert any("--clear-caches" in remedy for remedy in the(waiting, "RUN-017")["remedy"])
 
 
@@ -352,14 +352,14 @@ def test_a_bundle_has_all_that_was_seen_and_no_secret(shared_lab, clean, make_cl
     cli("up", keyed, env=KEYS).ok()
     planted = []
     for spark in lab.sparks:
-        own = [*KEYS.values()]
-        own += re.findall(r'SERIAL\w*="?([^"\n]+)', spark.run(["cat", "/etc/dgx-release"]).stdout)
+        secrets = [*KEYS.values()]
+        secrets += re.findall(r'SERIAL\w*="?([^"\n]+)', spark.run(["cat", "/etc/dgx-release"]).stdout)
         values = spark.run(["sh", "-c", f"cat {STATE}/clusters/*/ranks/*/secrets.env"]).stdout
-        own += [line.partition("=")[2] for line in values.split()]
+        secrets += [line.partition("=")[2] for line in values.split()]
         inside(spark, "env > /proc/1/fd/1")
-        for secret in own:
+        for secret in secrets:
             inside(spark, f"echo the engine says {secret} > /proc/1/fd/1")
-        planted += own
+        planted += secrets
     bundle = tmp_path / "seen.tar.gz"
     done = cli("doctor", keyed, "--json", "--bundle", bundle, env=KEYS).ok()
     assert bundle.stat().st_mode & 0o777 == 0o600

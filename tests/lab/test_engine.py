@@ -96,7 +96,7 @@ class Evidence:
 
 
 @pytest.fixture(scope="module")
-def gather(shared_lab, module_cli, module_variant, clean, ranks):
+def observe(shared_lab, module_cli, module_variant, clean, ranks):
     """``gather(playbook={…}, **inventory)``: one start of the engine, and what it showed."""
 
     def do(*, playbook=None, **inventory):
@@ -123,14 +123,14 @@ def gather(shared_lab, module_cli, module_variant, clean, ranks):
                 status = cli("status", path, "--json").json
                 plan = cli("plan", path, "--json").ok().json
                 again = cli("up", path, "--json").ok().json
-                asked = [cli("ask", path, prompt, "--max-tokens", TOKENS, "--json").ok().json for prompt in PROMPTS]
+                answers = [cli("ask", path, prompt, "--max-tokens", TOKENS, "--json").ok().json for prompt in PROMPTS]
             head = lab.sparks[0]
             found = Evidence(
                 up=up,
                 status=status,
                 plan=plan,
                 again=again,
-                answers=[answer["content"] for answer in asked],
+                answers=[answer["content"] for answer in answers],
                 ranks={},
                 token=token_of(head),
                 asked_ray=ask_ray(head) if uses_ray(head) else {},
@@ -275,35 +275,35 @@ def without_key(spark, endpoint):
 
 
 @pytest.fixture(scope="module")
-def alone(gather, shared_lab):
+def alone(observe, shared_lab):
     """One Spark: what its model answers is what every other way has to answer."""
     left = shared_lab.sparks[0]
-    return gather(nodes=[{"name": "left", "host": left.host, "connection": "ssh"}])
+    return observe(nodes=[{"name": "left", "host": left.host, "connection": "ssh"}])
 
 
 @pytest.fixture(scope="module")
-def by_ray(gather):
+def by_ray(observe):
     """Tensor parallel 2 over two nodes and Ray."""
-    return gather(playbook={"executor": "ray", "tensor_parallel": 2})
+    return observe(playbook={"executor": "ray", "tensor_parallel": 2})
 
 
 @pytest.fixture(scope="module")
-def natively(gather):
+def natively(observe):
     """Tensor parallel 2 by vLLM's own multi-node backend."""
-    return gather(playbook={"executor": "native", "tensor_parallel": 2})
+    return observe(playbook={"executor": "native", "tensor_parallel": 2})
 
 
 @pytest.fixture(scope="module")
-def without_file(gather):
+def without_file(observe):
     """As ``by_ray``, but the file that keeps variables on their node is taken away before the engine starts."""
     take_away = f"setsid sh -c '{TAKE_AWAY}' > /dev/null 2>&1 &"
-    return gather(playbook={"executor": "ray", "tensor_parallel": 2, "setup": [take_away]})
+    return observe(playbook={"executor": "ray", "tensor_parallel": 2, "setup": [take_away]})
 
 
 @pytest.fixture(scope="module")
-def pipelined(gather):
+def pipelined(observe):
     """Pipeline parallel 2 over two nodes and Ray."""
-    return gather(playbook={"executor": "ray", "tensor_parallel": 1, "pipeline_parallel": 2})
+    return observe(playbook={"executor": "ray", "tensor_parallel": 1, "pipeline_parallel": 2})
 
 
 @pytest.fixture(
@@ -375,11 +375,11 @@ def test_without_the_carry_over_file_the_head_s_value_reaches_the_worker(without
 
 def test_every_socket_is_on_the_interconnect_or_at_home(any_start):
     for node, rank in any_start.ranks.items():
-        own = any_start.plan["nodes"][node]["env"]["VLLM_HOST_IP"]
+        host_ip = any_start.plan["nodes"][node]["env"]["VLLM_HOST_IP"]
         for socket in rank.sockets:
             address = ipaddress.ip_address(socket.split()[0].rpartition(":")[0].strip("[]").partition("%")[0])
             mapped = getattr(address, "ipv4_mapped", None) or address
-            assert mapped.is_loopback or str(mapped) == own, socket
+            assert mapped.is_loopback or str(mapped) == host_ip, socket
     head = any_start.ranks["left"].sockets
     assert any(":8000 " in socket for socket in head)
 
@@ -407,13 +407,13 @@ def test_ptxas_is_in_place_before_the_engine_says_a_word(any_start):
         assert rank.ptxas["resolves"], rank.ptxas
         assert rank.ptxas["target"] == "/usr/local/cuda/bin/ptxas"
         assert "ptxas" in rank.ptxas["says"]
-        ours = [number for number, (_, line) in enumerate(rank.log) if line.startswith("[sparkcluster] phase=")]
+        phase_lines = [number for number, (_, line) in enumerate(rank.log) if line.startswith("[sparkcluster] phase=")]
         placed = rank.at("[sparkcluster] phase=ptxas ")
         assert "ptxas-blackwell -> /usr/local/cuda/bin/ptxas" in rank.log[placed][1]
         # The image's own entrypoint shows a banner; from then on the launcher alone speaks until all is in place.
-        assert ours == list(range(ours[0], ours[-1] + 1))
-        assert placed < ours[-1] < len(rank.log) - 1
-        engine_spoke = dt.datetime.fromisoformat(rank.log[ours[-1] + 1][0]).timestamp()
+        assert phase_lines == list(range(phase_lines[0], phase_lines[-1] + 1))
+        assert placed < phase_lines[-1] < len(rank.log) - 1
+        engine_spoke = dt.datetime.fromisoformat(rank.log[phase_lines[-1] + 1][0]).timestamp()
         assert rank.ptxas["made"] < engine_spoke
 
 

@@ -167,12 +167,12 @@ def engine(make_lab):
     folder.mkdir()
     shutil.copy(HERE / "fit_engine.py", folder)
 
-    def run(what, document):
-        (folder / f"{what}.json").write_text(json.dumps(document))
+    def run(task, document):
+        (folder / f"{task}.json").write_text(json.dumps(document))
         env = [word for name, value in ENV.items() for word in ("--env", f"{name}={value}")]
         argv = ["docker", "run", "--rm", "--network", "host", "--shm-size", "1g", "--cap-add", "SYS_NICE", *env]
         argv += ["--volume", "/root/fit:/made", "--workdir", "/made", "--entrypoint", "nice", image]
-        argv += ["-n", "10", "python3", "fit_engine.py", what, f"{what}.json"]
+        argv += ["-n", "10", "python3", "fit_engine.py", task, f"{task}.json"]
         done = lab.sparks[0].run(argv, check=False, timeout_s=400)
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"[-6000:]
         return done.stdout + done.stderr
@@ -184,8 +184,8 @@ def engine(make_lab):
 @pytest.fixture(scope="module")
 def made(engine, request):
     """Directory of each family's checkpoint; only of those that this run starts."""
-    wanted = {item.callspec.params["family"] for item in request.session.items if item.path == request.path}
-    configs = {family: {**BASE, **copy.deepcopy(FAMILIES[family])} for family in sorted(wanted)}
+    families = {item.callspec.params["family"] for item in request.session.items if item.path == request.path}
+    configs = {family: {**BASE, **copy.deepcopy(FAMILIES[family])} for family in sorted(families)}
     engine("make", {f"/made/{family}": config for family, config in configs.items()})
     return {family: engine.folder / family for family in configs}
 
@@ -215,9 +215,9 @@ def predicted(path, ranks, *, block_size=None, **changed):
 )
 def test_vllm_logs_what_was_predicted(engine, made, family, ranks):
     path = made[family]
-    said = predicted(path, ranks)
+    prediction = predicted(path, ranks)
     note = path / f"predicted-{ranks}.json"
-    note.write_text(json.dumps(dataclasses.asdict(said)))
+    note.write_text(json.dumps(dataclasses.asdict(prediction)))
     before = time.time()
 
     log = engine(
@@ -240,9 +240,9 @@ def test_vllm_logs_what_was_predicted(engine, made, family, ranks):
     logged = Told(int(found[1].replace(",", "")), float(found[2]))
 
     assert note.stat().st_mtime <= before
-    assert said.near(logged), f"{family}, {ranks} ranks: predicted {said}, logged {logged}"
-    assert said.concurrency == pytest.approx(logged.concurrency, rel=WITHIN)
-    print(f"{family}, {ranks} ranks: predicted {said.tokens:,}, logged {logged.tokens:,}")
+    assert prediction.near(logged), f"{family}, {ranks} ranks: predicted {prediction}, logged {logged}"
+    assert prediction.concurrency == pytest.approx(logged.concurrency, rel=WITHIN)
+    print(f"{family}, {ranks} ranks: predicted {prediction.tokens:,}, logged {logged.tokens:,}")
     assert fit_text.AGREEMENT[family, ranks][1] == logged.tokens, "docs/fit.md says otherwise"
     # Had fit read the heads wrongly, or taken another block, this would have shown.
     if family != "latent":

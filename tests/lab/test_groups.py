@@ -144,10 +144,10 @@ def test_two_sparks_answer_as_one_alone(lab, cli, variant):
     """The stub's words hang on the weights and the prompt, whatever the parallelism."""
     alone = variant(lab, nodes=members(lab, 0))
     cli("up", alone).ok()
-    wanted = words(cli, alone)
+    expected = words(cli, alone)
     cli("down", alone).ok()
     cli("up", lab.inventory).ok()
-    assert words(cli, lab.inventory) == wanted
+    assert words(cli, lab.inventory) == expected
 
 
 def test_pipeline_parallel_over_two_sparks_answers(lab, cli, variant):
@@ -172,9 +172,9 @@ def test_the_native_executor_joins_the_ranks_without_ray(lab, cli, variant, rank
         assert "ray" not in spark.run(["ps", "-eo", "comm"]).stdout.split()
     assert words(cli, path)
     for spark in lab.sparks:
-        own = json.loads(spark.run(["sh", "-c", "docker inspect $(docker ps -q)"]).stdout)[0]["Config"]["Env"]
-        wanted = "enp1s0f0np0" if spark.name == "left" else "fast0"
-        assert f"GLOO_SOCKET_IFNAME={wanted}" in own
+        environment = json.loads(spark.run(["sh", "-c", "docker inspect $(docker ps -q)"]).stdout)[0]["Config"]["Env"]
+        expected = "enp1s0f0np0" if spark.name == "left" else "fast0"
+        assert f"GLOO_SOCKET_IFNAME={expected}" in environment
     cli("down", path).ok()
     assert running(ranks, lab) == {"left": [], "right": []}
 

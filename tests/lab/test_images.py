@@ -55,8 +55,8 @@ def engine_with(data_root, store, *, keep=False):
         docker = Docker(f"unix://{place}/sock")
 
         def answers():
-            asked = ["docker", "--host", docker.host, "version"]
-            return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+            version = ["docker", "--host", docker.host, "version"]
+            return subprocess.run(version, capture_output=True, check=False).returncode == 0
 
         try:
             assert wait_until(answers, limit_s=30, step_s=0.1), (place / "log").read_text()
@@ -102,10 +102,10 @@ def test_two_docker_engines_run_it_from_one_copy(store, tmp_path):
         with engine_with(data_root, store) as docker:
             assert time.monotonic() - started < 30
             assert docker.inspect(store.reference)["Id"] == store.image_id
-            said = docker("run", "--rm", "--network=none", store.reference, "vllm", "--version")
-            assert said.splitlines()[-1] == "0.32.0+stub"
-            own = int(run(["du", "-sxk", "--exclude=diff", str(data_root)]).stdout.split()[0])
-            assert own < 10_000, "the layers were copied"
+            output = docker("run", "--rm", "--network=none", store.reference, "vllm", "--version")
+            assert output.splitlines()[-1] == "0.32.0+stub"
+            copied_kb = int(run(["du", "-sxk", "--exclude=diff", str(data_root)]).stdout.split()[0])
+            assert copied_kb < 10_000, "the layers were copied"
             layer = data_root / store.layers[0] / "diff"
             with pytest.raises(OSError, match="Read-only"):
                 (layer / "written").touch()
@@ -122,8 +122,8 @@ def test_an_image_that_was_removed_stays_so_after_a_reboot(store, tmp_path):
         # What was loaded anew is whole, although its layers had been mounted before.
         docker("load", "--quiet", "--input", str(images.archive("stub")))
         assert docker.inspect(store.reference)["Id"] == store.image_id
-        said = docker("run", "--rm", "--network=none", store.reference, "ray", "--version")
-        assert said.splitlines()[-1] == "ray, version 2.52.0+stub"
+        output = docker("run", "--rm", "--network=none", store.reference, "ray", "--version")
+        assert output.splitlines()[-1] == "ray, version 2.52.0+stub"
 
 
 @pytest.mark.parametrize(

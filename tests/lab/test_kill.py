@@ -27,17 +27,23 @@ def step(name):
 def one_set(ranks, lab):
     """The containers of every Spark: exactly one, running, and all of one release and plan."""
     found = ranks(lab)
-    assert {node: [state for _, _, state in own] for node, own in found.items()} == {
+    assert {node: [state for _, _, state in containers] for node, containers in found.items()} == {
         spark.name: ["running"] for spark in lab.sparks
     }
     forms = ("io.sparkcluster.release", "io.sparkcluster.plan")
-    told = {
+    labels = {
         spark.run(
-            ["docker", "inspect", "-f", " ".join(f'{{{{index .Config.Labels "{key}"}}}}' for key in forms), own[0][0]]
+            [
+                "docker",
+                "inspect",
+                "-f",
+                " ".join(f'{{{{index .Config.Labels "{key}"}}}}' for key in forms),
+                containers[0][0],
+            ]
         ).stdout
-        for spark, own in ((spark, found[spark.name]) for spark in lab.sparks)
+        for spark, containers in ((spark, found[spark.name]) for spark in lab.sparks)
     }
-    assert len(told) == 1, told
+    assert len(labels) == 1, labels
     return found
 
 

@@ -34,7 +34,7 @@ def shared_lab(make_lab):
     return make_lab(UNLIKE)
 
 
-def said(spark, script):
+def output(spark, script):
     """What a script says on a Spark, errors included."""
     return spark.run(["sh", "-c", f"exec 2>&1; {script}"], check=False).stdout.strip()
 
@@ -102,15 +102,15 @@ QUICK = ("no-address", "clock 3600", "driver none", "image-other", "no-runtime",
 def test_a_fault_shows_on_its_spark_alone_and_heal_leaves_nothing_of_it(fault, lab):
     left, right = lab.sparks
     script, shown = SHOWN[fault]
-    before = [said(left, script), said(right, script)]
+    before = [output(left, script), output(right, script)]
     lab.fault("right", *fault.split())
-    during = said(right, script)
+    during = output(right, script)
     assert shown in during
     assert during != before[1]
     if not fault.startswith("duplicate"):
-        assert said(left, script) == before[0]
+        assert output(left, script) == before[0]
     lab.heal()
-    assert [said(left, script), said(right, script)] == before
+    assert [output(left, script), output(right, script)] == before
 
 
 def ping(spark, size, address):
@@ -120,7 +120,7 @@ def ping(spark, size, address):
 def test_a_switch_may_drop_what_both_ends_would_take(lab):
     left, right = lab.sparks
     lab.fault("right", "path-mtu", "1500")
-    assert said(right, "cat /sys/class/net/fast0/mtu /sys/class/net/fast1/mtu") == "9000\n9000"
+    assert output(right, "cat /sys/class/net/fast0/mtu /sys/class/net/fast1/mtu") == "9000\n9000"
     for address in ("192.168.177.12", "192.168.178.12"):
         assert ping(left, "1400", address)
         assert not ping(left, "8972", address)
@@ -133,62 +133,62 @@ def connects(spark, address, port):
 
 
 @pytest.mark.parametrize(
-    ("what", "closed"),
+    ("args", "closed"),
     [
         ((), {5000, 5001}),
         pytest.param(("5001",), {5001}, marks=pytest.mark.full),
         pytest.param(("left",), {22, 5000, 5001}, marks=pytest.mark.full),
     ],
 )
-def test_a_firewall_drops_new_connections_and_ufw_says_that_it_is_on(what, closed, lab):
+def test_a_firewall_drops_new_connections_and_ufw_says_that_it_is_on(args, closed, lab):
     left, right = lab.sparks
     for port in ("5000", "5001"):
         lab.fault("right", "port-busy", port)
-    lab.fault("right", "firewall", *what)
+    lab.fault("right", "firewall", *args)
     assert {port for port in (22, 5000, 5001) if not connects(left, "192.168.177.12", port)} == closed
     assert connects(right, "127.0.0.1", 5001)
-    assert said(right, "ufw status") == "Status: active"
+    assert output(right, "ufw status") == "Status: active"
     assert ping(left, "100", right.host)
     # What the owner types lets them in again.
-    if what != ("left",):
+    if args != ("left",):
         right.run(["ufw", "allow", "from", "192.168.177.0/24"])
         assert connects(left, "192.168.177.12", 5001)
     lab.heal()
-    assert said(right, "ufw status; iptables -S | grep -c ufw") == "Status: inactive\n0"
+    assert output(right, "ufw status; iptables -S | grep -c ufw") == "Status: inactive\n0"
 
 
 def test_services_can_be_stopped_and_started_by_hand(lab):
     right = lab.sparks[1]
     right.run(["systemctl", "stop", "docker", "ssh"])
-    assert said(right, "systemctl is-active docker ssh; ls /run/docker.sock") != ""
+    assert output(right, "systemctl is-active docker ssh; ls /run/docker.sock") != ""
     assert not right.ssh_answers()
     right.run(["systemctl", "enable", "--now", "docker", "ssh"])
-    assert said(right, "systemctl is-active docker") == "active"
+    assert output(right, "systemctl is-active docker") == "active"
     assert right.ssh_answers()
-    assert "stub" in said(right, "docker images")
+    assert "stub" in output(right, "docker images")
     # Its layers are mounted from the lab's cache, and have to be there again.
-    assert "Python 3" in said(right, "docker run --rm --entrypoint python3 $(docker images -q) --version")
+    assert "Python 3" in output(right, "docker run --rm --entrypoint python3 $(docker images -q) --version")
 
 
 def test_netplan_puts_addresses_and_mtu_back(lab):
     right = lab.sparks[1]
-    before = said(right, "ip -br addr; cat /sys/class/net/*/mtu")
+    before = output(right, "ip -br addr; cat /sys/class/net/*/mtu")
     lab.fault("right", "no-address")
     lab.fault("right", "mtu", "1500")
     right.run(["netplan", "apply"])
-    assert said(right, "ip -br addr; cat /sys/class/net/*/mtu") == before
+    assert output(right, "ip -br addr; cat /sys/class/net/*/mtu") == before
 
 
 def test_the_kernel_log_is_the_sparks_own(lab):
     right = lab.sparks[1]
-    assert "NVRM" in said(right, "dmesg")
-    assert "insufficient power on the PCIe slot (27W)" in said(right, "journalctl -k -b --no-pager")
-    assert "No such file" in said(right, "cat /dev/kmsg")
-    assert "not permitted" in said(right, "su spark -c dmesg")
+    assert "NVRM" in output(right, "dmesg")
+    assert "insufficient power on the PCIe slot (27W)" in output(right, "journalctl -k -b --no-pager")
+    assert "No such file" in output(right, "cat /dev/kmsg")
+    assert "not permitted" in output(right, "su spark -c dmesg")
 
 
 @pytest.mark.parametrize(
-    ("kind", "args", "says"),
+    ("kind", "args", "message"),
     [
         ("firewall", ("middle",), "no other Spark is named middle"),
         ("firewall", ("99999",), "a port is a number"),
@@ -198,8 +198,8 @@ def test_the_kernel_log_is_the_sparks_own(lab):
         ("page-cache", ("1e9",), "a size in GB is a number"),
     ],
 )
-def test_an_invalid_argument_changes_nothing(kind, args, says, lab):
-    with pytest.raises(UsageError, match=re.escape(says)):
+def test_an_invalid_argument_changes_nothing(kind, args, message, lab):
+    with pytest.raises(UsageError, match=re.escape(message)):
         lab.fault("right", kind, *args)
     assert lab.heal() == []
 
@@ -212,17 +212,17 @@ def test_a_model_without_weights_cannot_be_cut(make_lab):
 def test_the_page_of_the_lab_names_every_fault_and_what_is_only_simulated():
     page = (Path(__file__).parents[2] / "docs" / "lab.md").read_text()
     rows = [line.split("|") for line in page.replace("\\|", "/").splitlines() if line.startswith("| `")]
-    told = {}
+    documented = {}
     for row in rows:
         for kind, argument in re.findall(r"`([a-z-]+)(?: ([^`]*))?`", row[1]):
             if kind in FAULTS:
-                told[kind] = (argument.replace("/", "|") or None, "*simulated*" in row[2])
+                documented[kind] = (argument.replace("/", "|") or None, "*simulated*" in row[2])
     short = {"VERSION": "V", "RELEASE": "V"}
     kinds = {
         kind: (fault.argument and short.get(fault.argument, fault.argument), fault.simulated)
         for kind, fault in FAULTS.items()
     }
-    assert json.dumps(told, sort_keys=True) == json.dumps(kinds, sort_keys=True)
+    assert json.dumps(documented, sort_keys=True) == json.dumps(kinds, sort_keys=True)
 
 
 def test_the_help_of_lab_fault_names_every_kind_unbroken(capsys):

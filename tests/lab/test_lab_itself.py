@@ -157,10 +157,10 @@ def test_a_changed_address_changes_the_gid_by_itself(healed):
     right = healed.sparks[1]
     right.run(["ip", "addr", "add", "192.168.177.99/24", "dev", "fast0"])
     table = "/sys/class/infiniband/rocep1s0f1/ports/1/gids/5"
-    wanted = "0000:0000:0000:0000:0000:ffff:c0a8:b163\n"
-    assert eventually(lambda: out(right, "cat", table) == wanted)
+    expected = "0000:0000:0000:0000:0000:ffff:c0a8:b163\n"
+    assert eventually(lambda: out(right, "cat", table) == expected)
     right.run(["ip", "addr", "del", "192.168.177.99/24", "dev", "fast0"])
-    assert eventually(lambda: out(right, "cat", table) != wanted)
+    assert eventually(lambda: out(right, "cat", table) != expected)
 
 
 def eventually(true) -> bool:
@@ -347,7 +347,7 @@ def test_after_a_reboot_files_are_there_and_containers_are_not_running(healed, c
 
 
 @pytest.mark.parametrize(
-    ("node", "kind", "args", "says"),
+    ("node", "kind", "args", "message"),
     [
         ("middle", "reboot", (), "no Spark"),
         ("left", "meteor", (), "unknown fault meteor"),
@@ -358,8 +358,8 @@ def test_after_a_reboot_files_are_there_and_containers_are_not_running(healed, c
         ("left", "driver", ("; reboot",), "not a driver version"),
     ],
 )
-def test_an_invalid_fault_is_a_usage_error(lab, node, kind, args, says):
-    with pytest.raises(UsageError, match=says):
+def test_an_invalid_fault_is_a_usage_error(lab, node, kind, args, message):
+    with pytest.raises(UsageError, match=message):
         lab.fault(node, kind, *args)
 
 

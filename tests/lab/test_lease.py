@@ -29,7 +29,7 @@ def test_of_two_ups_at_once_one_serves_and_one_exits_3(lab, cli, ranks, seed):
     assert refused.error["hint"]
     pids = {command.pid for command in (first, second)}
     assert int(re.search(r"pid (\d+)", refused.error["message"])[1]) in pids
-    assert {node: len(own) for node, own in ranks(lab).items()} == {spark.name: 1 for spark in lab.sparks}
+    assert {node: len(containers) for node, containers in ranks(lab).items()} == {spark.name: 1 for spark in lab.sparks}
 
 
 def test_down_waits_for_nobody_and_breaks_nothing_while_an_up_is_at_work(lab, cli, ranks, variant):

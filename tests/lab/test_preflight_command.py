@@ -113,11 +113,11 @@ def test_up_refuses_with_the_same_findings_before_it_stages_anything(lab, cli, r
     found = cli("preflight", lab.inventory, "--json")
     up = cli("up", lab.inventory, "--json")
     assert up.code == 1
-    told = sorted(
+    reported = sorted(
         (finding["code"], finding["node"]) for finding in up.json["findings"] if finding["severity"] == "error"
     )
-    assert set(told) <= set(errors(found.json))
-    assert ("NET-006", "right") in told
+    assert set(reported) <= set(errors(found.json))
+    assert ("NET-006", "right") in reported
     assert ranks(lab) == {"left": [], "right": []}
     assert "stage" not in {line.partition(":")[0] for line in up.err.splitlines()}
 
@@ -129,8 +129,8 @@ def test_up_refuses_what_only_reaching_shows(lab, cli, ranks):
     assert found.code == 1, found
     up = cli("up", lab.inventory, "--json")
     assert up.code == 1, up
-    told = {(finding["code"], finding["node"]) for finding in up.json["findings"] if finding["severity"] == "error"}
-    assert told & set(errors(found.json))
+    reported = {(finding["code"], finding["node"]) for finding in up.json["findings"] if finding["severity"] == "error"}
+    assert reported & set(errors(found.json))
     assert ranks(lab) == {"left": [], "right": []}
 
 
@@ -143,8 +143,8 @@ def test_an_interrupt_ends_it_with_one_line_and_leaves_nothing_running(flags, la
     running.kill(signal.SIGINT)
     done = running.wait(20)
     assert done.code == 130
-    said = done.out if flags else done.err
-    assert "interrupted" in said
+    output = done.out if flags else done.err
+    assert "interrupted" in output
     assert "Traceback" not in done.err
     assert done.seconds < 8
     left = lab.sparks[0].run(["sh", "-c", "ps ax -o args | grep -c '[p]ython3 -I' || true"]).stdout.strip()

@@ -62,11 +62,11 @@ def test_names_indices_and_addresses_change_no_verdict(seed, faults, make_lab, p
     spec = drawn(seed)
     print(f"seed {seed}\n{spec}")
     lab = make_lab(spec)
-    asked = yaml.safe_load(spec)["sparks"]
+    described_sparks = yaml.safe_load(spec)["sparks"]
     try:
         assert preflight(lab.inventory).found == set()
         nodes = module_cli("plan", lab.inventory, "--json").ok().json["nodes"]
-        for spark, described in zip(lab.sparks, asked, strict=True):
+        for spark, described in zip(lab.sparks, described_sparks, strict=True):
             index = next(at for at, row in described["gids"]["rocep1s0f1"].items() if row == "ipv4 v2")
             environment = nodes[spark.name]["env"]
             assert environment["NCCL_IB_GID_INDEX"] == str(index)

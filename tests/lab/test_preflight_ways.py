@@ -296,7 +296,7 @@ DOCKERS = "find /var/lib/docker /run/docker -xdev -printf '%p %s %T@ %m\\n' | so
 
 
 def state(spark):
-    return {what: spark.run(["sh", "-c", script], timeout_s=120).stdout for what, script in SEEN.items()}
+    return {aspect: spark.run(["sh", "-c", script], timeout_s=120).stdout for aspect, script in SEEN.items()}
 
 
 def state_between_logins(spark):
@@ -326,9 +326,9 @@ def docker_files(spark):
 def differences(later, earlier):
     """Lines that are in only one of two states, by their subject."""
     return {
-        what: sorted(set(later[what].splitlines()) ^ set(earlier[what].splitlines()))
-        for what in earlier
-        if later[what] != earlier[what]
+        aspect: sorted(set(later[aspect].splitlines()) ^ set(earlier[aspect].splitlines()))
+        for aspect in earlier
+        if later[aspect] != earlier[aspect]
     }
 
 

@@ -100,9 +100,9 @@ def test_secrets_are_seen_by_nobody(lab, cli, ranks, variant, tmp_path, source):
         del environment["THE_KEY"]
     inventory = variant(lab, playbook={"secrets": ["HF_TOKEN"]}, api={"key": key})
     with Watcher(HF_TOKEN, API_KEY) as watcher:
-        told = [cli(*words, env=environment).ok() for words in commands(inventory)]
-        assert told[3].json["changed"] is False
-        assert len(told[-1].out.split()) > 1
+        results = [cli(*words, env=environment).ok() for words in commands(inventory)]
+        assert results[3].json["changed"] is False
+        assert len(results[-1].out.split()) > 1
         assert (post(lab.sparks[0]), post(lab.sparks[0], "wrong"), post(lab.sparks[0], API_KEY)) == (401, 401, 200)
     assert watcher.count > 50
     assert watcher.seen == set()
@@ -112,20 +112,20 @@ def test_secrets_are_seen_by_nobody(lab, cli, ranks, variant, tmp_path, source):
         ((_, name, _),) = ranks(lab)[spark.name]
         env_file = f"/root/.local/state/sparkcluster/clusters/{lab.name}/ranks/{name}/secrets.env"
         assert spark.run(["stat", "-c", "%a %U", env_file]).stdout.split() == ["600", "root"]
-        held = dict(line.split("=", 1) for line in spark.run(["cat", env_file]).stdout.splitlines())
-        assert held["HF_TOKEN"] == HF_TOKEN
-        ray_token = ray_token or held["RAY_AUTH_TOKEN"]
-        assert held["RAY_AUTH_TOKEN"] == ray_token
+        variables = dict(line.split("=", 1) for line in spark.run(["cat", env_file]).stdout.splitlines())
+        assert variables["HF_TOKEN"] == HF_TOKEN
+        ray_token = ray_token or variables["RAY_AUTH_TOKEN"]
+        assert variables["RAY_AUTH_TOKEN"] == ray_token
         inside = spark.run(["docker", "exec", name, "printenv", "HF_TOKEN"]).stdout.strip()
         assert inside == HF_TOKEN
         for word in (HF_TOKEN, API_KEY, ray_token):
             assert word not in spark.run(["sh", "-c", f"docker logs {name} 2>&1"]).stdout
             assert [path for path, readable in files_with(spark, word).items() if readable] == []
-            ours = [path for path in files_with(spark, word) if "/docker/" not in path]
-            assert ours == ([env_file] if word in held.values() else [])
+            paths = [path for path in files_with(spark, word) if "/docker/" not in path]
+            assert paths == ([env_file] if word in variables.values() else [])
     assert "VLLM_API_KEY" not in spark.run(["cat", env_file]).stdout, "only the head serves the API"
     for word in (HF_TOKEN, API_KEY, ray_token):
-        for done in told:
+        for done in results:
             assert word not in done.out + done.err, done.argv
         kept = [path for path in cli.home.rglob("*") if path.is_file() and word.encode() in path.read_bytes()]
         assert kept == []
@@ -137,7 +137,7 @@ def test_secrets_are_seen_by_nobody(lab, cli, ranks, variant, tmp_path, source):
 
 
 @pytest.mark.parametrize(
-    ("environment", "key", "said"),
+    ("environment", "key", "message"),
     [
         ({}, None, "HF_TOKEN is not set"),
         ({"HF_TOKEN": "two\nlines"}, None, "the value of HF_TOKEN contains a line break"),
@@ -145,11 +145,13 @@ def test_secrets_are_seen_by_nobody(lab, cli, ranks, variant, tmp_path, source):
         ({"HF_TOKEN": HF_TOKEN}, {"file": "/no/such/key"}, "cannot read the API key from /no/such/key"),
     ],
 )
-def test_a_secret_without_a_value_is_exit_2_before_anything_changes(lab, cli, ranks, variant, environment, key, said):
+def test_a_secret_without_a_value_is_exit_2_before_anything_changes(
+    lab, cli, ranks, variant, environment, key, message
+):
     inventory = variant(lab, playbook={"secrets": ["HF_TOKEN"]}, **({"api": {"key": key}} if key else {}))
     done = cli("up", inventory, env={"HF_TOKEN": "", **environment})
     assert done.code == 2, done
-    assert f"error: {said}" in done.err
+    assert f"error: {message}" in done.err
     assert "hint: " in done.err
     assert "lines" not in done.err.replace("line break", "")
     assert ranks(lab) == {spark.name: [] for spark in lab.sparks}

@@ -23,10 +23,10 @@ def test_one_spark_copies_to_the_other_and_nothing_starts(lab, cli, ranks):
     assert done["copied"][0]["bytes"] > 0
     assert done["staging"][0]["missing"] == {"bare": "missing"}
 
-    rest = cli("stage", lab.inventory).ok()
-    assert re.search(r"image  \S+: bare from full, \d+\.\d\d GB in \d+\.\d s, \d+\.\d\d GB/s", rest.out)
-    assert re.search(r"weights  \S+: nothing is missing", rest.out)
-    assert "bare: image" in rest.err
+    staged = cli("stage", lab.inventory).ok()
+    assert re.search(r"image  \S+: bare from full, \d+\.\d\d GB in \d+\.\d s, \d+\.\d\d GB/s", staged.out)
+    assert re.search(r"weights  \S+: nothing is missing", staged.out)
+    assert "bare: image" in staged.err
 
     again = cli("stage", lab.inventory, "--verify").ok()
     assert re.search(r"image  \S+: nothing is missing", again.out)

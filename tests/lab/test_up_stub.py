@@ -78,10 +78,10 @@ def test_two_sparks_that_differ_come_up_and_go_down(lab, cli, ranks):
 
 
 def test_an_answer_is_streamed_and_its_speed_told(serving, cli_alone):
-    asked = cli_alone("ask", serving.inventory, "Why is the sky blue?").ok()
-    assert len(asked.out.split()) > 3
-    assert "tokens" in asked.err
-    assert "first after" in asked.err
+    answer = cli_alone("ask", serving.inventory, "Why is the sky blue?").ok()
+    assert len(answer.out.split()) > 3
+    assert "tokens" in answer.err
+    assert "first after" in answer.err
     document = cli_alone("ask", serving.inventory, "Why is the sky blue?", "--json", "--max-tokens", "7").ok().json
     assert document["usage"]["completion_tokens"] == 7
     assert document["ttft_s"] > 0
@@ -95,10 +95,10 @@ def test_another_playbook_is_refused_with_the_difference_and_nothing_is_touched(
     assert "max-num-seqs" in refused.err
     assert "OF_ANOTHER" in refused.err
     assert "hint: " in refused.err
-    told = cli_alone("up", other, "--json")
-    assert told.code == 1
-    assert told.error["kind"] == "OtherPlan"
-    assert any("max-num-seqs" in line for line in told.error["difference"])
+    refused = cli_alone("up", other, "--json")
+    assert refused.code == 1
+    assert refused.error["kind"] == "OtherPlan"
+    assert any("max-num-seqs" in line for line in refused.error["difference"])
     assert ranks(serving) == before
 
 

@@ -57,15 +57,15 @@ V2 = "30 25 0:26 / /sys/fs/cgroup rw,relatime shared:9 - cgroup2 cgroup2 rw,nsde
 
 
 @pytest.mark.parametrize(
-    ("mounts", "wanted"),
+    ("mounts", "expected"),
     [
         (V1, {"cpu,cpuacct": "/sys/fs/cgroup/cpu,cpuacct", "none,name=systemd": "/sys/fs/cgroup/systemd"}),
         (V2, {"": "/sys/fs/cgroup"}),
     ],
 )
-def test_control_groups_of_both_kinds_are_found(monkeypatch, mounts, wanted):
+def test_control_groups_of_both_kinds_are_found(monkeypatch, mounts, expected):
     monkeypatch.setattr(cgroups.Path, "read_text", lambda self: mounts)
-    assert {options: str(point) for options, point in cgroups.hierarchies().items()} == wanted
+    assert {options: str(point) for options, point in cgroups.hierarchies().items()} == expected
 
 
 def test_a_file_is_replaced_whole_with_its_mode(tmp_path):

@@ -79,7 +79,7 @@ def test_a_spec_survives_its_journey_through_json(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "where", "what"),
+    ("text", "where", "message"),
     [
         ("sparks:\n- mtu: fast\n", ":2:8: sparks[0].mtu", "must be an integer"),
         ("sparks:\n- {}\n- ports: p7\n", ":3:10: sparks[1].ports", "p0, p1, both or none"),
@@ -101,11 +101,11 @@ def test_a_spec_survives_its_journey_through_json(tmp_path):
         ("sparks: [\n", ":2:1:", "expected"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(tmp_path, text, where, what):
+def test_a_mistake_is_told_with_its_place(tmp_path, text, where, message):
     with pytest.raises(SpecError) as caught:
         load(write(tmp_path, text))
     assert where in str(caught.value)
-    assert what in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_every_mistake_is_told_at_once(tmp_path):
