@@ -71,7 +71,9 @@ def up(state: State) -> None:
         LabError: the kernel refused something.
     """
     ip(None, [f"netns add {name}" for name in (state.switch, *(node.unit for node in state.nodes))])
-    quiet_bridges(state.switch)
+    # The machine's packet filter stays off bridged frames.
+    script = "for f in /proc/sys/net/bridge/bridge-nf-call-*; do [ -e $f ] && echo 0 > $f; done; true"
+    run(["ip", "netns", "exec", state.switch, "sh", "-c", script])
     ip(
         state.switch,
         [
@@ -139,12 +141,6 @@ def configure(node: Node) -> None:
             lines.append(f"addr add {address} brd + dev {name}")
         lines.append(f"link set {name} up")
     ip(node.unit, lines)
-
-
-def quiet_bridges(netns: str) -> None:
-    """Keep the machine's packet filter off bridged frames."""
-    script = "for f in /proc/sys/net/bridge/bridge-nf-call-*; do [ -e $f ] && echo 0 > $f; done; true"
-    run(["ip", "netns", "exec", netns, "sh", "-c", script])
 
 
 def down(state: State) -> None:

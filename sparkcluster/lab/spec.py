@@ -207,8 +207,8 @@ class LabSpec:
         return None if rail is None else f"192.168.{177 + rail}.{11 + index}/24"
 
 
-def default_name(index: int) -> str:
-    """Host name of Spark number ``index``, counted from 0, in the form that NVIDIA uses."""
+def _default_name(index: int) -> str:
+    # As NVIDIA names them, counted from 1.
     return f"spark-{index + 1:04x}"
 
 
@@ -220,7 +220,7 @@ def plain(count: int) -> LabSpec:
     """
     if not 1 <= count <= 32:
         raise UsageError(f"a lab has 1 to 32 Sparks, not {count}", hint="lab up --sparks 2")
-    return LabSpec(tuple(SparkSpec(name=default_name(index)) for index in range(count)))
+    return LabSpec(tuple(SparkSpec(name=_default_name(index)) for index in range(count)))
 
 
 class _File(Section):
@@ -245,7 +245,7 @@ def load(path: Path, count: int | None = None) -> LabSpec:
     ports = "both" if file.topology == "ring" else "p1"
     entries = [SparkSpec()] * (count or 2) if file.sparks is None else file.sparks
     sparks = tuple(
-        _merged({"name": default_name(index), "ports": ports}, file.defaults, entry)
+        _merged({"name": _default_name(index), "ports": ports}, file.defaults, entry)
         for index, entry in enumerate(entries)
     )
     problems = list(_inconsistent(document, sparks, file.topology))

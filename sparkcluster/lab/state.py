@@ -27,20 +27,16 @@ RESERVATIONS = Path("/run/sparkcluster-lab")
 MOST_LABS = 200
 
 
-def base_directory() -> Path:
-    """Directory of all labs: ``SPARKCLUSTER_LAB_DIR``, by default /var/lib/sparkcluster-lab."""
-    return Path(os.environ.get("SPARKCLUSTER_LAB_DIR") or "/var/lib/sparkcluster-lab").absolute()
-
-
 def directory_of(name: str) -> Path:
-    """Directory of the lab ``name``.
+    """Directory of the lab ``name``, below ``SPARKCLUSTER_LAB_DIR``, by default /var/lib/sparkcluster-lab.
 
     Raises:
         UsageError: the name is invalid.
     """
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,49}", name) or name == "cache":
         raise UsageError(f"{name!r} is not a lab name", hint="use lower-case letters, digits and dashes, as `lab`")
-    return base_directory() / name
+    base = os.environ.get("SPARKCLUSTER_LAB_DIR") or "/var/lib/sparkcluster-lab"
+    return Path(base).absolute() / name
 
 
 @dataclasses.dataclass(slots=True)

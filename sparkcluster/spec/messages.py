@@ -104,6 +104,8 @@ def _problem(  # noqa: PLR0911 - one return for each kind of error
         about = f"{path[-1]}: {field.description}" if field and field.description else str(path[-1])
         return document.problem(path, "is required", f"add {about}")
     if error["loc"] and error["loc"][-1] == "[key]":
+        if kind in {"literal_error", "value_error"}:
+            return document.problem(path, *_words(error, path, document, None), key=True)
         words = PATTERNS.get(error.get("ctx", {}).get("pattern", ""), "a shorter name")
         return document.problem(path, f"this key must be {words}", key=True)
     if len(path) == 1 and path[0] in CHOICES and not isinstance(error["input"], dict):

@@ -89,6 +89,7 @@ def test_a_spec_survives_its_journey_through_json(tmp_path):
         ("sparks:\n- addresses: {eth7: 10.0.0.1/24}\n", ":1:1:", "no interface eth7"),
         ("sparks:\n- interfaces: {enp1s0f1np1: a-name-of-16-chr}\n", ":2:29:", "interface name"),
         ("sparks:\n- gids: {rocep1s0f1: {3: ipv4}}\n", ":2:26:", "ipv4 v2"),
+        ("sparks:\n- interfaces: {eth0: fast0}\n", ":2:16: sparks[0].interfaces.eth0", "must be one of enP7s7, wlP9s9"),
         ("sparks:\n- gids: [shifted]\n", ":2:9: sparks[0].gids", "must be standard, shifted, missing or a section"),
         ("sparks:\n- gids: {rocep1s0f1: tilted}\n", ":2:22:", "must be standard, shifted, missing or a section"),
         ("sparks:\n- gids: {rocep1s0f1: {256: ipv4 v2}}\n", ":2:23:", "an index from 0 to 255"),
