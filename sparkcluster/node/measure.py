@@ -15,6 +15,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from typing import Any, BinaryIO, Callable, Dict, List, Tuple
 
@@ -30,6 +31,9 @@ _LIVE_S = 1.0
 
 Request = Dict[str, Any]
 
+# Held while a program is started, so that it is among the children when this program ends. The signals' handler may
+# interrupt the thread that holds it.
+starting = threading.RLock()
 children: "List[subprocess.Popen[bytes]]" = []
 containers: List[str] = []
 
@@ -52,6 +56,7 @@ def main(request: Request, stdin: BinaryIO) -> None:
 
 def end(code: int) -> None:
     """End this program and all that it started."""
+    starting.acquire()
     for child in tuple(children):
         if child.poll() is None:
             child.kill()
@@ -157,8 +162,10 @@ def together(work: Callable[[socket.socket], Any], socks: List[socket.socket]) -
 
 def run(request: Request) -> dict[str, Any]:
     """Output and exit code of ``argv``, ended after ``limit_s``; reports when port ``listens``, if any, is open."""
-    with programs.started(request["argv"]) as child:
-        children.append(child)
+    with contextlib.ExitStack() as stack:
+        with starting:
+            child = stack.enter_context(programs.started(request["argv"]))
+            children.append(child)
         port = request.get("listens")
         if port:
             limit = time.monotonic() + ACCEPT_S

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from sparkcluster.errors import HostLost
 from sparkcluster.hosts.conversation import Conversation
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.local import LocalHost
+from sparkcluster.hosts.program import command
 from sparkcluster.report import Report
 
 SHORT = Options(seconds=0.1, streams=2, messages=20)
@@ -198,6 +200,16 @@ def test_a_program_that_does_not_end_is_ended_at_its_limit():
     answer = conversation.answer()
     assert answer["done"]["exit"] is None
     conversation.close()
+
+
+def test_what_is_being_started_ends_with_its_controller(tmp_path):
+    """The input ends before the program has started what it should run."""
+    marker = str(tmp_path / "marker")
+    request = {"do": "run", "argv": [sys.executable, "-c", "import time; time.sleep(30)", marker], "limit_s": 30}
+    argv, stdin = command("measure", request, python=sys.executable)
+    for _ in range(5):
+        subprocess.run(argv, input=stdin, stdout=subprocess.DEVNULL, check=False, timeout=20)
+    assert not running(marker, limit_s=0.2)
 
 
 def test_a_program_that_is_not_there_is_told():
