@@ -32,8 +32,8 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
     ``request`` has ``addresses``, ``fixed`` as [address, port], ``token`` (32 hex digits that every node of this run
     knows), ``state_dir``, ``cluster``, ``epoch`` of our own lease or None, and ``limit_s`` for a silent target.
 
-    Says ``{"udp": {address: port}, "tcp": {address: port}, "fixed": [[address, port]], "failed": {address: why},
-    "held": bool}``. A line ``{"try": [...]}`` is answered by ``{"results": {id: {...}}}``, ``{"heard": true}`` by
+    Says ``{"udp": {address: port}, "tcp": {address: port}, "fixed": [[address, port]], "failed": {address:
+    why}}``. A line ``{"try": [...]}`` is answered by ``{"results": {id: {...}}}``, ``{"heard": true}`` by
     ``{"udp": [ids], "tcp": [[address, port, source, source port]]}``.
     """
     node = Node(request)
@@ -80,15 +80,14 @@ class Node(Sockets):
                 tcp[address] = self.accept_on(address, 0)
             except OSError as error:
                 failed[address] = why(error)
-        lease_held = lease_is_held(self.request)
         fixed = []
-        for address, port in [] if lease_held else self.request["fixed"]:
+        for address, port in [] if lease_is_held(self.request) else self.request["fixed"]:
             try:
                 self.accept_on(address, port)
                 fixed.append([address, port])
             except OSError:
                 continue  # the port is in use; another check reports by what
-        return {"udp": udp, "tcp": tcp, "fixed": fixed, "failed": failed, "held": lease_held}
+        return {"udp": udp, "tcp": tcp, "fixed": fixed, "failed": failed}
 
     def accept_on(self, address: str, port: int) -> int:
         """Listen on TCP; returns the port."""
