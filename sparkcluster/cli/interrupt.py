@@ -25,6 +25,7 @@ class Interrupts:
         self.seen = False
         self._again: Timer | None = None
         self._before: Any = None
+        self._hook = sys.unraisablehook
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del number, frame
@@ -45,14 +46,18 @@ class Interrupts:
         self._again.start()
 
     def __enter__(self) -> Self:
-        self._hook = sys.unraisablehook
         sys.unraisablehook = self._on_unraisable
         # ignored, as in a shell's background jobs, stays ignored
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._before = signal.signal(signal.SIGINT, self._on_signal)
+            self._before = signal.default_int_handler
+            signal.signal(signal.SIGINT, self._on_signal)
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.restore()
+
+    def restore(self) -> None:
+        """Put back what was there before; again if that was interrupted."""
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
         if self._again is not None:

@@ -121,10 +121,12 @@ def guarded(argv: Sequence[str]) -> int:
     """Run one command; report whatever it raises and return the exit code."""
     from sparkcluster.cli.interrupt import Interrupts
 
+    interrupts = Interrupts()
     try:
-        with Interrupts() as interrupts:
+        with interrupts:
             code = _guarded(argv)
     except KeyboardInterrupt:
+        interrupts.restore()
         return exit_codes.INTERRUPTED
     return exit_codes.INTERRUPTED if interrupts.seen else code
 
