@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 # Environment is compared separately; the others contain the release or the plan hash, which differ between any two
@@ -36,7 +37,8 @@ def _node(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     yield from _values("env", old.get("env", {}), new.get("env", {}))
     if old.get("secrets", []) != new.get("secrets", []):
         yield f"secrets: {_names(old.get('secrets', []))} → {_names(new.get('secrets', []))}"
-    for before, after in zip(old["containers"], new["containers"], strict=True):
+    nothing: Mapping[str, Any] = {}  # of a record that is damaged, or of another version
+    for before, after in zip_longest(old.get("containers", ()), new["containers"], fillvalue=nothing):
         yield from _container(before, after)
 
 

@@ -364,6 +364,13 @@ def test_what_changed_is_said_in_lines(two, cluster):
     ]
 
 
+def test_a_record_without_containers_differs_in_all_of_them(two, cluster):
+    new = build(cluster(TWO), two()).as_json()
+    old = {**new, "nodes": {name: {"rank": node["rank"]} for name, node in new["nodes"].items()}}
+
+    assert "alpha: image none → 5a5a5a5a5a5a" in difference(old, new)
+
+
 def test_another_image_and_fewer_nodes_are_said(two, cluster, spark):
     old = build(cluster(TWO), two()).as_json()
     facts = {"alpha": two()["alpha"]}
