@@ -165,9 +165,13 @@ class RunningCluster:
         if reply.problem != "timeout" or len(counters) < 2 or counters[-1].generated is None:
             return None
         first, last = counters[0], counters[-1]
+        apart_s = last.at_s - first.at_s
+        figures = f"{last.generated:.0f} tokens before and after {apart_s:.0f} s"
         if last.generated != first.generated:
-            return None
-        figures = f"{last.generated:.0f} tokens before and after {last.at_s - first.at_s:.0f} s"
+            # Tokens that came between the two readings may have been the last.
+            if reply.stalled_s is None or reply.stalled_s < apart_s:
+                return None
+            figures = f"{last.generated:.0f} tokens and no further one for {reply.stalled_s:.0f} s"
         if last.running:
             figures += f", {last.running:.0f} running"
         return f"{figures}; a request of doctor had no {'end' if reply.ttft_s else 'token'} in {reply.limit_s:.0f} s"

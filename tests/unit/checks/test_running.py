@@ -157,6 +157,15 @@ def test_a_frozen_core_counts_no_request_and_hangs_all_the_same(diagnosed):
     assert codes(diagnosed(head(rank("alpha", 0), counters=frozen), None, silence())) == {("RUN-003", "alpha")}
 
 
+@pytest.mark.parametrize(("stalled_s", "hangs"), [(None, False), (1.0, False), (8.0, True)])
+def test_tokens_that_came_between_the_two_readings_may_have_been_the_last(diagnosed, stalled_s, hangs):
+    """On a busy node the counters are first read before the request arrives."""
+    stopped = dataclasses.replace(silence(), ttft_s=0.4, text="the", stalled_s=stalled_s, context=4096)
+    found = diagnosed(head(rank("alpha", 0), made=3), None, stopped)
+    assert codes(found) == ({("RUN-003", "alpha")} if hangs else set())
+    assert not hangs or "103 tokens and no further one for 8 s" in found[0].seen
+
+
 @pytest.mark.parametrize(("stalled_s", "severity"), [(24.0, "warning"), (61.0, "error")])
 def test_no_token_is_a_warning_until_no_prefill_can_take_as_long(diagnosed, stalled_s, severity):
     """Without a GPU that spins; a prompt of 256K tokens moves no counter for minutes."""
