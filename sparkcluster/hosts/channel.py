@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from sparkcluster.errors import HostLost
 from sparkcluster.hosts.base import Stream, remaining_s
-from sparkcluster.hosts.paramiko_transport import exit_code, paramiko, send_exec
+from sparkcluster.hosts.paramiko_transport import close, close_input, exit_code, paramiko, send_exec, send_input
 from sparkcluster.hosts.quote import MARK, end_line, named
 
 _CHUNK = 1 << 15  # what one SSH packet holds
@@ -85,12 +85,10 @@ class ChannelStream(Stream):
         return chunk
 
     def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        for start in range(0, len(view), _CHUNK):
-            self._channel.sendall(bytes(view[start : start + _CHUNK]))
+        send_input(self._channel, data)
 
     def _close_input(self) -> None:
-        self._channel.shutdown_write()
+        close_input(self._channel)
 
     def _ended(self, deadline: float) -> tuple[int, bytes]:
         self._reader.join(remaining_s(deadline))
@@ -120,7 +118,7 @@ class ChannelStream(Stream):
                 if not self._has_ended and not self._channel.closed:
                     self._kill()
             with contextlib.suppress(*self._broken):
-                self._channel.close()
+                close(self._channel)
 
         leaving = threading.Thread(target=leave, daemon=True)
         leaving.start()
@@ -148,4 +146,4 @@ class ChannelStream(Stream):
             send_exec(session, end_line(self._pid))
             session.recv(1)
         finally:
-            session.close()
+            close(session)

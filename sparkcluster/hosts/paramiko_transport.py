@@ -1,7 +1,7 @@
 """Everything that is used of paramiko beyond its documentation.
 
 paramiko drops the signal that ended a command, and waits a round trip to start one. ``pyproject.toml`` bounds its
-version; ``tests/unit/hosts/test_transport.py`` fails if a name that is used here is removed.
+version; ``tests/unit/hosts/test_paramiko_transport.py`` fails if a name that is used here is removed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from typing import Any, ClassVar
 
 # paramiko imports invoke, a fifth of the time of a short command, only for "Match exec" in ssh_config, and works
@@ -20,12 +21,22 @@ if _without_invoke:
     sys.modules["invoke"] = None  # type: ignore[assignment]
 try:
     import paramiko
-    from paramiko.common import MSG_CHANNEL_REQUEST, cMSG_CHANNEL_REQUEST
+    from paramiko.common import MSG_CHANNEL_CLOSE, MSG_CHANNEL_REQUEST, cMSG_CHANNEL_DATA, cMSG_CHANNEL_REQUEST
 finally:
     if _without_invoke:
         del sys.modules["invoke"]
 
-__all__ = ["Proxy", "Transport", "exit_code", "paramiko", "send_exec", "ssh_config"]
+__all__ = [
+    "Proxy",
+    "Transport",
+    "close",
+    "close_input",
+    "exit_code",
+    "paramiko",
+    "send_exec",
+    "send_input",
+    "ssh_config",
+]
 
 # Without a handler Python would print paramiko's log beside the errors of sparkcluster.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -45,13 +56,28 @@ def _handle_request(channel: paramiko.Channel, message: paramiko.Message) -> Non
     paramiko.Channel._handle_request(channel, message)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
+def _handle_close(channel: paramiko.Channel, message: paramiko.Message) -> None:
+    with channel.get_transport().order:  # type: ignore[attr-defined]
+        paramiko.Channel._handle_close(channel, message)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
 class Transport(paramiko.Transport):
-    """A transport that keeps ``exit-signal``, with limits in seconds."""
+    """A transport that keeps ``exit-signal``, with limits in seconds.
+
+    Its ``order`` is held while input of a channel is sent, and while the end of one is answered: sshd ends the
+    connection, with all that runs on it, at input for a channel that both sides have closed, and paramiko may send a
+    command's input after its end.
+    """
 
     _channel_handler_table: ClassVar[Any] = {
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]  # noqa: SLF001
         MSG_CHANNEL_REQUEST: _handle_request,
+        MSG_CHANNEL_CLOSE: _handle_close,
     }
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.order = threading.Lock()
 
     def limit(
         self, *, handshake_s: float | None = None, login_s: float | None = None, send_s: float | None = None
@@ -117,6 +143,51 @@ def send_exec(channel: paramiko.Channel, line: str) -> None:
     message.add_boolean(True)
     message.add_string(line.encode("utf-8", "surrogateescape"))
     channel.get_transport()._send_user_message(message)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def send_input(channel: paramiko.Channel, data: bytes) -> None:
+    """Send all of ``data`` to the channel's command.
+
+    Raises:
+        OSError: the channel is closed.
+        TimeoutError: the command did not read for as long as the channel's time limit.
+    """
+    view = memoryview(data)
+    while view:
+        with channel.lock:
+            size = channel._wait_for_send_window(len(view))  # type: ignore[attr-defined]  # noqa: SLF001
+        if not size:
+            raise OSError("the channel is closed")
+        message = paramiko.Message()
+        message.add_byte(cMSG_CHANNEL_DATA)
+        message.add_int(channel.remote_chanid)
+        message.add_string(bytes(view[:size]))
+        _send_unless_closed(channel, message)
+        view = view[size:]
+
+
+def close_input(channel: paramiko.Channel) -> None:
+    """Close the input of the channel's command; OSError if the channel is closed."""
+    with channel.lock:
+        message = channel._send_eof()  # type: ignore[attr-defined]  # noqa: SLF001
+    if message is not None:
+        _send_unless_closed(channel, message)
+
+
+def _send_unless_closed(channel: paramiko.Channel, message: paramiko.Message) -> None:
+    transport: Any = channel.get_transport()
+    # Not with ``order`` held: a key exchange needs the thread that answers the ends of channels.
+    transport.clear_to_send.wait(transport.clear_to_send_timeout)
+    with transport.order:
+        if channel.closed:
+            raise OSError("the channel is closed")
+        transport._send_user_message(message)  # noqa: SLF001
+
+
+def close(channel: paramiko.Channel) -> None:
+    """Close ``channel``. Does nothing if it is closed."""
+    with channel.get_transport().order:  # type: ignore[attr-defined]
+        channel.close()
 
 
 def ssh_config(host: str) -> dict[str, Any]:

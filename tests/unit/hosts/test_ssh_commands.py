@@ -9,9 +9,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from paramiko.common import cMSG_CHANNEL_DATA, cMSG_CHANNEL_EOF
 
 from sparkcluster.errors import CommandFailed, CommandTimeout, HostLost, HostTimeout, UsageError
 from sparkcluster.hosts import program
+from sparkcluster.hosts.paramiko_transport import Transport
 
 MB = 1_000_000
 ECHO = "import sys,shutil; shutil.copyfileobj(sys.stdin.buffer, sys.stdout.buffer)"
@@ -295,3 +297,21 @@ def test_an_error_names_the_task_of_a_program_not_its_interpreter(start_sshd, se
         program.call(host, "agent", {}, task="record")
     assert lost.value.step == "record"
     host.close()
+
+
+@pytest.mark.parametrize("kind", [cMSG_CHANNEL_DATA, cMSG_CHANNEL_EOF])
+def test_a_command_that_ends_before_its_input_does_not_end_the_connection(host, monkeypatch, kind):
+    """Sshd ends the connection, and every command on it, at input for a channel that both sides have closed."""
+    send = Transport._send_user_message
+
+    def late(transport, message):
+        if message.asbytes()[:1] == kind and threading.current_thread() is not transport:
+            time.sleep(0.5)
+        send(transport, message)
+
+    monkeypatch.setattr(Transport, "_send_user_message", late)
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(host.run, ["sleep", "2"])
+        time.sleep(0.2)
+        assert host.run(["true"], stdin=b"x" * 20_000).ok
+        assert other.result().ok
