@@ -114,14 +114,15 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, width: int |
 
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    lines = [[clean(cell).expandtabs(1) for cell in row] for row in (columns, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     while width and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > _SHORT:
         widths[widths.index(max(widths))] -= 1
-    for row in (columns, *rows):
-        wrapped = [textwrap.wrap(clean(cell), size) for cell, size in zip(row, widths, strict=True)]
+    for row in lines:
+        wrapped = [textwrap.wrap(cell, size) for cell, size in zip(row, widths, strict=True)]
         for cells in itertools.zip_longest(*wrapped, fillvalue=""):
             line = "  ".join(cell.ljust(size) for cell, size in zip(cells, widths, strict=True)).rstrip()
-            say(painted(line, "1", sys.stdout) if row is columns else line)
+            say(painted(line, "1", sys.stdout) if row is lines[0] else line)
     # Notes below it go to stderr unbuffered: flush first, so that they neither precede it nor outlive a closed pipe.
     sys.stdout.flush()
 

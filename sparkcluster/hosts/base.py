@@ -119,9 +119,10 @@ class Stream(Closing):
 
     def finish(self) -> Result:
         """Close its input, wait at most 5 s for its end, and return its exit code and the output not read so far."""
+        deadline = time.monotonic() + _FINISH_S
         with contextlib.suppress(*self._broken):
             self._close_input()
-        return self._until_end(time.monotonic() + _FINISH_S, f"{_FINISH_S} s of the end of its input")
+        return self._until_end(deadline, f"{_FINISH_S} s of the end of its input")
 
     def run(self, stdin: Iterable[bytes], size_bytes: int, timeout_s: float) -> Result:
         """Send it ``stdin`` and wait for its end, reading its output meanwhile; CommandTimeout after ``timeout_s``."""

@@ -24,7 +24,7 @@ from sparkcluster.errors import (
 )
 from sparkcluster.hosts import known_hosts
 from sparkcluster.hosts.base import remaining_s
-from sparkcluster.hosts.paramiko_transport import Proxy, Transport, paramiko
+from sparkcluster.hosts.paramiko_transport import Proxy, Transport, Tunnel, paramiko
 from sparkcluster.hosts.resolve import SshTarget
 
 KEEPALIVE_S = 10
@@ -94,8 +94,10 @@ def _reach(name: str, target: SshTarget, through: paramiko.Transport | None, dea
     """A socket to the node's sshd, or an object used as one."""
     if through is not None:
         try:
-            return through.open_channel(
-                "direct-tcpip", (target.host, target.port), ("127.0.0.1", 0), timeout=remaining_s(deadline)
+            return Tunnel(
+                through.open_channel(
+                    "direct-tcpip", (target.host, target.port), ("127.0.0.1", 0), timeout=remaining_s(deadline)
+                )
             )
         except (paramiko.SSHException, EOFError, OSError) as error:
             late = time.monotonic() >= deadline - 0.1

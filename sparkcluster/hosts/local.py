@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, ClassVar
 
-from sparkcluster.errors import HostLost
+from sparkcluster.errors import CommandFailed, HostLost
 from sparkcluster.hosts.base import Host, Stream, remaining_s
-from sparkcluster.hosts.quote import quote
+from sparkcluster.hosts.quote import quote, shown
 
 
 class LocalHost(Host):
@@ -32,15 +32,21 @@ class LocalHost(Host):
     def _start(self, argv: Sequence[str], limit_s: float | None = None) -> Stream:
         del limit_s
         quote(argv)
-        process = subprocess.Popen(
-            ["sh", "-c", 'exec "$@"', "sh", *argv],  # a missing program is exit code 127, as over SSH
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,  # closing a buffered pipe waits for the thread that writes to it
-            cwd=Path.home() if Path.home().is_dir() else "/",
-            start_new_session=True,
-        )
+        try:
+            process = subprocess.Popen(
+                ["sh", "-c", 'exec "$@"', "sh", *argv],  # a missing program is exit code 127, as over SSH
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,  # closing a buffered pipe waits for the thread that writes to it
+                cwd=Path.home() if Path.home().is_dir() else "/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            task = shown(argv)
+            raise CommandFailed(
+                f"{task} could not be started on {self.name}: {error.strerror}", node=self.name, step=task
+            ) from error
         return _LocalStream(self.name, argv, process)
 
 

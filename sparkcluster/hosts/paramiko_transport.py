@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from typing import Any, ClassVar
 
 # paramiko imports invoke, a fifth of the time of a short command, only for "Match exec" in ssh_config, and works
@@ -21,7 +22,13 @@ if _without_invoke:
     sys.modules["invoke"] = None  # type: ignore[assignment]
 try:
     import paramiko
-    from paramiko.common import MSG_CHANNEL_CLOSE, MSG_CHANNEL_REQUEST, cMSG_CHANNEL_DATA, cMSG_CHANNEL_REQUEST
+    from paramiko.common import (
+        MSG_CHANNEL_CLOSE,
+        MSG_CHANNEL_FAILURE,
+        MSG_CHANNEL_REQUEST,
+        cMSG_CHANNEL_DATA,
+        cMSG_CHANNEL_REQUEST,
+    )
 finally:
     if _without_invoke:
         del sys.modules["invoke"]
@@ -29,6 +36,7 @@ finally:
 __all__ = [
     "Proxy",
     "Transport",
+    "Tunnel",
     "close",
     "close_input",
     "exit_code",
@@ -56,9 +64,15 @@ def _handle_request(channel: paramiko.Channel, message: paramiko.Message) -> Non
     paramiko.Channel._handle_request(channel, message)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
-def _handle_close(channel: paramiko.Channel, message: paramiko.Message) -> None:
-    with channel.get_transport().order:  # type: ignore[attr-defined]
-        paramiko.Channel._handle_close(channel, message)  # type: ignore[attr-defined]  # noqa: SLF001
+def _in_order(name: str) -> Any:
+    """The handler ``name`` of a channel, under its transport's ``order``."""
+    handler = getattr(paramiko.Channel, name)
+
+    def handle(channel: paramiko.Channel, message: paramiko.Message) -> None:
+        with channel.get_transport().order:  # type: ignore[attr-defined]
+            handler(channel, message)
+
+    return handle
 
 
 class Transport(paramiko.Transport):
@@ -72,7 +86,8 @@ class Transport(paramiko.Transport):
     _channel_handler_table: ClassVar[Any] = {
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]  # noqa: SLF001
         MSG_CHANNEL_REQUEST: _handle_request,
-        MSG_CHANNEL_CLOSE: _handle_close,
+        MSG_CHANNEL_CLOSE: _in_order("_handle_close"),
+        MSG_CHANNEL_FAILURE: _in_order("_request_failed"),
     }
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -154,16 +169,20 @@ def send_input(channel: paramiko.Channel, data: bytes) -> None:
     """
     view = memoryview(data)
     while view:
-        with channel.lock:
-            size = channel._wait_for_send_window(len(view))  # type: ignore[attr-defined]  # noqa: SLF001
-        if not size:
-            raise OSError("the channel is closed")
-        message = paramiko.Message()
-        message.add_byte(cMSG_CHANNEL_DATA)
-        message.add_int(channel.remote_chanid)
-        message.add_string(bytes(view[:size]))
-        _send_unless_closed(channel, message)
-        view = view[size:]
+        view = view[_send_some(channel, view) :]
+
+
+def _send_some(channel: paramiko.Channel, data: memoryview) -> int:
+    with channel.lock:
+        size: int = channel._wait_for_send_window(len(data))  # type: ignore[attr-defined]  # noqa: SLF001
+    if not size:
+        raise OSError("the channel is closed")
+    message = paramiko.Message()
+    message.add_byte(cMSG_CHANNEL_DATA)
+    message.add_int(channel.remote_chanid)
+    message.add_string(bytes(data[:size]))
+    _send_unless_closed(channel, message)
+    return size
 
 
 def close_input(channel: paramiko.Channel) -> None:
@@ -176,8 +195,7 @@ def close_input(channel: paramiko.Channel) -> None:
 
 def _send_unless_closed(channel: paramiko.Channel, message: paramiko.Message) -> None:
     transport: Any = channel.get_transport()
-    # Not with ``order`` held: a key exchange needs the thread that answers the ends of channels.
-    transport.clear_to_send.wait(transport.clear_to_send_timeout)
+    _await_keys(transport)
     with transport.order:
         if channel.closed:
             raise OSError("the channel is closed")
@@ -186,8 +204,40 @@ def _send_unless_closed(channel: paramiko.Channel, message: paramiko.Message) ->
 
 def close(channel: paramiko.Channel) -> None:
     """Close ``channel``. Does nothing if it is closed."""
-    with channel.get_transport().order:  # type: ignore[attr-defined]
+    transport: Any = channel.get_transport()
+    _await_keys(transport)
+    with transport.order:
         channel.close()
+
+
+def _await_keys(transport: Any) -> None:
+    """Wait for the end of a key exchange: with ``order`` held, that would stop the thread that exchanges the keys."""
+    deadline = time.monotonic() + transport.clear_to_send_timeout
+    while transport.is_active() and not transport.clear_to_send.wait(0.1):
+        if time.monotonic() > deadline:
+            raise paramiko.SSHException("the key exchange does not end")
+
+
+class Tunnel:
+    """A channel of one connection as the socket of another."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self._channel = channel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def send(self, data: bytes) -> int:
+        """Send the beginning of ``data``; returns how much."""
+        return _send_some(self._channel, memoryview(data))
+
+    def shutdown(self, _how: int) -> None:
+        """Close it, in both directions."""
+        close(self._channel)
+
+    def close(self) -> None:
+        """Close it."""
+        close(self._channel)
 
 
 def ssh_config(host: str) -> dict[str, Any]:

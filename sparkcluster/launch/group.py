@@ -230,8 +230,9 @@ class _Attempt:
 
     def _unanswered(self, error: SparkclusterError) -> LaunchError:
         """A missing or wrong answer, with its cause as the head's log tells it."""
-        head = error.node or self._launch.plan.groups[0].nodes[0]
-        log = self._readiness.ranks[head].tail
+        # A shared jump host has the name of the first node that uses it, which may be of another group.
+        rank = self._readiness.ranks.get(error.node or "", self._readiness.head)
+        log = rank.tail
         return _with_cause(error, cause(self._readiness.engine, list(log), None, False), node=error.node, log=log)
 
 

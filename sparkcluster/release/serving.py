@@ -12,6 +12,7 @@ from sparkcluster.endpoint.dead import dead
 from sparkcluster.endpoint.find import endpoints
 from sparkcluster.endpoint.judge import brief, judge
 from sparkcluster.errors import LaunchError, NotServing, OtherPlan, SparkclusterError
+from sparkcluster.facts.model import Unread
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
@@ -108,7 +109,9 @@ def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Rep
         # A head that is no longer in the inventory may still serve.
         seen.setdefault(name, Seen(None, f"its head {endpoint.head} is no longer in the inventory"))
     for name in groups.keys() - found.keys():
-        seen[name] = Seen(None, "neither a record nor its launcher document can be read")
+        read = [observations.get(node) for node in groups[name].ranks]
+        reasons = dict.fromkeys(reading.unread for reading in read if isinstance(reading, Unread))
+        seen[name] = Seen(None, "; ".join(["neither a record nor its launcher document can be read", *reasons]))
     return seen
 
 

@@ -220,7 +220,8 @@ class Walk:
         """Salt and hashes of the secrets that ranks which run already were started with, by group."""
         facts = {node: self.view.facts[node] for group in groups for node in group.ranks}
         observations = observe_nodes(self.fleet, self.spec, facts, OBSERVE_S)
-        return {rank.group: rank.launcher.get("secrets", {}) for _, rank in running_heads(observations)}
+        heads = [rank for _, rank in running_heads(observations)]
+        return {rank.group: secrets.recorded_hashes(rank.launcher.get("secrets")) for rank in heads}
 
     def prepare(self, names: Collection[str]) -> None:
         """Check and stage for the groups ``names``."""

@@ -228,7 +228,7 @@ def _with_overlays(document: Document, path: Path, overlays: Sequence[str]) -> D
 
 
 def _named(reference: str, beside: Sequence[Path], *, other_than: Path | None) -> tuple[Path, list[str]]:
-    """The file that ``wanted`` names, and the overlays after its ``+``."""
+    """The file that ``reference`` names, and the overlays after its ``+``."""
     head, slash, last = reference.rpartition("/")
     stem, *overlays = last.split("+")
     if overlays:

@@ -10,9 +10,11 @@ import re
 _WORDS = "TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?:API|ACCESS|SECRET|PRIVATE)[_.-]?KEY"
 _NAME = rf"[A-Za-z0-9_.-]{{0,40}}(?:{_WORDS})"
 _WHOLE_NAME = re.compile(rf"(?i){_NAME}S?")
-_PART_OF_NAME = re.compile(rf"(?i)(^|[._-])(?:{_WORDS}|KEY)([._-]|$)")
+_PART_OF_NAME = re.compile(rf"(?i)(^|[._-])(?:(?:{_WORDS})S?|KEY)([._-]|$)")
 # Names that end in such a word and hold a number of tokens.
-_COUNT = re.compile(r"(?i)(max|num|batched|special|prompt|completion|first)[_-]?(.*[_-])?tokens?$")
+_COUNT = re.compile(
+    r"(?i)(^|[_.-])(?:(?:max|num|batched|special|prompt|completion)(?:[_-].*)?[_-]?tokens|first[_-]?tokens?)$"
+)
 
 # One that is cut off ends with its last line of base64.
 _PRIVATE_KEY = (
@@ -47,7 +49,7 @@ def names_secret(name: str) -> bool:
 
 def mentions_secret(name: str) -> bool:
     """Whether a word of a name suggests a secret, so that its value is not shown: ``token`` in ``token_file``."""
-    return names_secret(name) or bool(_PART_OF_NAME.search(name))
+    return names_secret(name) or bool(_PART_OF_NAME.search(name) and not _COUNT.search(name))
 
 
 def holds_secret(text: str) -> bool:

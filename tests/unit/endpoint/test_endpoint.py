@@ -42,6 +42,11 @@ def test_the_head_reaches_its_api_where_it_listens(engine, url):
     assert launched == Endpoint("g0", "alpha", url, "m", None)
 
 
+def test_a_damaged_launcher_document_has_the_defaults_of_the_engine():
+    launched = of_launcher({"engine": 5}, "vllm", group="g0", head="alpha", model="m", key_file=None)
+    assert launched == Endpoint("g0", "alpha", "http://127.0.0.1:8000/v1", "m", None)
+
+
 def test_the_key_file_is_that_of_the_head_where_the_api_has_a_key():
     assert endpoints(plan("vllm", env_file="/r/secrets.env"), "vllm")["g0"].key_file is None
     keyed = plan("vllm", env_file="/r/secrets.env", secrets=["VLLM_API_KEY"])

@@ -36,6 +36,12 @@ def test_a_command_returns_stdout_stderr_and_exit_code(host):
     assert host.run(["no-such-command"]).exit_code == 127
 
 
+def test_a_command_that_cannot_be_started_is_an_error_of_its_node(host):
+    with pytest.raises(CommandFailed, match=r"true could not be started on .*: Argument list too long") as caught:
+        host.run(["true", "1" * 200_000])
+    assert caught.value.node == host.name
+
+
 def test_a_command_that_times_out_is_killed_with_its_children(host, tmp_path):
     mark = tmp_path / "pid"
     with pytest.raises(CommandTimeout):

@@ -23,6 +23,7 @@ def test_paramiko_still_has_the_names_that_it_does_not_document():
     assert handlers[paramiko.common.MSG_CHANNEL_REQUEST] is paramiko.Channel._handle_request
     assert list(inspect.signature(paramiko.Channel._handle_request).parameters) == ["self", "m"]
     assert handlers[paramiko.common.MSG_CHANNEL_CLOSE] is paramiko.Channel._handle_close
+    assert handlers[paramiko.common.MSG_CHANNEL_FAILURE] is paramiko.Channel._request_failed
     assert list(inspect.signature(paramiko.Channel._wait_for_send_window).parameters) == ["self", "size"]
     assert list(inspect.signature(paramiko.Channel._send_eof).parameters) == ["self"]
     assert "self.clear_to_send = " in inspect.getsource(paramiko.Transport)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from sparkcluster.errors import (
     UsageError,
 )
 from sparkcluster.hosts import known_hosts
+from sparkcluster.hosts.paramiko_transport import Transport
 from sparkcluster.hosts.ssh import SshHost
 
 
@@ -204,6 +207,39 @@ def test_a_jump_is_checked_shared_and_passed_through(start_sshd):
     for host in [*hosts, shared]:
         host.close()
     assert jump.log.read_text().count("Accepted publickey") == 1
+
+
+def test_a_node_behind_a_shared_jump_that_goes_takes_no_other_with_it(start_sshd, monkeypatch):
+    """Its sshd ends the connection, and with it those to all nodes behind it, at data for a channel that is closed."""
+    jump, node = start_sshd("jump"), start_sshd("node")
+    for sshd in (jump, node):
+        sshd.trust()
+    shared = SshHost("spark-1", jump.target())
+    first, second = (SshHost(name, node.target(jump=jump.target()), shared) for name in ("spark-1", "spark-2"))
+    send = Transport._send_user_message
+    slow = threading.Event()
+
+    def late(transport, message):
+        if slow.is_set() and transport is shared.transport() and threading.current_thread() is sender:
+            time.sleep(1.5)
+        send(transport, message)
+
+    def say():
+        with contextlib.suppress(HostLost):
+            cat.send(b"x")
+
+    sender = threading.Thread(target=say)
+    monkeypatch.setattr(Transport, "_send_user_message", late)
+    with contextlib.closing(shared), first.stream(["cat"]) as cat, ThreadPoolExecutor() as pool:
+        other = pool.submit(second.run, ["sleep", "4"])
+        # Its parent is the process of sshd that has the connection.
+        with first.stream(["sh", "-c", "sleep 1; kill -9 $PPID"]):
+            time.sleep(0.5)
+            slow.set()
+            sender.start()
+            sender.join()
+            slow.clear()
+        assert other.result().ok
 
 
 def test_a_jump_that_cannot_reach_the_node_is_reported(start_sshd):

@@ -235,7 +235,7 @@ def test_a_group_that_left_the_inventory_serves_another_plan(pairs, world):
 
 
 def moved(cluster, spark, **changes):
-    """The facts of ``one`` where beta's first twin has another address, or another GID index."""
+    """The facts of ``cluster`` where beta's first twin has another address, or another GID index."""
     facts = dict(cluster.facts)
     interfaces = {"enp1s0f0np0": "192.168.177.12/24", "enP2p1s0f0np0": "192.168.178.12/24", **changes}
     fresh = spark(interfaces, management="192.168.86.12/24")

@@ -94,8 +94,8 @@ def test_of_many_operators_at_once_exactly_one_has_it(fleet):
             start.wait()
             try:
                 taken.append(lease(fleet, name).acquire(list(NODES)))
-            except LeaseHeld as taken:
-                refused.append(taken)
+            except LeaseHeld as held:
+                refused.append(held)
 
         threads = [threading.Thread(target=operator, args=(f"op{at}",)) for at in range(4)]
         for thread in threads:

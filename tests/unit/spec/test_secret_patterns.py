@@ -54,6 +54,7 @@ def test_an_ordinary_word_is_not_a_secret(text):
     [
         "HF_TOKEN", "TOKEN", "token", "API_KEY", "apikey", "api-key", "AWS_SECRET_ACCESS_KEY", "SECRET_KEY", "MY_SECRET",
         "PRIVATE_KEY", "db.password", "PASSWD", "SSH_PASSPHRASE", "CREDENTIALS", "hf-token", "HF_TOKENS",
+        "MAXMIND_TOKEN", "SPECIAL_TOKEN", "ENUM_TOKEN", "PROMPTLAYER_API_TOKEN", "NUM_API_TOKEN", "FIRSTNAME_TOKEN",
     ],
 )  # fmt: skip
 def test_a_name_is_known_to_all(name):
