@@ -87,7 +87,8 @@ class _Run:
         )  # fmt: skip
         pairs = sum(len(pairs) for pairs in rounds)
         self.report.step("measure", f"{count(pairs, 'pair')}, {in_words(seconds)}")
-        busy = [name for name in names if name in with_ranks(self.facts)]
+        occupied = with_ranks(self.facts)
+        busy = [name for name in names if name in occupied]
         if busy:
             self.report.note(
                 f"a rank runs on {', '.join(busy)}: its traffic lowers the figures, and measuring slows it down"
@@ -166,11 +167,11 @@ class _Run:
         silence_s = options.seconds + _SPARE_S
         with self._start(target.name, {**shared_request, "do": "receive"}, silence_s) as receiver:
             port = _value(receiver, "port")
-            answers = {
+            request = {
                 **shared_request, "do": "send", "port": port, "source": local.address, "seconds": options.seconds,
                 "messages": options.messages,
             }  # fmt: skip
-            sent = self._single(source.name, answers, silence_s)
+            sent = self._single(source.name, request, silence_s)
             done = _value(receiver, "done")
         gbit_s = done["bytes"] * 8 / max(done["seconds"], 1e-6) / 1e9
         names, latency_ms = (source.name, target.name), sent["latency_ms"]

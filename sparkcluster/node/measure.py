@@ -28,6 +28,7 @@ ACCEPT_S = 10.0
 _CHUNK = 4 << 20
 _OUTPUT_BYTES = 1 << 20
 _LIVE_S = 1.0
+_SILENCE = "no data was sent or received"
 
 Request = Dict[str, Any]
 
@@ -47,11 +48,7 @@ def main(request: Request, stdin: BinaryIO) -> None:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGHUP, stop)
 
-    def action() -> dict[str, Any]:
-        with link_errors("no data was sent or received"):
-            return DO[request["do"]](request)
-
-    report(stdin, action, end)
+    report(stdin, lambda: DO[request["do"]](request), end)
 
 
 def end(code: int) -> None:
@@ -76,11 +73,12 @@ def tools(request: Request) -> dict[str, Any]:
 
 def receive(request: Request) -> dict[str, Any]:
     """Listen on ``address``, report the port, echo small messages, then receive over ``streams`` connections."""
-    accepted = accept(request["address"], request["token"], count=request["streams"] + 1, limit_s=ACCEPT_S)
-    for sock in accepted:
-        sock.settimeout(STALL_S)
-    echo(accepted[0])
-    received = [each for each in together(take, accepted[1:]) if each[0]]
+    with link_errors(_SILENCE):
+        accepted = accept(request["address"], request["token"], count=request["streams"] + 1, limit_s=ACCEPT_S)
+        for sock in accepted:
+            sock.settimeout(STALL_S)
+        echo(accepted[0])
+        received = [each for each in together(take, accepted[1:]) if each[0]]
     if not received:
         raise Failed("measure", "received no data")
     seconds = max(last for _, _, last in received) - min(first for _, first, _ in received)
@@ -114,14 +112,8 @@ def echo(sock: socket.socket) -> None:
 def send(request: Request) -> dict[str, Any]:
     """Measure the latency of small messages, then send for ``seconds`` over ``streams`` connections in parallel."""
     ends = request["address"], request["port"], request["token"], request["source"]
-    socks = [dial(*ends) for _ in range(request["streams"] + 1)]
-    for sock in socks:
-        sock.settimeout(STALL_S)
-    latency_ms = round_trips(socks[0], request["messages"])
-    socks[0].close()
     handle = os.memfd_create("measure")
     os.ftruncate(handle, _CHUNK)
-    until = time.monotonic() + request["seconds"]
 
     def push(sock: socket.socket) -> None:
         with open(os.dup(handle), "rb") as file:
@@ -130,7 +122,14 @@ def send(request: Request) -> dict[str, Any]:
         sock.shutdown(socket.SHUT_WR)
         sock.recv(1)
 
-    together(push, socks[1:])
+    with link_errors(_SILENCE):
+        socks = [dial(*ends) for _ in range(request["streams"] + 1)]
+        for sock in socks:
+            sock.settimeout(STALL_S)
+        latency_ms = round_trips(socks[0], request["messages"])
+        socks[0].close()
+        until = time.monotonic() + request["seconds"]
+        together(push, socks[1:])
     return {"latency_ms": latency_ms}
 
 

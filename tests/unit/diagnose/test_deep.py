@@ -7,6 +7,8 @@ import dataclasses
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -219,8 +221,6 @@ def test_a_program_that_is_not_there_is_told():
 
 
 def test_who_does_not_know_the_token_is_not_served():
-    import socket
-
     conversation = program({"do": "receive", "address": "127.0.0.1", "token": "right", "streams": 1})
     port = conversation.answer()["port"]
     with socket.create_connection(("127.0.0.1", port)) as stranger:
@@ -245,6 +245,33 @@ def test_no_container_for_who_has_no_lease(tmp_path):
     }  # fmt: skip
     conversation = program(request)
     assert "is over" in conversation.answer()["failed"]
+    conversation.close()
+
+
+def test_a_file_error_of_a_measurement_names_the_file_and_no_connection(tmp_path):
+    (tmp_path / "clusters").touch()
+    request = {
+        "do": "contain", "state_dir": str(tmp_path), "cluster": "atlas", "epoch": 3, "name": "x", "argv": ["false"],
+        "limit_s": 5,
+    }  # fmt: skip
+    conversation = program(request)
+    failure = conversation.answer()["failed"]
+    conversation.close()
+    assert f": {tmp_path}/clusters" in failure
+    assert "connection" not in failure
+
+
+def test_a_receiver_reports_a_sender_that_breaks_the_connection():
+    conversation = program({"do": "receive", "address": "127.0.0.1", "token": "right", "streams": 1})
+    port = conversation.answer()["port"]
+    socks = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
+    for sock in socks:
+        sock.sendall(b"right")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close sends a reset
+    time.sleep(0.2)
+    for sock in socks:
+        sock.close()
+    assert conversation.answer() == {"failed": "the connection broke: Connection reset by peer"}
     conversation.close()
 
 
