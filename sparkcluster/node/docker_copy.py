@@ -52,10 +52,14 @@ def receive(request: Request, line: Wire, check: Check) -> dict[str, Any]:
         line.send_line({"loaded": True})
     if image is None:
         raise Failed("docker", "docker load succeeded, but %s is missing" % image_id)
-    if image["Id"] != request["image_id"] and (image.get("RootFS") or {}).get("Layers") != request.get("layers"):
+    layers = (image.get("RootFS") or {}).get("Layers") or []
+    if image["Id"] != request["image_id"] and layers != request.get("layers"):
         raise Failed("docker", "received %s instead of %s" % (image["Id"], request["image_id"]))
     check()
-    programs.run(docker.tag(image["Id"], staged_as(request["reference"])))
+    try:
+        programs.run(docker.tag(image["Id"], staged_as(request["reference"])))
+    except programs.Failed as error:
+        raise Failed("docker", "docker tag: %s" % error) from None
     return {"bytes": pace.done, "image_id": image["Id"]}
 
 

@@ -80,9 +80,9 @@ def get_archive(engine: EngineFacts, report: Report, run: Run | None = None) -> 
             _make(engine, place, report, run or _runner(report))
         return Archive(place / FILE, (place / "sha256").read_text().strip())
     except OSError as error:
-        raise StageError(
-            f"Ray cannot be cached in {place}: {error.strerror}", step="stage ray", hint=f"rm -r {place}"
-        ) from error
+        # unlike Path.exists, lexists raises no error if the parent directory cannot be read
+        hint = f"rm -r {place}" if os.path.lexists(place) else None
+        raise StageError(f"Ray cannot be cached in {place}: {error.strerror}", step="stage ray", hint=hint) from error
 
 
 def _make(engine: EngineFacts, place: Path, report: Report, run: Run) -> None:
@@ -181,7 +181,10 @@ def _runner(report: Report) -> Run:
                         return process.returncode, output
             finally:
                 process.kill()  # no effect once it has ended
-        return process.returncode, f"ERROR: did not finish within {LIMIT_S} s"
+            output = ""
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a child of it keeps the pipe open
+                output = process.communicate(timeout=1)[0]
+        return process.returncode, f"{output}\nERROR: did not finish within {LIMIT_S} s"
 
     return run
 

@@ -40,12 +40,15 @@ elif verb == "load":
     open(path("images", name), "wb").write(data)
     print("Loaded image ID: " + name)
 elif verb == "tag":
+    if os.path.exists(path("untaggable")):
+        fail("Error response from daemon: invalid reference format")
     open(path("refs", sys.argv[3].replace("/", "%")), "w").write(known(sys.argv[2]))
 elif verb == "image":
     name = known(sys.argv[3])
     if name is None:
         fail("Error response from daemon: No such image: " + sys.argv[3])
-    print(json.dumps([{{"Id": name, "RootFS": {{"Layers": ["sha256:layer"]}}}}]))
+    layers = None if os.path.exists(path("layerless")) else ["sha256:layer"]
+    print(json.dumps([{{"Id": name, "RootFS": {{"Layers": layers}}}}]))
 elif verb == "pull":
     print("latest: Pulling", flush=True)
     fail(open(path("registry")).read())

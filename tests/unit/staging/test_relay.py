@@ -156,6 +156,21 @@ def test_a_full_disk_of_docker_names_its_node(pair, step, where, mark):
     assert pair[1].images() == {}
 
 
+def test_an_image_without_layers_equals_one_with_none_listed(pair, step):
+    image_id = pair[0].add_image(b"layer" * 100, "vllm:v1")
+    (pair[1].docker / "layerless").touch()
+    request = {"what": "image", "image_id": "vllm:v1", "reference": "vllm:v1", "layers": []}
+    assert move(step, *pair, request, request)["image_id"] == image_id
+
+
+def test_an_image_that_cannot_be_tagged_is_reported_with_the_command(pair, step):
+    image_id = pair[0].add_image(b"layer" * 100, "vllm:v1")
+    (pair[1].docker / "untaggable").touch()
+    request = {"what": "image", "image_id": image_id, "reference": "vllm:v1", "layers": ["l"]}
+    with pytest.raises(StageError, match=r"docker tag: Error response from daemon: invalid reference format"):
+        move(step, *pair, request, request)
+
+
 class Peer:
     """The test as the sender: it listens, and speaks the protocol only as far as it wants."""
 
