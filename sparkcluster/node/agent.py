@@ -176,7 +176,7 @@ def session_members(leader: int) -> list[int]:
         if not entry.isdigit():
             continue
         try:
-            with open("/proc/%s/stat" % entry) as file:
+            with open("/proc/%s/stat" % entry, errors="replace") as file:
                 fields = file.read().rpartition(")")[2].split()
         except OSError:
             continue

@@ -185,7 +185,7 @@ def changing(state_dir: str, cluster: str, epoch: int, wait_s: float = 20.0, ord
 def start_ticks(pid: int) -> int | None:
     """Start time of process ``pid`` in ticks since boot, which distinguishes reused PIDs; None if it ended."""
     try:
-        with open("/proc/%d/stat" % pid) as file:
+        with open("/proc/%d/stat" % pid, errors="replace") as file:
             return ticks_of(file.read())
     except OSError:
         return None

@@ -19,6 +19,7 @@ import time
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 
 LIMIT_S = 3.0  # of one program or one answer of the Docker engine
+DOCKER_LIMIT_S = 5.0  # of one answer of the Docker engine while ranks run: it is slow while weights load
 
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/:@")
 _RTM_NEWADDR, _RTM_GETADDR = 20, 22  # linux/rtnetlink.h
@@ -61,8 +62,9 @@ def failed(program: str, exit_code: int, output: str, line: int = -1) -> Unreada
 class Machine:
     """The machine that this runs on, or what lies below ``root``."""
 
-    def __init__(self, root: str = "/") -> None:
+    def __init__(self, root: str = "/", docker_limit_s: float = LIMIT_S) -> None:
         self.root = root
+        self.docker_limit_s = docker_limit_s
 
     def at(self, path: str) -> str:
         """Absolute ``path`` below the root."""
@@ -168,6 +170,8 @@ class Machine:
                     while answer.readline().strip():
                         pass
                     yield status, answer
+        except socket.timeout:
+            raise Unreadable("no answer within %g s: %s" % (limit_s or 0, where)) from None
         except OSError as error:
             raise Unreadable(because(error, where)) from None
         except (IndexError, ValueError, RecursionError):
@@ -175,7 +179,7 @@ class Machine:
 
     def docker(self, path: str) -> Tuple[int, Any]:
         """HTTP status and JSON document of ``GET path`` from the Docker engine."""
-        with self.docker_stream(path, LIMIT_S) as (status, body):
+        with self.docker_stream(path, self.docker_limit_s) as (status, body):
             return status, json.loads(body.read() or b"null")
 
     def docker_document(self, path: str, kind: type = dict) -> Any:

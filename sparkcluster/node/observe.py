@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Callable
 
 from sparkcluster.node import common, gpu, ranks, vitals
-from sparkcluster.node.machine import LIMIT_S, Machine, Unreadable
+from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable
 from sparkcluster.node.readings import Readings
 from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_STATE_DIR, LAUNCHER_FILE
 
@@ -23,7 +23,7 @@ LOG_BYTES = 4 << 20
 
 def main(request: dict[str, Any], _lines: Any = None) -> None:
     """Write the document, then exit at once, whether or not a reader hangs."""
-    common.emit(observe(request, Machine()))
+    common.emit(observe(request, Machine(docker_limit_s=DOCKER_LIMIT_S)))
     os._exit(0)
 
 
@@ -155,4 +155,4 @@ def log(machine: Machine, rank: dict[str, Any], request: dict[str, Any]) -> list
 
 def container_log(machine: Machine, name: str, tail: str, most: int) -> list[str]:
     """At most ``most`` lines from the start of the ``tail`` of a container's log."""
-    return list(islice(ranks.log_lines(machine, name, "tail=" + tail, LIMIT_S), most))
+    return list(islice(ranks.log_lines(machine, name, "tail=" + tail, machine.docker_limit_s, LOG_BYTES), most))

@@ -1,12 +1,13 @@
 """The ranks that sparkcluster started on this node, as containers or as processes, and the logs of containers.
 
 A rank is ``created``, ``running``, ``restarting``, ``paused``, ``removing``, ``exited``, ``dead``, ``gone``, or
-``unknown`` where its record is damaged. Python 3.8, standard library only.
+``unknown`` where its record is damaged and it left no exit code. Python 3.8, standard library only.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import struct
@@ -20,6 +21,7 @@ OVER = ("exited", "dead", "gone")
 LINE_BYTES = 4096
 LINE_END = re.compile(rb"[\r\n]+")
 _STATES = ("created", "running", "restarting", "paused", "removing", "exited", "dead", "gone")
+_NOT_ENDED = ("created", "running", "paused")  # Docker's exit code of these is 0
 _PYTHON = re.compile(r"^(?:.*/)?python[\d.]*$")
 
 
@@ -72,26 +74,30 @@ def process(machine: Machine, rank_dir: str) -> Dict[str, Any]:
     With its process ID alone, a later process with the same ID would be taken for the rank.
     """
     path = "%s/%s" % (rank_dir, RANK_FILE)
-    code = machine.line(rank_dir + "/exit") or ""
-    exit_code = int(code) if re.match(r"^-?\d{1,9}$", code, re.ASCII) else None
     record: Dict[str, Any] = {}
-    pid = None
     try:
         record = machine.document(path)
         stat = machine.line("/proc/%d/stat" % record["pid"]) or ""
-        if common.ticks_of(stat) == int(record["start_ticks"]):
-            pid, state = record["pid"], "running"
-        else:
-            state = "exited"
+        state = "running" if common.ticks_of(stat) == int(record["start_ticks"]) else "exited"
     except (Unreadable, KeyError, TypeError, ValueError, OverflowError):
-        state = "unknown" if machine.exists(path) else "gone" if exit_code is None else "exited"
+        state = "unknown" if machine.exists(path) else "gone"
+    exit_code = None
+    if state != "running":
+        # read last, since a rank may exit between the readings
+        code = machine.line(rank_dir + "/exit") or ""
+        exit_code = int(code) if re.match(r"^-?\d{1,9}$", code, re.ASCII) else None
+        state = state if exit_code is None else "exited"
     found = _rank(dict({"name": os.path.basename(rank_dir)}, **record), state)
-    found.update(pid=pid, exit_code=exit_code if state == "exited" else None, rank_dir=rank_dir)
+    found.update(pid=record["pid"] if state == "running" else None, exit_code=exit_code, rank_dir=rank_dir)
     return found
 
 
-def log_lines(machine: Machine, name: str, query: str, limit_s: Optional[float]) -> Iterator[str]:
-    """Lines of a container's log as they come; ``limit_s`` is the longest wait for the next of them.
+def log_lines(
+    machine: Machine, name: str, query: str, limit_s: Optional[float], limit_bytes: float = math.inf
+) -> Iterator[str]:
+    """Lines of a container's log as they come, until ``limit_bytes`` are read.
+
+    ``limit_s`` is the longest wait for the next of them.
 
     Raises:
         Unreadable: the Docker engine has no log of it, or takes longer.
@@ -100,13 +106,15 @@ def log_lines(machine: Machine, name: str, query: str, limit_s: Optional[float])
     with machine.docker_stream(path, limit_s) as (status, stream):
         if status != 200:
             raise Unreadable("the Docker engine answers %d to the log of %s" % (status, name))
-        remainder = b""
-        while True:
+        remainder, size = b"", 0
+        while size < limit_bytes:
             # each piece has a header: 1 byte of stream, 3 of padding, 4 of length
             header = stream.read(8)
             if len(header) < 8:
                 break
-            lines, remainder = split(remainder + stream.read(struct.unpack(">xxxxL", header)[0]))
+            piece = stream.read(struct.unpack(">xxxxL", header)[0])
+            size += len(piece)
+            lines, remainder = split(remainder + piece)
             yield from lines
         yield from split(remainder + b"\n")[0]
 
@@ -126,7 +134,7 @@ def _container(rank: Dict[str, Any], document: Dict[str, Any]) -> Dict[str, Any]
     status = state.get("Status")
     found = _rank(dict(rank, started_at=state.get("StartedAt")), status if status in _STATES else "unknown")
     found.update(
-        exit_code=state.get("ExitCode") if status in ("exited", "dead") else None,
+        exit_code=None if status in _NOT_ENDED else state.get("ExitCode"),
         pid=state.get("Pid") or None,
         oom_killed=bool(state.get("OOMKilled")),
         restarts=int(document.get("RestartCount") or 0),

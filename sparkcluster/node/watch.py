@@ -6,8 +6,9 @@ Answers in JSON lines until its input closes, which means that the controller ha
      "links": {"enp1s0f0np0": true}}
     {"rank": NAME, "lines": ["…"]}
 
-A state is ``created``, ``running``, ``restarting``, ``exited``, ``dead``, ``gone`` or ``unreadable`` (with
-``error``). A rank's last lines come before the tick that says it is gone. Python 3.8, standard library.
+A state is ``created``, ``running``, ``restarting``, ``paused``, ``removing``, ``exited``, ``dead``, ``gone``,
+``unknown`` (none of these; only of containers) or ``unreadable`` (with ``error``). A rank's last lines come before the
+tick that says it is gone. Python 3.8, standard library.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from functools import partial
 from typing import Any, BinaryIO, Iterator
 
 from sparkcluster.node import common, ranks
-from sparkcluster.node.machine import Machine, Unreadable
+from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable
 
 _SIOCGIFFLAGS, _IFF_RUNNING = 0x8913, 0x40  # linux/sockios.h, linux/if.h
 
@@ -35,7 +36,7 @@ class Watch:
     """Log readers and the state poll of one node, each in a thread, joined in one queue."""
 
     def __init__(self, request: dict[str, Any]) -> None:
-        self.machine = Machine()
+        self.machine = Machine(docker_limit_s=DOCKER_LIMIT_S)
         self.ranks: list[dict[str, Any]] = request["ranks"]
         self.tail = int(request.get("tail", 100))
         self.follow = bool(request.get("follow", True))
@@ -45,7 +46,6 @@ class Watch:
         self.interfaces: list[str] = request.get("interfaces") or []
         self.lines: queue.Queue[tuple[str, str]] = queue.Queue(20000)
         self.states: dict[str, dict[str, Any]] = {}
-        self.started: dict[str, str | None] = {}
         self.listening: bool | None = None
         self.polled = threading.Event()
         self.hurry = threading.Event()
@@ -60,31 +60,31 @@ class Watch:
 
     def follow_container(self, name: str) -> None:
         """Read a container's log, and continue where it was created or started again."""
-        seen = None
+        read, seen = False, None
         while True:
-            since = self.started.get(name)
-            if since is not None and since == seen:
-                time.sleep(0.2)
-                continue
-            self.drained[name].clear()
-            try:
-                query = "follow=%d" % self.follow
-                if since and seen:  # what it logged before this start was read
-                    query += "&tail=all&since=%d" % calendar.timegm(time.strptime(since[:19], "%Y-%m-%dT%H:%M:%S"))
-                else:
-                    query += "&tail=%d" % self.tail
-                # no limit: a serving engine may be quiet for hours, and the ticks are the sign of life
-                for line in ranks.log_lines(self.machine, name, query, None):
-                    self.lines.put((name, line))
-                seen = ranks.container(self.machine, name)["started_at"]
-                self.drained[name].set()
-                self.hurry.set()
-            except (Unreadable, ValueError):
-                pass  # the state poll reports an engine that does not answer
+            with contextlib.suppress(Unreadable, ValueError):  # the state poll reports an engine that does not answer
+                since = ranks.container(self.machine, name)["started_at"]
+                if not read or since not in (None, seen):
+                    self.read_container(name, since if read else None)
+                    read, seen = True, since
+                    self.drained[name].set()
+                    self.hurry.set()
             if not self.follow:
                 self.drained[name].set()
                 return
             time.sleep(min(0.5, self.interval_s))
+
+    def read_container(self, name: str, since: str | None) -> None:
+        """Queue a container's log up to its end; ``since`` is its start if what it logged before was read."""
+        self.drained[name].clear()
+        query = "follow=%d" % self.follow
+        if since:
+            query += "&tail=all&since=%d" % calendar.timegm(time.strptime(since[:19], "%Y-%m-%dT%H:%M:%S"))
+        else:
+            query += "&tail=%d" % self.tail
+        # no limit: a serving engine may be quiet for hours, and the ticks are the sign of life
+        for line in ranks.log_lines(self.machine, name, query, None):
+            self.lines.put((name, line))
 
     def follow_file(self, name: str, path: str) -> None:
         """Read a log file as it grows; one that was replaced or cut is read from its start."""
@@ -117,7 +117,7 @@ class Watch:
             time.sleep(0.2)
 
     def state(self, rank: dict[str, Any]) -> dict[str, Any]:
-        """State of a rank in the controller's format; records when it was started."""
+        """State of a rank in the controller's format."""
         try:
             if rank.get("runtime") == "process":
                 found = ranks.process(self.machine, common.expand(rank["rank_dir"]))
@@ -125,9 +125,9 @@ class Watch:
                 found = ranks.container(self.machine, rank["name"])
         except Unreadable as error:
             return {"state": "unreadable", "error": str(error)}
-        self.started[rank["name"]] = found["started_at"]
-        state = {"state": found["state"]}
-        if state["state"] in ("exited", "dead"):
+        damaged = rank.get("runtime") == "process" and found["state"] == "unknown"
+        state = {"state": "gone" if damaged else found["state"]}
+        if state["state"] not in ("created", "running", "gone", "unknown"):
             state.update(exit_code=found["exit_code"], oom_killed=found.get("oom_killed", False))
         if found.get("error"):
             state["error"] = found["error"]

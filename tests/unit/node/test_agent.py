@@ -8,6 +8,7 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -260,6 +261,16 @@ def test_a_process_starts_once_and_its_exit_code_is_kept(process):
     assert (directory / "exit").read_text() == "3\n"
     assert (directory / "log").read_text() == "42\n"
     assert first["already"] is False
+
+
+def test_a_process_whose_name_is_not_utf_8_is_found(process):
+    rename = (
+        "open('/proc/self/comm', 'wb').write(b'\\xff\\xfe'); print('renamed', flush=True); import time; time.sleep(60)"
+    )
+    directory, started = process(f'exec "{sys.executable}" -c "{rename}"')
+    until(lambda: "renamed" in (directory / "log").read_text())
+    renamed = next(pid for pid in agent.session_members(started["pid"]) if pid != started["pid"])
+    assert common.start_ticks(renamed) is not None
 
 
 def test_the_same_plan_keeps_the_process_and_another_replaces_it(process):

@@ -79,11 +79,10 @@ def test_docker_host_may_name_another_socket(short_dir: Path, monkeypatch: pytes
         Machine(str(short_dir)).docker("/info")
 
 
-def test_a_hanging_engine_is_reported_within_the_limit(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LIMIT_S", 0.05)
+def test_a_hanging_engine_is_reported_within_the_limit(short_dir: Path) -> None:
     thread = serve(short_dir / "var/run/docker.sock", [None])
     with pytest.raises(Unreadable, match=r"^no answer within 0\.05 s: /var/run/docker\.sock$"):
-        Machine(str(short_dir)).docker("/info")
+        Machine(str(short_dir), docker_limit_s=0.05).docker("/info")
     thread.join(5)
 
 

@@ -252,9 +252,9 @@ def test_a_container_without_nvidia_smi_has_no_gpu_output(monkeypatch):
 
 @settings(max_examples=200, deadline=None)
 @given(text())
-def test_no_output_of_an_engine_raises(expected):
-    assert set(common.metrics(expected, ENGINE.counters)) == {"generated", "prompted", "running", "waiting", "kv_cache"}
-    assert common.metrics(f"vllm:generation_tokens_total{{{expected}}} 3", ENGINE.counters) is not None
-    assert vitals.api(["vllm", "serve", "m", "--host", expected], ENGINE.api_flags)[1] == 8000
+def test_no_output_of_an_engine_raises(output):
+    assert set(common.metrics(output, ENGINE.counters)) == {"generated", "prompted", "running", "waiting", "kv_cache"}
+    assert common.metrics(f"vllm:generation_tokens_total{{{output}}} 3", ENGINE.counters) is not None
+    assert vitals.api(["vllm", "serve", "m", "--host", output], ENGINE.api_flags)[1] == 8000
     with contextlib.suppress(Unreadable):
-        gpu.query(Node(smi=(0, expected)), vitals.SAMPLED)[0]
+        gpu.query(Node(smi=(0, output)), vitals.SAMPLED)[0]

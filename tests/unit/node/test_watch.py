@@ -18,6 +18,7 @@ import pytest
 
 from sparkcluster.hosts.program import command
 from sparkcluster.node import common, ranks, watch
+from sparkcluster.node.machine import Machine
 
 LIMIT_S = 10
 
@@ -95,7 +96,7 @@ class WatchProgram:
         self.events.put(None)
 
     def until(self, matches: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-        """Events up to the first that is matches, which is the last of them."""
+        """Events up to and including the first that matches."""
         seen = []
         limit = time.monotonic() + LIMIT_S
         while True:
@@ -226,6 +227,73 @@ def test_a_reused_pid_is_not_the_rank(tmp_path: Path) -> None:
 
     assert state(tmp_path) == {"state": "exited", "exit_code": None, "oom_killed": False}
     assert state(tmp_path / "none") == {"state": "gone"}
+
+
+def test_a_process_with_a_damaged_record_is_over(tmp_path: Path) -> None:
+    watching = watch.Watch({"ranks": []})
+    rank = {"name": "r0", "runtime": "process", "rank_dir": str(tmp_path)}
+    (tmp_path / "rank.json").write_text('{"pid": ')
+    assert ranks.process(watching.machine, str(tmp_path))["state"] == "unknown"
+    assert watching.state(rank) == {"state": "gone"}
+    (tmp_path / "exit").write_text("9\n")
+    assert watching.state(rank) == {"state": "exited", "exit_code": 9, "oom_killed": False}
+
+
+def test_the_exit_code_of_a_process_that_exits_while_it_is_read(tmp_path: Path) -> None:
+    class ExitsMeanwhile(Machine):
+        def line(self, path: str) -> str | None:
+            if path.startswith("/proc/"):
+                (tmp_path / "exit").write_text("7\n")
+            return super().line(path)
+
+    (tmp_path / "rank.json").write_text(json.dumps({"pid": 2**22, "start_ticks": 1}))
+    found = ranks.process(ExitsMeanwhile(), str(tmp_path))
+    assert (found["state"], found["exit_code"], found["pid"]) == ("exited", 7, None)
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        ("created", {}),
+        ("running", {}),
+        ("paused", {"exit_code": None, "oom_killed": True}),
+        ("restarting", {"exit_code": 137, "oom_killed": True}),
+        ("removing", {"exit_code": 137, "oom_killed": True}),
+        ("exited", {"exit_code": 137, "oom_killed": True}),
+        ("dead", {"exit_code": 137, "oom_killed": True}),
+    ],
+)
+def test_the_exit_code_of_a_container(
+    engine: tuple[Engine, str], monkeypatch: pytest.MonkeyPatch, status: str, state: dict[str, Any]
+) -> None:
+    docker, path = engine
+    docker.state = {"Status": status, "ExitCode": 137, "OOMKilled": True}
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    assert watch.Watch({"ranks": []}).state({"name": "r0"}) == {"state": status, **state}
+
+
+def test_all_lines_of_a_container_that_was_created_are_read_once_it_starts(
+    engine: tuple[Engine, str], start_watch: Callable[..., WatchProgram]
+) -> None:
+    docker, path = engine
+    docker.state = {"Status": "created", "StartedAt": "0001-01-01T00:00:00Z"}
+    docker.log.put(None)
+    program = start_watch(docker_request(tail=2), DOCKER_HOST=f"unix://{path}")
+    program.until(lambda event: event.get("tick") == 5)
+    assert len(docker.queries) == 1
+    docker.log.put(frame(b"1\n2\n3\n"))
+    docker.state = {"Status": "running", "StartedAt": "2026-11-21T04:00:00.123Z"}
+    program.until(lambda event: "3" in event.get("lines", []))
+    assert "tail=all&since=1795233600" in docker.queries[1]
+
+
+def test_the_log_of_a_container_ends_at_its_limit(engine: tuple[Engine, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    docker, path = engine
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    for _ in range(10):
+        docker.log.put(frame(b"12345678\n"))
+    docker.log.put(None)
+    assert len(list(ranks.log_lines(Machine(), "r0", "tail=all", 5, 20))) == 3
 
 
 def test_it_ends_when_its_input_closes(start_watch: Callable[..., WatchProgram], tmp_path: Path) -> None:
