@@ -179,7 +179,7 @@ class Answer:
         self.usage = document.get("usage") or self.usage
 
     def take(self, choice: dict[str, Any]) -> None:
-        """One choice of it."""
+        """Take in one choice of a chunk or of a whole answer."""
         part = choice.get("delta") or choice.get("message") or {}
         text = part.get("content") or choice.get("text") or ""
         # the older name of the field is reasoning_content

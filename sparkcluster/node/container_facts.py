@@ -107,7 +107,7 @@ def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str
     Raises:
         Unreadable: the Docker engine does not answer.
     """
-    paths = (image_path(reference), image_path(staged_as(reference)))
+    paths = dict.fromkeys((image_path(reference), image_path(staged_as(reference))))
     found = next(filter(None, map(machine.docker_document, paths)), None)
     if found is None:
         return None

@@ -60,7 +60,10 @@ def run(machine: Machine, image_id: str) -> Dict[str, Any]:
 
 
 def family(config: Dict[str, Any], *, ngc: bool) -> str:
-    """Who built the image: ``ngc`` by NVIDIA's entrypoint, of which a file may be known, ``upstream``, or ``other``."""
+    """Who built the image: ``ngc`` (NVIDIA), ``upstream``, or ``other``.
+
+    ``ngc``: whether /opt/nvidia/nvidia_entrypoint.sh exists.
+    """
     entrypoint = config.get("Entrypoint") or []
     words = [entrypoint] if isinstance(entrypoint, str) else [str(word) for word in entrypoint]
     names = {str(each).partition("=")[0] for each in config.get("Env") or []}

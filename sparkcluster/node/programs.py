@@ -13,7 +13,10 @@ from sparkcluster.node import docker
 
 
 class Failed(Exception):
-    """A program failed, or one of Docker if nothing else is said; the message has its last output lines."""
+    """A program failed; the message has its last output lines.
+
+    ``kind`` is ``docker`` unless a subclass sets another.
+    """
 
     kind = "docker"
 

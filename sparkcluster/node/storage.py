@@ -180,8 +180,11 @@ def lease(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, 
     document = machine.document(path + ".json")
     if not isinstance(document.get("epoch"), int):
         raise Unreadable("no epoch: %s.json" % path)
-    keys = ("epoch", "operator", "operation", "since")
-    return dict({key: document[key] for key in keys if document.get(key) is not None}, held=held)
+    found: Dict[str, Any] = {"epoch": document["epoch"], "held": held}
+    found.update({key: str(document[key]) for key in ("operator", "operation") if document.get(key) is not None})
+    if isinstance(document.get("since"), (int, float)):
+        found["since"] = document["since"]
+    return found
 
 
 def rays(machine: Machine, state_dir: str) -> List[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.node.container_facts import config_sum, pullable
+from sparkcluster.node.container_facts import config_sum, image, pullable
+from sparkcluster.node.machine import Machine
 
 CONFIG = {"Env": ["PATH=/bin", "NCCL_DEBUG=INFO"], "Entrypoint": ["vllm", "serve"], "Cmd": None, "WorkingDir": "/w"}
 
@@ -49,3 +50,21 @@ def test_whatever_a_container_starts_with_changes_it(change):
 )
 def test_an_image_is_named_as_another_node_can_pull_it(reference, digests, found):
     assert pullable(reference, digests) == found
+
+
+@pytest.mark.parametrize(
+    ("reference", "queries"),
+    [
+        ("vllm:v1", ["/images/vllm:v1/json"]),
+        ("vllm@sha256:aa", ["/images/vllm@sha256:aa/json", "/images/vllm:sha256-aa/json"]),
+    ],
+)
+def test_an_absent_image_is_queried_once_by_each_name(reference, queries):
+    class Engine(Machine):
+        def docker(self, path):
+            queried.append(path)
+            return 404, {"message": "no such image"}
+
+    queried: list[str] = []
+    assert image(Engine(), reference, "/state") is None
+    assert queried == queries

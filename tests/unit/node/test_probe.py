@@ -148,6 +148,12 @@ def test_a_lease_with_a_holder_is_reported_and_not_taken(make_machine: Any) -> N
     assert storage.lease(machine, state_dir, "unknown") is None
 
 
+def test_a_damaged_field_of_a_lease_is_no_reason_to_lose_the_others(make_machine: Any) -> None:
+    lease = {"epoch": 7, "operator": ["ann"], "operation": None, "since": "noon"}
+    machine = make_machine({"files": {"state/clusters/pair/lease.json": lease}})
+    assert storage.lease(machine, "/state", "pair") == {"epoch": 7, "held": False, "operator": "['ann']"}
+
+
 def test_file_names_that_are_not_utf8(make_machine: Any) -> None:
     machine = make_machine("founders-p1")
     folder = machine.at("/models/odd")

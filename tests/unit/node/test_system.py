@@ -129,7 +129,7 @@ def test_a_deeply_nested_document_is_unreadable(make_machine: Any) -> None:
 
 
 def test_a_modules_version_is_read_out_of_its_own_sections(make_machine: Any) -> None:
-    """As the lab writes one; a file that is cut short anywhere makes no traceback, and modinfo is paths."""
+    """As the lab writes one; a file that is cut short anywhere makes no traceback, and modinfo is run instead."""
     whole = sysfs._elf("license=Dual MIT/GPL\0version=580.95.05\0srcversion=ABC\0")
     path = "lib/modules/6.17/updates/nvidia.ko"
     machine = make_machine({"files": {path: whole}})
