@@ -40,7 +40,10 @@ def rdma(cluster: RunningCluster) -> Iterator[Seen]:
     """
     expected = {name for name, rank in cluster.ranks if len(rank.launcher.get("members") or ()) > 1}
     planned = cluster.recorded.nodes if cluster.recorded else {}
-    expected -= {name for name, node in planned.items() if node.get("env", {}).get("NCCL_IB_DISABLE") == "1"}
+    environments = {name: node.get("env") for name, node in planned.items()}
+    expected -= {
+        name for name, env in environments.items() if isinstance(env, dict) and env.get("NCCL_IB_DISABLE") == "1"
+    }
     chosen = cluster.last_match(r"Using network (?P<network>\w+)")
     nothing = cluster.last_match(TCP.pattern)
     remedy = (TCP.hint or "", AGAIN)

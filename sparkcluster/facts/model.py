@@ -282,15 +282,18 @@ class ReleaseFact(Fact):
 
     @property
     def nodes(self) -> dict[str, Any]:
-        """Nodes of its plan as ``Plan.as_json`` has them; none in a record of an older version."""
-        found: dict[str, Any] = self.record.get("plan", {}).get("nodes", {})
-        return found
+        """Nodes of its plan as ``Plan.as_json`` has them; none in a damaged record or one of an older version."""
+        plan = self.record.get("plan")
+        nodes = plan.get("nodes") if isinstance(plan, dict) else None
+        return {name: node for name, node in nodes.items() if isinstance(node, dict)} if isinstance(nodes, dict) else {}
 
     def containers(self) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-        """Every container of its plan: name of the node, the node, the container."""
+        """Every container of its plan that has a name: name of the node, the node, the container."""
         for name, node in self.nodes.items():
-            for container in node.get("containers", ()):
-                yield name, node, container
+            containers = node.get("containers")
+            for container in containers if isinstance(containers, list) else ():
+                if isinstance(container, dict) and isinstance(container.get("name"), str):
+                    yield name, node, container
 
 
 class LeaseFact(Fact):

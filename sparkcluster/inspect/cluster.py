@@ -157,4 +157,5 @@ def brings_ray(
 
 def has_recorded_ray(release: ReleaseFact) -> bool:
     """Whether the ranks of ``release`` got a Ray that was brought to them."""
-    return any(container["launcher"].get("ray_path") for _, _, container in release.containers())
+    launchers = [container.get("launcher") for _, _, container in release.containers()]
+    return any(isinstance(launcher, dict) and launcher.get("ray_path") for launcher in launchers)

@@ -220,6 +220,18 @@ def test_what_is_no_language(text, diagnosed):
 
 
 @pytest.mark.parametrize(
+    "plan",
+    [None, [], {}, {"nodes": None}, {"nodes": []}, {"nodes": {"alpha": None}},
+     {"nodes": {"alpha": {"env": None, "containers": None}}},
+     {"nodes": {"alpha": {"env": [], "containers": [None, {}, {"name": None}, {"name": "x", "launcher": []}]}}}],
+)  # fmt: skip
+def test_a_damaged_record_silences_no_check(plan, diagnosed):
+    lines = ("(raylet, ip=10.9.9.9) ValueError: x",)
+    found = diagnosed(head(rank("alpha", 0, *lines)), answer=reply(text="!" * 40), record={**RECORD, "plan": plan})
+    assert ("RUN-004", "alpha") in codes(found)
+
+
+@pytest.mark.parametrize(
     "text",
     ["204", "!", "", "ha ha ha ha ha", "12 * 17 = 204, and 204 = 204.", "北京是中国的首都 也是一座历史悠久的城市",
      "def f(x):\n    return x + 1\n\n\ndef g(x):\n    return x + 2\n", "0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144"],

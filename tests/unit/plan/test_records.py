@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from sparkcluster.endpoint.find import endpoints
+from sparkcluster.facts.model import ReleaseFact
+from sparkcluster.inspect.cluster import has_recorded_ray
 from sparkcluster.plan.records import cluster_ranks, newest, recorded_groups
 from sparkcluster.spec.playbook import Playbook
 
@@ -47,6 +51,21 @@ def test_the_release_that_runs_is_known_by_the_names_of_its_ranks(world):
     other = world()
     assert not cluster_ranks("atlas", other.run(other.plan(5)).facts).of_release(known)
     assert not cluster_ranks("atlas", site.facts).of_release(None)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {}, {"plan": None}, {"plan": []}, {"plan": {"nodes": None}}, {"plan": {"nodes": []}},
+        {"plan": {"nodes": {"alpha": None}}}, {"plan": {"nodes": {"alpha": {"containers": None}}}},
+        {"plan": {"nodes": {"alpha": {"containers": [None, {}, {"name": None}, {"name": "x"}]}}}},
+    ],
+)  # fmt: skip
+def test_no_rank_is_of_a_damaged_record(record, world):
+    release = ReleaseFact(number=4, plan_hash="x", record=record)
+    site = world()
+    assert not cluster_ranks("atlas", site.run(site.plan(4)).facts).of_release(release)
+    assert not has_recorded_ray(release)
 
 
 def test_a_record_of_an_older_version_is_one_of_groups_that_all_answered(world):
