@@ -17,7 +17,7 @@ def document(group: Group) -> dict[str, Any]:
 
 
 def restored(recorded: Mapping[str, Any]) -> Group | None:
-    """The group of a document; None if another version wrote it."""
+    """The group of a document; None if it lacks a key or has one of another type. Unknown keys are ignored."""
     try:
         return TypeAdapter(Group).validate_python(recorded)
     except ValidationError:

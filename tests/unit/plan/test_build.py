@@ -112,8 +112,8 @@ def test_an_address_a_gid_or_an_image_that_changes_is_another_plan(two, cluster,
     image = facts["beta"].image.model_copy(update={"id": "sha256:" + "ff" * 32})
     moved = spark({PORT_0[0]: "192.168.177.22/24", PORT_0[1]: "192.168.178.12/24"})
     hashes = {
-        build(cluster(TWO), finding).hash
-        for finding in (
+        build(cluster(TWO), node_facts).hash
+        for node_facts in (
             facts,
             changed(facts, "beta", image=image),
             facts | {"beta": moved},

@@ -39,7 +39,7 @@ def test_a_node_alone_needs_no_network_at_all(spark, cluster):
 @pytest.mark.parametrize("gone", TWO)
 def test_who_does_not_answer_leaves_the_others_their_ranks_and_links(gone, spark, cluster):
     whole = topology.build(cluster(TWO), two(spark, gid=5))
-    facts = {name: finding for name, finding in two(spark, gid=5).items() if name != gone}
+    facts = {name: node_facts for name, node_facts in two(spark, gid=5).items() if name != gone}
 
     group = topology.build(cluster(TWO), facts, missing={gone}).groups[0]
 
