@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import json
 import os
 import re
 import uuid
@@ -80,15 +81,18 @@ class State:
 
     def write(self) -> None:
         """Write the state atomically."""
-        write_atomically(self.directory / "state.json", _AS_JSON.dump_json(self, indent=1).decode())
+        write_atomically(
+            self.directory / "state.json", _AS_JSON.dump_json(self, indent=1, exclude={"directory"}).decode()
+        )
 
     @classmethod
     def read(cls, directory: Path) -> State | None:
         """The state in ``directory``, None where no lab is."""
         try:
-            return _AS_JSON.validate_json((directory / "state.json").read_text())
+            values = json.loads((directory / "state.json").read_text())
         except FileNotFoundError:
             return None
+        return _AS_JSON.validate_python({**values, "directory": directory})
 
 
 _AS_JSON = TypeAdapter(State)

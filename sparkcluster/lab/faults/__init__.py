@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparkcluster.errors import UsageError
+from sparkcluster.errors import LabError, UsageError
 from sparkcluster.lab.faults import files, host, network, services
 from sparkcluster.lab.faults.base import Fault, undo
 from sparkcluster.lab.sparks import Spark
@@ -38,7 +38,11 @@ def put(spark: Spark, kind: str, args: Sequence[str]) -> str:
 
 
 def heal(sparks: Sequence[Spark]) -> list[str]:
-    """Undo all faults of ``sparks``, the latest first; a line for each."""
+    """Undo all faults of ``sparks``, the latest first; a line for each.
+
+    Raises:
+        LabError: a fault cannot be undone.
+    """
     lines = []
     for spark in sparks:
         if spark.pid is None:
@@ -46,8 +50,14 @@ def heal(sparks: Sequence[Spark]) -> list[str]:
             lines.append(f"{spark.name} booted")
         faults = spark.state.faults.get(spark.name, [])
         while faults:
-            undo(spark, faults[-1]["undo"])
-            kind = faults.pop()["kind"]
+            kind, steps = faults[-1]["kind"], faults[-1].get("undo")
+            if steps is None:
+                raise LabError(
+                    f"{kind} was put on {spark.name} by another version, which recorded no way to undo it",
+                    hint=f"sparkcluster lab down --name {spark.state.name}",
+                )
+            undo(spark, steps)
+            faults.pop()
             spark.state.write()
             lines.append(f"{spark.name} healed: {kind} undone")
         spark.state.faults.pop(spark.name, None)

@@ -1,0 +1,44 @@
+"""The state of a lab on disk, also as another version wrote it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.errors import LabError
+from sparkcluster.lab import faults, spec
+from sparkcluster.lab.sparks import Spark
+from sparkcluster.lab.state import State
+
+
+def write(directory: Path) -> dict:
+    """A lab's state in ``directory``; the values in its file."""
+    State("0" * 32, "lab", directory, 3, "stub", spec.plain(2)).write()
+    return json.loads((directory / "state.json").read_text())
+
+
+def test_the_state_is_that_of_the_directory_in_which_it_lies(tmp_path):
+    values = write(tmp_path)
+    assert "directory" not in values
+    for recorded in ({}, {"directory": "/elsewhere"}):
+        (tmp_path / "state.json").write_text(json.dumps({**values, **recorded}))
+        state = State.read(tmp_path)
+        assert state is not None
+        assert (state.directory, state.index, state.spec) == (tmp_path, 3, spec.plain(2))
+
+
+def test_no_lab_has_no_state(tmp_path):
+    assert State.read(tmp_path) is None
+
+
+def test_a_fault_without_a_way_back_is_refused_and_stays(tmp_path, monkeypatch):
+    write(tmp_path)
+    state = State.read(tmp_path)
+    assert state is not None
+    name = state.nodes[0].name
+    state.faults[name] = [{"kind": "no-link"}]
+    monkeypatch.setattr(Spark, "pid", 1)
+    with pytest.raises(LabError, match=r"no-link was put on .* by another version") as refusal:
+        faults.heal([Spark(state, 0)])
+    assert refusal.value.hint == "sparkcluster lab down --name lab"
+    assert state.faults[name] == [{"kind": "no-link"}]
