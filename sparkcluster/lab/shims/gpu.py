@@ -39,6 +39,9 @@ STATES = {
 # Memory is unified: the GB10 reports none.
 FIELDS = {
     "name": NAME,
+    "gpu_name": NAME,
+    "index": "0",
+    "count": "1",
     "uuid": "GPU-6b1a0c55-0000-4b10-b10b-000000000000",
     "pci.bus_id": BUS,
     "compute_cap": "12.1",
@@ -46,8 +49,20 @@ FIELDS = {
     "memory.total": "[N/A]",
     "memory.used": "[N/A]",
     "memory.free": "[N/A]",
+    "power.limit": "[N/A]",
+    "clocks.max.sm": "3003",
+    "utilization.memory": "0",
 }
-UNITS = {"utilization.gpu": "%", "power.draw": "W", "clocks.sm": "MHz"}
+UNITS = {
+    "utilization.gpu": "%",
+    "utilization.memory": "%",
+    "power.draw": "W",
+    "clocks.sm": "MHz",
+    "clocks.max.sm": "MHz",
+}
+
+
+OPTIONS = ("--query-gpu", "--format", "-L", "--list-gpus")
 
 
 def nvidia_smi(args: list[str]) -> int:
@@ -59,7 +74,10 @@ def nvidia_smi(args: list[str]) -> int:
     if facts["gpu"] == "lost":
         sys.stdout.write("No devices were found\n")
         return 6
-    options = dict(arg.partition("=")[::2] for arg in args if arg.startswith("--"))
+    options = dict(arg.partition("=")[::2] for arg in args)
+    unsupported = [arg for arg in args if arg.partition("=")[0] not in OPTIONS]
+    if unsupported:
+        return hardware.refuse('Invalid combination of input arguments: the lab has no option "%s"' % unsupported[0], 2)
     if "--query-gpu" in options:
         return _query(facts, options["--query-gpu"].split(","), options.get("--format", "csv").split(","))
     if "-L" in args or "--list-gpus" in args:
@@ -71,6 +89,7 @@ def nvidia_smi(args: list[str]) -> int:
 
 def _query(facts: dict[str, Any], fields: list[str], form: list[str]) -> int:
     available = dict(FIELDS, **STATES[facts.get("gpu_state", "idle")], driver_version=facts["driver"])
+    available["timestamp"] = time.strftime("%Y/%m/%d %H:%M:%S.000")
     heads, cells = [], []
     for field in (field.strip() for field in fields):
         if field not in available:

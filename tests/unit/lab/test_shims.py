@@ -1,6 +1,7 @@
 """What a virtual Spark's tools say follows from the state of its links."""
 
 import json
+import re
 
 import pytest
 
@@ -129,6 +130,28 @@ def test_nvidia_smi_knows_no_memory_of_its_own(spark, capsys):
     assert gpu.nvidia_smi(["--query-gpu=power.draw", "--format=csv"]) == 0
     assert capsys.readouterr().out == "power.draw [W]\n4.10 W\n"
     assert gpu.nvidia_smi(["--query-gpu=colour", "--format=csv"]) == 2
+
+
+def test_nvidia_smi_answers_the_fields_of_monitoring_scripts(spark, capsys):
+    fields = "index,count,gpu_name,power.limit,clocks.max.sm,utilization.memory"
+    assert gpu.nvidia_smi([f"--query-gpu={fields}", "--format=csv,noheader"]) == 0
+    assert capsys.readouterr().out == "0, 1, NVIDIA GB10, [N/A], 3003 MHz, 0 %\n"
+    assert gpu.nvidia_smi(["--query-gpu=timestamp", "--format=csv,noheader"]) == 0
+    assert re.fullmatch(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.000\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("option", ["-q", "--query-compute-apps=pid", "dmon"])
+def test_nvidia_smi_refuses_what_it_cannot_answer(spark, capsys, option):
+    assert gpu.nvidia_smi([option, "--format=csv"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert option.partition("=")[0] in captured.err
+
+
+def test_rdma_refuses_what_would_show_the_devices_of_the_machine(spark, capsys, monkeypatch):
+    monkeypatch.setattr("os.execv", lambda *_: pytest.fail("ran the real program"))
+    assert rdma.rdma(["dev"]) == 1
+    assert 'no object "dev"' in capsys.readouterr().err
 
 
 def test_nvidia_smi_without_driver_or_gpu(spark, capsys):
