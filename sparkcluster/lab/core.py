@@ -53,10 +53,11 @@ class Lab:
 
         Raises:
             UsageError: this machine cannot run a lab, or the arguments are invalid.
-            LabError: something did not come up; everything was removed again.
+            LabError: no such engine, or something did not come up; everything of the new lab was removed again.
         """
         machine.require()
         requested = _spec(spec, sparks)
+        inventory.require_images(engine, requested)
         directory = state.directory_of(name)
         with state.locked(state.lock_of(name)):
             found = State.read(directory)

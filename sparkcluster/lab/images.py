@@ -38,6 +38,16 @@ class ImageStore(image_build.StoredImage):
     data_root: Path
 
 
+def require(engine: str) -> None:
+    """Check that ``engine`` is one.
+
+    Raises:
+        LabError: it is not.
+    """
+    if engine not in ENGINES:
+        raise LabError(f"unknown engine {engine!r}", hint=f"engines: {', '.join(ENGINES)}")
+
+
 def prepare(engine: str) -> ImageStore:
     """The image of ``engine``; built on first use, which takes minutes for the real engine.
 
@@ -127,8 +137,7 @@ def _tag(store: ImageStore, data_root: Path) -> None:
 
 
 def _folder(engine: str) -> Path:
-    if engine not in ENGINES:
-        raise LabError(f"unknown engine {engine!r}", hint=f"engines: {', '.join(ENGINES)}")
+    require(engine)
     family = engine.split("-", maxsplit=1)[0]
     digest = hashlib.sha256("\0".join(image_build.made_of(family)).encode()).hexdigest()[:12]
     return cache_directory() / "lab" / "images" / f"{family}-{digest}"

@@ -27,6 +27,18 @@ ENGINE_ENVIRONMENT = {
 """What makes the engine light enough for a machine without a GPU."""
 
 
+def require_images(engine: str, spec: LabSpec) -> None:
+    """Check that there is an image of every name that the Sparks have.
+
+    Raises:
+        LabError: there is none.
+    """
+    from sparkcluster.lab import images
+
+    for name in _image_names(engine, spec):
+        images.require(name)
+
+
 def prepare_images(engine: str, spec: LabSpec) -> str:
     """Build every image that the Sparks have; the reference for the playbook.
 
@@ -37,9 +49,14 @@ def prepare_images(engine: str, spec: LabSpec) -> str:
         return "sparkcluster-lab/none:latest"
     from sparkcluster.lab import images
 
-    names = [name for spark in spec.sparks if (name := spark.image_of(engine))] or [engine]
-    references = {name: images.prepare(name).reference for name in dict.fromkeys(names)}
-    return references[names[0]]
+    references = [images.prepare(name).reference for name in _image_names(engine, spec)]
+    return references[0]
+
+
+def _image_names(engine: str, spec: LabSpec) -> list[str]:
+    if engine == "none":
+        return []
+    return list(dict.fromkeys(name for spark in spec.sparks if (name := spark.image_of(engine)))) or [engine]
 
 
 def known_hosts(state: State) -> str:

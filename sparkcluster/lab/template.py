@@ -24,12 +24,25 @@ class Docker:
 
     def __init__(self, data_root: Path) -> None:
         self.data_root = data_root
-        # Short: the path of a socket is limited to 108 bytes.
-        self._run = Path(tempfile.mkdtemp(prefix="sclab-", dir="/run"))
+        self._run = Path()
         self._exit = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        self.data_root.mkdir(parents=True, exist_ok=True)
+        for tool in ("setpriv", "dockerd", "docker"):
+            if shutil.which(tool) is None:
+                hint = "sudo apt-get install -y docker.io"
+                raise LabError(f"{tool} is not installed", step="build image", hint=hint)
+        with contextlib.ExitStack() as stack:
+            # Short: the path of a socket is limited to 108 bytes.
+            self._run = Path(tempfile.mkdtemp(prefix="sclab-", dir="/run"))
+            stack.callback(shutil.rmtree, self._run, ignore_errors=True)
+            self.data_root.mkdir(parents=True, exist_ok=True)
+            stack.callback(self._unmount)
+            self._start(stack)
+            self._exit = stack.pop_all()
+        return self
+
+    def _start(self, stack: contextlib.ExitStack) -> None:
         # It must not outlive a builder that is killed.
         argv = ["setpriv", "--pdeathsig", "KILL", "dockerd", "--data-root", str(self.data_root)]
         argv += ["--exec-root", str(self._run / "exec")]
@@ -37,22 +50,17 @@ class Docker:
         argv += ["--config-file", str(self._run / "none.json"), "--storage-driver", "overlay2"]
         argv += ["--iptables=false", "--ip6tables=false", "--ip-masq=false", "--bridge=none"]
         (self._run / "none.json").write_text("{}")
-        with contextlib.ExitStack() as stack:
-            stack.callback(shutil.rmtree, self._run, ignore_errors=True)
-            stack.callback(self._unmount)
-            with (self._run / "log").open("wb") as log:
-                daemon = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-            stack.callback(_stop, daemon)
+        with (self._run / "log").open("wb") as log:
+            daemon = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        stack.callback(_stop, daemon)
 
-            def answers() -> bool:
-                return subprocess.run([*self._client, "version"], capture_output=True, check=False).returncode == 0
+        def answers() -> bool:
+            return subprocess.run([*self._client, "version"], capture_output=True, check=False).returncode == 0
 
-            wait_until(lambda: daemon.poll() is not None or answers(), limit_s=START_LIMIT_S, step_s=0.1)
-            if not answers():
-                last = (self._run / "log").read_text(errors="replace").strip().splitlines()[-1:]
-                raise LabError(f"dockerd did not start: {''.join(last)}", step="build image")
-            self._exit = stack.pop_all()
-        return self
+        wait_until(lambda: daemon.poll() is not None or answers(), limit_s=START_LIMIT_S, step_s=0.1)
+        if not answers():
+            last = (self._run / "log").read_text(errors="replace").strip().splitlines()[-1:]
+            raise LabError(f"dockerd did not start: {''.join(last)}", step="build image")
 
     def __exit__(self, *exception: object) -> None:
         self._exit.close()

@@ -34,8 +34,8 @@ SPARE = "gb10-backup/image:1"
 # The image with one more layer, like a later build.
 OTHER_IMAGE = """
 container=$(docker create "$1")
+trap 'docker rm "$container"' EXIT
 docker commit "$container" "$1"
-docker rm "$container"
 """
 
 # An image of a single small layer, for a processor that neither a Spark nor a lab's machine has. Docker makes
