@@ -6,7 +6,7 @@ import csv
 import dataclasses
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell import plain
+from sparkcluster.recipes.shell import plain, shown
 
 # Options of `docker run` with a value (docs.docker.com, CLI reference); all others stand alone.
 VALUED = frozenset(
@@ -126,7 +126,7 @@ def read(words: list[str]) -> Container:
             elif name in VALUED or name in ALONE:
                 _put(out, name, value or "")
             else:
-                out.notes.append(f"{plain(word)}: unknown option of docker run")
+                out.notes.append(f"{shown(word)}: unknown option of docker run")
     if index >= len(words):
         raise UsageError("docker run has no image", hint="copy the whole command")
     out.image, out.words = words[index], words[index + 1 :]
@@ -164,7 +164,7 @@ def _put(out: Container, name: str, value: str) -> None:
         _publish(out, value)
     elif name not in GIVEN and not _harmless(name, value):
         why = REFUSED.get(name, "a playbook has no such key")
-        out.notes.append(f"{f'--{name} {plain(value)}'.strip()}: {why}")
+        out.notes.append(f"{shown(f'--{name} {value}').strip()}: {why}")
 
 
 def _harmless(name: str, value: str) -> bool:
@@ -179,7 +179,7 @@ def _harmless(name: str, value: str) -> bool:
 def _publish(out: Container, value: str) -> None:
     parts = value.partition("/")[0].split(":")
     if len(parts) > 1 and parts[-2:] != ["8000", "8000"]:
-        out.notes.append(f"--publish {plain(value)}: write api.port: {plain(parts[-2])} in the inventory")
+        out.notes.append(f"--publish {shown(value)}: write api.port: {shown(parts[-2])} in the inventory")
 
 
 def _volume(out: Container, name: str, value: str) -> None:
@@ -198,4 +198,4 @@ def _volume(out: Container, name: str, value: str) -> None:
     if source.startswith(("/", "~")) and target.startswith("/"):
         out.volumes.append(Volume(source, target, read_only))
     else:
-        out.notes.append(f"--{name} {plain(value)}: a playbook mounts directories by their full path, as ~/data")
+        out.notes.append(f"--{name} {shown(value)}: a playbook mounts directories by their full path, as ~/data")

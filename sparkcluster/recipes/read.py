@@ -14,10 +14,9 @@ from sparkcluster.recipes import write
 from sparkcluster.recipes.container import Container
 from sparkcluster.recipes.container import read as read_container
 from sparkcluster.recipes.serve import Command, Importer, playbook
-from sparkcluster.recipes.shell import MARKS, Script, assignment, parse, plain
+from sparkcluster.recipes.shell import MARKS, Script, assignment, parse, shown
 from sparkcluster.spec import Playbook, check, messages
 from sparkcluster.spec.document import parse as parse_yaml
-from sparkcluster.spec.secret_patterns import without_secrets
 
 _DOCKER = frozenset({"docker", "podman", "nerdctl"})
 _BEFORE = frozenset({"sudo", "nohup", "exec", "time", "command", "env"})
@@ -60,7 +59,7 @@ def convert(text: str, source: str, *, name: str | None = None) -> Imported:
     document, notes = recipes[0].recipe(text, source) if recipes else _script(text, source, importers)
     if name is not None:
         document["name"] = name
-    notes = [without_secrets(line, "…") for line in dict.fromkeys(notes)]
+    notes = list(dict.fromkeys(notes))
     made = write.text(document, source, notes)
     _validated(made, source)
     return Imported(made, document, tuple(notes))
@@ -167,7 +166,7 @@ def _downloaded(words: list[str], downloads: dict[str, str]) -> None:
 
 
 def _abridged(words: list[str]) -> str:
-    line = plain(" ".join(words)).replace("\n", " ")
+    line = shown(" ".join(words)).replace("\n", " ")
     return line if len(line) <= 80 else f"{line[:79]}…"
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from sparkcluster import engines
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.container import Container, Volume
-from sparkcluster.recipes.shell import Script, assignment, parse, plain, unknown
+from sparkcluster.recipes.shell import Script, assignment, parse, plain, shown, unknown
 from sparkcluster.spec import variables
 from sparkcluster.spec.secret_patterns import names_secret
 
@@ -110,10 +110,6 @@ class Command:
             return command
         found = cls.plain(words, {}, script, importer)
         if found is not None:
-            if importer.is_twice(words):
-                found.notes.append(
-                    f"duplicate `{importer.COMMAND}`, which ends with `unrecognized arguments`: kept once"
-                )
             found.env = {**container.env, **found.env}
         return found
 
@@ -129,7 +125,9 @@ class Command:
             words = words[1:]
         after = importer.after_command(words)
         if after is not None:
-            return cls(after, {**script.environment, **env})
+            twice = f"duplicate `{importer.COMMAND}`, which ends with `unrecognized arguments`: kept once"
+            notes = [twice] if importer.is_twice(words) else []
+            return cls(after, {**script.environment, **env}, notes=notes)
         if words and words[0].rpartition("/")[2] in _SHELLS:
             flag = next((at for at, word in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)), None)
             if flag is not None and flag + 1 < len(words):
@@ -177,12 +175,12 @@ def playbook(
     mounted = any(f"{served.model}/".startswith(f"{volume.target.rstrip('/')}/") for volume in volumes)
     if container is not None and "path" in document["model"] and not mounted:
         problem = f"the model {served.model} is not in a mounted directory"
-        notes.append(f"{problem}: write model.id, or its path on the nodes")
+        notes.append(f"{shown(problem)}: write model.id, or its path on the nodes")
     if revision is not None:
         if "id" in document["model"]:
             document["model"]["revision"] = revision
         else:
-            notes.append(f"--revision {revision}: a directory has no revisions")
+            notes.append(f"--revision {shown(revision)}: a directory has no revisions")
     if container is not None:
         document["image"] = _resolved(container.image, "the image is")
     document |= {"tensor_parallel": 1, **served.keys}
@@ -230,7 +228,9 @@ def _model(written: str, volumes: list[Volume], downloads: dict[str, str], notes
     _resolved(source, "the model is at", key="path")
     repository = downloads.get(source.rstrip("/"))
     if repository:
-        notes.append(f"the download of {repository} to {source}: download it on every node, or write model.id")
+        notes.append(
+            f"the download of {shown(repository)} to {shown(source)}: download it on every node, or write model.id"
+        )
     return {"path": source}
 
 
@@ -244,7 +244,7 @@ def _environment(
     for name, value in written.items():
         if name in _HF:
             source = next((volume.source for volume in volumes if value == volume.target), None)
-            where = f"hf_home: {source}" if source else "hf_home"
+            where = f"hf_home: {shown(source)}" if source else "hf_home"
             notes.append(f"{name}: write {where} in the inventory, if it is not ~/.cache/huggingface")
         elif name in owners:
             notes.append(f"{name}: {owners[name]}")
@@ -256,9 +256,9 @@ def _environment(
             secrets.append(name)
             notes.append(f"{name}: listed under secrets; set it in the environment of sparkcluster")
         elif value is None:
-            notes.append(f"{name}: write its value under env; the text takes it from the caller")
+            notes.append(f"{shown(name)}: write its value under env; the text takes it from the caller")
         elif unknown(value):
-            notes.append(f"{name}={plain(value)}: write its value under env; the text does not set it")
+            notes.append(f"{shown(f'{name}={value}')}: write its value under env; the text does not set it")
         else:
             env[name] = value
     return env, secrets, notes
@@ -273,7 +273,7 @@ def _mounts(
     out: list[dict[str, Any]] = []
     for volume in volumes:
         if unknown(volume.source + volume.target):
-            notes.append(f"--volume {plain(volume.source)}:{plain(volume.target)}: the text does not set them")
+            notes.append(f"--volume {shown(volume.source)}:{shown(volume.target)}: the text does not set them")
             continue
         is_home = volume.target in homes or volume.target.endswith(_CACHE_HOMES)
         model = document["model"].get("path")
@@ -282,8 +282,8 @@ def _mounts(
         if volume.target in engines.engine(engine).caches.values():
             continue  # kept by every playbook's caches
         if is_home and not homes:
-            written = f"--volume {volume.source}:{volume.target}"
-            notes.append(f"{written}: write hf_home: {volume.source} in the inventory, if it differs")
+            source, target = shown(volume.source), shown(volume.target)
+            notes.append(f"--volume {source}:{target}: write hf_home: {source} in the inventory, if it differs")
         if (is_home or is_model) and not named:
             continue
         # Weights are read; only what is neither may have to be written.

@@ -10,6 +10,7 @@ import dataclasses
 import re
 
 from sparkcluster.errors import UsageError
+from sparkcluster.spec.secret_patterns import without_secrets
 
 # Variables that the text does not set are put between these two, which no text has.
 OPEN, CLOSE = "\ue000", "\ue001"
@@ -71,6 +72,11 @@ def unknown(word: str) -> list[str]:
 def plain(word: str) -> str:
     """``word`` as it would be typed, with unknown variables as ``$NAME``."""
     return _UNKNOWN.sub(lambda found: f"${found[1]}", word)
+
+
+def shown(text: str) -> str:
+    """Text of the recipe for a note: as it would be typed, without secrets."""
+    return without_secrets(plain(text), "…")
 
 
 def assignment(word: str) -> tuple[str, str] | None:
@@ -258,7 +264,7 @@ class _Lexer:
         for mark in self.heredocs:
             found = re.compile(rf"^[ \t]*{mark}[ \t]*$", re.MULTILINE).search(self.text, self.at)
             self.at = min(found.end() + 1, len(self.text)) if found else len(self.text)
-            self.script.notes.append(f"the here-document {mark}: write its content to a file")
+            self.script.notes.append(f"the here-document {shown(mark)}: write its content to a file")
         self.heredocs = []
 
     def _add(self, piece: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.container import Container
 from sparkcluster.recipes.serve import Command, Importer, name_of, playbook
-from sparkcluster.recipes.shell import Script
+from sparkcluster.recipes.shell import Script, shown
 from sparkcluster.spec.document import parse as parse_yaml
 
 _LOOKS = re.compile(r"^(recipe_version|container|command|defaults):", re.MULTILINE)
@@ -47,7 +47,7 @@ def read(text: str, source: str, importer: Importer) -> tuple[dict[str, Any], li
     document, notes = playbook(Container(image=image), command, {}, importer)
     _named(document, data)
     _sized(document, data)
-    unknown = [f"{key}: a playbook has no such key" for key in data if key not in _KEYS]
+    unknown = [f"{shown(key)}: a playbook has no such key" for key in data if key not in _KEYS]
     return document, [*_notes(data, image), *notes, *unknown]
 
 
@@ -65,9 +65,9 @@ def launched(words: list[str]) -> Container | None:
             name, equals, text = value.partition("=")
             container.env[name] = text if equals else None
         elif option in {"-n", "--nodes"}:
-            container.notes.append(f"--nodes {value}: list the Sparks in the inventory")
+            container.notes.append(f"--nodes {shown(value)}: list the Sparks in the inventory")
         elif option == "--apply-mod":
-            container.notes.append(f"{option} {value}: it changes the image; build one that has the change")
+            container.notes.append(f"{option} {shown(value)}: it changes the image; build one that has the change")
     return container
 
 
@@ -126,12 +126,12 @@ def _sized(document: dict[str, Any], data: dict[str, Any]) -> None:
 def _notes(data: dict[str, Any], image: str) -> list[str]:
     out: list[str] = []
     if "/" not in image:
-        out.append(f"container {image}: build it with build-and-copy.sh of spark-vllm-docker on the first node")
+        out.append(f"container {shown(image)}: build it with build-and-copy.sh of spark-vllm-docker on the first node")
     for key in ("mods", "build_args"):
         listed = data.get(key) or []
         for name in listed if isinstance(listed, list) else [listed]:
             effect = "changes the image before it starts" if key == "mods" else "is for the image's build"
-            out.append(f"{key}: {name}, which {effect}; build an image that has it")
+            out.append(f"{key}: {shown(str(name))}, which {effect}; build an image that has it")
     if data.get("cluster_only") is True:
         out.append("cluster_only: the model needs several Sparks; tensor_parallel says how many")
     elif "tensor_parallel" in (data.get("defaults") or {}) and data.get("solo_only") is not True:

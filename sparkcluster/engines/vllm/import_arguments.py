@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkcluster.engines.vllm import ENGINE, flags
 from sparkcluster.recipes.serve import Served
-from sparkcluster.recipes.shell import plain, unknown
+from sparkcluster.recipes.shell import shown, unknown
 
 
 def read(words: list[str]) -> Served:
@@ -20,24 +20,24 @@ def read(words: list[str]) -> Served:
         elif served.model is None:
             served.model = values[0]
         elif values[0].strip():
-            served.notes.append(f"the word {plain(values[0])!r}, which is not part of a flag")
+            served.notes.append(f"the word {shown(values[0])!r}, which is not part of a flag")
     return served
 
 
 def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) -> None:
-    written = " ".join([f"--{name}", *map(plain, values)])
+    written = shown(" ".join([f"--{name}", *values]))
     if name in {"api-key", "hf-token"}:
         _secret(served, name)
         return
     lost = sorted({name for value in values for name in unknown(value)})
     if lost:
-        served.notes.append(f"{written}: the text does not set {', '.join(lost)}")
+        served.notes.append(f"{written}: the text does not set {shown(', '.join(lost))}")
         return
     if flag is None:
         near = flags.closest_name(name.partition(".")[0])
         gone = flags.GONE.get(name)
         advice = gone or (f"did you mean {near}?" if near else "kept under args as it is")
-        served.notes.append(f"{written}: vLLM has no flag --{name}; {advice}")
+        served.notes.append(f"{written}: vLLM has no flag --{shown(name)}; {advice}")
     if _set_key(served, name, values):
         return
     value = _value(flag, name, values)
@@ -66,7 +66,7 @@ def _set_key(served: Served, name: str, values: list[str]) -> bool:
     elif name == "served-model-name" and values:
         served.keys["served_name"] = values[0]
         if values[1:]:
-            served.notes.append(f"more names of the model: {', '.join(values[1:])}; a playbook has one")
+            served.notes.append(f"more names of the model: {shown(', '.join(values[1:]))}; a playbook has one")
     elif name == "revision" and value:
         served.keys["revision"] = value
     elif name in {"tensor-parallel-size", "pipeline-parallel-size"} and value.isdigit():
@@ -75,11 +75,11 @@ def _set_key(served: Served, name: str, values: list[str]) -> bool:
         if value in {"ray", "mp"}:
             served.keys["executor"] = "ray" if value == "ray" else "native"
         else:
-            served.notes.append(f"--{name} {value}: executor must be ray or native")
+            served.notes.append(f"--{name} {shown(value)}: executor must be ray or native")
     elif name in ENGINE.arguments:
         if (name, value) not in {("port", "8000"), ("host", "127.0.0.1"), ("host", "localhost")}:
-            key = f"api.{name}: {value} in the inventory" if name in {"host", "port"} else ENGINE.arguments[name]
-            served.notes.append(f"--{name} {plain(value)}".rstrip() + f": write {key}")
+            key = f"api.{name}: {shown(value)} in the inventory" if name in {"host", "port"} else ENGINE.arguments[name]
+            served.notes.append(shown(f"--{name} {value}").rstrip() + f": write {key}")
     else:
         return False
     return True

@@ -293,6 +293,50 @@ def test_secrets_are_named_and_never_copied():
     assert "v1" not in made.text
 
 
+def test_notes_about_secrets_are_whole():
+    text = "docker run -e HF_TOKEN=v1 a/b:1 vllm serve org/m --api-key v2 --hf-token v3 --tool-server $TOKEN"
+    made = convert(text, "x.sh")
+    assert set(made.notes) == {
+        "HF_TOKEN: listed under secrets; set it in the environment of sparkcluster",
+        "--api-key: write api.key in the inventory, which keeps it out of every command line",
+        "--hf-token: HF_TOKEN is listed under secrets; set it in the environment of sparkcluster",
+        "--tool-server $TOKEN: the text does not set TOKEN",
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "docker run --env-file MY_TOKEN=abc123 a/b:1 vllm serve org/m",
+        "docker run --x-key=abc123 a/b:1 vllm serve org/m",
+        "docker run -v 'TOKEN: abc123' a/b:1 vllm serve org/m",
+        "docker run -e 'Authorization: Bearer abc123' a/b:1 vllm serve org/m",
+        "docker run -e 'X=$Y Bearer abc123' a/b:1 vllm serve org/m",
+        "docker run -v /a:/root/.cache/huggingface/TOKEN=abc123/.cache/huggingface a/b:1 vllm serve org/m",
+        "vllm serve org/m 'Bearer abc123'",
+        "vllm serve org/m --my-key abc123",
+        "vllm serve org/m --my-key abc123$Y",
+        "vllm serve org/m --served-model-name a 'Bearer abc123'",
+        "vllm serve org/m --distributed-executor-backend 'Bearer abc123'",
+        "vllm serve org/m --host 'Bearer abc123'",
+        "curl -H 'Authorization: Bearer abc123' x\nvllm serve org/m",
+        "./launch-cluster.sh --apply-mod TOKEN=abc123 exec vllm serve org/m",
+        "recipe_version: 1\ncontainer: a/b\ncommand: vllm serve org/m\nbuild_args: [TOKEN=abc123]\n",
+        "recipe_version: 1\ncontainer: a/b\ncommand: vllm serve org/m\n'Bearer abc123': 1\n",
+    ],
+)
+def test_no_note_shows_a_secret_of_the_text(text):
+    made = convert(text, "x.sh")
+    assert not any("abc123" in note for note in made.notes), made.notes
+
+
+def test_a_duplicate_command_of_a_recipe_is_said():
+    text = "recipe_version: 1\ncontainer: a/b\ncommand: vllm serve vllm serve org/m\n"
+    made = convert(text, "x.yaml")
+    assert made.document["model"] == {"id": "org/m"}
+    assert "duplicate `vllm serve`, which ends with `unrecognized arguments`: kept once" in made.notes
+
+
 def test_a_model_that_is_mounted_under_its_own_path_is_no_question():
     assert not convert(line("/data/m", options=["-v", "/data/m:/data/m"]), "x.sh").notes
 
