@@ -231,6 +231,12 @@ def test_a_damaged_record_silences_no_check(plan, diagnosed):
     assert ("RUN-004", "alpha") in codes(found)
 
 
+@pytest.mark.parametrize("playbook", [None, [], {"name": None}])
+def test_a_record_without_a_playbook_silences_no_check(playbook, diagnosed):
+    found = diagnosed(answer=reply(text="!" * 40), record={**RECORD, "playbook": playbook})
+    assert codes(found) == {("RUN-004", "alpha")}
+
+
 @pytest.mark.parametrize(
     "text",
     ["204", "!", "", "ha ha ha ha ha", "12 * 17 = 204, and 204 = 204.", "北京是中国的首都 也是一座历史悠久的城市",
