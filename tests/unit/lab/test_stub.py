@@ -518,6 +518,21 @@ class TestRay:
         worker.stop()
         until(lambda: self.nodes(stage) == {HEAD: True, WORKER: False}, "the worker is marked", 3.0)
 
+    def test_a_stopped_worker_is_dead_after_the_silence(self, stage: Stage) -> None:
+        _, worker = stage.ray(STUB_RAY_SILENCE_S="2")
+        time.sleep(2.5)
+        assert self.nodes(stage) == {HEAD: True, WORKER: True}
+        worker.popen.send_signal(signal.SIGSTOP)
+        until(lambda: self.nodes(stage) == {HEAD: True, WORKER: False}, "the worker is marked", 5.0)
+        worker.popen.send_signal(signal.SIGCONT)
+        assert worker.wait(5.0) == 1
+
+    def test_a_stopped_head_ends_the_worker_with_an_error(self, stage: Stage) -> None:
+        head, worker = stage.ray(STUB_RAY_SILENCE_S="2")
+        head.popen.send_signal(signal.SIGSTOP)
+        assert worker.wait(5.0) == 1
+        assert "lost its connection to GCS" in worker.log
+
     def test_a_dead_head_ends_the_worker_with_an_error(self, stage: Stage) -> None:
         head, worker = stage.ray()
         head.stop()

@@ -276,6 +276,9 @@ class Ray(Multi):
         with contextlib.suppress(OSError, rayclient.Refused):
             raylet = rayclient.connect("%s:%d" % (address, node["NodeManagerPort"]), title=title, spec=spec)
             for message in raylet.messages():
+                if message.get("op") == "beat":
+                    raylet.send(op="beat")
+                    continue
                 pid = message["pid"]
                 if "line" in message:
                     log.emit("\x1b[36m(RayWorkerProc pid=%s%s)\x1b[0m %s" % (pid, suffix, message["line"]))

@@ -6,7 +6,7 @@ from stubengine import faults, rayclient, wire
 
 
 class Gcs:
-    """Serves one cluster on one address; a node is alive for as long as its connection is."""
+    """Serves one cluster on one address; a node is alive for as long as its raylet beats."""
 
     def __init__(self, address, port):
         self._lock = threading.Lock()
@@ -31,12 +31,14 @@ class Gcs:
             self._alive.add(node_id)
         channel.send(ok=True)
         for _ in channel.messages():
-            continue
+            channel.send(op="beat")
+        channel.close()
         with self._lock:
             self._alive.remove(node_id)
             self._holders.pop(node_id, None)
 
     def _answer(self, channel, peer):
+        channel.sock.settimeout(None)  # a client asks when it likes
         channel.send(ok=True)
         for message in channel.messages():
             with self._lock:

@@ -3,10 +3,12 @@
 import hmac
 import os
 import socket
+import time
 
 from stubengine import RAY_VERSION
 from stubengine.wire import Channel, setting
 
+BEAT_S = 1.0
 SILENCE_S = 30.0  # Ray declares a node dead after five missed checks, 3 s apart, 10 s each at the worst
 
 
@@ -62,13 +64,19 @@ def split(address):
 
 
 def limit_silence(sock):
-    """Has the kernel end a connection whose other end does not answer (a pulled cable)."""
-    sock.settimeout(None)
+    """Ends a connection whose other end sends nothing (a stopped process) or acknowledges nothing (a pulled cable)."""
+    limit_s = setting("STUB_RAY_SILENCE_S", SILENCE_S)
+    sock.settimeout(limit_s)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-    limit_ms = int(setting("STUB_RAY_SILENCE_S", SILENCE_S) * 1000)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limit_s * 1000))
+
+
+def beat(channel):
+    """Sends a beat each second until the other end, which answers each, is gone."""
+    while channel.send(op="beat"):
+        time.sleep(BEAT_S)
 
 
 def connect(address, source=None, **hello):
@@ -83,6 +91,8 @@ def connect(address, source=None, **hello):
     if "error" in answer:
         raise Refused(answer["error"])
     limit_silence(sock)
+    if not hello:
+        sock.settimeout(None)  # between a client of the GCS and the GCS there are no beats
     return channel
 
 

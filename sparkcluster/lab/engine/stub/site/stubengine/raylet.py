@@ -35,6 +35,7 @@ class Raylet:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)
+        threading.Thread(target=rayclient.beat, args=(self._gcs,), daemon=True).start()
 
     def wait(self):
         """Returns when the GCS is gone or silent; ranks end with this process."""
@@ -56,6 +57,7 @@ class Raylet:
             process.kill()
 
         threading.Thread(target=end_with_driver, daemon=True).start()
+        threading.Thread(target=rayclient.beat, args=(driver,), daemon=True).start()
         for line in process.stdout:
             driver.send(pid=process.pid, line=line.decode("utf-8", "replace").rstrip("\n"))
         driver.send(pid=process.pid, code=process.wait())
