@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -22,10 +23,11 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYT
 BUSY = 0.2
 
 
-def timed(argv: list[str], **options: object) -> float:
+def timed(argv: list[str], **options: Any) -> float:
     """Seconds that a command takes; a failure ends the bench with its output."""
     began = time.monotonic()
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, **{"env": ENVIRONMENT, **options})
+    options = {"env": ENVIRONMENT, **options}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, **options)
     if done.returncode:
         sys.exit(f"{shlex.join(argv)} failed:\n{done.stdout}{done.stderr}")
     return time.monotonic() - began

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from pydantic import TypeAdapter
+from pydantic.json_schema import JsonSchemaMode
 
 from sparkcluster.checks.registry import Page
 from sparkcluster.cli.main import COMMANDS
@@ -94,6 +95,8 @@ def ref(name: str) -> Schema:
 
 
 STRINGS = many(text())
+# A keyword of Python, so that it cannot be an argument.
+FROM: dict[str, Any] = {"from": {"anyOf": [STRINGS, text(enum=["download"])]}}
 WHY = by_name(text(), "why a node is left out, by node")
 STATES = ["serving", "starting", "degraded", "down"]
 MEASURED = record(
@@ -285,7 +288,7 @@ DOCUMENTS: dict[str, Schema] = {
             record(
                 what=text(enum=["weights", "image", "ray"]),
                 name=text(),
-                **{"from": {"anyOf": [STRINGS, text(enum=["download"])]}},
+                **FROM,
                 missing=by_name(text(), "what each node lacks"),
                 size_bytes=integer(null=True),
             )
@@ -386,7 +389,9 @@ DOCUMENTS: dict[str, Schema] = {
 
 def schema() -> Schema:
     """The text of docs/json.schema.json as an object: one definition per command, and the types they use."""
-    adapters = [(name, "serialization", TypeAdapter(one)) for name, one in TYPES.items()]
+    adapters: list[tuple[str, JsonSchemaMode, TypeAdapter[Any]]] = [
+        (name, "serialization", TypeAdapter(kind)) for name, kind in TYPES.items()
+    ]
     _, types = TypeAdapter.json_schemas(adapters, ref_template="#/$defs/{model}")
     definitions = untitled(types["$defs"])
     replace(definitions["RankSeen"], "log", log_lines=integer("how many log lines were read", null=True))
