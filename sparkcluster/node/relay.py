@@ -1,12 +1,15 @@
 """Copies weights or an image from this node to another, or from another to this one.
 
-Python 3.8, standard library only. The request says ``do`` (send or receive), ``what`` (files or image), the
+Python 3.8, standard library only. The request says ``do`` (list, send or receive), ``what`` (files or image), the
 lease (``state_dir``, ``cluster``, ``epoch``), ``address``, ``token``, and for a receiver ``port``.
 
 Files: ``root`` is a directory on each side; with ``revision`` it is a model in Hugging Face's cache, of which that
-snapshot, its blobs and ``ref`` are copied. Each file is written next to its target under a name that ends in
-``.partial``, synced and renamed; links follow, then the ref, so that an incomplete copy never looks complete.
-``verify`` compares the SHA-256 of every file, including those that existed before.
+snapshot, its blobs and ``ref`` are copied. ``list`` says what one node has; the controller checks that and gives it to
+both sides as ``files``, so that no node decides what is written on another: ``path``, ``size``, ``mtime`` (ns),
+``links`` to it, and ``sha256`` of small ones. With ``verify`` all have that, and files that exist are hashed too; it is
+not the default, since one core hashes more slowly than the link carries. Each file is written next to its target under
+a name that ends in ``.partial``, synced and renamed; links follow, then the ref, so that an incomplete copy never looks
+complete.
 
 Image: ``image_id``, ``reference``, ``layers``, piped from ``docker save`` to ``docker load``.
 """
@@ -15,24 +18,30 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
-import stat
-from typing import Any, BinaryIO, Callable, Dict, List
+import struct
+from typing import Any, BinaryIO, Callable, Dict, List, Optional
 
 from sparkcluster.node import common, docker_copy, wire
+from sparkcluster.node.hashes import hashed
 from sparkcluster.node.model_files import forget, hash_file, model_files
+from sparkcluster.node.tree import Tree
 from sparkcluster.node.wire import Check, Failed, Pace, Wire
 
 Request = Dict[str, Any]
 
 _SYNC_EVERY = 256 << 20
 _RESERVE_BYTES = 256 << 20  # left free for logs and records
+_SMALL_BYTES = 32 << 20  # configuration, tokenizer, code
+_THREADS = 4
+_WANTED = struct.Struct("!IQ")  # number of a file, and its first byte that is missing
 
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
     """Copy; the answer is that of ``wire.answer``."""
 
     def work(check: Check) -> dict[str, Any]:
+        if request["do"] == "list":
+            return list_files(request)
         if request["do"] == "send":
             line = wire.listen(request["address"], request["token"])
         else:
@@ -48,174 +57,147 @@ def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
 # files, sending
 
 
-def manifest(root: str, revision: str | None, ref: str | None) -> dict[str, Any]:
-    """What to copy: files with size and mark, links with target, the ref; paths relative to ``root``."""
+def list_files(request: Request) -> dict[str, Any]:
+    """Emit each file of the directory or snapshot: its ``name`` there, and the ``blob`` that it links to."""
+    root, revision = common.expand(request["root"]), request.get("revision")
     top = os.path.join(root, "snapshots", revision) if revision else root
     if not os.path.isdir(top):
         raise Failed("source", "%s does not exist" % top)
-    files: dict[str, dict[str, Any]] = {}
-    links: list[list[str]] = []
-    blobs = os.path.realpath(os.path.join(root, "blobs")) + os.sep
+    files: List[Dict[str, Any]] = []
+    hashes: List[Dict[str, Any]] = []
+    blobs = os.path.realpath(os.path.join(root, "blobs"))
     for path, real, status in model_files(top):
-        relative = os.path.relpath(path, root)
-        is_blob = bool(revision) and os.path.islink(path) and real.startswith(blobs)
-        if is_blob:
-            link, relative = relative, "blobs/" + real[len(blobs) :]
-            links.append([link, os.path.relpath(relative, os.path.dirname(link))])
-        # a blob is named by its content, so that a copy can resume from another source
-        mark = "%d" % status.st_size if is_blob else "%d-%d" % (status.st_size, status.st_mtime_ns)
-        files[relative] = {
-            "path": relative,
-            "size": status.st_size,
-            "mark": mark,
-            "mtime": [status.st_atime_ns, status.st_mtime_ns],
-        }
+        folder, name = os.path.split(real)
+        file = {"name": os.path.relpath(path, top), "size": status.st_size, "mtime": max(0, status.st_mtime_ns)}
+        files.append({**file, "blob": name if os.path.islink(path) and folder == blobs else None})
+        if request.get("verify") or status.st_size <= _SMALL_BYTES:
+            hashes.append({"file": files[-1], "path": real, "size_bytes": status.st_size})
     if not files:
         raise Failed("source", "%s contains no files" % top)
-    refs = {ref: revision} if revision and ref and ref != revision else {}
-    return {"files": list(files.values()), "links": links, "refs": refs}
+    for found in hashed(hashes, _THREADS):
+        found["file"]["sha256"] = found["sha256"]
+    for each in files:
+        common.emit({"file": each})
+    return {}
 
 
 def send_files(request: Request, line: Wire, check: Check) -> dict[str, Any]:
-    """Send the manifest, then the files that the receiver requests."""
-    root = common.expand(request["root"])
-    offer = manifest(root, request.get("revision"), request.get("ref"))
-    line.send_line(offer)
+    """Send the files that the receiver requests."""
+    root, files = common.expand(request["root"]), request["files"]
     pace = Pace(0, check, quiet=True)
-    while True:
-        requested = line.read_line()
-        if not requested:
-            return {"bytes": pace.done}
-        for number, offset in requested:
-            entry = offer["files"][number]
-            with open(os.path.join(root, entry["path"]), "rb") as file:
-                if os.fstat(file.fileno()).st_size != entry["size"]:
-                    raise Failed("source", "%s changed while it was sent" % file.name)
-                line.send_file(file, offset, entry["size"] - offset, pace)
-                if request.get("verify"):
-                    digest = hash_file(hashlib.sha256(), file.name, lambda _size: pace.add(peer=line))
-                    line.send_line({"sha256": digest})
-                forget(file.fileno())
+    wanted: Optional[bytes] = b""
+    while wanted == b"":
+        wanted = line.read_frame(_WANTED.size * len(files))
+        pace.add()
+    wanted = wanted or b""
+    if len(wanted) % _WANTED.size:
+        raise wire.invalid()
+    for number, offset in _WANTED.iter_unpack(wanted):
+        if number >= len(files) or offset > files[number]["size"]:
+            raise wire.invalid()
+        entry = files[number]
+        with open(os.path.join(root, entry["path"]), "rb") as file:
+            if os.fstat(file.fileno()).st_size != entry["size"]:
+                raise Failed("source", "%s changed while it was sent" % file.name)
+            line.send_file(file, offset, entry["size"] - offset, pace)
+            forget(file.fileno())
+    return {"bytes": pace.done}
 
 
 # files, receiving
 
 
 class Receiver:
-    """Receives files below ``root``."""
+    """Receives the ``files`` of ``request`` into ``tree``."""
 
-    def __init__(self, root: str, line: Wire, check: Check, verify: bool) -> None:
-        self.root = root
+    def __init__(self, request: Request, tree: Tree, line: Wire, check: Check) -> None:
+        self.request = request
+        self.files: List[Dict[str, Any]] = request["files"]
+        self.tree = tree
         self.line = line
         self.check = check
-        self.verify = verify
         self.digests: Dict[int, Any] = {}
         self.received = 0
-        self.pace = Pace(0, check)
-
-    def inside(self, path: str) -> str:
-        """Absolute form of ``path``; Failed if it is outside of ``root``."""
-        whole = os.path.normpath(os.path.join(self.root, path))
-        if os.path.isabs(path) or not whole.startswith(self.root + os.sep):
-            raise Failed("link", "the sender offered a path outside of the directory: %r" % path)
-        return whole
+        self.pace = Pace(sum(entry["size"] for entry in self.files), check)
 
     def run(self) -> dict[str, Any]:
         """Fetch what is missing; links and ref come last."""
-        offer = self.line.read_line()
-        files: List[Dict[str, Any]] = offer["files"]
-        self.pace.total = sum(entry["size"] for entry in files)
-        whole = [number for number, entry in enumerate(files) if self._is_there(entry)]
-        requested = [[number, self._begun(files[number])] for number in range(len(files)) if number not in whole]
-        self.pace.done = sum(files[number]["size"] for number in whole) + sum(each[1] for each in requested)
-        self._room(sum(files[number]["size"] - offset for number, offset in requested))
-        if self.verify:
-            # before the request: hashing existing files while receiving would stall the sender
-            requested = [[number, files[number]["size"]] for number in whole] + requested
-            for number, offset in requested:
-                self._hash_here(number, files[number], offset)
-        self._fetch(files, requested)
-        self.line.send_line([])
-        for path, target in offer["links"]:
-            self._link(path, target)
-        for ref, revision in offer["refs"].items():
-            common.write_atomically(self.inside("refs/" + ref), revision.encode(), 0o644)
-        return {"bytes": self.received, "files": len(files), "size": self.pace.total}
+        missing = [number for number, entry in enumerate(self.files) if not self._is_there(entry)]
+        wanted = [(number, self._begun(number)) for number in missing]
+        needed = sum(self.files[number]["size"] - offset for number, offset in wanted)
+        self.pace.done = self.pace.total - needed
+        self._room(needed)
+        if wanted:
+            self.line.send_frame(b"".join(_WANTED.pack(*each) for each in wanted))
+            for number, offset in wanted:
+                self._receive(number, offset)
+        else:
+            self.line.end_frames()
+        self.check()
+        for entry in self.files:
+            for link in entry["links"]:
+                self.pace.add()
+                self.tree.link(link, os.path.relpath(entry["path"], os.path.dirname(link)))
+        ref, revision = self.request.get("ref"), self.request.get("revision")
+        if ref and revision and ref != revision:
+            folder, name = os.path.split("refs/" + ref)
+            partial = "%s/.%s.partial" % (folder, name)
+            with self.tree.writer(partial) as file:
+                file.write(revision.encode())
+            self.tree.move(partial, "refs/" + ref)
+        return {"bytes": self.received, "files": len(self.files), "size": self.pace.total}
 
     def _is_there(self, entry: Dict[str, Any]) -> bool:
-        return bool(_size(self.inside(entry["path"])) == entry["size"])
+        if self.tree.size(entry["path"]) != entry["size"]:
+            return False
+        return not self.request.get("verify") or self._hash(hashlib.sha256(), entry["path"]) == str(entry["sha256"])
+
+    def _hash(self, digest: Any, path: str) -> str:
+        # before anything is requested: hashing while receiving would stall the sender
+        return hash_file(digest, self.tree.reader(path), lambda _size: self.pace.add(peer=self.line))
 
     def _partial(self, entry: Dict[str, Any]) -> str:
-        folder, name = os.path.split(self.inside(entry["path"]))
-        mark = hashlib.sha256(entry["mark"].encode()).hexdigest()[:8]
-        return os.path.join(folder, ".%s.%s.partial" % (name, mark))
+        folder, name = os.path.split(entry["path"])
+        # a blob is named by its content, so that a copy can resume from another source
+        blob = self.request.get("revision") and folder == "blobs"
+        mark = "%d" % entry["size"] if blob else "%d-%d" % (entry["size"], entry["mtime"])
+        return os.path.join(folder, ".%s.%s.partial" % (name, hashlib.sha256(mark.encode()).hexdigest()[:8]))
 
-    def _begun(self, entry: Dict[str, Any]) -> int:
+    def _begun(self, number: int) -> int:
         """Bytes that an earlier run received."""
-        size = _size(self._partial(entry))
-        return size if 0 < size <= entry["size"] else 0
-
-    def _hash_here(self, number: int, entry: Dict[str, Any], offset: int) -> None:
-        self.digests[number] = hashlib.sha256()
-        if offset:
-            path = self.inside(entry["path"])
-            path = path if self._is_there(entry) else self._partial(entry)
-            hash_file(self.digests[number], path, lambda _size: self.pace.add(peer=self.line))
+        entry = self.files[number]
+        partial = self._partial(entry)
+        size = self.tree.size(partial)
+        if not 0 < size <= entry["size"]:
+            return 0
+        if entry["sha256"]:
+            self.digests[number] = hashlib.sha256()
+            self._hash(self.digests[number], partial)
+        return size
 
     def _room(self, needed: int) -> None:
-        existing = self.root
-        while not os.path.isdir(existing):
-            existing = os.path.dirname(existing)
-        found = os.statvfs(existing)
+        found = os.fstatvfs(self.tree.handle)
         free = found.f_bavail * found.f_frsize
         if needed and free < needed + _RESERVE_BYTES:
-            text = "%s has %.1f GB free, %.1f GB needed" % (existing, free / 1e9, needed / 1e9)
+            text = "%s has %.1f GB free, %.1f GB needed" % (self.tree.root, free / 1e9, needed / 1e9)
             raise Failed("disk", text)
 
-    def _fetch(self, files: List[Dict[str, Any]], requested: List[List[int]]) -> None:
-        """Receive ``requested`` (number of file and first byte); files with a wrong hash are fetched again, once."""
-        again = self._round(files, requested)
-        if again and self._round(files, again):
-            raise Failed("hash", "%s arrived with a different hash than it was sent with" % files[again[0][0]]["path"])
-
-    def _round(self, files: List[Dict[str, Any]], requested: List[List[int]]) -> List[List[int]]:
-        if not requested:
-            return []
-        self.line.send_line(requested)
-        return [[number, 0] for number, offset in requested if not self._receive(number, files[number], offset)]
-
-    def _receive(self, number: int, entry: Dict[str, Any], offset: int) -> bool:
-        """Receive one file from ``offset``; False if its hash differs from the sender's."""
-        target, partial = self.inside(entry["path"]), self._partial(entry)
-        there = offset == entry["size"] and self._is_there(entry)
+    def _receive(self, number: int, offset: int) -> None:
+        """Receive one file from ``offset``; Failed if it has another hash than at the source."""
+        entry = self.files[number]
+        partial, expected = self._partial(entry), entry["sha256"]
         digest = self.digests.pop(number, None) or hashlib.sha256()
-        if not there:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            with open(partial, "ab") as file:
-                file.truncate(offset)
-                self._write(file, entry["size"] - offset, digest)
-                os.fsync(file.fileno())
-                forget(file.fileno())
-        if self.verify and not self._same(entry, digest.hexdigest(), self.line.read_line()["sha256"]):
-            os.unlink(target if there else partial)
-            self.pace.done -= entry["size"]
-            return False
-        if not there:
-            self.check()
-            os.chmod(partial, 0o644)
-            os.utime(partial, ns=(entry["mtime"][0], entry["mtime"][1]))
-            os.replace(partial, target)
-            _sync(os.path.dirname(target))
-        return True
-
-    @staticmethod
-    def _same(entry: Dict[str, Any], received: str, sent: str) -> bool:
-        """Whether the hashes are equal; the hub names large blobs by their SHA-256."""
-        name = os.path.basename(entry["path"])
-        named = re.match(r"^[0-9a-f]{64}$", name)
-        if named and entry["path"].startswith("blobs/") and sent != name:
-            raise Failed("source", "%s is corrupt on the sender" % entry["path"])
-        return received == sent
+        with self.tree.writer(partial, offset) as file:
+            self._write(file, entry["size"] - offset, digest if expected else None)
+            if expected not in (None, digest.hexdigest()):
+                file.truncate(0)
+                raise Failed("hash", "%s arrived with another SHA-256 than it has at the source" % entry["path"])
+            os.fchmod(file.fileno(), 0o644)
+            os.utime(file.fileno(), ns=(entry["mtime"], entry["mtime"]))
+            os.fsync(file.fileno())
+            forget(file.fileno())
+        self.check()
+        self.tree.move(partial, entry["path"])
 
     def _write(self, file: BinaryIO, size: int, digest: Any) -> None:
         buffer = memoryview(bytearray(wire.CHUNK))
@@ -223,7 +205,7 @@ class Receiver:
         while size:
             got = self.line.read_into(buffer[: min(size, len(buffer))])
             file.write(buffer[:got])
-            if self.verify:
+            if digest is not None:
                 digest.update(buffer[:got])
             size -= got
             unsynced += got
@@ -236,43 +218,10 @@ class Receiver:
                 unsynced = 0
         file.flush()
 
-    def _link(self, path: str, target: str) -> None:
-        place = self.inside(path)
-        self.inside(os.path.join(os.path.dirname(path), target))
-        if os.path.islink(place) and os.readlink(place) == target:
-            return
-        self.check()
-        folder = os.path.dirname(place)
-        os.makedirs(folder, exist_ok=True)
-        spare = os.path.join(folder, ".link-%d.partial" % os.getpid())
-        if os.path.islink(spare):
-            os.unlink(spare)
-        os.symlink(target, spare)
-        os.replace(spare, place)
-
-
-def _size(path: str) -> int:
-    """Size of a file, -1 if there is none."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return -1
-    return status.st_size if stat.S_ISREG(status.st_mode) else -1
-
-
-def _sync(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
 
 def receive_files(request: Request, line: Wire, check: Check) -> dict[str, Any]:
-    """Fetch the offered files that this node lacks."""
-    root = common.expand(request["root"])
-    os.makedirs(root, exist_ok=True)
-    return Receiver(root, line, check, bool(request.get("verify"))).run()
+    """Fetch the listed files that this node lacks."""
+    return Receiver(request, Tree(common.expand(request["root"])), line, check).run()
 
 
 _ROLES: Dict[Any, Callable[[Request, Wire, Check], Dict[str, Any]]] = {

@@ -28,6 +28,9 @@ CONTAINER_INTERFACES = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel"
 TUNNEL_INTERFACES = ("tun", "tap", "wg", "tailscale", "zt")
 VIRTUAL_INTERFACES = CONTAINER_INTERFACES + TUNNEL_INTERFACES
 
+# Ends of the names of files that are being written; none belongs to a model.
+UNFINISHED = (".partial", ".incomplete", ".lock")
+
 
 def hub_folder(model_id: str) -> str:
     """Directory of a model in the cache of the Hugging Face hub, below HF_HOME."""

@@ -1,9 +1,12 @@
 """One TCP connection between two nodes, opened with a token. Python 3.8, standard library only.
 
-The sender listens on its interconnect address, on a port that the kernel chooses; the receiver connects and
-sends the token, which both got over SSH. Messages are JSON documents, data is raw bytes of a known length or
-frames. A side without progress for ``STALL_S`` gives up; one that fails closes the connection and reports the
-cause to the controller.
+The sender listens on its interconnect address, on a port that the kernel chooses; the receiver connects. Each proves
+to the other that it knows the token, which both got over SSH and neither sends: the listener sends a nonce; the dialer
+answers with its own and an HMAC of both, each role with a word of its own; the listener answers with its HMAC. What
+follows is neither encrypted nor signed: hashes that came over SSH say what is right.
+
+Messages are JSON documents, data is raw bytes of a known length or frames. A side without progress for ``STALL_S``
+gives up; one that fails closes the connection and reports the cause to the controller.
 """
 
 from __future__ import annotations
@@ -13,16 +16,20 @@ import errno
 import hmac
 import json
 import os
+import select
 import socket
 import struct
 import time
-from typing import Any, BinaryIO, Callable, Iterator
+from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional, Tuple
 
 from sparkcluster.node import common, programs
 
 STALL_S = 15.0
 CHUNK = 1 << 20
-_LINE_LIMIT = 64 << 20
+GREETING_S = 2.0
+_GREETERS = 256  # at once; select takes 1024 files
+_NONCE = 32
+_LINE_LIMIT = 1 << 12
 _FRAME = struct.Struct("!I")
 _ENDED = 0xFFFFFFFE
 
@@ -33,6 +40,7 @@ _KINDS = {
     errno.EACCES: "permission",
     errno.EPERM: "permission",
     errno.EROFS: "permission",
+    errno.ENOTDIR: "tree",
 }
 
 Check = Callable[[], None]
@@ -80,6 +88,11 @@ def because(error: OSError) -> str:
     """Text of a system error, with the file's name."""
     text = (error.strerror or str(error)).lower()
     return text + (": %s" % error.filename if error.filename else "")
+
+
+def invalid() -> Failed:
+    """The failure of a peer that does not keep to the protocol."""
+    return Failed("link", "invalid message from the other node")
 
 
 class Pace:
@@ -170,12 +183,18 @@ class Wire:
         """Send a JSON document."""
         self.send_frame(json.dumps(document).encode())
 
-    def read_line(self) -> Any:
-        """Receive a JSON document."""
-        while True:
+    def read_line(self) -> dict[str, Any]:
+        """Receive a JSON document, which is small."""
+        text: Optional[bytes] = b""
+        while text == b"":
             text = self.read_frame(_LINE_LIMIT)
-            if text:
-                return json.loads(text)
+        try:
+            found = json.loads(text or b"")
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise invalid()
+        return found
 
     def send_frame(self, data: bytes) -> None:
         """Send a document, or a piece of a stream of unknown length; an empty one is a keep-alive."""
@@ -191,46 +210,75 @@ class Wire:
         if size == _ENDED:
             return None
         if size > limit:
-            raise Failed("link", "invalid message from the other node")
+            raise invalid()
         return self.read(size)
 
 
 def accept(address: str, token: str, *, count: int = 1, limit_s: float = 2 * STALL_S) -> list[socket.socket]:
-    """Emit the port on which we listen, and return ``count`` connections whose other end knows ``token``."""
+    """Emit the port on which we listen, and return ``count`` connections whose other end knows ``token``.
+
+    Others do not delay them: each has ``GREETING_S`` to prove that, many at once.
+    """
     try:
-        listener = socket.create_server((address, 0), backlog=count + 3)
+        listener = socket.create_server((address, 0), backlog=_GREETERS)
     except OSError as error:
         raise Failed("link", "cannot listen on %s: %s" % (address, error.strerror)) from None
     accepted: list[socket.socket] = []
-    with listener:
+    greeters: Dict[socket.socket, Tuple[bytes, float]] = {}
+    try:
+        listener.setblocking(False)
         common.emit({"port": listener.getsockname()[1]})
         limit = time.monotonic() + limit_s
         while len(accepted) < count:
-            listener.settimeout(max(0.05, limit - time.monotonic()))
-            try:
-                sock, _ = listener.accept()
-            except socket.timeout:
-                raise Failed("link", "no connection to %s within %.0f s" % (address, limit_s)) from None
-            if knows(sock, token.encode()):
-                accepted.append(sock)
-            else:
-                sock.close()
+            now = time.monotonic()
+            if now > limit:
+                raise Failed("link", "no connection to %s within %.0f s" % (address, limit_s))
+            ready = set(select.select([listener, *greeters], [], [], min(0.1, limit - now))[0])
+            for sock, (nonce, until) in list(greeters.items()):
+                if sock in ready and len(accepted) < count and _knows(sock, nonce, token):
+                    accepted.append(sock)
+                    del greeters[sock]
+                elif sock in ready or until < now:
+                    greeters.pop(sock)
+                    sock.close()
+            with contextlib.suppress(OSError):  # nobody waits, or is gone
+                for _ in range(32 if listener in ready else 0):
+                    _welcome(listener.accept()[0], greeters)
+    finally:
+        for sock in (listener, *greeters):
+            sock.close()
     return accepted
 
 
-def knows(sock: socket.socket, token: bytes) -> bool:
-    """Whether the other end of a new connection knows ``token``."""
-    sock.settimeout(2)
-    received = b""
+def _welcome(sock: socket.socket, greeters: Dict[socket.socket, Tuple[bytes, float]]) -> None:
+    """Send a nonce to a new connection, which is readable with the whole answer. The oldest of too many is dropped."""
+    nonce = os.urandom(_NONCE)
+    greeters[sock] = nonce, time.monotonic() + GREETING_S
+    if len(greeters) > _GREETERS:
+        oldest = next(iter(greeters))
+        del greeters[oldest]
+        oldest.close()
+    sock.settimeout(GREETING_S)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 2 * _NONCE)
+    sock.send(nonce)
+
+
+def _knows(sock: socket.socket, nonce: bytes, token: str) -> bool:
+    """Whether the answer to ``nonce`` proves that the other end knows ``token``; then we prove it, too."""
     try:
-        while len(received) < len(token):
-            more = sock.recv(len(token) - len(received))
-            if not more:
-                break
-            received += more
+        answer = sock.recv(2 * _NONCE)
+        nonces = nonce + answer[:_NONCE]
+        if not hmac.compare_digest(answer[_NONCE:], _proof(token, b"dialer", nonces)):
+            return False
+        sock.sendall(_proof(token, b"listener", nonces))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
     except OSError:
         return False
-    return hmac.compare_digest(received, token)
+    return True
+
+
+def _proof(token: str, role: bytes, nonces: bytes) -> bytes:
+    return hmac.new(token.encode(), b"sparkcluster " + role + b"\0" + nonces, "sha256").digest()
 
 
 def listen(address: str, token: str) -> Wire:
@@ -239,14 +287,22 @@ def listen(address: str, token: str) -> Wire:
 
 
 def dial(address: str, port: int, token: str, source: str = "") -> socket.socket:
-    """A connection to a node that listens, from ``source`` if that matters."""
+    """A connection to a node that listens and knows ``token``, from ``source`` if that matters."""
     try:
-        sock = socket.create_connection((address, port), timeout=STALL_S, source_address=(source, 0))
-        sock.sendall(token.encode())
+        with contextlib.ExitStack() as unproved:
+            sock = socket.create_connection((address, port), timeout=STALL_S, source_address=(source, 0))
+            unproved.callback(sock.close)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _NONCE)
+            nonces = sock.recv(_NONCE) + os.urandom(_NONCE)
+            sock.sendall(nonces[-_NONCE:] + _proof(token, b"dialer", nonces))
+            if hmac.compare_digest(sock.recv(_NONCE), _proof(token, b"listener", nonces)):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+                unproved.pop_all()
+                return sock
     except OSError as error:
         why = error.strerror or "no answer within %.0f s" % STALL_S
         raise Failed("link", "cannot connect to %s: %s" % (address, why.lower())) from None
-    return sock
+    raise Failed("link", "another program answers at %s, port %d" % (address, port))
 
 
 def connect(address: str, port: int, token: str) -> Wire:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import secrets
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.staging.artifacts import Artifact, Request
+from sparkcluster.staging.manifest import BadAnswer, Manifest, count
 from sparkcluster.staging.plan import Staging, address
 from sparkcluster.staging.retries import RESUME
 from sparkcluster.topology.model import Topology
@@ -23,6 +26,8 @@ from sparkcluster.topology.model import Topology
 # The relays report every second and give up after 15 s without progress.
 _SILENT_S = 60
 _START_S = 30
+_STUCK_S = 3600  # docker load says nothing of its bytes for 20 minutes at most; nor does hashing what is there
+_NO_IMAGE = "sha256:" + "0" * 64
 
 Report = Callable[[int, int], None]
 Progress = Callable[[str, str], None]
@@ -79,8 +84,13 @@ class Transfers:
             requests=(request(source), request(target)),
             report=self.report(staging.what, target, f"from {source}", staging.size_bytes or 0),
         )
-        self.record(staging.what, target, source, int(done["bytes"]), begin)
+        self.record(staging.what, target, source, done["bytes"], begin)
         return done
+
+    def files(self, staging: Staging, source: str, request: Request) -> list[dict[str, Any]]:
+        """The files that ``source`` has of ``request``, for all copies of them."""
+        report = self.report(staging.what, source, "read")
+        return list_files(self.step(staging.what), self.fleet[source], request, report)
 
     def report(self, what: Artifact, node: str, how: str, size: int = 0) -> Report:
         """A function that reports bytes; ``size`` is that of the whole where the programs do not know it."""
@@ -113,6 +123,8 @@ def copy(
 ) -> dict[str, Any]:
     """Copy by ``requests`` (of sender and receiver) over ``address`` of the source.
 
+    Of files, the requests have those that are to be copied, as ``list_files`` returned them.
+
     Returns:
         The receiver's answer: ``bytes`` that were copied; of an image also ``image_id``.
 
@@ -130,7 +142,8 @@ def copy(
         first = next(answers, {})
         if "port" not in first:
             raise stage_error(step, failure_of(source.name, first))
-        receive = {**requests[1], **common, "do": "receive", "port": first["port"]}
+        with bad_answers(step, source.name):
+            receive = {**requests[1], **common, "do": "receive", "port": count(first, "port", 65535)}
         with stage_errors(step, target.name), stream(target, "relay", receive) as receiver:
             done = follow(step, target.name, receiver, report)
         if isinstance(done, Failure):
@@ -139,25 +152,65 @@ def copy(
     return done
 
 
-def follow(step: Step, node: str, running: Stream, report: Report) -> dict[str, Any] | Failure:
-    """The result of a program; its progress goes to ``report``.
+def list_files(step: Step, source: Host, request: Request, report: Report) -> list[dict[str, Any]]:
+    """The files of ``request`` that ``source`` has, checked: what receivers are asked to write.
 
     Raises:
+        StageError: it cannot read them, or they are not what an honest node has.
+        LeaseLost: it knows a newer epoch.
+    """
+    with bad_answers(step, source.name):
+        manifest = Manifest(request.get("revision"), bool(request.get("verify")))
+    listing = {**request, **step.lease, "do": "list"}
+    with stage_errors(step, source.name), stream(source, "relay", listing) as running:
+        done = follow(step, source.name, running, report, manifest)
+    if isinstance(done, Failure) or not manifest.files:
+        failure = done if isinstance(done, Failure) else Failure(source.name, "source", "it listed no files")
+        raise stage_error(step, failure)
+    return manifest.files
+
+
+def follow(
+    step: Step, node: str, running: Stream, report: Report, manifest: Manifest | None = None
+) -> dict[str, Any] | Failure:
+    """The result of a program; its progress goes to ``report``, files that it lists to ``manifest``.
+
+    The result has ``bytes``, and of an image its ID.
+
+    Raises:
+        StageError: the answer is not what the program says.
         LeaseLost: the node refuses the change.
         HostError: the connection broke.
     """
     last: dict[str, Any] = {}
+    moved, since = -1, time.monotonic()
     for last in documents(running, _SILENT_S):
         if step.stopped():
             raise StageError(f"{step.name} was stopped", node=node, step=step.name)
-        if "bytes" in last:
-            report(int(last["bytes"]), int(last.get("total", 0)))
-        if "done" in last:
-            return dict(last["done"])
+        with bad_answers(step, node):
+            if "bytes" in last:
+                if count(last, "bytes") != moved:
+                    moved, since = last["bytes"], time.monotonic()
+                report(moved, count(last, "total", default=0))
+            if time.monotonic() - since > _STUCK_S:
+                raise BadAnswer(f"it moved nothing for {_STUCK_S / 60:.0f} minutes")
+            if "file" in last and manifest is not None:
+                manifest.add(last["file"])
+            if "done" in last:
+                return result_of(last["done"])
+        if "failed" in last or "refused" in last:
+            break
     if "failed" not in last and "refused" not in last:
         with contextlib.suppress(HostError):
             last = {"failed": running.finish().reason, "kind": "other"}
     return failure_of(node, last)
+
+
+def result_of(done: Any) -> dict[str, Any]:
+    """What a program answered under ``done``; BadAnswer."""
+    if not isinstance(done, dict) or not re.fullmatch(r"sha256:[0-9a-f]{64}", str(done.get("image_id", _NO_IMAGE))):
+        raise BadAnswer(f"invalid answer: done is {str(done)[:200]!r}")
+    return {**done, "bytes": count(done, "bytes", default=0)}
 
 
 def failure_of(node: str, answer: dict[str, Any]) -> Failure:
@@ -173,11 +226,22 @@ def failure_of(node: str, answer: dict[str, Any]) -> Failure:
 
 
 def documents(running: Stream, silence_s: float) -> Iterator[dict[str, Any]]:
-    """Documents that a program writes, one in each line; other lines are skipped."""
+    """Documents that a program writes, one in each line; any other line is a failure, and the last."""
     for line in running.lines(silence_s):
         found = document(line)
-        if found is not None:
-            yield found
+        if found is None:
+            yield {"failed": f"unexpected output: {line[:80].decode(errors='replace')}", "kind": "other"}
+            return
+        yield found
+
+
+@contextlib.contextmanager
+def bad_answers(step: Step, node: str) -> Iterator[None]:
+    """Turn an answer that makes no sense into a StageError with node and step."""
+    try:
+        yield
+    except BadAnswer as error:
+        raise stage_error(step, Failure(node, "source", str(error))) from None
 
 
 @contextlib.contextmanager
@@ -213,10 +277,11 @@ def _sender_failure(node: str, answers: Iterator[dict[str, Any]]) -> Failure | N
 
 def stage_error(step: Step, failure: Failure, *, source: str = "", target: str = "", address: str = "") -> StageError:
     """The StageError for a failure, with a hint."""
-    path = failure.text.rpartition(": ")[2]
+    path = shlex.quote(failure.text.rpartition(": ")[2])
     hints = {
         "disk": f"df -h   on {failure.node}",
         "permission": f"sudo chown -R $USER {path}   on {failure.node}",
+        "tree": f"mv {path} {path}.old   on {failure.node}",
         "docker": f"docker info   on {failure.node}",
         "link": f"ping {address}   on {target}, and sudo ufw status   on both" if address else RESUME,
         "hash": f"check the disks of {source} and {target}",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 from sparkcluster.errors import StageError
 from sparkcluster.facts.engine import engine_of
@@ -13,6 +15,7 @@ from sparkcluster.plan.image import BROUGHT_RAY, has_brought_ray, ray_directory,
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.staging import ray_archive
+from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.copy import Copied, Progress, Transfers, stage_errors
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.ray_archive import FILE, Archive
@@ -83,13 +86,16 @@ class _RayCopies:
         progress, name, what = self.transfers.progress, self.staging.name, self.staging.what
         targets = lacking = [node for node, _ in self.staging.missing]
         sources = list(self.staging.sources)
-        digest = None
-        if not sources:
+        if sources:
+            files = self.transfers.files(self.staging, sources[0], self._request(sources[0]))
+            if [file["path"] for file in files] != [FILE]:
+                raise StageError(f"{sources[0]} has other files than Ray's archive", node=sources[0], step="stage ray")
+        else:
             sources, lacking = targets[:1], targets[1:]
             archive = get_archive(self.engine, lambda text: progress(targets[0], text))
-            digest = archive.sha256
-            self._send(archive, targets[0])
-        fan_out(sources[:1], lacking, self._relay, self.transfers.stopped, relay=False)
+            size = self._send(archive, targets[0])
+            files = [{"path": FILE, "size": size, "mtime": 0, "links": [], "sha256": archive.sha256}]
+        fan_out(sources[:1], lacking, partial(self._relay, files), self.transfers.stopped, relay=False)
         for target in targets:
             progress(target, f"unpacking {name}")
         steps = {
@@ -97,7 +103,7 @@ class _RayCopies:
                 {
                     "do": "unpack",
                     "archive": f"{self._folder(target)}/{FILE}",
-                    "sha256": digest,
+                    "sha256": files[0]["sha256"],
                     "path": ray_directory(self.transfers.facts[target].state_dir, self.engine),
                 }
             ]
@@ -111,7 +117,8 @@ class _RayCopies:
     def _folder(self, node: str) -> str:
         return f"{self.transfers.facts[node].state_dir}/ray/archives/{ray_name(self.engine)}"
 
-    def _send(self, archive: Archive, node: str) -> None:
+    def _send(self, archive: Archive, node: str) -> int:
+        """Put the archive on ``node``; its size."""
         begin = time.monotonic()
         step = self.transfers.step(self.staging.what)
         try:
@@ -125,8 +132,10 @@ class _RayCopies:
             self.changer.apply({node: [{"do": "mkdir", "path": self._folder(node)}]})
             self.changer.fleet[node].put(archive.path, f"{self._folder(node)}/{FILE}", mode=0o644)
         self.transfers.record(self.staging.what, node, "controller", size, begin)
+        return size
 
-    def _relay(self, source: str, target: str) -> None:
-        self.transfers.relay(
-            self.staging, source, target, lambda node: {"what": "files", "verify": True, "root": self._folder(node)}
-        )
+    def _request(self, node: str) -> Request:
+        return {"what": "files", "verify": True, "root": self._folder(node)}
+
+    def _relay(self, files: list[dict[str, Any]], source: str, target: str) -> None:
+        self.transfers.relay(self.staging, source, target, lambda node: {**self._request(node), "files": files})

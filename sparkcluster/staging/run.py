@@ -80,6 +80,7 @@ class _Run(Transfers):
     spec: Spec = dataclasses.field(kw_only=True)
     verify: bool = dataclasses.field(kw_only=True)
     images: dict[str, Image] = dataclasses.field(default_factory=dict)
+    weights: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     def bring(self, staging: Staging) -> None:
         """Download it where no node has it, then copy it to the others."""
@@ -94,6 +95,8 @@ class _Run(Transfers):
             del sources[1:]
         if staging.what == "image":
             self.images = {name: image for name in sources if isinstance(image := self.facts[name].image, Image)}
+        elif targets:
+            self.weights = self.files(staging, sources[0], self._request(staging, sources[0]))
         fan_out(sources, targets, partial(self._copy, staging), self.stopped)
 
     def _download(self, staging: Staging) -> Staging:
@@ -160,6 +163,10 @@ class _Run(Transfers):
         error = RegistryAuth if done.kind == "auth" else StageError
         raise error(f"{cause}: {done.text}", node=node, step=step.name, hint=hint)
 
+    def _request(self, staging: Staging, node: str) -> dict[str, Any]:
+        request = weights_request(self.spec, self.facts, staging.sources[0], node, verify=self.verify)
+        return {**request, "files": self.weights}
+
     def _copy(self, staging: Staging, source: str, target: str) -> None:
         """Copy from a complete node to another one, which is a source for the others then."""
         if staging.what == "image":
@@ -167,8 +174,7 @@ class _Run(Transfers):
             done = self.relay(staging, source, target, lambda _: image_request(self.spec, image))
             self.images[target] = image.model_copy(update={"id": done["image_id"]})
         else:
-            request = partial(weights_request, self.spec, self.facts, staging.sources[0], verify=self.verify)
-            self.relay(staging, source, target, request)
+            self.relay(staging, source, target, partial(self._request, staging))
         self.progress(target, f"{staging.what} complete")
 
 

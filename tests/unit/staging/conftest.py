@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ import pytest
 from sparkcluster.hosts import program
 from sparkcluster.hosts.base import Stream
 from sparkcluster.hosts.local import LocalHost
+from sparkcluster.hosts.program import stream
+from sparkcluster.node import common, wire
+from sparkcluster.staging.copy import documents
 
 DOCKER = f"""#!{sys.executable} -IS
 import hashlib, json, os, sys
@@ -136,6 +140,50 @@ def impatient(set_source):
         return real(module, engine).replace("STALL_S = 15.0", "STALL_S = 1.0")
 
     set_source(source)
+
+
+class Peer:
+    """The test as the sender: it listens, and speaks the protocol only as far as it wants."""
+
+    def __init__(self, monkeypatch, node, request) -> None:
+        self.port = 0
+        listening = threading.Event()
+
+        def emit(document) -> None:
+            self.port = document["port"]
+            listening.set()
+
+        monkeypatch.setattr(common, "emit", emit)
+        self.wires: list[wire.Wire] = []
+        thread = threading.Thread(target=lambda: self.wires.append(wire.listen("127.0.0.1", "secret")))
+        thread.start()
+        assert listening.wait(5)
+        self.running = stream(node, "relay", {**request, "do": "receive", "address": "127.0.0.1", "token": "secret",
+                                              "port": self.port})  # fmt: skip
+        thread.join(30)
+        self.wire = self.wires[0]
+
+    def outcome(self):
+        return list(documents(self.running, 10))[-1]
+
+    def close(self) -> None:
+        self.wire.close()
+        self.running.close()
+
+
+@pytest.fixture
+def peer(node, lease, impatient, monkeypatch, tmp_path):
+    """A relay that is to receive ``files``, and its other end."""
+    made = []
+
+    def make(*files, **request):
+        whole = {**lease.document(), "what": "files", "root": str(tmp_path / "to"), "files": files, **request}
+        made.append(Peer(monkeypatch, node("b"), whole))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
 
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"

@@ -1,0 +1,96 @@
+"""Files below one directory, reached without following links. Python 3.8, standard library only.
+
+Each directory is opened from the one above it, so that nothing is written outside, whatever links lie in the tree. Only
+the root itself, and what leads to it, may be links: the node's user chose them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from typing import BinaryIO, Iterator, Tuple
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Tree:
+    """The directory ``root``, created if it is missing. Paths are relative to it; OSError names them in full."""
+
+    def __init__(self, root: str) -> None:
+        os.makedirs(root, exist_ok=True)
+        self.root = root
+        self.handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    @contextlib.contextmanager
+    def parent(self, path: str, *, make: bool = True) -> Iterator[Tuple[int, str]]:
+        """Descriptor of the directory of ``path``, which is created unless ``make`` is false, and its last part."""
+        parts = path.split("/")
+        if {"", ".", ".."} & set(parts):
+            raise OSError(errno.EINVAL, "not below %s" % self.root, path)
+        place = self.root
+        handle = os.dup(self.handle)
+        try:
+            for part in parts[:-1]:
+                place = os.path.join(place, part)
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=handle)
+                inner = os.open(part, _FOLDER, dir_fd=handle)
+                os.close(handle)
+                handle = inner
+            place = os.path.join(place, parts[-1])
+            yield handle, parts[-1]
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                error = OSError(errno.ENOTDIR, "a link or a file lies where a directory belongs")
+            error.filename, error.filename2 = place, None
+            raise error from None
+        finally:
+            os.close(handle)
+
+    def size(self, path: str) -> int:
+        """Size of a regular file, or of one that ``path`` links to; -1 if there is none."""
+        try:
+            with self.parent(path, make=False) as (folder, name):
+                status = os.stat(name, dir_fd=folder)
+        except FileNotFoundError:
+            return -1
+        return status.st_size if stat.S_ISREG(status.st_mode) else -1
+
+    def reader(self, path: str) -> int:
+        """Descriptor of a file to read, which may be a link to it."""
+        with self.parent(path, make=False) as (folder, name):
+            return os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+
+    def writer(self, path: str, offset: int = 0) -> BinaryIO:
+        """A regular file to write from ``offset`` on; without one, a new file in the place of any other."""
+        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with self.parent(path) as (folder, name):
+            if not offset:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=folder)
+                flags |= os.O_CREAT | os.O_EXCL
+            file = os.fdopen(os.open(name, flags, 0o644, dir_fd=folder), "wb")
+        file.truncate(offset)
+        file.seek(offset)
+        return file
+
+    def move(self, path: str, target: str) -> None:
+        """Rename a file within its directory, in the place of ``target``, and sync that."""
+        with self.parent(target) as (folder, name):
+            os.replace(os.path.basename(path), name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.fsync(folder)
+
+    def link(self, path: str, target: str) -> None:
+        """Make ``path`` a link to ``target``, which is relative to its directory."""
+        with self.parent(path) as (folder, name):
+            with contextlib.suppress(OSError):
+                if os.readlink(name, dir_fd=folder) == target:
+                    return
+            spare = ".link-%d.partial" % os.getpid()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(spare, dir_fd=folder)
+            os.symlink(target, spare, dir_fd=folder)
+            os.replace(spare, name, src_dir_fd=folder, dst_dir_fd=folder)

@@ -1,0 +1,252 @@
+"""Who connects to a copy or a measurement: both ends prove the token, and nobody else delays or learns anything."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from sparkcluster.node import common, wire
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+def listening(monkeypatch):
+    """Makes a listener for ``count`` connections in a thread: its port, and a function that returns what it accepted."""
+    threads = []
+
+    def start(count=1, limit_s=30.0):
+        ready, found = threading.Event(), {}
+
+        def emit(document):
+            found.update(document)
+            ready.set()
+
+        def run():
+            try:
+                found["socks"] = wire.accept("127.0.0.1", TOKEN, count=count, limit_s=limit_s)
+            except wire.Failed as error:
+                found["error"] = error
+
+        monkeypatch.setattr(common, "emit", emit)
+        threads.append(threading.Thread(target=run))
+        threads[-1].start()
+        assert ready.wait(20)
+
+        def accepted():
+            threads[-1].join(60)
+            if "error" in found:
+                raise found["error"]
+            return found["socks"]
+
+        return found["port"], accepted
+
+    yield start
+    for thread in threads:
+        thread.join(60)
+
+
+@pytest.fixture
+def silent():
+    """Opens connections, which are closed at the end."""
+    with contextlib.ExitStack() as stack:
+        yield lambda port: stack.enter_context(socket.create_connection(("127.0.0.1", port), 20))
+
+
+def close(*socks):
+    for sock in socks:
+        sock.close()
+
+
+def test_both_ends_that_know_the_token_are_connected(listening):
+    port, accepted = listening(count=3)
+    dialled = [wire.dial("127.0.0.1", port, TOKEN) for _ in range(3)]
+    for near, far in zip(dialled, accepted(), strict=True):
+        assert near.getsockname() == far.getpeername()
+        near.sendall(b"x")
+        far.settimeout(5)
+        assert far.recv(10) == b"x", "one byte is readable again"
+        close(near, far)
+
+
+@pytest.mark.parametrize("count", [200, 400])
+def test_silent_connections_do_not_delay_the_one_that_knows_the_token(listening, silent, count):
+    port, accepted = listening()
+    for _ in range(count):
+        silent(port)
+    begin = time.monotonic()
+    near = wire.dial("127.0.0.1", port, TOKEN)
+    close(near, *accepted())
+    assert time.monotonic() - begin < 6  # one after the other took two seconds each
+
+
+def test_connections_that_keep_coming_do_not_delay_it_either(listening):
+    port, accepted = listening()
+    done = threading.Event()
+
+    def flood():
+        while not done.is_set():
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as sock:
+                sock.sendall(os.urandom(30))
+
+    threads = [threading.Thread(target=flood) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    begin = time.monotonic()
+    try:
+        close(wire.dial("127.0.0.1", port, TOKEN), *accepted())
+        assert time.monotonic() - begin < 6
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join(20)
+
+
+def test_a_greeting_has_two_seconds_in_total(listening, silent):
+    """One byte now and then does not extend it."""
+    port, accepted = listening()
+    slow = silent(port)
+    assert len(slow.recv(100)) == 32
+    begin = time.monotonic()
+    with contextlib.suppress(OSError):
+        for _ in range(100):
+            slow.sendall(b"x")
+            time.sleep(0.25)
+    assert 1.5 < time.monotonic() - begin < 8
+    close(wire.dial("127.0.0.1", port, TOKEN), *accepted())
+
+
+def relayed(port, silent):
+    """A listener whose connection is passed on to ``port``, and a function that returns what each end sent."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    seen = [b"", b""]
+
+    def run():
+        with listener:
+            near = listener.accept()[0]
+        far = silent(port)
+        with near:
+            for place, source, target, size in ((1, far, near, 32), (0, near, far, 64), (1, far, near, 32)):
+                data = source.recv(size, socket.MSG_WAITALL)
+                seen[place] += data
+                target.sendall(data)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def recorded():
+        thread.join(20)
+        return seen
+
+    return listener.getsockname()[1], recorded
+
+
+def test_the_token_is_never_sent_and_what_was_sent_opens_no_second_connection(listening, silent):
+    port, accepted = listening(count=2)
+    outer, recorded = relayed(port, silent)
+    wire.dial("127.0.0.1", outer, TOKEN).close()
+    sent, received = recorded()
+    assert (len(sent), len(received)) == (64, 64)
+    assert TOKEN.encode() not in sent + received
+    assert bytes.fromhex(TOKEN) not in sent + received
+    replay = silent(port)
+    replay.recv(32)
+    replay.sendall(sent)
+    assert replay.recv(1) == b""
+    close(wire.dial("127.0.0.1", port, TOKEN), *accepted())
+
+
+@pytest.mark.parametrize("answer", ["echo", "its own proof", "another token", "short", "long", "nothing"])
+def test_who_does_not_know_the_token_is_not_connected(listening, silent, answer):
+    port, accepted = listening()
+    sock = silent(port)
+    nonce = sock.recv(32)
+    proof = hmac.new(b"wrong", b"sparkcluster dialer\0" + nonce + nonce, "sha256").digest()
+    answers = {
+        "echo": nonce + nonce,
+        "its own proof": nonce + hmac.new(b"", nonce, "sha256").digest(),
+        "another token": nonce + proof,
+        "short": nonce,
+        "long": nonce + proof + bytes(5000),
+        "nothing": b"",
+    }
+    sock.sendall(answers[answer])
+    with contextlib.suppress(OSError):  # it may have been closed by now
+        sock.shutdown(socket.SHUT_WR)
+        assert sock.recv(1) == b""
+    close(wire.dial("127.0.0.1", port, TOKEN), *accepted())
+
+
+def impostor(answer):
+    """A listener that does not know the token: it sends ``answer(what it received)`` after a nonce."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def run():
+        with listener, listener.accept()[0] as sock, contextlib.suppress(OSError):
+            sock.sendall(bytes(32))
+            sock.sendall(answer(sock.recv(64)))
+            sock.recv(1)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return listener.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    "answer", [lambda got: got[32:], lambda got: got[:32], lambda got: bytes(32), lambda got: got * 2]
+)
+def test_a_listener_that_reflects_or_guesses_is_found_out(answer):
+    with pytest.raises(wire.Failed, match="another program answers at 127"):
+        wire.dial("127.0.0.1", impostor(answer), TOKEN)
+
+
+def test_a_listener_that_says_nothing_costs_its_limit(monkeypatch):
+    monkeypatch.setattr(wire, "STALL_S", 0.5)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        pytest.raises(wire.Failed, match="no answer within 0 s"),
+    ):
+        wire.dial("127.0.0.1", listener.getsockname()[1], TOKEN)
+
+
+def test_nobody_who_comes_is_an_error(listening):
+    _, accepted = listening(limit_s=0.2)
+    with pytest.raises(wire.Failed, match="within 0 s"):
+        accepted()
+
+
+@pytest.fixture
+def line():
+    """A connection as ``wire.Wire``, and its other end."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname(), 20) as far,
+    ):
+        made = wire.Wire(listener.accept()[0])
+        yield made, far
+        made.close()
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 4000, b'{"a":' * 600, b"[]", b"7", b"null", b"NaN", b"{", b"\xff", b'"x"', b"1" * 4096]
+)
+def test_a_message_is_a_small_object(line, text):
+    near, far = line
+    far.sendall(wire._FRAME.pack(len(text)) + text)
+    with pytest.raises(wire.Failed, match="invalid message from the other node"):
+        near.read_line()
+
+
+@pytest.mark.parametrize("size", [4097, 1 << 24, 0xFFFFFFFF, 0xFFFFFFFE])
+def test_the_length_of_a_message_is_limited(line, size):
+    near, far = line
+    far.sendall(wire._FRAME.pack(size))
+    with pytest.raises(wire.Failed, match="invalid message from the other node"):
+        near.read_line()
