@@ -137,6 +137,13 @@ class Engine(abc.ABC):
         """
         return spec
 
+    def repositories(self, playbook: Playbook) -> Mapping[str, str]:
+        """Repositories of the Hugging Face hub that the arguments name beside the model, with their revisions.
+
+        They are staged as the model is, and are all that the engine sees of the node's cache.
+        """
+        return {}
+
     def memory_share(self, playbook: Playbook, facts: Facts) -> float:
         """The share of the node's memory that it allocates when it starts."""
         return 0.0

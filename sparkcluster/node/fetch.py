@@ -2,7 +2,7 @@
 
 Python 3.8, standard library only. The request says ``what`` (image or weights) and the lease. For an image:
 ``reference``. For weights: ``id``, ``revision``, ``hf_home``, ``image`` (ID of one that can do it, or None), and
-``token``, which the downloader gets by its environment and never by an argument.
+``token`` (or None), which the downloader gets by its environment and never by an argument.
 """
 
 from __future__ import annotations
@@ -81,9 +81,16 @@ def _downloader(request: Request, hf_home: str, environment: Dict[str, str]) -> 
     environment["SPARKCLUSTER_ID"] = request["id"]
     environment["SPARKCLUSTER_REVISION"] = request["revision"]
     options = ["--init", "--network", "host", "--user", "%d:%d" % (os.getuid(), os.getgid())]
-    options += ["-v", "%s:%s" % (hf_home, hf_home)]
+    # It sees this repository and its locks, not the rest of the cache, nor the token beside it.
+    cache = os.path.join(hf_home, "hub")
+    repository = os.path.basename(hub_folder(request["id"]))
+    for folder in (os.path.join(cache, repository), os.path.join(cache, ".locks", repository)):
+        os.makedirs(folder, exist_ok=True)
+        options += ["-v", "%s:%s" % (folder, folder)]
+    environment.update(HF_HOME="/tmp/huggingface", HF_HUB_CACHE=cache)  # noqa: S108 - in the container
     # names only: docker takes the values from our environment
-    for name in ("HF_HOME", "HF_TOKEN", "HF_ENDPOINT", "HTTPS_PROXY", "SPARKCLUSTER_ID", "SPARKCLUSTER_REVISION"):
+    names = ("HF_HOME", "HF_HUB_CACHE", "HF_TOKEN", "HF_ENDPOINT", "HTTPS_PROXY", "SPARKCLUSTER_ID")
+    for name in (*names, "SPARKCLUSTER_REVISION"):
         if name in environment:
             options += ["-e", name]
     return docker.run_once(request["image"], "python3", _SNAPSHOT, options)

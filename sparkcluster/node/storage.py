@@ -58,7 +58,10 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
     if not machine.names(folder) and not machine.is_dir(folder):
         return {"path": None, "revision": None, "config": None, "files": [], "missing": [], "truncated": loading}
     sizes, broken = _files(machine, folder)
-    missing = broken + [name for name in _expected(machine, folder, sizes) if name not in broken]
+    part = bool(model.get("companion"))
+    missing = broken + [name for name in _expected(machine, folder, sizes, part) if name not in broken]
+    if part and loading and not any(name.endswith(_WEIGHTS) for name in sizes):
+        missing.append("weights")  # a tokenizer has none; a download that was cut off leaves what it was loading
     truncated = [
         name
         for name, size in sorted(sizes.items())
@@ -127,12 +130,12 @@ def _files(machine: Machine, folder: str) -> Tuple[Dict[str, int], List[str]]:
     return sizes, broken
 
 
-def _expected(machine: Machine, folder: str, sizes: Dict[str, int]) -> List[str]:
-    """Files that a model needs and that are missing."""
+def _expected(machine: Machine, folder: str, sizes: Dict[str, int], part: bool) -> List[str]:
+    """Files that a model needs and that are missing; ``part`` is of a drafter, adapter or tokenizer."""
     missing = []
-    if not any(name in sizes for name in _CONFIGS):
+    if not part and not any(name in sizes for name in _CONFIGS):
         missing.append(_CONFIGS[0])
-    if not any(_TOKENIZERS.match(name) for name in sizes):
+    if not part and not any(_TOKENIZERS.match(name) for name in sizes):
         missing.append("tokenizer.json")
     indexes = [name for name in _INDEXES if name in sizes]
     for index in indexes:
@@ -144,7 +147,7 @@ def _expected(machine: Machine, folder: str, sizes: Dict[str, int]) -> List[str]
             missing.append(index)  # it exists but is invalid
             continue
         missing += [name for name in sorted(set(map(str, mapped.values()))) if name not in sizes]
-    if not indexes and not any(name.endswith(_WEIGHTS) for name in sizes):
+    if not part and not indexes and not any(name.endswith(_WEIGHTS) for name in sizes):
         missing.append("model.safetensors")
     return missing
 

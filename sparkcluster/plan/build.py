@@ -7,12 +7,14 @@ import functools
 import hashlib
 import ipaddress
 import json
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.engines import base
+from sparkcluster.errors import PlanError
 from sparkcluster.facts.engine import engine_of, has_token
 from sparkcluster.facts.model import EngineFacts, Facts, Image, read
 from sparkcluster.node.shared import (
@@ -27,6 +29,7 @@ from sparkcluster.node.shared import (
     LABEL_RUNTIME,
     LABEL_STATE_DIR,
     LAUNCHER_FILE,
+    hub_folder,
 )
 from sparkcluster.plan import docker_run, environment, image
 from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan, Role
@@ -187,12 +190,7 @@ class _Rank:
         written = self.playbook.model
         if written.path is None:
             return str(written.id)
-        shown = self.head if self.docker else self.facts
-        path = expand(written.path, shown.home)
-        if self.docker and _below(path, shown.hf_home):
-            # A snapshot is links into the rest of the cache, which the container has already.
-            return docker_run.HF_HOME + path[len(shown.hf_home) :]
-        return path
+        return expand(written.path, (self.head if self.docker else self.facts).home)
 
     @property
     def ray_dir(self) -> str | None:
@@ -287,12 +285,15 @@ class _Rank:
         mounts = [
             docker_run.bind(f"{rank_dir}/{LAUNCHER_FILE}", docker_run.LAUNCHER, read_only=True),
             docker_run.bind(f"{rank_dir}/{ENTRY_FILE}", docker_run.ENTRY, read_only=True),
-            docker_run.bind(facts.hf_home, docker_run.HF_HOME),
         ]
-        directories = [rank_dir, facts.hf_home]
-        weights = expand(playbook.model.path, facts.home) if playbook.model.path is not None else None
-        if weights is not None and not _below(weights, facts.hf_home):
-            mounts.append(docker_run.bind(weights, self.model, read_only=True))
+        directories = [rank_dir]
+        # Of the cache only what is served: its other repositories and the token beside them are the user's.
+        for repository in map(hub_folder, playbook.repositories):
+            target = f"{docker_run.HF_HOME}/{repository}"
+            mounts.append(docker_run.bind(f"{facts.hf_home}/{repository}", target, read_only=True))
+        if playbook.model.path is not None:
+            weights = _weights_directory(expand(playbook.model.path, facts.home), facts)
+            mounts.append(docker_run.bind(weights, _repository(self.model), read_only=True))
         if self.ray_dir is not None:
             mounts.append(docker_run.bind(self.ray_dir, docker_run.RAY_PATH, read_only=True))
         short = re.sub(r"[^A-Za-z0-9]", "-", image_id.removeprefix("sha256:"))[:12]
@@ -361,8 +362,22 @@ def _ray_start(group: Group, member: Member) -> list[str]:
     return argv
 
 
-def _below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
+def _repository(path: str) -> str:
+    """The repository of a snapshot in a cache, whose files are links into the rest of it; any other path as it is."""
+    return re.sub(r"(/models--[^/]+)/snapshots/.*", r"\1", path)
+
+
+def _weights_directory(path: str, facts: Facts) -> str:
+    """The directory to mount for weights at ``path``; it must be theirs alone."""
+    directory = posixpath.normpath(_repository(path))
+    for other in (facts.home, facts.state_dir, facts.hf_home, f"{facts.hf_home}/hub"):
+        if f"{posixpath.normpath(other)}/".startswith(f"{directory.rstrip('/')}/"):
+            raise PlanError(
+                f"model.path {path} is not the directory of one model: it has {other}, which no container may read",
+                step="plan",
+                hint="set model.path to the directory with the model's config.json",
+            )
+    return directory
 
 
 def _digest(nodes: Mapping[str, NodePlan]) -> str:

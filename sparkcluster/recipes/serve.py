@@ -13,10 +13,10 @@ from sparkcluster.errors import UsageError
 from sparkcluster.recipes.container import Container, Volume
 from sparkcluster.recipes.shell import Script, assignment, parse, plain, shown, unknown
 from sparkcluster.spec import variables
+from sparkcluster.spec.playbook import REPOSITORY
 from sparkcluster.spec.secret_patterns import names_secret
 
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh"})
-_REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _CACHE_HOMES = ("/root/.cache/huggingface", "/.cache/huggingface", "/root/.cache/huggingface/hub")
 _HF = frozenset({"HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"})
 # Variables that join the ranks, which the plan sets.
@@ -31,14 +31,12 @@ class Served:
         model: repository or path, as it was written.
         keys: keys of the playbook that follow.
         args: engine arguments by their names.
-        secrets: variables in which secrets have to be given.
         notes: what was not carried over, and where it belongs.
     """
 
     model: str | None = None
     keys: dict[str, Any] = dataclasses.field(default_factory=dict)
     args: dict[str, Any] = dataclasses.field(default_factory=dict)
-    secrets: list[str] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -186,7 +184,7 @@ def playbook(
     document |= {"tensor_parallel": 1, **served.keys}
     document["args"] = served.args
     document["env"] = env
-    document["secrets"] = list(dict.fromkeys([*secrets, *served.secrets]))
+    document["secrets"] = secrets
     document["setup"] = command.setup
     document["mounts"] = _mounts(volumes, document, command, notes, importer.ENGINE)
     if container is not None and container.cap_add:
@@ -215,7 +213,7 @@ def _resolved(word: str, what: str, *, key: str = "name") -> str:
 
 
 def _model(written: str, volumes: list[Volume], downloads: dict[str, str], notes: list[str]) -> dict[str, Any]:
-    if _REPOSITORY.fullmatch(written):
+    if re.fullmatch(REPOSITORY, written):
         return {"id": written}
     if not written.startswith(("/", "~")):
         raise UsageError(
@@ -250,6 +248,8 @@ def _environment(
             notes.append(f"{name}: {owners[name]}")
         elif name in _JOINS:
             notes.append(f"{name}: left out: it follows from the inventory")
+        elif name in variables.HUB_TOKENS:
+            notes.append(f"{name}: left out: the engine needs none; set HF_TOKEN where you stage gated models")
         elif name in variables.per_node(engine):
             notes.append(f"{name}: left out: it differs between nodes, and sparkcluster sets it on each")
         elif names_secret(name):

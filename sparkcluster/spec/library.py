@@ -64,7 +64,8 @@ def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -
     if "\x00" in name:
         raise UsageError("a playbook's name cannot contain a null character")
     if "/" in name or name.endswith(_SUFFIXES):
-        candidates = [directory / Path(name).expanduser() for directory in beside]
+        # Of an unknown user the ~ stays, where Path.expanduser raises.
+        candidates = [directory / os.path.expanduser(name) for directory in beside]  # noqa: PTH111
         for path in candidates:
             if os.path.exists(path):  # noqa: PTH110 - false for every error
                 return path

@@ -201,9 +201,22 @@ def _extended(path: Path, above: Sequence[Path] = ()) -> Document:
 def _base(reference: str, chain: Sequence[Path]) -> Document:
     """The merged playbook that the last of ``chain`` extends."""
     path, overlays = _named(reference, [chain[-1].parent], other_than=chain[-1])
+    _stays_inside(path, [chain[0].parent])
     if any(path.resolve() == other.resolve() for other in chain):
         raise UsageError("circular extends", hint=" extends ".join(each.name for each in (*chain, path)))
     return _with_overlays(_extended(path, chain), path, overlays)
+
+
+def _stays_inside(path: Path, directories: Sequence[Path]) -> None:
+    """Raise UsageError for a file outside of ``directories`` and the bundled playbooks, links resolved.
+
+    A playbook is a stranger's: it must not name other files of the user, lines of which an error would show.
+    """
+    if not any(path.resolve().is_relative_to(directory.resolve()) for directory in [*directories, *library.bundled()]):
+        raise UsageError(
+            f"{shown(str(path), 200)[1:-1]} is outside of the playbook's directory",
+            hint=f"copy it to {shown(str(directories[0]), 200)[1:-1]}, and write its name",
+        )
 
 
 def _with_overlays(document: Document, path: Path, overlays: Sequence[str]) -> Document:
@@ -217,6 +230,7 @@ def _with_overlays(document: Document, path: Path, overlays: Sequence[str]) -> D
                 hint=f"{may}; to allow it, write a playbook with extends: {path.stem} and overlays: [{name}]",
             )
         file = library.overlay(name, [path.parent])
+        _stays_inside(file, [path.parent, path.parent.parent / "overlays"])
         top = read(file)
         if not is_overlay(top):
             raise SpecError([top.problem((), "this file is not an overlay", f"begin it with overlay: {name}")])

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from sparkcluster import engines
+from sparkcluster.errors import UsageError
 from sparkcluster.spec.base import EnvName, FindingCode, Name, NodePath, Section
 
 Executor = Literal["auto", "ray", "native"]
 ArgumentValue = bool | int | float | str | list[str | int | float] | dict[str, Any] | None
 Capability = Annotated[str, Field(pattern=r"^[A-Z][A-Z_]{2,31}$")]
 ContainerPath = Annotated[str, Field(pattern=r'^/[^\x00-\x1f\x7f,:"]*$', max_length=1024)]
+REPOSITORY = "[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*"
 
 
 Checkpoint = Literal["modelopt", "compressed-tensors", "mxfp4", "fp8", "gptq", "awq", "bf16"]
@@ -24,7 +26,7 @@ class Model(Section):
 
     id: str | None = Field(
         None,
-        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*$",
+        pattern=f"^{REPOSITORY}$",
         description="Hugging Face repository",
     )
     revision: str = Field(
@@ -48,10 +50,23 @@ class Model(Section):
             raise ValueError("must have either id (a Hugging Face repository) or path (a directory)")
         return self
 
+    @field_validator("id", "revision")
+    @classmethod
+    def _no_parents(cls, value: str | None) -> str | None:
+        if ".." in (value or ""):
+            raise ValueError("must not contain '..'")
+        return value
+
     @property
     def label(self) -> str:
         """Repository or directory as written."""
         return self.id or str(self.path)
+
+
+class Companion(Model):
+    """A repository that is loaded beside the model, and need not be a whole model: drafter, adapter, tokenizer."""
+
+    companion: bool = True
 
 
 class Mount(Section):
@@ -211,6 +226,28 @@ class Playbook(Section):
         if self.caches is not None:
             return self.caches
         return [Cache(name=name, target=target) for name, target in engines.engine(self.engine).caches.items()]
+
+    @property
+    def companions(self) -> list[Companion]:
+        """What the engine loads from the Hugging Face cache beside the model.
+
+        Raises:
+            UsageError: an argument gives a revision that cannot be one.
+        """
+        named = engines.engine(self.engine).repositories(self)
+        try:
+            return [Companion(id=name, revision=revision) for name, revision in named.items() if name != self.model.id]
+        except ValidationError as error:
+            problem = error.errors()[0]
+            raise UsageError(
+                f"args of playbook {self.name} name a repository whose {problem['loc'][0]} is invalid: {problem['msg']}",
+                hint="write ORGANISATION/NAME, and a branch, tag or commit as its revision",
+            ) from None
+
+    @property
+    def repositories(self) -> list[str]:
+        """All that the engine loads from the Hugging Face cache, the model first."""
+        return [model.id for model in (self.model, *self.companions) if model.id is not None]
 
     @property
     def model_name(self) -> str:

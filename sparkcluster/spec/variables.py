@@ -43,6 +43,9 @@ DEFAULTS = frozenset(
 )
 """The same on every node; the ``env`` of a playbook may set another value."""
 
+HUB_TOKENS = frozenset({"HF_API_TOKEN", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_TOKEN"})
+"""Open the user's account on the Hugging Face hub: no engine gets them, since weights are staged before it starts."""
+
 OWNERS = {
     **dict.fromkeys(("HF_HOME", "HF_HUB_CACHE"), "write hf_home in the inventory"),
     **dict.fromkeys(
@@ -65,6 +68,11 @@ def refused(name: str, engine: str) -> tuple[str, str] | None:
         return (
             "differs from node to node, so sparkcluster sets it for each",
             "leave it out, or name interfaces in the inventory",
+        )
+    if name in HUB_TOKENS:
+        return (
+            "no engine gets a token of the hub: weights are staged before it starts",
+            "leave it out; for gated models export HF_TOKEN where you run sparkcluster",
         )
     owner = OWNERS.get(name) or engines.engine(engine).variables.get(name)
     return ("sparkcluster sets this variable itself", owner) if owner else None

@@ -1,12 +1,13 @@
 """What a playbook's model consists of as far as nodes must have it, and the requests that fetch and copy each part.
 
-An adapter (LoRA) or a drafter with weights of its own would be one more artifact here; ``staging.plan`` finds which
-nodes lack it, everything else in this room treats all artifacts alike. Ray is staged apart (``staging.ray``).
+``staging.plan`` finds which nodes lack it, everything else in this room treats all artifacts alike. Drafters, adapters
+and tokenizers of their own (``Playbook.companions``) are staged as weights of a playbook that serves them alone. Ray is
+staged apart (``staging.ray``).
 """
 
 from __future__ import annotations
 
-import os
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -28,6 +29,12 @@ def artifacts(spec: Spec, selected: Sequence[Artifact]) -> list[Artifact]:
     return found
 
 
+def companions(spec: Spec, selected: Sequence[Artifact]) -> list[Spec]:
+    """``spec`` with each repository beside the model in the model's place."""
+    models = spec.playbook.companions if "weights" in selected else []
+    return [dataclasses.replace(spec, playbook=spec.playbook.model_copy(update={"model": model})) for model in models]
+
+
 def download_request(spec: Spec, facts: Facts, what: Artifact) -> dict[str, Any]:
     """Request for ``node.fetch`` on the node of ``facts``."""
     if what == "image":
@@ -38,7 +45,6 @@ def download_request(spec: Spec, facts: Facts, what: Artifact) -> dict[str, Any]
         "revision": spec.playbook.model.revision,
         "hf_home": facts.hf_home,
         "image": facts.image.id if isinstance(facts.image, Image) else None,
-        "token": os.environ.get("HF_TOKEN") or None,
     }
 
 

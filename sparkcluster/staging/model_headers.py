@@ -1,7 +1,8 @@
 """A model's config.json and the headers of its tensors, from a directory, a file or the hub; never the tensors.
 
 Of the hub only the first bytes of each file are requested, by range. ``HF_ENDPOINT`` names another hub, ``HF_TOKEN``
-(or the file that ``hf auth login`` writes) opens gated models; the token is sent to no other host.
+(or the file that ``hf auth login`` writes) opens gated models; the token is sent for no other model, and to no other
+host.
 
 ``huggingface_hub.get_safetensors_metadata`` (2.4.0) was tried in its place and fails the tests of hostile input:
 
@@ -38,6 +39,7 @@ FIRST_BYTES = 1 << 20
 PIECE_BYTES = 1 << 16
 TIMEOUT_S = 30
 AT_ONCE = 8
+_DENIED = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN})
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -99,6 +101,14 @@ def from_hub(repository: str, revision: str = "main") -> Source:
     return Source(repository, config, tuple(tensor for header in headers for tensor in header or ()))
 
 
+def is_gated(repository: str, revision: str) -> bool:
+    """Whether the hub shows this model only to those with a token; False where it cannot be asked."""
+    remote = _Remote(repository, revision)
+    with contextlib.suppress(SparkclusterError):
+        remote.read("config.json", CONFIG_LIMIT)
+    return remote.gated
+
+
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
     """A file and its size."""
@@ -144,7 +154,7 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
 
 
 class _Remote:
-    """One revision of one repository."""
+    """One revision of one repository; ``gated`` once the hub denied it without a token."""
 
     def __init__(self, repository: str, revision: str) -> None:
         self.repository = repository
@@ -153,7 +163,7 @@ class _Remote:
             raise UsageError(f"HF_ENDPOINT is {self.endpoint}, which is not an http address", hint="unset HF_ENDPOINT")
         quoted = urllib.parse.quote(revision, safe="")
         self.base = f"{self.endpoint}/{urllib.parse.quote(repository)}/resolve/{quoted}"
-        self.token = _token()
+        self.gated = False
         self.opener = urllib.request.build_opener(_SameHost())
 
     def header(self, name: str) -> list[Tensor] | None:
@@ -214,14 +224,19 @@ class _Remote:
     def _open(self, name: str, headers: dict[str, str]) -> Any:
         request = urllib.request.Request(f"{self.base}/{urllib.parse.quote(name)}", headers=headers)  # noqa: S310
         request.add_header("User-Agent", "sparkcluster")
-        if self.token:
+        token = _token() if self.gated else None
+        if token:
             # Not sent to the storage that the hub redirects to; see _SameHost.
-            request.add_unredirected_header("Authorization", f"Bearer {self.token}")
+            request.add_unredirected_header("Authorization", f"Bearer {token}")
         try:
             return self.opener.open(request, timeout=TIMEOUT_S)
         except urllib.error.HTTPError as error:
             with contextlib.closing(error):
-                return self._refused(error.code)
+                if error.code in _DENIED and token is None:
+                    self.gated = True
+                    if _token():
+                        return self._open(name, headers)
+                return self._refused(error.code, with_token=token is not None)
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", None) or error
             raise SparkclusterError(
@@ -229,12 +244,12 @@ class _Remote:
                 hint="check the network and HF_ENDPOINT, or pass a local directory or config.json to --config",
             ) from None
 
-    def _refused(self, code: int) -> None:
+    def _refused(self, code: int, *, with_token: bool) -> None:
         if code == http.HTTPStatus.NOT_FOUND:
             return
-        if code in {http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN}:
+        if code in _DENIED:
             raise SparkclusterError(
-                f"{self.endpoint} denies access to {self.repository} with{' this' if self.token else 'out a'} token",
+                f"{self.endpoint} denies access to {self.repository} with{' this' if with_token else 'out a'} token",
                 hint="check model.id, accept the model's terms on its page, then export HF_TOKEN=hf_…",
             )
         raise SparkclusterError(

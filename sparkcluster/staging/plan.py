@@ -82,7 +82,7 @@ def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = 
     model = spec.playbook.model
     host = next(each.host for each in spec.inventory.nodes if each.label == node)
     if model.path:
-        hint = f"put them there: rsync -a DIRECTORY/ {facts[node].user}@{host}:{shlex.quote(model.path)}/"
+        hint = "put them there: rsync -a DIRECTORY/ " + shlex.quote(f"{facts[node].user}@{host}:{model.path}/")
     else:
         hint = (
             f"on {node}, or any node of the cluster: HF_HOME={shlex.quote(facts[node].hf_home)} "
@@ -186,5 +186,5 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -
                 f"{staging.name} need {needed / 1e9:.1f} GB",
                 node=name,
                 step=f"stage {staging.what}",
-                hint="docker image prune" if staging.what == "image" else f"du -sh {disk.path}/*",
+                hint="docker image prune" if staging.what == "image" else f"du -sh {shlex.quote(disk.path)}/*",
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,8 +15,16 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import stream
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
-from sparkcluster.staging.artifacts import Artifact, artifacts, download_request, image_request, weights_request
+from sparkcluster.staging.artifacts import (
+    Artifact,
+    artifacts,
+    companions,
+    download_request,
+    image_request,
+    weights_request,
+)
 from sparkcluster.staging.copy import Copied, Failure, Progress, Transfers, follow, stage_error, stage_errors
+from sparkcluster.staging.model_headers import is_gated
 from sparkcluster.staging.plan import Staging, check_disk_space, find_missing, no_weights
 from sparkcluster.staging.retries import DOWNLOAD_NODES, RESUME, combined, fan_out
 from sparkcluster.topology.model import Topology
@@ -53,7 +62,7 @@ def stage(
     verify: bool = False,
     progress: Progress = lambda _node, _text: None,
 ) -> StageReport:
-    """Stage what is missing on every node of ``topology``.
+    """Stage what is missing on every node of ``topology``: image, weights, and the repositories beside them.
 
     ``verify`` compares SHA-256 on every node with the first one's, also where nothing is missing.
 
@@ -64,15 +73,18 @@ def stage(
     """
     lease = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster, "epoch": epoch}
     run = _Run(fleet, dict(facts), topology, lease, progress, spec=spec, verify=verify)
-    stagings = []
-    for each in artifacts(spec, what):
-        staging = find_missing(run.facts, topology, spec, each)
-        stagings.append(staging)
-        if not dry_run:
-            run.bring(staging)
-        else:
-            check_disk_space(run.facts, staging, spec)
+    stagings = run.stage(artifacts(spec, what), dry_run=dry_run)
+    for companion in companions(spec, what):
+        run.spec, run.facts = companion, _collected(fleet, companion, list(facts))
+        stagings += run.stage(["weights"], dry_run=dry_run)
     return StageReport(tuple(stagings), tuple(run.copied))
+
+
+def _collected(fleet: Fleet, spec: Spec, names: Sequence[str]) -> dict[str, Facts]:
+    collected = collect_facts(fleet, spec, names)
+    for error in collected.errors.values():
+        raise error
+    return collected.facts
 
 
 @dataclasses.dataclass
@@ -81,6 +93,18 @@ class _Run(Transfers):
     verify: bool = dataclasses.field(kw_only=True)
     images: dict[str, Image] = dataclasses.field(default_factory=dict)
     weights: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    def stage(self, what: Sequence[Artifact], *, dry_run: bool) -> list[Staging]:
+        """Stage what is missing, unless in a dry run."""
+        stagings = []
+        for each in what:
+            staging = find_missing(self.facts, self.topology, self.spec, each)
+            stagings.append(staging)
+            if not dry_run:
+                self.bring(staging)
+            else:
+                check_disk_space(self.facts, staging, self.spec)
+        return stagings
 
     def bring(self, staging: Staging) -> None:
         """Download it where no node has it, then copy it to the others."""
@@ -117,10 +141,7 @@ class _Run(Transfers):
 
     def _downloaded(self, staging: Staging, node: str) -> Staging:
         """What is left to stage once ``node`` has it."""
-        collected = collect_facts(self.fleet, self.spec, [node])
-        if node in collected.errors:
-            raise collected.errors[node]
-        self.facts.update(collected.facts)
+        self.facts.update(_collected(self.fleet, self.spec, [node]))
         fresh = find_missing(self.facts, self.topology, self.spec, staging.what)
         if not fresh.sources:
             raise StageError(
@@ -134,14 +155,22 @@ class _Run(Transfers):
 
     def _fetch(self, staging: Staging, node: str) -> int:
         step, what = self.step(staging.what), staging.what
+        name, model = staging.name, self.spec.playbook.model
         request = {**download_request(self.spec, self.facts[node], what), **self.lease}
-        with stage_errors(step, node), stream(self.fleet[node], "fetch", request) as running:
-            done = follow(step, node, running, self.report(what, node, "downloaded"))
+
+        def download(token: str | None) -> dict[str, Any] | Failure:
+            with stage_errors(step, node), stream(self.fleet[node], "fetch", {**request, "token": token}) as running:
+                return follow(step, node, running, self.report(what, node, "downloaded"))
+
+        done, token = download(None), os.environ.get("HF_TOKEN")
+        # Whether the model is gated is the hub's word: by the node's alone, any node could ask for the token.
+        if isinstance(done, Failure) and done.kind == "hub auth" and token and is_gated(str(model.id), model.revision):
+            self.progress(node, f"{name} is gated: downloading it with HF_TOKEN")
+            done = download(token)
         if not isinstance(done, Failure):
             return int(done.get("bytes", 0))
         if done.kind in {"no hub", "no downloader"}:
             raise no_weights(self.facts, node, self.spec, why=done.text)
-        name, model = staging.name, self.spec.playbook.model
         registry = registry_of(name)
         causes = {
             "auth": (
@@ -150,7 +179,8 @@ class _Run(Transfers):
             ),
             "hub auth": (
                 f"the hub denies {node} access to {model.id}",
-                f"accept the terms on the page of {model.id}, then export HF_TOKEN=… and run this again",
+                f"accept the terms on the page of {model.id}, then export HF_TOKEN=… and run this again; "
+                f"where this machine does not reach the hub: hf auth login   on {node}",
             ),
             "registry": (
                 f"no node has the image {name}, and {node} cannot pull it",

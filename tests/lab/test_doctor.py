@@ -338,7 +338,7 @@ def test_no_cluster_at_all(lab, make_cli, inventory):
     assert "does not serve" in none.out.splitlines()[-1]
 
 
-KEYS = {"SPARK_KEY": "open-sesame-4711", "HF_TOKEN": "hf_QkVlTm9OZUV2ZXJTZWVUaGlz"}
+KEYS = {"SPARK_KEY": "open-sesame-4711", "WANDB_KEY": "hf_QkVlTm9OZUV2ZXJTZWVUaGlz"}
 
 
 @pytest.mark.full
@@ -347,7 +347,7 @@ def test_a_bundle_has_all_that_was_seen_and_no_secret(shared_lab, clean, make_cl
     lab, cli = shared_lab, make_cli()
     clean(lab)
     keyed = module_variant(
-        lab, playbook={**SERVES, "secrets": ["HF_TOKEN"]}, api={"key": {"env": "SPARK_KEY"}, "host": "management"}
+        lab, playbook={**SERVES, "secrets": ["WANDB_KEY"]}, api={"key": {"env": "SPARK_KEY"}, "host": "management"}
     )
     cli("up", keyed, env=KEYS).ok()
     planted = []

@@ -35,7 +35,7 @@ ON_HEAD_ALONE = "NCCL_IB_GID_INDEX"
 
 PROMPTS = ("Say something", "What is a DGX Spark?")
 TOKENS = "24"
-SECRETS = {"HF_TOKEN": "hf-5e2c1d90b7a64f38", "LAB_API_KEY": "key-91f0c47ad2b35e68"}
+SECRETS = {"WANDB_KEY": "hf-5e2c1d90b7a64f38", "LAB_API_KEY": "key-91f0c47ad2b35e68"}
 
 DUMPS = "/root/dumps"
 
@@ -108,7 +108,7 @@ def observe(shared_lab, module_cli, module_variant, clean, ranks):
             lab,
             playbook={
                 "mounts": [{"source": DUMPS, "target": "/dumps", "read_only": False}],
-                "secrets": ["HF_TOKEN"],
+                "secrets": ["WANDB_KEY"],
                 **(playbook or {}),
                 "env": {"SPARKCLUSTER_LAB_DUMP_ENV": "/dumps", **((playbook or {}).get("env", {}))},
             },
@@ -434,7 +434,7 @@ def test_secrets_are_shown_to_nobody(any_start):
         for rank in any_start.ranks.values():
             assert not [line for _, line in rank.log if secret in line]
     for node, rank in any_start.ranks.items():
-        assert rank.environ["HF_TOKEN"] == SECRETS["HF_TOKEN"]
+        assert rank.environ["WANDB_KEY"] == SECRETS["WANDB_KEY"]
         assert rank.secret_files, node
         assert {mode for mode, _ in rank.secret_files} <= {"600", "400"}, rank.secret_files
 

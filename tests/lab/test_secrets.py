@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-HF_TOKEN = "hf_dIsTiNcTiVe0Token7Value"
+WANDB_KEY = "hf_dIsTiNcTiVe0Token7Value"
 API_KEY = "kEy-dIsTiNcTiVe-9f2c~value"
 CONNECT_S = 10
 """The product's limit for connecting to a node."""
@@ -91,15 +91,15 @@ def commands(inventory):
 
 @pytest.mark.parametrize("source", ["env", pytest.param("file", marks=pytest.mark.full)])
 def test_secrets_are_seen_by_nobody(lab, cli, ranks, variant, tmp_path, source):
-    environment = {"HF_TOKEN": HF_TOKEN, "THE_KEY": API_KEY}
+    environment = {"WANDB_KEY": WANDB_KEY, "THE_KEY": API_KEY}
     key = {"env": "THE_KEY"}
     if source == "file":
         file = tmp_path / "api-key"
         file.write_text(API_KEY + "\n")
         key = {"file": str(file)}
         del environment["THE_KEY"]
-    inventory = variant(lab, playbook={"secrets": ["HF_TOKEN"]}, api={"key": key})
-    with Watcher(HF_TOKEN, API_KEY) as watcher:
+    inventory = variant(lab, playbook={"secrets": ["WANDB_KEY"]}, api={"key": key})
+    with Watcher(WANDB_KEY, API_KEY) as watcher:
         results = [cli(*words, env=environment).ok() for words in commands(inventory)]
         assert results[3].json["changed"] is False
         assert len(results[-1].out.split()) > 1
@@ -113,18 +113,18 @@ def test_secrets_are_seen_by_nobody(lab, cli, ranks, variant, tmp_path, source):
         env_file = f"/root/.local/state/sparkcluster/clusters/{lab.name}/ranks/{name}/secrets.env"
         assert spark.run(["stat", "-c", "%a %U", env_file]).stdout.split() == ["600", "root"]
         variables = dict(line.split("=", 1) for line in spark.run(["cat", env_file]).stdout.splitlines())
-        assert variables["HF_TOKEN"] == HF_TOKEN
+        assert variables["WANDB_KEY"] == WANDB_KEY
         ray_token = ray_token or variables["RAY_AUTH_TOKEN"]
         assert variables["RAY_AUTH_TOKEN"] == ray_token
-        inside = spark.run(["docker", "exec", name, "printenv", "HF_TOKEN"]).stdout.strip()
-        assert inside == HF_TOKEN
-        for word in (HF_TOKEN, API_KEY, ray_token):
+        inside = spark.run(["docker", "exec", name, "printenv", "WANDB_KEY"]).stdout.strip()
+        assert inside == WANDB_KEY
+        for word in (WANDB_KEY, API_KEY, ray_token):
             assert word not in spark.run(["sh", "-c", f"docker logs {name} 2>&1"]).stdout
             assert [path for path, readable in files_with(spark, word).items() if readable] == []
             paths = [path for path in files_with(spark, word) if "/docker/" not in path]
             assert paths == ([env_file] if word in variables.values() else [])
     assert "VLLM_API_KEY" not in spark.run(["cat", env_file]).stdout, "only the head serves the API"
-    for word in (HF_TOKEN, API_KEY, ray_token):
+    for word in (WANDB_KEY, API_KEY, ray_token):
         for done in results:
             assert word not in done.out + done.err, done.argv
         kept = [path for path in cli.home.rglob("*") if path.is_file() and word.encode() in path.read_bytes()]
@@ -132,24 +132,24 @@ def test_secrets_are_seen_by_nobody(lab, cli, ranks, variant, tmp_path, source):
 
     cli("down", inventory, env=environment).ok()
     for spark in lab.sparks:
-        for word in (HF_TOKEN, API_KEY, ray_token):
+        for word in (WANDB_KEY, API_KEY, ray_token):
             assert files_with(spark, word) == {}
 
 
 @pytest.mark.parametrize(
     ("environment", "key", "message"),
     [
-        ({}, None, "HF_TOKEN is not set"),
-        ({"HF_TOKEN": "two\nlines"}, None, "the value of HF_TOKEN contains a line break"),
-        ({"HF_TOKEN": HF_TOKEN}, {"env": "THE_KEY"}, "THE_KEY is not set"),
-        ({"HF_TOKEN": HF_TOKEN}, {"file": "/no/such/key"}, "cannot read the API key from /no/such/key"),
+        ({}, None, "WANDB_KEY is not set"),
+        ({"WANDB_KEY": "two\nlines"}, None, "the value of WANDB_KEY contains a line break"),
+        ({"WANDB_KEY": WANDB_KEY}, {"env": "THE_KEY"}, "THE_KEY is not set"),
+        ({"WANDB_KEY": WANDB_KEY}, {"file": "/no/such/key"}, "cannot read the API key from /no/such/key"),
     ],
 )
 def test_a_secret_without_a_value_is_exit_2_before_anything_changes(
     lab, cli, ranks, variant, environment, key, message
 ):
-    inventory = variant(lab, playbook={"secrets": ["HF_TOKEN"]}, **({"api": {"key": key}} if key else {}))
-    done = cli("up", inventory, env={"HF_TOKEN": "", **environment})
+    inventory = variant(lab, playbook={"secrets": ["WANDB_KEY"]}, **({"api": {"key": key}} if key else {}))
+    done = cli("up", inventory, env={"WANDB_KEY": "", **environment})
     assert done.code == 2, done
     assert f"error: {message}" in done.err
     assert "hint: " in done.err

@@ -76,13 +76,22 @@ there, and the message names the key: `tensor_parallel`, `served_name`, `executo
 {PER_NODE}.
 
 Secrets are listed by name under `secrets` and taken from the environment that sparkcluster is started
-in; the API key is named in the inventory. Neither is ever written to a command line, a plan or a log.
+in; the API key is named in the inventory. Neither is ever written to a command line, a plan or a log. A token of
+the Hugging Face hub (`HF_TOKEN`) cannot be listed: no engine gets one, since its weights are staged before it starts.
 
 ## Files of the model
 
 In a container, `/sparkcluster/model` links to the model's directory, whatever its revision. So a parser, a patch or
 a draft model that comes with the weights can be used: `reasoning-parser-plugin: /sparkcluster/model/parser.py`, or in
 `setup` a line that copies a file over the image's.
+
+Of the node's Hugging Face cache the container sees the repositories that are served, read-only: the model's, and those
+that arguments name beside it, which are staged too. In vLLM these are the draft model of `speculative-config`,
+`lora-modules`, `tokenizer` and `hf-config-path`. `HF_HOME` itself is a directory of the container, and what the engine
+writes there ends with it. Any other repository that the engine loads, such as one with the code of another, is listed
+under `mounts`: source `~/.cache/huggingface/hub/models--ORG--NAME` (below `hf_home`), target
+`/root/.cache/huggingface/hub/models--ORG--NAME`. `model.path` must be the directory of one model: one that has the
+home directory, `hf_home` or `state_dir` in it is refused.
 
 ## Extending playbooks
 
@@ -93,6 +102,9 @@ removes a key.
 An overlay is a part of a playbook that fits several, such as speculative decoding: a file in `overlays/` that starts
 with `overlay: NAME` instead of a name and a model. It is applied by `playbook: NAME+OVERLAY` in the inventory,
 `--playbook NAME+OVERLAY` or `extends: NAME+OVERLAY`, if the playbook lists it under `overlays`.
+
+What a playbook extends is a bundled one, or a file in the directory of the first playbook or below. Any other file is an
+error, also by a link: a playbook from elsewhere must not name files of yours.
 
 ## Where playbooks are searched
 

@@ -25,7 +25,7 @@ class Vllm(Engine):
         "port": "api.port in the inventory",
         "uds": "api.host and api.port in the inventory",
         "api-key": "api.key in the inventory, which keeps it out of every command line",
-        "hf-token": "secrets: [HF_TOKEN], which keeps it out of every command line",
+        "hf-token": "HF_TOKEN in the environment of sparkcluster, which stages gated models with it",
         **dict.fromkeys(("nnodes", "node-rank", "master-addr", "master-port", "headless"), _GROUPS),
         "config": "the arguments of that file under args",
     }
@@ -64,6 +64,7 @@ class Vllm(Engine):
     serve = imported(".command_line", "serve")
     environment = imported(".environment", "build")
     planned = imported(".utilization", "planned")
+    repositories = imported(".arguments", "repositories")
     memory_share = imported(".arguments", "claimed")
     forecast = imported(".memory", "forecast")
     gone_argument = imported(".flags", "GONE.get")

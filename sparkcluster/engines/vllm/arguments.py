@@ -16,6 +16,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.models.config import ModelConfig
 from sparkcluster.spec import KeyPath, Playbook
+from sparkcluster.spec.playbook import REPOSITORY
 
 CONCURRENT = 4
 """Requests of full context that ``auto`` makes room for if --max-num-seqs is not set: a Spark serves 1 to 4 well."""
@@ -139,6 +140,30 @@ def drafting(args: Arguments) -> tuple[int, bool]:
     if type(tokens) is not int or not 0 <= tokens <= 4096:
         raise UsageError("num_speculative_tokens must be from 0 to 4096", hint="set it to 3")
     return tokens, "mtp" in str(args.draft.get("method", "")) and not args.draft.get("model")
+
+
+def repositories(playbook: Playbook) -> dict[str, str]:
+    """Repositories of the hub that the arguments name beside the model, with their revisions."""
+    args = Arguments(playbook)
+    values, draft = args.values, args.draft
+    modules = values.get("lora-modules") or []
+    named = [
+        (draft.get("model"), draft.get("revision")),
+        (values.get("speculative-config.model"), values.get("speculative-config.revision")),
+        (values.get("tokenizer"), values.get("tokenizer-revision")),
+        (values.get("hf-config-path"), None),
+        *((_adapter(module), None) for module in (modules if isinstance(modules, list) else [modules])),
+    ]
+    return {name: str(revision or "main") for name, revision in named if re.fullmatch(REPOSITORY, str(name))}
+
+
+def _adapter(module: Any) -> Any:
+    """Repository or directory of one of --lora-modules: NAME=PATH, or a mapping."""
+    try:
+        found = module if isinstance(module, Mapping) else json.loads(module)
+        return found.get("path")
+    except (AttributeError, TypeError, ValueError, RecursionError):
+        return str(module).partition("=")[2]
 
 
 def engine(

@@ -27,7 +27,7 @@ def read(words: list[str]) -> Served:
 def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) -> None:
     written = shown(" ".join([f"--{name}", *values]))
     if name in {"api-key", "hf-token"}:
-        _secret(served, name)
+        served.notes.append(f"--{name}: write {ENGINE.arguments[name]}")
         return
     lost = sorted({name for value in values for name in unknown(value)})
     if lost:
@@ -48,14 +48,6 @@ def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) 
     else:
         served.args.pop(name, None)
         served.args[name] = value
-
-
-def _secret(served: Served, name: str) -> None:
-    if name == "api-key":
-        served.notes.append(f"--{name}: write {ENGINE.arguments[name]}")
-    else:
-        served.secrets.append("HF_TOKEN")
-        served.notes.append("--hf-token: HF_TOKEN is listed under secrets; set it in the environment of sparkcluster")
 
 
 def _set_key(served: Served, name: str, values: list[str]) -> bool:

@@ -162,7 +162,7 @@ def test_settings_that_merely_sound_like_secrets_stay():
         "max_tokens": 16,
         "max-num-batched-tokens": "4096",
         "tokenizer": "auto",
-        "secrets": ["HF_TOKEN"],
+        "secrets": ["WANDB_KEY"],
         "rank": "1",
     }
     assert bundle.Scrubber([]).document(kept) == kept

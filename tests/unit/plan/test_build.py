@@ -97,7 +97,7 @@ def test_the_hash_is_over_inputs_never_over_what_changes_by_itself(
         {"args": {"max-model-len": 4096}},
         {"env": {"NCCL_DEBUG": "INFO"}},
         {"model": {"id": "Qwen/Qwen3-4B"}},
-        {"secrets": ["HF_TOKEN"]},
+        {"secrets": ["WANDB_API_KEY"]},
         {"setup": ["true"]},
         {"caches": []},
         {"executor": "native"},
@@ -133,10 +133,10 @@ def test_a_variable_that_one_node_alone_has_is_not_carried_over():
         "beta": {"SAME": "x", "HF_HOME": "/b"},
     }
 
-    kept = environment.carry_over("vllm", envs, {"alpha": ["VLLM_API_KEY", "HF_TOKEN"], "beta": ["HF_TOKEN"]})
+    kept = environment.carry_over("vllm", envs, {"alpha": ["VLLM_API_KEY", "WANDB_KEY"], "beta": ["WANDB_KEY"]})
 
     assert {"NCCL_IB_GID_INDEX", "ONLY_HERE", "HF_HOME", "VLLM_API_KEY", "VLLM_HOST_IP"} <= set(kept)
-    assert not {"SAME", "HF_TOKEN"} & set(kept)
+    assert not {"SAME", "WANDB_KEY"} & set(kept)
 
 
 @pytest.mark.parametrize(
@@ -158,11 +158,11 @@ def test_the_playbook_has_the_last_word(two, cluster):
 
 
 def test_a_secret_is_named_and_nowhere_valued(two, cluster):
-    playbook = {"secrets": ["HF_TOKEN"], "env": {"HF_TOKEN": "hf_leaked"}}
+    playbook = {"secrets": ["WANDB_KEY"], "env": {"WANDB_KEY": "hf_leaked"}}
     made = build(cluster(TWO, playbook=playbook, api={"key": {"env": "KEY"}}), two())
 
-    assert made.nodes["alpha"].secrets == ("HF_TOKEN", "RAY_AUTH_TOKEN", "VLLM_API_KEY")
-    assert made.nodes["beta"].secrets == ("HF_TOKEN", "RAY_AUTH_TOKEN")
+    assert made.nodes["alpha"].secrets == ("RAY_AUTH_TOKEN", "VLLM_API_KEY", "WANDB_KEY")
+    assert made.nodes["beta"].secrets == ("RAY_AUTH_TOKEN", "WANDB_KEY")
     assert "hf_leaked" not in json.dumps(made.as_json())
     container = made.nodes["beta"].containers[0]
     assert container.env_file == f"{container.rank_dir}/secrets.env"
@@ -241,20 +241,66 @@ def test_infiniband_is_handed_in_where_there_is_any(two, cluster):
     assert "/dev/infiniband" not in nodes["beta"].containers[0].argv
 
 
-def test_a_snapshot_inside_the_cache_is_seen_through_the_cache(two, cluster):
+HUB, INSIDE = "/home/nvidia/.cache/huggingface/hub", "/root/.cache/huggingface/hub"
+QWEN = f"type=bind,source={HUB}/models--Qwen--Qwen3-8B,target={INSIDE}/models--Qwen--Qwen3-8B,readonly"
+
+
+def mounts(container) -> list[str]:
+    """What a container sees of the node beside the launcher's files and the caches."""
+    values = [value for word, value in zip(container.argv, container.argv[1:], strict=False) if word == "--mount"]
+    return [value for value in values if "/clusters/" not in value and "/caches/" not in value]
+
+
+@pytest.mark.parametrize(
+    ("playbook", "seen"),
+    [
+        ({}, [QWEN]),
+        ({"model": {"path": "/models/q"}}, ["type=bind,source=/models/q,target=/models/q,readonly"]),
+        (
+            {"model": {"path": "~/.cache/huggingface/hub/models--q--q/snapshots/abc"}},
+            [f"type=bind,source={HUB}/models--q--q,target={HUB}/models--q--q,readonly"],
+        ),
+        (
+            {"model": {"path": "/data/hub/models--q--q/snapshots/abc/sub"}},
+            ["type=bind,source=/data/hub/models--q--q,target=/data/hub/models--q--q,readonly"],
+        ),
+        (
+            {"args": {"speculative-config": {"method": "dflash", "model": "z-lab/D"}, "tokenizer": "Qwen/Qwen3-8B"}},
+            [QWEN, f"type=bind,source={HUB}/models--z-lab--D,target={INSIDE}/models--z-lab--D,readonly"],
+        ),
+    ],
+)
+def test_a_container_sees_what_it_serves_and_nothing_else_of_the_cache(two, cluster, playbook, seen):
+    for node in build(cluster(TWO, playbook=playbook), two()).nodes.values():
+        assert mounts(node.containers[0]) == seen
+
+
+def test_weights_whose_home_differs_are_seen_where_the_head_has_them(two, cluster):
+    facts = changed(two(), "beta", home="/home/spark", hf_home="/home/spark/.cache/huggingface")
     path = "~/.cache/huggingface/hub/models--q--q/snapshots/abc"
-    container = build(cluster(TWO, playbook={"model": {"path": path}}), two()).nodes["alpha"].containers[0]
+    beta = build(cluster(TWO, playbook={"model": {"path": path}}), facts).nodes["beta"].containers[0]
 
-    inside = "/root/.cache/huggingface/hub/models--q--q/snapshots/abc"
-    assert container.launcher["engine"][2] == inside
-    assert not [word for word in container.argv if inside in word]
+    assert mounts(beta) == [
+        f"type=bind,source=/home/spark/.cache/huggingface/hub/models--q--q,target={HUB}/models--q--q,readonly"
+    ]
+    assert beta.launcher["model"]["path"] == f"{HUB}/models--q--q/snapshots/abc"
 
 
-def test_every_directory_that_is_made_first_is_ours_or_the_cache(two, cluster):
+@pytest.mark.parametrize(
+    "path",
+    ["~", "~/", "/home", "/", "//", "~/.cache", "~/.cache/huggingface", "~/.cache/./huggingface/hub/", "~/.local/state"],
+)
+def test_weights_that_would_show_the_users_other_files_are_refused(two, cluster, path):
+    with pytest.raises(PlanError, match="is not the directory of one model") as caught:
+        build(cluster(TWO, playbook={"model": {"path": path}}), two())
+    assert "config.json" in caught.value.hint
+
+
+def test_every_directory_that_is_made_first_is_ours(two, cluster):
     container = build(cluster(TWO), two()).nodes["alpha"].containers[0]
 
     assert container.directories[0] == container.rank_dir
-    assert all(path.startswith("/home/nvidia/.") for path in container.directories)
+    assert all(path.startswith("/home/nvidia/.local/state/sparkcluster/") for path in container.directories)
     assert {f"source={path}" for path in container.directories[1:]} <= {
         part for word in container.argv for part in word.split(",")
     }

@@ -109,7 +109,7 @@ def test_a_printed_command_line_means_the_same(path, rendered):
 
     carried = {name: value for name, value in env.items() if name not in {"HF_HOME", "HF_TOKEN"}}
     assert {name: run_env.get(name) for name in carried} == carried
-    assert ("HF_TOKEN" in env) == ("HF_TOKEN" in data.get("secrets", []))
+    assert "HF_TOKEN" not in data.get("secrets", [])
     seen = {re.search(r"target=([^,]*)", mount)[1]: re.search(r"source=([^,]*)", mount)[1] for mount in run_mounts}
     for target, source in sources.items():
         if target in {env.get("HF_HOME"), "/root/.cache/huggingface"}:
@@ -288,7 +288,7 @@ def test_secrets_are_named_and_never_copied():
         "export HF_TOKEN=hf_abcdefghijklmnop\ndocker run -e HF_TOKEN=$HF_TOKEN -e MY_API_KEY=v1 a/b:1 vllm serve org/m"
     )
     made = convert(text, "x.sh")
-    assert made.document["secrets"] == ["HF_TOKEN", "MY_API_KEY"]
+    assert made.document["secrets"] == ["MY_API_KEY"]
     assert "hf_abc" not in made.text
     assert "v1" not in made.text
 
@@ -297,9 +297,9 @@ def test_notes_about_secrets_are_whole():
     text = "docker run -e HF_TOKEN=v1 a/b:1 vllm serve org/m --api-key v2 --hf-token v3 --tool-server $TOKEN"
     made = convert(text, "x.sh")
     assert set(made.notes) == {
-        "HF_TOKEN: listed under secrets; set it in the environment of sparkcluster",
+        "HF_TOKEN: left out: the engine needs none; set HF_TOKEN where you stage gated models",
         "--api-key: write api.key in the inventory, which keeps it out of every command line",
-        "--hf-token: HF_TOKEN is listed under secrets; set it in the environment of sparkcluster",
+        "--hf-token: write HF_TOKEN in the environment of sparkcluster, which stages gated models with it",
         "--tool-server $TOKEN: the text does not set TOKEN",
     }
 

@@ -239,9 +239,9 @@ def test_drift_is_told_and_no_reason_to_stop_what_answers(up, world, spark):
 
 
 def test_a_rotated_key_is_offered_and_applied_with_replace(up, world, monkeypatch):
-    changes = {"api": {"key": {"env": "KEY"}}, "playbook": {"secrets": ["HF_TOKEN"]}}
+    changes = {"api": {"key": {"env": "KEY"}}, "playbook": {"secrets": ["WANDB_KEY"]}}
     monkeypatch.setenv("KEY", "first")
-    monkeypatch.setenv("HF_TOKEN", "hf")
+    monkeypatch.setenv("WANDB_KEY", "hf")
     cluster = world(**changes)
     up(cluster)
     (document, _) = up.recorded
@@ -388,9 +388,9 @@ def test_a_node_that_cannot_list_its_ranks_is_no_reason_to_stop_those_of_the_oth
 
 
 def test_a_missing_secret_ends_it_before_the_lease(up, world, monkeypatch):
-    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.delenv("WANDB_KEY", raising=False)
     with pytest.raises(UsageError):
-        up(world(playbook={"secrets": ["HF_TOKEN"]}))
+        up(world(playbook={"secrets": ["WANDB_KEY"]}))
     assert up.done == []
 
 

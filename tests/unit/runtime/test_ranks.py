@@ -27,34 +27,34 @@ def node():
             labels={"io.sparkcluster.plan": "p1"},
             **container,
         )
-        return NodePlan("alpha", "g", "head", 0, {"A": "1"}, ("HF_TOKEN", "VLLM_API_KEY"), (rank,))
+        return NodePlan("alpha", "g", "head", 0, {"A": "1"}, ("WANDB_KEY", "VLLM_API_KEY"), (rank,))
 
     return make
 
 
 def test_a_container_starts_after_its_files_lie_there(node):
     steps = start_steps(
-        node(), entry="print()", secrets={"HF_TOKEN": "t=1", "VLLM_API_KEY": "k"}, hashes={"salt": "5a"}
+        node(), entry="print()", secrets={"WANDB_KEY": "t=1", "VLLM_API_KEY": "k"}, hashes={"salt": "5a"}
     )
     assert [step["do"] for step in steps] == ["mkdir", "mkdir", "put", "put", "put", "start-container"]
     files = {step["path"]: (step["content"], step["mode"]) for step in steps if step["do"] == "put"}
     assert json.loads(files[f"{DIRECTORY}/launcher.json"][0]) == {"rank": 0, "secrets": {"salt": "5a"}}
     assert files[f"{DIRECTORY}/entry.py"][0] == "print()"
-    assert files[f"{DIRECTORY}/secrets.env"] == ("HF_TOKEN=t=1\nVLLM_API_KEY=k\n", 0o600)
+    assert files[f"{DIRECTORY}/secrets.env"] == ("WANDB_KEY=t=1\nVLLM_API_KEY=k\n", 0o600)
     assert steps[-1] == {"do": "start-container", "name": "x", "argv": ["docker", "run", "x"], "plan": "p1"}
 
 
 def test_values_of_secrets_stand_in_their_file_alone(node):
     for image in ("sha256:1", None):
         steps = start_steps(
-            node(image), entry="", secrets={"HF_TOKEN": "s3cr3t-1", "VLLM_API_KEY": "s3cr3t-2"}, hashes={}
+            node(image), entry="", secrets={"WANDB_KEY": "s3cr3t-1", "VLLM_API_KEY": "s3cr3t-2"}, hashes={}
         )
         with_secrets = [step for step in steps if "s3cr3t" in json.dumps(step)]
         assert [(step["do"], step["mode"]) for step in with_secrets] == [("put", 0o600)]
 
 
 def test_a_process_gets_environment_and_labels_with_it(node):
-    step = start_steps(node(None), entry="", secrets={"HF_TOKEN": "", "VLLM_API_KEY": ""}, hashes={})[-1]
+    step = start_steps(node(None), entry="", secrets={"WANDB_KEY": "", "VLLM_API_KEY": ""}, hashes={})[-1]
     assert step["do"] == "start-process"
     assert (step["env"], step["labels"]) == ({"A": "1"}, {"io.sparkcluster.plan": "p1"})
     assert step["env_file"] == f"{DIRECTORY}/secrets.env"

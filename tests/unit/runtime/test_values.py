@@ -10,18 +10,18 @@ from sparkcluster.runtime import secrets
 
 @pytest.fixture
 def keyed(world):
-    """A cluster with HF_TOKEN and an API key from where the test says."""
-    return lambda **key: world(playbook={"secrets": ["HF_TOKEN"]}, api={"key": key})
+    """A cluster with WANDB_KEY and an API key from where the test says."""
+    return lambda **key: world(playbook={"secrets": ["WANDB_KEY"]}, api={"key": key})
 
 
 def test_every_secret_that_the_plan_names_gets_its_value(keyed, monkeypatch):
     cluster = keyed(env="MY_KEY")
-    for name, value in {"HF_TOKEN": "hf_1", "MY_KEY": "k1", "OTHER": "x"}.items():
+    for name, value in {"WANDB_KEY": "hf_1", "MY_KEY": "k1", "OTHER": "x"}.items():
         monkeypatch.setenv(name, value)
     found = secrets.values(cluster.spec, cluster.plan())
-    assert found["HF_TOKEN"] == "hf_1"
+    assert found["WANDB_KEY"] == "hf_1"
     assert found["VLLM_API_KEY"] == "k1"
-    assert set(found) == {"HF_TOKEN", "VLLM_API_KEY", "RAY_AUTH_TOKEN"}
+    assert set(found) == {"WANDB_KEY", "VLLM_API_KEY", "RAY_AUTH_TOKEN"}
 
 
 def test_rays_token_is_made_anew_for_every_launch(world):
@@ -32,7 +32,7 @@ def test_rays_token_is_made_anew_for_every_launch(world):
 
 
 def test_a_key_file_is_read_without_its_line_break(keyed, monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_TOKEN", "x")
+    monkeypatch.setenv("WANDB_KEY", "x")
     file = tmp_path / "key"
     file.write_text("  k1\n")
     cluster = keyed(file=str(file))
@@ -43,20 +43,20 @@ def test_a_key_file_is_read_without_its_line_break(keyed, monkeypatch, tmp_path)
 def test_a_variable_without_a_usable_value_is_refused_first_and_never_shown(keyed, monkeypatch, value):
     monkeypatch.setenv("MY_KEY", "k1")
     if value is None:
-        monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.delenv("WANDB_KEY", raising=False)
     else:
-        monkeypatch.setenv("HF_TOKEN", value)
+        monkeypatch.setenv("WANDB_KEY", value)
     with pytest.raises(UsageError) as caught:
         secrets.check(keyed(env="MY_KEY").spec)
-    assert "HF_TOKEN" in caught.value.message
-    assert "export HF_TOKEN" in caught.value.hint
+    assert "WANDB_KEY" in caught.value.message
+    assert "export WANDB_KEY" in caught.value.hint
     assert caught.value.exit_code == 2
     assert not value or value not in caught.value.message
 
 
 @pytest.mark.parametrize("content", [None, b"", b" \n", b"\xff\xfe", b"one\ntwo\n", b"k\0ey", "directory"])
 def test_a_key_file_without_a_usable_value_is_refused_first(keyed, monkeypatch, tmp_path, content):
-    monkeypatch.setenv("HF_TOKEN", "hf_1")
+    monkeypatch.setenv("WANDB_KEY", "hf_1")
     file = tmp_path / "key"
     if content == "directory":
         file.mkdir()
@@ -69,12 +69,12 @@ def test_a_key_file_without_a_usable_value_is_refused_first(keyed, monkeypatch, 
 
 
 def test_a_missing_key_variable_names_the_inventory(keyed, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_1")
+    monkeypatch.setenv("WANDB_KEY", "hf_1")
     monkeypatch.delenv("MY_KEY", raising=False)
     with pytest.raises(UsageError, match="MY_KEY is not set, and the inventory takes the API key from it"):
         secrets.check(keyed(env="MY_KEY").spec)
 
 
 def test_without_secrets_there_is_nothing_to_check(world, monkeypatch):
-    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.delenv("WANDB_KEY", raising=False)
     secrets.check(world().spec)

@@ -151,3 +151,55 @@ def test_too_many_levels_are_an_error(folder):
 
 def test_an_overlay_alone_is_not_a_playbook(folder, tmp_path):
     assert "is an overlay" in refused(tmp_path / "overlays" / "drafts.yaml")
+
+
+SECRET = "a line that belongs to the user: [unfinished\n"
+
+
+@pytest.mark.parametrize("reference", ["/{outside}/x.yaml", "../outside/x.yaml", "sub/../../outside/x", "link.yaml", "x"])
+def test_extends_stays_inside_of_the_playbooks_directory(folder, tmp_path, reference):
+    """By an absolute path, by .., by a link to a file or a directory; nothing of the file is shown."""
+    outside, inside = tmp_path / "outside", tmp_path / "recipe"
+    outside.mkdir()
+    (outside / "x.yaml").write_text(SECRET)
+    (inside / "sub").mkdir(parents=True)
+    (inside / "link.yaml").symlink_to(outside / "x.yaml")
+    (inside / "playbooks").symlink_to(outside)
+    path = inside / "mine.yaml"
+    path.write_text(f"name: mine\nextends: {reference.format(outside=outside).replace('//', '/')}\n")
+    said = refused(path)
+    assert f"{path}:2:10: extends: " in said
+    assert "is outside of the playbook's directory | copy it to" in said or "no playbook at" in said
+    assert "belongs" not in said
+
+
+def test_an_overlay_that_is_a_link_to_elsewhere_is_not_read(folder, tmp_path):
+    (tmp_path / "user.yaml").write_text(SECRET)
+    (tmp_path / "recipe" / "overlays").mkdir(parents=True)
+    (tmp_path / "recipe" / "overlays" / "drafts.yaml").symlink_to(tmp_path / "user.yaml")
+    (tmp_path / "recipe" / "base.yaml").write_text(BASE)
+    (tmp_path / "recipe" / "mine.yaml").write_text("name: mine\nextends: base+drafts\n")
+    said = refused(tmp_path / "recipe" / "mine.yaml")
+    assert "is outside of the playbook's directory" in said
+    assert "belongs" not in said
+
+
+def test_a_home_directory_in_extends_is_an_error(folder, monkeypatch, tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "x.yaml").write_text(SECRET)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "recipe").mkdir()
+    for reference, words in (("~/x.yaml", "is outside of"), ("~nobody-at-all/x.yaml", "no playbook at")):
+        (tmp_path / "recipe" / "mine.yaml").write_text(f"name: mine\nextends: {reference}\n")
+        assert words in refused(tmp_path / "recipe" / "mine.yaml")
+
+
+def test_a_playbook_below_may_extend_one_above_it_in_the_same_tree(tmp_path):
+    """The first playbook's directory counts, not that of each file on the way."""
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "middle.yaml").write_text("name: middle\nextends: ../base.yaml\nargs: {max-num-seqs: 2}\n")
+    (tmp_path / "base.yaml").write_text(BASE)
+    (tmp_path / "mine.yaml").write_text("name: mine\nextends: parts/middle.yaml\n")
+    assert load.load_playbook(tmp_path / "mine.yaml").args["max-model-len"] == 4096
+    with pytest.raises(UsageError):
+        load.load_playbook(tmp_path / "parts" / "middle.yaml")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import http.server
 import json
 import os
 import sys
@@ -61,6 +62,29 @@ elif verb == "run":
     fail("hub says 403")
 """
 
+# Downloads as hf does, as far as the hub and the cache can see; with the file "liar" in its home it says that it may not.
+HF = f"""#!{sys.executable} -IS
+import os, sys, urllib.error, urllib.request
+name, revision = sys.argv[2], sys.argv[4]
+request = urllib.request.Request(os.environ["HF_ENDPOINT"] + "/" + name + "/resolve/" + revision + "/config.json")
+if os.environ.get("HF_TOKEN"):
+    request.add_header("Authorization", "Bearer " + os.environ["HF_TOKEN"])
+    open(os.path.expanduser("~/stolen"), "w").write(os.environ["HF_TOKEN"])
+try:
+    urllib.request.urlopen(request).close()
+except urllib.error.HTTPError as error:
+    sys.exit("GatedRepoError: %d Client Error" % error.code)
+if os.path.exists(os.path.expanduser("~/liar")):
+    sys.exit("GatedRepoError: 401 Client Error")
+folder = os.path.join(os.environ["HF_HOME"], "hub", "models--" + name.replace("/", "--"))
+snapshot = os.path.join(folder, "snapshots", "0123456789abcdef0123456789abcdef01234567")
+os.makedirs(snapshot)
+os.makedirs(os.path.join(folder, "refs"))
+open(os.path.join(folder, "refs", revision), "w").write(os.path.basename(snapshot))
+for file in ("config.json", "tokenizer.json", "model.bin"):
+    open(os.path.join(snapshot, file), "w").write("{{}}")
+"""
+
 
 class Node(LocalHost):
     """A node with a home and a Docker engine of its own."""
@@ -72,7 +96,7 @@ class Node(LocalHost):
         for folder in ("images", "refs"):
             (self.docker / folder).mkdir(parents=True)
         self._before = [
-            "env", f"HOME={home}", f"FAKE_DOCKER={self.docker}", f"PATH={tools}:{os.environ['PATH']}",
+            "env", "-u", "HF_TOKEN", f"HOME={home}", f"FAKE_DOCKER={self.docker}", f"PATH={tools}:{os.environ['PATH']}",
         ]  # fmt: skip
 
     def _start(self, argv: list[str], limit_s: float | None = None) -> Stream:
@@ -96,6 +120,38 @@ class Node(LocalHost):
         return [json.loads(line) for line in calls.read_text().splitlines()] if calls.exists() else []
 
 
+class Hub:
+    """A hub on loopback that has every model; ``gated`` are those that it shows to ``token`` alone.
+
+    Attributes:
+        address: for HF_ENDPOINT.
+        requests: model and token (None without one) of each request.
+    """
+
+    token = "hf_very_secret"
+
+    def __init__(self) -> None:
+        self.gated: set[str] = set()
+        self.requests: list[tuple[str, str | None]] = []
+        hub = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                model, _, _ = self.path[1:].partition("/resolve/")
+                token = (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
+                hub.requests.append((model, token))
+                denied = model in hub.gated and token != hub.token
+                self.send_response(401 if denied else 200)
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"{}")
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self.server.server_port}"
+
+
 @pytest.fixture
 def node(tmp_path):
     """Makes a node by its name."""
@@ -104,6 +160,22 @@ def node(tmp_path):
     (tools / "docker").write_text(DOCKER)
     (tools / "docker").chmod(0o755)
     return lambda name: Node(name, tmp_path / name, tools)
+
+
+@pytest.fixture
+def hub(node, monkeypatch, tmp_path):
+    """A hub that nodes and this machine reach, and ``hf`` on the nodes."""
+    made = Hub()
+    (tmp_path / "tools" / "hf").write_text(HF)
+    (tmp_path / "tools" / "hf").chmod(0o755)
+    monkeypatch.setenv("HF_ENDPOINT", made.address)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "no-login"))
+    thread = threading.Thread(target=made.server.serve_forever, args=(0.01,))
+    thread.start()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+    thread.join()
 
 
 class HeldLease:

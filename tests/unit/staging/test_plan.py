@@ -101,7 +101,7 @@ def test_a_directory_that_no_node_has_is_an_error_with_the_command(three):
     with pytest.raises(StageError, match="the weights of /models/a b are on no node") as caught:
         find_missing(*world, "weights")
     assert caught.value.node == "a"
-    assert caught.value.hint == "put them there: rsync -a DIRECTORY/ nvidia@spark-a:'/models/a b'/"
+    assert caught.value.hint == "put them there: rsync -a DIRECTORY/ 'nvidia@spark-a:/models/a b/'"
 
 
 def test_copies_go_over_a_rail(three):

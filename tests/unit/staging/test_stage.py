@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import struct
 
 import pytest
 
@@ -28,6 +29,7 @@ class World:
         self.changes = {name: {"image": None, "weights": None} for name in self.nodes}
         self._spark, self._cluster = spark, cluster
         self.reports: list[tuple[str, str]] = []
+        self.playbook: dict = {}
 
     def has_weights(self, name, sizes, revision) -> None:
         files = [{"name": file, "size_bytes": size} for file, size in sizes.items()]
@@ -41,7 +43,8 @@ class World:
             name: self._spark({"enp1s0f0np0": f"10.1.0.{place}/24"}, **self.changes[name], hf_home=str(host.hf_home))
             for place, (name, host) in enumerate(self.nodes.items(), 11)
         }
-        spec = self._cluster(dict(zip(self.nodes, self.nodes, strict=True)), state_dir=self.lease.state_dir)
+        hosts = dict(zip(self.nodes, self.nodes, strict=True))
+        spec = self._cluster(hosts, state_dir=self.lease.state_dir, playbook=self.playbook)
         return stage(
             Fleet(self.nodes), facts, build(spec, facts), spec,
             **{"epoch": 7, "progress": lambda node, text: self.reports.append((node, text)), **more},
@@ -227,19 +230,86 @@ def test_without_hub_or_downloader_the_node_and_the_command_are_named(world):
     assert f"HF_HOME={world.nodes['a'].hf_home}" in caught.value.hint
 
 
-def test_the_downloader_gets_the_token_by_its_environment_only(world, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_very_secret")
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+QWEN = "Qwen/Qwen3-8B"
+
+
+def test_a_public_model_is_downloaded_without_the_token(world, hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    report = world.stage(what=["weights"])
+    assert next((each.node, each.source) for each in report.copied) == ("a", "download")
+    assert {each.node for each in report.copied} == {"a", "b", "c"}
+    assert hub.requests == [(QWEN, None)]
+
+
+def test_a_gated_model_is_downloaded_with_the_token_on_one_node(world, hub, monkeypatch):
+    """The node tries without it first; then this machine asks the hub, and the node gets it."""
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    hub.gated.add(QWEN)
+    world.stage(what=["weights"])
+    assert hub.requests == [(QWEN, None), (QWEN, None), (QWEN, hub.token), (QWEN, hub.token)]
+    assert ("a", "Qwen/Qwen3-8B is gated: downloading it with HF_TOKEN") in world.reports
+    assert [name for name, host in world.nodes.items() if (host.home / "stolen").exists()] == ["a"]
+
+
+def test_a_node_that_pretends_a_model_is_gated_does_not_get_the_token(world, hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    for host in world.nodes.values():
+        (host.home / "liar").touch()
+    with pytest.raises(StageError, match=r"the hub denies a access to Qwen/Qwen3-8B: GatedRepoError") as caught:
+        world.stage(what=["weights"])
+    assert "hf auth login   on a" in caught.value.hint
+    assert {token for _, token in hub.requests} == {None}
+    assert not [name for name, host in world.nodes.items() if (host.home / "stolen").exists()]
+
+
+def test_a_gated_model_without_a_token_is_an_error_with_the_command(world, hub, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    hub.gated.add(QWEN)
+    with pytest.raises(StageError, match=r"the hub denies a access to Qwen/Qwen3-8B") as caught:
+        world.stage(what=["weights"])
+    assert "export HF_TOKEN=" in caught.value.hint
+
+
+def test_a_downloader_in_the_image_sees_one_repository_and_no_token_by_argument(world, hub, monkeypatch, tmp_path):
+    (tmp_path / "tools" / "hf").unlink()
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    hub.gated.add(QWEN)
     world.has_image("a", "sha256:1")
     with pytest.raises(StageError, match="the hub denies a access to Qwen/Qwen3-8B: hub says 403"):
         world.stage(what=["weights"])
-    call = world.nodes["a"].docker_calls()[0]
+    first, call = world.nodes["a"].docker_calls()[:2]
     assert call[:2] == ["run", "--rm"]
+    cache = f"{world.nodes['a'].hf_home}/hub"
+    folders = [f"{cache}/models--Qwen--Qwen3-8B", f"{cache}/.locks/models--Qwen--Qwen3-8B"]
+    assert [call[at + 1] for at, word in enumerate(call) if word == "-v"] == [f"{path}:{path}" for path in folders]
+    assert "HF_TOKEN" not in first
     assert call[call.index("HF_TOKEN") - 1] == "-e"
-    assert "hf_very_secret" not in json.dumps(call)
+    assert hub.token not in json.dumps(call)
     environ = json.loads((world.nodes["a"].docker / "environ").read_text())
-    assert environ["HF_TOKEN"] == "hf_very_secret"
-    assert environ["SPARKCLUSTER_ID"] == "Qwen/Qwen3-8B"
+    assert environ["HF_TOKEN"] == hub.token
+    assert (environ["HF_HUB_CACHE"], environ["SPARKCLUSTER_ID"]) == (cache, QWEN)
+
+
+def test_what_arguments_name_beside_the_model_is_staged_with_it(world, hub, model):
+    """A drafter that one node has is copied, an adapter that none has is downloaded once; then nothing is left."""
+    write, tree, revision = model
+    for host in world.nodes.values():
+        world.has_weights(host.name, write(host.hf_home), revision)
+    write(world.nodes["b"].hf_home, "z-lab/Drafter", weights=struct.pack("<Q", 2) + b"{}")
+    world.playbook = {
+        "args": {
+            "speculative-config": {"method": "dflash", "model": "z-lab/Drafter"},
+            "lora-modules": ["sql=org/adapter", "local=/adapters/x"],
+        }
+    }
+    report = world.stage(what=["weights"])
+    assert [staging.name for staging in report.stagings] == [QWEN, "z-lab/Drafter", "org/adapter"]
+    assert {(each.node, each.source) for each in report.copied[:2]} <= {("a", "b"), ("c", "b"), ("a", "c"), ("c", "a")}
+    assert (report.copied[2].node, report.copied[2].source) == ("a", "download")
+    assert hub.requests == [("org/adapter", None)]
+    assert len({json.dumps(sorted(map(str, tree(host.hf_home).items()))) for host in world.nodes.values()}) == 1
+    assert not world.stage(what=["weights"]).changed
+    assert len(world.stage(what=["image"], dry_run=True).stagings) == 1
 
 
 def test_an_epoch_that_is_over_is_refused(world, model):
