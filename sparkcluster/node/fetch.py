@@ -87,7 +87,7 @@ def _downloader(request: Request, hf_home: str, environment: Dict[str, str]) -> 
     for folder in (os.path.join(cache, repository), os.path.join(cache, ".locks", repository)):
         os.makedirs(folder, exist_ok=True)
         options += ["-v", "%s:%s" % (folder, folder)]
-    environment.update(HF_HOME="/tmp/huggingface", HF_HUB_CACHE=cache)  # noqa: S108 - in the container
+    environment.update(HF_HOME="/tmp/huggingface", HF_HUB_CACHE=cache)  # in the container
     # names only: docker takes the values from our environment
     names = ("HF_HOME", "HF_HUB_CACHE", "HF_TOKEN", "HF_ENDPOINT", "HTTPS_PROXY", "SPARKCLUSTER_ID")
     for name in (*names, "SPARKCLUSTER_REVISION"):

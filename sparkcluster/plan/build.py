@@ -7,14 +7,12 @@ import functools
 import hashlib
 import ipaddress
 import json
-import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.engines import base
-from sparkcluster.errors import PlanError
 from sparkcluster.facts.engine import engine_of, has_token
 from sparkcluster.facts.model import EngineFacts, Facts, Image, read
 from sparkcluster.node.shared import (
@@ -288,11 +286,13 @@ class _Rank:
         ]
         directories = [rank_dir]
         # Of the cache only what is served: its other repositories and the token beside them are the user's.
-        for repository in map(hub_folder, playbook.repositories):
-            target = f"{docker_run.HF_HOME}/{repository}"
-            mounts.append(docker_run.bind(f"{facts.hf_home}/{repository}", target, read_only=True))
+        for model in (playbook.model, *playbook.companions):
+            if model.id is not None:
+                folder = hub_folder(model.id)
+                source, target = f"{facts.hf_home}/{folder}", f"{docker_run.HF_HOME}/{folder}"
+                mounts.append(docker_run.bind(source, target, read_only=True))
         if playbook.model.path is not None:
-            weights = _weights_directory(expand(playbook.model.path, facts.home), facts)
+            weights = _repository(expand(playbook.model.path, facts.home))
             mounts.append(docker_run.bind(weights, _repository(self.model), read_only=True))
         if self.ray_dir is not None:
             mounts.append(docker_run.bind(self.ray_dir, docker_run.RAY_PATH, read_only=True))
@@ -365,19 +365,6 @@ def _ray_start(group: Group, member: Member) -> list[str]:
 def _repository(path: str) -> str:
     """The repository of a snapshot in a cache, whose files are links into the rest of it; any other path as it is."""
     return re.sub(r"(/models--[^/]+)/snapshots/.*", r"\1", path)
-
-
-def _weights_directory(path: str, facts: Facts) -> str:
-    """The directory to mount for weights at ``path``; it must be theirs alone."""
-    directory = posixpath.normpath(_repository(path))
-    for other in (facts.home, facts.state_dir, facts.hf_home, f"{facts.hf_home}/hub"):
-        if f"{posixpath.normpath(other)}/".startswith(f"{directory.rstrip('/')}/"):
-            raise PlanError(
-                f"model.path {path} is not the directory of one model: it has {other}, which no container may read",
-                step="plan",
-                hint="set model.path to the directory with the model's config.json",
-            )
-    return directory
 
 
 def _digest(nodes: Mapping[str, NodePlan]) -> str:

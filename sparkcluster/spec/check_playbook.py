@@ -56,6 +56,10 @@ def _model(written: Playbook, document: Document) -> Iterator[Problem]:
     if written.model.path is not None and "revision" in written.model.model_fields_set:
         message = "applies to Hugging Face repositories only; a directory has no revisions"
         yield document.problem(("model", "revision"), message, "remove it", key=True)
+    for key in ("id", "revision"):
+        value = getattr(written.model, key)
+        if value and ".." in value:
+            yield document.problem(("model", key), "must not contain '..'")
 
 
 def _arguments(written: Playbook, document: Document) -> Iterator[Problem]:

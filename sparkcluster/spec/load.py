@@ -208,10 +208,7 @@ def _base(reference: str, chain: Sequence[Path]) -> Document:
 
 
 def _stays_inside(path: Path, directories: Sequence[Path]) -> None:
-    """Raise UsageError for a file outside of ``directories`` and the bundled playbooks, links resolved.
-
-    A playbook is a stranger's: it must not name other files of the user, lines of which an error would show.
-    """
+    """Raise UsageError for a file elsewhere, links resolved: it may be the user's, and errors would show its lines."""
     if not any(path.resolve().is_relative_to(directory.resolve()) for directory in [*directories, *library.bundled()]):
         raise UsageError(
             f"{shown(str(path), 200)[1:-1]} is outside of the playbook's directory",

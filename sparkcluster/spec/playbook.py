@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from sparkcluster import engines
-from sparkcluster.errors import UsageError
 from sparkcluster.spec.base import EnvName, FindingCode, Name, NodePath, Section
 
 Executor = Literal["auto", "ray", "native"]
@@ -16,6 +15,7 @@ ArgumentValue = bool | int | float | str | list[str | int | float] | dict[str, A
 Capability = Annotated[str, Field(pattern=r"^[A-Z][A-Z_]{2,31}$")]
 ContainerPath = Annotated[str, Field(pattern=r'^/[^\x00-\x1f\x7f,:"]*$', max_length=1024)]
 REPOSITORY = "[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*"
+REVISION = "[A-Za-z0-9_][A-Za-z0-9_./-]*"
 
 
 Checkpoint = Literal["modelopt", "compressed-tensors", "mxfp4", "fp8", "gptq", "awq", "bf16"]
@@ -31,7 +31,7 @@ class Model(Section):
     )
     revision: str = Field(
         "main",
-        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$",
+        pattern=f"^{REVISION}$",
         description="branch, tag or commit of the repository",
     )
     path: NodePath | None = Field(None, description="directory of weights on every node; ~ is expanded there")
@@ -49,13 +49,6 @@ class Model(Section):
         if (self.id is None) == (self.path is None):
             raise ValueError("must have either id (a Hugging Face repository) or path (a directory)")
         return self
-
-    @field_validator("id", "revision")
-    @classmethod
-    def _no_parents(cls, value: str | None) -> str | None:
-        if ".." in (value or ""):
-            raise ValueError("must not contain '..'")
-        return value
 
     @property
     def label(self) -> str:
@@ -229,25 +222,9 @@ class Playbook(Section):
 
     @property
     def companions(self) -> list[Companion]:
-        """What the engine loads from the Hugging Face cache beside the model.
-
-        Raises:
-            UsageError: an argument gives a revision that cannot be one.
-        """
+        """What the engine loads from the Hugging Face cache beside the model."""
         named = engines.engine(self.engine).repositories(self)
-        try:
-            return [Companion(id=name, revision=revision) for name, revision in named.items() if name != self.model.id]
-        except ValidationError as error:
-            problem = error.errors()[0]
-            raise UsageError(
-                f"args of playbook {self.name} name a repository whose {problem['loc'][0]} is invalid: {problem['msg']}",
-                hint="write ORGANISATION/NAME, and a branch, tag or commit as its revision",
-            ) from None
-
-    @property
-    def repositories(self) -> list[str]:
-        """All that the engine loads from the Hugging Face cache, the model first."""
-        return [model.id for model in (self.model, *self.companions) if model.id is not None]
+        return [Companion(id=name, revision=revision) for name, revision in named.items() if name != self.model.id]
 
     @property
     def model_name(self) -> str:

@@ -7,7 +7,6 @@ staged apart (``staging.ray``).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -27,12 +26,6 @@ def artifacts(spec: Spec, selected: Sequence[Artifact]) -> list[Artifact]:
     if "weights" in selected:
         found.append("weights")
     return found
-
-
-def companions(spec: Spec, selected: Sequence[Artifact]) -> list[Spec]:
-    """``spec`` with each repository beside the model in the model's place."""
-    models = spec.playbook.companions if "weights" in selected else []
-    return [dataclasses.replace(spec, playbook=spec.playbook.model_copy(update={"model": model})) for model in models]
 
 
 def download_request(spec: Spec, facts: Facts, what: Artifact) -> dict[str, Any]:

@@ -163,7 +163,7 @@ class _Remote:
             raise UsageError(f"HF_ENDPOINT is {self.endpoint}, which is not an http address", hint="unset HF_ENDPOINT")
         quoted = urllib.parse.quote(revision, safe="")
         self.base = f"{self.endpoint}/{urllib.parse.quote(repository)}/resolve/{quoted}"
-        self.gated = False
+        self.token, self.gated = _token(), False
         self.opener = urllib.request.build_opener(_SameHost())
 
     def header(self, name: str) -> list[Tensor] | None:
@@ -224,19 +224,17 @@ class _Remote:
     def _open(self, name: str, headers: dict[str, str]) -> Any:
         request = urllib.request.Request(f"{self.base}/{urllib.parse.quote(name)}", headers=headers)  # noqa: S310
         request.add_header("User-Agent", "sparkcluster")
-        token = _token() if self.gated else None
-        if token:
+        if self.gated and self.token:
             # Not sent to the storage that the hub redirects to; see _SameHost.
-            request.add_unredirected_header("Authorization", f"Bearer {token}")
+            request.add_unredirected_header("Authorization", f"Bearer {self.token}")
         try:
             return self.opener.open(request, timeout=TIMEOUT_S)
         except urllib.error.HTTPError as error:
             with contextlib.closing(error):
-                if error.code in _DENIED and token is None:
+                if error.code in _DENIED and not self.gated:
                     self.gated = True
-                    if _token():
-                        return self._open(name, headers)
-                return self._refused(error.code, with_token=token is not None)
+                    return self._open(name, headers)
+                return self._refused(error.code)
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", None) or error
             raise SparkclusterError(
@@ -244,12 +242,12 @@ class _Remote:
                 hint="check the network and HF_ENDPOINT, or pass a local directory or config.json to --config",
             ) from None
 
-    def _refused(self, code: int, *, with_token: bool) -> None:
+    def _refused(self, code: int) -> None:
         if code == http.HTTPStatus.NOT_FOUND:
             return
         if code in _DENIED:
             raise SparkclusterError(
-                f"{self.endpoint} denies access to {self.repository} with{' this' if with_token else 'out a'} token",
+                f"{self.endpoint} denies access to {self.repository} with{' this' if self.token else 'out a'} token",
                 hint="check model.id, accept the model's terms on its page, then export HF_TOKEN=hf_…",
             )
         raise SparkclusterError(

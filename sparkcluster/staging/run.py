@@ -15,14 +15,8 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import stream
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
-from sparkcluster.staging.artifacts import (
-    Artifact,
-    artifacts,
-    companions,
-    download_request,
-    image_request,
-    weights_request,
-)
+from sparkcluster.spec.playbook import Companion
+from sparkcluster.staging.artifacts import Artifact, artifacts, download_request, image_request, weights_request
 from sparkcluster.staging.copy import Copied, Failure, Progress, Transfers, follow, stage_error, stage_errors
 from sparkcluster.staging.model_headers import is_gated
 from sparkcluster.staging.plan import Staging, check_disk_space, find_missing, no_weights
@@ -73,10 +67,19 @@ def stage(
     """
     lease = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster, "epoch": epoch}
     run = _Run(fleet, dict(facts), topology, lease, progress, spec=spec, verify=verify)
-    stagings = run.stage(artifacts(spec, what), dry_run=dry_run)
-    for companion in companions(spec, what):
-        run.spec, run.facts = companion, _collected(fleet, companion, list(facts))
-        stagings += run.stage(["weights"], dry_run=dry_run)
+    stagings = []
+    for model in (spec.playbook.model, *(spec.playbook.companions if "weights" in what else ())):
+        if isinstance(model, Companion):
+            # Staged as the weights of a playbook that serves nothing else.
+            run.spec = dataclasses.replace(spec, playbook=spec.playbook.model_copy(update={"model": model}))
+            run.facts, what = _collected(fleet, run.spec, list(facts)), ["weights"]
+        for each in artifacts(run.spec, what):
+            staging = find_missing(run.facts, topology, run.spec, each)
+            stagings.append(staging)
+            if not dry_run:
+                run.bring(staging)
+            else:
+                check_disk_space(run.facts, staging, run.spec)
     return StageReport(tuple(stagings), tuple(run.copied))
 
 
@@ -93,18 +96,6 @@ class _Run(Transfers):
     verify: bool = dataclasses.field(kw_only=True)
     images: dict[str, Image] = dataclasses.field(default_factory=dict)
     weights: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-
-    def stage(self, what: Sequence[Artifact], *, dry_run: bool) -> list[Staging]:
-        """Stage what is missing, unless in a dry run."""
-        stagings = []
-        for each in what:
-            staging = find_missing(self.facts, self.topology, self.spec, each)
-            stagings.append(staging)
-            if not dry_run:
-                self.bring(staging)
-            else:
-                check_disk_space(self.facts, staging, self.spec)
-        return stagings
 
     def bring(self, staging: Staging) -> None:
         """Download it where no node has it, then copy it to the others."""
@@ -179,8 +170,7 @@ class _Run(Transfers):
             ),
             "hub auth": (
                 f"the hub denies {node} access to {model.id}",
-                f"accept the terms on the page of {model.id}, then export HF_TOKEN=… and run this again; "
-                f"where this machine does not reach the hub: hf auth login   on {node}",
+                f"accept the terms on the page of {model.id}, then export HF_TOKEN=…, or hf auth login   on {node}",
             ),
             "registry": (
                 f"no node has the image {name}, and {node} cannot pull it",

@@ -245,3 +245,67 @@ def test_a_node_that_is_away_is_named_beside_what_ails_the_others(lab, cli, vari
     assert ("SSH-002", "nobody") in errors
     assert ("HOST-003", "left") in errors
     assert all(finding["remedy"] for finding in done.json["findings"])
+
+
+# ----------------------------------------------------------------------------------------- the cache of the hub
+
+HUB = "/root/.cache/huggingface/hub"
+REPOSITORY = f"{HUB}/models--org--tiny"
+IN_CACHE = f"""
+set -e
+rm -rf /root/.cache/huggingface
+mkdir -p {REPOSITORY}/blobs {REPOSITORY}/refs {REPOSITORY}/snapshots/abc {HUB}/models--other--model
+for file in /root/models/tiny/*; do
+  name=$(basename $file); cp $file {REPOSITORY}/blobs/$name; ln -s ../../blobs/$name {REPOSITORY}/snapshots/abc/$name
+done
+printf abc > {REPOSITORY}/refs/main
+printf {WANDB_KEY} > /root/.cache/huggingface/token
+printf '[x]\\nhf_token = {WANDB_KEY}\\n' > /root/.cache/huggingface/stored_tokens
+"""
+# What a hostile recipe would try as root in its container, and what remote code needs.
+READ = f"""
+{{ cat $HF_HOME/token $HF_HOME/stored_tokens; cat /proc/*/environ; grep -rsF {WANDB_KEY} /root /home; }} 2>/dev/null |
+grep -aF {WANDB_KEY} > /tmp/read; true
+"""
+WRITE = f"""
+for try in 'touch {REPOSITORY}/planted' 'ln -s /etc {REPOSITORY}/snapshots/planted' 'rm -r {REPOSITORY}/refs' \\
+  'mount -o remount,rw {REPOSITORY}' 'mv {REPOSITORY} {HUB}/gone' 'cp /bin/sh {REPOSITORY}/snapshots/abc/config.json'
+do $try 2>/dev/null && echo "$try" >> /tmp/wrote
+done
+true
+"""
+UNPACK = "touch $HF_HOME/planted; mkdir -p $HF_HOME/modules && touch $HF_HOME/modules/unpacked"
+ATTACK = [READ, WRITE, UNPACK]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [{"id": "org/tiny", "path": None}, pytest.param({"path": f"{REPOSITORY}/snapshots/abc"}, marks=pytest.mark.full)],
+    ids=["id", "path"],
+)
+def test_a_recipe_reads_no_token_and_changes_no_weights(lab, cli, ranks, variant, model):
+    """It is root in its container, serves from the node's cache, and finds nothing else of it there."""
+    for spark in lab.sparks:
+        spark.run(["sh", "-c", IN_CACHE])
+    listed = ["sh", "-c", f"cd {HUB}/.. && ls -lR . && cat token"]
+    before = {spark.name: spark.run(listed).stdout for spark in lab.sparks}
+    inventory = variant(lab, playbook={"model": model, "setup": ATTACK})
+    cli("up", inventory, env={"HF_TOKEN": WANDB_KEY}).ok()
+    assert len(cli("ask", inventory, "Hello", "--max-tokens", "8").ok().out.split()) > 1
+    for spark in lab.sparks:
+        ((_, name, _),) = ranks(lab)[spark.name]
+
+        def inside(line, name=name, spark=spark):
+            return spark.run(["docker", "exec", name, "sh", "-c", line], check=False).stdout.strip()
+
+        assert inside("cat /tmp/read") == ""
+        assert inside("ls /tmp/wrote") == ""
+        assert inside(f"ls {HUB}") == "models--org--tiny"
+        assert inside("ls $HF_HOME/modules") == "unpacked"
+        served = spark.run(["cat", "/root/models/tiny/config.json"]).stdout.strip()
+        assert inside("cat /sparkcluster/model/config.json") == served
+        assert inside("env | grep -c HF_TOKEN") == "0"
+        assert spark.run(listed).stdout == before[spark.name]
+    cli("down", inventory).ok()
+    for spark in lab.sparks:
+        spark.run(["rm", "-r", "/root/.cache/huggingface"])

@@ -90,8 +90,7 @@ that arguments name beside it, which are staged too. In vLLM these are the draft
 `lora-modules`, `tokenizer` and `hf-config-path`. `HF_HOME` itself is a directory of the container, and what the engine
 writes there ends with it. Any other repository that the engine loads, such as one with the code of another, is listed
 under `mounts`: source `~/.cache/huggingface/hub/models--ORG--NAME` (below `hf_home`), target
-`/root/.cache/huggingface/hub/models--ORG--NAME`. `model.path` must be the directory of one model: one that has the
-home directory, `hf_home` or `state_dir` in it is refused.
+`/root/.cache/huggingface/hub/models--ORG--NAME`.
 
 ## Extending playbooks
 
@@ -103,8 +102,8 @@ An overlay is a part of a playbook that fits several, such as speculative decodi
 with `overlay: NAME` instead of a name and a model. It is applied by `playbook: NAME+OVERLAY` in the inventory,
 `--playbook NAME+OVERLAY` or `extends: NAME+OVERLAY`, if the playbook lists it under `overlays`.
 
-What a playbook extends is a bundled one, or a file in the directory of the first playbook or below. Any other file is an
-error, also by a link: a playbook from elsewhere must not name files of yours.
+What a playbook extends is a bundled one, or a file in the directory of the first playbook or below. Any other file is
+an error, also by a link: a playbook from elsewhere must not name files of yours.
 
 ## Where playbooks are searched
 

@@ -16,7 +16,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.models.config import ModelConfig
 from sparkcluster.spec import KeyPath, Playbook
-from sparkcluster.spec.playbook import REPOSITORY
+from sparkcluster.spec.playbook import REPOSITORY, REVISION
 
 CONCURRENT = 4
 """Requests of full context that ``auto`` makes room for if --max-num-seqs is not set: a Spark serves 1 to 4 well."""
@@ -143,27 +143,27 @@ def drafting(args: Arguments) -> tuple[int, bool]:
 
 
 def repositories(playbook: Playbook) -> dict[str, str]:
-    """Repositories of the hub that the arguments name beside the model, with their revisions."""
+    """Repositories of the hub that the arguments name beside the model, with their revisions.
+
+    Raises:
+        UsageError: a revision is none.
+    """
     args = Arguments(playbook)
     values, draft = args.values, args.draft
-    modules = values.get("lora-modules") or []
+    # NAME=PATH, or a mapping with path, in JSON too.
+    adapters = re.findall(rf'(?:=|\bpath\W+)({REPOSITORY})(?=["\\])', json.dumps(values.get("lora-modules")))
     named = [
         (draft.get("model"), draft.get("revision")),
         (values.get("speculative-config.model"), values.get("speculative-config.revision")),
         (values.get("tokenizer"), values.get("tokenizer-revision")),
         (values.get("hf-config-path"), None),
-        *((_adapter(module), None) for module in (modules if isinstance(modules, list) else [modules])),
+        *((adapter, None) for adapter in adapters),
     ]
-    return {name: str(revision or "main") for name, revision in named if re.fullmatch(REPOSITORY, str(name))}
-
-
-def _adapter(module: Any) -> Any:
-    """Repository or directory of one of --lora-modules: NAME=PATH, or a mapping."""
-    try:
-        found = module if isinstance(module, Mapping) else json.loads(module)
-        return found.get("path")
-    except (AttributeError, TypeError, ValueError, RecursionError):
-        return str(module).partition("=")[2]
+    found = {name: str(revision or "main") for name, revision in named if re.fullmatch(REPOSITORY, str(name))}
+    for name, revision in found.items():
+        if ".." in revision or not re.fullmatch(REVISION, revision):
+            raise UsageError(f"{revision} is no revision of {name}", hint="write a branch, tag or commit under args")
+    return found
 
 
 def engine(

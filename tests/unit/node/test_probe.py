@@ -190,6 +190,29 @@ def test_model_directory_of_the_user_and_files_it_needs(make_machine: Any, tmp_p
     assert storage.weights(machine, model, "/hf")["missing"] == ["model.safetensors.index.json"]
 
 
+def test_a_companion_needs_neither_config_nor_tokenizer(make_machine: Any) -> None:
+    """A drafter has no tokenizer, an adapter no config.json, a tokenizer no weights."""
+    machine = make_machine("founders-p1")
+    snapshot = Path(machine.at("/hf/hub/models--a--d/snapshots/main"))
+    blobs = snapshot.parents[1] / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    companion = {"id": "a/d", "revision": "main", "path": None, "companion": True}
+
+    def lacks() -> tuple[list[str], list[str]]:
+        found = storage.weights(machine, companion, "/hf")
+        return found["missing"], found["truncated"]
+
+    (snapshot / "adapter_config.json").write_text("{}")
+    assert lacks() == ([], [])
+    (blobs / "aa.incomplete").touch()
+    assert lacks() == (["weights"], ["aa.incomplete"])
+    (snapshot / "adapter_model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    assert lacks() == ([], [])
+    (snapshot / "adapter_model.safetensors").write_bytes(b"\xff" * 64)
+    assert lacks() == ([], ["adapter_model.safetensors"])
+
+
 def test_the_engine_is_inspected_by_its_interpreter() -> None:
     found = probe._engine(Machine(), sys.executable)
     assert found["python"] == sys.executable

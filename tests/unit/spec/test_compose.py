@@ -156,7 +156,9 @@ def test_an_overlay_alone_is_not_a_playbook(folder, tmp_path):
 SECRET = "a line that belongs to the user: [unfinished\n"
 
 
-@pytest.mark.parametrize("reference", ["/{outside}/x.yaml", "../outside/x.yaml", "sub/../../outside/x", "link.yaml", "x"])
+@pytest.mark.parametrize(
+    "reference", ["/{outside}/x.yaml", "../outside/x.yaml", "sub/../../outside/x", "link.yaml", "x"]
+)
 def test_extends_stays_inside_of_the_playbooks_directory(folder, tmp_path, reference):
     """By an absolute path, by .., by a link to a file or a directory; nothing of the file is shown."""
     outside, inside = tmp_path / "outside", tmp_path / "recipe"
