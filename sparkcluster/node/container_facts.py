@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
-import zlib
 from typing import Any, Dict, List, Optional, Set
 
 from sparkcluster.node import engine
 from sparkcluster.node.common import staged_as
+from sparkcluster.node.docker import config_sum
 from sparkcluster.node.machine import Machine, Unreadable, quoted
 
 # Where the CDI specification puts its files (cncf-tags/container-device-interface, SPEC.md).
 _CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 _CONTAINERD_ROOT = "/var/lib/containerd"  # containerd's own default
 INSPECTION = 3  # version of what is read of an image; an older result is read again
-_STARTS_WITH = ("Entrypoint", "Cmd", "WorkingDir", "User")
 
 
 def docker(machine: Machine) -> Dict[str, Any]:
@@ -130,12 +128,6 @@ def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str
 def image_path(reference: str) -> str:
     """Path of an image in the Docker engine's API."""
     return "/images/%s/json" % quoted(reference)
-
-
-def config_sum(config: Dict[str, Any]) -> str:
-    """Checksum of how a container of the image starts; includes the values of variables, which stay on the node."""
-    parts = [sorted(config.get("Env") or [])] + [config.get(key) or "" for key in _STARTS_WITH]
-    return "%08x" % zlib.crc32(json.dumps(parts).encode())
 
 
 def inside_path(state_dir: str, image_id: str) -> str:

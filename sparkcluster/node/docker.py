@@ -6,8 +6,11 @@ what it reports becomes facts in ``container_facts`` and ``ranks``. Python 3.8, 
 
 from __future__ import annotations
 
-from typing import List, Sequence
+import hashlib
+import json
+from typing import Any, Dict, List, Sequence
 
+_STARTS_WITH = ("Entrypoint", "Cmd", "WorkingDir", "User", "Healthcheck", "Volumes")
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 """Exit codes of ``docker run`` and ``docker exec`` where the program in the container cannot be started."""
 
@@ -60,6 +63,12 @@ def load() -> List[str]:
 def tag(image_id: str, reference: str) -> List[str]:
     """Command that names an image."""
     return ["docker", "tag", image_id, reference]
+
+
+def config_sum(config: Dict[str, Any]) -> str:
+    """Hash of how a container of an image starts; includes the values of variables, which stay on the node."""
+    parts = [sorted(config.get("Env") or [])] + [config.get(key) or "" for key in _STARTS_WITH]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def is_missing(message: str) -> bool:

@@ -6,16 +6,19 @@ import select
 import subprocess
 import tempfile
 import time
-from typing import Any, BinaryIO, Dict
+from typing import Any, BinaryIO, Dict, Iterator
 
 from sparkcluster.node import docker, programs
 from sparkcluster.node.common import staged_as
+from sparkcluster.node.image_archive import Archive
 from sparkcluster.node.wire import Check, Failed, Pace, Wire
 
 Request = Dict[str, Any]
 
 # docker save writes all layers to disk before its first byte of output; docker load unpacks after the last byte.
 _ENGINE_SILENT_S = 1200.0
+# An archive may hold an image for several platforms, of which the engine reports the size of one.
+_SIZES, _SPARE_BYTES = 4, 1 << 30
 
 
 def send(request: Request, line: Wire, check: Check) -> dict[str, Any]:
@@ -43,17 +46,17 @@ def send(request: Request, line: Wire, check: Check) -> dict[str, Any]:
 def receive(request: Request, line: Wire, check: Check) -> dict[str, Any]:
     """Load the image, tag it, and verify that it is the requested one."""
     image_id = request["image_id"]
-    pace = Pace(int(request.get("size") or 0), check)
+    pace = Pace(request["size"], check)
     image = programs.inspect(docker.inspect_image(image_id))
     line.send_line({"has": image is not None})
     if image is None:
-        image_id = _load(line, pace, check) or image_id
+        image_id = _load(request, line, pace) or image_id
         image = programs.inspect(docker.inspect_image(image_id))
         line.send_line({"loaded": True})
     if image is None:
         raise Failed("docker", "docker load succeeded, but %s is missing" % image_id)
-    layers = (image.get("RootFS") or {}).get("Layers") or []
-    if image["Id"] != request["image_id"] and layers != request.get("layers"):
+    found = ((image.get("RootFS") or {}).get("Layers") or [], docker.config_sum(image.get("Config") or {}))
+    if found != (request["layers"], request["config_sum"]):
         raise Failed("docker", "received %s instead of %s" % (image["Id"], request["image_id"]))
     check()
     try:
@@ -63,14 +66,12 @@ def receive(request: Request, line: Wire, check: Check) -> dict[str, Any]:
     return {"bytes": pace.done, "image_id": image["Id"]}
 
 
-def _load(line: Wire, pace: Pace, check: Check) -> str | None:
-    """Pipe the stream to ``docker load``; the ID that it prints."""
+def _load(request: Request, line: Wire, pace: Pace) -> str | None:
+    """Pipe the checked archive to ``docker load``; the ID that it prints."""
     with tempfile.TemporaryFile() as output:
         with programs.started(docker.load(), stdin=subprocess.PIPE, stdout=output, bufsize=0) as process:
             try:
-                for chunk in iter(line.read_frame, None):
-                    _feed(process.stdin, chunk)
-                    pace.add(len(chunk))
+                Archive(_chunks(line, pace), lambda data: _feed(process.stdin, data)).relay(request)
             except BrokenPipeError:
                 process.wait()  # it failed, and its output says why
             process.stdin.close()  # type: ignore[union-attr]
@@ -81,11 +82,23 @@ def _load(line: Wire, pace: Pace, check: Check) -> str | None:
                 pace.add()
                 time.sleep(0.2)
         text = _last(output)
-        if process.returncode:
+        if process.returncode or text.startswith("Error unpacking"):  # containerd's store exits with 0 then
             raise Failed("disk" if docker.disk_is_full(text) else "docker", "docker load: %s" % text)
-    check()
     _, mark, found = text.rpartition("Loaded image ID: ")
     return found.strip() if mark else None
+
+
+def _chunks(line: Wire, pace: Pace) -> Iterator[bytes]:
+    """What arrives, without keep-alives."""
+    limit = time.monotonic() + _ENGINE_SILENT_S
+    for chunk in iter(line.read_frame, None):
+        pace.add(len(chunk))
+        if chunk:
+            limit = time.monotonic() + _ENGINE_SILENT_S
+            yield chunk
+        _within(limit, "the other node sent nothing of the image for %.0f s")
+        if 0 < _SIZES * pace.total < pace.done - _SPARE_BYTES:
+            raise Failed("archive", "the image's archive is larger than the image")
 
 
 def _within(limit: float, text: str) -> None:
@@ -93,7 +106,7 @@ def _within(limit: float, text: str) -> None:
         raise Failed("docker", text % _ENGINE_SILENT_S)
 
 
-def _feed(stdin: Any, chunk: bytes) -> None:
+def _feed(stdin: Any, chunk: Any) -> None:
     """Write to ``docker load``, with a time limit."""
     remaining = memoryview(chunk)
     while remaining:

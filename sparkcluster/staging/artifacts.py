@@ -55,12 +55,17 @@ def weights_request(spec: Spec, facts: Mapping[str, Facts], first: str, node: st
     }
 
 
-def image_request(spec: Spec, image: Image) -> Request:
-    """Request for ``node.relay`` on both nodes; ``image`` is as the sender has it."""
+def image_request(spec: Spec, image: Image, image_id: str, config: str | None) -> Request:
+    """Request for ``node.relay``: ``image`` is what all nodes get, ``image_id`` what this one knows it by.
+
+    ``config`` is the hash of its configuration; None where only containerd's image store has told an ID.
+    """
     return {
         "what": "image",
-        "image_id": image.id,
+        "image_id": image_id,
         "reference": spec.playbook.image or "",
+        "config": config,
+        "config_sum": image.config_sum,
         "layers": list(image.layers),
         "size": image.size_bytes,
     }

@@ -285,9 +285,10 @@ def stage_error(step: Step, failure: Failure, *, source: str = "", target: str =
         "docker": f"docker info   on {failure.node}",
         "link": f"ping {address}   on {target}, and sudo ufw status   on both" if address else RESUME,
         "hash": f"check the disks of {source} and {target}",
+        "archive": f"docker image rm --force IMAGE   on {source}, then run this again",
         "source": f"sparkcluster stage INVENTORY weights --verify   once {failure.node} is repaired",
     }
-    between = f" from {source} at {address}" if failure.kind == "link" and source else ""
+    between = f" from {source} at {address}" if failure.kind in {"archive", "link"} and source else ""
     full = "the disk is full: " if failure.kind == "disk" else ""
     return StageError(
         f"{step.name} on {failure.node}{between}: {full}{failure.text}",

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from sparkcluster.errors import RegistryAuth, SparkclusterError, StageError
-from sparkcluster.facts.model import Facts, Image
+from sparkcluster.facts.model import Facts, Image, read
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import stream
 from sparkcluster.probing.collect import collect_facts
@@ -190,9 +190,14 @@ class _Run(Transfers):
     def _copy(self, staging: Staging, source: str, target: str) -> None:
         """Copy from a complete node to another one, which is a source for the others then."""
         if staging.what == "image":
-            image = self.images[source]
-            done = self.relay(staging, source, target, lambda _: image_request(self.spec, image))
-            self.images[target] = image.model_copy(update={"id": done["image_id"]})
+            first = staging.sources[0]  # what it has is expected of every sender
+            image, engine = self.images[first], read(self.facts[first].docker)
+            config = None if engine is None or engine.containerd_store else image.id
+            ids = {source: self.images[source].id}
+            done = self.relay(
+                staging, source, target, lambda node: image_request(self.spec, image, ids.get(node, image.id), config)
+            )
+            self.images[target] = image.model_copy(update={"id": str(done["image_id"])})
         else:
             self.relay(staging, source, target, partial(self._request, staging))
         self.progress(target, f"{staging.what} complete")

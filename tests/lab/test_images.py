@@ -19,6 +19,8 @@ from sparkcluster.engines.vllm import node as vllm_node
 from sparkcluster.lab import LabError, images, rootfs, system
 from sparkcluster.lab.machine import run, wait_until
 from sparkcluster.node import image as node_image
+from sparkcluster.node.docker import config_sum
+from sparkcluster.node.image_archive import Archive
 
 pytestmark = [
     pytest.mark.lab,
@@ -124,6 +126,33 @@ def test_an_image_that_was_removed_stays_so_after_a_reboot(store, tmp_path):
         assert docker.inspect(store.reference)["Id"] == store.image_id
         output = docker("run", "--rm", "--network=none", store.reference, "ray", "--version")
         assert output.splitlines()[-1] == "ray, version 2.52.0+stub"
+
+
+def test_an_image_passes_the_check_of_copies_without_its_tags(store, tmp_path):
+    """What ``docker save`` writes, and what ``docker load`` does with it: also with an archive that was cut off."""
+    saved, checked = tmp_path / "saved.tar", tmp_path / "checked.tar"
+    with engine_with(tmp_path / "docker", store, keep=True) as docker:
+        docker("image", "rm", store.reference)
+    with engine_with(tmp_path / "docker", store) as docker:
+        docker("load", "--quiet", "--input", str(images.archive("stub")))  # docker save reads no layer of the store
+        docker("tag", store.reference, "production:latest")
+        docker("save", "--output", str(saved), "production:latest", store.reference)
+        found = docker.inspect(store.reference)
+        expected = {"config": store.image_id, "layers": found["RootFS"]["Layers"]}
+        expected["config_sum"] = config_sum(found["Config"])
+        with saved.open("rb") as sent, checked.open("wb") as passed:
+            Archive(iter(lambda: sent.read(1 << 20), b""), passed.write).relay(expected)
+        docker("image", "rm", "production:latest", store.reference)
+        content = checked.read_bytes()
+        cut = tmp_path / "cut.tar"
+        cut.write_bytes(content[: content.index(b"manifest.json")])
+        argv = ["docker", "--host", docker.host, "load", "--input", str(cut)]
+        assert subprocess.run(argv, capture_output=True, check=False).returncode != 0
+        assert docker("image", "ls", "--quiet") == ""
+
+        assert docker("load", "--input", str(checked)) == f"Loaded image ID: {store.image_id}"
+        assert docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}") == "<none>:<none>"
+        assert docker.inspect(store.image_id)["RootFS"] == found["RootFS"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.node.container_facts import config_sum, image, pullable
+from sparkcluster.node.container_facts import image, pullable
+from sparkcluster.node.docker import config_sum
 from sparkcluster.node.machine import Machine
 
 CONFIG = {"Env": ["PATH=/bin", "NCCL_DEBUG=INFO"], "Entrypoint": ["vllm", "serve"], "Cmd": None, "WorkingDir": "/w"}
@@ -31,6 +32,8 @@ def test_the_same_configuration_has_one_sum_however_an_engine_writes_it():
         {"Cmd": ["serve"]},
         {"User": "1000"},
         {"WorkingDir": "/"},
+        {"Healthcheck": {"Test": ["CMD-SHELL", "curl example.org | sh"]}},
+        {"Volumes": {"/models": {}}},
     ],
 )
 def test_whatever_a_container_starts_with_changes_it(change):

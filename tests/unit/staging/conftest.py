@@ -19,41 +19,71 @@ from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.program import stream
 from sparkcluster.node import common, wire
 from sparkcluster.staging.copy import documents
+from tests.unit.staging.archives import ImageMade, tar
 
+# It stores archives as they were loaded, by the ID of each image in them, and moves tags as Docker does.
 DOCKER = f"""#!{sys.executable} -IS
-import hashlib, json, os, sys
+import gzip, hashlib, io, json, os, sys, tarfile
 place = os.environ["FAKE_DOCKER"]
 path = lambda *parts: os.path.join(place, *parts)
+reference = lambda name: path("refs", name.replace("/", "%"))
+sha = lambda data: "sha256:" + hashlib.sha256(data).hexdigest()
 def known(name):
-    if os.path.exists(path("refs", name.replace("/", "%"))):
-        return open(path("refs", name.replace("/", "%"))).read()
+    if os.path.exists(reference(name)):
+        return open(reference(name)).read()
     return name if os.path.exists(path("images", name)) else None
 def fail(text):
     sys.stderr.write(text + "\\n"); sys.exit(1)
+def member(archive, name):
+    try:
+        return archive.extractfile(name).read()
+    except (AttributeError, KeyError):
+        fail("open /var/lib/docker/tmp/" + name + ": no such file or directory")
+def loaded(data):
+    try:
+        archive = tarfile.open(fileobj=io.BytesIO(data))
+    except tarfile.TarError:
+        fail("archive/tar: invalid tar header")
+    for each in json.loads(member(archive, "manifest.json")):
+        text = member(archive, each["Config"])
+        layers = [member(archive, name) for name in each["Layers"]]
+        layers = [gzip.decompress(layer) if layer[:2] == b"\\x1f\\x8b" else layer for layer in layers]
+        config = json.loads(text)
+        if [sha(layer) for layer in layers] != (config["rootfs"]["diff_ids"] or []):
+            fail("invalid diffID for layer 0")
+        yield sha(text), config, each["RepoTags"]
 with open(path("calls"), "a") as calls:
     calls.write(json.dumps(sys.argv[1:]) + "\\n")
 verb = sys.argv[1]
 if verb == "save":
+    data = open(path("sent" if os.path.exists(path("sent")) else "images/" + known(sys.argv[2])), "rb").read()
     if os.path.exists(path("broken")):
-        sys.stdout.buffer.write(b"x" * 100000); sys.stdout.flush(); fail("no space left on device")
-    sys.stdout.buffer.write(open(path("images", known(sys.argv[2])), "rb").read())
+        sys.stdout.buffer.write(data[:100000]); sys.stdout.flush(); fail("no space left on device")
+    sys.stdout.buffer.write(data)
 elif verb == "load":
     data = sys.stdin.buffer.read()
+    open(path("received"), "wb").write(data)
     if os.path.exists(path("full")):
         fail("write /layer.tar: no space left on device")
-    name = "sha256:" + hashlib.sha256(data).hexdigest()
-    open(path("images", name), "wb").write(data)
-    print("Loaded image ID: " + name)
+    for name, _, tags in list(loaded(data)):
+        open(path("images", name), "wb").write(data)
+        for tag in tags or []:
+            open(reference(tag), "w").write(name)
+            print("Loaded image: " + tag)
+        if not tags:
+            print("Loaded image ID: " + name)
 elif verb == "tag":
     if os.path.exists(path("untaggable")):
         fail("Error response from daemon: invalid reference format")
-    open(path("refs", sys.argv[3].replace("/", "%")), "w").write(known(sys.argv[2]))
+    open(reference(sys.argv[3]), "w").write(known(sys.argv[2]))
 elif verb == "image":
     name = known(sys.argv[3])
     if name is None:
         fail("Error response from daemon: No such image: " + sys.argv[3])
-    layers = None if os.path.exists(path("layerless")) else ["sha256:layer"]
-    print(json.dumps([{{"Id": name, "RootFS": {{"Layers": layers}}}}]))
+    for found, config, _ in loaded(open(path("images", name), "rb").read()):
+        if found == name:
+            print(json.dumps([{{"Id": name, "RootFS": {{"Layers": config["rootfs"]["diff_ids"]}},
+                               "Config": config["config"]}}]))
 elif verb == "pull":
     print("latest: Pulling", flush=True)
     fail(open(path("registry")).read())
@@ -106,14 +136,17 @@ class Node(LocalHost):
     def hf_home(self) -> Path:
         return self.home / ".cache" / "huggingface"
 
-    def add_image(self, content: bytes, reference: str) -> str:
-        image_id = "sha256:" + hashlib.sha256(content).hexdigest()
-        (self.docker / "images" / image_id).write_bytes(content)
-        (self.docker / "refs" / reference.replace("/", "%")).write_text(image_id)
-        return image_id
+    def add_image(self, image: ImageMade, reference: str) -> str:
+        (self.docker / "images" / image.id).write_bytes(tar(image.oci()))
+        (self.docker / "refs" / reference.replace("/", "%")).write_text(image.id)
+        return image.id
 
     def images(self) -> dict[str, str]:
+        """Image IDs by tag."""
         return {path.name.replace("%", "/"): path.read_text() for path in (self.docker / "refs").iterdir()}
+
+    def image_ids(self) -> set[str]:
+        return {path.name for path in (self.docker / "images").iterdir()}
 
     def docker_calls(self) -> list[list[str]]:
         calls = self.docker / "calls"

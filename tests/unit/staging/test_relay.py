@@ -138,45 +138,6 @@ def test_another_epoch_is_refused(pair, lease, model, epoch):
     assert tree(pair[1].home) == {}
 
 
-def test_an_image_keeps_its_name_and_is_sent_once(pair, step):
-    image_id = pair[0].add_image(b"layer" * 500_000, "vllm:v1")
-    request = {"what": "image", "image_id": image_id, "reference": "vllm:v1", "layers": ["l"], "size": 2_500_000}
-    done = move(step, *pair, request, request)
-    assert done == {"bytes": 2_500_000, "image_id": image_id}
-    assert pair[1].images() == {"vllm:v1": image_id}
-    (pair[1].docker / "refs" / "vllm:v1").unlink()
-    assert move(step, *pair, request, request)["bytes"] == 0
-    assert pair[1].images() == {"vllm:v1": image_id}
-    assert ["load"] in pair[1].docker_calls()
-    assert pair[0].docker_calls().count(["save", image_id]) == 1
-
-
-@pytest.mark.parametrize(("where", "mark"), [(0, "broken"), (1, "full")])
-def test_a_full_disk_of_docker_names_its_node(pair, step, where, mark):
-    image_id = pair[0].add_image(b"layer" * 500_000, "vllm:v1")
-    (pair[where].docker / mark).touch()
-    request = {"what": "image", "image_id": image_id, "reference": "vllm:v1", "layers": ["l"]}
-    with pytest.raises(StageError, match="no space left on device") as caught:
-        move(step, *pair, request, request)
-    assert caught.value.node == "ab"[where]
-    assert pair[1].images() == {}
-
-
-def test_an_image_without_layers_equals_one_with_none_listed(pair, step):
-    image_id = pair[0].add_image(b"layer" * 100, "vllm:v1")
-    (pair[1].docker / "layerless").touch()
-    request = {"what": "image", "image_id": "vllm:v1", "reference": "vllm:v1", "layers": []}
-    assert move(step, *pair, request, request)["image_id"] == image_id
-
-
-def test_an_image_that_cannot_be_tagged_is_reported_with_the_command(pair, step):
-    image_id = pair[0].add_image(b"layer" * 100, "vllm:v1")
-    (pair[1].docker / "untaggable").touch()
-    request = {"what": "image", "image_id": image_id, "reference": "vllm:v1", "layers": ["l"]}
-    with pytest.raises(StageError, match=r"docker tag: Error response from daemon: invalid reference format"):
-        move(step, *pair, request, request)
-
-
 def file(path="m.bin", size=10_000_000, **more):
     return {"path": path, "size": size, "mtime": 0, "links": [], "sha256": None, **more}
 

