@@ -11,8 +11,7 @@ not the default, since one core hashes more slowly than the link carries. Each f
 a name that ends in ``.partial``, synced and renamed; links follow, then the ref, so that an incomplete copy never looks
 complete.
 
-Image: ``image_id``, ``reference``, ``size`` and what its content must be (``image_archive``), piped from ``docker save``
-to ``docker load``.
+Image: ``image_id``, ``reference``, ``size``, and what ``image_archive`` expects of what ``docker save`` sends.
 """
 
 from __future__ import annotations
