@@ -15,6 +15,10 @@ class Report:
     def note(self, text: str) -> None:
         """A message."""
 
+    def confirm(self, question: str) -> bool:  # noqa: ARG002 - for what shows it
+        """Whether the user says yes to ``question``; no where nobody can be asked."""
+        return False
+
 
 def count(number: int, thing: str) -> str:
     """``1 node``, ``2 nodes``."""

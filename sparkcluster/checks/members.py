@@ -149,7 +149,7 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
     for name in cluster.recorded.nodes:
         if name not in written:
             seen = f"release {number} runs on it"
-            remedy = (f"{DOWN}, which stops it there as well", UP)
+            remedy = (f"{DOWN} --also HOST, with the address of {name}, which stops it there as well", UP)
             yield Seen(f"{name} serves but is not in the inventory", seen, remedy, severity="warning")
     playbook, named = cluster.recorded.record.get("playbook"), cluster.spec.playbook.name
     served = playbook.get("name") if isinstance(playbook, dict) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 
 from sparkcluster.cli.common import connect_fleet, emitted, inventory_argument, reporting
 from sparkcluster.report import count
@@ -11,6 +12,8 @@ from sparkcluster.report import count
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``down``."""
     inventory_argument(parser, "--json-lines", playbook=False)
+    about = "also stop its ranks on this machine, which is not in the inventory; may be repeated"
+    parser.add_argument("--also", metavar="HOST", action="append", default=[], help=about)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -18,14 +21,18 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.release.down import down
 
     with reporting(args) as (fleet, spec, report):
-        removed = down(
+        removed, left = down(
             fleet,
             spec,
             report,
             reach=lambda nodes: connect_fleet(spec.inventory.model_copy(update={"nodes": nodes})),
+            also=args.also,
         )
-    if not emitted(args, {"cluster": spec.inventory.cluster, "state": "down", "removed": removed}):
+    document = {"cluster": spec.inventory.cluster, "state": "down", "removed": removed}
+    if not emitted(args, document | {"not_contacted": [dataclasses.asdict(machine) for machine in left]}):
         number = sum(map(len, removed.values()))
         outcome = f"{count(number, 'rank')} removed" if number else "nothing was running"
-        print(f"{spec.inventory.cluster} is down ({outcome})")
+        print(f"{spec.inventory.cluster} is down{' on every node of the inventory' if left else ''} ({outcome})")
+        if left:
+            print(f"not contacted: {', '.join(map(str, left))}")
     return 0

@@ -183,6 +183,17 @@ class Screen(Report):
 
         self._console.print(escape(text), style="yellow" if text.startswith("warning") else None)
 
+    def confirm(self, question: str) -> bool:
+        """Whether the user answers ``question`` with yes; no where the input is not a terminal."""
+        if not sys.stdin.isatty():
+            return False
+        self._live.stop()
+        try:
+            self._console.print(f"{question} [y/N] ", end="", markup=False)
+            return sys.stdin.readline().strip().lower() in {"y", "yes"}
+        finally:
+            self._live.start()
+
     def __enter__(self) -> Self:
         self._live.start()
         return self

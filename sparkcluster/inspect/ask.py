@@ -10,7 +10,7 @@ from sparkcluster.endpoint.find import recorded_endpoints
 from sparkcluster.errors import NotServing, UsageError
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.plan.records import cluster_ranks, newest, recorded_groups
+from sparkcluster.plan.records import cluster_ranks, recorded_groups, recorded_release
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
 
@@ -44,7 +44,7 @@ def ask(
         UsageError: there is no such group.
     """
     collected = collect_facts(fleet, spec)
-    latest = newest(collected.facts.values())
+    latest = recorded_release(spec.inventory, collected.facts)
     if latest is None or not cluster_ranks(spec.inventory.cluster, collected.facts).running:
         for error in collected.errors.values():
             raise error
@@ -54,7 +54,9 @@ def ask(
     if name not in found:
         raise UsageError(f"there is no group {name}", hint=f"its groups: {', '.join(found)}")
     endpoint = found[name]
-    if endpoint.head not in fleet.hosts:
+    if endpoint.head in collected.errors:
+        raise collected.errors[endpoint.head]
+    if endpoint.head not in collected.facts:
         raise NotServing(
             f"the head of {name}, {endpoint.head}, is no longer in the inventory", node=endpoint.head, step="ask"
         )

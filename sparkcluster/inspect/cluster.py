@@ -13,7 +13,7 @@ from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.plan.build import build as build_plan
 from sparkcluster.plan.image import has_brought_ray, without_ray
 from sparkcluster.plan.model import Plan
-from sparkcluster.plan.records import ClusterRanks, cluster_ranks, newest, next_number, runs_planned
+from sparkcluster.plan.records import ClusterRanks, cluster_ranks, next_number, recorded_release, runs_planned
 from sparkcluster.probing.collect import Collected, collect_facts, inspect_images
 from sparkcluster.probing.start import Answer
 from sparkcluster.spec import Spec
@@ -26,6 +26,7 @@ class View:
     """A cluster as it was found.
 
     Attributes:
+        newest: the release that is recorded, each group of it as its own head says.
         topology: None where ``unplanned`` says why there is none.
         plan: what ``up`` would deploy now; None likewise, or while a node lacks the image.
         planned: the plan of those groups whose nodes all have the image; None where there is no such group.
@@ -88,7 +89,8 @@ def view_cluster(
 
 def assess(spec: Spec, collected: Collected, facts: dict[str, Facts], *, bring_ray: bool | None = None) -> View:
     """Everything that follows from the facts. Pure."""
-    view = View(spec, collected, facts, cluster_ranks(spec.inventory.cluster, facts), newest(facts.values()))
+    recorded = recorded_release(spec.inventory, facts)
+    view = View(spec, collected, facts, cluster_ranks(spec.inventory.cluster, facts), recorded)
     if collected.errors:
         view.findings = (*collected.findings(), *check_hosts(spec, facts))
         return view

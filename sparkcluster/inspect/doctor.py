@@ -21,9 +21,8 @@ from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.hosts.program import call
 from sparkcluster.inspect.preflight import examine
-from sparkcluster.node.shared import LABEL_RANK_DIR
 from sparkcluster.plan.build import SECRETS_FILE
-from sparkcluster.plan.records import ClusterRanks, cluster_ranks, current_lease, newest, recorded_groups
+from sparkcluster.plan.records import ClusterRanks, cluster_ranks, current_lease, recorded_groups, recorded_release
 from sparkcluster.probing.collect import collect_facts, node_documents
 from sparkcluster.report import Report, count
 from sparkcluster.spec import Spec
@@ -113,11 +112,11 @@ def doctor(
     # A node whose sshd hangs must leave most of the time to the others.
     collected = collect_facts(fleet, spec, kernel_log=True, limit_s=max(4.0, timeout_s * 0.4))
     facts = collected.facts
-    present, latest = cluster_ranks(spec.inventory.cluster, facts), newest(facts.values())
+    present, latest = cluster_ranks(spec.inventory.cluster, facts), recorded_release(spec.inventory, facts)
     report.step("inspect", "ranks, logs and counters, and one real completion")
     limit_s = max(3.0, until - time.monotonic() - ROUND_TRIP_S)
     recorded = latest.record if latest is not None and present.of_release(latest) else None
-    questions = {} if recorded is None else _recorded(recorded)
+    questions = {} if recorded is None else _recorded(facts, recorded)
     calls = ask_groups(fleet, spec, questions, limit_s, report)
     observations = observe_nodes(fleet, spec, facts, limit_s)
     if recorded is None:
@@ -181,10 +180,10 @@ Question = tuple[Endpoint, Verify]
 """A group's endpoint, and how its answer is verified."""
 
 
-def _recorded(recorded: dict[str, Any]) -> dict[str, Question]:
-    """Endpoints of a recorded release, by group."""
-    groups = recorded_groups(recorded)
-    return {name: (endpoint, groups[name].verify) for name, endpoint in recorded_endpoints(recorded).items()}
+def _recorded(facts: Mapping[str, Facts], recorded: dict[str, Any]) -> dict[str, Question]:
+    """Endpoints of a recorded release whose heads answered, by group."""
+    groups, found = recorded_groups(recorded), recorded_endpoints(recorded)
+    return {name: (endpoint, groups[name].verify) for name, endpoint in found.items() if endpoint.head in facts}
 
 
 def running_heads(observations: Mapping[str, Observation | Unread]) -> Iterator[tuple[str, RankSeen]]:
@@ -198,14 +197,14 @@ def launched(spec: Spec, observations: Mapping[str, Observation | Unread]) -> di
     """Endpoints of groups that run without a record, from the launcher documents of their heads."""
     found: dict[str, Question] = {}
     for node, rank in running_heads(observations):
-        folder = rank.labels.get(LABEL_RANK_DIR, "")
+        folder = f"{spec.inventory.state_dir}/clusters/{spec.inventory.cluster}/ranks/{rank.name}"
         endpoint = of_launcher(
             rank.launcher,
             spec.playbook.engine,
             group=rank.group,
             head=node,
             model=spec.playbook.model_name,
-            key_file=f"{folder}/{SECRETS_FILE}" if spec.inventory.api.key is not None and folder else None,
+            key_file=f"{folder}/{SECRETS_FILE}" if spec.inventory.api.key is not None else None,
         )
         found[rank.group] = (endpoint, spec.playbook.verify)
     return found

@@ -7,7 +7,7 @@ from typing import Any
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
-from sparkcluster.plan.records import cluster_ranks, newest
+from sparkcluster.plan.records import cluster_ranks, recorded_release
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
 
@@ -35,7 +35,7 @@ def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
     if not answered:
         raise next(iter(failures(outcomes).values()))
     facts = collect_facts(fleet, spec, list(answered)).facts
-    latest = newest(facts.values())
+    latest = recorded_release(spec.inventory, facts)
     running = latest.number if latest and cluster_ranks(cluster, facts).of_release(latest) else None
     releases: dict[int, dict[str, Any]] = {}
     for name, records in answered.items():

@@ -17,8 +17,8 @@ from sparkcluster.plan.records import (
     ClusterRanks,
     cluster_ranks,
     current_lease,
-    newest,
     recorded_groups,
+    recorded_release,
     runs_recorded,
     unreadable,
 )
@@ -33,7 +33,7 @@ def status(fleet: Fleet, spec: Spec) -> dict[str, Any]:
     """Query every node, and request a token from every group that should serve; returns the document of ``--json``."""
     collected = collect_facts(fleet, spec)
     present = cluster_ranks(spec.inventory.cluster, collected.facts)
-    latest = newest(collected.facts.values())
+    latest = recorded_release(spec.inventory, collected.facts)
     recorded = latest.record if latest and present.of_release(latest) else {}
     lease = current_lease(collected.facts)
     starting = lease is not None and lease.operation == "up"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -31,7 +32,7 @@ def main(request: Request, lines: BinaryIO) -> dict[str, Any]:
     ``{"failed": {"step": name, "message": why}}`` at the first step that fails.
     """
     results = []
-    name = ""
+    name = "change"
     try:
         with common.changing(
             request["state_dir"],
@@ -218,7 +219,8 @@ def record_release(request: Request, step: Step) -> dict[str, Any]:
     directory = os.path.join(common.cluster_dir(request["state_dir"], request["cluster"]), "releases")
     path = os.path.join(directory, "%06d.json" % step["number"])
     common.write_atomically(path, json.dumps(step["record"], sort_keys=True).encode())
-    kept = sorted(name for name in os.listdir(directory) if name.endswith(".json"))
+    numbered = [name for name in os.listdir(directory) if re.match(r"^[0-9]+\.json$", name)]
+    kept = sorted(numbered, key=lambda name: int(name[:-5]))
     for name in kept[: -int(step.get("keep", 20))]:
         os.unlink(os.path.join(directory, name))
     return {}

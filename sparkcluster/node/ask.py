@@ -44,10 +44,27 @@ def key_from(path: str | None, variable: str | None) -> str | None:
     """The API key, called ``variable``, in an env file that only its owner may read; None where the file has none."""
     if not path:
         return None
+    path = common.expand(path)
     try:
-        return common.read_env_file(os.path.expanduser(path)).get(variable or "") or None
+        if os.path.islink(os.path.dirname(path)) or os.lstat(path).st_mode & 0o077:
+            raise PermissionError("%s is not in a rank's own directory, or others may read it" % path)
+        return common.read_env_file(path).get(variable or "") or None
     except OSError as error:
         raise Failed("unauthorized", "the API key cannot be read: %s" % error) from error
+
+
+def is_own(host: str, port: int) -> bool:
+    """Whether ``host`` is an address of this node: to itself a machine sends from the address that it sends to.
+
+    No packet is sent to find out, and no name is resolved.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+            return address[0].startswith("127.") or bool(probe.getsockname()[0] == address[0])
+    except (OSError, ValueError):
+        return False
 
 
 def explain(status: int, body: bytes) -> Failed:
@@ -83,7 +100,10 @@ class Endpoint:
         self.until = time.monotonic() + timeout_s
         secure = parts.scheme == "https"
         maker = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        self.connection = maker(parts.hostname or "127.0.0.1", parts.port, timeout=timeout_s)
+        host, port = parts.hostname or "127.0.0.1", parts.port or 80
+        if not is_own(host, port):
+            raise Failed("lost", "%s is not an address of this node, so its API is not there" % host)
+        self.connection = maker(host, port, timeout=timeout_s)
         self.headers = {"Content-Type": "application/json", "Accept": "*/*"}
         key = key_from(request.get("key_file"), request.get("key_name"))
         if key:

@@ -13,10 +13,12 @@ Each cluster has a directory below ``state_dir``::
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import re
+import stat
 import sys
 import threading
 import time
@@ -80,9 +82,49 @@ def write_atomically(path: str, content: bytes, mode: int = 0o600) -> None:
         raise
 
 
+def open_own(path: str, flags: int) -> int:
+    """A descriptor of the regular file ``path`` of this user or root; PermissionError for a link and any other."""
+    try:
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        found = os.fstat(handle)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+    else:
+        if stat.S_ISREG(found.st_mode) and found.st_uid in (0, os.geteuid()):
+            return handle
+        os.close(handle)
+    raise PermissionError("%s is a link, or not a file of this user; remove it" % path)
+
+
+def distrusted(directory: str) -> str | None:
+    """Why the directory of a cluster is not used; None where it is, or does not exist yet.
+
+    It, its parent and state_dir, and links among them, must be this user's or root's, and no one else may write there.
+    """
+    parent = os.path.dirname(directory)
+    for path in (os.path.dirname(parent), parent, directory):
+        try:
+            link, found = os.lstat(path), os.stat(path)
+        except OSError as error:
+            return None if error.errno == errno.ENOENT and not os.path.islink(path) else str(error)
+        strangers = {link.st_uid, found.st_uid} - {0, os.geteuid()}
+        # With a group of their own for every user, new directories are writable by that group.
+        writable = found.st_mode & (0o022 if path == directory else 0o002) and not found.st_mode & stat.S_ISVTX
+        if strangers or writable or not stat.S_ISDIR(found.st_mode):
+            why = "it belongs to uid %d" % strangers.pop() if strangers else "others can write to it"
+            remedy = "remove it, or set state_dir in the inventory to a directory that is this user's"
+            return "%s is not used, since %s; %s" % (
+                path,
+                why if stat.S_ISDIR(found.st_mode) else "it is a file",
+                remedy,
+            )
+    return None
+
+
 def read_env_file(path: str) -> dict[str, str]:
     """The ``NAME=value`` lines of a file, as ``docker run --env-file`` reads them."""
-    with open(path, errors="replace") as file:
+    with os.fdopen(open_own(path, os.O_RDONLY), errors="replace") as file:
         lines = [line.rstrip("\n").partition("=") for line in file]
     return {name: value for name, equals, value in lines if equals}
 
@@ -90,7 +132,7 @@ def read_env_file(path: str) -> dict[str, str]:
 def read_json(path: str) -> Any:
     """The JSON document in ``path``, or None if it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
             return json.loads(file.read())
     except (OSError, ValueError):
         return None
@@ -100,9 +142,17 @@ def try_lock(path: str, wait_s: float = 0.5) -> BinaryIO | None:
     """An open file with an exclusive flock on ``path``, or None if another process has it for ``wait_s``.
 
     One attempt is not enough: ``is_locked`` holds a shared lock for an instant.
+
+    Raises PermissionError where the directory or the file is not this user's alone.
     """
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    directory = os.path.dirname(path)
+    clusters = os.path.dirname(directory)
+    for each in (os.path.dirname(clusters), clusters, directory):
+        os.makedirs(each, mode=0o700, exist_ok=True)
+    reason = distrusted(directory)
+    if reason:
+        raise PermissionError(reason)
+    handle = open_own(path, os.O_RDWR | os.O_CREAT)
     limit = time.monotonic() + wait_s
     while True:
         try:
@@ -119,7 +169,7 @@ def try_lock(path: str, wait_s: float = 0.5) -> BinaryIO | None:
 def is_locked(path: str) -> bool:
     """Whether a process holds the flock on ``path``."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        handle = open_own(path, os.O_RDONLY)
     except OSError:
         return False
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import sys
 import threading
 import time
 from typing import Any, BinaryIO
@@ -28,7 +29,10 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
     """
     directory = common.cluster_dir(request["state_dir"], request["cluster"])
     record = os.path.join(directory, "lease.json")
-    lock = common.try_lock(os.path.join(directory, "lease.lock"))
+    try:
+        lock = common.try_lock(os.path.join(directory, "lease.lock"))
+    except OSError as error:
+        sys.exit(str(error))
     last = common.read_json(record) or {}
     if lock is None:
         holder = {key: last.get(key) for key in ("operator", "operation", "since")}

@@ -152,13 +152,22 @@ def _expected(machine: Machine, folder: str, sizes: Dict[str, int], part: bool) 
     return missing
 
 
+def trusted(machine: Machine, state_dir: str, cluster: str) -> str:
+    """The directory of ``cluster``; Unreadable where somebody else made it or may write to it."""
+    folder = "%s/clusters/%s" % (state_dir, cluster)
+    reason = common.distrusted(machine.at(folder))
+    if reason:
+        raise Unreadable(reason)
+    return folder
+
+
 def release(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, Any]]:
     """The newest release recorded on this node, or None.
 
     Raises:
         Unreadable: the record is invalid.
     """
-    folder = "%s/clusters/%s/releases" % (state_dir, cluster)
+    folder = trusted(machine, state_dir, cluster) + "/releases"
     numbers = [name for name in machine.names(folder) if re.match(r"^\d+\.json$", name)]
     if not numbers:
         return None
@@ -176,7 +185,7 @@ def lease(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, 
     Raises:
         Unreadable: the record is invalid.
     """
-    path = "%s/clusters/%s/lease" % (state_dir, cluster)
+    path = trusted(machine, state_dir, cluster) + "/lease"
     held = common.is_locked(machine.at(path + ".lock"))
     if not machine.exists(path + ".json"):
         return {"epoch": 0, "held": True} if held else None

@@ -1,31 +1,33 @@
 """Records of verified releases: what was deployed, from what, and where its nodes are reached. Pure.
 
-A record is on every node of the cluster and contains no secret. It has how each node is reached, so that a
-node that was since taken out of the inventory is still found and cleaned.
+A record is on every node of the cluster and contains no secret. It has the address of each node, so that `down` can
+name those that were since taken out of the inventory. What a node has recorded is a statement about that node alone:
+a group is what the record on its own head says, and an address is shown, never contacted unasked.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.facts.model import Facts, LeaseFact, Rank, ReleaseFact, Unread, read
 from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_GROUP, LABEL_PLAN, LABEL_RELEASE, LABEL_STATE_DIR
+from sparkcluster.plan.build import SECRETS_FILE
 from sparkcluster.plan.model import GroupPlan, Plan
 from sparkcluster.spec import Spec
+from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Verify
 
 KEEP = 20
+# A node that says more is not counted: names of containers and files carry the number.
+HIGHEST = 10**9
+# Names of nodes, groups and containers, and addresses.
+_NAME = re.compile(r"[0-9A-Za-z:][0-9A-Za-z.:%_-]{0,252}")
 # Attributes of a group that a record holds as they are; older versions wrote none of them.
 KEPT = ("verified", "network", "written", "secrets")
-
-
-def newest(facts: Iterable[Facts]) -> ReleaseFact | None:
-    """The newest release on any node."""
-    releases = [release for node in facts if (release := read(node.release)) is not None]
-    return max(releases, key=lambda release: release.number, default=None)
 
 
 def next_number(facts: Iterable[Facts]) -> int:
@@ -34,10 +36,14 @@ def next_number(facts: Iterable[Facts]) -> int:
     for node_facts in facts:
         if release := read(node_facts.release):
             taken.append(release.number)
-        for rank in read(node_facts.ranks) or ():
-            label = rank.labels.get(LABEL_RELEASE, "")
-            taken += [int(label)] if label.isdigit() else []
-    return max(taken) + 1
+        taken += [number for rank in read(node_facts.ranks) or () if (number := release_of(rank)) is not None]
+    return max(number for number in taken if number < HIGHEST) + 1
+
+
+def release_of(rank: Rank) -> int | None:
+    """The number of the release that ``rank`` is labelled with."""
+    label = rank.labels.get(LABEL_RELEASE, "")
+    return int(label) if re.fullmatch("[0-9]{1,10}", label) else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,6 +70,16 @@ class RecordedGroup:
     secrets: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
+    def head(self) -> str | None:
+        """Its head."""
+        return next((name for name, node in self.plan["nodes"].items() if node.get("role") == "head"), None)
+
+    def as_json(self) -> dict[str, Any]:
+        """What a record holds of it beside its plan."""
+        verify = self.verify.model_dump(mode="json", exclude_defaults=True)
+        return {"release": self.release, "verify": verify, **{key: getattr(self, key) for key in KEPT}}
+
+    @property
     def ranks(self) -> dict[str, frozenset[str]]:
         """Names of its ranks, by node."""
         return {
@@ -83,9 +99,10 @@ def group_plan(plan: Mapping[str, Any], group: str) -> dict[str, Any]:
     }
 
 
-def joined(plans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One plan document of several; what they share is as the last has it."""
-    whole = dict(plans[-1])
+def joined(groups: Iterable[RecordedGroup]) -> dict[str, Any]:
+    """The plan document of several groups; what they share is as the first has it."""
+    plans = [group.plan for group in groups]
+    whole = dict(plans[0])
     whole["endpoints"] = {name: url for plan in plans for name, url in plan["endpoints"].items()}
     whole["groups"] = [nodes for plan in plans for nodes in plan["groups"]]
     whole["nodes"] = {name: node for plan in plans for name, node in plan["nodes"].items()}
@@ -111,6 +128,57 @@ def recorded_groups(recorded: Mapping[str, Any]) -> dict[str, RecordedGroup]:
             **{key: group[key] for key in KEPT if key in group},
         )
     return found
+
+
+def recorded_release(inventory: Inventory, facts: Mapping[str, Facts]) -> ReleaseFact | None:
+    """The release that is recorded, each group of it as the record on the group's own head has it; None without any.
+
+    A record decides about no group whose head is another node, whatever its number. Where that head did not answer or
+    is no longer in the inventory, another node says which ranks belong to its group; nobody can be asked then.
+    Of two nodes that both claim to be the head, one where a rank of its record is present precedes, then the first in
+    the inventory.
+    """
+    order = [node.label for node in inventory.nodes if node.label in facts]
+    written = {group.name: group.nodes for group in inventory.groups}
+    claims = []
+    for node in order:
+        release = read(facts[node].release)
+        ranks_dir = f"{facts[node].state_dir}/clusters/{inventory.cluster}/ranks"
+        group = _group_on(node, release, ranks_dir) if release else None
+        if release and group and (group.head == node or group.head not in facts):
+            absent = not any(rank.name in group.ranks[node] for rank in read(facts[node].ranks) or ())
+            members = [*written.get(group.name, order), node]
+            claims.append((group.head != node, absent, members.index(node), group, release))
+    claims.sort(key=lambda claim: claim[:3])
+    if not claims:
+        return None
+    first = claims[0][-1]
+    # Groups of which no node answered are those of the first record.
+    silent = [each for each in recorded_groups(first.record).values() if not facts.keys() & each.ranks.keys()]
+    groups = {group.name: group for group in reversed([*(group for *_, group, _ in claims), *silent])}
+    document = {
+        **first.record,
+        "plan": joined([groups[name] for name in reversed(groups)]),
+        "groups": {group.name: group.as_json() for group in groups.values()},
+    }
+    return ReleaseFact(number=first.number, plan_hash=first.plan_hash, record=document)
+
+
+def _group_on(node: str, release: ReleaseFact, ranks_dir: str) -> RecordedGroup | None:
+    """The group that ``node`` is in by its own record; None where that is damaged.
+
+    So is one that has a rank's secrets elsewhere than in the rank's own directory below ``ranks_dir``.
+    """
+    try:
+        groups = recorded_groups(release.record)
+        ranks = {name: names for group in groups.values() for name, names in group.ranks.items()}
+        valid = all(_NAME.fullmatch(word) for word in [*groups, *ranks, *frozenset().union(*ranks.values())])
+        group = next(group for group in groups.values() if node in group.ranks)
+        for rank in group.plan["nodes"][node]["containers"]:
+            valid &= rank.get("env_file") in {None, f"{ranks_dir}/{rank['name']}/{SECRETS_FILE}"}
+    except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
+        return None
+    return group if valid and release.number <= HIGHEST and group.engine in engines.names() else None
 
 
 def written_network(spec: Spec) -> dict[str, Any]:
@@ -153,24 +221,9 @@ def record(
         "image_digest": digest,
         "playbook": spec.playbook.model_dump(mode="json", exclude_defaults=True),
         "inventory": inventory.model_dump(mode="json", exclude_defaults=True),
-        "nodes": dict(former or {})
-        | {
-            node.label: {
-                "host": node.host,
-                "connection": node.connection,
-                "ssh": inventory.node_ssh(node).model_dump(mode="json", exclude_unset=True),
-            }
-            for node in inventory.nodes
-        },
-        "plan": joined([group.plan for group in groups]),
-        "groups": {
-            group.name: {
-                "release": group.release,
-                "verify": group.verify.model_dump(mode="json", exclude_defaults=True),
-                **{key: getattr(group, key) for key in KEPT},
-            }
-            for group in groups
-        },
+        "nodes": dict(former or {}) | {node.label: {"host": node.host} for node in inventory.nodes},
+        "plan": joined(groups),
+        "groups": {group.name: group.as_json() for group in groups},
     }
 
 
@@ -233,9 +286,8 @@ def runs_planned(plan: Plan, group: GroupPlan, ranks: Ranks) -> int | None:
         return None
     found = [rank for of_node in ranks.values() for rank in of_node]
     planned_runs = all(rank.state == "running" and rank.labels.get(LABEL_PLAN) == group.hash for rank in found)
-    numbers = {rank.labels.get(LABEL_RELEASE, "") for rank in found}
-    number = numbers.pop() if planned_runs and len(numbers) == 1 else ""
-    return int(number) if number.isdigit() else None
+    numbers = {release_of(rank) for rank in found}
+    return numbers.pop() if planned_runs and len(numbers) == 1 else None
 
 
 def current_lease(facts: Mapping[str, Facts]) -> LeaseFact | None:

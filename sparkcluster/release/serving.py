@@ -20,6 +20,7 @@ from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.doctor import launched, observe_nodes
 from sparkcluster.node.shared import LABEL_STATE_DIR
 from sparkcluster.plan.records import ClusterRanks, recorded_groups
+from sparkcluster.release.down import Former, down_there, former_nodes
 from sparkcluster.release.states import TABLE, Action, GroupState, Seen, State, after_asking, group_states
 from sparkcluster.report import Report
 from sparkcluster.runtime import secrets
@@ -72,7 +73,7 @@ def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Rep
     unrecorded = {node: view.facts[node] for group in groups.values() if group.unrecorded for node in group.ranks}
     observations = observe_nodes(fleet, view.spec, unrecorded, OBSERVE_S)
     found |= {name: endpoint for name, (endpoint, _) in launched(view.spec, observations).items()}
-    heads = {endpoint.head: name for name, endpoint in found.items() if endpoint.head in fleet.hosts}
+    heads = {endpoint.head: name for name, endpoint in found.items() if endpoint.head in view.facts}
     if heads:
         report.step("verify", "checking that it still answers")
 
@@ -120,16 +121,16 @@ def replies(groups: Mapping[str, GroupState]) -> dict[str, Reply]:
     return {name: group.seen.reply for name, group in groups.items() if group.seen and group.seen.reply}
 
 
-def elsewhere(view: View, names: Collection[str]) -> tuple[str, ...]:
-    """Nodes that hold ranks of the groups ``names``, by the newest record, and that are no longer in the inventory.
+def elsewhere(view: View, names: Collection[str]) -> list[Former]:
+    """Machines with ranks of the groups ``names``, by their record, that are no longer in the inventory.
 
     To start anything beside them would leave them behind: the next record would not name them.
     """
-    recorded = recorded_groups(view.newest.record) if view.newest and view.ranks.of_release(view.newest) else {}
-    present = {node.label for node in view.spec.inventory.nodes}
-    return tuple(
-        node for name, group in recorded.items() if name in names for node in group.ranks if node not in present
-    )
+    if view.newest is None or not view.ranks.of_release(view.newest):
+        return []
+    recorded = recorded_groups(view.newest.record)
+    nodes = {node for name, group in recorded.items() if name in names for node in group.ranks}
+    return [former for former in former_nodes(view.spec, {"": view.newest.record}) if former.name in nodes]
 
 
 def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
@@ -148,7 +149,8 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
             view.stop_on_errors()
         lines = [line for group in refused.values() for line in group.changes]
         # With --replace ranks would be left on nodes that are no longer in the inventory.
-        hint = f"sparkcluster down {view.spec.inventory_path}, then up" if elsewhere(view, refused) else _hint(view)
+        former = elsewhere(view, refused)
+        hint = f"{down_there(view.spec, former)}, then up" if former else _hint(view)
         raise OtherPlan("this cluster serves another plan; nothing was changed", lines, hint=hint)
     rotated = [f"{name}: {variable} has a new value" for name, group in refused.items() for variable in group.rotated]
     if rotated:

@@ -163,7 +163,17 @@ DOCUMENTS: dict[str, Schema] = {
         groups=many(record(name=text(), nodes=STRINGS, endpoint=text("ends in /v1"))),
     ),
     "down": record(
-        cluster=text(), state=text(enum=["down"]), removed=by_name(STRINGS, "names of the removed ranks by node")
+        cluster=text(),
+        state=text("of the nodes that were contacted", enum=["down"]),
+        removed=by_name(STRINGS, "names of the removed ranks by node"),
+        not_contacted=many(
+            record(
+                "a machine that is not in the inventory and may still run ranks; --also HOST stops them",
+                name=text(),
+                host=text(),
+                named_by={**STRINGS, "description": "nodes whose record has it"},
+            )
+        ),
     ),
     "status": record(
         cluster=text(),

@@ -181,6 +181,7 @@ def test_the_key_comes_from_its_file_and_is_never_told(
     seen: list[Any] = []
     key_file = tmp_path / "secrets.env"
     key_file.write_text("HF_TOKEN=hf_x\nVLLM_API_KEY=s3cret=with=signs\n")
+    key_file.chmod(0o600)
     answer = ask.main(
         request(
             serve(stream_of({"delta": {"content": "x"}}), seen=seen), key_file=str(key_file), key_name="VLLM_API_KEY"

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from sparkcluster.errors import CommandFailed
+from sparkcluster.hosts.conversation import Conversation
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.program import call, stream
-from sparkcluster.node import common
+from sparkcluster.node import common, storage
+from sparkcluster.node.machine import Machine, Unreadable
 
 
 class Holder:
@@ -168,3 +171,105 @@ def test_clusters_do_not_share_a_lease(hold, state):
     request = {"state_dir": str(state), "cluster": "borea", "operator": "bob", "operation": "up", "ttl_s": 15}
     with stream(LocalHost("spark-1"), "lease", request) as other:
         assert json.loads(next(other.lines(20))) == {"epoch": 0}
+
+
+VICTIM = "another program's file\n"
+
+
+@pytest.mark.parametrize("lock", ["lease.lock", "change.lock"])
+@pytest.mark.parametrize("kind", ["link", "fifo", "directory"])
+def test_what_another_user_planted_as_a_lock_is_not_opened(state, tmp_path, lock, kind):
+    directory = state / "clusters" / "atlas"
+    directory.mkdir(parents=True, mode=0o700)
+    victim = tmp_path / "victim"
+    victim.write_text(VICTIM)
+    planted = directory / lock
+    if kind == "link":
+        planted.symlink_to(victim)
+    elif kind == "fifo":
+        os.mkfifo(planted)
+    else:
+        planted.mkdir()
+    began = time.monotonic()
+    if lock == "lease.lock":
+        request = {"state_dir": str(state), "cluster": "atlas", "operator": "a", "operation": "up", "ttl_s": 15}
+        with pytest.raises(CommandFailed) as caught:
+            Conversation(LocalHost("spark-1"), "lease", request, silence_s=20).answer()
+        message = caught.value.message
+    else:
+        request = {"state_dir": str(state), "cluster": "atlas", "epoch": 1, "steps": []}
+        message = call(LocalHost("spark-1"), "agent", request)["failed"]["message"]
+    assert time.monotonic() - began < 15
+    assert str(planted) in message
+    assert "\n" not in message
+    assert victim.read_text() == VICTIM
+
+
+def test_a_lease_that_is_a_link_is_neither_read_nor_written_through(hold, state, tmp_path):
+    directory = state / "clusters" / "atlas"
+    directory.mkdir(parents=True, mode=0o700)
+    victim = tmp_path / "victim"
+    victim.write_text('{"epoch": 99}')
+    (directory / "lease.json").symlink_to(victim)
+    holder = hold("ann")
+    assert holder.first == {"epoch": 0}
+    assert holder.grant(1) == {"granted": 1}
+    assert victim.read_text() == '{"epoch": 99}'
+
+
+def refused(state, text):
+    request = {"state_dir": str(state), "cluster": "atlas", "operator": "a", "operation": "up", "ttl_s": 15}
+    with pytest.raises(CommandFailed, match=text) as caught:
+        Conversation(LocalHost("spark-1"), "lease", request, silence_s=20).answer()
+    assert "set state_dir in the inventory" in caught.value.message
+    machine = Machine()
+    for reader in (storage.lease, storage.release):
+        with pytest.raises(Unreadable, match=text):
+            reader(machine, str(state), "atlas")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to make a directory of another user")
+@pytest.mark.parametrize("name", ["", "clusters", "clusters/atlas"])
+@pytest.mark.parametrize("link", [False, True])
+def test_a_directory_of_another_user_is_not_used(state, tmp_path, name, link):
+    (state / "clusters" / "atlas").mkdir(parents=True, mode=0o700)
+    place = state / name
+    if link:
+        place.rename(tmp_path / "moved")
+        place.symlink_to(tmp_path / "moved")
+    os.chown(place, 4321, -1, follow_symlinks=False)
+    refused(state, f"{place} is not used, since it belongs to uid 4321")
+
+
+@pytest.mark.parametrize(("name", "mode"), [("", 0o777), ("clusters", 0o777), ("clusters/atlas", 0o770)])
+def test_a_directory_that_others_can_write_to_is_not_used(state, name, mode):
+    (state / "clusters" / "atlas").mkdir(parents=True, mode=0o700)
+    (state / name).chmod(mode)
+    refused(state, "is not used, since others can write to it")
+
+
+def test_new_directories_are_this_users_alone_and_older_ones_are_used_as_they_are(hold, tmp_path):
+    """With a link of this user's among them, and with parents that a group of the user's own may write to."""
+    before = os.umask(0)
+    try:
+        old = tmp_path / "disk"
+        old.mkdir(mode=0o775)
+        (tmp_path / "state").symlink_to(old)
+        assert hold("ann").first == {"epoch": 0}
+    finally:
+        os.umask(before)
+    modes = [(old / name).stat().st_mode & 0o777 for name in ("clusters", "clusters/atlas")]
+    assert modes == [0o700, 0o700]
+
+
+def test_only_releases_with_a_number_are_counted_and_the_highest_are_kept(hold, state):
+    holder = hold("ann")
+    holder.grant(1)
+    folder = state / "clusters" / "atlas" / "releases"
+    folder.mkdir()
+    for name in ("000009.json", "999999.json", "x.json", "\u0663.json"):
+        (folder / name).write_text("{}")
+    steps = [{"do": "record", "number": 1_000_000, "record": {}, "keep": 2}]
+    request = {"state_dir": str(state), "cluster": "atlas", "epoch": 1, "steps": steps}
+    assert "results" in call(LocalHost("spark-1"), "agent", request)
+    assert sorted(path.name for path in folder.iterdir()) == ["1000000.json", "999999.json", "x.json", "\u0663.json"]

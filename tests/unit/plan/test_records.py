@@ -9,16 +9,15 @@ import pytest
 from sparkcluster.endpoint.find import endpoints
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.inspect.cluster import has_recorded_ray
-from sparkcluster.plan.records import cluster_ranks, newest, recorded_groups
+from sparkcluster.plan.records import cluster_ranks, next_number, recorded_groups, recorded_release
 from sparkcluster.spec.playbook import Playbook
 
 
-def test_a_record_is_json_and_names_how_every_node_is_reached(world):
+def test_a_record_is_json_and_has_the_address_of_every_node_and_no_more(world):
     site = world(nodes={"beta": {"ssh": {"port": 2222}}}, ssh={"user": "ann"})
     document = site.document(site.plan(5), 5)
     assert json.loads(json.dumps(document)) == document
-    assert document["nodes"]["alpha"] == {"host": "192.168.86.11", "connection": "auto", "ssh": {"user": "ann"}}
-    assert document["nodes"]["beta"]["ssh"] == {"user": "ann", "port": 2222}
+    assert document["nodes"] == {"alpha": {"host": "192.168.86.11"}, "beta": {"host": "192.168.86.12"}}
     assert (document["number"], document["plan_hash"]) == (5, site.plan().hash)
     assert Playbook.model_validate(document["playbook"]) == site.spec.playbook
 
@@ -33,19 +32,107 @@ def test_a_record_says_where_to_ask(world):
     assert endpoint.key_file.endswith("secrets.env")
 
 
-def test_the_newest_release_of_any_node_counts(world):
+def known(site):
+    return recorded_release(site.spec.inventory, site.facts)
+
+
+def test_a_group_is_what_the_record_on_its_own_head_says(world):
     site = world()
     site.record(site.plan(), 3, "alpha").record(site.plan(), 4, "beta")
-    assert newest(site.facts.values()).number == 4
+    assert known(site).number == 3
     site.change("beta", release={"unread": "no number and plan_hash"})
-    assert newest(site.facts.values()).number == 3
-    assert newest(world().facts.values()) is None
+    assert known(site).number == 3
+    site.change("beta", release=None)
+    assert known(site).number == 3
+    assert known(world()) is None
+
+
+def test_a_worker_alone_says_nothing_about_a_group(world):
+    site = world()
+    assert known(site.run(site.plan(4)).record(site.plan(4), 4, "beta")) is None
+
+
+def test_where_the_head_did_not_answer_another_node_says_what_belongs_together(world):
+    site = world()
+    site.run(site.plan(4)).record(site.plan(4), 4)
+    del site.facts["alpha"]
+    assert recorded_groups(known(site).record)["default"].head == "alpha"
+
+
+PAIRS = [{"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes": ["gamma", "delta"]}]
+FOUR = "alpha beta gamma delta"
+
+
+def test_each_group_is_that_of_its_own_head(world):
+    site = world(FOUR, groups=PAIRS)
+    site.record(site.plan(), 3)
+    site.record(site.plan(), 5, "gamma")
+    found = recorded_groups(known(site).record)
+    assert list(found) == ["east", "west"]
+    assert (found["east"].ranks, found["west"].head) == (
+        {"alpha": {"sparkcluster-atlas-1-alpha"}, "beta": {"sparkcluster-atlas-1-beta"}}, "gamma",
+    )  # fmt: skip
+    for name in ("gamma", "delta"):
+        del site.facts[name]
+    assert list(recorded_groups(known(site).record)) == ["east", "west"]
+
+
+def test_of_two_nodes_that_claim_a_group_the_one_with_its_rank_precedes_then_the_first(world):
+    site, turned = world(), world("beta alpha")
+    plans = site.plan(3), turned.plan(4)
+    site.record(plans[0], 3, "alpha")
+    site.change("beta", release=turned.record(plans[1], 4).facts["beta"].release)
+    assert known(site).number == 3
+    assert known(site.run(plans[1], "beta")).number == 4
+    assert known(site.run(plans[0], "alpha", state="exited")).number == 3
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda plan: plan.update(nodes={"alpha": None}),
+        lambda plan: plan["nodes"].update({"a\x1b[2J": plan["nodes"]["beta"]}),
+        lambda plan: plan["nodes"]["alpha"].update(containers=[{}]),
+        lambda plan: plan["nodes"]["alpha"].update(containers=5),
+        lambda plan: plan["nodes"]["alpha"].update(group=["x"]),
+        lambda plan: plan["nodes"]["alpha"]["containers"][0].update(name="../../x"),
+        lambda plan: plan["nodes"]["alpha"]["containers"][0].update(env_file="/etc/shadow"),
+        lambda plan: plan["nodes"]["alpha"]["containers"][0].update(env_file=["/etc/shadow"]),
+        lambda plan: plan["nodes"].pop("alpha"),
+    ],
+)
+def test_a_damaged_record_is_none(world, harm):
+    site = world()
+    document = json.loads(json.dumps(site.document(site.plan(3), 3)))
+    harm(document["plan"])
+    site.change("alpha", release={"number": 3, "plan_hash": "x", "record": document})
+    assert known(site) is None
+
+
+def test_an_engine_that_is_not_ours_is_never_loaded(world):
+    site = world()
+    document = site.document(site.plan(3), 3)
+    document["playbook"]["engine"] = "..cli"
+    site.change("alpha", release={"number": 3, "plan_hash": "x", "record": document})
+    assert known(site) is None
+
+
+def test_no_number_that_a_node_says_makes_the_next_one_endless(world):
+    site = world()
+    site.run(site.plan(7), "alpha").record(site.plan(5), 5)
+    assert next_number(site.facts.values()) == 8
+    for label in ("9" * 5000, "²", "٣", "-4", "", "10" + "0" * 9):
+        site.run(site.plan(1), "beta", **{"io.sparkcluster.release": label})
+    site.change("beta", release={"number": 10**30, "plan_hash": "x", "record": {}})
+    assert next_number(site.facts.values()) == 8
+    site.change("beta", release={"number": 10**9 - 1, "plan_hash": "x", "record": {}})
+    assert next_number(site.facts.values()) == 10**9
 
 
 def test_the_release_that_runs_is_known_by_the_names_of_its_ranks(world):
     site = world()
     site.run(site.plan(4)).record(site.plan(4), 4)
-    known = newest(site.facts.values())
+    known = recorded_release(site.spec.inventory, site.facts)
     assert cluster_ranks("atlas", site.facts).of_release(known)
     assert not cluster_ranks("atlas", world().facts).of_release(known)
     other = world()

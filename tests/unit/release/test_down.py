@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from sparkcluster.errors import HostTimeout, LeaseHeld, StopError
+from sparkcluster.errors import HostTimeout, LeaseHeld, StopError, UsageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.release.down import down, former_nodes
@@ -43,21 +45,39 @@ class Spark(FakeHost):
         return [step["do"] for module, request in self.requests if module == "agent" for step in request["steps"]]
 
 
+class Answering(Report):
+    """Somebody who answers every question in the same way."""
+
+    def __init__(self, *, yes):
+        self.yes, self.asked, self.notes = yes, [], []
+
+    def confirm(self, question):
+        self.asked.append(question)
+        return self.yes
+
+    def note(self, text):
+        self.notes.append(text)
+
+
 @pytest.fixture
 def stop(world):
     """``stop(world)`` with the nodes in ``stop.sparks``, those outside of the inventory included."""
 
-    def run(cluster, *away, sparks=None):
+    def run(cluster, *away, sparks=None, also=(), yes=False):
         stop.sparks = sparks or {name: Spark(name, cluster) for name in cluster.facts}
         for name in away:
             stop.sparks[name].away = True
         present = [node.label for node in cluster.spec.inventory.nodes]
-        return down(
-            Fleet({name: stop.sparks[name] for name in present}),
-            cluster.spec,
-            Report(),
-            reach=lambda nodes: Fleet({node.label: stop.sparks[node.label] for node in nodes}),
-        )
+        stop.reached = []
+        stop.report = Answering(yes=yes)
+
+        def reach(nodes):
+            stop.reached += nodes
+            return Fleet({node.label: stop.sparks[node.label] for node in nodes})
+
+        fleet = Fleet({name: stop.sparks[name] for name in present})
+        removed, stop.left = down(fleet, cluster.spec, stop.report, reach=reach, also=also)
+        return removed
 
     stop = run
     return run
@@ -108,29 +128,105 @@ def test_a_node_that_cannot_tell_its_ranks_is_not_taken_for_clean(stop, world):
     assert cluster.facts["alpha"].ranks == ()
 
 
-def test_a_node_that_left_the_inventory_is_cleaned_by_the_last_record(stop, world):
+@pytest.fixture
+def without_beta(world):
+    """Release 3 runs on alpha and beta, and beta is no longer in the inventory; its host is also a name for it."""
     whole = world()
     whole.run(whole.plan(3)).record(whole.plan(3), 3)
-    cluster = world("alpha")
+    cluster = world("alpha", ssh={"user": "ann"})
     cluster.facts = whole.facts
-    done = stop(cluster)
+    return cluster
+
+
+NAMED = "beta (192.168.86.12) is not in the inventory, but the record on alpha names it"
+
+
+def test_a_node_that_left_the_inventory_is_named_and_not_contacted(stop, without_beta):
+    assert {name: len(ranks) for name, ranks in stop(without_beta).items()} == {"alpha": 1}
+    assert (stop.reached, stop.sparks["beta"].requests) == ([], [])
+    assert [dataclasses.asdict(machine) for machine in stop.left] == [
+        {"name": "beta", "host": "192.168.86.12", "named_by": ("alpha",)}
+    ]
+    assert stop.report.asked == [f"{NAMED}. Contact it and stop the ranks of atlas there?"]
+    assert stop.report.notes == [
+        f"warning: {NAMED}: not contacted, and ranks of atlas may still run there",
+        "hint: sparkcluster down inventory.yaml --also 192.168.86.12   stops them there as well",
+    ]
+
+
+def test_a_machine_is_cleaned_where_the_user_says_so(stop, without_beta):
+    done = stop(without_beta, yes=True)
     assert {name: len(ranks) for name, ranks in done.items()} == {"alpha": 1, "beta": 1}
-    assert cluster.facts["beta"].ranks == ()
+    assert (stop.left, stop.report.notes, without_beta.facts["beta"].ranks) == ([], [], ())
 
 
-def test_former_nodes_are_reached_as_they_were(world):
-    whole = world(nodes={"beta": {"ssh": {"port": 2222, "user": "bob"}}})
-    document = whole.document(whole.plan(3), 3)
-    (node,) = former_nodes(world("alpha").spec, document)
-    assert (node.label, node.host, node.ssh.port, node.ssh.user) == ("beta", "192.168.86.12", 2222, "bob")
-    assert former_nodes(whole.spec, document) == []
-    assert former_nodes(whole.spec, {}) == []
-    document["nodes"] = {"fe80::1": {"host": "fe80::1"}}
-    assert former_nodes(whole.spec, document)[0].label == "fe80::1"
+@pytest.mark.parametrize("typed", ["192.168.86.12", "beta"])
+def test_a_machine_that_the_user_types_is_reached_as_typed_and_not_asked_about(stop, without_beta, typed):
+    without_beta.facts[typed] = without_beta.facts["beta"]
+    done = stop(without_beta, also=[typed, typed])
+    assert {name: len(ranks) for name, ranks in done.items()} == {"alpha": 1, typed: 1}
+    assert [(node.host, node.ssh, node.connection) for node in stop.reached] == [(typed, None, "auto")]
+    assert (stop.left, stop.report.asked) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [
+        ("alpha", "this is alpha of the inventory"),
+        ("192.168.86.11", "this is alpha of the inventory"),
+        ("-oProxyCommand=x", "neither an address nor a host name"),
+        ("a b", "neither an address nor a host name"),
+        ("", "neither an address nor a host name"),
+        ("ann@192.168.86.12", "neither an address nor a host name"),
+    ],
+)
+def test_also_takes_addresses_that_are_not_in_the_inventory(stop, without_beta, host, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        stop(without_beta, also=["192.168.86.12", host])
+    assert caught.value.exit_code == 2
+    assert all(spark.requests == [] for spark in stop.sparks.values())
+
+
+def test_what_a_record_says_beyond_names_and_addresses_is_passed_over(world):
+    spec = world("alpha").spec
+    hostile = {
+        "ok": {"host": "192.0.2.7", "connection": "local", "ssh": {"jump": "x", "host_keys": "accept-new"}},
+        "evil\x1b]52;c;eA==\x07": {"host": "192.0.2.8"},
+        "option": {"host": "-oProxyCommand=x"},
+        "shell": {"host": "192.0.2.9;reboot"},
+        "line": {"host": "192.0.2.9\n"},
+        "long": {"host": "a" * 300},
+        "list": {"host": ["192.0.2.9"]},
+        "none": None,
+        "empty": {},
+        "alpha": {"host": "192.0.2.10"},
+    }
+    (former,) = former_nodes(spec, {"alpha": {"nodes": hostile}})
+    assert (str(former), former.named_by) == ("ok (192.0.2.7)", ("alpha",))
+    assert former.node().model_dump(exclude_unset=True) == {"host": "192.0.2.7", "name": "ok"}
+    many = {f"n{number}": {"host": f"192.0.2.{number % 250}"} for number in range(10_000)}
+    assert len(former_nodes(spec, {"alpha": {"nodes": many}})) == 64
+    for nodes in (None, [], "x", 5, {}):
+        assert former_nodes(spec, {"alpha": {"nodes": nodes}}) == []
+
+
+def test_no_record_hides_what_another_names(world):
+    whole, spec = world(), world("alpha").spec
+    records = {"alpha": whole.document(whole.plan(3), 3), "gamma": {"nodes": {}}, "delta": {}}
+    assert [str(former) for former in former_nodes(spec, records)] == ["beta (192.168.86.12)"]
+
+
+def test_a_former_node_by_its_address_alone(world):
+    record = {"nodes": {"fe80::1": {"host": "fe80::1"}}}
+    (former,) = former_nodes(world("alpha").spec, {"alpha": record})
+    assert (str(former), former.node().label) == ("fe80::1", "fe80::1")
 
 
 def test_a_node_that_was_renamed_is_not_a_second_one(world):
     whole = world()
     document = whole.document(whole.plan(3), 3)
     document["nodes"]["left"] = document["nodes"].pop("alpha")
-    assert former_nodes(whole.spec, document) == []
+    assert former_nodes(whole.spec, {"beta": document}) == []
+    # Behind one address there may be several machines.
+    behind = world(nodes={"alpha": {"host": "192.168.86.11"}, "beta": {"host": "192.168.86.11", "ssh": {"port": 2222}}})
+    assert [former.name for former in former_nodes(behind.spec, {"beta": document})] == ["left"]

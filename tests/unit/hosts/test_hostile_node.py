@@ -1,0 +1,198 @@
+"""A node whose record lies about other machines: what it says leads nowhere. Real sshd, sockets, terminal and nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import yaml
+
+from sparkcluster.errors import UsageError
+from sparkcluster.hosts import known_hosts
+
+
+class Listener:
+    """A socket that counts who connects."""
+
+    def __init__(self):
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        self.peers = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                peer, _ = self.socket.accept()
+            except OSError:
+                return
+            self.peers.append(peer)
+            peer.close()
+
+
+@pytest.fixture
+def listener():
+    made = Listener()
+    yield made
+    made.socket.close()
+
+
+@pytest.fixture
+def site(tmp_path, listener):
+    """``site(nodes)``: an inventory of this machine, whose record names ``nodes``; new SSH hosts go to ``listener``."""
+    state = tmp_path / "state"
+    releases = state / "clusters" / "atlas" / "releases"
+    releases.mkdir(parents=True)
+    (state / "clusters" / "atlas").chmod(0o700)
+    inventory = tmp_path / "inventory.yaml"
+    playbook = {"name": "tiny", "model": {"id": "a/b"}, "executor": "native"}
+    (tmp_path / "playbook.yaml").write_text(yaml.safe_dump(playbook))
+
+    def make(nodes):
+        record = {"number": 10**30, "plan_hash": "x", "nodes": nodes}
+        (releases / "000001.json").write_text(json.dumps(record))
+        document = {
+            "cluster": "atlas",
+            "nodes": [{"name": "here", "host": "localhost", "connection": "local"}],
+            "ssh": {"port": listener.port, "connect_timeout_s": 5},
+            "playbook": "playbook.yaml",
+            "runtime": {"kind": "process"},
+            "state_dir": str(state),
+        }
+        inventory.write_text(yaml.safe_dump(document))
+        return inventory
+
+    return make
+
+
+def command(inventory, *more):
+    return [sys.executable, "-m", "sparkcluster", "down", str(inventory), *more]
+
+
+def test_down_follows_no_record_to_a_machine_and_stores_no_key_of_its_choice(start_sshd, site, tmp_path, listener):
+    evil = start_sshd("evil")
+    mine = tmp_path / "authorized_keys"
+    mine.write_text("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJdm4r4nXtTXa6M5n2m4B2b8iUu1zR4l2o7pXQ9rX3aB me@desk\n")
+    before = mine.read_bytes()
+    chosen = {"known_hosts": str(mine), "host_keys": "accept-new", "identity": str(evil.identity)}
+    nodes = {
+        "evil": {"host": "127.0.0.1", "connection": "ssh", "ssh": {"port": evil.port, **chosen}},
+        "behind": {"host": "127.0.0.2", "connection": "ssh", "ssh": {"jump": f"127.0.0.1:{listener.port}", **chosen}},
+        "raw": {"host": "127.0.0.3", "connection": "ssh", "ssh": {"port": listener.port}},
+        "here\x1b]52;c;eA==\x07": {"host": "127.0.0.4"},
+    }
+    done = subprocess.run(
+        command(site(nodes), "--json"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert mine.read_bytes() == before
+    assert "Accepted" not in evil.log.read_text()
+    assert listener.peers == []
+    assert done.returncode == 0, done.stderr
+    named = [(each["name"], each["host"], each["named_by"]) for each in json.loads(done.stdout)["not_contacted"]]
+    assert named == [("behind", "127.0.0.2", ["here"]), ("evil", "127.0.0.1", ["here"]), ("raw", "127.0.0.3", ["here"])]
+    assert "warning: evil (127.0.0.1) is not in the inventory, but the record on here names it" in done.stderr
+    assert (
+        f"sparkcluster down {tmp_path}/inventory.yaml --also 127.0.0.2 --also 127.0.0.1 --also 127.0.0.3" in done.stderr
+    )
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("answer", "contacted"), [("y\n", True), ("n\n", False), ("\n", False), ("\x04", False)])
+def test_on_a_terminal_a_machine_is_contacted_after_a_yes(site, listener, answer, contacted):
+    master, slave = pty.openpty()
+    inventory = site({"evil": {"host": "127.0.0.1", "ssh": {"port": 1}}})
+    process = subprocess.Popen(
+        command(inventory),
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "300"},
+    )
+    os.close(slave)
+    shown, until, answered = b"", time.monotonic() + 60, False
+    while time.monotonic() < until:
+        if not select.select([master], [], [], 0.2)[0]:
+            continue
+        try:
+            shown += os.read(master, 65536)
+        except OSError:  # the last writer closed it
+            break
+        if b"[y/N]" in shown and not answered:
+            answered = True
+            assert listener.peers == []
+            os.write(master, answer.encode())
+    assert process.wait(10) == (1 if contacted else 0), shown
+    os.close(master)
+    assert answered, shown
+    assert b"evil (127.0.0.1) is not in the inventory, but the record on here names it" in shown
+    assert bool(listener.peers) is contacted
+
+
+KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJdm4r4nXtTXa6M5n2m4B2b8iUu1zR4l2o7pXQ9rX3aB"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        f"ssh-ed25519 {KEY} me@desk\n",
+        f"restrict ssh-ed25519 {KEY}\n",
+        f"no-pty,no-X11-forwarding ssh-ed25519 {KEY} me\n",
+        f'from="10.0.0.1" ssh-ed25519 {KEY}\n',
+        f'command="true" ssh-ed25519 {KEY}\n',
+        f"cert-authority ssh-ed25519 {KEY}\n",
+        f"host ssh-ed25519 {KEY}\nalias ll='ls -l'\n",
+        "export PATH=/bin\n",
+        f"host ssh-rsa {KEY}\n",
+        "host ssh-ed25519 !\n",
+        "\x00\x01",
+    ],
+)
+def test_a_key_is_stored_in_no_file_of_another_kind(tmp_path, content):
+    file = tmp_path / "file"
+    file.write_text(content)
+    with pytest.raises(OSError, match="it is not a known_hosts file"):
+        known_hosts.store(file, "new", "ssh-ed25519", KEY)
+    assert file.read_text() == content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "",
+        "# mine\n\n",
+        f"a,[10.0.0.1]:22 ssh-ed25519 {KEY} comment",
+        f"|1|c2FsdA==|aGFzaA== ssh-ed25519 {KEY}\n@revoked old ssh-ed25519 {KEY}\n",
+        f"@cert-authority *.example ssh-ed25519 {KEY}\nno-1.example ssh-ed25519 {KEY}\n",
+    ],
+)
+def test_a_key_is_stored_in_a_new_file_or_beside_host_keys(tmp_path, content):
+    file = tmp_path / "below" / "known_hosts"
+    if content is not None:
+        file.parent.mkdir()
+        file.write_text(content)
+    assert known_hosts.store(file, "new", "ssh-ed25519", KEY) == "known"
+    assert file.read_text().startswith(content or "")
+    assert file.read_text().endswith(f"\nnew ssh-ed25519 {KEY}\n" if content else f"new ssh-ed25519 {KEY}\n")
+
+
+def test_an_inventory_that_names_another_file_for_host_keys_is_one_clear_error(server, tmp_path):
+    file = tmp_path / "authorized_keys"
+    file.write_text(f"ssh-ed25519 {KEY} me@desk\n")
+    host = server.host(known_hosts=(file,), host_keys="accept-new")
+    with pytest.raises(UsageError, match="line 1 of it is no host key, so it is not a known_hosts file") as caught:
+        host.run(["true"])
+    assert (caught.value.exit_code, file.read_text()) == (2, f"ssh-ed25519 {KEY} me@desk\n")

@@ -1,0 +1,321 @@
+"""A worker whose newest record lies about the group's API: the key goes where the head says, or nowhere.
+
+The program that asks runs as on a node, and both APIs are real listeners.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from sparkcluster.errors import NotServing, SparkclusterError
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.program import command
+from sparkcluster.inspect import ask as asking
+from sparkcluster.inspect.cluster import assess
+from sparkcluster.inspect.doctor import doctor
+from sparkcluster.inspect.history import history
+from sparkcluster.inspect.status import status
+from sparkcluster.probing.collect import Collected
+from sparkcluster.release.serving import survey
+from sparkcluster.release.states import Action, State
+from sparkcluster.report import Report
+
+ANSWER = b'data: {"choices": [{"delta": {"content": "204"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+
+
+class Api(http.server.ThreadingHTTPServer):
+    """Answers whoever asks, and remembers the path and key of every request."""
+
+    def __init__(self, address="127.0.0.1"):
+        self.keys = keys = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                keys.append((self.path, self.headers.get("Authorization")))
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(ANSWER)
+
+            def do_GET(self):
+                keys.append((self.path, self.headers.get("Authorization")))
+                self.send_error(404)
+
+            def log_message(self, *_):
+                pass
+
+        super().__init__((address, 0), Handler)
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+
+@pytest.fixture
+def api():
+    made = Api()
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+@pytest.fixture
+def evil():
+    made = Api()
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+def asked(request):
+    """The ask program as a process; it would end with its input."""
+    argv, stdin = command("ask", request, python=sys.executable)
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdin.write(stdin)
+        process.stdin.flush()
+        lines = [json.loads(line) for line in process.stdout]
+    assert process.returncode == 0
+    return lines
+
+
+@pytest.fixture
+def serving(world, api, tmp_path):
+    """Release 3 serves on alpha and beta, with a key in alpha's file."""
+    one = world(
+        api={"port": api.server_port, "key": {"env": "KEY"}},
+        state_dir=str(tmp_path),
+        playbook={"verify": {"pause_s": 0}},
+    )
+    for name in one.facts:
+        one.change(name, state_dir=str(tmp_path))
+    plan = one.plan(3)
+    one.run(plan).record(plan, 3)
+    file = tmp_path / "clusters/atlas/ranks/sparkcluster-atlas-3-alpha/secrets.env"
+    file.parent.mkdir(parents=True)
+    file.touch(mode=0o600)
+    file.write_text("VLLM_API_KEY=sk-of-the-cluster\n")
+    return one
+
+
+def fleet_of(one):
+    hosts = {}
+    for name, facts in one.facts.items():
+        hosts[name] = FakeHost(name).program("probe", {**facts.model_dump(mode="json"), "clock_s": time.time()})
+        hosts[name].program("ask", asked).program("observe", {"ranks": [], "gpus": [], "traffic": []})
+        hosts[name].program("records", {"records": []})
+    return Fleet(hosts)
+
+
+def moved(record, port):
+    """The API at another port of the head."""
+    engine = record["plan"]["nodes"]["alpha"]["containers"][0]["launcher"]["engine"]
+    engine[engine.index("--port") + 1] = str(port)
+
+
+def claimed(record, port):
+    """The worker calls itself the head, with an API of its own, and runs another plan."""
+    moved(record, port)
+    nodes = record["plan"]["nodes"]
+    nodes["alpha"]["role"], nodes["beta"]["role"] = "worker", "head"
+    nodes["beta"]["containers"][0]["launcher"] = nodes["alpha"]["containers"][0]["launcher"]
+    nodes["beta"]["secrets"] = nodes["alpha"]["secrets"]
+    nodes["beta"]["env"]["A"] = "2"
+
+
+def alone(record, port):
+    """The same, and the head is in no group."""
+    claimed(record, port)
+    del record["plan"]["nodes"]["alpha"]
+
+
+def elsewhere(record, port):
+    """Another group, of the head alone."""
+    moved(record, port)
+    record["plan"]["nodes"]["alpha"]["group"] = "other"
+
+
+def misread(record, port):
+    """The key is any file of the head."""
+    moved(record, port)
+    record["plan"]["nodes"]["alpha"]["containers"][0]["env_file"] = "/proc/self/environ"
+
+
+@pytest.fixture(params=[moved, claimed, alone, elsewhere, misread])
+def forged(request, serving, evil):
+    """The cluster, where beta has a newer record of its own making."""
+    document = json.loads(serving.facts["beta"].release.model_dump_json())["record"]
+    request.param(document, evil.server_port)
+    fact = {"number": 10**30, "plan_hash": "f" * 64, "record": {**document, "number": 10**30}}
+    return serving.change("beta", release=fact)
+
+
+def test_no_record_of_a_worker_moves_the_key_or_the_endpoint(forged, api, evil):
+    fleet = fleet_of(forged)
+    document = status(fleet, forged.spec)
+    assert (document["state"], document["release"]) == ("serving", 3)
+    assert document["endpoint"] == f"http://127.0.0.1:{api.server_port}/v1"
+    assert [group["nodes"] for group in document["groups"]] == [["alpha", "beta"]]
+    reply = asking.ask(fleet, forged.spec, "Hello", lambda *_: None, group=None, max_tokens=8)
+    assert reply.text == "204"
+    found = doctor(fleet, forged.spec, 20.0, Report())
+    assert [(name, reply.head, reply.text) for name, reply in found.running.replies.items()] == [
+        ("default", "alpha", "204")
+    ]
+    assert history(fleet, forged.spec) == []
+    assert {key for path, key in api.keys if path.endswith("completions")} == {"Bearer sk-of-the-cluster"}
+    assert evil.keys == []
+
+
+def test_up_believes_no_worker_that_another_plan_serves(forged, api, evil):
+    view = assess(forged.spec, Collected(forged.facts, {}), forged.facts)
+    groups = survey(fleet_of(forged), view, Report(), replace=False)
+    assert {name: (group.state, group.action) for name, group in groups.items()} == {
+        "default": (State.SERVING, Action.KEEP)
+    }
+    assert (groups["default"].changes, groups["default"].drift, view.newest.number) == ((), (), 3)
+    assert len(api.keys) > 0
+    assert evil.keys == []
+
+
+@pytest.mark.parametrize("beta", [None, {"unread": "no number and plan_hash"}, "older"])
+def test_a_worker_that_missed_the_record_changes_nothing(serving, world, beta):
+    if beta == "older":
+        document = serving.document(serving.plan(2), 2)
+        beta = {"number": 2, "plan_hash": "x", "record": document}
+    serving.change("beta", release=beta)
+    fleet = fleet_of(serving)
+    assert status(fleet, serving.spec)["state"] == "serving"
+    view = assess(serving.spec, Collected(serving.facts, {}), serving.facts)
+    groups = survey(fleet, view, Report(), replace=False)
+    assert [(group.state, group.action) for group in groups.values()] == [(State.SERVING, Action.KEEP)]
+
+
+def test_a_head_that_missed_the_record_is_recorded_by_the_next_up(serving):
+    serving.change("alpha", release=None)
+    assert status(fleet_of(serving), serving.spec)["state"] == "degraded"
+    with pytest.raises(NotServing):
+        asking.ask(fleet_of(serving), serving.spec, "Hello", lambda *_: None, group=None, max_tokens=8)
+    view = assess(serving.spec, Collected(serving.facts, {}), serving.facts)
+    groups = survey(fleet_of(serving), view, Report(), replace=False)
+    assert [(group.state, group.action) for group in groups.values()] == [(State.STARTED, Action.WATCH)]
+
+
+def test_a_head_that_does_not_answer_is_not_asked_through_the_record_of_a_worker(serving, api):
+    fleet = fleet_of(serving)
+
+    def away(_):
+        raise SparkclusterError("alpha: no answer within 10 s", node="alpha")
+
+    fleet.hosts["alpha"].program("probe", away)
+    document = status(fleet, serving.spec)
+    assert (document["state"], document["groups"][0]["nodes"]) == ("degraded", ["alpha", "beta"])
+    with pytest.raises(SparkclusterError, match="no answer within 10 s"):
+        asking.ask(fleet, serving.spec, "Hello", lambda *_: None, group=None, max_tokens=8)
+    assert doctor(fleet, serving.spec, 20.0, Report()).running.replies == {}
+    assert api.keys == []
+
+
+@pytest.mark.parametrize("harm", ["link", "directory", "readable", "fifo"])
+def test_the_key_is_read_from_a_private_file_in_the_ranks_own_directory(serving, api, tmp_path, harm):
+    folder = tmp_path / "clusters/atlas/ranks/sparkcluster-atlas-3-alpha"
+    file = folder / "secrets.env"
+    other = tmp_path / "other"
+    other.mkdir()
+    if harm == "link":
+        file.rename(other / "secrets.env")
+        file.symlink_to(other / "secrets.env")
+    elif harm == "directory":
+        file.rename(other / "secrets.env")
+        folder.rmdir()
+        folder.symlink_to(other)
+    elif harm == "readable":
+        file.chmod(0o644)
+    else:
+        file.unlink()
+        os.mkfifo(file, 0o600)
+    document = status(fleet_of(serving), serving.spec)
+    assert document["state"] == "degraded"
+    assert "the API key cannot be read" in document["groups"][0]["why"]
+    assert str(folder) in document["groups"][0]["why"]
+    assert all(key is None for _, key in api.keys)
+
+
+NETWORK = """
+set -e
+ip link set lo up
+ip link add here type veth peer name there
+unshare -n sh -c 'ip link set lo up; echo ready; exec sleep 60' > ready &
+other=$!
+trap 'kill $other' EXIT
+until [ -s ready ]; do sleep 0.05; done
+ip link set there netns $other
+ip addr add 10.9.8.1/24 dev here; ip link set here up
+nsenter -t $other -n ip addr add 10.9.8.2/24 dev there; nsenter -t $other -n ip link set there up
+nsenter -t $other -n {python} -c '
+import socket
+server = socket.create_server(("10.9.8.2", 8000)); server.settimeout(20); print("listening", flush=True)
+while True:
+    peer, _ = server.accept(); peer.settimeout(5); open("got", "ab").write(peer.recv(4096) or b"nothing")
+' > listening 2>/dev/null &
+listener=$!
+trap 'kill $other $listener' EXIT
+until [ -s listening ]; do sleep 0.05; done
+mkfifo input
+(cat request; exec sleep 60) > input &
+feeder=$!
+trap 'kill $other $listener $feeder' EXIT
+{ask} < input
+{python} -c 'import socket; socket.create_connection(("10.9.8.2", 8000), 5).sendall(b"reached")'
+until [ -s got ]; do sleep 0.05; done
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("ip") is None, reason="needs root and ip for a network namespace")
+@pytest.mark.parametrize("host", ["10.9.8.2", "[::ffff:10.9.8.2]", "there.example@10.9.8.2", "0xa090802"])
+def test_an_address_of_another_machine_gets_no_connection_and_no_key(tmp_path, host):
+    """The other machine is a network namespace, whose listener the node can reach."""
+    key = tmp_path / "rank" / "secrets.env"
+    key.parent.mkdir()
+    key.touch(mode=0o600)
+    key.write_text("KEY=sk-secret\n")
+    request = {
+        "endpoint": f"http://{host}:8000/v1", "model": "m", "prompt": "x", "timeout_s": 5, "key_file": str(key),
+        "key_name": "KEY", "counters": {"generated": ["x"]},
+    }  # fmt: skip
+    argv, stdin = command("ask", request, python=sys.executable)
+    (tmp_path / "request").write_bytes(stdin)
+    words = shlex.join(argv)
+    script = NETWORK.replace("{python}", sys.executable).replace("{ask}", words)
+    done = subprocess.run(
+        ["unshare", "-n", "sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    error = json.loads(done.stdout.splitlines()[-1])["error"]
+    assert error["kind"] == "lost"
+    assert "is not an address of this node, so its API is not there" in error["message"]
+    assert (tmp_path / "got").read_bytes() == b"reached"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2", "::1"])
+def test_every_loopback_address_is_the_nodes_own(address, tmp_path):
+    with contextlib.ExitStack() as stack:
+        if ":" in address:
+            Api.address_family = 10
+            stack.callback(setattr, Api, "address_family", 2)
+        made = Api(address)
+        stack.callback(made.server_close)
+        stack.callback(made.shutdown)
+        host = f"[{address}]" if ":" in address else address
+        (*_, last) = asked(
+            {"endpoint": f"http://{host}:{made.server_port}/v1", "model": "m", "prompt": "x", "stream": True}
+        )
+        assert "done" in last
