@@ -62,7 +62,7 @@ def is_own(host: str, port: int) -> bool:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(address)
-            return address[0].startswith("127.") or bool(probe.getsockname()[0] == address[0])
+            return str(address[0]).startswith("127.") or bool(probe.getsockname()[0] == address[0])
     except (OSError, ValueError):
         return False
 
