@@ -23,7 +23,7 @@ _SIZES, _SPARE_BYTES = 4, 1 << 30
 
 def send(request: Request, line: Wire, check: Check) -> dict[str, Any]:
     """Send the image unless the receiver has it: ``docker save`` into the connection."""
-    if line.read_line() == {"has": True}:
+    if line.read_frame() == b"has":
         return {"bytes": 0}
     pace = Pace(0, check, quiet=True)
     with tempfile.TemporaryFile() as errors:
@@ -38,7 +38,7 @@ def send(request: Request, line: Wire, check: Check) -> dict[str, Any]:
         if process.returncode:
             raise Failed("docker", "docker save: %s" % _last(errors))
     line.end_frames()
-    while line.read_line() != {"loaded": True}:
+    while line.read_frame() != b"loaded":
         continue
     return {"bytes": pace.done}
 
@@ -48,11 +48,11 @@ def receive(request: Request, line: Wire, check: Check) -> dict[str, Any]:
     image_id = request["image_id"]
     pace = Pace(request["size"], check)
     image = programs.inspect(docker.inspect_image(image_id))
-    line.send_line({"has": image is not None})
+    line.send_frame(b"lacks" if image is None else b"has")
     if image is None:
         image_id = _load(request, line, pace) or image_id
         image = programs.inspect(docker.inspect_image(image_id))
-        line.send_line({"loaded": True})
+        line.send_frame(b"loaded")
     if image is None:
         raise Failed("docker", "docker load succeeded, but %s is missing" % image_id)
     found = ((image.get("RootFS") or {}).get("Layers") or [], docker.config_sum(image.get("Config") or {}))

@@ -23,11 +23,8 @@ def model_files(top: str) -> Iterator[Tuple[str, str, os.stat_result]]:
                 yield path, real, status
 
 
-def hash_file(digest: Any, path: str | int, progress: Callable[[int], None] = lambda _size: None) -> str:
-    """Add a file (path or descriptor, which is closed) to ``digest`` and return that in hexadecimal.
-
-    ``progress`` gets the bytes of each step.
-    """
+def hash_file(digest: Any, path: str, progress: Callable[[int], None] = lambda _size: None) -> str:
+    """Add a file to ``digest`` and return that in hexadecimal; ``progress`` gets the bytes of each step."""
     buffer = bytearray(4 << 20)
     view = memoryview(buffer)
     with open(path, "rb", buffering=0) as file:

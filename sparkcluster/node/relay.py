@@ -91,10 +91,10 @@ def send_files(request: Request, line: Wire, check: Check) -> dict[str, Any]:
         pace.add()
     wanted = wanted or b""
     if len(wanted) % _WANTED.size:
-        raise wire.invalid()
+        raise Failed("link", wire.INVALID)
     for number, offset in _WANTED.iter_unpack(wanted):
         if number >= len(files) or offset > files[number]["size"]:
-            raise wire.invalid()
+            raise Failed("link", wire.INVALID)
         entry = files[number]
         with open(os.path.join(root, entry["path"]), "rb") as file:
             if os.fstat(file.fileno()).st_size != entry["size"]:
@@ -154,7 +154,7 @@ class Receiver:
 
     def _hash(self, digest: Any, path: str) -> str:
         # before anything is requested: hashing while receiving would stall the sender
-        return hash_file(digest, self.tree.reader(path), lambda _size: self.pace.add(peer=self.line))
+        return hash_file(digest, os.path.join(self.tree.root, path), lambda _size: self.pace.add(peer=self.line))
 
     def _partial(self, entry: Dict[str, Any]) -> str:
         folder, name = os.path.split(entry["path"])

@@ -59,11 +59,6 @@ class Tree:
             return -1
         return status.st_size if stat.S_ISREG(status.st_mode) else -1
 
-    def reader(self, path: str) -> int:
-        """Descriptor of a file to read, which may be a link to it."""
-        with self.parent(path, make=False) as (folder, name):
-            return os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-
     def writer(self, path: str, offset: int = 0) -> BinaryIO:
         """A regular file to write from ``offset`` on; without one, a new file in the place of any other."""
         flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -5,7 +5,7 @@ to the other that it knows the token, which both got over SSH and neither sends:
 answers with its own and an HMAC of both, each role with a word of its own; the listener answers with its HMAC. What
 follows is neither encrypted nor signed: hashes that came over SSH say what is right.
 
-Messages are JSON documents, data is raw bytes of a known length or frames. A side without progress for ``STALL_S``
+Messages are frames, data is frames or raw bytes of a known length. A side without progress for ``STALL_S``
 gives up; one that fails closes the connection and reports the cause to the controller.
 """
 
@@ -14,13 +14,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import hmac
-import json
 import os
 import select
 import socket
 import struct
 import time
-from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Dict, Iterator, Tuple
 
 from sparkcluster.node import common, programs
 
@@ -29,7 +28,7 @@ CHUNK = 1 << 20
 GREETING_S = 2.0
 _GREETERS = 256  # at once; select takes 1024 files
 _NONCE = 32
-_LINE_LIMIT = 1 << 12
+INVALID = "invalid message from the other node"
 _FRAME = struct.Struct("!I")
 _ENDED = 0xFFFFFFFE
 
@@ -88,11 +87,6 @@ def because(error: OSError) -> str:
     """Text of a system error, with the file's name."""
     text = (error.strerror or str(error)).lower()
     return text + (": %s" % error.filename if error.filename else "")
-
-
-def invalid() -> Failed:
-    """The failure of a peer that does not keep to the protocol."""
-    return Failed("link", "invalid message from the other node")
 
 
 class Pace:
@@ -179,25 +173,8 @@ class Wire:
             view = view[self.read_into(view) :]
         return bytes(data)
 
-    def send_line(self, document: Any) -> None:
-        """Send a JSON document."""
-        self.send_frame(json.dumps(document).encode())
-
-    def read_line(self) -> dict[str, Any]:
-        """Receive a JSON document, which is small."""
-        text: Optional[bytes] = b""
-        while text == b"":
-            text = self.read_frame(_LINE_LIMIT)
-        try:
-            found = json.loads(text or b"")
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise invalid()
-        return found
-
     def send_frame(self, data: bytes) -> None:
-        """Send a document, or a piece of a stream of unknown length; an empty one is a keep-alive."""
+        """Send a word, or a piece of a stream of unknown length; an empty one is a keep-alive."""
         self.send(_FRAME.pack(len(data)) + data)
 
     def end_frames(self) -> None:
@@ -210,7 +187,7 @@ class Wire:
         if size == _ENDED:
             return None
         if size > limit:
-            raise invalid()
+            raise Failed("link", INVALID)
         return self.read(size)
 
 

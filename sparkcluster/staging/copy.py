@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 import secrets
 import shlex
 import threading
@@ -18,7 +17,7 @@ from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.staging.artifacts import Artifact, Request
-from sparkcluster.staging.manifest import BadAnswer, Manifest, count
+from sparkcluster.staging.manifest import BadAnswer, Manifest, count, matching
 from sparkcluster.staging.plan import Staging, address
 from sparkcluster.staging.retries import RESUME
 from sparkcluster.topology.model import Topology
@@ -27,7 +26,6 @@ from sparkcluster.topology.model import Topology
 _SILENT_S = 60
 _START_S = 30
 _STUCK_S = 3600  # docker load says nothing of its bytes for 20 minutes at most; nor does hashing what is there
-_NO_IMAGE = "sha256:" + "0" * 64
 
 Report = Callable[[int, int], None]
 Progress = Callable[[str, str], None]
@@ -208,8 +206,9 @@ def follow(
 
 def result_of(done: Any) -> dict[str, Any]:
     """What a program answered under ``done``; BadAnswer."""
-    if not isinstance(done, dict) or not re.fullmatch(r"sha256:[0-9a-f]{64}", str(done.get("image_id", _NO_IMAGE))):
-        raise BadAnswer(f"invalid answer: done is {str(done)[:200]!r}")
+    if not isinstance(done, dict):
+        raise BadAnswer(f"invalid answer: done is {str(done)[:60]!r}")
+    matching(done, "image_id", "sha256:[0-9a-f]{64}")
     return {**done, "bytes": count(done, "bytes", default=0)}
 
 

@@ -11,6 +11,7 @@ from sparkcluster.node.shared import UNFINISHED
 MOST_NAMES = 100_000
 _MOST_BYTES = 1 << 50
 _PATH_BYTES = 1024
+_PART_BYTES = 255 - len("..01234567.partial")
 
 
 class BadAnswer(Exception):
@@ -80,6 +81,7 @@ class Manifest:
             any(part in {"", ".", ".."} or not part.isprintable() for part in parts)
             or any(part.startswith(".") for part in parts[:-1])
             or len(path.encode()) > _PATH_BYTES
+            or max(len(part.encode()) for part in parts) > _PART_BYTES
             or path.endswith(UNFINISHED)
         ):
             raise BadAnswer(f"{str(name)[:200]!r} is not the path of a finished file below the directory")

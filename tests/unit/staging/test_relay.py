@@ -138,6 +138,21 @@ def test_another_epoch_is_refused(pair, lease, model, epoch):
     assert tree(pair[1].home) == {}
 
 
+@pytest.mark.full
+def test_a_model_of_twenty_thousand_files_is_listed_and_requested(pair, step, tmp_path):
+    source, target = tmp_path / "from", tmp_path / "to"
+    for folder in (source, target):
+        for number in range(20_000):
+            place = folder / f"directory-{number % 40:060}"
+            if number < 40:
+                place.mkdir(parents=True)
+            (place / f"{number:060}").touch()
+    (target / f"directory-{7:060}" / f"{7:060}").unlink()
+    requests = {"what": "files", "root": str(source)}, {"what": "files", "root": str(target)}
+    assert move(step, *pair, *requests)["files"] == 20_000
+    assert (target / f"directory-{7:060}" / f"{7:060}").exists()
+
+
 def file(path="m.bin", size=10_000_000, **more):
     return {"path": path, "size": size, "mtime": 0, "links": [], "sha256": None, **more}
 
