@@ -189,7 +189,7 @@ class Screen(Report):
             return False
         self._live.stop()
         try:
-            self._console.print(f"{question} [y/N] ", end="", markup=False)
+            self._console.print(f"{question} [y/N] ", end="", markup=False, emoji=False)
             return sys.stdin.readline().strip().lower() in {"y", "yes"}
         finally:
             self._live.start()

@@ -22,7 +22,14 @@ from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.hosts.program import call
 from sparkcluster.inspect.preflight import examine
 from sparkcluster.plan.build import SECRETS_FILE
-from sparkcluster.plan.records import ClusterRanks, cluster_ranks, current_lease, recorded_groups, recorded_release
+from sparkcluster.plan.records import (
+    ClusterRanks,
+    cluster_ranks,
+    current_lease,
+    labelled_heads,
+    recorded_groups,
+    recorded_release,
+)
 from sparkcluster.probing.collect import collect_facts, node_documents
 from sparkcluster.report import Report, count
 from sparkcluster.spec import Spec
@@ -121,7 +128,7 @@ def doctor(
     observations = observe_nodes(fleet, spec, facts, limit_s)
     if recorded is None:
         limit_s = max(2.0, until - time.monotonic() - ROUND_TRIP_S)
-        questions = launched(spec, observations)
+        questions = launched(spec, facts, observations)
         calls = ask_groups(fleet, spec, questions, limit_s, report)
     replies = replies_of(calls, questions, until - time.monotonic() + 1, limit_s)
     running = Running(observations, replies, latest, current_lease(facts))
@@ -186,17 +193,22 @@ def _recorded(facts: Mapping[str, Facts], recorded: dict[str, Any]) -> dict[str,
     return {name: (endpoint, groups[name].verify) for name, endpoint in found.items() if endpoint.head in facts}
 
 
-def running_heads(observations: Mapping[str, Observation | Unread]) -> Iterator[tuple[str, RankSeen]]:
-    """The head of every group that runs, and its node."""
+def running_heads(
+    spec: Spec, facts: Mapping[str, Facts], observations: Mapping[str, Observation | Unread]
+) -> Iterator[tuple[str, RankSeen]]:
+    """The head of every group that runs, and its node: no other node's word for it counts."""
+    heads = labelled_heads(spec.inventory, facts)
     for node, rank in Running(observations).ranks():
-        if rank.running and rank.launcher.get("role") == "head":
+        if rank.running and rank.launcher.get("role") == "head" and heads.get(rank.group, node) == node:
             yield node, rank
 
 
-def launched(spec: Spec, observations: Mapping[str, Observation | Unread]) -> dict[str, Question]:
+def launched(
+    spec: Spec, facts: Mapping[str, Facts], observations: Mapping[str, Observation | Unread]
+) -> dict[str, Question]:
     """Endpoints of groups that run without a record, from the launcher documents of their heads."""
     found: dict[str, Question] = {}
-    for node, rank in running_heads(observations):
+    for node, rank in running_heads(spec, facts, observations):
         folder = f"{spec.inventory.state_dir}/clusters/{spec.inventory.cluster}/ranks/{rank.name}"
         endpoint = of_launcher(
             rank.launcher,

@@ -36,23 +36,25 @@ def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
         raise next(iter(failures(outcomes).values()))
     facts = collect_facts(fleet, spec, list(answered)).facts
     latest = recorded_release(spec.inventory, facts)
-    running = latest.number if latest and cluster_ranks(cluster, facts).of_release(latest) else None
-    releases: dict[int, dict[str, Any]] = {}
+    running = (latest.number, latest.plan_hash) if latest and cluster_ranks(cluster, facts).of_release(latest) else None
+    # A node whose record of a number differs has another release.
+    releases: dict[tuple[int, str], dict[str, Any]] = {}
     for name, records in answered.items():
         for record in filter(whole, records):
+            key = (record["number"], record["plan_hash"])
             entry = releases.setdefault(
-                record["number"],
+                key,
                 {
-                    **{key: record[key] for key in LISTED},
+                    **{name: record[name] for name in LISTED},
                     "model": record["plan"]["model"],
                     "image": record["plan"]["image"],
                     "digest": record.get("image_digest"),
                     "nodes": [],
-                    "running": record["number"] == running,
+                    "running": key == running,
                 },
             )
             entry["nodes"].append(name)
-    return [releases[number] for number in sorted(releases, reverse=True)]
+    return [releases[key] for key in sorted(releases, reverse=True)]
 
 
 def whole(record: dict[str, Any]) -> bool:

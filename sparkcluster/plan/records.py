@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.facts.model import Facts, LeaseFact, Rank, ReleaseFact, Unread, read
-from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_GROUP, LABEL_PLAN, LABEL_RELEASE, LABEL_STATE_DIR
+from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_GROUP, LABEL_PLAN, LABEL_RANK, LABEL_RELEASE, LABEL_STATE_DIR
 from sparkcluster.plan.build import SECRETS_FILE
 from sparkcluster.plan.model import GroupPlan, Plan
 from sparkcluster.spec import Spec
@@ -22,8 +23,8 @@ from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Verify
 
 KEEP = 20
-# A node that says more is not counted: names of containers and files carry the number.
-HIGHEST = 10**9
+# The clocks of two operators differ by less.
+DAY_S = 86_400
 # Names of nodes, groups and containers, and addresses.
 _NAME = re.compile(r"[0-9A-Za-z:][0-9A-Za-z.:%_-]{0,252}")
 # Attributes of a group that a record holds as they are; older versions wrote none of them.
@@ -37,7 +38,12 @@ def next_number(facts: Iterable[Facts]) -> int:
         if release := read(node_facts.release):
             taken.append(release.number)
         taken += [number for rank in read(node_facts.ranks) or () if (number := release_of(rank)) is not None]
-    return max(number for number in taken if number < HIGHEST) + 1
+    return max(number for number in taken if number <= _highest()) + 1
+
+
+def _highest() -> int:
+    """The highest number that is believed of a release: one for every second since 1970, so that one is always left."""
+    return int(max(time.time(), 1e9))
 
 
 def release_of(rank: Rank) -> int | None:
@@ -130,37 +136,49 @@ def recorded_groups(recorded: Mapping[str, Any]) -> dict[str, RecordedGroup]:
     return found
 
 
+def labelled_heads(inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, str]:
+    """The node of rank 0 of each group, by the labels on that node; of several the first that the inventory lists."""
+    found: dict[str, str] = {}
+    for node, ranks in cluster_ranks(inventory.cluster, facts).ours.items():
+        for group in {rank.labels.get(LABEL_GROUP, "") for rank in ranks if rank.labels.get(LABEL_RANK) == "0"}:
+            found[group] = min(node, found.get(group, node), key=lambda each: _place(inventory, group, each))
+    return found
+
+
+def _place(inventory: Inventory, group: str, node: str) -> int:
+    """The place of ``node`` among the nodes of ``group`` as the inventory lists them; after all if it is none."""
+    members = {each.name: each.nodes for each in inventory.groups}.get(group, [node.label for node in inventory.nodes])
+    return [*members, node].index(node)
+
+
 def recorded_release(inventory: Inventory, facts: Mapping[str, Facts]) -> ReleaseFact | None:
     """The release that is recorded, each group of it as the record on the group's own head has it; None without any.
 
     A record decides about no group whose head is another node, whatever its number. Where that head did not answer or
     is no longer in the inventory, another node says which ranks belong to its group; nobody can be asked then.
-    Of two nodes that both claim to be the head, one where a rank of its record is present precedes, then the first in
-    the inventory.
+    Of two nodes that both claim to be the head, the one with a rank 0 precedes, then the first in the inventory.
     """
-    order = [node.label for node in inventory.nodes if node.label in facts]
-    written = {group.name: group.nodes for group in inventory.groups}
+    heads = labelled_heads(inventory, facts)
     claims = []
-    for node in order:
-        release = read(facts[node].release)
-        ranks_dir = f"{facts[node].state_dir}/clusters/{inventory.cluster}/ranks"
+    for node, node_facts in facts.items():
+        ranks_dir = f"{node_facts.state_dir}/clusters/{inventory.cluster}/ranks"
+        release = read(node_facts.release)
         group = _group_on(node, release, ranks_dir) if release else None
-        if release and group and (group.head == node or group.head not in facts):
-            absent = not any(rank.name in group.ranks[node] for rank in read(facts[node].ranks) or ())
-            members = [*written.get(group.name, order), node]
-            claims.append((group.head != node, absent, members.index(node), group, release))
-    claims.sort(key=lambda claim: claim[:3])
+        if release is None or group is None or heads.get(group.name, group.head) != group.head:
+            continue
+        if group.head == node or group.head not in facts:
+            claims.append((group.head != node, _place(inventory, group.name, node), group, release))
     if not claims:
         return None
+    claims.sort(key=lambda claim: claim[:2])
     first = claims[0][-1]
+    groups: dict[str, RecordedGroup] = {}
     # Groups of which no node answered are those of the first record.
     silent = [each for each in recorded_groups(first.record).values() if not facts.keys() & each.ranks.keys()]
-    groups = {group.name: group for group in reversed([*(group for *_, group, _ in claims), *silent])}
-    document = {
-        **first.record,
-        "plan": joined([groups[name] for name in reversed(groups)]),
-        "groups": {group.name: group.as_json() for group in groups.values()},
-    }
+    for group in [*(group for _, _, group, _ in claims), *silent]:
+        groups.setdefault(group.name, group)
+    kept = {name: group.as_json() for name, group in groups.items()}
+    document = {**first.record, "plan": joined(groups.values()), "groups": kept}
     return ReleaseFact(number=first.number, plan_hash=first.plan_hash, record=document)
 
 
@@ -169,6 +187,8 @@ def _group_on(node: str, release: ReleaseFact, ranks_dir: str) -> RecordedGroup 
 
     So is one that has a rank's secrets elsewhere than in the rank's own directory below ``ranks_dir``.
     """
+    if release.number > _highest() + DAY_S:
+        return None
     try:
         groups = recorded_groups(release.record)
         ranks = {name: names for group in groups.values() for name, names in group.ranks.items()}
@@ -178,7 +198,7 @@ def _group_on(node: str, release: ReleaseFact, ranks_dir: str) -> RecordedGroup 
             valid &= rank.get("env_file") in {None, f"{ranks_dir}/{rank['name']}/{SECRETS_FILE}"}
     except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
         return None
-    return group if valid and release.number <= HIGHEST and group.engine in engines.names() else None
+    return group if valid and group.head and group.engine in engines.names() else None
 
 
 def written_network(spec: Spec) -> dict[str, Any]:

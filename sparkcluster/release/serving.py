@@ -72,7 +72,7 @@ def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Rep
     found = {name: endpoints(group.plan, group.engine)[name] for name, group in recorded.items()}
     unrecorded = {node: view.facts[node] for group in groups.values() if group.unrecorded for node in group.ranks}
     observations = observe_nodes(fleet, view.spec, unrecorded, OBSERVE_S)
-    found |= {name: endpoint for name, (endpoint, _) in launched(view.spec, observations).items()}
+    found |= {name: endpoint for name, (endpoint, _) in launched(view.spec, view.facts, observations).items()}
     heads = {endpoint.head: name for name, endpoint in found.items() if endpoint.head in view.facts}
     if heads:
         report.step("verify", "checking that it still answers")

@@ -220,7 +220,7 @@ class Walk:
         """Salt and hashes of the secrets that ranks which run already were started with, by group."""
         facts = {node: self.view.facts[node] for group in groups for node in group.ranks}
         observations = observe_nodes(self.fleet, self.spec, facts, OBSERVE_S)
-        heads = [rank for _, rank in running_heads(observations)]
+        heads = [rank for _, rank in running_heads(self.spec, facts, observations)]
         return {rank.group: secrets.recorded_hashes(rank.launcher.get("secrets")) for rank in heads}
 
     def prepare(self, names: Collection[str]) -> None:

@@ -44,3 +44,18 @@ def test_a_release_is_listed_with_the_digest_that_can_be_pulled(world):
         (4, "a/b@sha256:1", ["beta"]),
         (3, None, ["alpha", "beta"]),
     ]
+
+
+def test_a_node_that_has_something_else_under_a_number_is_listed_apart(world):
+    one = world()
+    plan = one.plan(3)
+    one.run(plan).record(plan, 3)
+    hosts = {}
+    for name, facts in one.facts.items():
+        hosts[name] = FakeHost(name).program("probe", facts.model_dump(mode="json"))
+    document = one.facts["alpha"].release.record
+    hosts["alpha"].program("records", {"records": [document]})
+    hosts["beta"].program("records", {"records": [{**document, "plan_hash": "f" * 64, "plan": RECORD["plan"]}]})
+    listed = history(Fleet(dict(reversed(hosts.items()))), one.spec)
+    found = {release["nodes"][0]: (release["model"], release["running"]) for release in listed}
+    assert found == {"alpha": ("Qwen/Qwen3-8B", True), "beta": ("tiny", False)}

@@ -209,6 +209,25 @@ def test_a_head_that_missed_the_record_is_recorded_by_the_next_up(serving):
     assert [(group.state, group.action) for group in groups.values()] == [(State.STARTED, Action.WATCH)]
 
 
+def test_a_worker_that_calls_itself_the_head_of_a_start_is_not_asked(serving, api, evil):
+    """No record yet: the head is whose rank 0 it is, not whoever says so in an answer."""
+    for name in serving.facts:
+        serving.change(name, release=None)
+    other = serving.plan(3)
+    serving.run(other, "beta", **{"io.sparkcluster.rank": "0"})
+    fleet = fleet_of(serving)
+    for name, port in (("alpha", api.server_port), ("beta", evil.server_port)):
+        launcher = {"role": "head", "group": "default", "engine": ["vllm", "serve", "m", "--port", str(port)]}
+        (rank, *_) = serving.facts[name].model_dump()["ranks"]
+        fleet.hosts[name].program(
+            "observe", {"ranks": [{**rank, "launcher": launcher, "log": []}], "gpus": [], "traffic": []}
+        )
+    found = doctor(fleet, serving.spec, 20.0, Report())
+    assert [reply.head for reply in found.running.replies.values()] == ["alpha"]
+    assert {key for path, key in api.keys if path.endswith("completions")} == {"Bearer sk-of-the-cluster"}
+    assert evil.keys == []
+
+
 def test_a_head_that_does_not_answer_is_not_asked_through_the_record_of_a_worker(serving, api):
     fleet = fleet_of(serving)
 

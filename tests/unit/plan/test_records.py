@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
 from sparkcluster.endpoint.find import endpoints
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.inspect.cluster import has_recorded_ray
-from sparkcluster.plan.records import cluster_ranks, next_number, recorded_groups, recorded_release
+from sparkcluster.plan.records import cluster_ranks, labelled_heads, next_number, recorded_groups, recorded_release
 from sparkcluster.spec.playbook import Playbook
 
 
@@ -77,7 +78,7 @@ def test_each_group_is_that_of_its_own_head(world):
     assert list(recorded_groups(known(site).record)) == ["east", "west"]
 
 
-def test_of_two_nodes_that_claim_a_group_the_one_with_its_rank_precedes_then_the_first(world):
+def test_of_two_nodes_that_claim_a_group_the_one_with_rank_0_precedes_then_the_first(world):
     site, turned = world(), world("beta alpha")
     plans = site.plan(3), turned.plan(4)
     site.record(plans[0], 3, "alpha")
@@ -109,6 +110,36 @@ def test_a_damaged_record_is_none(world, harm):
     assert known(site) is None
 
 
+def test_a_rank_0_says_which_node_is_the_head_and_no_other_record_does(world):
+    """Alpha's start is not recorded yet; beta claims the group, with itself or a machine that is away as the head."""
+    site, turned = world(), world("beta alpha")
+    site.run(site.plan(1))
+    for plan, head in ((turned.plan(9), "beta"), (site.plan(9), "zeus")):
+        document = json.loads(json.dumps(turned.document(plan, 9)))
+        if head == "zeus":
+            document["plan"]["nodes"]["zeus"] = document["plan"]["nodes"].pop("alpha")
+        site.change("beta", release={"number": 9, "plan_hash": "x", "record": document})
+        assert known(site) is None
+    # Nor does a rank 0 on a node of another group.
+    four = world(
+        FOUR, groups=[{"name": "east", "nodes": ["gamma", "delta"]}, {"name": "west", "nodes": ["alpha", "beta"]}]
+    )
+    four.run(four.plan(3)).record(four.plan(3), 3)
+    four.run(four.plan(9), "alpha", **{"io.sparkcluster.group": "east"})
+    assert labelled_heads(four.spec.inventory, four.facts) == {"east": "gamma", "west": "alpha"}
+    assert known(four).number == 3
+
+
+def test_a_record_without_a_head_is_none(world):
+    site = world()
+    document = json.loads(json.dumps(site.document(site.plan(3), 3)))
+    for node in document["plan"]["nodes"].values():
+        node["role"] = "worker"
+    for name in site.facts:
+        site.change(name, release={"number": 3, "plan_hash": "x", "record": document})
+    assert known(site) is None
+
+
 def test_an_engine_that_is_not_ours_is_never_loaded(world):
     site = world()
     document = site.document(site.plan(3), 3)
@@ -121,12 +152,16 @@ def test_no_number_that_a_node_says_makes_the_next_one_endless(world):
     site = world()
     site.run(site.plan(7), "alpha").record(site.plan(5), 5)
     assert next_number(site.facts.values()) == 8
-    for label in ("9" * 5000, "²", "٣", "-4", "", "10" + "0" * 9):
+    for label in ("9" * 5000, "²", "٣", "-4", "", "9" * 10):
         site.run(site.plan(1), "beta", **{"io.sparkcluster.release": label})
     site.change("beta", release={"number": 10**30, "plan_hash": "x", "record": {}})
     assert next_number(site.facts.values()) == 8
-    site.change("beta", release={"number": 10**9 - 1, "plan_hash": "x", "record": {}})
-    assert next_number(site.facts.values()) == 10**9
+    # What is believed grows by one in a second, so that what was claimed never keeps a later release from a number.
+    claimed = int(time.time())
+    site.change("beta", release={"number": claimed, "plan_hash": "x", "record": {}})
+    assert next_number(site.facts.values()) == claimed + 1
+    site.record(site.plan(claimed + 1), claimed + 1)
+    assert known(site).number == claimed + 1
 
 
 def test_the_release_that_runs_is_known_by_the_names_of_its_ranks(world):
