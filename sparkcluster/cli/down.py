@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 
 from sparkcluster.cli.common import connect_fleet, emitted, inventory_argument, reporting
 from sparkcluster.report import count
@@ -18,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Stop and remove what ``up`` made."""
-    from sparkcluster.release.down import down
+    from sparkcluster.release.down import down, shown
 
     with reporting(args) as (fleet, spec, report):
         removed, left = down(
@@ -29,10 +28,11 @@ def run(args: argparse.Namespace) -> int:
             also=args.also,
         )
     document = {"cluster": spec.inventory.cluster, "state": "down", "removed": removed}
-    if not emitted(args, document | {"not_contacted": [dataclasses.asdict(machine) for machine in left]}):
+    named = [{"name": node.label, "host": node.host, "named_by": readers} for node, readers in left.items()]
+    if not emitted(args, document | {"not_contacted": named}):
         number = sum(map(len, removed.values()))
         outcome = f"{count(number, 'rank')} removed" if number else "nothing was running"
         print(f"{spec.inventory.cluster} is down{' on every node of the inventory' if left else ''} ({outcome})")
         if left:
-            print(f"not contacted: {', '.join(map(str, left))}")
+            print(f"not contacted: {', '.join(map(shown, left))}")
     return 0

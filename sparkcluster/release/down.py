@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,43 +25,34 @@ from sparkcluster.spec.inventory import Node
 NAMED = 64
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Former:
-    """A machine in the records on the nodes ``named_by`` that is not in the inventory: only shown, and asked about."""
+def former_nodes(spec: Spec, records: Mapping[str, Mapping[str, Any]]) -> dict[Node, list[str]]:
+    """Machines that are in ``records`` and not in the inventory, and the nodes that those records were read on.
 
-    name: str
-    host: str
-    named_by: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return self.host if self.name == self.host else f"{self.name} ({self.host})"
-
-    def node(self) -> Node:
-        """It as a node that is reached with the inventory's own settings; ValidationError if it cannot be one."""
-        # A host that was used as the name may not be valid as a name.
-        return Node(host=self.host, name=None if self.name == self.host else self.name)
-
-
-def former_nodes(spec: Spec, records: Mapping[str, Mapping[str, Any]]) -> list[Former]:
-    """Machines that ``records``, by the node that they were read on, name and the inventory does not."""
+    They are shown and asked about. They have no settings but the inventory's, whatever an older record says.
+    """
     labels = {node.label for node in spec.inventory.nodes}
     # A node may have another name now, unless several are behind one address.
     hosts = Counter(node.host for node in spec.inventory.nodes)
-    found: dict[Former, list[str]] = {}
+    found: dict[Node, list[str]] = {}
     for reader, recorded in records.items():
         nodes = recorded.get("nodes")
         for name, reached in list(nodes.items())[:NAMED] if isinstance(nodes, dict) else ():
-            # A record of an older version also has how it was reached.
             with contextlib.suppress(KeyError, TypeError, ValueError):
-                former = Former(name, reached["host"])
-                if former.node().label not in labels and hosts[former.host] != 1:
-                    found.setdefault(former, []).append(reader)
-    return [dataclasses.replace(former, named_by=tuple(readers)) for former, readers in found.items()]
+                # A host that was used as the name may not be valid as a name.
+                node = Node(host=reached["host"], name=None if name == reached["host"] else name)
+                if name not in labels and hosts[node.host] != 1:
+                    found.setdefault(node, []).append(reader)
+    return found
 
 
-def down_there(spec: Spec, former: Iterable[Former]) -> str:
+def shown(node: Node) -> str:
+    """Name and address of a machine, for people."""
+    return node.host if node.name is None else f"{node.name} ({node.host})"
+
+
+def down_there(spec: Spec, former: Iterable[Node]) -> str:
     """What to type to stop the ranks of the cluster on its nodes and on ``former``."""
-    flags = [f"--also {machine.host}" for machine in former]
+    flags = [f"--also {node.host}" for node in former]
     return " ".join(["sparkcluster down", shlex.quote(str(spec.inventory_path)), *flags])
 
 
@@ -80,32 +70,33 @@ def typed_nodes(spec: Spec, hosts: Iterable[str]) -> list[Node]:
 
 def down(
     fleet: Fleet, spec: Spec, report: Report, *, reach: Callable[[list[Node]], Fleet], also: Sequence[str] = ()
-) -> tuple[dict[str, list[str]], list[Former]]:
+) -> tuple[dict[str, list[str]], dict[Node, list[str]]]:
     """Stop and remove every rank of the cluster on the nodes of the inventory and on the machines ``also``.
 
     ``reach`` connects to machines that are not in the inventory: where only a record names one, after a question.
 
     Returns:
-        Names of the removed ranks by node, and the machines that records name and that were not contacted.
+        Names of the removed ranks by node, and the machines that were not contacted as ``former_nodes`` has them.
 
     Raises:
         UsageError: ``also`` has something that is no address, or is in the inventory.
         StopError: ranks are left on nodes that could not be reached or did not stop them.
         LeaseHeld: another operator holds the lease.
     """
-    more, left, cluster = typed_nodes(spec, also), [], spec.inventory.cluster
+    more, cluster = typed_nodes(spec, also), spec.inventory.cluster
+    left: dict[Node, list[str]] = {}
     report.step("probe", count(len(fleet.hosts), "node"))
     collected = collect_facts(fleet, spec)
     facts, failed = dict(collected.facts), dict(collected.errors)
-    records = {name: release.record for name, node in facts.items() if (release := read(node.release))}
-    for former in former_nodes(spec, records):
-        named = f"{former} is not in the inventory, but the record on {', '.join(former.named_by)} names it"
-        if former.name in also or former.host in also:
+    records = {name: release.record for name, found in facts.items() if (release := read(found.release))}
+    for node, readers in former_nodes(spec, records).items():
+        named = f"{shown(node)} is not in the inventory, but the record on {', '.join(readers)} names it"
+        if node.label in also or node.host in also:
             continue
         if report.confirm(f"{named}. Contact it and stop the ranks of {cluster} there?"):
-            more.append(former.node())
+            more.append(node)
         else:
-            left.append(former)
+            left[node] = readers
             report.note(f"warning: {named}: not contacted, and ranks of {cluster} may still run there")
     if left:
         report.note(f"hint: {down_there(spec, left)}   stops them there as well")

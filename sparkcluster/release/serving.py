@@ -20,10 +20,11 @@ from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.doctor import launched, observe_nodes
 from sparkcluster.node.shared import LABEL_STATE_DIR
 from sparkcluster.plan.records import ClusterRanks, recorded_groups
-from sparkcluster.release.down import Former, down_there, former_nodes
+from sparkcluster.release.down import down_there, former_nodes
 from sparkcluster.release.states import TABLE, Action, GroupState, Seen, State, after_asking, group_states
 from sparkcluster.report import Report
 from sparkcluster.runtime import secrets
+from sparkcluster.spec.inventory import Node
 
 # HTTP 500 may be the failure of a single request; a dead engine fails the next one too.
 AGAIN_S = 2.0
@@ -121,7 +122,7 @@ def replies(groups: Mapping[str, GroupState]) -> dict[str, Reply]:
     return {name: group.seen.reply for name, group in groups.items() if group.seen and group.seen.reply}
 
 
-def elsewhere(view: View, names: Collection[str]) -> list[Former]:
+def elsewhere(view: View, names: Collection[str]) -> list[Node]:
     """Machines with ranks of the groups ``names``, by their record, that are no longer in the inventory.
 
     To start anything beside them would leave them behind: the next record would not name them.
@@ -130,7 +131,7 @@ def elsewhere(view: View, names: Collection[str]) -> list[Former]:
         return []
     recorded = recorded_groups(view.newest.record)
     nodes = {node for name, group in recorded.items() if name in names for node in group.ranks}
-    return [former for former in former_nodes(view.spec, {"": view.newest.record}) if former.name in nodes]
+    return [node for node in former_nodes(view.spec, {"": view.newest.record}) if node.label in nodes]
 
 
 def refuse(view: View, groups: Mapping[str, GroupState]) -> None:

@@ -20,7 +20,7 @@ from sparkcluster.launch import failed_logs
 from sparkcluster.launch.group import Launch, stop
 from sparkcluster.launch.groups import Outcome, launch_groups
 from sparkcluster.plan.records import KEEP, record, unreadable
-from sparkcluster.release.down import down_there, former_nodes
+from sparkcluster.release.down import down_there, former_nodes, shown
 from sparkcluster.release.outcome import came_back, failure, newly_recorded
 from sparkcluster.release.serving import OBSERVE_S, elsewhere, refuse, replies, stop_on_wrong_answers, survey
 from sparkcluster.release.stage import Options as StageOptions
@@ -99,7 +99,7 @@ class Walk:
         self.view = whole(view_cluster(self.fleet, spec))
         # After down no rank is left, here or on nodes that are no longer in the inventory.
         before = self.view.newest.record if self.view.newest and self.view.ranks.anything else {}
-        self.former = {former.name: {"host": former.host} for former in former_nodes(spec, {"": before})}
+        self.former = {node.label: {"host": node.host} for node in former_nodes(spec, {"": before})}
         self.number = 0
         self.doing = "probe"
 
@@ -162,7 +162,7 @@ class Walk:
         former = elsewhere(self.view, groups)
         if former:
             raise LaunchError(
-                f"what runs here also runs on {' and '.join(map(str, former))}, no longer in the inventory",
+                f"what runs here also runs on {' and '.join(map(shown, former))}, no longer in the inventory",
                 step="clean",
                 hint=f"{down_there(self.spec, former)}, which stops it there as well, then up again",
             )

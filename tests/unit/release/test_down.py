@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from sparkcluster.errors import HostTimeout, LeaseHeld, StopError, UsageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.release.down import down, former_nodes
+from sparkcluster.release.down import down, former_nodes, shown
 from sparkcluster.report import Report
 
 
@@ -144,8 +142,8 @@ NAMED = "beta (192.168.86.12) is not in the inventory, but the record on alpha n
 def test_a_node_that_left_the_inventory_is_named_and_not_contacted(stop, without_beta):
     assert {name: len(ranks) for name, ranks in stop(without_beta).items()} == {"alpha": 1}
     assert (stop.reached, stop.sparks["beta"].requests) == ([], [])
-    assert [dataclasses.asdict(machine) for machine in stop.left] == [
-        {"name": "beta", "host": "192.168.86.12", "named_by": ("alpha",)}
+    assert [(node.label, node.host, readers) for node, readers in stop.left.items()] == [
+        ("beta", "192.168.86.12", ["alpha"])
     ]
     assert stop.report.asked == [f"{NAMED}. Contact it and stop the ranks of atlas there?"]
     assert stop.report.notes == [
@@ -157,7 +155,7 @@ def test_a_node_that_left_the_inventory_is_named_and_not_contacted(stop, without
 def test_a_machine_is_cleaned_where_the_user_says_so(stop, without_beta):
     done = stop(without_beta, yes=True)
     assert {name: len(ranks) for name, ranks in done.items()} == {"alpha": 1, "beta": 1}
-    assert (stop.left, stop.report.notes, without_beta.facts["beta"].ranks) == ([], [], ())
+    assert (stop.left, stop.report.notes, without_beta.facts["beta"].ranks) == ({}, [], ())
 
 
 @pytest.mark.parametrize("typed", ["192.168.86.12", "beta"])
@@ -166,7 +164,7 @@ def test_a_machine_that_the_user_types_is_reached_as_typed_and_not_asked_about(s
     done = stop(without_beta, also=[typed, typed])
     assert {name: len(ranks) for name, ranks in done.items()} == {"alpha": 1, typed: 1}
     assert [(node.host, node.ssh, node.connection) for node in stop.reached] == [(typed, None, "auto")]
-    assert (stop.left, stop.report.asked) == ([], [])
+    assert (stop.left, stop.report.asked) == ({}, [])
 
 
 @pytest.mark.parametrize(
@@ -201,32 +199,32 @@ def test_what_a_record_says_beyond_names_and_addresses_is_passed_over(world):
         "empty": {},
         "alpha": {"host": "192.0.2.10"},
     }
-    (former,) = former_nodes(spec, {"alpha": {"nodes": hostile}})
-    assert (str(former), former.named_by) == ("ok (192.0.2.7)", ("alpha",))
-    assert former.node().model_dump(exclude_unset=True) == {"host": "192.0.2.7", "name": "ok"}
+    ((node, readers),) = former_nodes(spec, {"alpha": {"nodes": hostile}}).items()
+    assert (shown(node), readers) == ("ok (192.0.2.7)", ["alpha"])
+    assert node.model_dump(exclude_unset=True) == {"host": "192.0.2.7", "name": "ok"}
     many = {f"n{number}": {"host": f"192.0.2.{number % 250}"} for number in range(10_000)}
     assert len(former_nodes(spec, {"alpha": {"nodes": many}})) == 64
     for nodes in (None, [], "x", 5, {}):
-        assert former_nodes(spec, {"alpha": {"nodes": nodes}}) == []
+        assert former_nodes(spec, {"alpha": {"nodes": nodes}}) == {}
 
 
 def test_no_record_hides_what_another_names(world):
     whole, spec = world(), world("alpha").spec
     records = {"alpha": whole.document(whole.plan(3), 3), "gamma": {"nodes": {}}, "delta": {}}
-    assert [str(former) for former in former_nodes(spec, records)] == ["beta (192.168.86.12)"]
+    assert [shown(node) for node in former_nodes(spec, records)] == ["beta (192.168.86.12)"]
 
 
 def test_a_former_node_by_its_address_alone(world):
     record = {"nodes": {"fe80::1": {"host": "fe80::1"}}}
-    (former,) = former_nodes(world("alpha").spec, {"alpha": record})
-    assert (str(former), former.node().label) == ("fe80::1", "fe80::1")
+    (node,) = former_nodes(world("alpha").spec, {"alpha": record})
+    assert (shown(node), node.label) == ("fe80::1", "fe80::1")
 
 
 def test_a_node_that_was_renamed_is_not_a_second_one(world):
     whole = world()
     document = whole.document(whole.plan(3), 3)
     document["nodes"]["left"] = document["nodes"].pop("alpha")
-    assert former_nodes(whole.spec, {"beta": document}) == []
+    assert former_nodes(whole.spec, {"beta": document}) == {}
     # Behind one address there may be several machines.
     behind = world(nodes={"alpha": {"host": "192.168.86.11"}, "beta": {"host": "192.168.86.11", "ssh": {"port": 2222}}})
-    assert [former.name for former in former_nodes(behind.spec, {"beta": document})] == ["left"]
+    assert [node.label for node in former_nodes(behind.spec, {"beta": document})] == ["left"]
