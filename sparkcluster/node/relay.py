@@ -43,9 +43,9 @@ def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
         if request["do"] == "list":
             return list_files(request)
         if request["do"] == "send":
-            line = wire.listen(request["address"], request["token"])
+            line = Wire(wire.accept(request["address"], request["token"])[0])
         else:
-            line = wire.connect(request["address"], request["port"], request["token"])
+            line = Wire(wire.dial(request["address"], request["port"], request["token"]))
         try:
             return _ROLES[request["what"], request["do"]](request, line, check)
         finally:

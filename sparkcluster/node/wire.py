@@ -258,11 +258,6 @@ def _proof(token: str, role: bytes, nonces: bytes) -> bytes:
     return hmac.new(token.encode(), b"sparkcluster " + role + b"\0" + nonces, "sha256").digest()
 
 
-def listen(address: str, token: str) -> Wire:
-    """Wait for the receiver that knows the token."""
-    return Wire(accept(address, token)[0])
-
-
 def dial(address: str, port: int, token: str, source: str = "") -> socket.socket:
     """A connection to a node that listens and knows ``token``, from ``source`` if that matters."""
     try:
@@ -280,8 +275,3 @@ def dial(address: str, port: int, token: str, source: str = "") -> socket.socket
         why = error.strerror or "no answer within %.0f s" % STALL_S
         raise Failed("link", "cannot connect to %s: %s" % (address, why.lower())) from None
     raise Failed("link", "another program answers at %s, port %d" % (address, port))
-
-
-def connect(address: str, port: int, token: str) -> Wire:
-    """Connect to a sender."""
-    return Wire(dial(address, port, token))

@@ -51,7 +51,7 @@ def weights_request(spec: Spec, facts: Mapping[str, Facts], first: str, node: st
         **request,
         "root": f"{facts[node].hf_home}/{hub_folder(model.id)}",
         "ref": model.revision,
-        "revision": weights.revision if isinstance(weights, Weights) else None,
+        "revision": (isinstance(weights, Weights) and weights.revision) or "",  # none is no revision, and refused
     }
 
 

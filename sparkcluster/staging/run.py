@@ -184,8 +184,7 @@ class _Run(Transfers):
         raise error(f"{cause}: {done.text}", node=node, step=step.name, hint=hint)
 
     def _request(self, staging: Staging, node: str) -> dict[str, Any]:
-        request = weights_request(self.spec, self.facts, staging.sources[0], node, verify=self.verify)
-        return {**request, "files": self.weights}
+        return weights_request(self.spec, self.facts, staging.sources[0], node, verify=self.verify)
 
     def _copy(self, staging: Staging, source: str, target: str) -> None:
         """Copy from a complete node to another one, which is a source for the others then."""
@@ -199,7 +198,8 @@ class _Run(Transfers):
             )
             self.images[target] = image.model_copy(update={"id": str(done["image_id"])})
         else:
-            self.relay(staging, source, target, partial(self._request, staging))
+            files = {"files": self.weights}
+            self.relay(staging, source, target, lambda node: {**self._request(staging, node), **files})
         self.progress(target, f"{staging.what} complete")
 
 

@@ -260,7 +260,7 @@ class Peer:
 
         monkeypatch.setattr(common, "emit", emit)
         self.wires: list[wire.Wire] = []
-        thread = threading.Thread(target=lambda: self.wires.append(wire.listen("127.0.0.1", "secret")))
+        thread = threading.Thread(target=lambda: self.wires.append(wire.Wire(wire.accept("127.0.0.1", "secret")[0])))
         thread.start()
         assert listening.wait(5)
         self.running = stream(node, "relay", {**request, "do": "receive", "address": "127.0.0.1", "token": "secret",
