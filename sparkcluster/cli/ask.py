@@ -6,7 +6,8 @@ import argparse
 import sys
 
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, querying
-from sparkcluster.cli.output import note, screened
+from sparkcluster.cli.output import coloured, note, say, write
+from sparkcluster.printable import LINES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,16 +37,18 @@ def run(args: argparse.Namespace) -> int:
             return
         if kind == "reasoning":
             thinking = True
-            print(screened(text, sys.stderr), end="", file=sys.stderr, flush=True)
+            write(sys.stderr, *coloured(text), end="", keep=LINES)
+            sys.stderr.flush()
             return
         if thinking:
             thinking = False
-            print(file=sys.stderr)
-        print(screened(text, sys.stdout), end="", flush=True)
+            note()
+        write(sys.stdout, *coloured(text), end="", keep=LINES)
+        sys.stdout.flush()
 
     with querying(args, "waiting for the first token") as (fleet, spec, waiting):
         reply = ask(fleet, spec, args.prompt, show, group=args.group, max_tokens=args.max_tokens)
     if not emitted(args, document(reply)):
-        print()
+        say()
         note(speed(reply))
     return 0

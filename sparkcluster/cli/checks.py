@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -40,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 def _explain(page: Page) -> None:
     from sparkcluster.checks.pages import STAGES
 
-    say(painted(f"{page.code}  {page.title}", "1", sys.stdout))
+    say(painted(f"{page.code}  {page.title}", "1"))
     say()
     for name, text in (
         ("severity", f"{page.severity} at most" if page.severity != "info" else page.severity),

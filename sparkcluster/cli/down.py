@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from sparkcluster.cli.common import connect_fleet, emitted, inventory_argument, reporting
+from sparkcluster.cli.output import say
 from sparkcluster.report import count
 
 
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if not emitted(args, document | {"not_contacted": named}):
         number = sum(map(len, removed.values()))
         outcome = f"{count(number, 'rank')} removed" if number else "nothing was running"
-        print(f"{spec.inventory.cluster} is down{' on every node of the inventory' if left else ''} ({outcome})")
+        say(f"{spec.inventory.cluster} is down{' on every node of the inventory' if left else ''} ({outcome})")
         if left:
-            print(f"not contacted: {', '.join(map(shown, left))}")
+            say(f"not contacted: {', '.join(map(shown, left))}")
     return 0

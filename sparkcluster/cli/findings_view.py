@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
-from sparkcluster.cli.output import clean, label, painted, say, typed
+from sparkcluster.cli.output import label, painted, say, typed
+from sparkcluster.printable import clean
 from sparkcluster.report import count
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def show(findings: Sequence[Finding], nodes: Iterable[str], *, inventory: str, v
         of_place = [finding for finding in shown if finding.node == place]
         if of_place:
             say()
-            say(painted(clean(place or "cluster"), "1", sys.stdout))
+            say(painted(place or "cluster", "1"))
         for finding in of_place:
             _show(finding, inventory, verbose=verbose)
 
@@ -47,7 +47,7 @@ def _show(finding: Finding, inventory: str, *, verbose: bool) -> None:
     for word, text in finding.details():
         if word == "hint":
             # Never wrapped, so that it can be pasted.
-            say(f"    {label(word, sys.stdout)} {clean(typed(text.replace('INVENTORY', inventory)))}")
+            say("    ", label(word), f" {typed(text.replace('INVENTORY', inventory))}")
         elif word != "why" or verbose:
             say_wrapped("    ", word, text)
 
@@ -58,15 +58,15 @@ def say_wrapped(indent: str, word: str, text: str) -> None:
     first, *more = textwrap.wrap(f"{word}: {clean(text)}", room, break_long_words=False, break_on_hyphens=False) or [
         f"{word}:"
     ]
-    say(f"{indent}{label(word, sys.stdout)}{first.removeprefix(f'{word}:')}")
+    say(indent, label(word), first.removeprefix(f"{word}:"))
     for line in more:
         say(f"{indent}  {line}")
 
 
-def marked(line: str, stream: TextIO) -> str:
-    """A line of the drawing with its codes in the colours of their severities."""
-    codes = r"([✗!]) [A-Z][A-Z0-9]*-\d{3}"
-    return re.sub(codes, lambda found: painted(found[0], _COLOUR_OF_MARK[found[1]], stream), line)
+def marked(line: str) -> list[str]:
+    """The parts of a line of the drawing, codes in the colours of their severities."""
+    parts = re.split(r"([✗!] [A-Z][A-Z0-9]{0,9}-\d{3})", line)
+    return [painted(part, _COLOUR_OF_MARK[part[0]]) if at % 2 else part for at, part in enumerate(parts)]
 
 
 def verdict(findings: Sequence[Finding], nodes: int, checks: int, seconds: float, *, verbose: bool = False) -> str:

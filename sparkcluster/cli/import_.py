@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from sparkcluster.cli.common import common_flags
-from sparkcluster.cli.output import emit_json, note
+from sparkcluster.cli.output import emit_json, note, write
+from sparkcluster.printable import LINES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         emit_json({"playbook": made.document, "text": made.text, "left": list(made.notes)})
         return 0
     if args.output is None:
-        sys.stdout.write(made.text)
+        write(sys.stdout, made.text, end="", keep=LINES)
     for line in made.notes:
         note(f"not imported, or to be reviewed: {line}")
     if args.output is not None:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from sparkcluster.printable import LINES, clean
+
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
@@ -78,4 +80,4 @@ def _text(finding: Finding) -> str:
 
 def _legal(text: str) -> str:
     """``text`` without characters that XML 1.0 does not allow."""
-    return re.sub("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
+    return re.sub("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", clean(text, LINES))

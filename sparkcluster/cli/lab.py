@@ -9,6 +9,9 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparkcluster.cli.output import note, write
+from sparkcluster.printable import LINES
+
 if TYPE_CHECKING:
     from sparkcluster.lab import Lab
 
@@ -62,14 +65,14 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.lab import core
 
     if args.lab_command == "up":
-        lab = core.Lab.up(args.sparks, engine=args.engine, spec=args.spec, name=args.name, report=_note)
+        lab = core.Lab.up(args.sparks, engine=args.engine, spec=args.spec, name=args.name, report=note)
         sparks = [{"name": spark.name, "host": spark.host} for spark in lab.sparks]
         _print(args, {"lab": lab.name, "inventory": str(lab.inventory), "sparks": sparks}, [str(lab.inventory)])
     elif args.lab_command == "down":
-        found = core.down(args.name, report=_note)
+        found = core.down(args.name, report=note)
         _print(args, {"lab": args.name, "removed": found}, [])
         if not found:
-            _note(f"there is no lab {args.name}")
+            note(f"there is no lab {args.name}")
     elif args.lab_command == "fault":
         done = core.Lab.open(args.name).fault(args.node, args.kind, *args.argument)
         _print(args, {"lab": args.name, "fault": done}, [done])
@@ -91,8 +94,4 @@ def _run_on(lab: Lab, args: argparse.Namespace) -> int:
 def _print(args: argparse.Namespace, document: dict[str, Any], lines: list[str]) -> None:
     text = json.dumps(document) if args.json else "\n".join(lines)
     if text:
-        sys.stdout.write(text + "\n")
-
-
-def _note(line: str) -> None:
-    sys.stderr.write(line + "\n")
+        write(sys.stdout, text, keep=LINES)

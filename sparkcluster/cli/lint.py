@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import common_flags
-from sparkcluster.cli.output import clean, emit_json, label, render_error, say, typed
+from sparkcluster.cli.output import emit_json, label, render_error, say, typed
 
 if TYPE_CHECKING:
     from sparkcluster.findings import Finding
@@ -64,7 +63,7 @@ def show(linted: Linted, files: int, *, verbose: bool) -> None:
 
 
 def _show(finding: Finding, *, verbose: bool) -> None:
-    say(f"{label(finding.severity, sys.stdout)} {clean(f'{finding.place}{finding.code} {finding.summary}')}")
+    say(label(finding.severity), f" {finding.place}{finding.code} {finding.summary}")
     for word, text in finding.details():
         if word == "hint" or verbose:
-            say(f"  {label(word, sys.stdout)} {clean(typed(text))}")
+            say("  ", label(word), f" {typed(text)}")

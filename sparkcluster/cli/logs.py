@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 
 from sparkcluster.cli.common import at_least, inventory_argument, querying
-from sparkcluster.cli.output import emit_json, screened
+from sparkcluster.cli.output import coloured, emit_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,11 +32,12 @@ def run(args: argparse.Namespace) -> int:
         waiting.end()
         for line in lines:
             if args.json_lines:
-                print(json.dumps({"node": node, "line": line}), flush=True)
+                emit_json({"node": node, "line": line}, line=True)
             elif args.json:
                 lines_seen.append({"node": node, "line": line})
             else:
-                print(f"{node:<{width}} | {screened(line, sys.stdout)}", flush=True)
+                say(f"{node:<{width}} | ", *coloured(line))
+        sys.stdout.flush()
 
     with querying(args) as (fleet, spec, waiting):
         width = max(map(len, fleet.hosts))

@@ -198,7 +198,10 @@ def _internal(error: BaseException, argv: Sequence[str]) -> int:
 
     report = "".join(traceback.format_exception(error))
     if os.environ.get("SPARKCLUSTER_DEBUG"):
-        sys.stderr.write(report)
+        from sparkcluster.cli.output import write
+        from sparkcluster.printable import LINES
+
+        write(sys.stderr, report, end="", keep=LINES)
     try:
         descriptor, path = tempfile.mkstemp(prefix="sparkcluster-", suffix=".traceback")
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
+
+from sparkcluster.printable import as_json, clean
 
 if TYPE_CHECKING:
     from sparkcluster.errors import SparkclusterError
@@ -17,40 +18,52 @@ _LOG_LINES = 20
 _SHORT = 18
 
 
+class Painted(str):
+    """Text that ``write`` shows in an ANSI ``colour``, or bold with ``1``, if the stream takes colours."""
+
+    __slots__ = ("colour",)
+    colour: str
+
+
+def write(stream: TextIO, *parts: str, begin: str = "", end: str = "\n", keep: str = "\t") -> None:
+    """Write ``parts`` to ``stream``: whatever a command prints goes through here.
+
+    Hidden characters in them are replaced, except those in ``keep``; colours, ``begin`` and ``end`` are added later.
+    """
+    colours = in_colour(stream)
+    shown = [_shown(part, keep, colours=colours) for part in parts]
+    stream.write("".join([begin, *shown, end]))
+
+
+def _shown(part: str, keep: str, *, colours: bool) -> str:
+    text = clean(part, keep)
+    return f"\x1b[{part.colour}m{text}\x1b[0m" if colours and isinstance(part, Painted) else text
+
+
 def emit_json(document: dict[str, Any], *, line: bool = False) -> None:
     """Write the one document of ``--json`` to stdout: indented for people, on one line in a pipe or as ``line``."""
     indent = 2 if sys.stdout.isatty() and not line else None
-    say(json.dumps(document, indent=indent, ensure_ascii=False))
+    write(sys.stdout, as_json(document, indent=indent), keep="\n")
 
 
-def say(line: str = "") -> None:
+def say(*parts: str) -> None:
     """Write one line of data to stdout."""
-    sys.stdout.write(line + "\n")
+    write(sys.stdout, *parts)
 
 
-def note(line: str) -> None:
+def note(*parts: str) -> None:
     """Write one message to stderr."""
-    sys.stderr.write(clean(line) + "\n")
+    write(sys.stderr, *parts)
 
 
-def clean(text: str) -> str:
-    """``text`` without control characters, which logs of engines and nodes contain."""
-    return "".join(char if char.isprintable() or char == "\t" else "�" for char in text)
-
-
-def screened(text: str, stream: TextIO) -> str:
-    """``text`` of engines and models for ``stream``: unchanged in a pipe, without control characters on a terminal.
-
-    Line breaks stay, and so do colours if ``stream`` takes them.
-    """
-    if not stream.isatty():
-        return text
+def coloured(text: str) -> list[str]:
+    """``text`` of an engine or model as parts for ``write``, in the ANSI colours that it has itself."""
     import re
 
-    parts = re.split(r"(\x1b\[[0-9;]*m|\n)", text)
-    colour = in_colour(stream)
-    shown = [clean(part) if at % 2 == 0 else part if part == "\n" or colour else "" for at, part in enumerate(parts)]
-    return "".join(shown)
+    first, *more = re.split(r"\x1b\[([0-9;]*)m", text)
+    known = re.compile(r"(?:0?[01];)?(?:3[1-7]|9[0-7])|0?1")  # not black, nor what hides text
+    pairs = zip(more[::2], more[1::2], strict=True)
+    return [first, *(painted(part, colour) if known.fullmatch(colour) else part for colour, part in pairs)]
 
 
 def moves(stream: TextIO) -> bool:
@@ -88,19 +101,21 @@ def in_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def label(word: str, stream: TextIO) -> str:
-    """``word:``, coloured by its meaning if ``stream`` takes colours."""
-    return painted(f"{word}:", _COLOURS[word], stream) if word in _COLOURS else f"{word}:"
+def label(word: str) -> str:
+    """``word:`` in the colour of its meaning."""
+    return painted(f"{word}:", _COLOURS[word]) if word in _COLOURS else f"{word}:"
 
 
-def painted(text: str, colour: str, stream: TextIO) -> str:
-    """``text`` in an ANSI colour, or bold with ``1``, if ``stream`` takes colours."""
-    return f"\x1b[{colour}m{text}\x1b[0m" if in_colour(stream) else text
+def painted(text: str, colour: str) -> Painted:
+    """``text`` in an ANSI colour."""
+    paint = Painted(text)
+    paint.colour = colour
+    return paint
 
 
 def say_verdict(text: str, *, ok: bool) -> None:
     """Write the last line of a report to stdout, in green or red."""
-    say(painted(text, "1;32" if ok else "1;31", sys.stdout))
+    say(painted(text, "1;32" if ok else "1;31"))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None) -> None:
@@ -122,25 +137,24 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, width: int |
         wrapped = [textwrap.wrap(cell, size) for cell, size in zip(row, widths, strict=True)]
         for cells in itertools.zip_longest(*wrapped, fillvalue=""):
             line = "  ".join(cell.ljust(size) for cell, size in zip(cells, widths, strict=True)).rstrip()
-            say(painted(line, "1", sys.stdout) if row is lines[0] else line)
+            say(painted(line, "1") if row is lines[0] else line)
     # Notes below it go to stderr unbuffered: flush first, so that they neither precede it nor outlive a closed pipe.
     sys.stdout.flush()
 
 
 def render_error(error: SparkclusterError) -> None:
     """Write an error to stderr: ``error: …``, its findings and log, and ``hint: …`` with what to type."""
-    word = label("error", sys.stderr)
     problems = getattr(error, "problems", None)
     if problems is not None:
         for problem in problems:
-            note_labelled(word, str(problem))
+            note(label("error"), f" {problem}")
             if problem.hint:
-                note_labelled(f"  {label('hint', sys.stderr)}", typed(problem.hint))
+                note("  ", label("hint"), f" {typed(problem.hint)}")
         return
     where = f"{error.node}: " if error.node and error.node not in error.message else ""
     during = f" (during {error.step})" if error.step and error.step not in error.message else ""
     first, *more = error.message.splitlines() or [""]
-    note_labelled(word, f"{where}{first}{during}")
+    note(label("error"), f" {where}{first}{during}")
     for line in more:
         note(f"  {line}")
     for finding in getattr(error, "findings", ()):
@@ -149,7 +163,7 @@ def render_error(error: SparkclusterError) -> None:
         note(f"  | {line}")
     remedies = [remedy for finding in getattr(error, "findings", ()) for remedy in finding.remedy]
     if error.hint and error.hint not in remedies:
-        note_labelled(label("hint", sys.stderr), typed(error.hint))
+        note(label("hint"), f" {typed(error.hint)}")
     for other in error.others:
         render_error(other)
 
@@ -157,11 +171,6 @@ def render_error(error: SparkclusterError) -> None:
 def render_finding(finding: Finding) -> None:
     """Write a finding to stderr: code, place, summary, what was seen, why it matters, what to type."""
     place = finding.place or (f"{finding.node}: " if finding.node else "")
-    note_labelled(f"  {label(finding.severity, sys.stderr)}", f"{finding.code} {place}{finding.summary}")
+    note("  ", label(finding.severity), f" {finding.code} {place}{finding.summary}")
     for word, text in finding.details():
-        note_labelled(f"    {label(word, sys.stderr)}", typed(text))
-
-
-def note_labelled(word: str, text: str) -> None:
-    """Write one line to stderr after a label that may be coloured."""
-    sys.stderr.write(f"{word} {clean(text)}\n")
+        note("    ", label(word), f" {typed(text)}")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from typing import Any
 
 from sparkcluster.cli.common import emitted, inventory_argument, querying
-from sparkcluster.cli.output import note
+from sparkcluster.cli.output import note, say, write
+from sparkcluster.printable import LINES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,20 +47,21 @@ def run(args: argparse.Namespace) -> int:
 
 def show(document: dict[str, Any]) -> None:
     """The plan as text: complete commands that can be pasted."""
-    print(f"cluster {document['cluster']}  plan {document['hash'][:12]}  model {document['model']}")
+    say(f"cluster {document['cluster']}  plan {document['hash'][:12]}  model {document['model']}")
     for name, node in document["nodes"].items():
-        print(f"\n{name}  rank {node['rank']} ({node['role']} of {node['group']})")
+        say()
+        say(f"{name}  rank {node['rank']} ({node['role']} of {node['group']})")
         for variable, value in sorted(node["env"].items()):
-            print(f"  {variable}={value}")
+            write(sys.stdout, f"  {variable}={value}", keep=LINES)
         for variable in node["secrets"]:
-            print(f"  {variable}=(secret)")
+            say(f"  {variable}=(secret)")
         for container in node["containers"]:
-            print(f"  $ {shlex.join(container['argv'])}")
+            write(sys.stdout, f"  $ {shlex.join(container['argv'])}", keep=LINES)
             launcher = container["launcher"]
             ray = (launcher.get("ray") or {}).get("start")
             if ray:
-                print(f"    inside: {shlex.join(ray)}")
+                say(f"    inside: {shlex.join(ray)}")
             for line in launcher.get("setup", []):
-                print(f"    inside: {line}")
+                write(sys.stdout, f"    inside: {line}", keep=LINES)
             if launcher.get("engine"):
-                print(f"    inside: {shlex.join(launcher['engine'])}")
+                write(sys.stdout, f"    inside: {shlex.join(launcher['engine'])}", keep=LINES)

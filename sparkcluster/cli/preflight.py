@@ -66,7 +66,7 @@ def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
 
     lines = drawing.draw(found.spec, found.facts, found.topology, found.findings, width=findings_view.width())
     for line in lines if _draws() else drawing.plain(lines):
-        say(findings_view.marked(line, sys.stdout))
+        say(*findings_view.marked(line))
     if found.measured is not None:
         show_rates(found.measured)
     nodes = [node.label for node in found.spec.inventory.nodes]

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Self, TextIO
 
-from sparkcluster.cli.output import moves
+from sparkcluster.cli.output import moves, write
+from sparkcluster.printable import clean
 from sparkcluster.report import Report
 
 QUIET_S = 5
@@ -43,11 +44,11 @@ class Waiting:
         began, pause, moving = time.monotonic(), float(SILENT_S), moves(self._stream)
         while not self._over.wait(pause):
             pause = 1.0 if moving else float(STILL_S)
-            line = f"{self._text}, {time.monotonic() - began:.0f} s"
-            self._stream.write(f"\r{line}\x1b[K" if moving else f"{line}\n")
+            begin, end = ("\r", "\x1b[K") if moving else ("", "\n")
+            write(self._stream, f"{self._text}, {time.monotonic() - began:.0f} s", begin=begin, end=end)
             self._stream.flush()
         if moving and pause != SILENT_S:
-            self._stream.write("\r\x1b[K")
+            write(self._stream, end="\r\x1b[K")
             self._stream.flush()
 
     def end(self) -> None:
@@ -79,7 +80,7 @@ class Lines(Report):
 
     def _write(self, line: str) -> None:
         with self._lock:
-            self._stream.write(line + "\n")
+            write(self._stream, line)
             self._stream.flush()
 
     def step(self, name: str, text: str = "") -> None:
@@ -167,21 +168,27 @@ class Screen(Report):
     def step(self, name: str, text: str = "") -> None:
         """A step begins; the previous one is done."""
         if self._step:
-            self._console.print(f"[green]✓[/] {self._step}", highlight=False)
-        self._step = f"{name}  {text}" if text else name
+            self._keep("✓", "green")
+        self._step = clean(f"{name}  {text}" if text else name)
         self._began = time.monotonic()
         self._nodes.clear()
 
     def progress(self, node: str, text: str) -> None:
         """What a node is doing."""
         if text:
-            self._nodes[node] = text
+            self._nodes[clean(node)] = clean(text)
 
     def note(self, text: str) -> None:
         """A line that stays."""
-        from rich.markup import escape
+        from rich.text import Text
 
-        self._console.print(escape(text), style="yellow" if text.startswith("warning") else None)
+        self._console.print(Text(clean(text), "yellow" if text.startswith("warning") else ""))
+
+    def _keep(self, mark: str, colour: str) -> None:
+        """Print a line for the step that ended."""
+        from rich.text import Text
+
+        self._console.print(Text.assemble((mark, colour), f" {self._step}"))
 
     def confirm(self, question: str) -> bool:
         """Whether the user answers ``question`` with yes; no where the input is not a terminal."""
@@ -201,8 +208,7 @@ class Screen(Report):
     def __exit__(self, kind: object, *exception: object) -> None:
         self._live.stop()
         if self._step:
-            mark = "[green]✓[/]" if kind is None else "[red]✗[/]"
-            self._console.print(f"{mark} {self._step}", highlight=False)
+            self._keep(*("✓", "green") if kind is None else ("✗", "red"))
 
 
 Shown = Lines | Screen

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+from sparkcluster.printable import as_json
 
 if TYPE_CHECKING:
     from sparkcluster.findings import Finding
@@ -23,7 +24,7 @@ TITLES = {
 
 def text(linted: Linted) -> bytes:
     """The log as JSON."""
-    return (json.dumps(document(linted), indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+    return f"{as_json(document(linted), indent=2)}\n".encode()
 
 
 def document(linted: Linted) -> dict[str, Any]:

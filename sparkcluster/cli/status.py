@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from sparkcluster.cli.common import emitted, inventory_argument, querying
-from sparkcluster.cli.output import clean, say, table
+from sparkcluster.cli.output import say, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,13 +36,13 @@ def show(document: dict[str, Any]) -> None:
     state = "unknown, no node could be reached" if unasked else document["state"]
     say(f"{document['cluster']}: {state}{release}")
     if document["lease"]:
-        say(clean(LeaseFact(held=True, **document["lease"]).describe(document["cluster"], time.time())))
+        say(LeaseFact(held=True, **document["lease"]).describe(document["cluster"], time.time()))
     for group in document["groups"]:
-        why = f" ({clean(group['why'])})" if group["why"] else ""
+        why = f" ({group['why']})" if group["why"] else ""
         say(f"  {group['name']}: {group['state']}  {group['endpoint']}{why}")
     if document["image"]:
         digest = f"  {document['digest']}" if document["digest"] else ""
-        say(clean(f"  image: {document['image']}{digest}"))
+        say(f"  image: {document['image']}{digest}")
     rows = []
     for node in nodes:
         cells = (node["role"], "unreachable" if node["why"] else node["state"], node["ray"], node["container"])
@@ -50,4 +50,4 @@ def show(document: dict[str, Any]) -> None:
     table(("NODE", "ROLE", "STATE", "RAY", "CONTAINER"), rows)
     for node in nodes:
         if node["why"]:
-            say(f"  {node['name']}: {clean(node['why'])}")
+            say(f"  {node['name']}: {node['why']}")

@@ -6,7 +6,7 @@ import argparse
 import shlex
 
 from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, number_type, reporting
-from sparkcluster.cli.output import note, program
+from sparkcluster.cli.output import note, program, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,17 +58,17 @@ def run(args: argparse.Namespace) -> int:
         ],
     }
     if not emitted(args, document):
-        say(document, args.inventory)
+        show(document, args.inventory)
     return 0
 
 
-def say(document: dict[str, object], inventory: object) -> None:
+def show(document: dict[str, object], inventory: object) -> None:
     """The result for people, on stdout."""
     state = "up" if document["changed"] else "already up, nothing changed"
-    print(f"{document['cluster']} is {state} (release {document['release']}, {document['seconds']} s)")
+    say(f"{document['cluster']} is {state} (release {document['release']}, {document['seconds']} s)")
     for group in document["groups"]:  # type: ignore[attr-defined]
-        print(f"  {group['name']}  {group['endpoint']}  on {', '.join(group['nodes'])}")
-    print(f"  model  {document['model']}")
+        say(f"  {group['name']}  {group['endpoint']}  on {', '.join(group['nodes'])}")
+    say(f"  model  {document['model']}")
     path = shlex.quote(str(inventory))
-    print(f'  try    {program()} ask {path} "Hello"')
-    print(f"  stop   {program()} down {path}")
+    say(f'  try    {program()} ask {path} "Hello"')
+    say(f"  stop   {program()} down {path}")

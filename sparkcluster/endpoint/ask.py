@@ -11,7 +11,7 @@ from sparkcluster.endpoint.dead import Movement, stall_limit_s
 from sparkcluster.endpoint.find import Endpoint
 from sparkcluster.errors import CommandTimeout, HostError
 from sparkcluster.facts.running import Reply
-from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.base import DOCUMENT_BYTES, Host
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.spec.playbook import Verify
 
@@ -82,10 +82,10 @@ def ask(
     exchange = _Exchange(Reply(endpoint.group, host.name, limit_s=limit_s), show, progress, until_dead=until_dead)
     try:
         with stream(host, "ask", question) as running:
-            for line in running.lines(silence_s):
+            for line in running.lines(silence_s, line_bytes=DOCUMENT_BYTES, within_s=longest_s + SLACK_S):
                 event = document(line)
                 if event is None:
-                    return exchange.failed("malformed", f"not a JSON object: {line.decode(errors='replace')}")
+                    return exchange.failed("malformed", f"not a JSON object: {line[:200].decode(errors='replace')}")
                 ended = exchange.feed(event)
                 if ended is not None:
                     return ended
@@ -109,7 +109,8 @@ class _Exchange:
         self._progress = progress
         self._until_dead = until_dead
         self._began = time.monotonic()
-        self._streamed = {"content": "", "reasoning": ""}
+        self._streamed: dict[str, list[str]] = {"content": [], "reasoning": []}
+        self._size = 0
         self._movement = Movement()
 
     def feed(self, event: dict[str, Any]) -> Reply | None:
@@ -119,9 +120,12 @@ class _Exchange:
             if text := event.get(key):
                 if self._reply.ttft_s is None:
                     self._reply = dataclasses.replace(self._reply, ttft_s=at_s)
-                self._streamed[kind] += text
+                self._streamed[kind].append(text)
+                self._size += len(text)
                 if self._show:
                     self._show(kind, text)
+        if self._size > DOCUMENT_BYTES:
+            return self.failed("malformed", f"the answer has more than {DOCUMENT_BYTES / 1e6:g} MB")
         if "error" in event:
             error = event["error"]
             return self.failed(str(error.get("kind")), str(error.get("message")))
@@ -133,7 +137,7 @@ class _Exchange:
 
     def failed(self, problem: str, message: str) -> Reply:
         """The reply of a request that did not come to its end."""
-        text = self._streamed["content"] or self._streamed["reasoning"]
+        text = "".join(self._streamed["content"] or self._streamed["reasoning"])
         return dataclasses.replace(self._reply, text=text, problem=problem, message=message.partition("\n")[0])
 
     def _counted(self, at_s: float, event: dict[str, Any]) -> Reply | None:

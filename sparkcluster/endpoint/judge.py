@@ -1,9 +1,12 @@
-"""Whether an answer is what was asked for: text at all, and the text that the playbook expects. Pure."""
+"""Whether an answer is what was asked for: text at all, and the text that the playbook expects."""
 
 from __future__ import annotations
 
 import collections
+import json
 import re
+import subprocess
+import sys
 
 from sparkcluster.spec.playbook import Verify
 
@@ -12,6 +15,15 @@ SHORT = 16
 # Greedy decoding of a healthy model repeats itself too, but not from the start.
 WORDS, SHARE = 12, 0.8
 BRIEF_TOKENS = 32
+# Processor time for an expression of the playbook; such as (a+)+ would take years, and nothing interrupts it.
+MATCH_S = 2
+_MATCH = """
+import json, re, resource, sys
+limit_s, pattern, text = json.load(sys.stdin)
+for what, limit in (resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, 1 << 30), (resource.RLIMIT_CPU, limit_s):
+    resource.setrlimit(what, (limit, limit))
+sys.exit(0 if re.search(pattern, text) else 3)
+"""
 
 
 def garbage(text: str) -> str | None:
@@ -41,9 +53,18 @@ def judge(text: str, verify: Verify) -> str | None:
         return f"the answer is empty; a reasoning model may need more than {verify.max_tokens} tokens"
     if wrong := garbage(text):
         return f"the answer is garbage: {wrong}"
-    if verify.expect and not re.search(verify.expect, text):
-        return f"the answer does not match {verify.expect!r}: {text.strip()[:120]!r}"
-    return None
+    matches = _search(verify.expect, text) if verify.expect else True
+    if matches is None:
+        return f"verify.expect takes too long to search for, {MATCH_S} s: {verify.expect!r}"
+    return None if matches else f"the answer does not match {verify.expect!r}: {text.strip()[:120]!r}"
+
+
+def _search(pattern: str, text: str) -> bool | None:
+    """Whether ``text`` has ``pattern``; None where finding out takes more than ``MATCH_S`` or much memory."""
+    document = json.dumps([MATCH_S, pattern, text]).encode()
+    argv = [sys.executable, "-I", "-S", "-c", _MATCH]
+    code = subprocess.run(argv, input=document, capture_output=True, check=False).returncode
+    return {0: True, 3: False}.get(code)
 
 
 def brief(verify: Verify) -> int | None:

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from sparkcluster.engines.base import Engine
-from sparkcluster.engines.signature import ANSI
+from sparkcluster.engines.signature import plain
 
 # Phases follow each other in this order; a line of an earlier one comes from a slower rank whose output
 # the head repeats, and is no progress.
@@ -78,9 +78,9 @@ _LAUNCHER = {
 
 def phase(line: str, engine: Engine) -> Phase | None:
     """The phase that ``line`` in the log of a rank of ``engine`` announces, or None."""
-    plain = ANSI.sub("", line)
+    (shown,) = plain([line])
     for pattern, announced in (*_LAUNCHER.items(), *engine.phases.items()):
-        found = re.search(pattern, plain)
+        found = re.search(pattern, shown)
         if found:
             groups = {name: text for name, text in found.groupdict().items() if text is not None}
             seen: dict[str, Any] = {name: int(text) if text.isdecimal() else text for name, text in groups.items()}

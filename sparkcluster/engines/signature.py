@@ -6,7 +6,10 @@ import dataclasses
 import re
 from collections.abc import Callable, Sequence
 
-ANSI = re.compile(r"\x1b\[[0-9;]*m")
+from sparkcluster.printable import COLOURS
+
+LONGEST = 4096
+"""Characters of a line that patterns are searched for in; a node sends no more either."""
 
 EXPLAINED = "RUN-021"
 """Code of causes without a check for them alone."""
@@ -67,5 +70,5 @@ class Signature:
 
 
 def plain(lines: Sequence[str]) -> list[str]:
-    """``lines`` without terminal colours, which would split the words of a pattern."""
-    return [ANSI.sub("", line) for line in lines]
+    """``lines`` without terminal colours, which would split the words of a pattern, and cut."""
+    return [COLOURS.sub("", line[:LONGEST]) for line in lines]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +15,10 @@ from typing import ClassVar, Self
 from sparkcluster.errors import CommandFailed, CommandTimeout, HostLost
 from sparkcluster.hosts.quote import put_argv, shown
 
+# The most that a call may print, a line that is a whole document, and another line; the rest ends the command.
+OUTPUT_BYTES, DOCUMENT_BYTES, LINE_BYTES = 64_000_000, 16_000_000, 1_000_000
+STDERR_BYTES = 1 << 16  # of its end
+_REASON_CHARACTERS = 500
 _FINISH_S = 5
 _INLINE = 1 << 14  # input so short that sending it cannot block, whatever the command does with it
 
@@ -35,7 +40,7 @@ class Result:
     def reason(self) -> str:
         """The last line of its standard error, where programs say why they failed."""
         lines = self.stderr.decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "no output"
+        return lines[-1][:_REASON_CHARACTERS] if lines else "no output"
 
 
 def remaining_s(deadline: float) -> float:
@@ -66,7 +71,8 @@ class Stream(Closing):
     def __init__(self, name: str, argv: Sequence[str]) -> None:
         self.name = name
         self.task = shown(argv)
-        self._unread = b""
+        self._unread = bytearray()
+        self._stderr = bytearray()
 
     @abc.abstractmethod
     def _read(self, limit_s: float) -> bytes:
@@ -81,31 +87,39 @@ class Stream(Closing):
         """Close its standard input."""
 
     @abc.abstractmethod
-    def _ended(self, deadline: float) -> tuple[int, bytes]:
-        """Its exit code and standard error, once its output has ended; TimeoutError after ``deadline``."""
+    def _ended(self, deadline: float) -> int:
+        """Its exit code, once its output and standard error have ended; TimeoutError after ``deadline``."""
 
     @abc.abstractmethod
     def _lost(self, error: Exception | None) -> HostLost:
         """The error of a command whose other end is gone."""
 
-    def lines(self, silence_s: float) -> Iterator[bytes]:
+    def lines(self, silence_s: float, *, line_bytes: int = LINE_BYTES, within_s: float = math.inf) -> Iterator[bytes]:
         """Lines of its standard output without their ends, until it ends.
 
         Raises:
-            CommandTimeout: nothing came for ``silence_s`` seconds.
+            CommandTimeout: no line ended for ``silence_s`` seconds, or it did not end within ``within_s``.
+            CommandFailed: a line has more than ``line_bytes``.
             HostLost: the connection broke.
         """
+        end = time.monotonic() + within_s
         while True:
+            until = min(time.monotonic() + silence_s, end)
             try:
-                chunk = self._chunk(silence_s)
+                while (chunk := self._chunk(until)) and b"\n" not in chunk:
+                    self._keep_unread(chunk, line_bytes)
             except TimeoutError:
-                raise self._late(f"printed nothing for {silence_s:g} s") from None
+                silent = "ended no line" if self._unread else "printed nothing"
+                raise self._late(
+                    f"did not end within {within_s:g} s" if until == end else f"{silent} for {silence_s:g} s"
+                ) from None
+            self._unread += chunk
+            *lines, self._unread = self._unread.split(b"\n")
+            yield from map(bytes, lines)
             if not chunk:
                 break
-            *lines, self._unread = (self._unread + chunk).split(b"\n")
-            yield from lines
         if self._unread:
-            last, self._unread = self._unread, b""
+            last, self._unread = bytes(self._unread), bytearray()
             yield last
 
     def send(self, data: bytes) -> None:
@@ -144,25 +158,40 @@ class Stream(Closing):
     def _until_end(self, deadline: float, within: str) -> Result:
         with self:
             try:
-                stdout = b"".join([self._unread, *self._chunks(deadline)])
-                exit_code, stderr = self._ended(deadline)
+                while chunk := self._chunk(deadline):
+                    self._keep_unread(chunk, OUTPUT_BYTES)
+                exit_code = self._ended(deadline)
             except TimeoutError:
                 raise self._late(f"did not end within {within}") from None
-        return Result(exit_code, stdout, stderr)
+        return Result(exit_code, bytes(self._unread), bytes(self._stderr))
 
-    def _chunks(self, deadline: float) -> Iterator[bytes]:
-        while chunk := self._chunk(remaining_s(deadline)):
-            yield chunk
-            if time.monotonic() > deadline:
-                raise TimeoutError
-
-    def _chunk(self, limit_s: float) -> bytes:
+    def _chunk(self, deadline: float) -> bytes:
         try:
-            return self._read(limit_s)
+            chunk = self._read(remaining_s(deadline))
         except TimeoutError:
             raise
         except self._broken as error:
             raise self._lost(error) from error
+        if chunk and time.monotonic() > deadline:
+            raise TimeoutError
+        return chunk
+
+    def _keep_unread(self, chunk: bytes, most: int) -> None:
+        """Keep output that was not passed on; CommandFailed, and the end of the command, above ``most`` bytes."""
+        self._unread += chunk
+        if len(self._unread) > most:
+            self._unread.clear()
+            self.close()
+            what = "output" if most == OUTPUT_BYTES else "a line"
+            raise CommandFailed(
+                f"{self.task} on {self.name} printed {what} of more than {most / 1e6:g} MB",
+                node=self.name,
+                step=self.task,
+            )
+
+    def _keep_stderr(self, chunk: bytes) -> None:
+        self._stderr += chunk
+        del self._stderr[:-STDERR_BYTES]
 
     def _late(self, reason: str) -> CommandTimeout:
         return CommandTimeout(f"{self.task} on {self.name} {reason}", node=self.name, step=self.task)

@@ -14,7 +14,6 @@ from sparkcluster.hosts.quote import MARK, end_line, named
 
 _CHUNK = 1 << 15  # what one SSH packet holds
 _SEND_S = 30
-_STDERR_KEPT = 1 << 20
 _END_S = 2
 # Ending a command takes 3 s at most, unless the connection takes no data.
 _BLOCKED_S = 10
@@ -30,7 +29,6 @@ class ChannelStream(Stream):
         self._channel = channel
         self._done: Callable[[], None] | None = done
         self._ending = threading.Lock()
-        self._stderr: list[bytes] = []
         self._reader = threading.Thread(target=self._drain_stderr, daemon=True)
         self._pid: int | None = None
         self._has_pid = threading.Event()
@@ -47,7 +45,6 @@ class ChannelStream(Stream):
             self._has_pid.set()
 
     def _collect_stderr(self) -> None:
-        size = 0
         while True:
             try:
                 chunk = self._channel.recv_stderr(_CHUNK)
@@ -59,23 +56,17 @@ class ChannelStream(Stream):
                 return
             if not chunk:
                 return
+            self._keep_stderr(chunk)
             if self._pid is None:
-                chunk = self._take_name(b"".join(self._stderr) + chunk)
-                self._stderr.clear()
-                size = 0
-            self._stderr.append(chunk)
-            size += len(chunk)
-            while size > _STDERR_KEPT and len(self._stderr) > 1:
-                size -= len(self._stderr.pop(0))
+                self._take_name()
 
-    def _take_name(self, text: bytes) -> bytes:
-        """``text`` without the line that names its process; a login shell may print something before it."""
-        match = MARK.search(text)
-        if match is None:
-            return text
-        self._pid = int(match[1])
-        self._has_pid.set()
-        return text[: match.start()] + text[match.end() :]
+    def _take_name(self) -> None:
+        """Take out the line that names its process; a login shell may print something before it."""
+        match = MARK.search(self._stderr)
+        if match is not None:
+            self._pid = int(match[1])
+            self._has_pid.set()
+            del self._stderr[match.start() : match.end()]
 
     def _read(self, limit_s: float) -> bytes:
         self._channel.settimeout(limit_s)
@@ -90,7 +81,7 @@ class ChannelStream(Stream):
     def _close_input(self) -> None:
         close_input(self._channel)
 
-    def _ended(self, deadline: float) -> tuple[int, bytes]:
+    def _ended(self, deadline: float) -> int:
         self._reader.join(remaining_s(deadline))
         if self._reader.is_alive():
             raise TimeoutError
@@ -98,7 +89,7 @@ class ChannelStream(Stream):
         if code is None:
             raise self._lost(None)
         self._has_ended = True
-        return code, b"".join(self._stderr)
+        return code
 
     def _lost(self, error: Exception | None) -> HostLost:
         self._has_ended = True

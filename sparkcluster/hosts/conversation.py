@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkcluster.errors import CommandFailed, HostError
-from sparkcluster.hosts.base import Closing, Host, Stream
+from sparkcluster.hosts.base import DOCUMENT_BYTES, Closing, Host, Stream
 from sparkcluster.hosts.fleet import Calls
 from sparkcluster.hosts.program import document, stream
 
@@ -24,7 +24,7 @@ class Conversation(Closing):
         self.host = host
         self.module = module
         self.stream: Stream = stream(host, module, request)
-        self._lines: Iterator[bytes] = self.stream.lines(silence_s)
+        self._lines: Iterator[bytes] = self.stream.lines(silence_s, line_bytes=DOCUMENT_BYTES)
         self._lock = threading.Lock()
         self._ended = False
 
@@ -42,7 +42,7 @@ class Conversation(Closing):
         line = next(self._lines, b"")
         answer = document(line)
         if answer is None:
-            reason = line.decode(errors="replace") or self.stream.finish().reason
+            reason = line[:500].decode(errors="replace") or self.stream.finish().reason
             raise CommandFailed(
                 f"{self.module} failed on {self.host.name}: {reason}", node=self.host.name, step=self.module
             )

@@ -80,9 +80,9 @@ class FakeStream(Closing):
         self.sent = b""
         self.closed = False
 
-    def lines(self, silence_s: float) -> Iterator[bytes]:
+    def lines(self, silence_s: float, **limits: float) -> Iterator[bytes]:
         """Its output, line by line."""
-        del silence_s
+        del silence_s, limits
         yield from self._result.stdout.splitlines()
 
     def send(self, data: bytes) -> None:

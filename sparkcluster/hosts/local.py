@@ -58,14 +58,13 @@ class _LocalStream(Stream):
             raise ValueError("a stream needs all three pipes")
         super().__init__(name, argv)
         self._process, self._in, self._out = process, process.stdin, process.stdout
-        self._stderr: list[bytes] = []
         self._reader = threading.Thread(target=self._drain, args=(process.stderr,), daemon=True)
         self._reader.start()
 
     def _drain(self, stderr: IO[bytes]) -> None:
         with stderr:
             while chunk := os.read(stderr.fileno(), 1 << 16):
-                self._stderr.append(chunk)
+                self._keep_stderr(chunk)
 
     def _read(self, limit_s: float) -> bytes:
         if select.select([self._out], [], [], max(0.0, limit_s))[0]:
@@ -80,7 +79,7 @@ class _LocalStream(Stream):
     def _close_input(self) -> None:
         self._in.close()
 
-    def _ended(self, deadline: float) -> tuple[int, bytes]:
+    def _ended(self, deadline: float) -> int:
         self._reader.join(remaining_s(deadline))
         try:
             exit_code = self._process.wait(remaining_s(deadline))
@@ -88,7 +87,7 @@ class _LocalStream(Stream):
             raise TimeoutError from None
         if self._reader.is_alive():
             raise TimeoutError
-        return exit_code, b"".join(self._stderr)
+        return exit_code
 
     def _lost(self, error: Exception | None) -> HostLost:
         del error

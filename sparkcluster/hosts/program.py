@@ -15,7 +15,7 @@ import zlib
 from typing import Any
 
 from sparkcluster.errors import CommandFailed
-from sparkcluster.hosts.base import Host, Stream
+from sparkcluster.hosts.base import DOCUMENT_BYTES, Host, Stream
 from sparkcluster.hosts.quote import PYTHON_OPTIONS
 
 _START = "import sys,json;sys.dont_write_bytecode=True;boot=json.loads(sys.stdin.buffer.readline());exec(boot['start'])"
@@ -43,6 +43,9 @@ if answer is not None:
     sys.stdout.write(json.dumps(answer) + "\\n")
     sys.stdout.flush()
 """
+
+# An empty list takes three bytes of text, and 80 in memory.
+_MAX_VALUES = 1_000_000
 
 _IMPORT = re.compile(r"^ *from sparkcluster\.node(?:\.(\w+) import| import (.+))", re.MULTILINE)
 
@@ -107,8 +110,7 @@ def call(
     task = task or module
     argv, stdin = command(module, request, task=task, engine=engine)
     result = host.run(argv, stdin=stdin, timeout_s=timeout_s)
-    lines = result.stdout.strip().splitlines()
-    answer = document(lines[-1]) if result.ok and lines else None
+    answer = document(result.stdout.rstrip().rpartition(b"\n")[2]) if result.ok else None
     if answer is None:
         hint = "sudo apt-get install python3" if result.exit_code == 127 else None
         raise CommandFailed(f"{task} failed on {host.name}: {result.reason}", node=host.name, step=task, hint=hint)
@@ -116,7 +118,9 @@ def call(
 
 
 def document(line: bytes) -> dict[str, Any] | None:
-    """The JSON object in a line that a program printed; None if there is none."""
+    """The JSON object in a line that a program printed; None if there is none, or one that would take much memory."""
+    if len(line) > DOCUMENT_BYTES or line.count(b",") > _MAX_VALUES:
+        return None
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

@@ -36,7 +36,7 @@ def shown(argv: Sequence[str]) -> str:
 # Prints its process ID to standard error before it becomes the command: sshd does not forward signals to
 # commands of root, so that ending one takes its ID.
 _NAMED = 'printf "\\001%s\\n" "$$" >&2; exec "$@"'
-MARK = re.compile(rb"\x01(\d+)\n")
+MARK = re.compile(rb"\x01(\d{1,9})\n")
 
 # Ends the process group of $1: SIGTERM, and SIGKILL a second later.
 _END = (

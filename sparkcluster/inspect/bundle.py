@@ -20,6 +20,7 @@ from sparkcluster import output_file
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.model import read
 from sparkcluster.inspect.doctor import Diagnosis
+from sparkcluster.printable import LINES, clean
 from sparkcluster.runtime import secrets
 from sparkcluster.spec import Spec
 from sparkcluster.spec.secret_patterns import names_secret, without_secrets
@@ -70,7 +71,8 @@ class Scrubber:
         self._values = sorted({value for value in values if len(value) >= 4}, key=len, reverse=True)
 
     def text(self, text: str) -> str:
-        """``text`` without secrets."""
+        """``text`` without secrets and hidden characters."""
+        text = clean(text, LINES)
         for value in self._values:
             text = text.replace(value, REMOVED)
         text = without_secrets(text, REMOVED)

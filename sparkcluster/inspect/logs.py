@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from sparkcluster.errors import NotServing, UsageError
@@ -13,6 +14,8 @@ from sparkcluster.spec import Spec
 
 # Signs of life after which a node has sent the lines that it already had.
 BACKLOG_TICKS = 2
+# Limit for that, in seconds: nodes send 20,000 lines in one.
+BACKLOG_S, BACKLOG_S_PER_LINE = 30, 1e-3
 
 
 def follow(
@@ -56,17 +59,22 @@ def follow(
         name: watch_request(on_node, tail=tail, interval_s=2 if go_on else 1) for name, on_node in ranks.items()
     }
     waiting = dict.fromkeys(requests, BACKLOG_TICKS)
+    limit = time.monotonic() + BACKLOG_S + tail * BACKLOG_S_PER_LINE
     with Watching(fleet, requests) as watching:
-        while waiting:
+        while waiting and (go_on or time.monotonic() < limit):
             event = watching.next(0.5)
             if isinstance(event, Lines):
                 show(event.node, event.lines)
             elif isinstance(event, Gone):
                 show(event.node, (f"[sparkcluster] {event.error.message}",))
                 waiting.pop(event.node, None)
-            elif isinstance(event, Tick) and event.node in waiting:
-                ended = all(state.get("state") != "running" for state in event.states.values())
-                waiting[event.node] -= 1 if not go_on or ended else 0
-                if waiting[event.node] <= 0:
-                    del waiting[event.node]
-    return 1 if collected.errors else 0
+            elif isinstance(event, Tick) and not (go_on and _runs(event)):
+                waiting[event.node] = waiting.get(event.node, 1) - 1
+            waiting = {name: ticks for name, ticks in waiting.items() if ticks}
+    for name in waiting:
+        show(name, ("[sparkcluster] this log did not end; add -f to follow it",))
+    return 1 if collected.errors or waiting else 0
+
+
+def _runs(tick: Tick) -> bool:
+    return any(state.get("state") == "running" for state in tick.states.values())

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from sparkcluster.printable import clean
+
 _COMMAND = re.compile(r"sparkcluster logs INVENTORY(?: [\w.-]+)?")
 
 
@@ -26,7 +28,7 @@ def keep(place: Path, logs: Mapping[str, Sequence[str]]) -> bool:
             path = place / f"{re.sub('[^A-Za-z0-9_.-]', '-', node)}.log"
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.writelines(f"{line}\n" for line in lines)
+                file.writelines(f"{clean(line)}\n" for line in lines)
     except OSError:
         return False
     return True

@@ -44,6 +44,7 @@ class Launch:
     Attributes:
         plan, topology: of this group alone.
         steps: what starts its ranks, by node; None where they run already.
+        expect_at: where ``verify.expect`` is written.
     """
 
     group: str
@@ -52,6 +53,7 @@ class Launch:
     verify: Verify
     ready_timeout_s: float
     steps: Mapping[str, Sequence[dict[str, Any]]] | None
+    expect_at: str = "the playbook"
 
 
 def ranks_of(plan: Plan) -> dict[str, list[Rank]]:
@@ -206,7 +208,9 @@ class _Attempt:
         """Ask the group twice, in a thread of its own."""
         endpoint = endpoints(self._launch.plan.as_json(), self._launch.plan.engine)[self._launch.group]
         try:
-            self._outcome = verify_group(self._fleet.hosts[endpoint.head], endpoint, self._launch.verify)
+            self._outcome = verify_group(
+                self._fleet.hosts[endpoint.head], endpoint, self._launch.verify, self._launch.expect_at
+            )
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
             self._outcome = error
 

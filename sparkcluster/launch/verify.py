@@ -17,18 +17,22 @@ from sparkcluster.hosts.base import Host
 from sparkcluster.spec.playbook import Verify
 
 
-def verify_group(host: Host, endpoint: Endpoint, verify: Verify) -> Reply:
+def verify_group(host: Host, endpoint: Endpoint, verify: Verify, expect_at: str) -> Reply:
     """Ask, judge, and ask again after the playbook's pause; returns the last reply.
+
+    ``expect_at`` is where ``verify.expect`` is written.
 
     Raises:
         LaunchError: an answer did not come or was not what the playbook expects.
     """
-    _asked(host, endpoint, verify, None, "")
+    _asked(host, endpoint, verify, expect_at, None, when="")
     time.sleep(verify.pause_s)
-    return _asked(host, endpoint, verify, brief(verify), "again after a pause, ")
+    return _asked(host, endpoint, verify, expect_at, brief(verify), when="again after a pause, ")
 
 
-def _asked(host: Host, endpoint: Endpoint, verify: Verify, max_tokens: int | None, when: str) -> Reply:
+def _asked(
+    host: Host, endpoint: Endpoint, verify: Verify, expect_at: str, max_tokens: int | None, *, when: str
+) -> Reply:
     reply = ask(host, endpoint, verify, max_tokens=max_tokens)
     if reply.problem:
         raise LaunchError(
@@ -39,6 +43,6 @@ def _asked(host: Host, endpoint: Endpoint, verify: Verify, max_tokens: int | Non
         )
     wrong = judge(reply.text, verify)
     if wrong:
-        hint = "verify.expect in the playbook says what it must match"
+        hint = f"verify.expect in {expect_at} says what it must match"
         raise LaunchError(f"{when}{wrong}", node=host.name, step="verify", hint=hint)
     return reply

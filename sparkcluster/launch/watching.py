@@ -23,6 +23,7 @@ from sparkcluster.plan.model import ContainerPlan
 INTERVAL_S = 2
 # Three missed reports; one was seen to take over 2 s on a Spark that loads a model.
 SILENCE_S = 7
+_QUEUED = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ class Watching(Closing):
     """Watches ranks on their nodes; ``requests`` are those of the watch program, by node."""
 
     def __init__(self, fleet: Fleet, requests: Mapping[str, dict[str, Any]]) -> None:
-        self._events: queue.Queue[Event] = queue.Queue()
+        # Full where a node sends faster than its lines are read: it has to wait.
+        self._events: queue.Queue[Event] = queue.Queue(_QUEUED)
         self._streams: list[Stream] = []
         self._over = False
         for name, request in requests.items():

@@ -29,6 +29,7 @@ from typing import Any, BinaryIO, Iterator
 from sparkcluster.node import common, ranks
 from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable
 
+BATCH_CHARACTERS = 1 << 16  # in JSON up to six times as many bytes, and the controller takes 1 MB in one line
 _SIOCGIFFLAGS, _IFF_RUNNING = 0x8913, 0x40  # linux/sockios.h, linux/if.h
 
 
@@ -162,9 +163,11 @@ class Watch:
             return []
         time.sleep(0.02)
         batches: dict[str, list[str]] = {name: [line]}
-        for _ in range(min(500, self.lines.qsize())):
+        size = len(line)
+        while size < BATCH_CHARACTERS and not self.lines.empty():
             name, line = self.lines.get()
             batches.setdefault(name, []).append(line)
+            size += len(line) + 1
         return [{"rank": name, "lines": lines} for name, lines in batches.items()]
 
     def until_tick(self, reported: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:

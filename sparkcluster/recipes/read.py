@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,6 +16,7 @@ from sparkcluster.recipes.serve import Command, Importer, playbook
 from sparkcluster.recipes.shell import MARKS, Script, assignment, parse, shown
 from sparkcluster.spec import Playbook, check, messages
 from sparkcluster.spec.document import parse as parse_yaml
+from sparkcluster.spec.document import refuse_hidden
 
 _DOCKER = frozenset({"docker", "podman", "nerdctl"})
 _BEFORE = frozenset({"sudo", "nohup", "exec", "time", "command", "env"})
@@ -49,11 +49,7 @@ def convert(text: str, source: str, *, name: str | None = None) -> Imported:
     """
     if MARKS & set(text):
         raise UsageError(f"{source} contains characters that are not text", hint="is this the right file?")
-    control = re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", text)
-    if control:
-        line = text.count("\n", 0, control.start()) + 1
-        code = ord(control[0])
-        raise UsageError(f"{source}: line {line} contains the character \\x{code:02x}", hint="is it a text file?")
+    refuse_hidden(text, source)
     importers = [found for name_ in engines.names() if (found := engines.engine(name_).importer) is not None]
     recipes = [importer for importer in importers if importer.is_recipe(text)]
     document, notes = recipes[0].recipe(text, source) if recipes else _script(text, source, importers)

@@ -193,6 +193,7 @@ class Walk:
         started_with |= dict.fromkeys(starting, hashes)
         entry = standalone("launcher", self.spec.playbook.engine)
         launches = []
+        expect_at = ":".join(map(str, self.spec.places.get(("verify", "expect"), ("the playbook",))))
         for name in groups:
             part = plan.of_groups([name])
             steps = None
@@ -209,6 +210,7 @@ class Walk:
                     self.spec.playbook.verify,
                     self.options.timeout_s or self.spec.playbook.ready_timeout_s,
                     steps,
+                    expect_at,
                 )
             )
         self.doing = "launch"

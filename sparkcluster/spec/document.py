@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from sparkcluster.errors import Problem, SpecError
+from sparkcluster.printable import LINES, hidden_at, named
 
 MAX_VALUES = 20_000
 MAX_DEPTH = 32
@@ -34,8 +35,6 @@ _UNCLEAR = (
     (r"[-+]?\.(inf|Inf|INF|nan|NaN|NAN)", "it is not a finite number"),
     (r"[-+]?([0-9.]{19,}([eE][-+]?[0-9]+)?|[0-9.]+[eE][-+]?[0-9]{3,})", "it is too large or too long for a number"),
 )
-_NOT_TEXT = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 # Messages of libyaml, with ours and a hint for each.
 _SYNTAX = (
@@ -139,12 +138,7 @@ def parse(text: str, file: str) -> Document:
         SpecError: it is not YAML, or too large. Ambiguous values are reported in ``problems``.
     """
     document = Document(file)
-    control = _NOT_TEXT.search(text)
-    if control:
-        line = text.count("\n", 0, control.start()) + 1
-        place = Place(line, control.start() - (text.rfind("\n", 0, control.start()) + 1) + 1)
-        message = f"unexpected character \\x{ord(control.group()):02x}"
-        raise _fatal(document, place, message, "save the file as plain text")
+    refuse_hidden(text, file)
     reader = _Reader(document)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     try:
@@ -163,6 +157,15 @@ def parse(text: str, file: str) -> Document:
         raise _fatal(document, _place(root.start_mark), f"expected 'key: value' lines, found {found}")
     document.data = reader.value(0, (), 0)
     return document
+
+
+def refuse_hidden(text: str, file: str) -> None:
+    """Raise a SpecError if ``text`` has characters that are not seen, in comments too: it may not be what it shows."""
+    at = hidden_at(text, f"{LINES}\r")
+    if at is not None:
+        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+        message, hint = f"unexpected character {named(text[at])}", "delete it, or save the file as plain text"
+        raise SpecError([Problem(file, line, column, "", message, hint)])
 
 
 def _fatal(document: Document, place: Place, message: str, hint: str | None = None) -> SpecError:
@@ -273,7 +276,10 @@ class _Reader:
         for key, value in zip(map(self.nodes.__getitem__, entries[::2]), entries[1::2], strict=True):
             name = key.value if isinstance(key, yaml.ScalarEvent) else ""
             here = (*path, name)
-            if not name:
+            hidden = hidden_at(name)
+            if hidden is not None:
+                self._complain(key, path, f"a key contains {named(name[hidden])}")
+            elif not name:
                 self._complain(key, path, "a key must be a scalar", "write 'key: value'")
             elif not key.style and name == "<<":
                 self._complain(key, path, "merge keys ('<<') are not supported", "write the keys out")
@@ -287,9 +293,9 @@ class _Reader:
 
     def _scalar(self, node: Any, path: KeyPath) -> Any:
         text: str = node.value
-        control = _CONTROL.search(text)
-        if control:
-            self._complain(node, path, f"contains the control character \\x{ord(control.group()):02x}")
+        hidden = hidden_at(text, LINES)
+        if hidden is not None:
+            self._complain(node, path, f"contains {named(text[hidden])}")
             return ""
         if node.style:
             return text

@@ -83,7 +83,9 @@ class Verify(Section):
     prompt: str = Field(
         "What is 12 * 17? Answer with the number.", min_length=1, description="prompt of the completion"
     )
-    expect: str | None = Field(None, description="regular expression to find in the answer")
+    expect: str | None = Field(
+        None, max_length=1000, description="regular expression to find in the answer, within 2 s of processor time"
+    )
     max_tokens: int = Field(512, ge=1, description="reasoning models need at least 512 to reach an answer")
     temperature: float = Field(0.0, ge=0, le=2, description="0: greedy, the same answer every time")
     chat_template_kwargs: dict[str, Any] = Field(
@@ -97,7 +99,7 @@ class Verify(Section):
     def _regular(cls, value: str | None) -> str | None:
         try:
             re.compile(value or "")
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"must be a regular expression: {error}") from None
         return value
 

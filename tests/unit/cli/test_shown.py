@@ -14,6 +14,7 @@ from sparkcluster.cli import main as frame
 from sparkcluster.cli import output, progress
 from sparkcluster.errors import FoundErrors, LaunchError
 from sparkcluster.findings import Finding
+from sparkcluster.printable import LINES
 
 
 class Terminal(io.StringIO):
@@ -75,10 +76,15 @@ def test_logs_and_answers_cannot_control_the_terminal(monkeypatch: pytest.Monkey
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     hostile = "\x1b[31mred\x1b[0m\n\x1b]0;title\x07\x1b[2Jgone"
-    assert output.screened(hostile, Terminal()) == "\x1b[31mred\x1b[0m\n�]0;title��[2Jgone"
-    assert output.screened(hostile, io.StringIO()) == hostile
+
+    def shown(stream: io.StringIO) -> str:
+        output.write(stream, *output.coloured(hostile), keep=LINES)
+        return stream.getvalue()
+
+    assert shown(Terminal()) == "\x1b[31mred\x1b[0m\n�]0;title��[2Jgone\n"
+    assert shown(io.StringIO()) == "red\n�]0;title��[2Jgone\n"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert output.screened("\x1b[31mred\x1b[0m", Terminal()) == "red"
+    assert shown(Terminal()) == "red\n�]0;title��[2Jgone\n"
 
 
 def test_hints_name_the_inventory_and_the_program_as_typed(

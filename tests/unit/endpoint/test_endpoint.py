@@ -214,7 +214,7 @@ class Clocked(FakeStream):
         super().__init__(Result(0, b"", b""))
         self.counted, self.clock = counted, clock
 
-    def lines(self, silence_s):
+    def lines(self, silence_s, **limits):
         for value in self.counted:
             self.clock[0] += 2
             counters = {} if value is None else {"generated": value}
@@ -252,7 +252,7 @@ def test_an_engine_without_counters_has_the_time_of_its_playbook_to_answer():
     host, asked = FakeHost("alpha"), {}
 
     class Waits(FakeStream):
-        def lines(self, silence_s):
+        def lines(self, silence_s, **limits):
             asked["silence_s"] = silence_s
             return iter(())
 

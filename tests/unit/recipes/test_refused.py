@@ -42,7 +42,7 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
         ("docker run -v /var/run/docker.sock:/s a/b:1 vllm serve org/m", "control of the node"),
         ("docker run -v ~/.ssh:/s a/b:1 vllm serve org/m", "your SSH keys"),
         ("docker run -v /data:/dev/x a/b:1 vllm serve org/m", "the container needs its own"),
-        ("vllm serve org/m --hf-token-file ../..\x00", "\\x00"),
+        ("vllm serve org/m --hf-token-file ../..\x00", "U+0000 control character"),
         ("vllm serve org/m --seed \ue000x\ue001", "not text"),
         ("A=xxxxxxxxxxxxxxxx\n" + "A=$A$A$A$A$A$A$A$A\n" * 30 + "vllm serve org/m", "more than 65536 characters"),
         ("vllm serve org/m " + "x " * 30_000, "more than 20000 words"),

@@ -1,0 +1,264 @@
+"""What hostile nodes, logs, records and files can do to the terminal of the operator: nothing."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import copy
+import json
+import os
+import re
+import sys
+import threading
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sparkcluster
+from sparkcluster.cli import common, output
+from sparkcluster.cli import down as cli_down
+from sparkcluster.cli.main import guarded
+from sparkcluster.hosts.base import Result
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+
+# OSC 52 sets the clipboard; CSI in 8 bits; a title; DCS; the rest is not seen, or turns the order of what is.
+ATTACK = "\x1b]52;c;ZXZpbA==\x07\x9b2J\x1b]0;t\x1b\\\x1bP\x90\x1b[2J\x1b[8m\x08\r\x7f\u202e\u2066\u200f\u200b\ufeff\u2028\u061c\U000e0041"
+OURS = re.compile(r"\x1b\[(?:[012]?(?:(?:^|;|(?<=\[))3[1-7])?m|\d*[A-GK]|\?25[lh])|[\r\n\t]")
+
+
+def hidden(text: str) -> set[str]:
+    """Characters of ``text`` that are not seen, apart from line ends and our own colours and movements."""
+    rest = OURS.sub("", text)
+    return {char for char in rest if unicodedata.category(char) in {"Cc", "Cf", "Cs", "Zl", "Zp"}}
+
+
+@contextlib.contextmanager
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A pseudo-terminal as stdout and stderr; the list has what reached its master once the block is over."""
+    master, slave = os.openpty()
+    read = bytearray()
+
+    def drain() -> None:
+        with contextlib.suppress(OSError):
+            while chunk := os.read(master, 65536):
+                read.extend(chunk)
+
+    reader = threading.Thread(target=drain)
+    reader.start()
+    shown: list[str] = []
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    with (
+        open(slave, "w", encoding="utf-8", errors="backslashreplace", closefd=False) as stream,
+        monkeypatch.context() as patch,
+    ):
+        patch.setattr(sys, "stdout", stream)
+        patch.setattr(sys, "stderr", stream)
+        assert stream.isatty()
+        yield shown
+        stream.flush()
+    os.close(slave)
+    reader.join(10)
+    os.close(master)
+    shown.append(read.decode(errors="surrogateescape"))
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths of every text in a document, of dictionaries the keys too; of lists the first entries."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, (*path, key))
+    elif isinstance(value, list):
+        for at, item in enumerate(value[:2]):
+            yield from leaves(item, (*path, at))
+    elif isinstance(value, str):
+        yield path
+
+
+def attacked(document: Any, path: tuple[Any, ...]) -> Any:
+    """``document`` with the attack in the text at ``path``."""
+    changed = copy.deepcopy(document)
+    holder = changed
+    for step in path[:-1]:
+        holder = holder[step]
+    holder[path[-1]] = f"{holder[path[-1]]}{ATTACK}"
+    return changed
+
+
+@pytest.fixture
+def serving(world):
+    """A cluster of two that serves release 3; and the same to be asked through fake hosts."""
+    one = world()
+    plan = one.plan(3)
+    return one.run(plan).record(plan, 3)
+
+
+@pytest.fixture
+def commands(serving, monkeypatch, tmp_path):
+    """``commands(answers, *argv)``: what reached the terminal when both nodes answered that."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def run(answers: dict[str, Any], *argv: str) -> str:
+        hosts = {}
+        for name, facts in serving.facts.items():
+            hosts[name] = FakeHost(name).program("probe", facts.model_dump(mode="json"))
+            for program, answer in answers.items():
+                hosts[name].program(program, answer)
+        for module in (common, cli_down):
+            monkeypatch.setattr(module, "connect_fleet", lambda _: Fleet(hosts))
+        monkeypatch.setattr(common, "load_spec", lambda _: serving.spec)
+        with terminal(monkeypatch) as shown:
+            guarded([argv[0], "inventory.yaml", *argv[1:]])
+        assert "internal error" not in shown[0] or ATTACK not in shown[0]
+        return shown[0]
+
+    return run
+
+
+LOG = [
+    {"rank": "r", "lines": [ATTACK, f"\x1b[31m{ATTACK}"]},
+    {"tick": 1, "states": {}},
+    {"tick": 2, "states": {}},
+    {"tick": 3, "states": {}},
+]
+ANSWER = [
+    {"reasoning": ATTACK},
+    {"text": f"a{ATTACK}"},
+    {"done": {"content": ATTACK, "finish_reason": ATTACK, "usage": None, "ttft_s": 0.1, "total_s": 0.2}},
+]
+OBSERVED = {"ranks": [], "gpus": {"unread": ATTACK}, "observe_s": 0.1}
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("logs",), ("logs", "--json"), ("logs", "--json-lines"), ("ask", "hello"), ("ask", "hello", "--json"),
+        ("status",), ("doctor", "-v"), ("doctor", "--json"), ("up",), ("down",), ("plan",), ("releases",),
+    ],
+)  # fmt: skip
+def test_texts_of_nodes_cannot_control_the_terminal(commands, argv) -> None:
+    refused = [
+        {
+            "failed": ATTACK,
+            "refused": ATTACK,
+            "error": {"kind": ATTACK, "message": ATTACK},
+            "held": {"operator": ATTACK},
+        }
+    ]
+    shown = commands(
+        {
+            "watch": LOG,
+            "ask": ANSWER,
+            "observe": OBSERVED,
+            "lease": refused,
+            "agent": refused,
+            "records": {"records": []},
+        },
+        *argv,
+    )
+    assert shown.strip()
+    assert not hidden(shown), ascii(shown)
+
+
+def test_the_last_words_of_a_program_that_fails(commands, monkeypatch) -> None:
+    for command in ("status", "preflight", "logs"):
+        monkeypatch.setattr(
+            FakeHost, "run", lambda *_, **__: Result(1, b"", f"{ATTACK} why".encode(errors="surrogatepass"))
+        )
+        shown = commands({}, command)
+        assert "why" in shown
+        assert not hidden(shown), ascii(shown)
+
+
+def test_every_text_of_a_probe(commands, serving) -> None:
+    """One at a time, through a command that shows much, or all of it."""
+    document = next(iter(serving.facts.values())).model_dump(mode="json")
+    paths = {re.sub(r"\d+", "0", str(path)): path for path in leaves(document)}
+    argvs = [("preflight", "-v"), ("status",), ("plan",), ("preflight", "--json"), ("releases",), ("doctor", "-v")]
+    for place, path in enumerate(paths.values()):
+        shown = commands({"probe": attacked(document, path)}, *argvs[place % len(argvs)])
+        assert not hidden(shown), (path, ascii(shown))
+
+
+def test_files_with_hidden_characters(monkeypatch, tmp_path) -> None:
+    """Broken YAML, names of files, and arguments are quoted in errors."""
+    file = tmp_path / f"inv{ATTACK.replace('/', '')}.yaml"
+    file.write_text(f"cluster: a # {ATTACK}\n")
+    recipe = tmp_path / "recipe.sh"
+    recipe.write_text(f"vllm serve org/m {ATTACK.replace(chr(13), '')}\n")
+    for argv in (
+        ["lint", str(file)], ["status", str(file)], ["import", str(recipe)], ["import", str(recipe), "--json"],
+        ["lint", f"{file}x"], [ATTACK], ["status", ATTACK], ["status", f"--{ATTACK}"], ["checks", "--explain", ATTACK],
+    ):  # fmt: skip
+        with terminal(monkeypatch) as shown:
+            assert guarded(argv) == 2
+        assert not hidden(shown[0]), (argv, ascii(shown[0]))
+
+
+def test_colours_of_a_log_are_made_anew(monkeypatch) -> None:
+    """What a log may set is the colour of its own words: no background, nothing hidden, and it ends with the line."""
+    with terminal(monkeypatch) as shown:
+        output.say(
+            "node | ",
+            *output.coloured("\x1b[0;36m(APIServer)\x1b[0m INFO \x1b[8mgone\x1b[0m \x1b[30;40mblack\x1b[1;31mred"),
+        )
+    assert shown[0] == "node | \x1b[0;36m(APIServer)\x1b[0m INFO gone black\x1b[1;31mred\x1b[0m\r\n"
+
+
+def test_json_is_the_same_document_with_hidden_characters_escaped(monkeypatch) -> None:
+    document = {ATTACK: [ATTACK, "é 日本 😀 \u200c\ud800"]}
+    with terminal(monkeypatch) as shown:
+        output.emit_json(document)
+        output.emit_json(document, line=True)
+    assert not hidden(shown[0])
+    whole, line = shown[0].rsplit("\n", 2)[:2]
+    assert json.loads(whole) == json.loads(line) == document
+    assert "é 日本 😀" in line
+
+
+@pytest.mark.parametrize("kind", ["step", "progress", "note"])
+def test_progress_cannot_control_the_terminal(monkeypatch, kind: str) -> None:
+    from sparkcluster.cli import progress
+
+    with terminal(monkeypatch) as shown:
+        assert isinstance(progress.reporter(as_json=False, json_lines=False), progress.Screen)
+        for chosen in ({}, {"as_json": True}, {"json_lines": True}):
+            with progress.reporter(**{"as_json": False, "json_lines": False, **chosen}) as report:
+                report.step("launch", f"[bold]{ATTACK}")
+                report.progress(f"node{ATTACK}", ATTACK)
+                report.note(f"warning: [red]{ATTACK}")
+                if kind == "progress" and isinstance(report, progress.Screen):
+                    report._live.refresh()
+                getattr(report, kind)(*[ATTACK] * (2 if kind == "progress" else 1))
+    assert not hidden(shown[0]), ascii(shown[0])
+    assert "[red]" in shown[0]  # no markup
+
+
+def writers(module: Path) -> Iterator[str]:
+    """Every expression in a module that writes to stdout or stderr."""
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called == "print" or re.fullmatch(
+                r".*(?:stream|console|std\w+|buffer)\.(?:write|writelines|print)", called
+            ):
+                yield ast.unparse(node)
+
+
+def test_everything_is_written_by_one_function() -> None:
+    """Beside programs for nodes and the lab's own builds: static texts, which need no import, and the live display."""
+    package = Path(sparkcluster.__file__).parent
+    rooms = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in {"node", "lab"}]
+    found = [f"{path.relative_to(package)}: {call}" for path in sorted(rooms) for call in writers(path)]
+    assert sorted(call for call in found if not call.startswith("hosts/known_hosts.py: ")) == [
+        "cli/main.py: sys.stderr.write(usage())",
+        "cli/main.py: sys.stdout.write(f'sparkcluster {__version__}\\n')",
+        "cli/main.py: sys.stdout.write(usage())",
+        "cli/output.py: stream.write(''.join([begin, *shown, end]))",
+        "cli/progress.py: self._console.print(Text(clean(text), 'yellow' if text.startswith('warning') else ''))",
+        "cli/progress.py: self._console.print(Text.assemble((mark, colour), f' {self._step}'))",
+    ]

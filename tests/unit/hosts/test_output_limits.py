@@ -1,0 +1,155 @@
+"""Nodes whose programs print without end: every call and line has a limit, and memory stays bounded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.errors import CommandFailed, CommandTimeout
+from sparkcluster.hosts import base, program
+from sparkcluster.hosts.conversation import Conversation
+from sparkcluster.hosts.local import LocalHost
+
+# What a hostile node has in place of python3; it ignores what it was sent.
+HOSTILE = {
+    "flood": "import sys\nwhile True: sys.stdout.write('x' * 99 + '\\n' + 'y' * 1000)",
+    "endless-line": "import sys\nwhile True: sys.stdout.write('x' * 65536)",
+    "trickle": "import sys, time\nwhile True: sys.stdout.write('x'); sys.stdout.flush(); time.sleep(0.05)",
+    "stderr": "import os\nfor _ in range(600): os.write(2, b'e' * 65536)\nos.write(2, b'\\nwhy\\n')\nraise SystemExit(3)",
+    "many-values": "print('[' + '{},' * 5_000_000 + '0]')",
+}
+
+
+@pytest.fixture(params=["local", "ssh"])
+def node(request):
+    """This machine, directly and by a real sshd."""
+    return LocalHost("spark-1") if request.param == "local" else request.getfixturevalue("host")
+
+
+def hostile(kind: str) -> list[str]:
+    return [sys.executable, "-c", HOSTILE[kind]]
+
+
+def test_a_call_that_prints_without_end_fails_at_its_limit(node, monkeypatch):
+    monkeypatch.setattr(base, "OUTPUT_BYTES", 3_000_000)
+    with pytest.raises(CommandFailed, match=r"on spark-1 printed output of more than 3 MB") as caught:
+        node.run(hostile("flood"), timeout_s=60)
+    assert caught.value.node == "spark-1"
+
+
+def test_a_line_without_end_fails_at_its_limit(node):
+    with (
+        node.stream(hostile("endless-line")) as stream,
+        pytest.raises(CommandFailed, match=r"on spark-1 printed a line of more than 1 MB"),
+    ):
+        next(stream.lines(30))
+
+
+def test_a_trickle_without_line_ends_is_silence(node):
+    begin = time.monotonic()
+    with node.stream(hostile("trickle")) as stream, pytest.raises(CommandTimeout, match=r"ended no line for 0\.6 s"):
+        next(stream.lines(0.6))
+    assert time.monotonic() - begin < 6
+
+
+def test_lines_that_keep_coming_end_at_the_limit_of_the_whole(node):
+    line = "import time\nwhile True: print('{}', flush=True); time.sleep(0.05)"
+    with (
+        node.stream([sys.executable, "-c", line]) as stream,
+        pytest.raises(CommandTimeout, match=r"did not end within 0\.8 s"),
+    ):
+        list(stream.lines(30, within_s=0.8))
+
+
+def test_a_pause_of_the_reader_is_no_silence(node):
+    with node.stream(["sh", "-c", "echo one; echo two; sleep 0.3; echo three"]) as stream:
+        lines = stream.lines(2)
+        assert next(lines) == b"one"
+        time.sleep(2.2)
+        assert list(lines) == [b"two", b"three"]
+
+
+def test_lines_below_the_limit_come_whole(node):
+    code = "print('a' * 900_000); print('b' * 900_000); print('c', end='')"
+    with node.stream([sys.executable, "-c", code]) as stream:
+        assert [(line[:1], len(line)) for line in stream.lines(30)] == [(b"a", 900_000), (b"b", 900_000), (b"c", 1)]
+
+
+def test_of_standard_error_the_end_is_kept(node):
+    result = node.run(hostile("stderr"), timeout_s=60)
+    assert (result.exit_code, result.reason) == (3, "why")
+    assert len(result.stderr) <= base.STDERR_BYTES
+
+
+def test_a_reason_has_a_limit():
+    assert len(base.Result(1, b"", b"x" * 60_000).reason) == 500
+
+
+def test_a_document_of_very_many_values_is_refused():
+    """A byte of JSON may take 80 in memory."""
+    assert program.document(b"[" + b"[]," * 1_500_000 + b"[]]") is None
+    assert program.document(b'{"many": [' + b"0," * 1_500_000 + b"0]}") is None
+    assert program.document(b'{"one": "' + b"x" * 17_000_000 + b'"}') is None
+    assert (
+        len((program.document(b'{"files": [' + b'{"path": "a", "size": 1},' * 20_000 + b"0]}") or {})["files"])
+        == 20_001
+    )
+
+
+def test_a_conversation_takes_documents_larger_than_lines(tmp_path, monkeypatch):
+    python = tmp_path / "python3"
+    python.write_text(f"#!{sys.executable}\nimport json\nprint(json.dumps({{'a': 'x' * 3_000_000}}))\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    conversation = Conversation(LocalHost("spark-1"), "hashes", {}, silence_s=30)
+    assert len(conversation.answer()["a"]) == 3_000_000
+    conversation.close()
+
+
+MEMORY = """
+import resource, sys
+from pathlib import Path
+from sparkcluster.errors import SparkclusterError
+from sparkcluster.hosts import program
+from sparkcluster.hosts.local import LocalHost
+
+host, kind = LocalHost("spark-1"), sys.argv[1]
+try:
+    if kind == "lines":
+        with program.stream(host, "watch", {}) as stream:
+            for line in stream.lines(30):
+                pass
+    else:
+        program.call(host, "probe", {}, timeout_s=60)
+except SparkclusterError as error:
+    print(error)
+status = Path("/proc/self/status").read_text()
+print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "message"),
+    [
+        ("flood", "call", "printed output of more than 64 MB"),
+        ("endless-line", "lines", "printed a line of more than 1 MB"),
+        ("stderr", "call", "probe failed on spark-1: why"),
+        ("many-values", "call", "probe failed on spark-1"),
+    ],
+)
+def test_memory_stays_bounded(tmp_path: Path, kind: str, how: str, message: str) -> None:
+    """The controller as a process of its own, and a node with another python3."""
+    python = tmp_path / "python3"
+    python.write_text(f"#!{sys.executable}\n{HOSTILE[kind]}\n")
+    python.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, how], env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    said, peak_kb = done.stdout.splitlines()
+    assert message in said
+    assert int(peak_kb) < 320_000
