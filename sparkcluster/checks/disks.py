@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from sparkcluster.checks.registry import Context, Seen, container_node_check, node_check
 from sparkcluster.facts.model import Disk, Facts, Weights, read
@@ -31,7 +32,7 @@ def disks(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         yield Seen(
             f"the disk of {disk.path} on {name} is full",
             f"{disk.free_bytes / 1e9:.2f} GB of {disk.total_bytes / 1e9:.0f} GB are free",
-            (f"df -h {disk.path}", "docker image prune"),
+            (f"df -h {quote(disk.path)}", "docker image prune"),
         )
 
 
@@ -55,7 +56,7 @@ def image_space(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         f"{name} has no space for the image {image}",
         disk,
         IMAGE_SPACE_BYTES if size is None else 2 * size,
-        ("docker image prune", f"df -h {disk.path}", "move data-root in /etc/docker/daemon.json"),
+        ("docker image prune", f"df -h {quote(disk.path)}", "move data-root in /etc/docker/daemon.json"),
         certain=size is not None,
     )
 
@@ -83,7 +84,7 @@ def weights_space(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
             f"{name} has no space for the weights of {context.spec.playbook.model.label}",
             disk,
             size - weights.size_bytes,
-            (f"du -sh {disk.path}/hub/* | sort -h", "set hf_home in the inventory to a larger disk"),
+            (f"du -sh {quote(disk.path)}/hub/* | sort -h", "set hf_home in the inventory to a larger disk"),
         )
 
 

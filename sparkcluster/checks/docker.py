@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from sparkcluster.checks.registry import Context, Seen, container_node_check, docker_check
 from sparkcluster.facts.model import Docker, Facts, Unread, read
@@ -27,7 +28,7 @@ def docker(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
         reason = facts.docker.unread.lower()
         if "permission denied" in reason:
             summary = f"{facts.user} has no permission to use Docker on {name}"
-            remedy = [f"sudo usermod -aG docker {facts.user}", "log out and back in, or reboot the node"]
+            remedy = [f"sudo usermod -aG docker {quote(facts.user)}", "log out and back in, or reboot the node"]
         elif "no such file" in reason or "not found" in reason:
             summary = f"the Docker engine is not running on {name}"
             remedy = ["sudo systemctl enable --now docker", "sudo apt-get install -y docker.io   if not installed"]

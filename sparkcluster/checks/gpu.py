@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from shlex import quote
 
 from sparkcluster.checks.docker import runs_rank
 from sparkcluster.checks.registry import Context, Seen, container_node_check, gpu_check
@@ -190,7 +191,7 @@ def module_missing(facts: Facts) -> bool:
 
 def modules(facts: Facts) -> str:
     """Name of the package with the driver's modules for the running kernel."""
-    return f"linux-modules-nvidia-{SERIES}-open-{facts.kernel}"
+    return quote(f"linux-modules-nvidia-{SERIES}-open-{facts.kernel}")
 
 
 def short_of_power(gpu: Gpu | GpuSample) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from sparkcluster.checks.docker import runs_rank
 from sparkcluster.checks.registry import Context, Seen, check, node_check
@@ -69,7 +70,7 @@ def remove_ipc(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
             f"{name} removes shared memory of {facts.user} at logout",
             f"RemoveIPC=yes, uid {facts.uid}",
             (
-                f"sudo loginctl enable-linger {facts.user}",
+                f"sudo loginctl enable-linger {quote(facts.user)}",
                 "or, for all users: sudo mkdir -p /etc/systemd/logind.conf.d",
                 "printf '[Login]\\nRemoveIPC=no\\n' | sudo tee /etc/systemd/logind.conf.d/ipc.conf",
                 "sudo systemctl restart systemd-logind",

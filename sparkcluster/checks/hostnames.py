@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 from collections.abc import Iterator
+from shlex import quote
 
 from sparkcluster.checks.lists import listed
 from sparkcluster.checks.registry import Context, Each, Seen, check, node_check
@@ -179,10 +180,10 @@ def _virtual(interface: Interface) -> bool:
 
 def _fix_hosts(resolution: Resolution, facts: Facts) -> tuple[str, ...]:
     wired, name = _wired(facts), resolution.name
-    if wired is None:
-        return (f"getent hosts {name}   on {resolution.on}",)
+    if wired is None or quote(name) != name:
+        return (f"getent hosts {quote(name)}   on {resolution.on}",)
     return (
-        f"getent ahostsv4 {name}",
+        f"getent ahostsv4 {quote(name)}",
         f"sudo sed -i.bak '/[[:space:]]{name}$/d' /etc/hosts && echo '{wired} {name}' | sudo tee -a /etc/hosts",
         f"or set host of {resolution.node} in the inventory to {wired}",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from shlex import quote
 
 from sparkcluster.checks.compare import outliers
 from sparkcluster.checks.lists import listed
@@ -53,7 +54,7 @@ def same(context: Context) -> Iterator[Seen]:
                 f"{name} has another build of {reference} than the others",
                 f"image ID {found[name].id[:19]}, on {listed(others)} {found[others[0]].id[:19]}"
                 f"{'; layers are the same, environment or entry point are not' if same_layers else ''}",
-                (f"docker rmi --force {reference}", STAGE),
+                (f"docker rmi --force {quote(reference)}", STAGE),
                 node=name,
             )
 
@@ -72,7 +73,7 @@ def architecture(context: Context, name: str, image: Image) -> Iterator[Seen]:
         yield Seen(
             f"the image on {name} is built for {built}, the node is {node}",
             image.reference,
-            (f"docker pull --platform linux/{platform} {image.reference}",),
+            (f"docker pull --platform linux/{quote(platform)} {quote(image.reference)}",),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from sparkcluster.checks.registry import Seen
 from sparkcluster.checks.running_cluster import (
@@ -66,7 +67,7 @@ def restarting(cluster: RunningCluster) -> Iterator[Seen]:
     for name, rank in cluster.ranks:
         if rank.state == "restarting" or rank.restarts > 0:
             seen = f"{rank.name}: {rank.state}, restarted {rank.restarts} times"
-            remedy = (f"on {name}: docker update --restart=no {rank.name}", AGAIN)
+            remedy = (f"on {name}: docker update --restart=no {quote(rank.name)}", AGAIN)
             yield Seen(f"the rank on {name} restarts repeatedly", seen, remedy, node=name)
 
 
@@ -117,7 +118,8 @@ def records(cluster: RunningCluster) -> Iterator[Seen]:
     """`down`, `status` and later changes use the record on each node to find what runs."""
     for name, facts in cluster.facts.items():
         if isinstance(facts.release, Unread):
-            remedy = (UP, f"ls -l {facts.state_dir}/clusters/{cluster.spec.inventory.cluster}/releases on {name}")
+            folder = f"{facts.state_dir}/clusters/{cluster.spec.inventory.cluster}/releases"
+            remedy = (UP, f"ls -l {quote(folder)}   on {name}")
             yield Seen(f"the newest record on {name} cannot be read", facts.release.unread, remedy, node=name)
     unreadable = any(isinstance(facts.release, Unread) for facts in cluster.facts.values())
     if cluster.recorded is None and not unreadable and not cluster.running.lease:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from sparkcluster.checks.docker import runs_rank
 from sparkcluster.checks.registry import (
@@ -135,5 +136,5 @@ def _needs(context: Context) -> Iterator[tuple[str, Facts, Memory, int]]:
 def _free_memory(facts: Facts, memory: Memory) -> tuple[str, ...]:
     lower = max(0.1, int(100 * (memory.available_bytes + memory.swap_free_bytes) / memory.total_bytes) / 100)
     running = [rank.name for rank in read(facts.ranks) or () if rank.state == "running"]
-    stop = tuple(f"docker stop {name}   if it is not needed" for name in running)
+    stop = tuple(f"docker stop {quote(name)}   if it is not needed" for name in running)
     return (*stop, "ps aux --sort=-rss | head", f"set gpu-memory-utilization: {lower} in the playbook")

@@ -44,7 +44,7 @@ def complete(context: Context) -> Iterator[Seen]:
             f"the weights {model.label} are on no node",
             f"searched on {listed(absent)}",
             (
-                f"rsync -a DIRECTORY/ {user}@{host}:{shlex.quote(model.path)}/",
+                f"rsync -a DIRECTORY/ {shlex.quote(f'{user}@{host}')}:{shlex.quote(model.path)}/",
                 "or set model.id in the playbook to a repository, which can be downloaded",
             ),
         )

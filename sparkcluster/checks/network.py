@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from shlex import quote
 
 from sparkcluster.checks.registry import Context, Seen, check, interconnect_check, link_check, member_check
 from sparkcluster.facts.model import Unread, read
@@ -80,7 +81,7 @@ def carrier(context: Context, name: str, link: Link) -> Iterator[Seen]:
         yield Seen(
             f"{link.interface} of {name} is down",
             f"state {interface.operstate}, carrier {'yes' if interface.carrier else 'no'}",
-            (f"sudo ip link set {link.interface} up", "connect the QSFP cable at both ends"),
+            (f"sudo ip link set {quote(link.interface)} up", "connect the QSFP cable at both ends"),
         )
 
 
@@ -107,8 +108,8 @@ def gid(context: Context, name: str, link: Link) -> Iterator[Seen]:
             f"{hca.name} of {name} has no RoCE v2 GID for {link.address}",
             f"GID table: {table or 'empty'}",
             (
-                f"sudo ip addr flush dev {link.interface} && sudo netplan apply",
-                f"show_gids {hca.name}",
+                f"sudo ip addr flush dev {quote(link.interface)} && sudo netplan apply",
+                f"show_gids {quote(hca.name)}",
             ),
         )
     elif link.gid_index != expected:
@@ -161,7 +162,10 @@ def mtu(context: Context) -> Iterator[Seen]:
                 yield Seen(
                     f"MTU differs along the rail {rail.subnet}",
                     f"{link.interface} of {node} has {link.mtu}, the others have {expected}",
-                    (f"sudo ip link set {link.interface} mtu {expected}", "set the same mtu in /etc/netplan"),
+                    (
+                        f"sudo ip link set {quote(link.interface)} mtu {expected}",
+                        "set the same mtu in /etc/netplan",
+                    ),
                     node=node,
                 )
 

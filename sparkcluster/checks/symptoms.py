@@ -20,9 +20,9 @@ SWAPPED_PAGES = 1000
 # 79 fell off the bus; 119 and 120 its GSP stopped (NVIDIA/open-gpu-kernel-modules#446, #829); 154 it wants a reset;
 # 169 with RmInitAdapter (Start9Labs/start-technologies PR #3693).
 LOST = re.compile(
-    r"NVRM: Xid \(.*?\): (?:79|119|120|154|169)\b|RmInitAdapter failed|fallen off the bus|NVML: Unknown Error"
+    r"NVRM: Xid \([^)]{0,80}\): (?:79|119|120|154|169)\b|RmInitAdapter failed|fallen off the bus|NVML: Unknown Error"
 )
-NO_NVRM_MEMORY = re.compile(r"NVRM: .*NV_ERR_NO_MEMORY")
+NO_NVRM_MEMORY = re.compile(r"NVRM: .{0,200}NV_ERR_NO_MEMORY")
 OOM = re.compile(r"oom-kill:|Out of memory: Killed process|invoked oom-killer")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from shlex import quote
 from typing import Literal
 
 from sparkcluster.checks.lists import listed
@@ -61,7 +62,7 @@ def twins(_: Context, node: str, twin: UnusedTwin) -> Iterator[Seen]:
         seen, remedy = f"only {twin.used} exists", ("sudo reboot", "lspci | grep ConnectX", "ibdev2netdev")
     elif twin.cause == "down":
         seen = f"{twin.name} is {twin.state}, {twin.used} is in use"
-        remedy = (f"sudo ip link set {twin.name} up", "ibdev2netdev", "sudo netplan apply")
+        remedy = (f"sudo ip link set {quote(twin.name)} up", "ibdev2netdev", "sudo netplan apply")
     elif twin.cause == "not in the inventory":
         seen = f"{twin.name} ({', '.join(twin.addresses)}) is not in the inventory"
         remedy = (f"add {twin.name} or its subnet to interconnect in the inventory", f"ip -br addr   on {node}")

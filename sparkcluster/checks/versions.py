@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from shlex import quote
 from statistics import median
 
 from sparkcluster.checks.compare import Outlier, outliers
@@ -42,7 +43,7 @@ def kernel(context: Context) -> Iterator[Seen]:
     """Different kernels have different RDMA and driver modules, and hang or fail without a clear message."""
     for group in context.topology.groups:
         for outlier in outliers({name: context.facts[name].kernel for name in group.names}):
-            version = outlier.value if outlier.newer else outlier.expected
+            version = quote(outlier.value if outlier.newer else outlier.expected)
             package = f"linux-image-{version} linux-modules-nvidia-{SERIES}-open-{version}"
             remedy = outlier.update(f"sudo apt-get update && sudo apt-get install -y {package}", "sudo reboot")
             yield _outlier(outlier, f"{outlier.node} has another kernel than the others", remedy)
@@ -65,7 +66,7 @@ def driver(context: Context) -> Iterator[Seen]:
             follow = outlier.newer and _works(outlier.value)
             facts = context.facts[outlier.others[0] if follow else outlier.node]
             series = (outlier.value if follow else outlier.expected).split(".")[0]
-            packages = f"nvidia-driver-{series}-open {modules(facts).replace(SERIES, series, 1)}"
+            packages = f"{quote(f'nvidia-driver-{series}-open')} {modules(facts).replace(SERIES, series, 1)}"
             commands = (f"sudo apt-get update && sudo apt-get install -y {packages}", "sudo reboot")
             remedy = outlier.update(*commands) if follow else commands
             yield _outlier(outlier, f"{outlier.node} has another driver than the others", remedy)

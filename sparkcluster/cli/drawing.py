@@ -114,7 +114,7 @@ def _marks(findings: Sequence[Finding]) -> tuple[str, ...]:
 def _rows_of(finding: Finding, rows: Sequence[Row]) -> list[Row]:
     """Rows whose interface, HCA or address is in the summary of the finding, or else in what it saw."""
     for text in (finding.summary, finding.seen):
-        words = set(re.findall(r"[\w.:-]*\w", text))
+        words = {word.rstrip(".:-") for word in re.findall(r"[\w.:-]+", text)}
         named = [row for row in rows if words & _named(row)]
         if named:
             return named

@@ -25,7 +25,9 @@ def versions(_found: re.Match[str], lines: Sequence[str]) -> Cause:
 
 def actor(_found: re.Match[str], lines: Sequence[str]) -> Cause:
     """Where the worker was that died."""
-    places = [match[1] for line in lines if (match := re.search(r"^\W*(?:\(.*\)\s*)?ip: ([\d.]+)", line))]
+    places = [
+        match[1] for line in lines if (match := re.search(r"^\W{0,40}(?:\(.{0,200}\)\s{0,8})?ip: ([\d.]+)", line))
+    ]
     where = f" on {places[-1]}" if places else ""
     return Cause(
         f"a worker process{where} died",
@@ -66,7 +68,7 @@ COMMON = (
     ),
     Signature(
         "port-busy",
-        r"(?:bind on address \('[^']+', |local network address.*?port: )(?P<port>\d+).*(?i:address already in use)",
+        r"(?:bind on address \('[^']{1,80}', |local network address.{0,80}?port: )(?P<port>\d{1,5}).{0,80}(?i:address already in use)",
         "port {port} is in use",
         "sudo ss -ltnp 'sport = :{port}' on that node shows by which process",
         "vllm-project/vllm#7514",
@@ -88,7 +90,7 @@ COMMON = (
     ),
     Signature(
         "memlock",
-        r"ibv_reg_mr\w* failed[^\n]*Cannot allocate memory|ibv_create_cq failed[^\n]*Cannot allocate memory",
+        r"ibv_reg_mr\w{0,20} failed.{0,200}Cannot allocate memory|ibv_create_cq failed.{0,200}Cannot allocate memory",
         "RDMA memory could not be pinned: the memlock limit is too low, or too little memory is free",
         "containers need --ulimit memlock=-1; if they have it, free the page cache: echo 3 | sudo tee"
         " /proc/sys/vm/drop_caches",
@@ -119,7 +121,7 @@ COMMON = (
     ),
     Signature(
         "store",
-        r"client socket has timed out after \d+ms .*connect to \((?P<host>[^,]+), (?P<port>\d+)\)",
+        r"client socket has timed out after \d{1,12}ms .{0,80}connect to \((?P<host>[^,]{1,255}), (?P<port>\d{1,5})\)",
         "a rank could not reach {host} port {port}",
         "check for a firewall between the Sparks, on both: sudo ufw status",
         "vllm-project/vllm#19670",
@@ -133,7 +135,7 @@ COMMON = (
     ),
     Signature(
         "collective",
-        r"Watchdog caught collective operation timeout: WorkNCCL\(.*?OpType=(?P<what>\w+)",
+        r"Watchdog caught collective operation timeout: WorkNCCL\(.{0,200}?OpType=(?P<what>\w+)",
         "a collective ({what}) did not complete on all ranks",
         "see sparkcluster preflight INVENTORY --deep: MTU, GID and link of every rail; then up again",
         "vllm-project/vllm#5484",
@@ -234,7 +236,7 @@ COMMON = (
     ),
     Signature(
         "nccl",
-        r"NCCL error(?:: | in: )(?P<what>.{1,120})|(?P<kind>nccl\w*Error): .*",
+        r"NCCL error(?:: | in: )(?P<what>.{1,120})|nccl\w{0,40}Error: ",
         "NCCL failed",
         "set NCCL_DEBUG: INFO under env in the playbook and run up again, to see which device and address",
         "NVIDIA/nccl#834",
@@ -242,7 +244,7 @@ COMMON = (
     ),
     Signature(
         "worker-died",
-        r"ActorDiedError|RayActorError|WorkerCrashedError|[Ww]orker proc(?:ess)? .* died unexpectedly"
+        r"ActorDiedError|RayActorError|WorkerCrashedError|[Ww]orker proc(?:ess)? .{0,200} died unexpectedly"
         r"|ActorUnavailableError|NodeDiedError",
         "",
         None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+from shlex import quote
 
 from sparkcluster import engines
 from sparkcluster.engines.phase import Progress
@@ -148,7 +149,7 @@ class Readiness:
                     return _error(
                         f"{rank.node} has no carrier on {interface}: the cable is out or the other end is down",
                         rank,
-                        f"check the cable and the other Spark; on {rank.node}: ip link show {interface}",
+                        f"check the cable and the other Spark; on {rank.node}: ip link show {quote(interface)}",
                     )
         for rank in ranks:
             if rank.unreadable_since is not None and now - rank.unreadable_since >= UNREADABLE_GRACE_S:

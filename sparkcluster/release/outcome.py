@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from shlex import quote
 from typing import Any
 
 from sparkcluster.errors import Interrupted, LaunchError, LeaseLost, SparkclusterError
@@ -79,5 +80,5 @@ def came_back(group: GroupState) -> LaunchError:
         f"{rank.name} on {node} was removed and exists again ({rank.state})",
         node=node,
         step="clean",
-        hint=f"on {node}: docker rm -f {rank.name}, and find out what starts it",
+        hint=f"on {node}: docker rm -f {quote(rank.name)}, and find out what starts it",
     )

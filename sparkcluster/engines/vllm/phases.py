@@ -16,7 +16,9 @@ PHASES = {
     # v1/worker/gpu_model_runner.py
     r"Starting to load model ": Phase("weights", done=0),
     # model_loader/weight_utils.py: one bar per loader, "Completed | 3/11"
-    r"[Ll]oading [\w -]*(?:shards|loader|weights|Streamer)[\w -]*:\s+(?P<done>\d+)% Completed": Phase("weights"),
+    r"[Ll]oading [\w -]{0,60}(?:shards|loader|weights|Streamer)[\w -]{0,60}:\s{1,8}(?P<done>\d{1,3})% Completed": Phase(
+        "weights"
+    ),
     # model_loader/default_loader.py; gpu_model_runner.py
     r"Loading weights took [\d.]+ seconds|Model loading took [\d.]+ Gi?B": Phase("weights", done=100),
     # compilation/backends.py, compilation/monitor.py, v1/worker/gpu_worker.py
@@ -25,9 +27,9 @@ PHASES = {
     # v1/core/kv_cache_utils.py: "GPU KV cache size: 1,234 tokens"
     r"KV cache size: (?P<detail>[\d,]+ tokens)": Phase("kv-cache"),
     # flashinfer/autotuner.py; model_executor/warmup/kernel_warmup.py
-    r"Autotuning process starts|Running FlashInfer autotune|Warming up .*kernels": Phase("autotune"),
+    r"Autotuning process starts|Running FlashInfer autotune|Warming up .{0,80}kernels": Phase("autotune"),
     # v1/worker/gpu_model_runner.py: tqdm, "| 30/67 [00:05<"
-    r"Capturing CUDA graph.*\|\s*(?P<done>\d+)/(?P<total>\d+)": Phase("graphs"),
+    r"Capturing CUDA graph.{0,200}\|\s{0,8}(?P<done>\d{1,9})/(?P<total>\d{1,9})": Phase("graphs"),
     r"Graph capturing finished in": Phase("graphs"),
     # v1/engine/core.py, the last line of the engine itself
     r"init engine \(profile, create kv cache, warmup model\) took": Phase("warm-up"),
@@ -43,5 +45,5 @@ CULPRITS = (
     re.compile(r"(?:^|[\s\])])ip: (?P<address>\d+(?:\.\d+){3})\s*$"),
     re.compile(r"\bWorker (?P<rank>\d+) failed: "),
     # ray.exceptions.RayTaskError(...): ray::RayWorkerWrapper.execute_method() (pid=13, ip=192.168.177.12, ...)
-    re.compile(r"\bray::[^(]*\(\) \(pid=\d+, ip=(?P<address>\d+(?:\.\d+){3})"),
+    re.compile(r"\bray::[^(]{0,200}\(\) \(pid=\d+, ip=(?P<address>\d+(?:\.\d+){3})"),
 )

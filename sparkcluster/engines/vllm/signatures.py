@@ -41,7 +41,7 @@ _ROOTS = (
     Signature("argument", r"unrecognized arguments: (?P<what>.+)", "", None, "vllm-project/vllm#42399", argument),
     Signature(
         "argument-value",
-        r"error: argument (?P<flag>--[\w-]+)[^:]*: (?P<why>.{1,160})",
+        r"error: argument (?P<flag>--[\w-]{1,60})[^:]{0,80}: (?P<why>.{1,160})",
         "vLLM rejects the value of {flag}: {why}",
         "fix it under args in the playbook",
         "vllm-project/vllm#25837",
@@ -75,15 +75,15 @@ _ROOTS = (
     ),
     Signature(
         "fastsafetensors",
-        r"ImportError.*fastsafetensors|install vllm\[fastsafetensors\]|No module named '?fastsafetensors"
-        r"|FastSafetensors\w* .*(?:not installed|required)",
+        r"ImportError.{0,200}fastsafetensors|install vllm\[fastsafetensors\]|No module named '?fastsafetensors"
+        r"|FastSafetensors\w{0,40} .{0,200}(?:not installed|required)",
         "the image lacks fastsafetensors",
         "remove load-format: fastsafetensors under args in the playbook",
         "foundation-model-stack/fastsafetensors#12",
     ),
     Signature(
         "architecture",
-        r"Model architectures? (?P<names>\[.*?\]|\S+) (?:are|is) not supported",
+        r"Model architectures? (?P<names>\[.{0,200}?\]|\S{1,80}) (?:are|is) not supported",
         "this vLLM does not support the model's architecture {names}",
         "use a newer image in the playbook",
         "vllm-project/vllm#2248",

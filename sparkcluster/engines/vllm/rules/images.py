@@ -152,6 +152,6 @@ def ray(served: Served) -> Iterator[Seen]:
 def installs(served: Served) -> Iterator[Seen]:
     """What `setup` installs is downloaded at every start, and may be another version each time."""
     for index, line in enumerate(served.playbook.setup):
-        if re.search(r"\b(pip3?|uv|apt|apt-get|conda)\b.*\binstall\b", line):
+        if re.search(r"\b(pip3?|uv|apt|apt-get|conda)\b.{0,200}\binstall\b", line):
             summary = "setup installs software at every start"
             yield served.say(("setup", index), summary, "build an image that has it, once it works")
