@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Self, TextIO
 
 from sparkcluster.cli.output import moves, write
-from sparkcluster.printable import clean
+from sparkcluster.printable import LINES, clean
 from sparkcluster.report import Report
 
 QUIET_S = 5
@@ -196,7 +196,8 @@ class Screen(Report):
             return False
         self._live.stop()
         try:
-            self._console.print(f"{question} [y/N] ", end="", markup=False, emoji=False)
+            write(self._console.file, question, end=" [y/N] ", keep=LINES)
+            self._console.file.flush()
             return sys.stdin.readline().strip().lower() in {"y", "yes"}
         finally:
             self._live.start()

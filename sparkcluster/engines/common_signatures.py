@@ -68,7 +68,8 @@ COMMON = (
     ),
     Signature(
         "port-busy",
-        r"(?:bind on address \('[^']{1,80}', |local network address.{0,80}?port: )(?P<port>\d{1,5}).{0,80}(?i:address already in use)",
+        r"(?:bind on address \('[^']{1,80}', |local network address.{0,80}?port: )(?P<port>\d{1,5}).{0,80}"
+        r"(?i:address already in use)",
         "port {port} is in use",
         "sudo ss -ltnp 'sport = :{port}' on that node shows by which process",
         "vllm-project/vllm#7514",
