@@ -196,8 +196,8 @@ class Screen(Report):
             return False
         self._live.stop()
         try:
-            write(self._console.file, question, end=" [y/N] ", keep=LINES)
-            self._console.file.flush()
+            write(sys.stderr, question, end=" [y/N] ", keep=LINES)
+            sys.stderr.flush()
             return sys.stdin.readline().strip().lower() in {"y", "yes"}
         finally:
             self._live.start()
