@@ -70,10 +70,12 @@ def moving(served: Served) -> Iterator[Seen]:
     """A tag that is reassigned brings another vLLM tomorrow; nightlies have broken clusters that worked.
 
     Every release records the digest it ran with (`sparkcluster releases`), but a new node pulls what the tag names now.
+    A registry may reassign any tag.
     """
-    if served.moves:
+    if served.moves or ("/" in served.image and "@" not in served.image):
         remedy = f"write image: {served.digest or 'NAME@sha256:…, which sparkcluster status shows once it serves'}"
-        yield served.say(IMAGE, f"the tag {served.tag or 'latest'} is reassigned to new builds", remedy)
+        summary = "is reassigned to new builds" if served.moves else "is not a digest: it may name another build"
+        yield served.say(IMAGE, f"the tag {served.tag or 'latest'} {summary}", remedy)
 
 
 @rule(

@@ -103,14 +103,20 @@ def open_ray(served: Served) -> Iterator[Seen]:
             yield served.say(at, "Ray is started a second time", remedy, severity="warning")
 
 
-@rule("MDL-004", "Code of the model repository is pinned", severity="info", source="docs.vllm.ai, Security")
-def remote_code(served: Served) -> Iterator[Seen]:
-    """`--trust-remote-code` runs Python from the model's repository; of a branch, whatever it contains tomorrow."""
-    model = served.playbook.model
-    pinned = re.fullmatch(r"[0-9a-f]{40}", model.revision) or model.id is None
-    if served.on("trust-remote-code") and not pinned:
+@rule("MDL-004", "The model is pinned", severity="info", source="docs.vllm.ai, Security")
+def revision(served: Served) -> Iterator[Seen]:
+    """A branch is whatever its owner puts there by the next download; `up` and `stage` compare it with the first one.
+
+    With `--trust-remote-code` that is a warning: Python from the model's repository runs in the container.
+    """
+    model, remedy = served.playbook.model, "write revision: COMMIT under model; stage says which it brought"
+    if model.id is None or re.fullmatch(r"[0-9a-f]{40}", model.revision):
+        return
+    if served.on("trust-remote-code"):
         summary = f"code of {model.label} is run, at whatever {model.revision} is"
-        yield served.say("trust-remote-code", summary, "write model.revision: COMMIT once it serves")
+        yield served.say("trust-remote-code", summary, remedy, severity="warning")
+    else:
+        yield served.say(("model", "revision"), f"{model.label} is at whatever {model.revision} is", remedy)
 
 
 @rule("SPEC-008", "Requests cannot read files of the container", source="docs.vllm.ai, Multimodal Inputs")
