@@ -28,6 +28,11 @@ def check_path(path: Path, flag: str, name: str) -> None:
         raise UsageError(f"cannot write {path}: permission denied", hint=f"{flag} ~/{name}")
 
 
+def state_home() -> Path:
+    """The user's directory for what sparkcluster remembers on this machine."""
+    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "sparkcluster"
+
+
 def write(path: Path, fill: Callable[[IO[bytes]], Any], *, private: bool = False) -> None:
     """Write the file that ``fill`` fills, at once; through a link, into the file that it leads to.
 

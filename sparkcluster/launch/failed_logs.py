@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from sparkcluster.output_file import state_home
 from sparkcluster.printable import clean
 
 _COMMAND = re.compile(r"sparkcluster logs INVENTORY(?: [\w.-]+)?")
@@ -14,8 +15,7 @@ _COMMAND = re.compile(r"sparkcluster logs INVENTORY(?: [\w.-]+)?")
 
 def directory(cluster: str) -> Path:
     """Directory of the logs of the last failed launch of ``cluster``, below the user's state directory."""
-    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(base).expanduser() / "sparkcluster" / "failed" / cluster
+    return state_home() / "failed" / cluster
 
 
 def keep(place: Path, logs: Mapping[str, Sequence[str]]) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from sparkcluster.errors import FoundErrors, PlanError, StageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View, view_cluster
+from sparkcluster.release import first_staged
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer
 from sparkcluster.runtime.lease import Lease
@@ -83,6 +84,8 @@ def copy_missing(changer: Changer, view: View, options: Options, report: Report)
     )
     if done.changed:
         view = _complete_view(fleet, view.spec)
+    if not options.dry_run:
+        first_staged.compare(view, report)
     if "image" not in options.what or view.topology is None or not view.bring_ray:
         return done, view
     lacking = ray.find_missing(view.spec, view.facts, view.topology)

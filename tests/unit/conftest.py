@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,12 @@ IMAGE: dict[str, Any] = {
                "version": "0.18.0", "ray_version": "2.53.0", "triton_version": "3.6.0",
                "family": "upstream"},
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What commands remember on this machine is each test's own; the folder is made by those who write."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / f"state-{uuid.uuid4()}"))
 
 
 @pytest.fixture

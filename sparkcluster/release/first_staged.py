@@ -1,0 +1,55 @@
+"""What branches and tags named when they were first staged, kept on the machine where that was typed.
+
+Not on the nodes: what a node says about itself is no evidence against what it says now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+from pathlib import Path
+
+from sparkcluster.errors import StageError, UsageError
+from sparkcluster.facts.model import read
+from sparkcluster.inspect.cluster import View
+from sparkcluster.output_file import state_home, write
+from sparkcluster.report import Report
+
+
+def compare(view: View, report: Report) -> None:
+    """Record the commit and the image that the head has; report where one is not what its name stood for at first.
+
+    Raises:
+        StageError: code of the model's repository would run, and it is not what was first staged.
+    """
+    if view.topology is None:
+        return
+    head, playbook = view.facts[view.topology.groups[0].head.name], view.spec.playbook
+    weights, image, model = read(head.weights), read(head.image), f"{playbook.model.revision} of {playbook.model.id}"
+    names = {}
+    if weights is not None and weights.revision and playbook.model.id:
+        names[model] = weights.revision
+    if image is not None and playbook.image and "@" not in playbook.image:
+        names[playbook.image] = image.id
+    path = state_home() / "staged" / f"{view.spec.inventory.cluster}.json"
+    first = _recorded(path)
+    runs_code = any(finding.code == "MDL-004" and finding.severity == "warning" for finding in view.findings)
+    for name, found in names.items():
+        if first.get(name, found) != found:
+            text = f"{name} was {first[name]} when it was first staged, and is {found} now"
+            if name == model and runs_code:
+                hint = f"write revision: COMMIT under model of the playbook, or accept it: rm {shlex.quote(str(path))}"
+                raise StageError(f"{text}; its code would run", step="stage", hint=hint)
+            report.note(f"warning: {text}")
+    with contextlib.suppress(OSError, UsageError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write(path, lambda file: file.write(json.dumps({**first, **names}, indent=1).encode()), private=True)
+
+
+def _recorded(path: Path) -> dict[str, str]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,79 @@
+"""What a branch or tag named at first, and what happens when its owner lets it name something else."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.errors import StageError
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect.cluster import view_cluster
+from sparkcluster.output_file import state_home
+from sparkcluster.release.stage import Options, copy_missing
+from sparkcluster.report import Report
+from sparkcluster.runtime.lease import Lease
+
+OLD, NEW = "a" * 40, "b" * 40
+IMAGE = {"reference": "vllm/vllm-openai:v0.18.0", "architecture": "arm64", "inside": {
+    "python": "/usr/bin/python3", "python_version": "3.12.3", "platform": "linux_aarch64", "version": "0.18.0",
+    "ray_version": "2.53.0"}}  # fmt: skip
+
+
+class Notes(Report):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture
+def staged(spark, cluster):
+    """Stages on a node that has everything: ``staged(commit, image ID, **model)``; what was noted."""
+
+    def run(commit, image_id="sha256:1", *, remote_code=False, dry_run=False, **model):
+        weights = {"path": "/w", "revision": commit, "files": [{"name": "config.json", "size_bytes": 1}]}
+        facts = spark({"enp1s0f0np0": "10.1.0.11/24"}, weights=weights, image={**IMAGE, "id": image_id})
+        host = FakeHost("alpha").program("probe", facts.model_dump(mode="json"))
+        playbook = {"model": {"id": "org/model", **model}, "image": IMAGE["reference"],
+                    "args": {"trust-remote-code": remote_code}}  # fmt: skip
+        spec = cluster({"alpha": "192.168.86.11"}, playbook=playbook)
+        fleet, notes = Fleet({"alpha": host}), Notes()
+        lease = Lease(fleet, cluster="atlas", state_dir=spec.inventory.state_dir, operation="stage")
+        copy_missing(lease.changer, view_cluster(fleet, spec), Options(dry_run=dry_run), notes)
+        return notes.notes
+
+    return run
+
+
+def test_another_image_or_commit_under_the_same_name_is_reported_once(staged):
+    assert [staged(OLD), staged(OLD)] == [[], []]
+    image = f"warning: {IMAGE['reference']} was sha256:1 when it was first staged, and is sha256:2 now"
+    model = f"warning: main of org/model was {OLD} when it was first staged, and is {NEW} now"
+    assert [staged(OLD, "sha256:2"), staged(NEW, "sha256:2"), staged(NEW, "sha256:2")] == [[image], [model], []]
+
+
+def test_other_code_of_a_branch_does_not_run_before_someone_accepts_it(staged):
+    assert staged(OLD, remote_code=True) == []
+    for _ in range(2):
+        with pytest.raises(
+            StageError, match=f"main of org/model was {OLD} .* is {NEW} now; its code would run"
+        ) as caught:
+            staged(NEW, remote_code=True)
+    path = next((state_home() / "staged").iterdir())
+    assert caught.value.hint == f"write revision: COMMIT under model of the playbook, or accept it: rm {path}"
+    assert staged(NEW, remote_code=True, revision=NEW) == []
+    path.unlink()
+    assert staged(NEW, remote_code=True) == []
+
+
+def test_a_dry_run_records_nothing(staged):
+    assert staged(OLD, dry_run=True) == []
+    assert not (state_home() / "staged").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[", "[]", "{}", '"x"'])
+def test_a_damaged_record_begins_anew(staged, text):
+    staged(OLD)
+    next((state_home() / "staged").iterdir()).write_text(text)
+    assert [staged(NEW), staged(OLD)[0][:20]] == [[], "warning: main of org"]
