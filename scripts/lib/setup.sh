@@ -45,19 +45,21 @@ make_venv() {
       give_up "making .venv failed: ${problem##*$'\n'}" "check that the disk is writable and not full, then run this again"
   fi
   if ! .venv/bin/python -c 'import uv' 2>/dev/null; then
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check uv ||
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r scripts/lib/uv.txt ||
       give_up "pip could not install uv" "check the network, then run this again"
   fi
 }
 
-# install_project [GROUP]: sparkcluster, editable, and a dependency group; does nothing if they are installed.
+# install_project [GROUP]: sparkcluster, editable, and a dependency group, with the versions and hashes of
+# constraints.txt; does nothing if they are installed.
 install_project() {
-  local group=${1:-} stamp wanted
-  wanted=$(cat pyproject.toml | sha256sum | cut -c1-16)-${group:-base}
+  local group=${1:-} stamp wanted pinned=scripts/lib/constraints.txt
+  wanted=$(cat pyproject.toml "$pinned" | sha256sum | cut -c1-16)-${group:-base}
   stamp=.venv/sparkcluster-${group:-base}
   [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && return 0
   say "installing sparkcluster${group:+ with its dependency group $group}"
-  .venv/bin/uv pip install --quiet --python .venv/bin/python ${group:+--group "$group"} --editable . ||
+  .venv/bin/uv pip install --quiet --python .venv/bin/python --constraint "$pinned" --build-constraint "$pinned" \
+    ${group:+--group "$group"} --editable . ||
     give_up "installing sparkcluster failed" "check the network, then run this again"
   printf '%s' "$wanted" >"$stamp"
 }
