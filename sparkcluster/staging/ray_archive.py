@@ -9,7 +9,7 @@ click must not shadow the one that the image's vLLM was built with. So ::
     bin/ray                         the command, for whatever python3 comes first
 
 The launcher adds to the path only the distributions that the image's Python lacks (an image of vLLM lacks msgpack
-and nothing else).
+and nothing else). All versions are pinned with their hashes in ``ray-VERSION.txt``, which ``scripts/pin`` writes.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from sparkcluster.facts.model import EngineFacts
 from sparkcluster.plan.image import BROUGHT_RAY, ray_name
 
 FILE = "ray.tar.gz"
+RECORD = "sha256"  # hash of the archive, and of the pins that it was made from
+PINS = Path(__file__).with_name(f"ray-{BROUGHT_RAY}.txt")
 LIMIT_S = 900  # 80 MB, at 100 kB/s
 
 _SCRIPT = """#!/usr/bin/env python3
@@ -69,23 +71,42 @@ def cache_directory() -> Path:
 def get_archive(engine: EngineFacts, report: Report, run: Run | None = None) -> Archive:
     """The archive for ``engine`` (the image's Python and platform), fetched with uv or pip unless it is cached.
 
-    ``run`` runs a command and returns exit code and output.
+    One that differs from what was packed, or was made from other pins, is fetched again. ``run`` runs a command and
+    returns exit code and output.
 
     Raises:
         StageError: it cannot be fetched.
     """
     place = cache_directory() / "ray" / ray_name(engine)
     try:
-        if not (place / "sha256").exists():
-            _make(engine, place, report, run or _runner(report))
-        return Archive(place / FILE, (place / "sha256").read_text().strip())
+        return _kept(place) or _make(engine, place, report, run or _runner(report))
     except OSError as error:
         # unlike Path.exists, lexists raises no error if the parent directory cannot be read
         hint = f"rm -r {place}" if os.path.lexists(place) else None
         raise StageError(f"Ray cannot be cached in {place}: {error.strerror}", step="stage ray", hint=hint) from error
 
 
-def _make(engine: EngineFacts, place: Path, report: Report, run: Run) -> None:
+def record(digest: str) -> str:
+    """What is written beside an archive with this SHA-256."""
+    return f"{digest} {hashlib.sha256(PINS.read_bytes()).hexdigest()}\n"
+
+
+def _kept(place: Path) -> Archive | None:
+    """The archive in ``place``, if it is what was packed from these pins."""
+    with contextlib.suppress(FileNotFoundError):
+        recorded = (place / RECORD).read_text()
+        digest = _digest(place / FILE)
+        if recorded == record(digest):
+            return Archive(place / FILE, digest)
+    return None
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _make(engine: EngineFacts, place: Path, report: Report, run: Run) -> Archive:
     place.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(place.parent)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=".partial-") as name:
@@ -94,10 +115,11 @@ def _make(engine: EngineFacts, place: Path, report: Report, run: Run) -> None:
         report("packing Ray")
         (fresh / "done").mkdir()
         digest = pack(separate_dependencies(fresh / "packages"), fresh / "done" / FILE)
-        (fresh / "done" / "sha256").write_text(digest + "\n")
-        # a faster run has put the same there
-        with contextlib.suppress(OSError):
+        (fresh / "done" / RECORD).write_text(record(digest))
+        if _kept(place) is None:  # else a faster run has put the same there
+            shutil.rmtree(place, ignore_errors=True)
             (fresh / "done").rename(place)
+    return Archive(place / FILE, digest)
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -109,26 +131,23 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def fetch_commands(engine: EngineFacts, target: Path) -> list[list[str]]:
-    """Commands that each fetch Ray and its dependencies into ``target``, the better one first.
-
-    uv resolves requirements for the image's Python; pip for its own where they depend on the version.
-    """
+    """Commands that each fetch Ray and its dependencies into ``target``, the better one first."""
     python = ".".join(re.findall(r"\d+", engine.python_version)[:2])
     machine = engine.platform.rpartition("linux_")[2]
     machine = re.sub(r"^\d+_\d+_", "", machine) or platform.machine()
-    requirement = f"ray=={BROUGHT_RAY}"
+    pinned = ["--require-hashes", "--no-deps", "--requirement", str(PINS)]
     made = []
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv:
         argv = [uv, "pip", "install", "--no-progress", "--only-binary", ":all:", "--target", str(target)]
         argv += ["--python", sys.executable, "--python-version", python]
-        made.append([*argv, "--python-platform", f"{machine}-manylinux_2_{_glibc(engine)}", requirement])
+        made.append([*argv, "--python-platform", f"{machine}-manylinux_2_{_glibc(engine)}", *pinned])
     pip = [sys.executable, "-m", "pip", "install", "--only-binary=:all:", "--no-compile", "--no-input"]
     pip += ["--retries", "1", "--no-warn-script-location", "--target", str(target)]
     pip += ["--implementation", "cp", "--python-version", python, "--abi", f"cp{python.replace('.', '')}"]
     for minor in range(_glibc(engine), _OLDEST_GLIBC - 1, -1):
         pip += ["--platform", f"manylinux_2_{minor}_{machine}"]
-    made.append([*pip, "--platform", f"manylinux2014_{machine}", requirement])
+    made.append([*pip, "--platform", f"manylinux2014_{machine}", *pinned])
     return made
 
 
@@ -243,8 +262,7 @@ def pack(folder: Path, archive: Path) -> str:
                 found = os.fstat(content.fileno())
                 entry.size, entry.mode = found.st_size, 0o755 if found.st_mode & 0o100 else 0o644
                 out.addfile(entry, content)
-    with archive.open("rb") as packed:
-        return hashlib.file_digest(packed, "sha256").hexdigest()
+    return _digest(archive)
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -40,7 +40,7 @@ def put_stub_ray_into(cache: Path, engine: EngineFacts, scratch: Path) -> None:
     place = cache / "ray" / ray_name(engine)
     place.mkdir(parents=True)
     digest = ray_archive.pack(ray_archive.separate_dependencies(packages), place / ray_archive.FILE)
-    (place / "sha256").write_text(digest)
+    (place / ray_archive.RECORD).write_text(ray_archive.record(digest))
 
 
 def launchers(lab, cli):

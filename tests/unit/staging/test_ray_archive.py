@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
+from uv import find_uv_bin
 
 from sparkcluster.errors import StageError
 from sparkcluster.facts.model import EngineFacts
@@ -85,6 +89,78 @@ def test_it_is_fetched_once_and_packing_is_deterministic(cache, monkeypatch, tmp
     assert ray_archive.get_archive(SPARK, lambda _: None, fetch).sha256 == first.sha256
 
 
+@pytest.mark.parametrize("change", ["content", "gone", "pins", "as recorded by 0.1"])
+def test_an_archive_that_is_not_what_was_packed_is_fetched_again(cache, monkeypatch, tmp_path, change):
+    first = ray_archive.get_archive(SPARK, lambda _: None, fetch)
+    if change == "content":
+        with first.path.open("r+b") as file:
+            file.seek(100)
+            file.write(b"other code")
+    elif change == "gone":
+        first.path.unlink()
+    elif change == "pins":
+        (tmp_path / "pins.txt").write_text("ray==1.0 --hash=sha256:00\n")
+        monkeypatch.setattr(ray_archive, "PINS", tmp_path / "pins.txt")
+    else:
+        (first.path.parent / ray_archive.RECORD).write_text(first.sha256 + "\n")
+    fetched = []
+
+    def again(argv):
+        fetched.append(argv)
+        return fetch(argv)
+
+    assert ray_archive.get_archive(SPARK, lambda _: None, again) == first
+    assert hashlib.sha256(first.path.read_bytes()).hexdigest() == first.sha256
+    assert ray_archive.get_archive(SPARK, lambda _: None, again) == first
+    assert len(fetched) == 1
+    assert [path.name for path in (cache / "ray").iterdir()] == [ray_name(SPARK)]
+
+
+def test_everything_that_is_fetched_is_pinned_by_hash():
+    lines = ray_archive.PINS.read_text().splitlines()
+    assert f"ray=={BROUGHT_RAY} \\" in lines
+    for line in lines:
+        assert re.fullmatch(r"[a-z0-9-]+==[\w.]+ \\| {4}--hash=sha256:[0-9a-f]{64}( \\)?", line), line
+
+
+@pytest.mark.parametrize("tool", ["uv", "pip"])
+def test_a_package_with_another_content_than_the_pinned_one_is_refused(tool, monkeypatch, tmp_path, cache):
+    """The index, a mirror or a proxy serves a wheel of the same name and version with other code in it."""
+    if tool == "uv":
+        monkeypatch.setattr(ray_archive.shutil, "which", lambda *_, **__: find_uv_bin())
+    served = tmp_path / "served"
+    served.mkdir()
+    for name, value in (("NO_INDEX", "1"), ("FIND_LINKS", str(served)), ("NO_CACHE", "1")):
+        monkeypatch.setenv(f"PIP_{name}", value)
+        monkeypatch.setenv(f"UV_{name}", value)
+    wheel(served, "needed", "3", "SAFE = 1\n")
+    pins = wheel(served, "ray", BROUGHT_RAY, "SAFE = 1\n") + "needed==3 --hash=sha256:" + "0" * 64 + "\n"
+    monkeypatch.setattr(ray_archive, "PINS", tmp_path / "pins.txt")
+    ray_archive.PINS.write_text(pins)
+    with pytest.raises(StageError, match=r"(?i)hash"):
+        ray_archive.get_archive(SPARK, lambda _: None)
+    assert list((cache / "ray").iterdir()) == []
+    ray_archive.PINS.write_text(pins.replace("needed==3 --hash=sha256:" + "0" * 64, ""))
+    archive = ray_archive.get_archive(SPARK, lambda _: None)
+    assert "ray/__init__.py" in names(archive.path)
+
+
+def wheel(folder: Path, name: str, version: str, code: str) -> str:
+    """Put a wheel into ``folder``; the line that pins it."""
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}/__init__.py": code,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as packed:
+        for member, text in files.items():
+            packed.writestr(member, text)
+    return f"{name}=={version} --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+
+
 def test_a_failed_fetch_leaves_nothing_and_reports_the_cause(cache):
     def fails(argv):
         Path(argv[argv.index("--target") + 1]).mkdir()
@@ -127,7 +203,7 @@ def test_leftovers_of_a_killed_run_are_removed_after_its_time_limit(cache):
 def test_pip_gets_the_images_python_and_platforms():
     (argv,) = ray_archive.fetch_commands(SPARK, Path("/t"))
     assert argv[:4] == [sys.executable, "-m", "pip", "install"]
-    assert argv[-1] == f"ray=={BROUGHT_RAY}"
+    assert argv[-4:] == ["--require-hashes", "--no-deps", "--requirement", str(ray_archive.PINS)]
     pairs = list(itertools.pairwise(argv))
     assert ("--python-version", "3.12") in pairs
     assert ("--abi", "cp312") in pairs
