@@ -114,24 +114,39 @@ def engine(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
 @interconnect_check(
     "IMG-004",
     "Ray requires a token",
-    severity="warning",
     source="docs.ray.io, Ray token authentication: since 2.52",
-    remedy="an image with Ray 2.52 or newer, or executor: native",
+    remedy="an image with Ray 2.52 or newer, executor: native, or a C compiler on the node",
 )
 def token(context: Context) -> Iterator[Seen]:
-    """Anyone who reaches the interconnect can run commands on every node: Ray before 2.52 has no token."""
+    """Anyone who reaches Ray can run commands on every node: Ray before 2.52 has no token.
+
+    A warning where a compiler, of the node or of the image, can build the library that keeps Ray on the interconnect.
+    Without one Ray would listen on every network of the node, and `up` does not start it.
+    """
     for group in context.topology.groups:
         found = engine_of(context.facts[group.head.name])
         if found is None or found.ray_version is None:
             continue
         executor = parallel.executor(context.spec.playbook, found, nodes=group.size, bring_ray=False)
-        if executor == "ray" and not has_token(found, brought=False):
-            yield Seen(
-                f"Ray {found.ray_version} of group {group.name} has no token authentication",
-                found.ray_version,
-                ("use an image with Ray 2.52 or newer, or executor: native in the playbook",),
-                node=group.head.name,
-            )
+        if executor != "ray" or has_token(found, brought=False):
+            continue
+        remedy = "use an image with Ray 2.52 or newer, or executor: native in the playbook"
+        yield Seen(
+            f"Ray {found.ray_version} of group {group.name} has no token authentication",
+            found.ray_version,
+            (remedy,),
+            severity="warning",
+            node=group.head.name,
+        )
+        for name in group.names:
+            inside = engine_of(context.facts[name])
+            if not context.facts[name].compiler and inside is not None and not inside.compiler:
+                yield Seen(
+                    f"Ray {found.ray_version} has no token, and {name} has no compiler to keep it on the interconnect",
+                    "no C compiler on the node or in the image",
+                    ("sudo apt-get install gcc", f"or {remedy}"),
+                    node=name,
+                )
 
 
 @interconnect_check(

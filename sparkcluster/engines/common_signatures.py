@@ -218,6 +218,14 @@ COMMON = (
         "on that node: ls -ld {path}",
         "vllm-project/vllm#12526",
     ),
+    Signature(
+        "ray-open",
+        r"\[sparkcluster\] error: (?P<what>.{0,200}Ray has no token.{0,200})",
+        "{what}",
+        "use an image with Ray 2.52 or newer, or executor: native in the playbook; or on that node: "
+        "sudo apt-get install gcc",
+        "sparkcluster/node/launcher.py",
+    ),
     # Exact, but none of the above.
     Signature(
         "launcher",

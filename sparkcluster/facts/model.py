@@ -185,6 +185,7 @@ class EngineFacts(Fact):
         flags: what this `vllm serve` takes, without dashes in front; None where that was never asked.
         tool_parsers: names that --tool-call-parser takes; likewise.
         reasoning_parsers: names that --reasoning-parser takes; likewise.
+        compiler: whether there is a C compiler.
     """
 
     python: str
@@ -199,6 +200,7 @@ class EngineFacts(Fact):
     tool_parsers: tuple[str, ...] | None = None
     reasoning_parsers: tuple[str, ...] | None = None
     family: Literal["upstream", "ngc", "other"] = "other"
+    compiler: bool = False
 
 
 class Image(Fact):
@@ -336,6 +338,7 @@ class Facts(Fact):
         firewall: ufw or firewalld if active; else None, even with nftables rules set by hand.
         kernel_log: at most 200 lines of the kernel about NVRM, Xid, out of memory and mlx5, newest last and without
             serial numbers; None unless requested.
+        compiler: path of the node's C compiler; None without one.
         rays: names of the complete Rays that were brought to images without, as ``plan.image.ray_name`` makes them.
     """
 
@@ -373,6 +376,7 @@ class Facts(Fact):
     lingers: bool = False
     driver_module: str | Unread | None = None
     firewall: str | None = None
+    compiler: str | None = None
     kernel_log: tuple[str, ...] | Unread | None = None
     state_dir: str
     hf_home: str

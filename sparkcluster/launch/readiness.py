@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import re
 from shlex import quote
 
 from sparkcluster import engines
@@ -91,14 +92,11 @@ class RankState:
 
 def warnings(event: Event) -> list[str]:
     """Warnings of the launcher that do not stop the launch."""
-    mark = "phase=bind missing:"
     if not isinstance(event, Lines):
         return []
-    return [
-        f"warning: {event.node}: {line.partition(mark)[2].strip()}: sockets of Ray and torch listen on all addresses"
-        for line in event.lines
-        if mark in line
-    ]
+    found = [re.search(r"phase=bind (missing|open): *(.*)", line) for line in event.lines]
+    consequence = {"missing": ": sockets of Ray and torch listen on all addresses", "open": ""}
+    return [f"warning: {event.node}: {match[2].strip()}{consequence[match[1]]}" for match in found if match]
 
 
 class Readiness:

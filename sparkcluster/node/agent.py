@@ -16,7 +16,7 @@ import subprocess
 import time
 from typing import Any, BinaryIO, Callable, Dict
 
-from sparkcluster.node import common, docker
+from sparkcluster.node import bind, common, docker
 from sparkcluster.node.programs import Failed, inspect, run
 from sparkcluster.node.shared import LABEL_PLAN, RANK_FILE
 from sparkcluster.node.unpack import unpack
@@ -62,6 +62,14 @@ def put(request: Request, step: Step) -> dict[str, Any]:
 def make_directory(request: Request, step: Step) -> dict[str, Any]:
     """Create a directory and its parents."""
     os.makedirs(common.expand(step["path"]), exist_ok=True)
+    return {}
+
+
+def build_library(request: Request, step: Step) -> dict[str, Any]:
+    """Compile the library that confines sockets. Without a compiler the file is empty: it is mounted in any case."""
+    path = common.expand(step["path"])
+    if bind.build(path, os.environ) is not None:
+        common.write_atomically(path, b"", 0o644)
     return {}
 
 
@@ -229,6 +237,7 @@ def record_release(request: Request, step: Step) -> dict[str, Any]:
 STEPS: dict[str, Callable[[Request, Step], dict[str, Any]]] = {
     "put": put,
     "mkdir": make_directory,
+    "build-library": build_library,
     "delete": delete,
     "start-container": start_container,
     "stop-containers": stop_containers,

@@ -1,32 +1,33 @@
 """Keeps every socket of the engine on the interconnect: nothing listens on "all addresses".
 
-Part of ``launcher``; Python 3.8, standard library only.
+Part of ``launcher`` and of ``agent``; Python 3.8, standard library only.
 
 Ray's servers (gcs_server, raylet, every worker) and torch's store listen on 0.0.0.0 or [::], and no setting
 moves them: ray#59852 gave Ray's the node's address and ray#60012 took that back three days later. What they
-all share is libc's ``bind``. A small library that stands in front of it turns "any address" into the node's
-own; addresses that a program names itself stay as they are, and so do the ports that are to be open. It is
-compiled where it is needed, in the container: images that can run Triton have a C compiler.
+all share is libc's ``bind`` and ``listen``. A small library that stands in front of them turns "any address" into
+the node's own; addresses that a program names itself stay as they are, and so do the ports that are to be open. It
+needs no C library to be built and none in particular to run, so the agent compiles it on the node, where DGX OS has
+a compiler, and the launcher in the image only where the node has none. docs/security.md compares other ways.
+
+What calls the kernel by itself (Go, static programs) bypasses the library: ``network.wildcards`` finds its sockets.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
-from typing import Iterable, MutableMapping
+from typing import Iterable, Mapping, MutableMapping
 
-from sparkcluster.node.programs import succeeds
+from sparkcluster.node.programs import Failed, run, succeeds
+from sparkcluster.node.shared import BIND_FILE, COMPILERS
 
 ADDRESS = "SPARKCLUSTER_BIND_ADDRESS"
 OPEN_PORTS = "SPARKCLUSTER_BIND_OPEN"
-COMPILERS = ("cc", "gcc", "clang", "tcc")
 
 # No header is included: a compiler without the C library's development files is enough. The layouts are
 # those of Linux (struct sockaddr_in, sockaddr_in6), the numbers those of its system call tables.
 SOURCE = r"""
-typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned char u8;
 
@@ -34,20 +35,20 @@ extern long syscall(long, ...);
 extern char *getenv(const char *);
 extern int inet_pton(int, const char *, void *);
 
-enum { AF_INET = 2, AF_INET6 = 10, V4_SIZE = 16, V6_SIZE = 28 };
+enum { AF_UNSPEC = 0, AF_INET = 2, AF_INET6 = 10, V4_SIZE = 16, V6_SHORTEST = 24, V6_SIZE = 28 };
 #if defined(__x86_64__)
-enum { NR_BIND = 49 };
+enum { NR_BIND = 49, NR_LISTEN = 50, NR_GETSOCKNAME = 51 };
 #elif defined(__aarch64__)
-enum { NR_BIND = 200 };
+enum { NR_BIND = 200, NR_LISTEN = 201, NR_GETSOCKNAME = 204 };
 #else
 #error this machine is neither x86_64 nor aarch64
 #endif
 
-/* Whether the port, in network order, is among those that may listen everywhere. */
-static int is_open(u16 port)
+/* Whether the port is among those that may listen everywhere. */
+static int is_open(u32 port)
 {
     const char *text = getenv("SPARKCLUSTER_BIND_OPEN");
-    u32 own_port = (u32)((port & 255) << 8 | port >> 8), number = 0;
+    u32 number = 0;
     if (!text)
         return 0;
     for (;; text++) {
@@ -55,7 +56,7 @@ static int is_open(u16 port)
             number = number * 10 + (u32)(*text - '0');
             continue;
         }
-        if (number && number == own_port)
+        if (number && number == port)
             return 1;
         if (!*text)
             return 0;
@@ -63,84 +64,105 @@ static int is_open(u16 port)
     }
 }
 
+/* Whether the name is of all addresses, with a port that may not listen there; then ``own`` is the node's. */
+static int is_confined(const u8 *name, u32 size, u8 *own)
+{
+    const char *address = getenv("SPARKCLUSTER_BIND_ADDRESS");
+    u32 family = name[0] | (u32)name[1] << 8, i;
+    u8 any = 0;
+
+    if (family == AF_INET6 && size >= V6_SHORTEST) {
+        for (i = 8; i < 24; i++)
+            any |= i == 18 || i == 19 ? name[i] != name[18] : name[i];
+        if (name[18] != 0 && name[18] != 255) /* ::ffff:0.0.0.0 is 0.0.0.0 */
+            return 0;
+    } else if ((family == AF_INET || family == AF_UNSPEC) && size >= V4_SIZE) { /* the kernel takes both */
+        for (i = 4; i < 8; i++)
+            any |= name[i];
+    } else {
+        return 0;
+    }
+    return !any && !is_open((u32)name[2] << 8 | name[3]) && address && inet_pton(AF_INET, address, own) == 1;
+}
+
 int bind(int fd, const void *name, u32 size)
 {
-    const u8 *given = name;
-    const u16 *head = name; /* family, port */
-    const char *own = getenv("SPARKCLUSTER_BIND_ADDRESS");
-    u8 copy[V6_SIZE], bytes[4], any = 0;
-    u32 start, end, i;
+    const u8 *asked = name;
+    u8 own[4], copy[V6_SIZE];
+    u32 six, i;
 
-    if (!name || !own || inet_pton(AF_INET, own, bytes) != 1)
+    if (!name || size < 2 || !is_confined(asked, size, own))
         return (int)syscall(NR_BIND, fd, name, size);
-    if (size >= V4_SIZE && head[0] == AF_INET)
-        start = 4, end = 8;
-    else if (size >= V6_SIZE && head[0] == AF_INET6)
-        start = 8, end = 24;
-    else
-        return (int)syscall(NR_BIND, fd, name, size);
-    for (i = start; i < end; i++)
-        any |= given[i];
-    if (any || is_open(head[1]))
-        return (int)syscall(NR_BIND, fd, name, size);
-    for (i = 0; i < V6_SIZE && i < size; i++)
-        copy[i] = given[i];
-    if (head[0] == AF_INET6)
+    six = asked[0] == AF_INET6;
+    for (i = 0; i < V6_SIZE; i++)
+        copy[i] = i < size ? asked[i] : 0;
+    copy[0] = six ? AF_INET6 : AF_INET;
+    if (six)
         copy[18] = copy[19] = 255; /* ::ffff:a.b.c.d, the IPv4 address in IPv6's form */
     for (i = 0; i < 4; i++)
-        copy[end - 4 + i] = bytes[i];
-    return (int)syscall(NR_BIND, fd, copy, head[0] == AF_INET6 ? V6_SIZE : V4_SIZE);
+        copy[(six ? 20 : 4) + i] = own[i];
+    return (int)syscall(NR_BIND, fd, copy, six ? V6_SIZE : V4_SIZE);
+}
+
+/* Unbound, a socket listens on all addresses. Bound to them in another way, it cannot be bound again: an error. */
+int listen(int fd, int backlog)
+{
+    u8 name[V6_SIZE], own[4];
+    u32 size = sizeof(name);
+
+    if (syscall(NR_GETSOCKNAME, fd, name, &size) == 0 && is_confined(name, size, own) && bind(fd, name, size) != 0)
+        return -1;
+    return (int)syscall(NR_LISTEN, fd, backlog);
 }
 """
 
-_TRIAL = "import socket,sys;s=socket.socket();s.bind(('',0));sys.exit(s.getsockname()[0]!=sys.argv[1])"
+_TRIAL = """
+import socket, sys
+bound, unbound = socket.socket(), socket.socket()
+bound.bind(("", 0))
+unbound.listen(1)
+sys.exit({bound.getsockname()[0], unbound.getsockname()[0]} != {sys.argv[1]})
+"""
 
 
-def build(path: str, env: MutableMapping[str, str]) -> str | None:
-    """Compile the library to ``path``. Returns what went wrong in one line, or None."""
+def build(path: str, env: Mapping[str, str]) -> str | None:
+    """Compile the library to ``path``, readable by everyone. Returns what went wrong in one line, or None."""
     candidates = ([env["CC"]] if env.get("CC") else []) + list(COMPILERS)
-    compiler = next((found for name in candidates if (found := shutil.which(name, path=env.get("PATH")))), None)
-    if compiler is None:
-        return "no C compiler (%s) in this image" % ", ".join(COMPILERS)
+    program = next((found for name in candidates if (found := shutil.which(name, path=env.get("PATH")))), None)
+    if program is None:
+        return "no C compiler (%s)" % ", ".join(COMPILERS)
     fresh = "%s.%d" % (path, os.getpid())
-    argv = [compiler, "-O2", "-shared", "-fPIC", "-nostdlib", "-o", fresh, "-x", "c", "-"]
-    if os.path.basename(compiler) == "tcc":
-        argv = [compiler, "-shared", "-nostdlib", "-o", fresh, "-"]
+    argv = [program, "-O2", "-s", "-shared", "-fPIC", "-fno-stack-protector", "-nostdlib", "-o", fresh, "-x", "c", "-"]
+    if os.path.basename(program) == "tcc":
+        argv = [program, "-shared", "-nostdlib", "-o", fresh, "-"]
     try:
-        done = subprocess.run(
-            argv,
-            input=SOURCE.encode(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=dict(env),
-            timeout=60,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        return "%s: %s" % (compiler, error)
-    if done.returncode != 0:
-        lines = done.stdout.decode(errors="replace").strip().splitlines()
-        return "%s exited with %d: %s" % (compiler, done.returncode, lines[0] if lines else "no output")
-    os.replace(fresh, path)
+        run(argv, 60, stdin=None, input=SOURCE.encode(), env=dict(env))
+        os.chmod(fresh, 0o644)
+        os.replace(fresh, path)
+    except (Failed, OSError) as error:
+        return "%s: %s" % (program, str(error).strip().splitlines()[0])
     return None
 
 
-def works(path: str, env: MutableMapping[str, str], address: str) -> bool:
+def works(path: str, env: Mapping[str, str], address: str) -> bool:
     """Whether a program started with the library has its "any address" turned into ``address``."""
     trial = dict(env, LD_PRELOAD=path)
     trial[ADDRESS] = address
     trial.pop(OPEN_PORTS, None)
     argv = [sys.executable, "-I", "-S", "-c", _TRIAL, address]
-    return succeeds(argv, 30, env=trial)
+    return os.path.exists(path) and succeeds(argv, 30, env=trial)
 
 
-def confine(env: MutableMapping[str, str], address: str, open_ports: Iterable[int], folder: str) -> str:
+def confine(env: MutableMapping[str, str], address: str, open_ports: Iterable[int], folder: str, private: str) -> str:
     """Have everything that is started with ``env`` listen on ``address`` where it would on all addresses.
 
-    ``env`` is changed; ``open_ports`` may listen on all addresses; the library is put in ``folder``, where only we may
-    write. Returns what was done, in words; a text that begins with ``missing:`` says that sockets stay as they are.
+    ``env`` is changed; ``open_ports`` may listen on all addresses. The library in ``folder`` is the agent's; if that
+    has no effect, one is built in ``private``, where only we may write. Returns what was done, in words; a text that
+    begins with ``missing:`` says that sockets stay as they are.
     """
-    path = os.path.join(folder, "bind.so")
+    path = os.path.join(folder, BIND_FILE)
     if not works(path, env, address):
+        path = os.path.join(private, BIND_FILE)
         trouble = build(path, env)
         if trouble is None and not works(path, env, address):
             trouble = "%s was built and has no effect" % path

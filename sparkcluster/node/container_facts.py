@@ -13,7 +13,7 @@ from sparkcluster.node.machine import Machine, Unreadable, quoted
 # Where the CDI specification puts its files (cncf-tags/container-device-interface, SPEC.md).
 _CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 _CONTAINERD_ROOT = "/var/lib/containerd"  # containerd's own default
-INSPECTION = 3  # version of what is read of an image; an older result is read again
+INSPECTION = 4  # version of what is read of an image; an older result is read again
 
 
 def docker(machine: Machine) -> Dict[str, Any]:

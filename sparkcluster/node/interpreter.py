@@ -7,11 +7,12 @@ from typing import Any, Dict
 
 from sparkcluster.node import engine
 from sparkcluster.node.machine import Unreadable
+from sparkcluster.node.shared import COMPILERS
 
 # Runs in the interpreter in question, on the node or inside the image; the engine's part makes ``ENGINE`` of what it
 # reads there itself.
 _READERS = """
-import ast, glob, importlib.util, json, os, platform, re, sys
+import ast, glob, importlib.util, json, os, platform, re, shutil, sys
 try:
     from importlib.metadata import PackageNotFoundError, version
 except ImportError:
@@ -58,10 +59,11 @@ print("sparkcluster-engine " + json.dumps({
     "triton_version": installed("triton", "pytorch-triton"),
     "torch_version": torch(),
     "nccl_version": nccl(),
+    "compiler": any(map(shutil.which, %r)),
     "ngc": os.path.exists("/opt/nvidia/nvidia_entrypoint.sh"),
     **ENGINE
 }))
-"""
+""" % (COMPILERS,)
 
 
 def snippet(inspection: str) -> str:

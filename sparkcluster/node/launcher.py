@@ -20,6 +20,9 @@ import sys
 import time
 from typing import Any, Callable, NoReturn
 
+from sparkcluster.node.bind import ADDRESS
+from sparkcluster.node.machine import Machine
+from sparkcluster.node.network import wildcards
 from sparkcluster.node.prepare import (
     BAD_DOCUMENT,
     MARK,
@@ -28,6 +31,7 @@ from sparkcluster.node.prepare import (
     RAY_FAILED,
     TERMINATED,
     Stop,
+    has_open_ray,
     interpreter_of,
     module_directory,
     prepare,
@@ -180,6 +184,41 @@ def end_started(mark: str) -> None:
         time.sleep(1)
 
 
+def watch_sockets(document: dict[str, Any], mark: str) -> None:
+    """Fork a process that looks for sockets on all addresses as long as this one, or what it becomes, lives.
+
+    The library of ``bind`` confines what calls libc. Others are reported; if Ray has no token, they end the rank.
+    """
+    parent = os.getpid()
+    if os.fork():
+        return
+
+    def report(text: str) -> None:
+        if not has_open_ray(document):
+            say("phase=bind open: %s" % text)
+            return
+        say("error: %s, and Ray has no token" % text)
+        end_started(mark)
+        os.kill(parent, signal.SIGKILL)
+
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        needle = "%s=%s" % (MARK, mark) if document.get("runtime") == "process" else None
+        allowed = set(document.get("open_ports") or [])
+        pause_s = 0.2
+        while os.getppid() == parent:
+            for port, process in sorted(wildcards(Machine(), needle, allowed).items()):
+                report("%s listens on all addresses with port %d" % (process, port))
+                allowed.add(port)
+            time.sleep(pause_s)
+            pause_s = min(5, pause_s * 1.2)
+    except Exception as error:
+        report("sockets cannot be checked: %s" % error)
+    finally:
+        os._exit(0)
+
+
 def become(argv: list[str], env: dict[str, str]) -> NoReturn:
     """Turn into ``argv``; from here on its end is ours."""
     sys.stdout.flush()
@@ -190,10 +229,12 @@ def become(argv: list[str], env: dict[str, str]) -> NoReturn:
         raise Stop(NO_ENGINE, "%s: command not found (%s)" % (argv[0], error.strerror)) from error
 
 
-def launch(document: dict[str, Any], folder: str, env: dict[str, str]) -> NoReturn:
+def launch(document: dict[str, Any], folder: str, env: dict[str, str], mark: str) -> NoReturn:
     """Go through the steps of this rank; does not return."""
     limit_s = document.get("join_timeout_s", 300)
     private = prepare(document, folder, env)
+    if ADDRESS in env:
+        watch_sockets(document, mark)
     if document["executor"] == "ray":
         ray = document["ray"]
         if ray.get("token"):
@@ -250,7 +291,7 @@ def main(argv: list[str]) -> int:
         signal.signal(number, terminated)
     try:
         document = checked(argv[1])
-        launch(document, os.path.dirname(os.path.abspath(argv[1])), env)
+        launch(document, os.path.dirname(os.path.abspath(argv[1])), env, mark)
     except Stop as stop:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)

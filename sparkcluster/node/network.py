@@ -7,7 +7,7 @@ import re
 import socket
 import struct
 import time
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Container, Dict, List, Optional, Set
 
 from sparkcluster.node.machine import Machine, Socket, Unreadable
 
@@ -15,6 +15,7 @@ _NET = "/sys/class/net"
 _INFINIBAND = "/sys/class/infiniband"
 _EMPTY_GIDS = ("0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000")
 _LISTEN = "0A"  # TCP_LISTEN in linux's tcp_states.h
+_ANY = (bytes(4), bytes(16), bytes(10) + b"\xff\xff" + bytes(4))  # 0.0.0.0, ::, ::ffff:0.0.0.0
 _PROCESS_SEARCH_S = 0.4  # the process of a listener is optional, and a busy node has many descriptors
 
 
@@ -103,9 +104,18 @@ def listeners(machine: Machine) -> List[Dict[str, Any]]:
     sockets = {inode: {"address": _address(packed), "port": port, "process": None} for packed, port, _, inode in found}
     # processes of other users are not readable, except by root
     searched = {inode for _, _, uid, inode in found if os.geteuid() in (0, uid)}
-    for inode, process in _processes(machine, searched).items():
+    for inode, process in _processes(machine, searched, _PROCESS_SEARCH_S).items():
         sockets[inode]["process"] = process
     return sorted(sockets.values(), key=lambda each: (each["port"], each["address"]))
+
+
+def wildcards(machine: Machine, mark: Optional[str], allowed: Container[int]) -> Dict[int, str]:
+    """Ports other than ``allowed`` on which a rank listens at all addresses, each with the process that does.
+
+    Its processes are those with ``mark`` in their environment; without one all that are visible, in its container.
+    """
+    ports = {inode: port for packed, port, _, inode in listening(machine) if packed in _ANY and port not in allowed}
+    return {ports[inode]: process for inode, process in _processes(machine, set(ports), 10, mark).items()}
 
 
 def listening(machine: Machine) -> List[Socket]:
@@ -144,15 +154,15 @@ def _address(packed: bytes) -> str:
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
-def _processes(machine: Machine, inodes: Set[str]) -> Dict[str, str]:
-    """Name of the process of each socket, if this user may see it."""
+def _processes(machine: Machine, inodes: Set[str], limit_s: float, mark: Optional[str] = None) -> Dict[str, str]:
+    """Name of the process of each socket, if this user may see it, and it has ``mark`` in its environment."""
     links = {"socket:[%s]" % inode: inode for inode in inodes}
     found: Dict[str, str] = {}
-    until = time.monotonic() + _PROCESS_SEARCH_S
+    until = time.monotonic() + limit_s
     for pid in machine.names("/proc"):
         if len(found) == len(links) or time.monotonic() > until:
             break
-        if not pid.isdigit():
+        if not pid.isdigit() or (mark and mark not in machine.text("/proc/%s/environ" % pid, "").split("\0")):
             continue
         folder = machine.at("/proc/%s/fd" % pid) + "/"
         try:

@@ -246,6 +246,11 @@ def run_setup(lines: list[str], env: dict[str, str], limit_s: float) -> None:
             raise Stop(SETUP_FAILED, "setup line %d exited with %d" % (number, code))
 
 
+def has_open_ray(document: dict[str, Any]) -> bool:
+    """Whether who reaches Ray may run code in it."""
+    return bool(document["executor"] == "ray" and not document["ray"].get("token"))
+
+
 def prepare(document: dict[str, Any], folder: str, env: dict[str, str]) -> str:
     """What holds for every executor: paths, setup, ptxas, carry-over file. Returns the private folder."""
     inside = document.get("runtime", "docker") == "docker"
@@ -269,8 +274,10 @@ def prepare(document: dict[str, Any], folder: str, env: dict[str, str]) -> str:
         done = place_ptxas(triton, env, inside) if triton else "no Triton in this image, nothing to do"
         say("phase=ptxas %s" % done)
     if len(document["members"]) > 1:
-        ports = document.get("open_ports") or []
-        say("phase=bind %s" % confine(env, document["address"], ports, private))
+        done = confine(env, document["address"], document.get("open_ports") or [], folder, private)
+        if done.startswith("missing:") and has_open_ray(document):
+            raise Stop(RAY_FAILED, "Ray has no token and would listen on all addresses: %s" % done[9:])
+        say("phase=bind %s" % done)
     added = {name for name in env if name.startswith("TRITON_") and name not in before}
     names = set(document.get("carry_over") or []) | added | {"LD_PRELOAD", ADDRESS, OPEN_PORTS}
     if document.get("executor") == "ray":

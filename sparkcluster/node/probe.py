@@ -10,13 +10,13 @@ from typing import Any, Callable, Dict, Optional
 from sparkcluster.node import container_facts, gpu, interpreter, network, ranks, storage, system
 from sparkcluster.node.machine import LIMIT_S, Machine, failed
 from sparkcluster.node.readings import Readings, clean
-from sparkcluster.node.shared import LABEL_CLUSTER
+from sparkcluster.node.shared import COMPILERS, LABEL_CLUSTER
 
 _GRACE_S = 0.3  # so that the limit of a program ends first and is reported
 _NAME_S = 1.5  # for all look-ups; an unreachable resolver takes 5 s and more
 _ENGINE_S = 10.0  # without containers; 0.3 s, and without an answer nothing can be started
 # What stands for a value that could not be read, where that makes no difference.
-_DEFAULTS = {"infiniband_devices": False, "lingers": False, "rays": [], "firewall": None}
+_DEFAULTS = {"infiniband_devices": False, "lingers": False, "rays": [], "firewall": None, "compiler": None}
 
 
 def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine] = None) -> Dict[str, Any]:
@@ -69,6 +69,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
         "remove_ipc": lambda: system.remove_ipc(machine),
         "lingers": lambda: system.lingers(machine, facts["user"]),
         "firewall": lambda: system.firewall(machine),
+        "compiler": lambda: next(filter(machine.exists, map("/usr/bin/".__add__, COMPILERS)), None),
         "kernel_log": lambda: system.kernel_log(machine) if request.get("kernel_log") else None,
     }
     for name in names:

@@ -21,6 +21,8 @@ LABEL_MEASURE = "io.sparkcluster.measure"
 LAUNCHER_FILE = "launcher.json"
 ENTRY_FILE = "entry.py"
 RANK_FILE = "rank.json"
+BIND_FILE = "bind.so"
+COMPILERS = ("cc", "gcc", "clang", "tcc")  # what may build it
 
 # Prefixes of interfaces behind which no other node is: container networks have the same addresses on every node.
 CONTAINER_INTERFACES = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "podman", "lxc")

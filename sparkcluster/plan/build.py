@@ -16,6 +16,7 @@ from sparkcluster.engines import base
 from sparkcluster.facts.engine import engine_of, has_token
 from sparkcluster.facts.model import EngineFacts, Facts, Image, read
 from sparkcluster.node.shared import (
+    BIND_FILE,
     ENTRY_FILE,
     LABEL_CLUSTER,
     LABEL_GROUP,
@@ -284,6 +285,8 @@ class _Rank:
             docker_run.bind(f"{rank_dir}/{LAUNCHER_FILE}", docker_run.LAUNCHER, read_only=True),
             docker_run.bind(f"{rank_dir}/{ENTRY_FILE}", docker_run.ENTRY, read_only=True),
         ]
+        if len(self.group.members) > 1:
+            mounts.append(docker_run.bind(f"{rank_dir}/{BIND_FILE}", docker_run.LIBRARY, read_only=True))
         directories = [rank_dir]
         # Of the cache only what is served: its other repositories and the token beside them are the user's.
         for model in (playbook.model, *playbook.companions):

@@ -8,10 +8,11 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 
-from sparkcluster.node.shared import ENTRY_FILE, LAUNCHER_FILE
+from sparkcluster.node.shared import BIND_FILE, ENTRY_FILE, LAUNCHER_FILE
 
 ENTRY = f"/sparkcluster/{ENTRY_FILE}"
 LAUNCHER = f"/sparkcluster/{LAUNCHER_FILE}"
+LIBRARY = f"/sparkcluster/{BIND_FILE}"
 RAY_PATH = "/sparkcluster/ray"
 HF_HOME = "/root/.cache/huggingface"
 NAME_LIMIT = 120

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sparkcluster.facts.model import Rank
-from sparkcluster.node.shared import ENTRY_FILE, LABEL_PLAN, LABEL_RANK_DIR, LABEL_RUNTIME, LAUNCHER_FILE
+from sparkcluster.node.shared import BIND_FILE, ENTRY_FILE, LABEL_PLAN, LABEL_RANK_DIR, LABEL_RUNTIME, LAUNCHER_FILE
 from sparkcluster.plan.model import NodePlan
 from sparkcluster.runtime.change import Step
 
@@ -33,6 +33,8 @@ def start_steps(node: NodePlan, *, entry: str, secrets: Mapping[str, str], hashe
             {"do": "put", "path": f"{rank.rank_dir}/{name}", "content": text, "mode": 0o644}
             for name, text in contents.items()
         ]
+        if len(rank.launcher["members"]) > 1:
+            steps.append({"do": "build-library", "path": f"{rank.rank_dir}/{BIND_FILE}"})
         if rank.env_file:
             lines = "".join(f"{name}={secrets[name]}\n" for name in node.secrets)
             steps.append({"do": "put", "path": rank.env_file, "content": lines, "mode": 0o600})

@@ -307,9 +307,22 @@ def test_an_image_that_is_not_there_yet_is_told_and_stops_nothing(found):
 def test_a_ray_without_token(found, spark):
     inside = spark().image.inside.model_copy(update={"ray_version": "2.51.1"})
     alpha = spark(rails(11))
-    old = alpha.model_copy(update={"image": alpha.image.model_copy(update={"inside": inside})})
+    image = alpha.image.model_copy(update={"inside": inside})
+    old = alpha.model_copy(update={"image": image, "compiler": "/usr/bin/cc"})
 
-    assert only(found(alpha=old), "IMG-004").severity == "warning"
+    assert only(found(alpha=old, changes={"compiler": "/usr/bin/cc"}), "IMG-004").severity == "warning"
+
+
+def test_a_ray_without_token_that_cannot_be_kept_on_the_interconnect(found, spark):
+    """Neither alpha nor its image has a compiler; beta's image has one."""
+    alpha = spark(rails(11))
+    old = alpha.image.inside.model_copy(update={"ray_version": "2.51.1"})
+    image = {"image": alpha.image.model_copy(update={"inside": old})}
+    built = {"image": alpha.image.model_copy(update={"inside": old.model_copy(update={"compiler": True})})}
+
+    errors = [each for each in found(alpha=alpha.model_copy(update=image), changes=built) if each.severity == "error"]
+    assert [(each.code, each.node) for each in errors] == [("IMG-004", "alpha")]
+    assert "sudo apt-get install gcc" in errors[0].remedy
 
 
 def test_an_api_address_that_the_head_does_not_have(found):

@@ -168,7 +168,12 @@ def test_what_the_watch_program_says_becomes_events():
 
 
 def test_sockets_that_stay_open_to_all_are_told_with_the_node():
-    lines = ("[sparkcluster] phase=engine vllm", "[sparkcluster] phase=bind missing: no C compiler in this image")
+    lines = (
+        "[sparkcluster] phase=engine vllm",
+        "[sparkcluster] phase=bind missing: no C compiler",
+        "[sparkcluster] phase=bind open: sidecar listens on all addresses with port 9000",
+    )
     assert warnings(Lines("beta", "rank", lines)) == [
-        "warning: beta: no C compiler in this image: sockets of Ray and torch listen on all addresses"
+        "warning: beta: no C compiler: sockets of Ray and torch listen on all addresses",
+        "warning: beta: sidecar listens on all addresses with port 9000",
     ]

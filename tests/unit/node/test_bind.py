@@ -1,19 +1,21 @@
-"""No socket on all addresses: tried with real sockets of a real program."""
+"""No socket on all addresses: tried with real sockets of a real program, which uses every way to get one."""
 
+from __future__ import annotations
+
+import contextlib
 import json
 import os
-import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sparkcluster.node import bind
-
-needs_compiler = pytest.mark.skipif(
-    not any(shutil.which(compiler) for compiler in bind.COMPILERS), reason="no C compiler on this machine"
-)
+from sparkcluster.node import agent, bind
+from sparkcluster.node.machine import Machine
+from sparkcluster.node.network import wildcards
 
 SOCKETS = """
 import json, socket, sys
@@ -31,6 +33,45 @@ print(json.dumps([
 ]))
 """
 
+# Each way prints its port and waits; "refused" is printed where the kernel or the library says no.
+VICTIM = """
+import ctypes, os, platform, socket, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+BIND, LISTEN = {"x86_64": (49, 50), "aarch64": (200, 201)}[platform.machine()]
+four, six = lambda: socket.socket(), lambda: socket.socket(socket.AF_INET6)
+def unbound(s): s.listen()
+def written(address):
+    def way(s):
+        s.bind((address, 0))
+        s.listen()
+    return way
+def named(name):
+    def way(s):
+        if libc.bind(s.fileno(), name, len(name)):
+            raise OSError(ctypes.get_errno(), "bind")
+        s.listen()
+    return way
+def half_raw(s):
+    libc.syscall(BIND, s.fileno(), bytes([2, 0]) + bytes(14), 16)
+    s.listen()
+def raw(s):
+    libc.syscall(BIND, s.fileno(), bytes([2, 0]) + bytes(14), 16)
+    libc.syscall(LISTEN, s.fileno(), 5)
+made, way = {
+    "four": (four, written("")), "six": (six, written("::")), "mapped": (six, written("::ffff:0.0.0.0")),
+    "unbound": (four, unbound), "unbound six": (six, unbound), "unspecified family": (four, named(bytes(16))),
+    "short name": (six, named(bytes([10]) + bytes(23))), "bound by the kernel": (four, half_raw),
+    "mptcp": (lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262), written("")), "raw": (four, raw),
+}[sys.argv[1]]
+try:
+    s = made()
+    way(s)
+    print(s.getsockname()[1], flush=True)
+except OSError as error:
+    print("refused", error, flush=True)
+sys.stdin.read()
+"""
+
 
 def names(env: dict[str, str], port: int = 0) -> list[str]:
     done = subprocess.run(
@@ -39,19 +80,68 @@ def names(env: dict[str, str], port: int = 0) -> list[str]:
     return json.loads(done.stdout)
 
 
-@needs_compiler
-def test_any_address_becomes_the_nodes_own_and_named_ones_stay(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment of a rank whose address is 127.0.0.5."""
     env = {"PATH": os.environ["PATH"], "LD_PRELOAD": "/lib/none.so"}
-    assert bind.confine(env, "127.0.0.5", [], str(tmp_path)) == "127.0.0.5"
+    folder = str(tmp_path_factory.mktemp("rank"))
+    assert bind.confine(env, "127.0.0.5", [], folder, folder) == "127.0.0.5"
+    return env
+
+
+@contextlib.contextmanager
+def victim(way: str, env: dict[str, str]) -> Iterator[str]:
+    argv = [sys.executable, "-c", VICTIM, way]
+    with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def reached(address: str, port: str) -> bool:
+    with contextlib.suppress(ConnectionRefusedError), socket.create_connection((address, int(port)), 5):
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "way", ["four", "six", "mapped", "unbound", "unbound six", "unspecified family", "short name", "mptcp"]
+)
+def test_no_way_to_all_addresses_listens_on_another_than_the_nodes(way: str, env: dict[str, str]) -> None:
+    with victim(way, env) as port:
+        if way == "mptcp" and "not supported" in port:
+            return  # a kernel without it has one way less
+        assert reached("127.0.0.5", port)
+        assert not reached("127.0.0.1", port)
+
+
+def test_a_socket_that_was_bound_to_all_addresses_in_another_way_does_not_listen(env: dict[str, str]) -> None:
+    with victim("bound by the kernel", env) as said:
+        assert said.startswith("refused")
+
+
+def test_what_bypasses_the_library_is_found_by_its_port_and_process(env: dict[str, str]) -> None:
+    mark = "SPARKCLUSTER_RANK=1-abc"
+    with victim("raw", {**env, "SPARKCLUSTER_RANK": "1-abc"}) as port, victim("raw", env) as other:
+        assert reached("127.0.0.1", port)
+        found = wildcards(Machine(), mark, [])
+        assert list(found) == [int(port)]
+        assert found[int(port)].startswith("python")
+        assert wildcards(Machine(), mark, [int(port)]) == {}
+        assert {int(port), int(other)} <= wildcards(Machine(), None, []).keys()
+
+
+def test_addresses_that_a_program_names_stay(env: dict[str, str]) -> None:
     assert names(env) == ["127.0.0.5", "::ffff:127.0.0.5", "127.0.0.1", "::1", "127.0.0.5"]
     assert env["LD_PRELOAD"].split(":")[1] == "/lib/none.so"
 
 
-@needs_compiler
 def test_an_open_port_may_listen_everywhere(tmp_path: Path, unused_tcp_port_number: int) -> None:
     port = unused_tcp_port_number
     env = {"PATH": os.environ["PATH"]}
-    said = bind.confine(env, "127.0.0.5", [1, port], str(tmp_path))
+    said = bind.confine(env, "127.0.0.5", [1, port], str(tmp_path), str(tmp_path))
     assert said == f"127.0.0.5, every address for port 1,{port}"
     assert names(env, port)[0] == "127.0.0.5"
     assert names(env, port)[4] == "0.0.0.0"
@@ -59,28 +149,39 @@ def test_an_open_port_may_listen_everywhere(tmp_path: Path, unused_tcp_port_numb
 
 @pytest.fixture
 def unused_tcp_port_number() -> int:
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-@needs_compiler
-def test_the_second_rank_on_a_node_uses_what_the_first_built(tmp_path: Path) -> None:
-    env = {"PATH": os.environ["PATH"]}
-    bind.confine(env, "127.0.0.5", [], str(tmp_path))
-    built = (tmp_path / "bind.so").stat().st_mtime_ns
-    again = {"PATH": "/nowhere"}
-    assert bind.confine(again, "127.0.0.6", [], str(tmp_path)) == "127.0.0.6"
-    assert (tmp_path / "bind.so").stat().st_mtime_ns == built
-    assert names({**again, "PATH": os.environ["PATH"]})[0] == "127.0.0.6"
+def test_the_agents_library_serves_an_image_without_a_compiler(tmp_path: Path) -> None:
+    assert agent.build_library({}, {"path": str(tmp_path / "bind.so")}) == {}
+    assert (tmp_path / "bind.so").stat().st_mode & 0o777 == 0o644
+    env = {"PATH": "/nowhere"}
+    private = tmp_path / "private"
+    private.mkdir()
+    assert bind.confine(env, "127.0.0.6", [], str(tmp_path), str(private)) == "127.0.0.6"
+    assert names({**env, "PATH": os.environ["PATH"]})[0] == "127.0.0.6"
+    assert list(private.iterdir()) == []
 
 
-def test_without_a_compiler_it_says_so_and_changes_nothing(tmp_path: Path) -> None:
+def test_the_library_needs_no_c_library_of_its_own(tmp_path: Path) -> None:
+    """One that is built on Ubuntu is loaded in an image with musl or an older glibc."""
+    assert bind.build(str(tmp_path / "bind.so"), os.environ) is None
+    content = (tmp_path / "bind.so").read_bytes()
+    assert b"libc.so" not in content
+    assert b"GLIBC" not in content
+
+
+def test_where_neither_has_a_compiler_it_says_so_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    agent.build_library({}, {"path": str(tmp_path / "bind.so")})
+    assert (tmp_path / "bind.so").read_bytes() == b""
     env = {"PATH": str(tmp_path)}
-    said = bind.confine(env, "127.0.0.5", [], str(tmp_path))
-    assert said.startswith("missing: no C compiler (cc, gcc, clang, tcc) in this image")
+    said = bind.confine(env, "127.0.0.5", [], str(tmp_path), str(tmp_path / "private"))
+    assert said == "missing: no C compiler (cc, gcc, clang, tcc)"
     assert env == {"PATH": str(tmp_path)}
 
 
@@ -89,6 +190,6 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
     compiler.write_text("#!/bin/sh\necho 'cannot find as' >&2\nexit 3\n")
     compiler.chmod(0o755)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    said = bind.confine(env, "127.0.0.5", [], str(tmp_path))
-    assert f"{compiler} exited with 3: cannot find as" in said
+    said = bind.confine(env, "127.0.0.5", [], str(tmp_path), str(tmp_path))
+    assert said == f"missing: {compiler}: cannot find as"
     assert "LD_PRELOAD" not in env

@@ -99,7 +99,7 @@ class Image:
             "carry_over": ["NCCL_IB_HCA"],
             "ptxas": False,
             "ray_path": None,
-            "runtime": "docker",
+            "runtime": "process",  # a container has processes of its own, this machine those of others
             **more,
         }
 
@@ -396,10 +396,57 @@ def test_a_follower_of_the_native_backend_starts_its_engine_at_once(image: Image
 def test_the_engines_sockets_are_confined_where_ranks_meet(image: Image) -> None:
     code, output = image.run(image.document(executor="native", members=["127.0.0.1", "127.0.0.2"], open_ports=[8000]))
     assert code == 0
-    [told] = [line for line in output if "phase=bind" in line]
+    assert "[sparkcluster] phase=bind 127.0.0.1, every address for port 8000" in output
     env = image.engine["env"]
-    if "missing:" in told:
-        assert "LD_PRELOAD" not in env
+    assert env["SPARKCLUSTER_BIND_ADDRESS"] == "127.0.0.1"
+    assert Path(env["LD_PRELOAD"].split(":")[0]).exists()
+
+
+@pytest.mark.parametrize(("token", "code"), [(False, 5), (True, 0)])
+def test_ray_without_a_token_is_not_started_where_its_sockets_cannot_be_confined(
+    image: Image, token: bool, code: int
+) -> None:
+    image.ray([["127.0.0.1", "127.0.0.2"]])
+    document = image.ray_document(members=["127.0.0.1", "127.0.0.2"])
+    document["ray"]["token"] = token
+    exit_code, output = image.run(document, PATH=str(image.bin), RAY_AUTH_TOKEN="s3cret" * 8)
+    assert exit_code == code
+    assert (image.root / "ray.json").exists() == token
+    missing = "no C compiler (cc, gcc, clang, tcc)"
+    if token:
+        assert f"[sparkcluster] phase=bind missing: {missing}" in output
     else:
-        assert env["SPARKCLUSTER_BIND_ADDRESS"] == "127.0.0.1"
-        assert Path(env["LD_PRELOAD"].split(":")[0]).exists()
+        assert output[-1] == f"[sparkcluster] error: Ray has no token and would listen on all addresses: {missing}"
+
+
+# Listens on all addresses past the library, as a program in Go does.
+RAW = """
+import ctypes, os, platform, socket, time
+s, libc = socket.socket(), ctypes.CDLL(None)
+bind, listen = {"x86_64": (49, 50), "aarch64": (200, 201)}[platform.machine()]
+libc.syscall(bind, s.fileno(), bytes([2, 0]) + bytes(14), 16)
+libc.syscall(listen, s.fileno(), 5)
+os.write(1, b"engine listens on %d\\n" % s.getsockname()[1])  # as one, since another process writes there too
+time.sleep(TIME)
+"""
+
+
+@pytest.mark.parametrize("token", [False, True])
+def test_a_socket_on_all_addresses_ends_a_ray_without_token_and_is_reported_with_one(image: Image, token: bool) -> None:
+    image.ray([["127.0.0.1", "127.0.0.2"]])
+    script(image.bin / "vllm", f"#!{PYTHON}\n" + RAW.replace("TIME", "2" if token else "60"))
+    document = image.ray_document(members=["127.0.0.1", "127.0.0.2"], runtime="process")
+    document["ray"]["token"] = token
+    began = time.monotonic()
+    code, output = image.run(document, RAY_AUTH_TOKEN="s3cret" * 8)
+    port = next(line.split()[-1] for line in output if line.startswith("engine listens"))
+    said = [line for line in output if f"vllm listens on all addresses with port {port}" in line]
+    if token:
+        assert code == 0
+        assert said == [f"[sparkcluster] phase=bind open: vllm listens on all addresses with port {port}"]
+    else:
+        assert code in {-signal.SIGTERM, -signal.SIGKILL}
+        assert time.monotonic() - began < LIMIT_S
+        [line] = said
+        assert line.startswith("[sparkcluster] error: ")
+        assert line.endswith("and Ray has no token")

@@ -15,12 +15,12 @@ DIRECTORY = "/home/ann/s/clusters/atlas/ranks/x"
 
 @pytest.fixture
 def node():
-    def make(image="sha256:1", **container):
+    def make(image="sha256:1", members=("10.0.0.1",), **container):
         rank = ContainerPlan(
             name="x",
             image=image,
             argv=("docker", "run", "x"),
-            launcher={"rank": 0},
+            launcher={"rank": 0, "members": list(members)},
             rank_dir=DIRECTORY,
             directories=(DIRECTORY, "/cache"),
             env_file=f"{DIRECTORY}/secrets.env",
@@ -38,10 +38,23 @@ def test_a_container_starts_after_its_files_lie_there(node):
     )
     assert [step["do"] for step in steps] == ["mkdir", "mkdir", "put", "put", "put", "start-container"]
     files = {step["path"]: (step["content"], step["mode"]) for step in steps if step["do"] == "put"}
-    assert json.loads(files[f"{DIRECTORY}/launcher.json"][0]) == {"rank": 0, "secrets": {"salt": "5a"}}
+    assert json.loads(files[f"{DIRECTORY}/launcher.json"][0]) == {
+        "rank": 0,
+        "members": ["10.0.0.1"],
+        "secrets": {"salt": "5a"},
+    }
     assert files[f"{DIRECTORY}/entry.py"][0] == "print()"
     assert files[f"{DIRECTORY}/secrets.env"] == ("WANDB_KEY=t=1\nVLLM_API_KEY=k\n", 0o600)
     assert steps[-1] == {"do": "start-container", "name": "x", "argv": ["docker", "run", "x"], "plan": "p1"}
+
+
+def test_where_ranks_meet_the_library_that_confines_sockets_is_built_before_the_start(node):
+    steps = start_steps(
+        node(members=("10.0.0.1", "10.0.0.2")), entry="", secrets={"WANDB_KEY": "", "VLLM_API_KEY": ""}, hashes={}
+    )
+    names = [step["do"] for step in steps]
+    assert names.index("build-library") < names.index("start-container")
+    assert {"do": "build-library", "path": f"{DIRECTORY}/bind.so"} in steps
 
 
 def test_values_of_secrets_stand_in_their_file_alone(node):
