@@ -7,6 +7,7 @@ end follows, with one image and no tag, if it is the requested one. Without an e
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -17,7 +18,7 @@ from sparkcluster.node import docker
 from sparkcluster.node.wire import Failed
 
 # Docker's own layout, and the OCI layout of Docker 25 and newer.
-_NAMES = re.compile(r"(?:blobs/sha256/([0-9a-f]{64})|[0-9a-f]{64}(?:\.json|/layer\.tar))\Z")
+_NAMES = re.compile(r"(?:blobs/sha256/[0-9a-f]{64}|[0-9a-f]{64}(?:\.json|/layer\.tar))\Z")
 _BLOCK, _PAX_BYTES, _DOCUMENTS_BYTES, _ENTRIES = 512, 64 << 10, 4 << 20, 2_000
 
 
@@ -93,8 +94,11 @@ class Archive:
             _fail("contains more than %d files" % _ENTRIES)
         self._paths[digest] = name
         if text.startswith(b"{"):
-            self._room -= size
-            self._documents[digest] = {**_document(text), "size": size}
+            with contextlib.suppress(ValueError, RecursionError):
+                document = json.loads(text, parse_int=_integer)
+                if document.keys() & {"rootfs", "layers"}:  # a configuration or a manifest
+                    self._room -= size
+                    self._documents[digest] = {**document, "size": size}
 
     def _finish(self, expected: Dict[str, Any]) -> None:
         config = next((digest for digest in self._documents if self._is_config(digest, expected)), "")
@@ -144,14 +148,8 @@ def _header(name: str, size: int) -> bytes:
     return info.tobuf(tarfile.GNU_FORMAT)
 
 
-def _document(text: bytearray) -> Dict[str, Any]:
-    try:
-        document = json.loads(
-            text, parse_int=lambda digits: int(digits[:20])
-        )  # time grows with the square of the digits
-    except (ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
+def _integer(digits: str) -> int:
+    return int(digits[:20])  # of a million digits it takes minutes
 
 
 def _fail(text: str) -> NoReturn:

@@ -72,6 +72,8 @@ elif verb == "load":
             print("Loaded image: " + tag)
         if not tags:
             print("Loaded image ID: " + name)
+    if os.path.exists(path("unpackable")):
+        print("Error unpacking image " + name + ": wrong diff id calculated on extraction")
 elif verb == "tag":
     if os.path.exists(path("untaggable")):
         fail("Error response from daemon: invalid reference format")

