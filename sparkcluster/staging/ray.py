@@ -52,7 +52,9 @@ def stage(
     progress: Progress,
     get_archive: GetArchive = ray_archive.get_archive,
 ) -> list[Copied]:
-    """Copy Ray to the nodes that lack it, and unpack it there; ``get_archive`` is called if no node has it.
+    """Copy Ray to the nodes that lack it, and unpack it there.
+
+    ``get_archive`` is called if no node has it, or one has another than is cached here.
 
     Raises:
         StageError: it cannot be fetched or copied.
@@ -90,7 +92,10 @@ class _RayCopies:
             files = self.transfers.files(self.staging, sources[0], self._request(sources[0]))
             if [file["path"] for file in files] != [FILE]:
                 raise StageError(f"{sources[0]} has other files than Ray's archive", node=sources[0], step="stage ray")
-        else:
+            known = ray_archive.kept(self.engine)
+            if known is not None and known.sha256 != files[0]["sha256"]:
+                sources = []  # whatever that node has, it is not what was packed here
+        if not sources:
             sources, lacking = targets[:1], targets[1:]
             archive = get_archive(self.engine, lambda text: progress(targets[0], text))
             size = self._send(archive, targets[0])

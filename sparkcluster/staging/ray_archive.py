@@ -77,7 +77,7 @@ def get_archive(engine: EngineFacts, report: Report, run: Run | None = None) -> 
     Raises:
         StageError: it cannot be fetched.
     """
-    place = cache_directory() / "ray" / ray_name(engine)
+    place = _place(engine)
     try:
         return _kept(place) or _make(engine, place, report, run or _runner(report))
     except OSError as error:
@@ -89,6 +89,17 @@ def get_archive(engine: EngineFacts, report: Report, run: Run | None = None) -> 
 def record(digest: str) -> str:
     """What is written beside an archive with this SHA-256."""
     return f"{digest} {hashlib.sha256(PINS.read_bytes()).hexdigest()}\n"
+
+
+def kept(engine: EngineFacts) -> Archive | None:
+    """The archive for ``engine`` that is cached here, if it is what was packed."""
+    with contextlib.suppress(OSError):
+        return _kept(_place(engine))
+    return None
+
+
+def _place(engine: EngineFacts) -> Path:
+    return cache_directory() / "ray" / ray_name(engine)
 
 
 def _kept(place: Path) -> Archive | None:

@@ -13,7 +13,7 @@ from sparkcluster.errors import LeaseLost, StageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.plan.image import BROUGHT_RAY, ray_name
 from sparkcluster.runtime import Changer
-from sparkcluster.staging import copy, ray
+from sparkcluster.staging import copy, ray, ray_archive
 from sparkcluster.staging.ray_archive import Archive
 from sparkcluster.topology.build import build
 
@@ -102,6 +102,21 @@ def test_a_node_that_has_it_is_the_source_and_nothing_is_fetched(world, tmp_path
     assert world.fetches == 1
     assert [(transfer.node, transfer.source) for transfer in copied] == [("a", "b"), ("c", "b")]
     assert {transfer.bytes for transfer in copied} == {0}  # the archives were there already, and were compared
+
+
+def test_a_node_that_offers_another_archive_than_the_one_packed_here_is_not_the_source(world, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "cache"))
+    place = tmp_path / "cache" / "ray" / world.ray_of("b").name
+    place.mkdir(parents=True)
+    parcel = archive(place / ray_archive.FILE, ray=b"good")
+    (place / ray_archive.RECORD).write_text(ray_archive.record(parcel.sha256))
+    world.rays["b"] = (world.ray_of("b").name,)
+    offered = world.ray_of("b").parent / "archives" / world.ray_of("b").name
+    offered.mkdir(parents=True)
+    archive(offered / ray_archive.FILE, ray=b"evil")
+    copied = world.bring(parcel)
+    assert [(transfer.node, transfer.source) for transfer in copied] == [("a", "controller"), ("c", "a")]
+    assert [(world.ray_of(name) / "ray").read_bytes() for name in "ac"] == [b"good", b"good"]
 
 
 def test_an_unpacked_ray_is_never_changed(world, tmp_path):
