@@ -153,8 +153,8 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
             seen = f"release {number} runs on it"
             remedy = (f"{DOWN} --also HOST, with the address of {name}, which stops it there as well", UP)
             yield Seen(f"{name} serves but is not in the inventory", seen, remedy, severity="warning")
-    playbook, named = cluster.recorded.record.get("playbook"), cluster.spec.playbook.name
-    served = playbook.get("name") if isinstance(playbook, dict) else None
+    named = cluster.spec.playbook.name
+    served = cluster.recorded.record.get("playbook", {}).get("name")
     if served and served != named:
         seen = f"release {number} is {served}"
         compare = (f"{UP}, which shows the difference and changes nothing",)

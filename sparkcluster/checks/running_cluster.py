@@ -112,11 +112,8 @@ class RunningCluster:
     def node_at(self, address: str) -> str | None:
         """The node that has IPv4 ``address``, by its facts or by the recorded plan."""
         recorded = self.recorded.containers() if self.recorded else ()
-        launchers = [(name, container.get("launcher")) for name, _, container in recorded]
         by_facts = (name for name, facts in self.facts.items() if facts.interface_of(address))
-        by_plan = (
-            name for name, launcher in launchers if isinstance(launcher, dict) and launcher.get("address") == address
-        )
+        by_plan = (name for name, _, container in recorded if container["launcher"].get("address") == address)
         return next(by_facts, None) or next(by_plan, None)
 
     def node_of_line(self, node: str, line: str) -> str:

@@ -7,14 +7,17 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import ConfigDict, Field
 
 from sparkcluster.diagnose import collective, perftest
 from sparkcluster.diagnose.pairs import shared, up, with_ranks
 from sparkcluster.diagnose.schedule import Options, estimate, in_words, perftest_seconds, schedule
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.measured import Measured, Rate, RateKind
-from sparkcluster.facts.model import Facts
+from sparkcluster.facts.model import Fact, Facts
+from sparkcluster.facts.record import Number
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.conversation import Conversation, Conversations
 from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
@@ -23,6 +26,37 @@ from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Group, Link, Member, Topology
 
 T = TypeVar("T")
+
+
+class Received(Fact):
+    """What came over TCP, from the first byte to the last."""
+
+    bytes: Number
+    seconds: Annotated[float, Field(ge=0)]
+
+
+class Sent(Fact):
+    """The median round trip of a small message."""
+
+    latency_ms: Annotated[float, Field(ge=0)]
+
+
+class Ran(Fact):
+    """The output of a program, and its exit code if it ended."""
+
+    model_config = ConfigDict(str_max_length=None)
+    output: str
+    exit: int | None
+
+
+class Said(Fact, Generic[T]):
+    """The port that a program listens on, its result, or why there is none."""
+
+    port: Number | None = None
+    done: T | None = None
+    failed: str | None = None
+
+
 Ends = tuple[Member, Member]
 Rail = tuple[Link, Link]
 
@@ -105,7 +139,7 @@ class _Run:
 
     def _tools(self, host: Host) -> bool:
         request = {"do": "tools", "names": [perftest.TOOL]}
-        return bool(self._single(host.name, request, _ASK_S).get(perftest.TOOL))
+        return bool(self._single(host.name, dict[str, bool], request, _ASK_S).get(perftest.TOOL))
 
     def _no_collective(self, epoch: int | None) -> str | None:
         if not self.options.collective:
@@ -120,9 +154,9 @@ class _Run:
     def _start(self, name: str, request: dict[str, Any], silence_s: float) -> Conversation:
         return self.programs.start(self.fleet[name], request, silence_s=silence_s)
 
-    def _single(self, name: str, request: dict[str, Any], silence_s: float) -> dict[str, Any]:
+    def _single(self, name: str, kind: type[T], request: dict[str, Any], silence_s: float) -> T:
         with self._start(name, request, silence_s) as conversation:
-            return dict(_value(conversation, "done"))
+            return _done(conversation, kind)
 
     # one pair
 
@@ -166,15 +200,15 @@ class _Run:
         shared_request = {"token": secrets.token_hex(16), "streams": options.streams, "address": remote.address}
         silence_s = options.seconds + _SPARE_S
         with self._start(target.name, {**shared_request, "do": "receive"}, silence_s) as receiver:
-            port = _value(receiver, "port")
+            port = _port(receiver)
             request = {
                 **shared_request, "do": "send", "port": port, "source": local.address, "seconds": options.seconds,
                 "messages": options.messages,
             }  # fmt: skip
-            sent = self._single(source.name, request, silence_s)
-            done = _value(receiver, "done")
-        gbit_s = done["bytes"] * 8 / max(done["seconds"], 1e-6) / 1e9
-        names, latency_ms = (source.name, target.name), sent["latency_ms"]
+            sent = self._single(source.name, Sent, request, silence_s)
+            received = _done(receiver, Received)
+        gbit_s = received.bytes * 8 / max(received.seconds, 1e-6) / 1e9
+        names, latency_ms = (source.name, target.name), sent.latency_ms
         return Rate("tcp", names, local.interface, round(gbit_s, 3), latency_ms, subnet=local.subnet)
 
     def _rdma(self, pair: Ends, rails: Sequence[Rail]) -> Rate:
@@ -203,12 +237,12 @@ class _Run:
         }  # fmt: skip
         try:
             with self._start(target.name, serve, limit_s + _SPARE_S) as server:
-                _value(server, "port")
-                done = self._single(source.name, drive, limit_s + _SPARE_S)
-                gbit_s = perftest.average_gbit_s(done["output"])
+                _port(server)
+                ran = self._single(source.name, Ran, drive, limit_s + _SPARE_S)
+                gbit_s = perftest.average_gbit_s(ran.output)
                 if gbit_s is not None:
                     return gbit_s
-                reason = perftest.complaint(done["output"], done["exit"])
+                reason = perftest.complaint(ran.output, ran.exit)
                 return f"{source.name} {local.hca} to {target.name} {remote.hca}: {reason}"
         except _NoResult as error:
             return f"{source.name} {local.hca} to {target.name} {remote.hca}: {error}"
@@ -231,8 +265,8 @@ class _Run:
             }
             self.report.progress(member.name, "all-gather")
             try:
-                done = self._single(member.name, request, collective.LIMIT_S + _SPARE_S)
-                return collective.read(done["output"], done["exit"])
+                ran = self._single(member.name, Ran, request, collective.LIMIT_S + _SPARE_S)
+                return collective.read(ran.output, ran.exit)
             except (_NoResult, SparkclusterError) as error:
                 return collective.AllGather(None, "NCCL", str(error))
 
@@ -268,11 +302,22 @@ class _NoResult(Exception):
     """The program on the node reported a failure."""
 
 
-def _value(conversation: Conversation, key: str) -> Any:
-    """The value of ``key``, once it arrives; ``done`` is the result."""
-    while True:
-        answer = conversation.answer()
-        if key in answer:
-            return answer[key]
-        if "failed" in answer:
-            raise _NoResult(f"{conversation.host.name}: {answer['failed']}")
+def _port(conversation: Conversation) -> int:
+    """The port that the program listens on, once it does."""
+    while (port := _said(conversation, Any).port) is None:
+        continue
+    return port
+
+
+def _done(conversation: Conversation, kind: type[T]) -> T:
+    """The result of the program, once it arrives."""
+    while (done := _said(conversation, kind).done) is None:
+        continue
+    return done
+
+
+def _said(conversation: Conversation, kind: type[T]) -> Said[T]:
+    said = conversation.answer(Said[kind])  # type: ignore[valid-type]
+    if said.failed is not None:
+        raise _NoResult(f"{conversation.host.name}: {said.failed}")
+    return said

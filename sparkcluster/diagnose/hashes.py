@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from sparkcluster.errors import CommandFailed, CommandTimeout
 from sparkcluster.facts.hashes import HashedFile, Hashes
-from sparkcluster.facts.model import Facts, read
+from sparkcluster.facts.model import Fact, Facts, Many, read
+from sparkcluster.facts.record import Number
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.conversation import Conversation, Conversations
 from sparkcluster.hosts.fleet import Fleet, failures, values
@@ -17,6 +18,15 @@ THREADS = 4
 _SILENT_S = 30  # it speaks every second, unless a disk hangs
 _START_S = 60
 _LEAST_BYTES_S = 50e6  # a disk slower than this is not worth waiting for
+
+
+class Said(Fact):
+    """How far the program is, the hashes, or why there are none."""
+
+    bytes: Number = 0
+    total: Number = 0
+    done: Many[HashedFile] | None = None
+    failed: str | None = None
 
 
 def hashes(fleet: Fleet, facts: Mapping[str, Facts], report: Report) -> Hashes:
@@ -49,12 +59,12 @@ def _limit_s(size_bytes: int) -> float:
 def _files(conversation: Conversation, report: Report, *, limit_s: float) -> tuple[HashedFile, ...]:
     name, limit = conversation.host.name, time.monotonic() + limit_s
     while True:
-        answer = conversation.answer()
-        if "done" in answer:
-            return tuple(HashedFile(**each) for each in answer["done"])
-        if "failed" in answer:
-            raise CommandFailed(f"the weights on {name} could not be read: {answer['failed']}", node=name, step="hash")
-        report.progress(name, f"{_sized(answer.get('bytes', 0))} of {_sized(answer.get('total', 0))} hashed")
+        said = conversation.answer(Said)
+        if said.done is not None:
+            return said.done
+        if said.failed is not None:
+            raise CommandFailed(f"the weights on {name} could not be read: {said.failed}", node=name, step="hash")
+        report.progress(name, f"{_sized(said.bytes)} of {_sized(said.total)} hashed")
         if time.monotonic() > limit:
             raise CommandTimeout(
                 f"the weights on {name} were not hashed within {limit_s:.0f} s", node=name, step="hash"

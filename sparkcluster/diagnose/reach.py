@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
+
+from sparkcluster.answers import malformed
 from sparkcluster.diagnose.pairs import Pair, pairs, with_ranks
-from sparkcluster.facts.model import Facts
+from sparkcluster.facts.model import Fact, Facts
 from sparkcluster.facts.reach import Path, PathKind, Reach
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.conversation import Conversation, Conversations
@@ -20,6 +23,56 @@ from sparkcluster.topology.model import Topology
 LIMIT_S = 1.5  # for a silent target: the kernel repeats a lost SYN after one second
 _ANSWER_S = 8
 _OPENED = "ephemeral"
+
+Port = Annotated[int, Field(ge=0, le=65_535)]
+
+
+class Listening(Fact):
+    """Where a node listens, and on which addresses it cannot."""
+
+    udp: dict[str, Port]
+    tcp: dict[str, Port]
+    fixed: tuple[tuple[str, Port], ...]
+    failed: dict[str, str]
+
+
+class Probed(Fact):
+    """One attempt; ``port`` it came from."""
+
+    ok: bool
+    rtt_ms: float | None = None
+    seen: str = ""
+    own: bool = False
+    port: int | None = Field(None, alias="from")
+
+
+class Result(Fact):
+    """All attempts between two addresses."""
+
+    udp: Probed | None = None
+    udp_full: Probed | None = None
+    icmp: Probed | None = None
+    icmp_full: Probed | None = None
+    tcp: dict[str, Probed] = Field(default_factory=dict)
+
+    @property
+    def well(self) -> bool:
+        """Whether none failed."""
+        probed = (self.udp, self.udp_full, self.icmp, self.icmp_full, *self.tcp.values())
+        return all(each.ok for each in probed if each is not None)
+
+
+class Tried(Fact):
+    """Results by the number of their attempt."""
+
+    results: dict[str, Result]
+
+
+class Heard(Fact):
+    """Numbers of packets that arrived, and connections that began: address, port, source, its port."""
+
+    udp: tuple[int, ...]
+    tcp: tuple[tuple[str, int, str, int], ...]
 
 
 def reach(
@@ -70,8 +123,8 @@ class _Run:
         tried = self.fleet.each(lambda host: self._try(host.name, attempts), there)
         unasked |= {name: error.message for name, error in failures(tried).items()}
         results = values(tried)
-        heard: dict[str, dict[str, Any]] = {}
-        if any(not _well(results.get(attempt.pair.source, {}).get(str(attempt.number), {})) for attempt in attempts):
+        heard: dict[str, Heard] = {}
+        if not all(result.well for found in results.values() for result in found.values()):
             heard = values(self.fleet.each(self._heard, [name for name in there if name in results]))
         paths = [
             path
@@ -82,11 +135,11 @@ class _Run:
             )
         ]
         for name, ports in there.items():
-            for address, reason in ports["failed"].items():
+            for address, reason in ports.failed.items():
                 unasked.setdefault(name, f"cannot listen on {address}: {reason}")
         return Reach(tuple(paths), unasked)
 
-    def _listen(self, host: Host) -> dict[str, Any]:
+    def _listen(self, host: Host) -> Listening:
         mine = [pair for pair in self.planned if pair.target == host.name]
         addresses = dict.fromkeys(
             [pair.target_address for pair in mine] + [p.source_address for p in self.planned if p.source == host.name]
@@ -98,19 +151,21 @@ class _Run:
             "fixed": [] if host.name in self.busy else [list(port) for port in fixed],
         }
         conversation = self.open[host.name] = self.programs.start(host, request, silence_s=_ANSWER_S)
-        return conversation.answer()
+        return conversation.answer(Listening)
 
-    def _try(self, name: str, attempts: Sequence[_Attempt]) -> dict[str, Any]:
-        mine = [attempt.as_request() for attempt in attempts if attempt.pair.source == name]
+    def _try(self, name: str, attempts: Sequence[_Attempt]) -> dict[str, Result]:
+        mine = {str(attempt.number): attempt.as_request() for attempt in attempts if attempt.pair.source == name}
         conversation = self.open[name]
-        conversation.say({"try": mine})
-        results: dict[str, Any] = conversation.answer()["results"]
+        conversation.say({"try": list(mine.values())})
+        results = conversation.answer(Tried).results
+        if not mine.keys() <= results.keys():
+            raise malformed(name, "reach", "results: some are missing")
         return results
 
-    def _heard(self, host: Host) -> dict[str, Any]:
+    def _heard(self, host: Host) -> Heard:
         conversation = self.open[host.name]
         conversation.say({"heard": True})
-        return conversation.answer()
+        return conversation.answer(Heard)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,36 +188,28 @@ class _Attempt:
         }
 
 
-def _attempts(planned: Iterable[Pair], there: Mapping[str, dict[str, Any]]) -> Iterator[_Attempt]:
+def _attempts(planned: Iterable[Pair], there: Mapping[str, Listening]) -> Iterator[_Attempt]:
     for place, pair in enumerate(planned):
         ports = there.get(pair.target)
-        if ports is None or pair.source not in there or pair.target_address not in ports["udp"]:
+        if ports is None or pair.source not in there or pair.source_address in there[pair.source].failed:
             continue
-        if pair.source_address in there[pair.source]["failed"]:
+        udp, tcp = ports.udp.get(pair.target_address), ports.tcp.get(pair.target_address)
+        if udp is None or tcp is None:
             continue
-        listens = [tuple(entry) for entry in ports["fixed"]]
-        fixed = [(port, use) for port, use in pair.ports if (pair.target_address, port) in listens]
-        ephemeral = (ports["tcp"][pair.target_address], _OPENED)
-        yield _Attempt(2 * place, pair, ports["udp"][pair.target_address], (ephemeral, *fixed))
+        fixed = [(port, use) for port, use in pair.ports if (pair.target_address, port) in ports.fixed]
+        yield _Attempt(2 * place, pair, udp, ((tcp, _OPENED), *fixed))
 
 
-def _well(result: Mapping[str, Any]) -> bool:
-    parts = [part for name, part in result.items() if name != "tcp"]
-    return all(part["ok"] for part in [*parts, *result.get("tcp", {}).values()])
-
-
-def _paths(attempt: _Attempt, result: Mapping[str, Any], heard: Mapping[str, Any] | None) -> Iterator[Path]:
+def _paths(attempt: _Attempt, result: Result, heard: Heard | None) -> Iterator[Path]:
     """Results of the probes between two nodes; ``heard`` is what the target received, if it was queried."""
-    pair = attempt.pair
-    udp, icmp = result.get("udp", {}), result.get("icmp", {})
-    rtt = udp.get("rtt_ms") or icmp.get("rtt_ms")
+    pair, udp, icmp = attempt.pair, result.udp, result.icmp
+    rtt = (udp and udp.rtt_ms) or (icmp and icmp.rtt_ms)
 
-    def path(kind: PathKind, part: Mapping[str, Any], came: bool | None, **more: Any) -> Path:
-        ok = bool(part["ok"])
+    def path(kind: PathKind, part: Probed, came: bool | None, **more: Any) -> Path:
         lost: Literal["source", "target", "sent"] | None = None
-        if not ok and part.get("own"):
+        if not part.ok and part.own:
             lost = "sent"
-        elif not ok and came is not None:
+        elif not part.ok and came is not None:
             lost = "source" if came else "target"
         return Path(
             source=pair.source,
@@ -171,33 +218,30 @@ def _paths(attempt: _Attempt, result: Mapping[str, Any], heard: Mapping[str, Any
             source_address=pair.source_address,
             target_address=pair.target_address,
             kind=kind,
-            ok=ok,
-            seen="" if ok else str(part.get("seen", "")),
+            ok=part.ok,
+            seen="" if part.ok else part.seen,
             lost_at=lost,
             **more,
         )
 
     def udp_came(number: int) -> bool | None:
-        return None if heard is None else number in heard["udp"]
+        return None if heard is None else number in heard.udp
 
-    small = udp if udp.get("ok") or udp.get("own") or not icmp else icmp
+    small = udp if icmp is None or (udp and (udp.ok or udp.own)) else icmp
     if small:
         yield path("ping", small, udp_came(attempt.number), rtt_ms=rtt)
-    verdicts = [
-        result[full]
-        for kind, full in (("udp", "udp_full"), ("icmp", "icmp_full"))
-        if result.get(kind, {}).get("ok") and full in result
-    ]
+    kinds = ((udp, result.udp_full), (icmp, result.icmp_full))
+    verdicts = [full for part, full in kinds if part and part.ok and full]
     if verdicts:
         # Only beside a small packet of the same kind does the large one speak of its size and not of a firewall.
-        best = next((part for part in verdicts if part["ok"]), verdicts[0])
-        came = udp_came(attempt.number + 1) if best is result.get("udp_full") else None
+        best = next((part for part in verdicts if part.ok), verdicts[0])
+        came = udp_came(attempt.number + 1) if best is result.udp_full else None
         yield path("jumbo", best, came, size_bytes=pair.size_bytes)
     for port, use in attempt.tcp:
-        part = result["tcp"].get(str(port))
+        part = result.tcp.get(str(port))
         if part is None:
             continue
-        began = [pair.target_address, port, pair.source_address, part.get("from")]
-        came = None if heard is None else began in heard["tcp"]
+        began = (pair.target_address, port, pair.source_address, part.port)
+        came = None if heard is None else began in heard.tcp
         kind: PathKind = "ephemeral" if use is _OPENED else "port"
         yield path(kind, part, came, port=port, use="" if kind == "ephemeral" else use)

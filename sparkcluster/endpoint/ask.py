@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from sparkcluster.answers import checked
 from sparkcluster.endpoint.dead import Movement, stall_limit_s
 from sparkcluster.endpoint.find import Endpoint
 from sparkcluster.errors import CommandTimeout, HostError
-from sparkcluster.facts.running import Reply
+from sparkcluster.facts.running import Done, Event, Reply
 from sparkcluster.hosts.base import DOCUMENT_BYTES, Host
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.spec.playbook import Verify
@@ -83,10 +84,10 @@ def ask(
     try:
         with stream(host, "ask", question) as running:
             for line in running.lines(silence_s, line_bytes=DOCUMENT_BYTES, within_s=longest_s + SLACK_S):
-                event = document(line)
-                if event is None:
+                found = document(line)
+                if found is None:
                     return exchange.failed("malformed", f"not a JSON object: {line[:200].decode(errors='replace')}")
-                ended = exchange.feed(event)
+                ended = exchange.feed(checked(Event, found, node=host.name, step="ask"))
                 if ended is not None:
                     return ended
             reason = running.finish().reason
@@ -113,11 +114,11 @@ class _Exchange:
         self._size = 0
         self._movement = Movement()
 
-    def feed(self, event: dict[str, Any]) -> Reply | None:
+    def feed(self, event: Event) -> Reply | None:
         """Process one document of the ask program; the reply, once it is final."""
         at_s = time.monotonic() - self._began
-        for kind, key in (("content", "text"), ("reasoning", "reasoning")):
-            if text := event.get(key):
+        for kind, text in (("content", event.text), ("reasoning", event.reasoning)):
+            if text:
                 if self._reply.ttft_s is None:
                     self._reply = dataclasses.replace(self._reply, ttft_s=at_s)
                 self._streamed[kind].append(text)
@@ -126,24 +127,21 @@ class _Exchange:
                     self._show(kind, text)
         if self._size > DOCUMENT_BYTES:
             return self.failed("malformed", f"the answer has more than {DOCUMENT_BYTES / 1e6:g} MB")
-        if "error" in event:
-            error = event["error"]
-            return self.failed(str(error.get("kind")), str(error.get("message")))
-        if "done" in event:
-            return _ended(self._reply, event["done"])
-        if "counters" in event:
-            return self._counted(at_s, event)
-        return None
+        if event.error is not None:
+            return self.failed(event.error.kind, event.error.message)
+        if event.done is not None:
+            return _ended(self._reply, event.done)
+        return None if event.counters is None else self._counted(at_s, event.counters, event.context)
 
     def failed(self, problem: str, message: str) -> Reply:
         """The reply of a request that did not come to its end."""
         text = "".join(self._streamed["content"] or self._streamed["reasoning"])
         return dataclasses.replace(self._reply, text=text, problem=problem, message=message.partition("\n")[0])
 
-    def _counted(self, at_s: float, event: dict[str, Any]) -> Reply | None:
-        self._movement.feed(at_s, event["counters"])
-        stalled_s, context = self._movement.stalled_s(at_s), event.get("context") or self._reply.context
-        counters = event["counters"] or self._reply.counters
+    def _counted(self, at_s: float, counters: Mapping[str, float], context: int | None) -> Reply | None:
+        self._movement.feed(at_s, counters)
+        stalled_s, context = self._movement.stalled_s(at_s), context or self._reply.context
+        counters = counters or self._reply.counters
         self._reply = dataclasses.replace(
             self._reply, context=context, stalled_s=stalled_s, moved=self._movement.moved, counters=counters
         )
@@ -158,18 +156,17 @@ class _Exchange:
         return None
 
 
-def _ended(reply: Reply, done: dict[str, Any]) -> Reply:
+def _ended(reply: Reply, done: Done) -> Reply:
     """The reply that the ask program's final document describes."""
-    tokens = (done.get("usage") or {}).get("completion_tokens")
-    ttft_s, total_s = done.get("ttft_s"), done.get("total_s")
-    decode_s = total_s - ttft_s if ttft_s is not None and total_s is not None else 0.0
+    tokens = done.usage.completion_tokens if done.usage else None
+    decode_s = done.total_s - done.ttft_s if done.ttft_s is not None and done.total_s is not None else 0.0
     speed = (tokens - 1) / decode_s if tokens and tokens > 1 and decode_s >= SHORTEST_DECODE_S else None
     return dataclasses.replace(
         reply,
-        ttft_s=ttft_s if ttft_s is not None else reply.ttft_s,
+        ttft_s=done.ttft_s if done.ttft_s is not None else reply.ttft_s,
         tokens_per_s=speed,
         tokens=tokens,
-        text=done.get("content") or done.get("reasoning") or "",
-        finish=done.get("finish_reason"),
-        done=done,
+        text=done.content or done.reasoning,
+        finish=done.finish_reason,
+        done=done.model_dump(mode="json"),
     )

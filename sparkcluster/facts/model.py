@@ -3,18 +3,41 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from sparkcluster.facts.record import Number, PlannedContainer, PlannedNode, RankName, Record, Time
 
 T = TypeVar("T")
+
+
+def _valid(parse: Callable[[str], object]) -> AfterValidator:
+    """Accepts texts that ``parse`` does not raise for, as they are."""
+
+    def check(text: str) -> str:
+        parse(text)
+        return text
+
+    return AfterValidator(check)
+
+
+Few = Annotated[tuple[T, ...], Field(max_length=1024)]
+"""As many as one machine can have of anything that is compared with all others."""
+Many = Annotated[tuple[T, ...], Field(max_length=65_536)]
+Device = Annotated[str, Field(pattern=r"^[^\s/\x00-\x1f]{1,64}$")]
+"""Name of an interface or HCA."""
+Path = Annotated[str, Field(pattern=r"^/[^\x00-\x1f\x7f]*$", max_length=4096)]
+ImageId = Annotated[str, Field(pattern=r"^(sha256:)?[0-9A-Za-z]{1,128}$")]
+Version = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=128)]
+Prefix = Annotated[str, _valid(ipaddress.IPv4Interface)]
 
 
 class Fact(BaseModel):
     """Base of all facts: immutable; unknown keys of a newer probe are ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", str_max_length=1 << 16, allow_inf_nan=False)
 
 
 class Unread(Fact):
@@ -107,8 +130,8 @@ class Docker(Fact):
     storage_driver: str
     root_dir: str
     images_dir: str = ""
-    runtimes: tuple[str, ...]
-    cdi_devices: tuple[str, ...] = ()
+    runtimes: Few[str]
+    cdi_devices: Few[str] = ()
     containerd_store: bool = False
     snap: bool = False
     cdi_driver: str | None = None
@@ -118,13 +141,13 @@ class Docker(Fact):
 class Interface(Fact):
     """One network interface; ``addresses`` are IPv4 with prefix, such as 192.168.177.11/24."""
 
-    name: str
+    name: Device
     mac: str
     operstate: str
     carrier: bool
     mtu: int
     speed_mbps: int | None = None
-    addresses: tuple[str, ...] = ()
+    addresses: Few[Prefix] = ()
     phys_port_name: str | None = None
     driver: str | None = None
     wireless: bool = False
@@ -138,7 +161,7 @@ class Gid(Fact):
     """One non-empty entry of an HCA's GID table."""
 
     index: int
-    value: str
+    value: Annotated[str, _valid(ipaddress.IPv6Address)]
     type: str | None
     netdev: str | None
 
@@ -152,13 +175,13 @@ class Gid(Fact):
 class Hca(Fact):
     """One RDMA device with port 1 (a ConnectX-7 function of a Spark has only one)."""
 
-    name: str
+    name: Device
     netdev: str | None
     state: str
     phys_state: str
     rate: str | None = None
     firmware: str | None = None
-    gids: tuple[Gid, ...] = ()
+    gids: Few[Gid] = ()
 
     @property
     def active(self) -> bool:
@@ -174,7 +197,7 @@ class Listener(Fact):
     """One listening TCP socket; ``process`` is None if it belongs to another user."""
 
     address: str
-    port: int
+    port: Annotated[int, Field(ge=0, le=65_535)]
     process: str | None = None
 
 
@@ -188,17 +211,17 @@ class EngineFacts(Fact):
         compiler: whether there is a C compiler.
     """
 
-    python: str
-    python_version: str
-    platform: str
-    version: str | None = None
-    ray_version: str | None = None
-    triton_version: str | None = None
-    torch_version: str | None = None
-    nccl_version: str | None = None
-    flags: tuple[str, ...] | None = None
-    tool_parsers: tuple[str, ...] | None = None
-    reasoning_parsers: tuple[str, ...] | None = None
+    python: Annotated[str, Field(pattern=r"^[A-Za-z0-9_/.][^\x00-\x1f\x7f]*$", max_length=4096)]
+    python_version: Version
+    platform: Version
+    version: Version | None = None
+    ray_version: Version | None = None
+    triton_version: Version | None = None
+    torch_version: Version | None = None
+    nccl_version: Version | None = None
+    flags: Many[str] | None = None
+    tool_parsers: Many[str] | None = None
+    reasoning_parsers: Many[str] | None = None
     family: Literal["upstream", "ngc", "other"] = "other"
     compiler: bool = False
 
@@ -212,11 +235,11 @@ class Image(Fact):
     """
 
     reference: str
-    id: str
-    digest: str | None = None
-    layers: tuple[str, ...] = ()
-    entrypoint: tuple[str, ...] = ()
-    env_names: tuple[str, ...] = ()
+    id: ImageId
+    digest: Annotated[str, Field(pattern=r"^[A-Za-z0-9][^\s@]*@sha256:[0-9a-f]{64}$")] | None = None
+    layers: Few[str] = ()
+    entrypoint: Few[str] = ()
+    env_names: Few[str] = ()
     config_sum: str | None = None
     architecture: str | None = None
     size_bytes: int = 0
@@ -231,7 +254,7 @@ class Rank(Fact):
         restarts: how often Docker has started it again.
     """
 
-    name: str
+    name: RankName
     state: Literal["created", "running", "restarting", "paused", "removing", "exited", "dead", "gone", "unknown"]
     exit_code: int | None = None
     oom_killed: bool = False
@@ -241,7 +264,7 @@ class Rank(Fact):
     started_at: str | None = None
     finished_at: str | None = None
     error: str = ""
-    labels: dict[str, str] = {}
+    labels: Annotated[dict[str, str], Field(max_length=1024)] = {}
 
 
 class WeightFile(Fact):
@@ -257,12 +280,12 @@ class Weights(Fact):
     ``config`` is its parsed config.json, or Mistral's params.json; None without one of at most 256 KiB.
     """
 
-    path: str | None
-    revision: str | None = None
+    path: Path | None
+    revision: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$")] | None = None
     config: dict[str, Any] | None = None
-    files: tuple[WeightFile, ...] = ()
-    missing: tuple[str, ...] = ()
-    truncated: tuple[str, ...] = ()
+    files: Many[WeightFile] = ()
+    missing: Many[str] = ()
+    truncated: Many[str] = ()
 
     @property
     def complete(self) -> bool:
@@ -276,26 +299,20 @@ class Weights(Fact):
 
 
 class ReleaseFact(Fact):
-    """The newest release recorded on the node; ``record`` is the unparsed document."""
+    """The newest release recorded on the node; ``record`` is the whole document."""
 
-    number: int
+    number: Number
     plan_hash: str
-    record: dict[str, Any] = {}
+    record: Record = {}
 
     @property
-    def nodes(self) -> dict[str, Any]:
-        """Nodes of its plan as ``Plan.as_json`` has them; none in a damaged record or one of an older version."""
-        plan = self.record.get("plan")
-        nodes = plan.get("nodes") if isinstance(plan, dict) else None
-        return {name: node for name, node in nodes.items() if isinstance(node, dict)} if isinstance(nodes, dict) else {}
+    def nodes(self) -> dict[str, PlannedNode]:
+        """Nodes of its plan; none in a record of an older version."""
+        return self.record["plan"]["nodes"] if "plan" in self.record else {}
 
-    def containers(self) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-        """Every container of its plan that has a name: name of the node, the node, the container."""
-        for name, node in self.nodes.items():
-            containers = node.get("containers")
-            for container in containers if isinstance(containers, list) else ():
-                if isinstance(container, dict) and isinstance(container.get("name"), str):
-                    yield name, node, container
+    def containers(self) -> Iterator[tuple[str, PlannedNode, PlannedContainer]]:
+        """Every container of its plan: name of the node, the node, the container."""
+        return ((name, node, container) for name, node in self.nodes.items() for container in node["containers"])
 
 
 class LeaseFact(Fact):
@@ -307,11 +324,11 @@ class LeaseFact(Fact):
         since: when it was taken, in seconds since 1970 by the node's clock.
     """
 
-    epoch: int
+    epoch: Number
     held: bool
     operator: str | None = None
     operation: str | None = None
-    since: float | None = None
+    since: Time | None = None
 
     def describe(self, cluster: str, now_s: float | None = None) -> str:
         """Who is doing what to ``cluster``, and with ``now_s`` (seconds since 1970) since when."""
@@ -345,44 +362,44 @@ class Facts(Fact):
     hostname: str
     user: str
     uid: int
-    groups: tuple[str, ...]
-    home: str
+    groups: Few[str]
+    home: Path
     python: PythonFacts
     architecture: str
     kernel: str
-    clock_s: float
+    clock_s: Time
     os: OsRelease | Unread
     dgx: Dgx | Unread
     driver: str | Unread
     cuda: str | Unread
-    gpus: tuple[Gpu, ...] | Unread
+    gpus: Few[Gpu] | Unread
     memory: Memory | Unread
-    disks: tuple[Disk, ...] | Unread
+    disks: Few[Disk] | Unread
     docker: Docker | Unread
-    interfaces: tuple[Interface, ...] | Unread
-    hcas: tuple[Hca, ...] | Unread
+    interfaces: Few[Interface] | Unread
+    hcas: Few[Hca] | Unread
     infiniband_devices: bool
-    listeners: tuple[Listener, ...] | Unread
+    listeners: Many[Listener] | Unread
     image: Image | Unread | None
     engine: EngineFacts | Unread | None
-    ranks: tuple[Rank, ...] | Unread
+    ranks: Few[Rank] | Unread
     weights: Weights | Unread | None
-    rays: tuple[str, ...] = ()
+    rays: Few[str] = ()
     reached_at: str | None = None
     clock_offset_s: float | None = None
     clock_error_s: float | None = None
-    names: dict[str, tuple[str, ...] | Unread] = {}
+    names: Annotated[dict[str, Few[str] | Unread], Field(max_length=1024)] = {}
     remove_ipc: bool | Unread | None = None
     lingers: bool = False
     driver_module: str | Unread | None = None
     firewall: str | None = None
     compiler: str | None = None
-    kernel_log: tuple[str, ...] | Unread | None = None
-    state_dir: str
-    hf_home: str
+    kernel_log: Few[str] | Unread | None = None
+    state_dir: Path
+    hf_home: Path
     release: ReleaseFact | Unread | None
     lease: LeaseFact | Unread | None
-    probe_s: float
+    probe_s: Annotated[float, Field(ge=0, le=86_400)]
 
     def interface(self, name: str) -> Interface | None:
         """The interface called ``name``."""

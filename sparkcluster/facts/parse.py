@@ -1,40 +1,41 @@
-"""Parses the output of the probe into facts."""
+"""Parses what programs report of a node into facts; a reading of an unexpected shape costs that reading alone."""
 
 from __future__ import annotations
 
 import functools
 import typing
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from sparkcluster.errors import CommandFailed
-from sparkcluster.facts.model import EngineFacts, Facts, Unread
+from sparkcluster.answers import malformed, problem
+from sparkcluster.facts.model import EngineFacts, Fact, Facts, Unread
+
+AnyFact = TypeVar("AnyFact", bound=Fact)
 
 
 def parse(node: str, document: dict[str, Any]) -> Facts:
-    """Facts of ``node`` from the output of its probe.
+    """Facts of ``node`` from the output of its probe, as ``readings`` parses it."""
+    return readings(Facts, node, "probe", document)
+
+
+def readings(kind: type[AnyFact], node: str, step: str, document: dict[str, Any]) -> AnyFact:
+    """What ``node`` sent during ``step``, as facts of ``kind``.
 
     A reading of an unexpected shape, for example from an unusual version of a tool, becomes Unread; the others are
     kept.
 
     Raises:
-        CommandFailed: the document is not the output of a probe; the message names the first invalid field.
+        CommandFailed: the document is not of that kind; the message names the first invalid field.
     """
     try:
-        return Facts.model_validate(document)
+        return kind.model_validate(document)
     except ValidationError as error:
-        fields = {str(problem["loc"][0]) if problem["loc"] else "" for problem in error.errors(include_input=False)}
-        if fields <= _may_be_unread():
-            unread = {field: {"unread": _problem(error, field)} for field in fields}
-            return Facts.model_validate({**document, **unread})
-        more = f" and {error.error_count() - 1} more" if error.error_count() > 1 else ""
-        raise CommandFailed(
-            f"invalid answer of the probe on {node}: {_problem(error)}{more}",
-            node=node,
-            step="probe",
-            hint="run the same sparkcluster version that is installed here; the probe travels with it",
-        ) from error
+        fields = {str(each["loc"][0]) if each["loc"] else "" for each in error.errors(include_input=False)}
+        if not fields <= _may_be_unread(kind):
+            raise malformed(node, step, problem(error)) from error
+        unread = {field: {"unread": problem(error, field)} for field in fields}
+        return kind.model_validate({**document, **unread})
 
 
 def parse_engine(document: dict[str, Any]) -> EngineFacts | Unread:
@@ -42,19 +43,11 @@ def parse_engine(document: dict[str, Any]) -> EngineFacts | Unread:
     try:
         return Unread.model_validate(document) if "unread" in document else EngineFacts.model_validate(document)
     except ValidationError as error:
-        return Unread(unread=f"invalid answer of the image: {_problem(error)}")
-
-
-def _problem(error: ValidationError, field: str | None = None) -> str:
-    """The first problem, or the first of ``field``."""
-    problems = error.errors(include_url=False, include_input=False)
-    chosen = [each for each in problems if field is None or each["loc"][:1] == (field,)]
-    first = next((each for each in chosen if "Unread" not in each["loc"]), chosen[0])
-    return f"{'.'.join(str(part) for part in first['loc']) or 'the document'}: {first['msg']}"
+        return Unread(unread=f"invalid answer of the image: {problem(error)}")
 
 
 @functools.cache
-def _may_be_unread() -> frozenset[str]:
-    """Fields of Facts whose value may be Unread."""
-    fields = Facts.model_fields.items()
+def _may_be_unread(kind: type[Fact]) -> frozenset[str]:
+    """Fields of ``kind`` whose value may be Unread."""
+    fields = kind.model_fields.items()
     return frozenset(name for name, field in fields if Unread in typing.get_args(field.annotation))

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
-from sparkcluster.facts.model import Fact, LeaseFact, Rank, ReleaseFact, Unread
+from sparkcluster.facts.model import Fact, Few, LeaseFact, Many, Rank, ReleaseFact, Unread
+from sparkcluster.facts.record import Launcher, Number
 from sparkcluster.node.shared import LABEL_GROUP
+
+LINE_CHARACTERS = 1 << 16
+LogLine = Annotated[str, BeforeValidator(lambda line: line[:LINE_CHARACTERS] if isinstance(line, str) else line)]
+"""One line of a log, cut where it is too long."""
+Seconds = Annotated[float, Field(ge=0, le=86_400)]
 
 
 class RankSeen(Rank):
@@ -21,8 +27,8 @@ class RankSeen(Rank):
         gpu: output of nvidia-smi inside the container; None where it was not run.
     """
 
-    launcher: dict[str, Any] = Field(default_factory=dict)
-    log: tuple[str, ...] | Unread = ()
+    launcher: Launcher = Field(default_factory=Launcher)
+    log: Many[LogLine] | Unread = ()
     gpu: str | Unread | None = None
 
     @property
@@ -33,7 +39,7 @@ class RankSeen(Rank):
     @property
     def group(self) -> str:
         """Its group's name."""
-        return str(self.labels.get(LABEL_GROUP) or self.launcher.get("group") or "")
+        return self.labels.get(LABEL_GROUP) or self.launcher.get("group") or ""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -80,13 +86,50 @@ class Observation(Fact):
         ray: whether each node that ever joined Ray is alive, by address; None with another executor.
     """
 
-    ranks: tuple[RankSeen, ...] | Unread
-    gpus: tuple[GpuSample, ...] | Unread | None = None
-    counters: tuple[Counters, ...] | Unread | None = None
+    ranks: Few[RankSeen] | Unread
+    gpus: Few[GpuSample] | Unread | None = None
+    counters: Few[Counters] | Unread | None = None
     health: int | Unread | None = None
     ray: dict[str, bool] | Unread | None = None
-    traffic: tuple[Traffic, ...] | Unread | None = None
+    traffic: Few[Traffic] | Unread | None = None
     observe_s: float = 0.0
+
+
+class Usage(Fact):
+    """Tokens of one completion; what else the engine counted is kept."""
+
+    model_config = ConfigDict(extra="allow")
+    completion_tokens: Number | None = None
+
+
+class Done(Fact):
+    """The final document of the ask program."""
+
+    model_config = ConfigDict(extra="allow", str_max_length=None)
+    content: str = ""
+    reasoning: str = ""
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    ttft_s: Seconds | None = None
+    total_s: Seconds | None = None
+
+
+class Problem(Fact):
+    """Why there is no completion: its kind as ``node/ask.py`` names it, and a message."""
+
+    kind: str
+    message: str
+
+
+class Event(Fact):
+    """One document of the ask program: a piece of text, counters of the engine, or the end."""
+
+    text: str = ""
+    reasoning: str = ""
+    counters: dict[str, float] | None = None
+    context: Number | None = None
+    error: Problem | None = None
+    done: Done | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -6,12 +6,15 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
+from sparkcluster.answers import checked
 from sparkcluster.errors import CommandFailed, HostError
 from sparkcluster.hosts.base import DOCUMENT_BYTES, Closing, Host, Stream
 from sparkcluster.hosts.fleet import Calls
 from sparkcluster.hosts.program import document, stream
+
+T = TypeVar("T")
 
 
 class Conversation(Closing):
@@ -32,21 +35,21 @@ class Conversation(Closing):
         """Send it a line."""
         self.stream.send(json.dumps(request).encode() + b"\n")
 
-    def answer(self) -> dict[str, Any]:
-        """The next document that it prints.
+    def answer(self, kind: type[T]) -> T:
+        """The next document that it prints, as ``kind``.
 
         Raises:
-            CommandFailed: it ended, or printed something else.
+            CommandFailed: it ended, or printed something else than a ``kind``.
             HostError: it fell silent, or the connection broke.
         """
         line = next(self._lines, b"")
-        answer = document(line)
-        if answer is None:
+        found = document(line)
+        if found is None:
             reason = line[:500].decode(errors="replace") or self.stream.finish().reason
             raise CommandFailed(
                 f"{self.module} failed on {self.host.name}: {reason}", node=self.host.name, step=self.module
             )
-        return answer
+        return checked(kind, found, node=self.host.name, step=self.module)
 
     def close(self) -> None:
         """Close its input and wait for its end, at most 5 s; never raises, and the second time does nothing."""

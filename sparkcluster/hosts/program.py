@@ -10,13 +10,17 @@ import base64
 import functools
 import importlib.resources
 import json
+import math
 import re
 import zlib
-from typing import Any
+from typing import Any, TypeVar
 
+from sparkcluster.answers import checked
 from sparkcluster.errors import CommandFailed
 from sparkcluster.hosts.base import DOCUMENT_BYTES, Host, Stream
 from sparkcluster.hosts.quote import PYTHON_OPTIONS
+
+T = TypeVar("T")
 
 _START = "import sys,json;sys.dont_write_bytecode=True;boot=json.loads(sys.stdin.buffer.readline());exec(boot['start'])"
 
@@ -46,6 +50,7 @@ if answer is not None:
 
 # An empty list takes three bytes of text, and 80 in memory.
 _MAX_VALUES = 1_000_000
+_DEPTH = 64
 
 _IMPORT = re.compile(r"^ *from sparkcluster\.node(?:\.(\w+) import| import (.+))", re.MULTILINE)
 
@@ -99,33 +104,66 @@ def command(
 
 
 def call(
-    host: Host, module: str, request: dict[str, Any], *, timeout_s: float = 30, task: str = "", engine: str = ""
-) -> dict[str, Any]:
-    """Run a program to its end and return the document that it prints.
+    host: Host,
+    module: str,
+    request: dict[str, Any],
+    *,
+    answer: type[T],
+    timeout_s: float = 30,
+    task: str = "",
+    engine: str = "",
+) -> T:
+    """Run a program to its end and return the document that it prints, as ``answer``.
 
     Raises:
-        CommandFailed: it failed or printed no document; the message has its last line of stderr.
+        CommandFailed: it failed, or printed no such document; the message has its last line of stderr.
         HostError: the node could not be reached, or did not answer within ``timeout_s``.
     """
     task = task or module
     argv, stdin = command(module, request, task=task, engine=engine)
     result = host.run(argv, stdin=stdin, timeout_s=timeout_s)
-    answer = document(result.stdout.rstrip().rpartition(b"\n")[2]) if result.ok else None
-    if answer is None:
+    found = document(result.stdout.rstrip().rpartition(b"\n")[2]) if result.ok else None
+    if found is None:
         hint = "sudo apt-get install python3" if result.exit_code == 127 else None
         raise CommandFailed(f"{task} failed on {host.name}: {result.reason}", node=host.name, step=task, hint=hint)
-    return answer
+    return checked(answer, found, node=host.name, step=task)
 
 
 def document(line: bytes) -> dict[str, Any] | None:
-    """The JSON object in a line that a program printed; None if there is none, or one that would take much memory."""
+    """The JSON object in a line of output; None if there is none, or one that would take much memory or nests too deep.
+
+    A number that is not finite, as in some models' config.json, is null; one of more than 64 bits is a float.
+    """
     if len(line) > DOCUMENT_BYTES or line.count(b",") > _MAX_VALUES:
         return None
     try:
-        found = json.loads(line)
+        text = line.decode(errors="replace")
+        found = json.loads(text, parse_float=_finite, parse_int=_whole, parse_constant=lambda _: None)
+        if not isinstance(found, dict) or not _is_flat(found, _DEPTH):
+            return None
+        if "\\u" in text:  # half of a surrogate pair, as in the name of a file that is not UTF-8, cannot be printed
+            found = json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return dict(found)
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+def _whole(text: str) -> float | None:
+    number = int(text) if len(text) <= 20 else 1 << 64
+    return number if -(1 << 63) <= number < 1 << 63 else _finite(text)
+
+
+def _is_flat(value: Any, depth: int) -> bool:
+    if not isinstance(value, dict | list):
+        return True
+    return depth > 0 and all(
+        _is_flat(each, depth - 1) for each in (value.values() if isinstance(value, dict) else value)
+    )
 
 
 def stream(host: Host, module: str, request: dict[str, Any]) -> Stream:

@@ -159,5 +159,4 @@ def brings_ray(
 
 def has_recorded_ray(release: ReleaseFact) -> bool:
     """Whether the ranks of ``release`` got a Ray that was brought to them."""
-    launchers = [container.get("launcher") for _, _, container in release.containers()]
-    return any(isinstance(launcher, dict) and launcher.get("ray_path") for launcher in launchers)
+    return any(container["launcher"].get("ray_path") for _, _, container in release.containers())

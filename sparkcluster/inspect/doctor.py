@@ -13,8 +13,10 @@ from sparkcluster.checks import run_stage
 from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, Context
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.find import Endpoint, of_launcher, recorded_endpoints
-from sparkcluster.errors import CommandFailed, SparkclusterError
+from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.model import Facts, Unread
+from sparkcluster.facts.parse import readings
+from sparkcluster.facts.record import Record
 from sparkcluster.facts.running import Observation, RankSeen, Reply, Running
 from sparkcluster.findings import Finding, has_errors, ordered
 from sparkcluster.hosts.base import Host
@@ -170,11 +172,8 @@ def observe_nodes(
             "api_flags": dict(serving.api_flags),
             "counters": dict(serving.counters),
         }
-        document = call(host, "observe", request, timeout_s=limit_s + ROUND_TRIP_S)
-        try:
-            return Observation.model_validate(document)
-        except ValueError as error:
-            raise CommandFailed(f"malformed answer of {host.name}: {error}", node=host.name, step="observe") from error
+        document = call(host, "observe", request, answer=dict[str, Any], timeout_s=limit_s + ROUND_TRIP_S)
+        return readings(Observation, host.name, "observe", document)
 
     outcomes = fleet.each(observe, list(facts), limit_s=limit_s + ROUND_TRIP_S) if facts else {}
     return {
@@ -187,7 +186,7 @@ Question = tuple[Endpoint, Verify]
 """A group's endpoint, and how its answer is verified."""
 
 
-def _recorded(facts: Mapping[str, Facts], recorded: dict[str, Any]) -> dict[str, Question]:
+def _recorded(facts: Mapping[str, Facts], recorded: Record) -> dict[str, Question]:
     """Endpoints of a recorded release whose heads answered, by group."""
     groups, found = recorded_groups(recorded), recorded_endpoints(recorded)
     return {name: (endpoint, groups[name].verify) for name, endpoint in found.items() if endpoint.head in facts}

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
+from pydantic import ValidationError
+
+from sparkcluster.facts.model import Fact, Few
+from sparkcluster.facts.record import Number, Time
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
@@ -11,7 +17,35 @@ from sparkcluster.plan.records import cluster_ranks, recorded_release
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
 
-LISTED = ("number", "plan_hash", "verified_at", "operator")
+
+class Records(Fact):
+    """The answer of the records program."""
+
+    records: Few[dict[str, Any]]
+
+    def whole(self) -> Iterator[Listed]:
+        """Those that have every key that is listed; one that was edited or that another version wrote may not."""
+        for record in self.records:
+            with contextlib.suppress(ValidationError):
+                yield Listed.model_validate(record)
+
+
+class Served(Fact):
+    """What is listed of a recorded plan."""
+
+    model: str
+    image: str | None
+
+
+class Listed(Fact):
+    """What is listed of a record."""
+
+    number: Number
+    plan_hash: str
+    verified_at: Time
+    operator: str
+    plan: Served
+    image_digest: str | None = None
 
 
 def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
@@ -25,10 +59,8 @@ def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
     """
     cluster = spec.inventory.cluster
 
-    def read(host: Host) -> list[dict[str, Any]]:
-        request = {"state_dir": spec.inventory.state_dir, "cluster": cluster}
-        records: list[dict[str, Any]] = call(host, "records", request)["records"]
-        return records
+    def read(host: Host) -> Records:
+        return call(host, "records", {"state_dir": spec.inventory.state_dir, "cluster": cluster}, answer=Records)
 
     outcomes = fleet.each(read)
     answered = values(outcomes)
@@ -40,27 +72,18 @@ def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
     # A node whose record of a number differs has another release.
     releases: dict[tuple[int, str], dict[str, Any]] = {}
     for name, records in answered.items():
-        for record in filter(whole, records):
-            key = (record["number"], record["plan_hash"])
+        for record in records.whole():
+            key = (record.number, record.plan_hash)
             entry = releases.setdefault(
                 key,
                 {
-                    **{name: record[name] for name in LISTED},
-                    "model": record["plan"]["model"],
-                    "image": record["plan"]["image"],
-                    "digest": record.get("image_digest"),
+                    **record.model_dump(exclude={"plan", "image_digest"}),
+                    "model": record.plan.model,
+                    "image": record.plan.image,
+                    "digest": record.image_digest,
                     "nodes": [],
                     "running": key == running,
                 },
             )
             entry["nodes"].append(name)
     return [releases[key] for key in sorted(releases, reverse=True)]
-
-
-def whole(record: dict[str, Any]) -> bool:
-    """Whether a record has every key that is listed; one that was edited or that another version wrote may not."""
-    return (
-        {*LISTED, "plan"} <= record.keys()
-        and isinstance(record["plan"], dict)
-        and {"model", "image"} <= record["plan"].keys()
-    )

@@ -77,4 +77,4 @@ def follow(
 
 
 def _runs(tick: Tick) -> bool:
-    return any(state.get("state") == "running" for state in tick.states.values())
+    return any(state.state == "running" for state in tick.states.values())

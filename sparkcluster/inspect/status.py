@@ -9,6 +9,7 @@ from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.dead import busy, dead
 from sparkcluster.endpoint.find import recorded_endpoints
 from sparkcluster.errors import SparkclusterError
+from sparkcluster.facts.record import Record
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
@@ -34,7 +35,7 @@ def status(fleet: Fleet, spec: Spec) -> dict[str, Any]:
     collected = collect_facts(fleet, spec)
     present = cluster_ranks(spec.inventory.cluster, collected.facts)
     latest = recorded_release(spec.inventory, collected.facts)
-    recorded = latest.record if latest and present.of_release(latest) else {}
+    recorded: Record = latest.record if latest and present.of_release(latest) else {}
     lease = current_lease(collected.facts)
     starting = lease is not None and lease.operation == "up"
     groups = group_documents(fleet, recorded, present, starting=starting)
@@ -55,9 +56,7 @@ def status(fleet: Fleet, spec: Spec) -> dict[str, Any]:
     }
 
 
-def group_documents(
-    fleet: Fleet, recorded: dict[str, Any], present: ClusterRanks, *, starting: bool
-) -> list[dict[str, Any]]:
+def group_documents(fleet: Fleet, recorded: Record, present: ClusterRanks, *, starting: bool) -> list[dict[str, Any]]:
     """The groups of a recorded release as they are now; one token is requested of each, all at once."""
     groups = recorded_groups(recorded)
     found = recorded_endpoints(recorded) if groups else {}
@@ -122,11 +121,11 @@ def overall(groups: list[dict[str, Any]], present: ClusterRanks, *, blind: bool,
 
 
 def node_documents(
-    spec: Spec, collected: Collected, present: ClusterRanks, recorded: dict[str, Any], groups: list[dict[str, Any]]
+    spec: Spec, collected: Collected, present: ClusterRanks, recorded: Record, groups: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """One document for each node of the inventory."""
     ready = {name for group in groups if group["ready"] for name in group["nodes"]}
-    planned = recorded.get("plan", {}).get("nodes", {})
+    planned = recorded["plan"]["nodes"] if "plan" in recorded else {}
     blind = unreadable(collected.facts)
     documents: list[dict[str, Any]] = []
     for node in spec.inventory.nodes:
@@ -134,8 +133,7 @@ def node_documents(
         rank = next(iter(present.ours.get(name, ())), None)
         error = collected.errors.get(name)
         number = rank.labels.get(LABEL_RANK) if rank else None
-        containers = planned.get(name, {}).get("containers", [])
-        uses_ray = bool(containers) and containers[0]["launcher"].get("executor") == "ray"
+        uses_ray = name in planned and planned[name]["containers"][0]["launcher"].get("executor") == "ray"
         documents.append(
             {
                 "name": name,

@@ -72,16 +72,16 @@ class RankState:
     def _tick(self, tick: Tick, now: float) -> None:
         reported = tick.states.get(self.name)
         if reported is not None:
-            self.state = str(reported.get("state", "unknown"))
-            self.exit_code = reported.get("exit_code")
-            self.oom_killed = bool(reported.get("oom_killed"))
+            self.state = reported.state
+            self.exit_code = reported.exit_code
+            self.oom_killed = reported.oom_killed
             if self.state in {"exited", "dead", "gone"} and self.died_at is None:
                 self.died_at = now
             if self.state != "unreadable":
                 self.unreadable_since = None
             elif self.unreadable_since is None:
                 self.unreadable_since = now
-            self.error = str(reported.get("error") or "")
+            self.error = reported.error or ""
         for interface, carrier in tick.links.items():
             if carrier:
                 self.down.pop(interface, None)

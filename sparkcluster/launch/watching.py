@@ -12,8 +12,12 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pydantic import Field
+
+from sparkcluster.answers import checked
 from sparkcluster.errors import CommandTimeout, HostLost, SparkclusterError
-from sparkcluster.facts.model import Rank
+from sparkcluster.facts.model import Fact, Many, Rank
+from sparkcluster.facts.running import LogLine
 from sparkcluster.hosts.base import Closing, Host, Stream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import document, stream
@@ -24,6 +28,25 @@ INTERVAL_S = 2
 # Three missed reports; one was seen to take over 2 s on a Spark that loads a model.
 SILENCE_S = 7
 _QUEUED = 64
+
+
+class RankReport(Fact):
+    """A rank's state in a report of the watch program."""
+
+    state: str = "unknown"
+    exit_code: int | None = None
+    oom_killed: bool = False
+    error: str | None = None
+
+
+class Report(Fact):
+    """One document of the watch program: log lines of a rank, or a sign of life with all states."""
+
+    rank: str | None = None
+    lines: Many[LogLine] = ()
+    states: dict[str, RankReport] | None = None
+    links: dict[str, bool] = Field(default_factory=dict)
+    listening: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,7 +63,7 @@ class Tick:
     """One report: state and exit code of each rank, carrier of each interface."""
 
     node: str
-    states: dict[str, dict[str, Any]]
+    states: dict[str, RankReport]
     links: dict[str, bool]
     listening: bool
 
@@ -131,10 +154,10 @@ class Watching(Closing):
 
 def parse(node: str, line: bytes) -> list[Event]:
     """The events in one line of the watch program; none in a line that is not a JSON object."""
-    report = document(line) or {}
+    report = checked(Report, document(line) or {}, node=node, step="watch")
     events: list[Event] = []
-    if "rank" in report:
-        events.append(Lines(node, report["rank"], tuple(report["lines"])))
-    if "states" in report:
-        events.append(Tick(node, report["states"], report.get("links", {}), bool(report.get("listening", False))))
+    if report.rank is not None:
+        events.append(Lines(node, report.rank, report.lines))
+    if report.states is not None:
+        events.append(Tick(node, report.states, report.links, bool(report.listening)))
     return events

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from sparkcluster import output_file
 from sparkcluster.errors import HostError, SparkclusterError, UsageError
 from sparkcluster.facts.model import EngineFacts, Facts, Image, Unread, read
@@ -117,7 +115,7 @@ def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: P
     """Read the content of images where it is not known yet: takes seconds, once per image.
 
     ``kept`` is a directory on this machine that caches results, so that nothing is left on a node; None caches on the
-    nodes.
+    nodes. What one node says of an image is cached for that node alone: an ID can be claimed by anybody.
     """
     images = {
         name: image for name, node_facts in facts.items() if (image := read(node_facts.image)) and image.inside is None
@@ -126,15 +124,15 @@ def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: P
 
     def ask(host: Host) -> EngineFacts | Unread:
         image = images[host.name]
-        file = kept and kept / _name(image, engine)
+        file = kept and kept / _name(host.name, spec, image)
         cached = _kept(file)
         if cached is not None:
             return cached
-        request = {"state_dir": spec.inventory.state_dir, "image_id": image.id}
-        document = call(host, "image", request | {"keep": kept is None}, timeout_s=IMAGE_S, engine=engine)
+        request = {"state_dir": spec.inventory.state_dir, "image_id": image.id, "keep": kept is None}
+        document = call(host, "image", request, answer=dict[str, Any], timeout_s=IMAGE_S, engine=engine)
         inside = parse_engine(document)
         if file and isinstance(inside, EngineFacts):
-            _keep(file, document)
+            _keep(file, inside)
         return inside
 
     inspected = dict(facts)
@@ -145,22 +143,23 @@ def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: P
     return inspected
 
 
-def _name(image: Image, engine: str) -> str:
-    """Name of the cache file of ``image``, which depends on the programs that read it."""
-    sources = "".join(source(name, engine) for name in ("engine", "interpreter", "image"))
-    question = hashlib.sha256(sources.encode()).hexdigest()[:12]
-    return f"{image.id.replace(':', '-').replace('/', '-')}-{question}.json"
+def _name(node: str, spec: Spec, image: Image) -> str:
+    """Name of the cache file of ``image`` on ``node``, which depends on the programs that read it."""
+    host = next(entry.host for entry in spec.inventory.nodes if entry.label == node)
+    sources = [source(name, spec.playbook.engine) for name in ("engine", "interpreter", "image")]
+    question = json.dumps([spec.inventory.cluster, node, host, *sources])
+    return f"{image.id.replace(':', '-')}-{hashlib.sha256(question.encode()).hexdigest()[:24]}.json"
 
 
 def _kept(file: Path | None) -> EngineFacts | None:
     try:
-        return None if file is None else EngineFacts.model_validate(json.loads(file.read_bytes()))
-    except (OSError, ValueError, ValidationError):
+        return None if file is None else EngineFacts.model_validate_json(file.read_bytes())
+    except (OSError, ValueError):
         return None
 
 
-def _keep(file: Path, document: dict[str, Any]) -> None:
+def _keep(file: Path, inside: EngineFacts) -> None:
     """Write to the cache; where that fails the next run reads the image again."""
     with contextlib.suppress(OSError, UsageError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        output_file.write(file, lambda out: out.write(json.dumps(document).encode()), private=True)
+        output_file.write(file, lambda out: out.write(inside.model_dump_json().encode()), private=True)

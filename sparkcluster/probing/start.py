@@ -51,7 +51,9 @@ def begin(fleet: Fleet, spec: Spec, names: Iterable[str] | None = None, *, kerne
         if node_request["runtime"] == "process" and node_request["python"] is None:
             node_request["python"] = getattr(host, "python", None)
         sent_s = time.time()
-        document = call(host, "probe", node_request, timeout_s=PROBE_S, engine=spec.playbook.engine)
+        document = call(
+            host, "probe", node_request, answer=dict[str, Any], timeout_s=PROBE_S, engine=spec.playbook.engine
+        )
         return Answer(document, sent_s, time.time())
 
     return fleet.start(probe, names)

@@ -109,10 +109,10 @@ def down(
     if facts:
         # Also where no rank was found: an up may be under way, or a killed one may have left a start under way.
         with Lease(fleet, cluster=cluster, state_dir=spec.inventory.state_dir, operation="down").acquire(
-            list(facts)
+            list(facts), lost=failed
         ) as lease:
             # Facts from before the lease may be stale.
-            now = collect_facts(fleet, spec, list(facts))
+            now = collect_facts(fleet, spec, [name for name in facts if name not in failed])
             failed |= now.errors
             failed |= {
                 name: CommandFailed(why, node=name, step="probe", hint=f"on {name}: systemctl status docker")

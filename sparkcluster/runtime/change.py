@@ -7,12 +7,29 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sparkcluster.answers import malformed
 from sparkcluster.errors import CommandFailed, LeaseLost, SparkclusterError
+from sparkcluster.facts.model import Fact
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, all_values
 from sparkcluster.hosts.program import call
 
 Step = dict[str, Any]
+
+
+class Failed(Fact):
+    """The step that failed on a node, and why."""
+
+    step: str
+    message: str
+
+
+class Changed(Fact):
+    """The answer of the agent: one of the three."""
+
+    results: tuple[dict[str, Any], ...] | None = None
+    refused: str | None = None
+    failed: Failed | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,23 +62,21 @@ class Changer:
                 "wait_s": timeout_s / 2,
                 "steps": list(steps[host.name]),
             }
-            answer = call(host, "agent", request, timeout_s=timeout_s, task=steps[host.name][-1]["do"])
-            if "refused" in answer:
+            task = str(steps[host.name][-1]["do"])
+            answer = call(host, "agent", request, answer=Changed, timeout_s=timeout_s, task=task)
+            if answer.refused is not None:
                 raise LeaseLost(
-                    f"{host.name} refuses the change: {answer['refused']}",
+                    f"{host.name} refuses the change: {answer.refused}",
                     node=host.name,
-                    step=str(steps[host.name][-1]["do"]),
+                    step=task,
                     hint="run sparkcluster status to see who is changing it, then run this again",
                 )
-            if "failed" in answer:
-                failed = answer["failed"]
-                raise CommandFailed(
-                    f"{failed['step']} failed on {host.name}: {failed['message']}",
-                    node=host.name,
-                    step=failed["step"],
-                )
-            results: list[dict[str, Any]] = answer["results"]
-            return results
+            if answer.failed is not None:
+                step, why = answer.failed.step, answer.failed.message
+                raise CommandFailed(f"{step} failed on {host.name}: {why}", node=host.name, step=step)
+            if answer.results is None:
+                raise malformed(host.name, task, "it has no results")
+            return list(answer.results)
 
         return self.fleet.each(change, [name for name in steps if steps[name]])
 

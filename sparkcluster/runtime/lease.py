@@ -12,13 +12,16 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Literal, Self
 
-from sparkcluster.errors import HostError, LeaseHeld
-from sparkcluster.facts.model import LeaseFact
+from sparkcluster.answers import malformed
+from sparkcluster.errors import HostError, LeaseHeld, SparkclusterError
+from sparkcluster.facts.model import Fact, LeaseFact
+from sparkcluster.facts.record import Number
 from sparkcluster.hosts.base import Closing, Host
 from sparkcluster.hosts.conversation import Conversation
-from sparkcluster.hosts.fleet import Calls, Fleet, all_values
+from sparkcluster.hosts.fleet import Calls, Fleet, all_values, failures
 from sparkcluster.runtime.change import Changer
 
 Operation = Literal["up", "down", "stage", "measure"]
@@ -31,6 +34,20 @@ _ANSWER_S = 20
 def this_operator() -> str:
     """Who is changing the cluster, as user@host (pid), for those who wait."""
     return f"{getpass.getuser()}@{socket.gethostname()} (pid {os.getpid()})"
+
+
+class _Asked(Fact):
+    """Who holds the lease, or the last epoch."""
+
+    held: dict[str, Any] | None = None
+    epoch: Number | None = None
+
+
+class _Granted(Fact):
+    """The epoch that was granted, or why none was."""
+
+    granted: Number | None = None
+    busy: str | None = None
 
 
 class _Holder(Conversation):
@@ -88,10 +105,11 @@ class Lease(Closing):
         """Changes nodes under this lease."""
         return Changer(self._fleet, cluster=self._cluster, state_dir=self._state_dir, epoch=self.epoch)
 
-    def acquire(self, names: list[str]) -> Self:
+    def acquire(self, names: list[str], *, lost: dict[str, SparkclusterError] | None = None) -> Self:
         """Take the lease on the nodes ``names``.
 
-        The first by name is asked before the others, so that of two operators one always goes on.
+        The first by name is asked before the others, so that of two operators one always goes on. With ``lost`` a node
+        that could not be asked, or gave a malformed answer, is put there, and the lease is that of the others.
 
         Raises:
             LeaseHeld: another operator has it, or what one had begun has not ended; nothing was taken.
@@ -99,14 +117,22 @@ class Lease(Closing):
         """
         first, *others = sorted(names)
         try:
-            epochs = [*all_values(self._fleet.each(self._take, [first]), LeaseHeld).values()]
-            epochs += all_values(self._fleet.each(self._take, others), LeaseHeld).values()
-            self.epoch = max(epochs) + 1
-            all_values(self._fleet.each(self._grant, names), LeaseHeld)
+            epochs = self._all(self._take, [first], lost) | self._all(self._take, others, lost)
+            self.epoch = max(epochs.values(), default=0) + 1
+            self._all(self._grant, list(epochs), lost)
         except BaseException:
             self.close()
             raise
         return self
+
+    def _all(
+        self, ask: Callable[[Host], int], names: list[str], lost: dict[str, SparkclusterError] | None
+    ) -> dict[str, int]:
+        outcomes = self._fleet.each(ask, names)
+        if lost is not None:
+            lost |= {name: error for name, error in failures(outcomes).items() if isinstance(error, HostError)}
+            outcomes = {name: outcome for name, outcome in outcomes.items() if name not in lost}
+        return all_values(outcomes, LeaseHeld)
 
     def _take(self, host: Host) -> int:
         holder = _Holder(host, self._request)
@@ -115,29 +141,34 @@ class Lease(Closing):
             self._holders.append(holder)
         if late:  # interrupted meanwhile: nobody would let go of it
             holder.close()
-        document = holder.answer()
-        if "held" in document:
+        said = holder.answer(_Asked)
+        if said.held is not None:
             raise LeaseHeld(
-                _holder(document["held"]).describe(self._cluster, time.time()),
+                _holder(said.held).describe(self._cluster, time.time()),
                 node=host.name,
                 step="lease",
                 hint=f"wait for it to end; a lease whose operator is gone lapses after {TTL_S} s",
             )
+        # No cluster had a grant a second since 1970; a node that claims so would use up the numbers of all.
+        if said.epoch is None or said.epoch > time.time():
+            raise malformed(host.name, "lease", f"epoch: {said.epoch} cannot be the last one")
         holder.feed()
-        return int(document["epoch"])
+        return said.epoch
 
     def _grant(self, host: Host) -> int:
         holder = next(entry for entry in self._holders if entry.host is host)
         holder.say({"grant": self.epoch})
-        document = holder.answer()
-        if "busy" in document:
+        said = holder.answer(_Granted)
+        if said.busy is not None:
             raise LeaseHeld(
-                f"on {host.name} {document['busy']}: a change of an earlier operator is still in progress",
+                f"on {host.name} {said.busy}: a change of an earlier operator is still in progress",
                 node=host.name,
                 step="lease",
                 hint="run this again in a minute",
             )
-        return int(document["granted"])
+        if said.granted != self.epoch:
+            raise malformed(host.name, "lease", f"granted: {said.granted}, and epoch {self.epoch} was asked for")
+        return self.epoch
 
     def close(self) -> None:
         """Let go on every node, at once."""
@@ -147,9 +178,9 @@ class Lease(Closing):
         Calls(_Holder.close, {holder.host.name: holder for holder in holders}).wait(5)
 
 
-def _holder(document: Any) -> LeaseFact:
+def _holder(document: dict[str, Any]) -> LeaseFact:
     """The lease that a node says is held, as far as what it says makes sense."""
     try:
         return LeaseFact.model_validate({**document, "held": True})
-    except (TypeError, ValueError):
+    except ValueError:
         return LeaseFact(epoch=0, held=True)

@@ -15,6 +15,7 @@ from sparkcluster import plan as planning
 from sparkcluster import topology as topologies
 from sparkcluster.facts.engine import image_digest
 from sparkcluster.facts.model import Facts
+from sparkcluster.facts.parse import parse
 from sparkcluster.hosts import program
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.records import record
@@ -198,7 +199,7 @@ class World:
 
     def change(self, node: str, **update: Any) -> World:
         """The same with other facts of ``node``."""
-        self.facts[node] = Facts.model_validate(self.facts[node].model_dump() | update)
+        self.facts[node] = parse(node, self.facts[node].model_dump() | update)
         return self
 
     def run(self, plan: Plan, *nodes: str, state: str = "running", **labels: str) -> World:

@@ -200,7 +200,7 @@ def program(request):
 
 def test_a_program_that_does_not_end_is_ended_at_its_limit():
     conversation = program({"do": "run", "argv": ["sleep", "60"], "limit_s": 0.3})
-    answer = conversation.answer()
+    answer = conversation.answer(dict)
     assert answer["done"]["exit"] is None
     conversation.close()
 
@@ -217,13 +217,13 @@ def test_what_is_being_started_ends_with_its_controller(tmp_path):
 
 def test_a_program_that_is_not_there_is_told():
     conversation = program({"do": "run", "argv": ["no-such-program"], "limit_s": 1})
-    assert conversation.answer() == {"failed": "no-such-program is not installed"}
+    assert conversation.answer(dict) == {"failed": "no-such-program is not installed"}
     conversation.close()
 
 
 def test_who_does_not_know_the_token_is_not_served():
     conversation = program({"do": "receive", "address": "127.0.0.1", "token": "right", "streams": 1})
-    port = conversation.answer()["port"]
+    port = conversation.answer(dict)["port"]
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         assert len(stranger.recv(100)) == 32
         stranger.sendall(b"wrong" * 20)
@@ -235,8 +235,8 @@ def test_who_does_not_know_the_token_is_not_served():
             "seconds": 0.1, "messages": 3,
         }
     )  # fmt: skip
-    assert sender.answer()["done"]["latency_ms"] > 0
-    assert conversation.answer()["done"]["bytes"] > 0
+    assert sender.answer(dict)["done"]["latency_ms"] > 0
+    assert conversation.answer(dict)["done"]["bytes"] > 0
     for each in (conversation, sender):
         each.close()
 
@@ -247,7 +247,7 @@ def test_no_container_for_who_has_no_lease(tmp_path):
         "limit_s": 5,
     }  # fmt: skip
     conversation = program(request)
-    assert "is over" in conversation.answer()["failed"]
+    assert "is over" in conversation.answer(dict)["failed"]
     conversation.close()
 
 
@@ -258,7 +258,7 @@ def test_a_file_error_of_a_measurement_names_the_file_and_no_connection(tmp_path
         "limit_s": 5,
     }  # fmt: skip
     conversation = program(request)
-    failure = conversation.answer()["failed"]
+    failure = conversation.answer(dict)["failed"]
     conversation.close()
     assert f": {tmp_path}/clusters" in failure
     assert "connection" not in failure
@@ -266,14 +266,14 @@ def test_a_file_error_of_a_measurement_names_the_file_and_no_connection(tmp_path
 
 def test_a_receiver_reports_a_sender_that_breaks_the_connection():
     conversation = program({"do": "receive", "address": "127.0.0.1", "token": "right", "streams": 1})
-    port = conversation.answer()["port"]
+    port = conversation.answer(dict)["port"]
     socks = [wire.dial("127.0.0.1", port, "right") for _ in range(2)]
     for sock in socks:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close sends a reset
     time.sleep(0.2)
     for sock in socks:
         sock.close()
-    assert conversation.answer() == {"failed": "the connection broke: Connection reset by peer"}
+    assert conversation.answer(dict) == {"failed": "the connection broke: Connection reset by peer"}
     conversation.close()
 
 

@@ -199,7 +199,12 @@ def asked(pair):
 def mean(loopback, result, heard):
     lab = loopback("alpha", "beta")
     pair = pairs(lab.spec, lab.facts, lab.topology)[0]
-    return {path.kind: path for path in reaching._paths(asked(pair), result, heard)}, pair
+    return {
+        path.kind: path
+        for path in reaching._paths(
+            asked(pair), reaching.Result.model_validate(result), heard and reaching.Heard.model_validate(heard)
+        )
+    }, pair
 
 
 SILENT = {"ok": False, "seen": "no answer within 1.5 s"}

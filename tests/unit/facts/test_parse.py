@@ -42,7 +42,7 @@ def test_keys_of_a_newer_probe_are_passed_over() -> None:
     [({"uid": "many"}, "uid"), ({"hcas": [{"name": 1}], "groups": 3}, "groups"), ({"probe_s": None}, "probe_s")],
 )
 def test_a_document_of_the_wrong_shape_names_node_and_field(change: dict[str, object], field: str) -> None:
-    with pytest.raises(CommandFailed, match=rf"^invalid answer of the probe on spark-b: {field}") as raised:
+    with pytest.raises(CommandFailed, match=rf"^spark-b sent a malformed answer to probe: {field}") as raised:
         parse("spark-b", {**HEALTHY, **change})
     assert raised.value.node == "spark-b"
     assert raised.value.step == "probe"
@@ -50,10 +50,26 @@ def test_a_document_of_the_wrong_shape_names_node_and_field(change: dict[str, ob
 
 
 def test_an_empty_document_is_refused() -> None:
-    with pytest.raises(
-        CommandFailed, match=r"^invalid answer of the probe on a: hostname: Field required and \d+ more$"
-    ):
+    with pytest.raises(CommandFailed, match=r"^a sent a malformed answer to probe: hostname: Field required$"):
         parse("a", {})
+
+
+@pytest.mark.parametrize(
+    ("record", "field"),
+    [
+        ({"plan": None}, "plan"), ({"plan": []}, "plan"), ({"plan": {}}, "plan.model"), ({"playbook": []}, "playbook"),
+        ({"playbook": {"engine": "../cli"}}, "playbook.engine"), ({"plan": {"model": "m", "nodes": []}}, "plan.nodes"),
+        ({"plan": {"model": "m", "nodes": {"a": {"group": "g", "containers": []}}}}, "plan.nodes.a.containers"),
+        ({"plan": {"model": "m", "nodes": {"a": {"group": "g", "containers": [{"name": "-v", "launcher": {}}]}}}},
+         "plan.nodes.a.containers.0.name"),
+        ({"groups": {"g": {"verify": {"expect": "("}}}}, "groups.g.verify.expect"), ({"verified_at": 1e18}, "verified_at"),
+    ],
+)  # fmt: skip
+def test_a_damaged_record_cannot_be_read_and_costs_nothing_else(record: dict[str, object], field: str) -> None:
+    facts = parse("a", {**HEALTHY, "release": {"number": 3, "plan_hash": "x", "record": record}})
+    assert isinstance(facts.release, Unread)
+    assert facts.release.unread.startswith(f"release.ReleaseFact.record.{field}: ")
+    assert facts.ranks == parse("a", HEALTHY).ranks
 
 
 def test_a_reading_of_an_unexpected_shape_costs_itself_alone() -> None:

@@ -80,7 +80,16 @@ def diagnosis(spark, cluster, monkeypatch):
     )
     argv = ["docker", "run", "--env", f"HF_TOKEN={SECRETS[1]}", "vllm", "serve", "--api-key", SECRETS[9]]
     record = {
-        "plan": {"nodes": {"alpha": {"env": {"AWS_SECRET_ACCESS_KEY": SECRETS[8]}, "containers": [{"argv": argv}]}}}
+        "plan": {
+            "model": "m",
+            "nodes": {
+                "alpha": {
+                    "group": "default",
+                    "env": {"AWS_SECRET_ACCESS_KEY": SECRETS[8]},
+                    "containers": [{"name": "one-1-alpha", "launcher": {}, "argv": argv}],
+                }
+            },
+        }
     }
     rank = RankSeen(
         name="one-1-alpha",

@@ -6,7 +6,7 @@ import pytest
 
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.history import history, whole
+from sparkcluster.inspect.history import Records, history
 
 RECORD = {
     "number": 3,
@@ -15,6 +15,10 @@ RECORD = {
     "operator": "ann@desk",
     "plan": {"model": "tiny", "image": None},
 }
+
+
+def whole(record):
+    return list(Records(records=[record]).whole())
 
 
 def test_a_record_as_it_is_written_is_listed():

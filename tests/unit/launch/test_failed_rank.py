@@ -7,7 +7,7 @@ import pytest
 from sparkcluster.engines.vllm import ENGINE
 from sparkcluster.launch.causes import failed_rank
 from sparkcluster.launch.readiness import Readiness
-from sparkcluster.launch.watching import Lines, Tick
+from sparkcluster.launch.watching import Lines, RankReport, Tick
 
 MEMBERS = ["192.168.177.11", "192.168.177.12"]
 HEAD = "(EngineCore pid=21) ERROR 11-21 04:13:03 [core.py:1510] "
@@ -49,7 +49,7 @@ def launch(two):
 
 
 def died(two, node, code):
-    return Tick(node, {two.rank(node): {"state": "exited", "exit_code": code}}, {}, listening=False)
+    return Tick(node, {two.rank(node): RankReport(state="exited", exit_code=code)}, {}, listening=False)
 
 
 def test_the_worker_whose_failure_the_head_tells_is_named(launch, two):

@@ -6,7 +6,7 @@ import pytest
 
 from sparkcluster.errors import CommandTimeout
 from sparkcluster.launch.readiness import LAST_LINES_S, LINK_GRACE_S, UNREADABLE_GRACE_S, Readiness, warnings
-from sparkcluster.launch.watching import Gone, Lines, Tick, parse
+from sparkcluster.launch.watching import Gone, Lines, RankReport, Tick, parse
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 
@@ -24,7 +24,7 @@ def launch(two):
 @pytest.fixture
 def tick(two):
     def make(node, state="running", *, links=None, listening=False, **reported):
-        return Tick(node, {two.rank(node): {"state": state, **reported}}, links or {}, listening)
+        return Tick(node, {two.rank(node): RankReport(state=state, **reported)}, links or {}, listening)
 
     return make
 
@@ -148,7 +148,7 @@ def test_an_overdue_launch_names_the_nodes_of_its_own_group(planned):
 
 def test_lines_and_states_of_ranks_that_are_not_ours_change_nothing(launch):
     launch.feed(Lines("alpha", "stranger", ("RuntimeError: x",)), 110)
-    launch.feed(Tick("alpha", {"stranger": {"state": "exited", "exit_code": 1}}, {}, listening=False), 110)
+    launch.feed(Tick("alpha", {"stranger": RankReport(state="exited", exit_code=1)}, {}, listening=False), 110)
     assert launch.failure(200) is None
     assert launch.ranks["alpha"].tail == ()
 
@@ -162,7 +162,7 @@ def test_only_the_end_of_a_long_log_is_kept(launch, two):
 def test_what_the_watch_program_says_becomes_events():
     assert parse("a", b'{"rank": "r", "lines": ["x", "y"]}') == [Lines("a", "r", ("x", "y"))]
     assert parse("a", b'{"tick": 0, "states": {"r": {"state": "running"}}, "listening": null}') == [
-        Tick("a", {"r": {"state": "running"}}, {}, listening=False)
+        Tick("a", {"r": RankReport(state="running")}, {}, listening=False)
     ]
     assert parse("a", b"bash: warning: setlocale") == []
 

@@ -1,0 +1,47 @@
+"""What a node sent becomes a typed value here, or the error of that node."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from sparkcluster.errors import CommandFailed
+
+T = TypeVar("T")
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def checked(kind: type[T], found: object, *, node: str, step: str) -> T:
+    """``found``, which ``node`` sent during ``step``, as a ``kind``.
+
+    Raises:
+        CommandFailed: it is none; the message names the first invalid field.
+    """
+    try:
+        return _adapter(kind).validate_python(found)  # type: ignore[arg-type, no-any-return]
+    except ValidationError as error:
+        raise malformed(node, step, problem(error)) from error
+
+
+def malformed(node: str, step: str, why: str) -> CommandFailed:
+    """The error for an answer of ``node`` that is none, because of ``why``."""
+    return CommandFailed(
+        f"{node} sent a malformed answer to {step}: {why}",
+        node=node,
+        step=step,
+        hint=f"the program is sent from here: find out what {node} runs as python3, or remove it from the inventory",
+    )
+
+
+def problem(error: ValidationError, field: str | None = None) -> str:
+    """The first problem in ``error``, or the first with ``field``, in one short line."""
+    problems = error.errors(include_url=False, include_input=False)
+    chosen = [each for each in problems if field is None or each["loc"][:1] == (field,)]
+    first = next((each for each in chosen if "Unread" not in each["loc"]), chosen[0])
+    return f"{'.'.join(str(part) for part in first['loc']) or 'the document'}: {first['msg']}"[:200]

@@ -1,0 +1,141 @@
+"""The record of a release as a node has it: a JSON document, whose shape is checked here and nowhere else.
+
+A record of an older version may lack what is not required. Unknown keys stay: the part of a group that serves on is
+recorded again.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Required
+
+from pydantic import AfterValidator, ConfigDict, Field, with_config
+from typing_extensions import TypedDict
+
+from sparkcluster import engines
+from sparkcluster.spec.playbook import Verify
+
+_DOCUMENT = ConfigDict(extra="allow", str_max_length=1 << 16)
+
+Number = Annotated[int, Field(ge=0, le=1 << 53)]
+"""A count or an ordinal number; what JSON readers of other languages can represent, too."""
+Time = Annotated[float, Field(ge=0, lt=1 << 37, allow_inf_nan=False)]
+"""Seconds since 1970, up to the year 6325: what every calendar can show."""
+RankName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,254}$")]
+"""Name of a container, or of the directory of a process."""
+
+
+def _known(engine: str) -> str:
+    if engine not in engines.names():
+        raise ValueError("no engine of this version of sparkcluster")
+    return engine
+
+
+def _verifies(document: dict[str, Any]) -> dict[str, Any]:
+    Verify.model_validate(document)
+    return document
+
+
+VerifyDocument = Annotated[dict[str, Any], AfterValidator(_verifies)]
+"""How a group shows that it answers, as ``spec.playbook.Verify`` reads it."""
+
+
+@with_config(_DOCUMENT)
+class Launcher(TypedDict, total=False):
+    """The launcher document of a rank, as far as it is read here."""
+
+    group: str | None
+    role: str | None
+    executor: str | None
+    address: str | None
+    members: list[str] | None
+    engine: list[str] | None
+    ray: dict[str, Any] | None
+    ray_path: str | None
+    setup: list[str] | None
+
+
+@with_config(_DOCUMENT)
+class PlannedContainer(TypedDict, total=False):
+    """One rank in a plan document."""
+
+    name: Required[RankName]
+    image: str | None
+    argv: list[str]
+    launcher: Required[Launcher]
+    env_file: str | None
+
+
+@with_config(_DOCUMENT)
+class PlannedNode(TypedDict, total=False):
+    """One node in a plan document."""
+
+    group: Required[str]
+    role: str
+    rank: int
+    env: dict[str, str]
+    secrets: list[str]
+    containers: Required[Annotated[list[PlannedContainer], Field(min_length=1, max_length=64)]]
+
+
+@with_config(_DOCUMENT)
+class PlanDocument(TypedDict, total=False):
+    """A plan as ``Plan.as_json`` makes it."""
+
+    model: Required[str]
+    image: str | None
+    endpoints: dict[str, str | None]
+    groups: list[list[str]]
+    nodes: Required[Annotated[dict[str, PlannedNode], Field(max_length=1024)]]
+
+
+@with_config(_DOCUMENT)
+class Secrets(TypedDict, total=False):
+    """Salt and hashes of secrets, as ``runtime.secrets`` makes them."""
+
+    salt: Annotated[str, Field(max_length=128)]
+    hashes: Annotated[dict[str, str], Field(max_length=64)]
+
+
+@with_config(_DOCUMENT)
+class GroupDocument(TypedDict, total=False):
+    """What is recorded of a group beside its plan."""
+
+    release: Number
+    verify: VerifyDocument
+    verified: bool
+    network: dict[str, Any] | None
+    written: dict[str, Any] | None
+    secrets: Secrets
+
+
+@with_config(_DOCUMENT)
+class PlaybookDocument(TypedDict, total=False):
+    """What is read of the playbook in a record."""
+
+    name: str
+    engine: Annotated[str, AfterValidator(_known)]
+    verify: VerifyDocument
+
+
+@with_config(_DOCUMENT)
+class ReachedNode(TypedDict, total=False):
+    """How a node was reached."""
+
+    host: Required[str]
+    connection: str
+    ssh: dict[str, Any]
+
+
+@with_config(_DOCUMENT)
+class Record(TypedDict, total=False):
+    """The document that ``plan.records.record`` makes."""
+
+    number: Number
+    plan_hash: str
+    verified_at: Time
+    operator: str
+    image_digest: str | None
+    playbook: PlaybookDocument
+    nodes: Annotated[dict[str, ReachedNode], Field(max_length=1024)]
+    plan: PlanDocument
+    groups: Annotated[dict[str, GroupDocument], Field(max_length=1024)]

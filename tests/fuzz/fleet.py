@@ -1,0 +1,313 @@
+"""A cluster of two nodes that answer every program of ours honestly, except for the answers that a test spoils."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from sparkcluster import plan as planning
+from sparkcluster import topology as topologies
+from sparkcluster.cli import main as frame
+from sparkcluster.facts.model import Facts
+from sparkcluster.hosts.base import Closing, Result
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.plan.records import record
+from sparkcluster.release.outcome import newly_recorded
+from sparkcluster.spec.load import load
+from tests.unit.conftest import IMAGE, describe
+
+from . import spoil
+
+INVENTORY = """
+cluster: atlas
+nodes:
+  - {name: alpha, host: 192.168.86.11}
+  - {name: beta, host: 192.168.86.12}
+playbook: small.yaml
+"""
+PLAYBOOK = """
+name: small
+model: {id: Qwen/Qwen3-8B}
+image: vllm/vllm-openai:v0.18.0
+verify: {expect: "204", pause_s: 0, timeout_s: 5}
+"""
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+CONFIG = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 4096, "num_hidden_layers": 36,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "intermediate_size": 12288,
+    "max_position_embeddings": 40960, "torch_dtype": "bfloat16",
+}  # fmt: skip
+WEIGHTS = {
+    "path": f"/home/nvidia/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/{REVISION}",
+    "revision": REVISION,
+    "config": CONFIG,
+    "files": [{"name": "config.json", "size_bytes": 900}, {"name": "model.safetensors", "size_bytes": 16_000_000_000}],
+}
+NO_WEIGHTS = {"path": None, "revision": None, "config": None, "files": []}
+DONE = {
+    "content": "204", "reasoning": "12 * 17", "tool_calls": [], "finish_reason": "stop", "ttft_s": 0.2, "total_s": 1.2,
+    "usage": {"completion_tokens": 40, "prompt_tokens": 20}, "status": 200,
+}  # fmt: skip
+COUNTERS = {"generated": 100.0, "prompted": 40.0, "running": 1.0, "waiting": 0.0, "kv_cache": 0.1}
+LOG = ["(EngineCore) INFO Loading weights took 12.3 seconds", "INFO:     Application startup complete."]
+
+
+def alone(patched: pytest.MonkeyPatch, folder: Path) -> None:
+    """Keep what runs here from starting programs, waiting, and reading or writing the user's files."""
+    for name, where in {
+        "HOME": "home",
+        "XDG_STATE_HOME": "state",
+        "SPARKCLUSTER_CACHE": "cache",
+        "TMPDIR": "tmp",
+    }.items():
+        (folder / where).mkdir()
+        patched.setenv(name, str(folder / where))
+    patched.setenv("COLUMNS", "100")
+
+    def no_program(*words: Any, **_: Any) -> None:
+        raise FileNotFoundError(2, "no program is started here", str(words[:1]))
+
+    patched.setattr(subprocess, "Popen", no_program)
+    waits = {
+        "release.serving.AGAIN_S": 0.0,
+        "release.up.DYING_S": 0.0,
+        "launch.group.INTERVAL_S": -2,
+        "launch.readiness.LAST_LINES_S": 0.0,
+    }
+    for name, seconds in waits.items():
+        patched.setattr(f"sparkcluster.{name}", seconds)
+
+
+class Host(FakeHost):
+    """A node; ``answer`` gives the lines of a program, first for its request, then for each line that it is sent."""
+
+    def __init__(self, name: str, answer: Callable[[str, str, dict[str, Any]], list[bytes]]) -> None:
+        super().__init__(name)
+        self.answer = answer
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30) -> Result:
+        del timeout_s
+        if not stdin.startswith(b'{"start": '):
+            return Result(127, b"", b"not a program of ours")
+        boot = json.loads(stdin.split(b"\n", 1)[0])
+        return Result(
+            0, b"".join(each + b"\n" for each in self.answer(self.name, boot["program"], boot["request"])), b""
+        )
+
+    def stream(self, argv: Sequence[str], *, stdin: bytes = b"") -> Any:
+        boot = json.loads(stdin.split(b"\n", 1)[0])
+        return Stream(self, boot["program"], boot["request"])
+
+
+class Stream(Closing):
+    """What a program prints, in answer to its request and to every line that it is sent."""
+
+    def __init__(self, host: Host, program: str, request: dict[str, Any]) -> None:
+        self.host, self.program = host, program
+        self.waiting = host.answer(host.name, program, request)
+        self.closed = False
+
+    def lines(self, silence_s: float, **limits: float) -> Iterator[bytes]:
+        del silence_s, limits
+        last = b""
+        while self.waiting:
+            last = self.waiting.pop(0)
+            yield from last.split(b"\n")
+        for _ in range(25 if self.program == "watch" else 0):  # as long as somebody watches
+            time.sleep(0.02)
+            if self.closed:
+                return
+            yield last
+
+    def send(self, data: bytes) -> None:
+        self.waiting += self.host.answer(self.host.name, f"{self.program} said", json.loads(data))
+
+    def finish(self) -> Result:
+        return Result(1, b"", b"it has ended")
+
+    def close(self) -> None:
+        self.closed = True
+        self.waiting.clear()
+
+
+class Cluster:
+    """Two nodes, their honest answers, and the command line that asks them.
+
+    ``states``: ``serving`` a release runs and is recorded, ``empty`` nothing runs, ``bare`` the same, and beta lacks the
+    weights, and both the content of their image, ``started`` ranks of the plan run that no release recorded.
+    """
+
+    def __init__(self, folder: Path, patched: pytest.MonkeyPatch) -> None:
+        self.inventory = folder / "atlas.yaml"
+        self.inventory.write_text(INVENTORY)
+        (folder / "small.yaml").write_text(PLAYBOOK)
+        self.spec = load(self.inventory, None)
+        self.internal: list[BaseException] = []
+        self.requests: list[tuple[str, str, dict[str, Any]]] = []
+        self.hostile = ""
+        patched.setattr(frame, "_internal", lambda error, argv: self.internal.append(error) or 70)
+        self.patched = patched
+        facts = {name: self._facts(name) for name in ("alpha", "beta")}
+        empty = {name: json.loads(Facts.model_validate(each).model_dump_json()) for name, each in facts.items()}
+        bare = copy.deepcopy(empty)
+        bare["beta"]["weights"] = NO_WEIGHTS
+        for each in bare.values():
+            each["image"]["inside"] = None
+        typed = {name: Facts.model_validate(each) for name, each in empty.items()}
+        topology = topologies.build(self.spec, typed)
+        self.plan = planning.build(self.spec, typed, topology, release=1)
+        groups = newly_recorded(self.spec, self.plan, topology, answered=["default"], secrets={}, kept={})
+        self.record = json.loads(json.dumps(record(
+            self.spec, groups, number=1, plan_hash=self.plan.hash, operator="ann@desk", verified_at=1.7e9, version="0",
+        )))  # fmt: skip
+        started = copy.deepcopy(empty)
+        for name, each in started.items():
+            each["ranks"] = [
+                {"name": rank.name, "state": "running", "labels": dict(rank.labels), "image_id": IMAGE["id"]}
+                for rank in self.plan.nodes[name].containers
+            ]
+        serving = copy.deepcopy(started)
+        for each in serving.values():
+            each["release"] = {"number": 1, "plan_hash": self.plan.hash, "record": self.record}
+            each["lease"] = {"epoch": 3, "held": False, "operator": "ann@desk", "operation": "up", "since": 1.7e9}
+        self.states = {"empty": empty, "bare": bare, "started": started, "serving": serving}
+
+    @staticmethod
+    def _facts(name: str) -> dict[str, Any]:
+        number = {"alpha": 11, "beta": 12}[name]
+        rails = {"enp1s0f0np0": f"192.168.177.{number}/24", "enP2p1s0f0np0": f"192.168.178.{number}/24"}
+        return describe(rails, management=f"192.168.86.{number}/24", weights=WEIGHTS, kernel_log=["NVRM: Xid 79"])
+
+    def honest(self, state: str, name: str, program: str, request: dict[str, Any], bad_way: bool) -> list[Any]:
+        """The documents with which node ``name`` answers ``request``."""
+        if program == "probe":
+            return [self.states[state][name]]
+        answers: dict[str, list[Any]] = {
+            "image": [IMAGE["inside"]],
+            "records": [{"records": [self.record]}],
+            "lease": [{"epoch": 3}],
+            "lease said": [{"granted": request["grant"]}] if "grant" in request else [],
+            "agent": [{"results": [{"id": "c0ffee", "already": False}] * len(request.get("steps", ()))}],
+            "ask": [{"counters": COUNTERS, "context": 4096}, {"reasoning": "12 * 17"}, {"text": "204"}, {"done": DONE}],
+            "observe": [self._observed(state, name)],
+            "watch": self._watched(request),
+            "fetch": [{"bytes": 5, "total": 10}, {"done": {"bytes": 10}}],
+            "hashes": [{"bytes": 5, "total": 10}, {"done": [
+                {"name": "model.safetensors", "size_bytes": 10, "sha256": "ab" * 32, "blob": "ab" * 32}
+            ]}],
+        }  # fmt: skip
+        if program in answers:
+            return answers[program]
+        return getattr(self, f"_{program.replace(' ', '_')}")(request, bad_way)
+
+    def _observed(self, state: str, name: str) -> dict[str, Any]:
+        ranks = [
+            {**each, "restarts": 0, "exit_code": None, "gpu": "| NVIDIA GB10 |", "log": LOG, "launcher": {
+                key: self.plan.nodes[name].containers[0].launcher.get(key)
+                for key in ("group", "node", "rank", "role", "executor", "address", "members", "engine", "ray")
+            }} for each in self.states[state][name]["ranks"]
+        ]  # fmt: skip
+        head = {"counters": [{"at_s": 0.1, **COUNTERS}, {"at_s": 3.1, **COUNTERS}], "health": 200,
+                "ray": {"192.168.177.11": True, "192.168.177.12": True}}  # fmt: skip
+        return {
+            "ranks": ranks, "gpus": [{"at_s": 0.1, "utilization_percent": 3.0, "power_w": 4.5}, {"at_s": 3.1}],
+            "traffic": [{"at_s": 0.1, "rdma_bytes": {"rocep1s0f0": 5}, "socket_bytes": {"enp1s0f0np0": 5}, "swapped_pages": 0},
+                        {"at_s": 3.1, "rdma_bytes": {"rocep1s0f0": 9}, "socket_bytes": {"enp1s0f0np0": 9}, "swapped_pages": 0}],
+            "observe_s": 3.2, **(head if name == "alpha" else {}),
+        }  # fmt: skip
+
+    @staticmethod
+    def _watched(request: dict[str, Any]) -> list[Any]:
+        names = [rank["name"] for rank in request.get("ranks", ())]
+        state = {name: {"state": "running", "exit_code": None, "oom_killed": False, "error": ""} for name in names}
+        links = dict.fromkeys(request.get("interfaces", ()), True)
+        tick = {"states": state, "links": links, "listening": True}
+        return [*({"rank": name, "lines": LOG} for name in names), *[tick] * 4]
+
+    def _reach(self, request: dict[str, Any], _: bool) -> list[Any]:
+        ports = {address: 40000 + place for place, address in enumerate(request["addresses"])}
+        return [{"udp": ports, "tcp": ports, "fixed": request["fixed"], "failed": {}}]
+
+    def _reach_said(self, request: dict[str, Any], bad_way: bool) -> list[Any]:
+        if "heard" in request:
+            return [{"udp": [0, 2], "tcp": [["192.168.177.11", 40000, "192.168.177.12", 5000]]}]
+        good = {"ok": True, "rtt_ms": 0.2}
+        bad = {"ok": False, "seen": "no answer within 1.5 s", "from": 5000} if bad_way else good
+        return [{"results": {
+            str(each["id"]): {"tcp": {str(port): bad for port in each["tcp"]}, "udp": good, "udp_full": bad, "icmp": good}
+            for each in request["try"]
+        }}]  # fmt: skip
+
+    def _relay(self, request: dict[str, Any], _: bool) -> list[Any]:
+        if request["do"] == "list":
+            blob = {"mtime": 1763690000000000000, "blob": "ab" * 32}
+            return [
+                {"file": {"name": "model.safetensors", "size": 16_000_000_000, **blob}},
+                {"file": {"name": "config.json", "size": 900, **blob, "blob": "cd" * 20}},
+                {"bytes": 5, "total": 10}, {"done": {"bytes": 10}},
+            ]  # fmt: skip
+        if request["do"] == "send":
+            return [{"port": 40001}, {"done": {"bytes": 10}}]
+        return [{"bytes": 5, "total": 10}, {"done": {"bytes": 10, "image_id": IMAGE["id"]}}]
+
+    def _measure(self, request: dict[str, Any], _: bool) -> list[Any]:
+        gathered = 'NCCL INFO Using network IB\nsparkcluster-all-gather {"bus_gb_s": 20.5, "backend": "nccl"}\n'
+        row = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n 1048576 500 96.1 95.2 0.01\n"
+        return {
+            "tools": [{"done": {"ib_write_bw": True}}],
+            "receive": [{"port": 40002}, {"done": {"bytes": 10**10, "seconds": 2.0}}],
+            "send": [{"done": {"latency_ms": 0.03}}],
+            "run": [*([{"port": 18515}] if "listens" in request else []), {"done": {"output": row, "exit": 0}}],
+            "contain": [{"alive": True}, {"done": {"output": gathered, "exit": 0}}],
+        }[request["do"]]  # fmt: skip
+
+    def attack(self, words: Sequence[str], state: str, program: str, seed: int) -> tuple[int, str]:
+        """Run the command of ``words`` while one node sends a spoilt answer of ``program``; exit code and output.
+
+        ``seed`` decides which node, which of its answers, and how.
+        """
+        chance = Random(seed)
+        hostile, bad_way = chance.choice(("alpha", "beta")), chance.random() < 0.5
+        self.hostile = hostile
+
+        def answer(name: str, asked: str, request: dict[str, Any]) -> list[bytes]:
+            self.requests.append((name, asked, request))
+            documents = self.honest(state, name, asked, request, bad_way)
+            lines = [json.dumps(each).encode() for each in documents]
+            if name == hostile and asked.partition(" ")[0] == program and lines:
+                place = chance.randrange(len(lines))
+                lines[place] = spoil.line(chance, documents[place])
+                if chance.random() < 0.1:
+                    lines = lines[: place + 1] * chance.choice((1, 2))
+            return lines
+
+        return self.command(words, answer)
+
+    def command(
+        self, words: Sequence[str], answer: Callable[[str, str, dict[str, Any]], list[bytes]]
+    ) -> tuple[int, str]:
+        """Run the command of ``words``, INVENTORY replaced, on nodes that ``answer``; exit code and output."""
+
+        def connect(inventory: Any) -> Fleet:
+            return Fleet({node.label: Host(node.label, answer) for node in inventory.nodes})
+
+        for module in ("common", "down"):
+            self.patched.setattr(f"sparkcluster.cli.{module}.connect_fleet", connect)
+        self.internal.clear()
+        self.requests.clear()
+        out = io.StringIO()
+        argv = [str(self.inventory) if word == "INVENTORY" else word for word in words]
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            code = frame.guarded(argv)
+        return code, out.getvalue()
