@@ -113,8 +113,8 @@ def test_the_fake_host_returns_scripted_results_and_records_calls():
 def test_the_fake_host_runs_scripted_programs(set_source):
     set_source(lambda name, engine: "")
     host = FakeHost().program("probe", lambda request: {"got": request["a"]}).program("lines", [{"n": 1}, {"n": 2}])
-    assert program.call(host, "probe", {"a": 5}) == {"got": 5}
+    assert program.call(host, "probe", {"a": 5}, answer=dict) == {"got": 5}
     assert list(program.stream(host, "lines", {}).lines(1)) == [b'{"n": 1}', b'{"n": 2}']
     assert [module for module, _ in host.requests] == ["probe", "lines"]
     with pytest.raises(CommandFailed, match="other failed on spark-1"):
-        program.call(host, "other", {})
+        program.call(host, "other", {}, answer=dict)
