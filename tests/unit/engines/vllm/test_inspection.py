@@ -182,6 +182,13 @@ def test_without_vllm_nothing_is_said_of_it(tmp_path: Path) -> None:
     assert (found["version"], found["flags"], found["tool_parsers"]) == (None, None, None)
 
 
+def test_a_compiler_in_the_image_is_told(tmp_path: Path) -> None:
+    assert ask(tmp_path, PATH=str(tmp_path))["compiler"] is False
+    (tmp_path / "gcc").write_text("#!/bin/sh\n")
+    (tmp_path / "gcc").chmod(0o755)
+    assert ask(tmp_path, PATH=str(tmp_path))["compiler"] is True
+
+
 def test_versions_of_torch_and_nccl_are_told_without_importing_torch(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise SystemExit('imported')\n")
