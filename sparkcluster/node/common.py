@@ -110,15 +110,10 @@ def distrusted(directory: str) -> str | None:
             return None if error.errno == errno.ENOENT and not os.path.islink(path) else str(error)
         strangers = {link.st_uid, found.st_uid} - {0, os.geteuid()}
         # With a group of their own for every user, new directories are writable by that group.
-        writable = found.st_mode & (0o022 if path == directory else 0o002) and not found.st_mode & stat.S_ISVTX
-        if strangers or writable or not stat.S_ISDIR(found.st_mode):
+        if strangers or found.st_mode & (0o022 if path == directory else 0o002):
             why = "it belongs to uid %d" % strangers.pop() if strangers else "others can write to it"
             remedy = "remove it, or set state_dir in the inventory to a directory that is this user's"
-            return "%s is not used, since %s; %s" % (
-                path,
-                why if stat.S_ISDIR(found.st_mode) else "it is a file",
-                remedy,
-            )
+            return "%s is not used, since %s; %s" % (path, why, remedy)
     return None
 
 

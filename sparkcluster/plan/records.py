@@ -192,7 +192,9 @@ def _group_on(node: str, release: ReleaseFact, ranks_dir: str) -> RecordedGroup 
     try:
         groups = recorded_groups(release.record)
         ranks = {name: names for group in groups.values() for name, names in group.ranks.items()}
-        valid = all(_NAME.fullmatch(word) for word in [*groups, *ranks, *frozenset().union(*ranks.values())])
+        valid = all(
+            _NAME.fullmatch(word) for word in [*filter(None, groups), *ranks, *frozenset().union(*ranks.values())]
+        )
         group = next(group for group in groups.values() if node in group.ranks)
         for rank in group.plan["nodes"][node]["containers"]:
             valid &= rank.get("env_file") in {None, f"{ranks_dir}/{rank['name']}/{SECRETS_FILE}"}

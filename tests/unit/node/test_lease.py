@@ -241,7 +241,7 @@ def test_a_directory_of_another_user_is_not_used(state, tmp_path, name, link):
     refused(state, f"{place} is not used, since it belongs to uid 4321")
 
 
-@pytest.mark.parametrize(("name", "mode"), [("", 0o777), ("clusters", 0o777), ("clusters/atlas", 0o770)])
+@pytest.mark.parametrize(("name", "mode"), [("", 0o777), ("", 0o1777), ("clusters", 0o777), ("clusters/atlas", 0o770)])
 def test_a_directory_that_others_can_write_to_is_not_used(state, name, mode):
     (state / "clusters" / "atlas").mkdir(parents=True, mode=0o700)
     (state / name).chmod(mode)
