@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from sparkcluster.errors import CommandFailed, StopError, UsageError
-from sparkcluster.facts.model import Rank, read
+from sparkcluster.facts.model import Rank, Unread, read
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch import group as launching
 from sparkcluster.plan.records import cluster_ranks, unreadable
@@ -89,6 +89,8 @@ def down(
     collected = collect_facts(fleet, spec)
     facts, failed = dict(collected.facts), dict(collected.errors)
     records = {name: release.record for name, found in facts.items() if (release := read(found.release))}
+    for name in [name for name, found in facts.items() if isinstance(found.release, Unread)]:
+        report.note(f"warning: the record on {name} cannot be read; ranks may run on machines that it alone names")
     for node, readers in former_nodes(spec, records).items():
         named = f"{shown(node)} is not in the inventory, but the record on {', '.join(readers)} names it"
         if node.label in also or node.host in also:

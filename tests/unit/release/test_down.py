@@ -228,3 +228,10 @@ def test_a_node_that_was_renamed_is_not_a_second_one(world):
     # Behind one address there may be several machines.
     behind = world(nodes={"alpha": {"host": "192.168.86.11"}, "beta": {"host": "192.168.86.11", "ssh": {"port": 2222}}})
     assert [node.label for node in former_nodes(behind.spec, {"beta": document})] == ["left"]
+
+
+def test_a_record_that_cannot_be_read_is_said(stop, world):
+    stop(world().change("beta", release={"unread": "no number and plan_hash"}))
+    assert stop.report.notes == [
+        "warning: the record on beta cannot be read; ranks may run on machines that it alone names"
+    ]
