@@ -102,10 +102,10 @@ def test_down_follows_no_record_to_a_machine_and_stores_no_key_of_its_choice(sta
     assert listener.peers == []
     assert done.returncode == 0, done.stderr
     named = [(each["name"], each["host"], each["named_by"]) for each in json.loads(done.stdout)["not_contacted"]]
-    assert named == [("behind", "127.0.0.2", ["here"]), ("evil", "127.0.0.1", ["here"]), ("raw", "127.0.0.3", ["here"])]
+    assert named == [("evil", "127.0.0.1", ["here"]), ("behind", "127.0.0.2", ["here"]), ("raw", "127.0.0.3", ["here"])]
     assert "warning: evil (127.0.0.1) is not in the inventory, but the record on here names it" in done.stderr
     assert (
-        f"sparkcluster down {tmp_path}/inventory.yaml --also 127.0.0.2 --also 127.0.0.1 --also 127.0.0.3" in done.stderr
+        f"sparkcluster down {tmp_path}/inventory.yaml --also 127.0.0.1 --also 127.0.0.2 --also 127.0.0.3" in done.stderr
     )
     assert "\x1b" not in done.stdout + done.stderr
 
