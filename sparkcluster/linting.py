@@ -9,7 +9,7 @@ from pathlib import Path
 from sparkcluster import checks
 from sparkcluster.errors import Problem, SpecError, UsageError
 from sparkcluster.findings import SEVERITIES, Finding
-from sparkcluster.spec import Inventory, Playbook, Spec, compose
+from sparkcluster.spec import Inventory, Playbook, Spec, compose, library
 from sparkcluster.spec.document import Document
 from sparkcluster.spec.load import allowed_overlays, is_overlay, is_playbook, load, read, read_playbook
 
@@ -26,11 +26,13 @@ class Linted:
         findings: all of them, by file and line.
         errors: of files that cannot be used; ``findings`` has them too.
         columns: column of each malformed place, by file and line.
+        specs: each inventory with its playbook, and each playbook with a placeholder; not of bundled ones.
     """
 
     findings: tuple[Finding, ...]
     errors: tuple[UsageError, ...]
     columns: dict[tuple[str, int, str], int]
+    specs: dict[str, Spec]
 
 
 def lint(paths: Sequence[Path]) -> Linted:
@@ -38,9 +40,13 @@ def lint(paths: Sequence[Path]) -> Linted:
     unread: list[UsageError] = []
     problems: list[Problem] = []
     findings: list[Finding] = []
+    specs: dict[str, Spec] = {}
     for path in paths:
         try:
-            findings += _file(path)
+            more, spec = _file(path)
+            findings += more
+            if spec is not None and not library.all_bundled(spec):
+                specs[str(path)] = spec
         except SpecError as error:
             problems += error.problems
         except UsageError as error:
@@ -56,6 +62,7 @@ def lint(paths: Sequence[Path]) -> Linted:
         tuple(unique),
         (*unread, *([SpecError(problems)] if problems else [])),
         {(problem.file, problem.line, problem.summary): problem.column for problem in problems},
+        specs,
     )
 
 
@@ -71,22 +78,23 @@ def stand_in(playbook: Playbook, nodes: int) -> Inventory:
     )
 
 
-def _file(path: Path) -> list[Finding]:
+def _file(path: Path) -> tuple[list[Finding], Spec | None]:
+    """Findings about a file, and the spec that it is part of; None for an overlay."""
     document = read(path)
     if is_overlay(document):
-        return _overlay(path, document)
+        return _overlay(path, document), None
     if is_playbook(document):
         return _playbook(path)
     spec = load(path)
-    return _placed(checks.check_written(spec), str(path))
+    return _placed(checks.check_written(spec), str(path)), spec
 
 
-def _playbook(path: Path) -> list[Finding]:
+def _playbook(path: Path) -> tuple[list[Finding], Spec]:
     playbook, document = read_playbook(path)
     found = _judged(path, playbook, document)
     for name in playbook.overlays:
         found += [finding for finding in _judged(path, *read_playbook(path, [name])) if finding.file != str(path)]
-    return found
+    return found, Spec(stand_in(playbook, 1), playbook, path, path, compose.places(document))
 
 
 def _overlay(path: Path, document: Document) -> list[Finding]:

@@ -32,7 +32,7 @@ SUBJECTS = {
     "SM121": "GB10 (SM121)",
     "RUN": "Running clusters",
 }
-RENAMED = {"SM121-024": "IMG-010", "SM121-128": "MDL-004", "SM121-129": "SPEC-008", "SM121-131": "SPEC-009"}
+RENAMED = {"SM121-024": "IMG-010", "SM121-128": "MDL-004", "SM121-129": "SPEC-008"}
 """Codes of earlier versions that are not about SM121, and their names now."""
 
 

@@ -200,6 +200,9 @@ def _place(spec: Spec, at: KeyPath | None) -> tuple[str, int] | tuple[None, None
     return spec.places[path] if path else (None, None)
 
 
+SECURITY = frozenset({"IMG-004", "MDL-004", "NET-020", "NET-021", "SM121-126", "SPEC-008"})
+"""Codes that protect the nodes and the user from a playbook, which cannot accept them by ``allow``."""
+
 CATALOGUE: dict[str, Check] = {}
 
 
@@ -320,7 +323,7 @@ def unread(context: Context, checks: Iterable[Check]) -> Iterator[Finding]:
 
 
 def _accepted(finding: Finding, spec: Spec) -> Finding:
-    reasons = [allow.reason for allow in spec.playbook.allow if allow.code == finding.code]
+    reasons = [allow.reason for allow in spec.playbook.allow if allow.code == finding.code not in SECURITY]
     if reasons:
         severity: Severity = "warning" if finding.severity == "error" else "info"
         why = f"{finding.why}; the playbook accepts it: {reasons[0]}"

@@ -27,8 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print or write the playbook; what could not be carried over goes to stderr."""
     from sparkcluster.errors import UsageError
+    from sparkcluster.linting import stand_in
     from sparkcluster.recipes import convert
-    from sparkcluster.spec import load
+    from sparkcluster.spec import Playbook, load, powers
+    from sparkcluster.spec.document import parse
 
     source = "the text" if args.file == "-" else Path(args.file).name
     if args.file == "-":
@@ -51,6 +53,9 @@ def run(args: argparse.Namespace) -> int:
         write(sys.stdout, made.text, end="", keep=LINES)
     for line in made.notes:
         note(f"not imported, or to be reviewed: {line}")
+    playbook = Playbook.model_validate(parse(made.text, source).data)
+    for line in powers.lines(playbook, stand_in(playbook, 1)):
+        note(line)
     if args.output is not None:
         note(f"wrote {args.output}; next: sparkcluster lint {args.output}")
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
+from sparkcluster.cli import consent
 from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, number_type, reporting
 from sparkcluster.cli.output import note, program, say
 
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     seconds = number_type(float, lambda value: 0 < value < float("inf"), "a number of seconds above 0")
     parser.add_argument("--timeout", metavar="S", type=seconds, help="limit until the model answers, in seconds")
+    parser.add_argument("--yes", action="store_true", help="accept what the playbook can do beside serving, unasked")
     parser.add_argument("--clear-caches", action="store_true", help="delete compile caches before the start")
 
 
@@ -33,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         with reporting(args) as (fleet, spec, report):
+            consent.ask(spec, report, yes=args.yes)
             probes = begin_probe(fleet, spec)
             from sparkcluster.release.up import up
             from sparkcluster.release.walk import Options

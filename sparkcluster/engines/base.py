@@ -78,6 +78,8 @@ class Engine(abc.ABC):
         variables: environment variables that follow from other keys, and which key sets each.
         per_node: environment variables whose value differs between nodes.
         caches: directories kept from one container to the next: name and path in the container.
+        code: regular expression of what makes it run other code than its own, in NAME=VALUE of arguments and variables,
+            in lower case with dashes.
         api_flags: flags of its command line for the API: host, port, and model, the name of the model.
         counters: its metrics by what they count (generated, prompted, running, waiting, kv_cache); the first that
             it has is used.
@@ -102,6 +104,7 @@ class Engine(abc.ABC):
     variables: Mapping[str, str] = {}
     per_node: frozenset[str] = frozenset()
     caches: Mapping[str, str] = {}
+    code: str = "(?!)"
     api_flags: Mapping[str, str] = {"host": "--host", "port": "--port", "model": "--served-model-name"}
     counters: Mapping[str, Sequence[str]] = {}
     ready: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 # Names end up in container names, labels and file names on the nodes.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=63)]
@@ -13,6 +13,15 @@ NodePath = Annotated[str, Field(pattern=r'^(/|~$|~/)[^\x00-\x1f\x7f,:"]*$', max_
 LocalPath = Annotated[str, Field(pattern=r"^(/|~)[^\x00-\x1f\x7f]*$", max_length=1024)]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
 FindingCode = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9]*-[0-9]{3}$")]
+
+
+def _one_capability(name: str) -> str:
+    if name in {"ALL", "CAP_ALL"}:
+        raise ValueError("must name the capabilities one by one: ALL gives the container control of the node")
+    return name.removeprefix("CAP_")
+
+
+Capability = Annotated[str, Field(pattern=r"^[A-Z][A-Z_]{2,31}$"), AfterValidator(_one_capability)]
 
 
 class Section(BaseModel):

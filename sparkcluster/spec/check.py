@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from sparkcluster.errors import Problem
-from sparkcluster.spec import check_playbook
+from sparkcluster.spec import check_playbook, powers
 from sparkcluster.spec.document import Document, shown
 from sparkcluster.spec.inventory import Inventory, Node
 from sparkcluster.spec.playbook import Playbook
@@ -18,7 +18,7 @@ playbook = check_playbook.check
 
 def inventory(written: Inventory, document: Document) -> list[Problem]:
     """Problems of an inventory whose keys are each valid."""
-    checks = (_hosts, _names, _local, _groups, _rails, _interfaces, _api, _directories, _runtime)
+    checks = (_hosts, _names, _local, _groups, _rails, _interfaces, _api, _directories, _runtime, _permit)
     return [problem for check in checks for problem in check(written, document)]
 
 
@@ -27,6 +27,7 @@ def together(written: Inventory, served: Playbook, playbook_document: Document) 
     return [
         *_image(written, served, playbook_document),
         *_parallel(written, served, playbook_document),
+        *_powers(written, served, playbook_document),
     ]
 
 
@@ -179,8 +180,8 @@ def _api(written: Inventory, document: Document) -> Iterator[Problem]:
 
 def _directories(written: Inventory, document: Document) -> Iterator[Problem]:
     for key in ("state_dir", "hf_home"):
-        path = check_playbook.normal(getattr(written, key))
-        if path in {"/", "~"} or check_playbook.system_directory(path):
+        path = powers.normal(getattr(written, key))
+        if powers.never(path):
             yield document.problem(
                 (key,),
                 f"{path} is a system directory",
@@ -218,3 +219,22 @@ def _parallel(written: Inventory, served: Playbook, document: Document) -> Itera
             if nodes % (tensor * parts):
                 hint = f"list {tensor * parts} nodes in the inventory, or use a playbook with tensor_parallel: auto"
             yield document.problem(("tensor_parallel",), message, hint)
+
+
+def _permit(written: Inventory, document: Document) -> Iterator[Problem]:
+    for index, entry in enumerate(written.permit.mounts):
+        refused = powers.never(entry.removesuffix(powers.WRITABLE), written)
+        if refused:
+            yield document.problem(("permit", "mounts", index), refused, "permit the one directory that is needed")
+
+
+def _powers(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:
+    found = powers.of(served, written)
+    for power in found:
+        if power.refused:
+            yield document.problem(power.path, power.refused, "give another directory, such as ~/data")
+        elif power.permitted is False:
+            to_be_written = ", to be written" if power.kind == "write" else ""
+            message = f"{power.what} needs a permission in the inventory{to_be_written}"
+            hint = f"if you trust the playbook with it, write in the inventory: {powers.permit(found, written)}"
+            yield document.problem(power.path, message, hint)

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Iterable, Iterator
 
 from sparkcluster import engines
 from sparkcluster.errors import Problem
-from sparkcluster.spec import variables
+from sparkcluster.spec import powers, variables
 from sparkcluster.spec.document import Document, KeyPath, shown
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.spec.secret_patterns import holds_secret, names_secret
 
 _ARGUMENT = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*(\.[A-Za-z0-9_+-]+)*")
-
-# Write access to these is control of the node, and no container needs them.
-_SYSTEM = (
-    "/bin",
-    "/boot",
-    "/dev",
-    "/etc",
-    "/lib",
-    "/proc",
-    "/run",
-    "/sbin",
-    "/sys",
-    "/usr",
-    "/var/run",
-    "/var/lib/docker",
-)
 
 
 def check(written: Playbook, document: Document) -> list[Problem]:
@@ -47,15 +30,13 @@ def repeated(names: Iterable[str]) -> Iterator[tuple[int, str]]:
         seen.add(name)
 
 
-def system_directory(path: str) -> bool:
-    """Whether ``path``, normalised, is a system directory or below one."""
-    return any(path == directory or path.startswith(f"{directory}/") for directory in _SYSTEM)
-
-
 def _model(written: Playbook, document: Document) -> Iterator[Problem]:
     if written.model.path is not None and "revision" in written.model.model_fields_set:
         message = "applies to Hugging Face repositories only; a directory has no revisions"
         yield document.problem(("model", "revision"), message, "remove it", key=True)
+    refused = powers.never(written.model.path) if written.model.path is not None else None
+    if refused:
+        yield document.problem(("model", "path"), refused, "give another directory, such as ~/data")
     for key in ("id", "revision"):
         value = getattr(written.model, key)
         if value and ".." in value:
@@ -78,6 +59,10 @@ def _arguments(written: Playbook, document: Document) -> Iterator[Problem]:
         elif names_secret(plain) and isinstance(value, str):
             message = "a secret in a command line can be read by every user of the node"
             yield document.problem(path, message, "list its variable under secrets", key=True)
+        elif isinstance(value, list) and any(re.match(r"-\D", str(each)) for each in value):
+            yield document.problem(
+                path, "a value that begins with a dash would be another argument", "write it by itself"
+            )
         elif not _ARGUMENT.fullmatch(name):
             head, dot, tail = bare.partition(".")
             near = head.replace("_", "-").lower() + dot + tail
@@ -116,32 +101,21 @@ def _mounts(written: Playbook, document: Document) -> Iterator[Problem]:
     targets: dict[str, KeyPath] = {}
     for index, mount in enumerate(written.mounts):
         path = ("mounts", index)
-        source = normal(mount.source)
-        hint = "mount another directory, such as ~/data"
-        if source == "/" or system_directory(source) or source.endswith("/docker.sock"):
-            yield document.problem((*path, "source"), f"{source} would give the container control of the node", hint)
-        elif source == "~" or source.startswith("~/.ssh"):
-            yield document.problem((*path, "source"), f"{source} would give the container your SSH keys", hint)
+        refused = powers.never(mount.source)
+        if refused:
+            yield document.problem((*path, "source"), refused, "give another directory, such as ~/data")
         yield from _target(mount.target, (*path, "target"), targets, document)
     for index, cache in enumerate(written.kept_caches):
         yield from _target(cache.target, ("caches", index, "target"), targets, document)
 
 
 def _target(written: str, path: KeyPath, taken: dict[str, KeyPath], document: Document) -> Iterator[Problem]:
-    target = normal(written)
+    target = powers.normal(written)
     if target == "/" or any(target == path or target.startswith(f"{path}/") for path in ("/dev", "/proc", "/sys")):
         yield document.problem(path, f"must not be {target}: the container needs its own")
     elif target in taken:
         yield document.problem(path, f"duplicate target {target}", "give each mount its own target")
     taken[target] = path
-
-
-def normal(path: str) -> str:
-    """``path`` normalised; one that leads out of ~ is treated as ``/``."""
-    normal = posixpath.normpath(path)
-    if not normal.startswith(("/", "~")):
-        return "/"
-    return f"/{normal.lstrip('/')}" if normal.startswith("/") else normal
 
 
 def _caches(written: Playbook, document: Document) -> Iterator[Problem]:

@@ -7,13 +7,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from sparkcluster.spec.base import EnvName, FindingCode, LocalPath, Name, NodePath, Section
+from sparkcluster.spec.base import Capability, EnvName, FindingCode, LocalPath, Name, NodePath, Section
 
 HostKeys = Literal["reject", "accept-new"]
 Connection = Literal["auto", "ssh", "local"]
 Address = Annotated[str, Field(pattern=r"^[0-9A-Za-z:][0-9A-Za-z.:%_-]*$", max_length=253)]
 # Linux takes 15 characters (IFNAMSIZ - 1).
 Interface = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$")]
+PermittedMount = Annotated[str, Field(pattern=r'^(/|~$|~/)[^\x00-\x1f\x7f,:"]*(:rw)?$', max_length=1024)]
 Hca = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$")]
 
 
@@ -112,6 +113,16 @@ class Runtime(Section):
     python: NodePath | None = Field(None, description="process only: the engine's Python; default: the node's")
 
 
+class Permit(Section):
+    """What a playbook may have beyond what serving needs; nothing else permits it."""
+
+    mounts: list[PermittedMount] = Field(
+        default_factory=list, description="directories of the nodes, and all below; writable if it ends in :rw"
+    )
+    capabilities: list[Capability] = Field(default_factory=list, description="Linux capabilities beside SYS_NICE")
+    secrets: list[EnvName] = Field(default_factory=list, description="variables of the controller's environment")
+
+
 class Inventory(Section):
     """The cluster."""
 
@@ -133,6 +144,7 @@ class Inventory(Section):
     state_dir: NodePath = Field(
         "~/.local/state/sparkcluster", description="directory for records and caches on every node"
     )
+    permit: Permit = Field(default_factory=Permit, description="what the playbook may have beyond serving")
     ignore: list[FindingCode] = Field(default_factory=list, description="codes of findings to ignore")
 
     def node_ssh(self, node: Node) -> Ssh:

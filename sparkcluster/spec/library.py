@@ -10,6 +10,7 @@ from pathlib import Path
 
 import sparkcluster
 from sparkcluster.errors import UsageError
+from sparkcluster.spec import Spec
 from sparkcluster.spec.document import shown
 from sparkcluster.suggest import did_you_mean
 
@@ -24,6 +25,12 @@ def bundled() -> list[Path]:
     if installed.is_dir():
         return [installed]
     return [checkout] if checkout.is_dir() and (package.parent / "pyproject.toml").is_file() else []
+
+
+def all_bundled(spec: Spec) -> bool:
+    """Whether a playbook comes with sparkcluster, and so does all that it extends or has over it."""
+    files = {spec.playbook_path, *(Path(file) for file, _ in spec.places.values())}
+    return all(any(file.resolve().is_relative_to(each.resolve()) for each in bundled()) for file in files)
 
 
 def overlay(name: str, beside: Sequence[Path]) -> Path:

@@ -8,11 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from sparkcluster import engines
-from sparkcluster.spec.base import EnvName, FindingCode, Name, NodePath, Section
+from sparkcluster.spec.base import Capability, EnvName, FindingCode, Name, NodePath, Section
 
 Executor = Literal["auto", "ray", "native"]
 ArgumentValue = bool | int | float | str | list[str | int | float] | dict[str, Any] | None
-Capability = Annotated[str, Field(pattern=r"^[A-Z][A-Z_]{2,31}$")]
 ContainerPath = Annotated[str, Field(pattern=r'^/[^\x00-\x1f\x7f,:"]*$', max_length=1024)]
 REPOSITORY = "[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*"
 REVISION = "[A-Za-z0-9_][A-Za-z0-9_./-]*"

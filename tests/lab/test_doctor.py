@@ -347,9 +347,12 @@ def test_a_bundle_has_all_that_was_seen_and_no_secret(shared_lab, clean, make_cl
     lab, cli = shared_lab, make_cli()
     clean(lab)
     keyed = module_variant(
-        lab, playbook={**SERVES, "secrets": ["WANDB_KEY"]}, api={"key": {"env": "SPARK_KEY"}, "host": "management"}
+        lab,
+        playbook={**SERVES, "secrets": ["WANDB_KEY"]},
+        permit={"secrets": ["WANDB_KEY"]},
+        api={"key": {"env": "SPARK_KEY"}, "host": "management"},
     )
-    cli("up", keyed, env=KEYS).ok()
+    cli("up", keyed, "--yes", env=KEYS).ok()
     planted = []
     for spark in lab.sparks:
         secrets = [*KEYS.values()]

@@ -112,14 +112,18 @@ def observe(shared_lab, module_cli, module_variant, clean, ranks):
                 **(playbook or {}),
                 "env": {"SPARKCLUSTER_LAB_DUMP_ENV": "/dumps", **((playbook or {}).get("env", {}))},
             },
-            **{"api": {"host": "interconnect", "key": {"env": "LAB_API_KEY"}}, **inventory},
+            **{
+                "api": {"host": "interconnect", "key": {"env": "LAB_API_KEY"}},
+                "permit": {"mounts": [f"{DUMPS}:rw"], "secrets": ["WANDB_KEY"]},
+                **inventory,
+            },
         )
 
         cli = functools.partial(module_cli, env=SECRETS)
 
         try:
             with command_lines() as seen:
-                up = cli("up", path, timeout=600).ok()
+                up = cli("up", path, "--yes", timeout=600).ok()
                 status = cli("status", path, "--json").json
                 plan = cli("plan", path, "--json").ok().json
                 again = cli("up", path, "--json").ok().json

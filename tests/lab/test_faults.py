@@ -180,7 +180,7 @@ def test_a_port_that_is_taken_is_named_with_its_holder_and_nothing_starts(lab, c
 @pytest.mark.full
 def test_a_port_that_is_taken_after_the_checks_is_named(lab, cli, variant, ranks):
     """The launcher's setup is the last moment: vLLM binds its port before it loads anything."""
-    up = cli.start("up", variant(lab, playbook={"setup": ["sleep 6"]}))
+    up = cli.start("up", variant(lab, playbook={"setup": ["sleep 6"]}), "--yes")
     up.wait_for("watch: ", timeout=40)
     lab.fault("left", "port-busy", "8000")
     ended(up, time.monotonic(), 20, "left", "a port is in use")
@@ -232,7 +232,7 @@ def test_weights_that_nobody_has_are_named_and_nothing_starts(lab, cli, variant,
 def test_weights_that_vanish_during_the_launch_are_named(lab, cli, variant, ranks):
     """Between the check and the load; the launcher's setup is the last moment."""
     playbook = {"setup": ["sleep 4"], "env": {"STUB_FAULT": "slow-start=1"}}
-    up = cli.start("up", variant(lab, playbook=playbook))
+    up = cli.start("up", variant(lab, playbook=playbook), "--yes")
     up.wait_for("watch: ", timeout=40)
     right = lab.spark("right")
     right.run(["sh", "-c", "mv /root/models/tiny/model.safetensors /root/models/tiny/gone"])

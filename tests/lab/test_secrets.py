@@ -84,7 +84,7 @@ def post(spark, key=None):
 def commands(inventory):
     """Whatever may tell something of a cluster, in the order of its life."""
     yield from (("plan", inventory), ("plan", inventory, "--json"))
-    yield from (("up", inventory, "--json-lines"), ("up", inventory, "--json"))
+    yield from (("up", inventory, "--json-lines", "--yes"), ("up", inventory, "--json"))
     yield from (("status", inventory), ("status", inventory, "--json"), ("releases", inventory, "--json"))
     yield from (("logs", inventory), ("ask", inventory, "Hello", "--max-tokens", "8"))
 
@@ -98,7 +98,8 @@ def test_secrets_are_seen_by_nobody(lab, cli, ranks, variant, tmp_path, source):
         file.write_text(API_KEY + "\n")
         key = {"file": str(file)}
         del environment["THE_KEY"]
-    inventory = variant(lab, playbook={"secrets": ["WANDB_KEY"]}, api={"key": key})
+    permit = {"secrets": ["WANDB_KEY"]}
+    inventory = variant(lab, playbook={"secrets": ["WANDB_KEY"]}, permit=permit, api={"key": key})
     with Watcher(WANDB_KEY, API_KEY) as watcher:
         results = [cli(*words, env=environment).ok() for words in commands(inventory)]
         assert results[3].json["changed"] is False
@@ -148,8 +149,9 @@ def test_secrets_are_seen_by_nobody(lab, cli, ranks, variant, tmp_path, source):
 def test_a_secret_without_a_value_is_exit_2_before_anything_changes(
     lab, cli, ranks, variant, environment, key, message
 ):
-    inventory = variant(lab, playbook={"secrets": ["WANDB_KEY"]}, **({"api": {"key": key}} if key else {}))
-    done = cli("up", inventory, env={"WANDB_KEY": "", **environment})
+    more = {"permit": {"secrets": ["WANDB_KEY"]}, **({"api": {"key": key}} if key else {})}
+    inventory = variant(lab, playbook={"secrets": ["WANDB_KEY"]}, **more)
+    done = cli("up", inventory, "--yes", env={"WANDB_KEY": "", **environment})
     assert done.code == 2, done
     assert f"error: {message}" in done.err
     assert "hint: " in done.err

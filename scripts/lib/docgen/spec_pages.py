@@ -61,6 +61,30 @@ _OUTRO = {
 - The `ssh` section of a node overrides that of the inventory; keys that neither sets come from
   `~/.ssh/config`.
 - Anchors and aliases are supported; tags (`!…`) and merge keys (`<<`) are not.
+
+## What a playbook may have
+
+A playbook can come from anywhere, so it gets what serving needs and nothing else: its model, models of the hub below
+`hf_home` read-only, caches below `state_dir`, and the capability SYS_NICE. Everything else is refused, with the
+playbook's line, until the inventory names it:
+
+```yaml
+permit:
+  mounts: [/data/templates, "/scratch:rw"]     # a directory and all below it; writable only with :rw
+  capabilities: [IPC_LOCK]
+  secrets: [WANDB_API_KEY]                     # variables of your environment
+```
+
+The message has the line to write. `model.path` needs it for a hidden directory. Nothing permits `/`, system
+directories, Docker's socket, home directories as a whole, `.ssh`, the hub's token in `hf_home`, `state_dir`, or the
+capability ALL. Paths are compared as written, and a link on a node leads where it leads: permit only directories in
+which nobody whom you do not trust can make links.
+
+`lint`, `plan` and `import` end with a list of what the playbook can do. Where that is more than serving, `up` shows the
+list and asks before it first starts a playbook that is not bundled: for setup lines, a `command`, code of the model's
+repository, variables that load code, and all that needs a permission. The answer is remembered for this content, in
+`~/.local/state/sparkcluster/accepted`; after a change `up` asks again. Without a terminal, and with `--json`, it exits
+with 2 instead; `--yes` accepts.
 """,
     "playbook": """
 ## Engine arguments
@@ -76,8 +100,9 @@ there, and the message names the key: `tensor_parallel`, `served_name`, `executo
 {PER_NODE}.
 
 Secrets are listed by name under `secrets` and taken from the environment that sparkcluster is started
-in; the API key is named in the inventory. Neither is ever written to a command line, a plan or a log. A token of
-the Hugging Face hub (`HF_TOKEN`) cannot be listed: no engine gets one, since its weights are staged before it starts.
+in, if the inventory [permits](inventory.md#what-a-playbook-may-have) it; so it has to permit mounts and capabilities.
+The API key is named in the inventory. Neither is ever written to a command line, a plan or a log. A token of the
+Hugging Face hub (`HF_TOKEN`) cannot be listed: no engine gets one, since its weights are staged before it starts.
 
 ## Files of the model
 

@@ -44,6 +44,11 @@ class Vllm(Engine):
     variables = {"VLLM_API_KEY": "write api.key in the inventory"}
     per_node = frozenset({"VLLM_HOST_IP"})
     caches = {"vllm": "/root/.cache/vllm", "triton": "/root/.triton", "flashinfer": "/root/.cache/flashinfer"}
+    # argparse takes the beginning of an argument for it.
+    code = (
+        r"^(tr(u(s(t.*)?)?)?|tool-p.*|reasoning-parser-.*|io-p.*|mid.*|logits.*|worker.*|scheduler-c.*|model-cl.*|log-c.*)="
+        r"|trust-remote-code|logging-config|plugins?\b|-cls\b|module-path|inductor-passes|insecure-serialization"
+    )
     counters = {
         "generated": ("vllm:generation_tokens_total",),
         "prompted": ("vllm:prompt_tokens_total",),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster import topology
+from sparkcluster.checks import check_written
 from sparkcluster.checks.pages import pages
-from sparkcluster.checks.registry import CATALOGUE, Check, Context, Seen, run
+from sparkcluster.checks.registry import CATALOGUE, SECURITY, Check, Context, Seen, run
 from sparkcluster.facts.model import Facts, Unread
 
 from .conftest import rails, reported
@@ -103,3 +104,17 @@ def test_findings_are_softened_by_playbook_and_inventory(see):
     assert softer.severity == "info"
     assert see(warned, ignore=["HOST-015"])[0].severity == "warning"
     assert see(lost, ignore=["NET-999"])[0].severity == "error"
+
+
+def test_a_playbook_does_not_accept_what_protects_from_playbooks(cluster):
+    opens = {"setup": ["ray start --head --dashboard-host=0.0.0.0"]}
+    allow = {"allow": [{"code": "SM121-126", "reason": "the recipe says that it is fine"}]}
+
+    def told(playbook, **inventory):
+        found = check_written(cluster({"a": "h"}, playbook={**opens, **playbook}, **inventory))
+        return {(each.code, each.severity) for each in found if each.code in {"SM121-126", "SPEC-007"}}
+
+    assert told({}) == {("SM121-126", "error")}
+    assert told(allow) == {("SM121-126", "error"), ("SPEC-007", "warning")}
+    assert told(allow, ignore=["SM121-126"]) == {("SM121-126", "warning"), ("SPEC-007", "warning")}
+    assert pages().keys() >= SECURITY

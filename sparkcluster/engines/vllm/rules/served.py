@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import SECURITY, Context, Seen, check
 from sparkcluster.engines.vllm import family_flags, versions
 from sparkcluster.engines.vllm.arguments import Arguments
 from sparkcluster.engines.vllm.family_flags import Model
@@ -210,7 +210,8 @@ def rule(code: str, title: str, *, severity: Severity = "warning", source: str) 
         def judge(context: Context) -> Iterable[Seen]:
             return body(Served(context))
 
-        remedy = f"change the key that the finding names, or accept it by allow: [{{code: {code}, reason: …}}]"
+        accept = "" if code in SECURITY else f", or accept it by allow: [{{code: {code}, reason: …}}]"
+        remedy = f"change the key that the finding names{accept}"
         check(code, title, stage="written", severity=severity, source=source, remedy=remedy)(judge)
         return body
 

@@ -459,8 +459,6 @@ CASES: list[dict[str, Any]] = [
          {"env": {"RAY_memory_monitor_refresh_ms": "0"}}, {"env": {"NCCL_DEBUG": "INFO"}}),
     case("SM121-126", "error", {"setup": ["ray start --head --dashboard-host=0.0.0.0"]},
          {"setup": ["ray start --head --dashboard-host=127.0.0.1"], "softer": "warning"}, {"setup": ["ray --version"]}),
-    case("SPEC-009", "error", {"container": {"cap_add": ["SYS_NICE", "SYS_ADMIN"]}},
-         {"container": {"cap_add": ["SYS_NICE", "IPC_LOCK"]}}),
     case("MDL-004", "warning", {"args": args(trust_remote_code=True)},
          {"model": {"id": "org/model", "revision": "a" * 40}, "args": args(trust_remote_code=True)},
          {"model": "/weights/model", "args": args(trust_remote_code=True)}),

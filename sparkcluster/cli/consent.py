@@ -1,0 +1,41 @@
+"""The question before a playbook is first started that can do more on the nodes than serve."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sparkcluster.report import Report
+    from sparkcluster.spec import Spec
+
+
+def ask(spec: Spec, report: Report, *, yes: bool) -> None:
+    """Ask unless the playbook is bundled, asks for nothing more, or was accepted with this very content.
+
+    Acceptance is remembered by the content's hash; ``yes`` accepts unasked.
+
+    Raises:
+        UsageError: it is not accepted, or nobody can be asked.
+    """
+    from sparkcluster.errors import UsageError
+    from sparkcluster.output_file import state_home
+    from sparkcluster.spec import library, powers
+
+    kinds = dict.fromkeys(power.kind for power in powers.of(spec.playbook, spec.inventory) if power.asks)
+    accepted = state_home() / "accepted" / powers.digest(spec)
+    if not kinds or accepted.is_file() or library.all_bundled(spec):
+        return
+    path, shown = str(spec.playbook_path), "\n".join(powers.lines(spec.playbook, spec.inventory))
+    if yes:
+        for line in shown.splitlines():
+            report.note(line)
+    elif not report.confirm(f"{shown}\nstart {path}?"):
+        message = f"{path} wants more than to serve, and was not accepted: {', '.join(kinds)}"
+        raise UsageError(message, hint=f"sparkcluster lint {shlex.quote(path)} shows what it can do; --yes accepts it")
+    try:
+        accepted.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(accepted, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+    except OSError as error:
+        report.note(f"you will be asked again: cannot write {accepted}: {error.strerror}")

@@ -1,0 +1,379 @@
+"""What a stranger's playbook wants of a node: refused, shown or asked about, by the real command line as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.cli.main import guarded
+
+ROOT = Path(__file__).parents[3]
+HEAD = "name: stranger\nmodel: {id: org/model}\nimage: vllm/vllm-openai:v0.20.0\n"
+CONTROL, KEYS, PERMISSION = "control of the node", "your SSH keys", "needs a permission in the inventory"
+
+
+def mount(source: str, *, write: bool = False) -> str:
+    more = ", read_only: false" if write else ""
+    return f"{HEAD}mounts: [{{source: '{source}', target: /x{more}}}]\n"
+
+
+def weights(path: str) -> str:
+    return HEAD.replace("{id: org/model}", f"{{path: '{path}'}}")
+
+
+def capabilities(*names: str) -> str:
+    return f"{HEAD}container: {{cap_add: [{', '.join(names)}]}}\nallow: [{{code: SPEC-002, reason: it says so}}]\n"
+
+
+# Playbook, line of the error, and what it says.
+REFUSED = [
+    *((mount(path, write=True), 4, KEYS) for path in ("/home", "~/.ssh", "/root", "~", "/home/alice", "/home/a/.ssh/x")),
+    *((mount(path, write=True), 4, CONTROL) for path in ("/var", "/", "/etc", "/var/run/docker.sock", "/proc/1/root")),
+    # the same by another name
+    *((mount(path), 4, CONTROL) for path in ("//etc", "/home/../etc", "/./etc/", "/srv/../var/run/", "~/../../etc")),
+    *((mount(path), 4, KEYS) for path in ("~/./.ssh", "~/.ssh/", "/root/", "/root/.ssh", "~/x/../.ssh", "/home//alice/")),
+    (mount("~/link/../data"), 4, "must not contain '..'"),
+    (mount("~root"), 4, "must be an absolute path or one from ~/"),
+    (mount("~/data:rw"), 4, "must be an absolute path or one from ~/"),
+    (mount("~/.local/state/sparkcluster/clusters"), 4, "the state of sparkcluster"),
+    (mount("~/.local/state", write=True), 4, "the state of sparkcluster"),
+    # outside of the model, the hub and the caches; what holds the hub's token; write access to weights
+    *((mount(path), 4, PERMISSION) for path in ("/data", "~/data", "~/.docker", "/mnt/weights", "~/.cache/huggingface/hub")),
+    *((mount(path), 4, PERMISSION) for path in ("~/.cache/x", "~/.cache/huggingface/hub-x")),
+    *((mount(path), 4, "the hub's token") for path in ("~/.cache/huggingface/token", "~/.cache", "~/.cache/huggingface")),
+    (mount("~/.docker", write=True), 4, f"~/.docker {PERMISSION}, to be written"),
+    (mount("~/.cache/huggingface/hub/m", write=True), 4, "to be written"),
+    (mount("/dаta"), 4, PERMISSION),  # noqa: RUF001 - a Cyrillic letter, where /data is permitted
+    (weights("~/models/m") + "mounts: [{source: ~/models/m, target: /x, read_only: false}]\n", 4, "to be written"),
+    *((weights(path), 2, CONTROL) for path in ("/etc", "/", "/var", "//etc", "/run/secrets", "/home/../etc")),
+    *((weights(path), 2, KEYS) for path in ("~", "/root", "~/.ssh", "/home/alice", "~/./.ssh/", "/home/alice/.ssh")),
+    *((weights(path), 2, PERMISSION) for path in ("~/.aws", "~/.cache/huggingface/hub", "~/.docker", "/home/a/.cache")),
+    (weights("~/.local/state/sparkcluster/clusters"), 2, "the state of sparkcluster"),
+    (weights("~/.cache/huggingface"), 2, "the hub's token"),
+    (weights("~/models/../.aws"), 2, "must not contain '..'"),
+    *((capabilities(name), 4, CONTROL) for name in ("ALL", "CAP_ALL")),
+    *((capabilities("SYS_NICE", name), 4, f"{name} {PERMISSION}") for name in ("SYS_ADMIN", "NET_RAW")),
+    (capabilities("CAP_SYS_PTRACE"), 4, f"SYS_PTRACE {PERMISSION}"),
+    (HEAD + "args: {lora-modules: [a=b/c, --host, 0.0.0.0]}\n", 4, "begins with a dash would be another argument"),
+    (HEAD + "secrets: [AWS_SECRET_ACCESS_KEY]\n", 4, f"AWS_SECRET_ACCESS_KEY {PERMISSION}"),
+    (HEAD + "secrets: [HF_TOKEN]\n", 4, "HF_TOKEN: "),
+]  # fmt: skip
+
+
+def run(*argv: object, **env: str) -> subprocess.CompletedProcess[str]:
+    """The command line, with pipes for its output and nothing to answer."""
+    command = [sys.executable, "-m", "sparkcluster", *map(str, argv)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", **env}
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL, check=False, timeout=60
+    )
+
+
+def inventory(directory: Path, playbook: str | None, *, port: int = 1, name: str = "inventory", more: str = "") -> Path:
+    """An inventory of one node on a port of this machine, and the playbook beside it; None for a bundled one."""
+    if playbook is not None:
+        (directory / f"{name}-playbook.yaml").write_text(playbook)
+    serves = f"./{name}-playbook.yaml" if playbook is not None else "nemotron-3-nano-30b-a3b-nvfp4"
+    node = f"{{name: a, host: 127.0.0.1, connection: ssh, ssh: {{port: {port}, user: root}}}}"
+    path = directory / f"{name}.yaml"
+    path.write_text(f"cluster: c\nnodes: [{node}]\nplaybook: {serves}\n{more}")
+    return path
+
+
+def test_what_a_playbook_may_not_have_is_refused_at_its_line(tmp_path: Path) -> None:
+    paths = [
+        inventory(tmp_path, text, name=f"case-{at}", more="permit: {mounts: [/data/served, ~/other]}\n")
+        for at, (text, _, _) in enumerate(REFUSED)
+    ]
+    done = run("lint", *paths, "--json")
+    assert done.returncode == 2, done.stderr
+    found = json.loads(done.stdout)["findings"]
+    for at, (text, line, message) in enumerate(REFUSED):
+        here = [each for each in found if each["file"].endswith(f"/case-{at}-playbook.yaml")]
+        assert [each["severity"] for each in here if each["line"] == line and message in each["summary"]] == [
+            "error"
+        ], (
+            text,
+            here,
+        )
+
+
+def test_the_hint_is_the_permission_to_write(tmp_path: Path) -> None:
+    permitted = [text for text, _, message in REFUSED if PERMISSION in message]
+    for at, text in enumerate(permitted):
+        inventory(tmp_path, text, name=f"case-{at}")
+    both = HEAD + "mounts: [{source: /data, target: /x}]\nsecrets: [A, B]\n"
+    paths = [
+        *tmp_path.glob("case-*[0-9].yaml"),
+        inventory(tmp_path, both, name="case-all", more="permit: {secrets: [A]}\n"),
+    ]
+    found = json.loads(run("lint", *paths, "--json").stdout)["findings"]
+    for path in paths:
+        hints = {each["remedy"][0] for each in found if each["file"] == str(path).replace(".yaml", "-playbook.yaml")}
+        (hint,) = hints
+        lines = [line for line in path.read_text().splitlines() if not line.startswith("permit:")]
+        path.write_text("\n".join([*lines, hint.partition("in the inventory: ")[2]]) + "\n")
+    done = run("lint", *paths, "--json")
+    errors = [each for each in json.loads(done.stdout)["findings"] if each["severity"] == "error"]
+    assert not errors
+    assert '"secrets": ["A", "B"]' not in done.stdout
+    assert 'permit: {mounts: ["/data"], secrets: ["A", "B"]}' in (tmp_path / "case-all.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("permit", "message"),
+    [
+        ("{mounts: [/]}", CONTROL),
+        ("{mounts: ['/var:rw']}", CONTROL),
+        ("{mounts: ['~']}", KEYS),
+        ("{mounts: ['/home/alice:rw']}", KEYS),
+        ("{mounts: [~/.cache]}", "the hub's token"),
+        ("{mounts: [~/.local]}", "the state of sparkcluster"),
+        ("{mounts: [/data/../etc]}", CONTROL),
+        ("{mounts: ['/data:ro']}", "and :rw after it"),
+        ("{capabilities: [ALL]}", CONTROL),
+        ("{network: true}", "unknown key"),
+    ],
+)
+def test_what_nobody_may_permit(tmp_path: Path, capsys: pytest.CaptureFixture[str], permit: str, message: str) -> None:
+    assert guarded(["lint", str(inventory(tmp_path, HEAD, more=f"permit: {permit}\n"))]) == 2
+    assert re.search(rf"inventory\.yaml:4:\d+: permit.*{re.escape(message)}", capsys.readouterr().err)
+
+
+def test_a_permitted_directory_permits_what_is_below_it_and_nothing_beside(tmp_path: Path) -> None:
+    permit = "permit: {mounts: [/data, '/scratch/:rw'], capabilities: [CAP_NET_RAW]}\n"
+    good = [
+        mount("/data"),
+        mount("/data/a/"),
+        mount("/scratch/a", write=True),
+        mount("/scratch"),
+        capabilities("NET_RAW"),
+    ]
+    bad = [mount("/data/a", write=True), mount("/database"), mount("/data/../scratch2"), mount("/scratch2", write=True)]
+    paths = [inventory(tmp_path, text, name=f"case-{at}", more=permit) for at, text in enumerate([*good, *bad])]
+    found = json.loads(run("lint", *paths, "--json").stdout)["findings"]
+    wrong = {Path(each["file"]).name for each in found if each["severity"] == "error"}
+    assert wrong == {f"case-{at}-playbook.yaml" for at in range(len(good), len(good) + len(bad))}
+
+
+def test_what_is_extended_or_laid_over_is_judged_where_it_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "base.yaml").write_text("name: base\nmodel: {id: org/model}\nimage: a/b:c\n\nsecrets: [AWS_SECRET]\n")
+    (tmp_path / "overlays").mkdir()
+    (tmp_path / "overlays" / "fast.yaml").write_text("overlay: fast\nmounts: [{source: ~/.aws, target: /x}]\n")
+    path = inventory(tmp_path, "name: top\nextends: base\noverlays: [fast]\nsetup: ['true']\n")
+    path.write_text(path.read_text().replace("inventory-playbook.yaml", "inventory-playbook+fast.yaml"))
+    assert guarded(["lint", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert re.search(r"base\.yaml:5:\d+: secrets\[0\]: AWS_SECRET needs", told)
+    assert re.search(r"overlays/fast\.yaml:2:\d+: mounts\[0\]\.source: ~/\.aws needs", told)
+
+
+BLOCK = """\
+name: stranger
+model: {path: ~/models/m}
+image: org/image:latest
+args: {trust-remote-code: true, tool-parser-plugin: /sparkcluster/model/p.py, trust-remote: true, max-model-len: 8}
+env: {LD_PRELOAD: /model/x, NCCL_DEBUG: INFO, TRITON_CACHE_DIR: /tmp/t}
+mounts: [{source: ~/models/m/sub, target: /s}, {source: /scratch, target: /x, read_only: false}]
+container: {cap_add: [SYS_NICE, NET_RAW]}
+secrets: [WANDB_API_KEY]
+setup: [pip install x, "echo SPACES hidden XXX"]
+"""
+PERMIT = "permit: {mounts: ['/scratch:rw'], capabilities: [NET_RAW], secrets: [WANDB_API_KEY]}\n"
+SHOWN = """\
+this recipe can:
+  network    all that the nodes reach: ranks use the node's own network
+  image      org/image:latest
+  read       ~/models/m
+  read       ~/models/m/sub
+! write      /scratch
+  capability SYS_NICE
+! capability NET_RAW
+! secret     WANDB_API_KEY
+  write      ~/.local/state/sparkcluster/caches
+! setup      pip install x
+! setup      echo hidden XXX
+! code       trust-remote-code=true
+! code       tool-parser-plugin=/sparkcluster/model/p.py
+! code       trust-remote=true
+! code       LD_PRELOAD=/model/x
+  !: more than serving; up asks before it first starts this, unless it is bundled
+"""
+
+
+def test_lint_ends_with_what_the_recipe_can_do(tmp_path: Path) -> None:
+    block = BLOCK.replace("SPACES", " " * 300).replace("XXX", "x" * 300)
+    path = inventory(tmp_path, block, more=PERMIT)
+    done = run("lint", path)
+    shown = SHOWN.replace("XXX", "x" * 226 + "…")
+    assert done.stdout.endswith(shown), done.stdout
+    playbook = run("lint", tmp_path / "inventory-playbook.yaml")
+    needs = '  it needs this in the inventory: permit: {mounts: ["/scratch:rw"], capabilities: ["NET_RAW"], secrets: ["WANDB_API_KEY"]}'
+    assert playbook.stdout.endswith(f"{shown}{needs}\n")
+    assert playbook.returncode == done.returncode
+
+
+def test_import_ends_with_what_the_recipe_can_do_and_loses_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "recipe.sh"
+    script.write_text(
+        "docker run --gpus all --cap-add SYS_PTRACE -v /scratch:/scratch -e WANDB_API_KEY=$K --entrypoint bash "
+        "vllm/vllm-openai:v0.20.0 -c 'pip install x && vllm serve org/model --trust-remote-code'\n"
+    )
+    done = run("import", script)
+    assert done.returncode == 0, done.stderr
+    for line in (
+        "! write      /scratch",
+        "! capability SYS_PTRACE",
+        "! secret     WANDB_API_KEY",
+        "! setup      pip install x",
+    ):
+        assert line in done.stderr.splitlines()
+    needs = 'permit: {mounts: ["/scratch:rw"], capabilities: ["SYS_PTRACE"], secrets: ["WANDB_API_KEY"]}'
+    assert done.stderr.splitlines()[-1] == f"  it needs this in the inventory: {needs}"
+
+
+# up
+
+
+@pytest.fixture
+def port() -> Iterator[socket.socket]:
+    """A port of this machine at which the node would be reached."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def contacted(server: socket.socket) -> bool:
+    """Whether somebody connected, and hang up on them."""
+    if not select.select([server], [], [], 0)[0]:
+        return False
+    server.accept()[0].close()
+    return True
+
+
+def up(path: Path, server: socket.socket, *flags: str) -> subprocess.CompletedProcess[str]:
+    """``up`` without a terminal; the node hangs up."""
+    state = {"XDG_STATE_HOME": str(path.parent / "state"), "HOME": str(path.parent)}
+    command = [sys.executable, "-m", "sparkcluster", "up", str(path), *flags]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", **state}
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    was = False
+    while process.poll() is None:
+        was = contacted(server) or was
+        time.sleep(0.01)
+    out, err = process.communicate()
+    done = subprocess.CompletedProcess(command, process.returncode, out, err)
+    assert (done.returncode == 2) == (not was), done
+    return done
+
+
+SETUP = HEAD + "setup: [pip install x]\n"
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        "setup: ['true']",
+        "args: {trust-remote-code: true}",
+        "args: {tru: true}",
+        'args: {kv-transfer-config: \'{"kv_connector_module_path": "x"}\'}',
+        "command: [vllm, serve, org/model]",
+        "env: {PYTHONPATH: /sparkcluster/model}",
+    ],
+)
+def test_up_asks_for_what_is_more_than_serving(
+    tmp_path: Path, port: socket.socket, asks: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    path = inventory(tmp_path, f"{HEAD}{asks}\n", port=port.getsockname()[1])
+    assert guarded(["up", str(path), "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert "--yes" in error["hint"]
+    assert "was not accepted" in error["message"]
+    assert not contacted(port)
+    assert not (tmp_path / "state").exists()
+
+
+def test_an_accepted_playbook_is_asked_about_again_when_it_changed(tmp_path: Path, port: socket.socket) -> None:
+    path = inventory(tmp_path, SETUP, port=port.getsockname()[1])
+    playbook = tmp_path / "inventory-playbook.yaml"
+    refused = up(path, port)
+    assert refused.stderr.count("error:") == 1
+    assert "--yes" in refused.stderr
+    accepted = up(path, port, "--yes")
+    assert "! setup      pip install x" in accepted.stderr
+    kept = tmp_path / "state" / "sparkcluster" / "accepted"
+    assert kept.stat().st_mode & 0o777 == 0o700
+    assert [file.stat().st_mode & 0o777 for file in kept.iterdir()] == [0o600]
+    again = up(path, port)
+    assert again.returncode == 1
+    assert "this recipe can" not in again.stderr
+    playbook.write_text(f"# a comment\n{SETUP}")
+    assert up(path, port).returncode == 1
+    playbook.write_text(SETUP.replace("install x", "install y"))
+    assert up(path, port).returncode == 2
+
+
+def test_bundled_playbooks_are_not_asked_about_but_what_extends_them_is(tmp_path: Path, port: socket.socket) -> None:
+    number = port.getsockname()[1]
+    assert up(inventory(tmp_path, None, port=number), port).returncode == 1
+    extends = "name: mine\nextends: nemotron-3-nano-30b-a3b-nvfp4\nmodel: {id: stranger/model}\n"
+    assert up(inventory(tmp_path, extends, port=number, name="mine"), port).returncode == 2
+
+
+def test_up_dry_run_does_not_ask(tmp_path: Path, port: socket.socket) -> None:
+    path = inventory(tmp_path, SETUP, port=port.getsockname()[1])
+    assert up(path, port, "--dry-run").returncode == 1
+
+
+def on_terminal(path: Path, server: socket.socket, answer: bytes) -> tuple[int, str]:
+    """``up`` on a terminal where somebody answers; exit code, and all that the terminal showed."""
+    state = {"XDG_STATE_HOME": str(path.parent / "state"), "HOME": str(path.parent)}
+    command = [sys.executable, "-m", "sparkcluster", "up", str(path)]
+    pid, terminal = pty.fork()
+    if pid == 0:  # pragma: no cover - the child becomes the command
+        os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", **state})
+    shown, answered, until = b"", False, time.monotonic() + 60
+    while time.monotonic() < until:
+        ready, _, _ = select.select([terminal, server], [], [], 0.1)
+        if server in ready:
+            server.accept()[0].close()
+        if terminal in ready:
+            try:
+                shown += os.read(terminal, 65536)
+            except OSError:  # the command has ended
+                break
+        if not answered and b"[y/N]" in shown:
+            os.write(terminal, answer)
+            answered = True
+    else:
+        os.kill(pid, signal.SIGKILL)
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()
+
+
+def test_the_question_shows_the_block_and_takes_only_a_yes(tmp_path: Path, port: socket.socket) -> None:
+    path = inventory(tmp_path, SETUP, port=port.getsockname()[1])
+    for answer, expected in ((b"\n", 2), (b"\x04", 2), (b"\x03", 130), (b"yes\n", 1)):
+        code, shown = on_terminal(path, port, answer)
+        assert code == expected, shown
+        assert shown.index("this recipe can:") < shown.index("! setup      pip install x") < shown.index("[y/N]")
+        assert (tmp_path / "state").exists() == (expected == 1)
+    code, shown = on_terminal(path, port, b"")
+    assert code == 1
+    assert "[y/N]" not in shown
