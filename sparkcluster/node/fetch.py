@@ -56,7 +56,10 @@ def download(request: Request, check: wire.Check) -> dict[str, Any]:
         environment["HF_TOKEN"] = request["token"]
     argv = _downloader(request, hf_home, environment)
     if argv is None:
-        raise Failed("no downloader", "the node has neither hf nor an image with huggingface_hub")
+        why = "neither hf nor an image with huggingface_hub"
+        if request.get("token"):
+            why = "no hf, and its image gets HF_TOKEN only by permit: {secrets: [HF_TOKEN]} in the inventory"
+        raise Failed("no downloader", "the node has " + why)
     reach_hub(environment)
     os.makedirs(hf_home, exist_ok=True)
     folder = os.path.join(hf_home, hub_folder(request["id"]), "blobs")

@@ -147,10 +147,10 @@ class _Run(Transfers):
     def _fetch(self, staging: Staging, node: str) -> int:
         step, what = self.step(staging.what), staging.what
         name, model = staging.name, self.spec.playbook.model
-        request = {**download_request(self.spec, self.facts[node], what), **self.lease}
 
         def download(token: str | None) -> dict[str, Any] | Failure:
-            with stage_errors(step, node), stream(self.fleet[node], "fetch", {**request, "token": token}) as running:
+            request = {**download_request(self.spec, self.facts[node], what, token), **self.lease}
+            with stage_errors(step, node), stream(self.fleet[node], "fetch", request) as running:
                 return follow(step, node, running, self.report(what, node, "downloaded"))
 
         done, token = download(None), os.environ.get("HF_TOKEN")

@@ -151,7 +151,8 @@ def repositories(playbook: Playbook) -> dict[str, str]:
     args = Arguments(playbook)
     values, draft = args.values, args.draft
     # NAME=PATH, or a mapping with path, in JSON too.
-    adapters = re.findall(rf'(?:=|\bpath\W+)({REPOSITORY})(?=["\\])', json.dumps(values.get("lora-modules")))
+    modules = json.dumps(values.get("lora-modules"), default=str)
+    adapters = re.findall(rf'(?:=|\bpath\W+)({REPOSITORY})(?=["\\])', modules)
     named = [
         (draft.get("model"), draft.get("revision")),
         (values.get("speculative-config.model"), values.get("speculative-config.revision")),
@@ -162,7 +163,9 @@ def repositories(playbook: Playbook) -> dict[str, str]:
     found = {name: str(revision or "main") for name, revision in named if re.fullmatch(REPOSITORY, str(name))}
     for name, revision in found.items():
         if ".." in revision or not re.fullmatch(REVISION, revision):
-            raise UsageError(f"{revision} is no revision of {name}", hint="write a branch, tag or commit under args")
+            raise UsageError(
+                f"{revision[:60]} is no revision of {name}", hint="write a branch, tag or commit under args"
+            )
     return found
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from sparkcluster.errors import StageError
 from sparkcluster.node.common import staged_as
+from sparkcluster.staging.copy import Failure, Step, stage_error
 from sparkcluster.staging.plan import address, check_disk_space, find_missing
 from sparkcluster.staging.run import registry_of
 from sparkcluster.topology.build import build
@@ -102,6 +105,23 @@ def test_a_directory_that_no_node_has_is_an_error_with_the_command(three):
         find_missing(*world, "weights")
     assert caught.value.node == "a"
     assert caught.value.hint == "put them there: rsync -a DIRECTORY/ 'nvidia@spark-a:/models/a b/'"
+
+
+def test_what_nodes_said_is_quoted_in_hints(three):
+    """They are pasted into a shell: the words that a node chose stay one word each."""
+    hostile = "x; touch /tmp/pwned `id` $(id)"
+    small = [{"purpose": "hf_home", "path": f"/{hostile}", "total_bytes": 10, "free_bytes": 4}]
+    facts, topology, spec = three({"a": {"weights": WHOLE}, "b": {"disks": small}})
+    with pytest.raises(StageError) as caught:
+        check_disk_space(facts, find_missing(facts, topology, spec, "weights"), spec)
+    assert shlex.split(caught.value.hint) == ["du", "-sh", f"/{hostile}/*"]
+    with pytest.raises(StageError) as caught:
+        find_missing(*three({"a": {"user": hostile}}, playbook={"model": {"path": "/models/x"}}), "weights")
+    assert shlex.split(caught.value.hint.partition(": ")[2]) == [
+        "rsync", "-a", "DIRECTORY/", f"{hostile}@spark-a:/models/x/",
+    ]  # fmt: skip
+    said = stage_error(Step("stage weights", {}, lambda: False), Failure("a", "permission", f"no: /{hostile}"))
+    assert shlex.split(str(said.hint))[:5] == ["sudo", "chown", "-R", "$USER", f"/{hostile}"]
 
 
 def test_copies_go_over_a_rail(three):

@@ -32,6 +32,7 @@ class World:
         self._spark, self._cluster = spark, cluster
         self.reports: list[tuple[str, str]] = []
         self.playbook: dict = {}
+        self.permit: dict = {}
 
     def has_weights(self, name, sizes, revision) -> None:
         files = [{"name": file, "size_bytes": size} for file, size in sizes.items()]
@@ -47,7 +48,7 @@ class World:
             for place, (name, host) in enumerate(self.nodes.items(), 11)
         }
         hosts = dict(zip(self.nodes, self.nodes, strict=True))
-        spec = self._cluster(hosts, state_dir=self.lease.state_dir, playbook=self.playbook)
+        spec = self._cluster(hosts, state_dir=self.lease.state_dir, playbook=self.playbook, permit=self.permit)
         return stage(
             Fleet(self.nodes), facts, build(spec, facts), spec,
             **{"epoch": 7, "progress": lambda node, text: self.reports.append((node, text)), **more},
@@ -274,7 +275,19 @@ def test_a_gated_model_without_a_token_is_an_error_with_the_command(world, hub, 
     assert "export HF_TOKEN=" in caught.value.hint
 
 
+def test_the_recipes_image_gets_no_token_that_the_inventory_does_not_permit(world, hub, monkeypatch, tmp_path):
+    (tmp_path / "tools" / "hf").unlink()
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    hub.gated.add(QWEN)
+    world.has_image("a", "sha256:1")
+    with pytest.raises(StageError, match=r"no hf, and its image gets HF_TOKEN only by permit") as caught:
+        world.stage(what=["weights"])
+    assert "hf download Qwen/Qwen3-8B --revision main" in caught.value.hint
+    assert [call for call in world.nodes["a"].docker_calls() if "HF_TOKEN" in call] == []
+
+
 def test_a_downloader_in_the_image_sees_one_repository_and_no_token_by_argument(world, hub, monkeypatch, tmp_path):
+    world.permit = {"secrets": ["HF_TOKEN"]}
     (tmp_path / "tools" / "hf").unlink()
     monkeypatch.setenv("HF_TOKEN", hub.token)
     hub.gated.add(QWEN)
