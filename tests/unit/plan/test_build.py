@@ -57,7 +57,7 @@ def test_release_names_containers_and_leaves_the_hash_alone(two, cluster):
     assert ninth.nodes["alpha"].containers[0].labels["io.sparkcluster.plan"] == first.hash
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(
     order=st.permutations(range(8)),
     clock_s=st.floats(0, 2e9),
