@@ -58,7 +58,7 @@ def download(request: Request, check: wire.Check) -> dict[str, Any]:
     if argv is None:
         why = "neither hf nor an image with huggingface_hub"
         if request.get("token"):
-            why = "no hf, and its image gets HF_TOKEN only by permit: {secrets: [HF_TOKEN]} in the inventory"
+            why = "no hf (uv tool install huggingface_hub), and the playbook's image gets no token"
         raise Failed("no downloader", "the node has " + why)
     reach_hub(environment)
     os.makedirs(hf_home, exist_ok=True)
@@ -92,8 +92,7 @@ def _downloader(request: Request, hf_home: str, environment: Dict[str, str]) -> 
         options += ["-v", "%s:%s" % (folder, folder)]
     environment.update(HF_HOME="/tmp/huggingface", HF_HUB_CACHE=cache)  # in the container
     # names only: docker takes the values from our environment
-    names = ("HF_HOME", "HF_HUB_CACHE", "HF_TOKEN", "HF_ENDPOINT", "HTTPS_PROXY", "SPARKCLUSTER_ID")
-    for name in (*names, "SPARKCLUSTER_REVISION"):
+    for name in ("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HTTPS_PROXY", "SPARKCLUSTER_ID", "SPARKCLUSTER_REVISION"):
         if name in environment:
             options += ["-e", name]
     return docker.run_once(request["image"], "python3", _SNAPSHOT, options)

@@ -29,19 +29,15 @@ def artifacts(spec: Spec, selected: Sequence[Artifact]) -> list[Artifact]:
 
 
 def download_request(spec: Spec, facts: Facts, what: Artifact, token: str | None) -> dict[str, Any]:
-    """Request for ``node.fetch`` on the node of ``facts``; ``token`` of the hub, for a gated model.
-
-    The image is the recipe's: it gets the token only if the inventory permits that.
-    """
+    """Request for ``node.fetch`` on the node of ``facts``; the image is the recipe's, so it gets no ``token``."""
     if what == "image":
         return {"what": what, "reference": spec.playbook.image}
-    may = token is None or "HF_TOKEN" in spec.inventory.permit.secrets
     return {
         "what": what,
         "id": spec.playbook.model.id,
         "revision": spec.playbook.model.revision,
         "hf_home": facts.hf_home,
-        "image": facts.image.id if may and isinstance(facts.image, Image) else None,
+        "image": facts.image.id if token is None and isinstance(facts.image, Image) else None,
         "token": token,
     }
 

@@ -282,7 +282,10 @@ ATTACK = [READ, WRITE, UNPACK]
 
 @pytest.mark.parametrize(
     "model",
-    [{"id": "org/tiny", "path": None}, pytest.param({"path": f"{REPOSITORY}/snapshots/abc"}, marks=pytest.mark.full)],
+    [
+        {"id": "org/tiny", "path": None},
+        pytest.param({"path": f"~{REPOSITORY[5:]}/snapshots/abc"}, marks=pytest.mark.full),
+    ],
     ids=["id", "path"],
 )
 def test_a_recipe_reads_no_token_and_changes_no_weights(lab, cli, ranks, variant, model):
@@ -292,7 +295,7 @@ def test_a_recipe_reads_no_token_and_changes_no_weights(lab, cli, ranks, variant
     listed = ["sh", "-c", f"cd {HUB}/.. && ls -lR . && cat token"]
     before = {spark.name: spark.run(listed).stdout for spark in lab.sparks}
     inventory = variant(lab, playbook={"model": model, "setup": ATTACK})
-    cli("up", inventory, env={"HF_TOKEN": WANDB_KEY}).ok()
+    cli("up", inventory, "--yes", env={"HF_TOKEN": WANDB_KEY}).ok()
     assert len(cli("ask", inventory, "Hello", "--max-tokens", "8").ok().out.split()) > 1
     for spark in lab.sparks:
         ((_, name, _),) = ranks(lab)[spark.name]
