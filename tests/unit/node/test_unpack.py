@@ -94,6 +94,7 @@ def test_another_hash_than_the_expected_one_is_refused_and_the_archive_removed(p
 @pytest.mark.parametrize(
     "raw",
     [b"", b"no archive", gzip.compress(b"no tar" * 1000), gzip.compress(b"\xff" * 512), b"\x1f\x8b" + bytes(100)],
+    ids=["empty", "text", "text compressed", "no tar", "no gzip"],  # a compressed one has the time in it
 )
 def test_garbage_is_reported(packed, tmp_path, raw):
     with pytest.raises(OSError, match="is damaged"):
