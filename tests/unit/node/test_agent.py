@@ -56,7 +56,7 @@ def process(state, leased):
 
     def change(step):
         asked = {"state_dir": str(state), "cluster": "atlas", "epoch": 7, "steps": [step]}
-        return call(LocalHost("spark-1"), "agent", asked)
+        return call(LocalHost("spark-1"), "agent", asked, answer=dict)
 
     def start(script, *, plan="p1", name="rank", **step):
         directory = leased / "ranks" / name
