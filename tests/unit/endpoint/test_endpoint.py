@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 
 import pytest
+from pydantic import ValidationError
 
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.dead import Movement, busy, dead, stall_limit_s
@@ -104,6 +106,24 @@ def test_speed_is_that_of_decoding_and_unknown_where_the_answer_came_in_one_piec
 def test_an_answer_is_judged_by_what_it_says(text, wrong):
     found = judge(text, Verify(expect="204"))
     assert found is None if wrong is None else wrong in found
+
+
+def test_an_expression_that_takes_years_is_an_error_after_two_seconds_of_processor_time():
+    """A playbook or the record of a node may have it; a search stops all threads, Ctrl-C included."""
+    begin = time.monotonic()
+    found = judge(f"It is {'a' * 40}!", Verify(expect="(a+)+$"))
+    assert found == "verify.expect takes too long to search for, 2 s: '(a+)+$'"
+    assert time.monotonic() - begin < 60
+
+
+def test_what_an_expression_takes_in_memory_is_limited():
+    assert "takes too long" in judge("It is 204. " * 700_000, Verify(expect="(?:(?:(.)|(b))*)*c"))
+
+
+@pytest.mark.parametrize("expect", ["(" * 900, "a" * 1001, "x{99999999999}", "["])
+def test_an_expression_that_cannot_be_compiled_is_refused(expect):
+    with pytest.raises(ValidationError):
+        Verify(expect=expect)
 
 
 def test_a_brief_check_reads_as_much_as_shows_language_or_all_where_a_text_is_expected():

@@ -119,6 +119,63 @@ def test_utf16_and_nul(tmp_path: Path) -> None:
     assert "U+0000" in refused(path)
 
 
+HIDDEN = [
+    "\x1b",
+    "\x7f",
+    "\x9b",
+    "\x85",
+    "\u202e",
+    "\u2066",
+    "\u200e",
+    "\u061c",
+    "\u200b",
+    "\ufeff",
+    "\u2028",
+    "\U000e0041",
+]
+
+
+@pytest.mark.parametrize("char", HIDDEN)
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("cluster: a\n# co{}mment\n", "2:5"),
+        ("cluster: b{}c\n", "1:11"),
+        ("clu{}ster: a\n", "1:4"),
+        ("a: 'b\n\n  c{}'\n", "3:4"),
+    ],
+)
+def test_hidden_characters_are_refused_anywhere(tmp_path: Path, char: str, text: str, place: str) -> None:
+    """In a comment, a value, a key, a text of several lines: a file is what it shows."""
+    path = tmp_path / "inventory.yaml"
+    path.write_bytes(text.replace("{}", char).encode())
+    assert f":{place}: unexpected character U+{ord(char):04X} " in refused(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ('cluster: "a\\e]52;c;x\\a"', "1:10: cluster: contains U+001B control character"),
+        ('cluster: "a\\u202e"', "1:10: cluster: contains U+202E RIGHT-TO-LEFT OVERRIDE"),
+        ('"clu\\u200bster": a', "1:1: a key contains U+200B ZERO WIDTH SPACE"),
+        ('"a\\n": a', "1:1: a key contains U+000A control character"),
+        ('cluster: "\\x9b2J"', "1:10: cluster: contains U+009B control character"),
+    ],
+)
+def test_hidden_characters_are_refused_as_escapes_of_yaml(tmp_path: Path, text: str, where: str) -> None:
+    path = tmp_path / "inventory.yaml"
+    path.write_text(text)
+    assert [str(problem).partition(":")[2] for problem in load.read(path).problems] == [where]
+
+
+def test_joiners_of_persian_and_of_emoji_are_accepted(tmp_path: Path) -> None:
+    path = tmp_path / "playbook.yaml"
+    path.write_text(
+        PLAYBOOK + "\ndescription: '\u0645\u06cc\u200c\u062e \U0001f469\u200d\U0001f4bb'\n", encoding="utf-8"
+    )
+    assert load.load_playbook(path).name == "serve"
+
+
 def test_byte_order_mark_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "playbook.yaml"
     path.write_bytes(b"\xef\xbb\xbf" + PLAYBOOK.encode())
