@@ -167,6 +167,5 @@ def find(code: str) -> Page:
     subject, _, number = requested.rpartition("-")
     padded = f"{subject}-{number.zfill(3)}"
     near = padded if padded in documented else closest(requested, documented, cutoff=CODE_CUTOFF)
-    shown = code if code.isprintable() and len(code) < 40 else ascii(code)[:40]
     hint = f"did you mean {near}?" if near else "sparkcluster checks lists them"
-    raise UsageError(f"unknown check {shown}", hint=hint)
+    raise UsageError(f"unknown check {code[:40]}", hint=hint)

@@ -30,9 +30,9 @@ class Parser(argparse.ArgumentParser):
             if word.startswith("-"):
                 flag = word.partition("=")[0]
                 hint = did_you_mean(flag, sorted(set(_flags(self))), f"{self.prog} --help")
-                raise UsageError(f"unknown flag of {self.prog}: {_shown(flag)}", hint=hint)
+                raise UsageError(f"unknown flag of {self.prog}: {flag[:60]}", hint=hint)
         if unknown:
-            raise UsageError(f"unexpected argument: {_shown(unknown[0])}", hint=f"{self.prog} --help")
+            raise UsageError(f"unexpected argument: {unknown[0][:60]}", hint=f"{self.prog} --help")
         return parsed
 
     def error(self, message: str) -> NoReturn:
@@ -50,10 +50,10 @@ class Parser(argparse.ArgumentParser):
         if choice:
             choices = [word.strip(" '") for word in choice[3].split(",")]
             argument = choice[1] if choice[1].startswith("-") else choice[1].upper()
-            text = f"invalid {argument}: {_shown(choice[2])}"
+            text = f"invalid {argument}: {choice[2][:60]}"
             hint = did_you_mean(choice[2], choices, f"one of {', '.join(choices)}")
         text = re.sub(r"^argument (\S+): ", r"\1: ", text)
-        raise UsageError(_shown(text, 300), hint=hint)
+        raise UsageError(text[:300], hint=hint)
 
 
 def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -63,7 +63,3 @@ def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for inner in action.choices.values():
                 yield from _flags(inner)
-
-
-def _shown(word: str, limit: int = 60) -> str:
-    return (word if word.isprintable() else ascii(word))[:limit]

@@ -10,20 +10,26 @@ import os
 import re
 import sys
 import threading
+import time
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import sparkcluster
-from sparkcluster.cli import common, output
+from sparkcluster.cli import common, junit, output, sarif
 from sparkcluster.cli import down as cli_down
 from sparkcluster.cli.main import guarded
+from sparkcluster.findings import Finding
 from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect import bundle
+from sparkcluster.launch import failed_logs
+from sparkcluster.launch.watching import Lines, Watching
 
 # OSC 52 sets the clipboard; CSI in 8 bits; a title; DCS; the rest is not seen, or turns the order of what is.
 ATTACK = "\x1b]52;c;ZXZpbA==\x07\x9b2J\x1b]0;t\x1b\\\x1bP\x90\x1b[2J\x1b[8m\x08\r\x7f\u202e\u2066\u200f\u200b\ufeff\u2028\u061c\U000e0041"
@@ -236,6 +242,28 @@ def test_progress_cannot_control_the_terminal(monkeypatch, kind: str) -> None:
                 getattr(report, kind)(*[ATTACK] * (2 if kind == "progress" else 1))
     assert not hidden(shown[0]), ascii(shown[0])
     assert "[red]" in shown[0]  # no markup
+
+
+def test_files_that_commands_write_have_no_hidden_characters(tmp_path) -> None:
+    findings = [Finding("NET-001", "error", ATTACK, node="alpha", seen=ATTACK, remedy=(ATTACK,))]
+    as_sarif = sarif.text(SimpleNamespace(findings=findings, errors=[], columns={})).decode()
+    assert json.loads(as_sarif)["runs"][0]["results"][0]["message"]["text"].startswith(ATTACK)
+    assert failed_logs.keep(tmp_path / "failed", {"alpha": [ATTACK, f"\x1b[31m{ATTACK}"]})
+    kept = (tmp_path / "failed" / "alpha.log").read_text()
+    for text in (as_sarif, kept, junit._legal(ATTACK), bundle.Scrubber([]).text(ATTACK)):
+        assert not hidden(text), ascii(text)
+        assert "52;c;" in text
+        assert "\x1b" not in text
+
+
+def test_a_node_that_floods_events_has_to_wait() -> None:
+    """They are read by one thread, and each is a megabyte."""
+    flood = FakeHost("alpha").program("watch", [{"rank": "r", "lines": ["x"]}] * 5000)
+    with Watching(Fleet({"alpha": flood}), {"alpha": {}}) as watching:
+        time.sleep(0.3)
+        assert watching._events.qsize() <= 64
+        seen = [watching.next(5) for _ in range(5000)]
+        assert all(isinstance(event, Lines) for event in seen)
 
 
 def writers(module: Path) -> Iterator[str]:
