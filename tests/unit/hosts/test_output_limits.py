@@ -114,7 +114,7 @@ def test_a_conversation_takes_documents_larger_than_lines(tmp_path, monkeypatch)
     python.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     conversation = Conversation(LocalHost("spark-1"), "hashes", {}, silence_s=30)
-    assert len(conversation.answer()["a"]) == 3_000_000
+    assert len(conversation.answer(dict)["a"]) == 3_000_000
     conversation.close()
 
 
@@ -190,7 +190,7 @@ try:
             for line in stream.lines(30):
                 pass
     else:
-        program.call(host, "probe", {}, timeout_s=60)
+        program.call(host, "probe", {}, answer=dict, timeout_s=60)
 except SparkclusterError as error:
     print(error)
 status = Path("/proc/self/status").read_text()
