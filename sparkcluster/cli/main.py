@@ -157,7 +157,7 @@ def _no_command(word: str) -> SparkclusterError:
     from sparkcluster.errors import UsageError
     from sparkcluster.suggest import did_you_mean
 
-    shown = word[:60]
+    shown = word if word.isprintable() and len(word) < 60 else ascii(word)[:60]
     if word.startswith("-"):
         return UsageError(f"unknown flag before the command: {shown}", hint="flags come after the command")
     hint = did_you_mean(word, COMMANDS, f"commands are {', '.join(COMMANDS)}")

@@ -18,7 +18,6 @@ from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging.artifacts import Artifact, artifacts, download_request, image_request, weights_request
 from sparkcluster.staging.copy import Copied, Failure, Progress, Transfers, follow, stage_error, stage_errors
-from sparkcluster.staging.model_headers import is_gated
 from sparkcluster.staging.plan import Staging, check_disk_space, find_missing, no_weights
 from sparkcluster.staging.retries import DOWNLOAD_NODES, RESUME, combined, fan_out
 from sparkcluster.topology.model import Topology
@@ -145,6 +144,8 @@ class _Run(Transfers):
         return fresh
 
     def _fetch(self, staging: Staging, node: str) -> int:
+        from sparkcluster.staging.model_headers import is_gated  # noqa: PLC0415 - slow, and few need it
+
         step, what = self.step(staging.what), staging.what
         name, model = staging.name, self.spec.playbook.model
 
