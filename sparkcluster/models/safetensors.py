@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ HEADER_LIMIT = 100_000_000
 INDEX_LIMIT = 200_000_000
 FILES_LIMIT = 4096
 TENSORS_LIMIT = 4_000_000
+TOTAL_LIMIT = 256_000_000
+"""All headers of a model together, in bytes; those of the largest checkpoints have some 30 MB."""
 
 BITS = {
     **dict.fromkeys(("F64", "I64", "U64"), 64),
@@ -30,6 +33,24 @@ BITS = {
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
     "F4": 4,
 }
+
+
+class Budget:
+    """What may still be read of a model: bytes of headers and tensors, all of its files together. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._bytes, self._tensors = TOTAL_LIMIT, TENSORS_LIMIT
+        self._lock = threading.Lock()
+
+    def take(self, name: str, *, size_bytes: int = 0, tensors: int = 0) -> None:
+        """Count what is read of the file ``name``; UsageError where the whole is too much."""
+        with self._lock:
+            self._bytes -= size_bytes
+            self._tensors -= tensors
+            if self._bytes < 0:
+                raise _broken(name, f"and the files before it have headers of more than {TOTAL_LIMIT:,} bytes")
+            if self._tensors < 0:
+                raise _broken(name, f"and the files before it have more than {TENSORS_LIMIT:,} tensors")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,11 +72,11 @@ def of_checkpoint(names: Iterable[str]) -> list[str]:
     return [name for name in files if not name.startswith("consolidated")] or files
 
 
-def header_length(first: bytes, size_bytes: int | None, name: str) -> int:
+def header_length(first: bytes, size_bytes: int | None, name: str, budget: Budget) -> int:
     """Length of a header, by the first eight bytes of a file of ``size_bytes`` (None if unknown).
 
     Raises:
-        UsageError: the file is truncated, or not a safetensors file.
+        UsageError: the file is truncated, or not a safetensors file, or ``budget`` is used up.
     """
     if len(first) < LENGTH_BYTES:
         raise _broken(name, f"has {len(first)} bytes; a safetensors file has at least eight")
@@ -64,16 +85,18 @@ def header_length(first: bytes, size_bytes: int | None, name: str) -> int:
         raise _broken(name, f"has a header of {length:,} bytes, and at most {HEADER_LIMIT:,} are allowed")
     if size_bytes is not None and LENGTH_BYTES + length > size_bytes:
         raise _broken(name, f"is truncated: its header has {length:,} bytes, the file {size_bytes:,}")
+    budget.take(name, size_bytes=length)
     return length
 
 
-def header(text: bytes, size_bytes: int | None, name: str) -> list[Tensor]:
+def header(text: bytes, size_bytes: int | None, name: str, budget: Budget) -> list[Tensor]:
     """The tensors in the header of a file of ``size_bytes`` (None if unknown).
 
     Raises:
-        UsageError: it is not a header, or the file is truncated.
+        UsageError: it is not a header, or the file is truncated, or ``budget`` is used up.
     """
     document = _json(text, name)
+    budget.take(name, tensors=len(document))
     tensors = [_tensor(key, value, name) for key, value in document.items() if key != "__metadata__"]
     data = max((end for _, end in tensors), default=0)
     if size_bytes is not None and LENGTH_BYTES + len(text) + data > size_bytes:

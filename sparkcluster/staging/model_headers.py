@@ -68,7 +68,8 @@ def from_path(path: Path) -> Source:
             )
     else:
         names = safetensors.of_checkpoint(file.name for file in path.iterdir())[: safetensors.FILES_LIMIT]
-    tensors = [tensor for name in names for tensor in _local_header(path / name)]
+    budget = safetensors.Budget()
+    tensors = [tensor for name in names for tensor in _local_header(path / name, budget)]
     return Source(str(path), config, tuple(tensors) if names else None)
 
 
@@ -127,10 +128,10 @@ def _read(path: Path, limit: int) -> bytes:
     return text
 
 
-def _local_header(path: Path) -> list[Tensor]:
+def _local_header(path: Path, budget: safetensors.Budget) -> list[Tensor]:
     with _opened(path) as (file, size):
-        length = safetensors.header_length(file.read(safetensors.LENGTH_BYTES), size, str(path))
-        return safetensors.header(file.read(length), size, str(path))
+        length = safetensors.header_length(file.read(safetensors.LENGTH_BYTES), size, str(path), budget)
+        return safetensors.header(file.read(length), size, str(path), budget)
 
 
 def _config(text: bytes, name: str) -> Any:
@@ -165,6 +166,7 @@ class _Remote:
         self.base = f"{self.endpoint}/{urllib.parse.quote(repository)}/resolve/{quoted}"
         self.token, self.gated = _token(), False
         self.opener = urllib.request.build_opener(_SameHost())
+        self.budget = safetensors.Budget()
 
     def header(self, name: str) -> list[Tensor] | None:
         """Tensors of one file; None if the hub has no such file."""
@@ -173,14 +175,14 @@ class _Remote:
         if first is None:
             return None
         text, size = first
-        length = safetensors.header_length(text, size, shown)
+        length = safetensors.header_length(text, size, shown, self.budget)
         end = safetensors.LENGTH_BYTES + length
         if end > len(text):
             more = self._range(name, len(text), end - len(text))
             text += more[0] if more is not None else b""
             if len(text) < end:
                 raise SparkclusterError(f"{shown}: incomplete download", hint="run the same command again")
-        return safetensors.header(text[safetensors.LENGTH_BYTES : end], size, shown)
+        return safetensors.header(text[safetensors.LENGTH_BYTES : end], size, shown, self.budget)
 
     def read(self, name: str, limit: int) -> bytes | None:
         """A whole small file; None if the hub has no such file."""

@@ -36,7 +36,7 @@ def limited() -> Iterator[None]:
     assert took_s < CPU_S, f"took {took_s:.1f} s of CPU time"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The cluster of ``fleet.Cluster``; nothing of it starts a program, waits, or leaves the test's directories."""
     from .fleet import Cluster, alone

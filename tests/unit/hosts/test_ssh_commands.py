@@ -281,7 +281,7 @@ def test_an_sshd_that_stops_after_login_is_a_time_out_once(start_sshd):
 def test_a_program_runs_over_it(host, set_source):
     text = "def main(request, stdin):\n    return {'sum': sum(request['numbers'])}\n"
     set_source(lambda name, engine: text)
-    assert program.call(host, "adder", {"numbers": [1, 2, 3]}) == {"sum": 6}
+    assert program.call(host, "adder", {"numbers": [1, 2, 3]}, answer=dict) == {"sum": 6}
 
 
 def test_an_error_names_the_task_of_a_program_not_its_interpreter(start_sshd, set_source):
@@ -291,10 +291,10 @@ def test_an_error_names_the_task_of_a_program_not_its_interpreter(start_sshd, se
     host = server.host()
     host.run(["true"])
     with pytest.raises(CommandTimeout, match=r"^watch on spark-1 did not end within 1 s$"):
-        program.call(host, "watch", {}, timeout_s=1)
+        program.call(host, "watch", {}, answer=dict, timeout_s=1)
     threading.Timer(0.5, lambda: [os.kill(pid, signal.SIGKILL) for pid in server.children()]).start()
     with pytest.raises(HostLost, match=r"^connection to spark-1 broke during record$") as lost:
-        program.call(host, "agent", {}, task="record")
+        program.call(host, "agent", {}, answer=dict, task="record")
     assert lost.value.step == "record"
     host.close()
 

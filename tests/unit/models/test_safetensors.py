@@ -124,7 +124,7 @@ def test_a_broken_file_is_one_clear_error_and_little_memory(tmp_path, content, m
 )
 def test_an_invalid_tensor_is_refused(tensor):
     with pytest.raises(UsageError, match="has a tensor 'x'"):
-        safetensors.header(json.dumps({"x": tensor}).encode(), None, "file")
+        safetensors.header(json.dumps({"x": tensor}).encode(), None, "file", safetensors.Budget())
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd.safetensors", "a/b.safetensors", "x.bin", 3, None])
@@ -151,8 +151,8 @@ def test_a_missing_model_is_an_error(tmp_path, name, message):
 @given(st.binary(max_size=64) | st.builds(lambda text: struct.pack("<Q", len(text)) + text, st.binary(max_size=64)))
 def test_any_bytes_are_a_header_or_one_error(content):
     try:
-        length = safetensors.header_length(content, len(content), "file")
-        safetensors.header(content[8 : 8 + length], len(content), "file")
+        length = safetensors.header_length(content, len(content), "file", safetensors.Budget())
+        safetensors.header(content[8 : 8 + length], len(content), "file", safetensors.Budget())
     except UsageError as error:
         refusal = error
     else:
@@ -300,6 +300,23 @@ def test_what_is_wrong_with_a_hub_is_one_clear_error(hub, files, behaviour, mess
 def test_a_model_without_safetensors_has_its_config(hub):
     hub({"config.json": CONFIG})
     assert model_headers.from_hub("some/model").tensors is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "message"), [("TOTAL_LIMIT", 200, "headers of"), ("TENSORS_LIMIT", 4, "4 tensors")]
+)
+def test_all_files_of_a_model_are_bounded_together(hub, tmp_path, monkeypatch, limit, value, message):
+    """Each is far below the limit of one; 4096 of them would take all memory."""
+    lengths = [int.from_bytes(SHARDED[name][:8], "little") for name in ("one.safetensors", "two.safetensors")]
+    assert max(lengths) < 200 < sum(lengths)
+    monkeypatch.setattr(safetensors, limit, value)
+    hub(SHARDED)
+    for read, model in (
+        (model_headers.from_path, write(tmp_path / "m", SHARDED)),
+        (model_headers.from_hub, "some/model"),
+    ):
+        with pytest.raises(UsageError, match=f"and the files before it have .*{message}"):
+            read(model)
 
 
 @pytest.mark.parametrize("endpoint", ["file:///etc", "http://127.0.0.1:1", "http://[broken"])
