@@ -6,9 +6,11 @@ import dataclasses
 import time
 from collections.abc import Mapping
 
+from sparkcluster.errors import FoundErrors, PlanError
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.inspect.cluster import View, view_cluster
+from sparkcluster.plan.records import current_lease
 from sparkcluster.probing.start import Answer
 from sparkcluster.release.serving import note_differences, refuse, replies, stop_on_wrong_answers, survey
 from sparkcluster.release.states import Action, GroupState
@@ -70,7 +72,12 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report, probes: Calls
     starting = [name for name, group in groups.items() if group.action is Action.START or group.replaced]
     if starting:
         # Fail before taking a lease, and before stopping what serves.
-        stop_before_staging(view, starting)
+        try:
+            stop_before_staging(view, starting)
+        except (FoundErrors, PlanError):
+            # With the lease held, what was found may be about ranks that its holder is starting.
+            if current_lease(view.facts) is None:
+                raise
     lease = Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operation="up")
     with lease.acquire(list(view.facts)):
         report.step("lease", f"epoch {lease.epoch}")

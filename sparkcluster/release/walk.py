@@ -135,6 +135,7 @@ class Walk:
             replaced = any(group.replaced for group in dirty.values())
             if replaced:
                 # While they still serve.
+                stop_before_staging(self.view, dirty)
                 self.copy_missing()
             self.clean(dirty, grace_s=STOP_GRACE_S if replaced else KILL_GRACE_S)
             self.view = whole(view_cluster(self.fleet, self.spec))

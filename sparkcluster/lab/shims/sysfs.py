@@ -84,7 +84,9 @@ def _hca(facts: dict[str, Any], function: dict[str, Any]) -> None:
 
 def _occupied(port: str) -> set[int]:
     types = port + "/gid_attrs/types"
-    return {int(name) for name in os.listdir(types) if not os.path.islink(os.path.join(types, name))}
+    # Another sync may be writing here: what it has not yet renamed is no number.
+    slots = [name for name in os.listdir(types) if name.isdigit()]
+    return {int(name) for name in slots if not os.path.islink(os.path.join(types, name))}
 
 
 def _empty_slot(port: str, index: int) -> None:

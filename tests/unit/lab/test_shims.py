@@ -172,6 +172,15 @@ def test_ethtool_shows_no_speed_in_the_dark(spark, capsys):
     assert "\tLink detected: no\n" in out
 
 
+def test_a_slot_that_another_sync_is_writing_is_left_to_it(tmp_path):
+    types = tmp_path / "gid_attrs" / "types"
+    types.mkdir(parents=True)
+    (types / "3").write_text("RoCE v2\n")
+    (types / "4").symlink_to(tmp_path)
+    (types / "5.4711").write_text("RoCE v2\n")
+    assert sysfs._occupied(str(tmp_path)) == {3}
+
+
 def test_meminfo_is_what_the_spec_says(spark):
     rows = dict(line.split(":") for line in sysfs.meminfo(spark[0]).splitlines())
     assert rows["MemTotal"].split() == ["127535084", "kB"]

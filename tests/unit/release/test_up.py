@@ -222,6 +222,17 @@ def test_what_is_replaced_on_demand_is_checked_and_staged_for_while_it_still_ser
     assert up.done == ["ask alpha"]
 
 
+def test_while_another_operator_has_the_lease_its_ranks_are_no_error_of_ours(up, world):
+    unread = {"unread": "nvidia-smi: no devices were found"}
+    with pytest.raises(FoundErrors):
+        up(world().change("alpha", gpus=unread))
+    assert up.done == []
+    held = {"epoch": 3, "held": True, "operator": "maria@laptop (pid 1)", "operation": "up"}
+    with pytest.raises(FoundErrors):
+        up(world().change("alpha", gpus=unread).change("beta", lease=held))
+    assert up.done == ["lease"]
+
+
 def test_drift_is_told_and_no_reason_to_stop_what_answers(up, world, spark):
     for replace in (False, True):
         cluster = served(world())
