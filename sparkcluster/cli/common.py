@@ -67,10 +67,13 @@ def emitted(args: argparse.Namespace, document: dict[str, Any]) -> bool:
 
 
 def load_spec(args: argparse.Namespace) -> Spec:
-    """The spec of the inventory and playbook on the command line."""
+    """The spec of the inventory and playbook on the command line.
+
+    Commands without ``--playbook`` start nothing, such as ``status`` and ``down``.
+    """
     from sparkcluster.spec.load import load
 
-    return load(args.inventory, getattr(args, "playbook", None))
+    return load(args.inventory, getattr(args, "playbook", None), starts=hasattr(args, "playbook"))
 
 
 @contextmanager

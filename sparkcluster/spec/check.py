@@ -22,12 +22,12 @@ def inventory(written: Inventory, document: Document) -> list[Problem]:
     return [problem for check in checks for problem in check(written, document)]
 
 
-def together(written: Inventory, served: Playbook, playbook_document: Document) -> list[Problem]:
-    """Problems of a playbook on the nodes of this inventory."""
+def together(written: Inventory, served: Playbook, playbook_document: Document, *, starts: bool) -> list[Problem]:
+    """Problems of a playbook on the nodes of this inventory; if it ``starts``, also what it may not have."""
     return [
         *_image(written, served, playbook_document),
         *_parallel(written, served, playbook_document),
-        *_powers(written, served, playbook_document),
+        *(_powers(written, served, playbook_document) if starts else ()),
     ]
 
 

@@ -24,11 +24,12 @@ MAX_BYTES = 1 << 20
 _Model = TypeVar("_Model", bound=Section)
 
 
-def load(inventory_path: Path, playbook: str | None = None) -> Spec:
+def load(inventory_path: Path, playbook: str | None = None, *, starts: bool = True) -> Spec:
     """The spec that ``inventory_path`` describes.
 
     ``playbook`` is the name or path of a playbook instead of the one in the inventory; it is looked up from the current
-    directory, then from the inventory's.
+    directory, then from the inventory's. ``starts`` is false for commands that only look at what runs, or stop it: they
+    need no permission of the inventory.
 
     Raises:
         UsageError: a file is missing or cannot be read.
@@ -48,7 +49,7 @@ def load(inventory_path: Path, playbook: str | None = None) -> Spec:
             served, served_document, more = _playbook(served_path, overlays)
             problems += more
             if inventory and served:
-                problems += check.together(inventory, served, served_document)
+                problems += check.together(inventory, served, served_document, starts=starts)
         except SpecError as error:
             problems += error.problems
         except UsageError:

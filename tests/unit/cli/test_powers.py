@@ -110,6 +110,16 @@ def test_what_a_playbook_may_not_have_is_refused_at_its_line(tmp_path: Path) -> 
         )
 
 
+@pytest.mark.parametrize("command", ["down", "status", "ask", "logs", "releases"])
+def test_what_runs_is_stopped_and_looked_at_without_the_permission_to_start_it(command: str, tmp_path: Path) -> None:
+    path = inventory(tmp_path, HEAD + "secrets: [AWS_SECRET_ACCESS_KEY]\n")
+    assert run("plan", path).returncode == 2
+    more = ["Hello"] if command == "ask" else []
+    done = run(command, path, *more)
+    assert done.returncode == 1, done.stderr
+    assert "permission in the inventory" not in done.stderr
+
+
 def test_the_hint_is_the_permission_to_write(tmp_path: Path) -> None:
     permitted = [text for text, _, message in REFUSED if PERMISSION in message]
     for at, text in enumerate(permitted):
