@@ -220,12 +220,12 @@ def test_a_container_is_gone_with_who_started_it_and_the_next_run_removes_a_left
     }  # fmt: skip
     with inspection.lease() as epoch:
         refused = Conversation(host, "measure", {**request, "epoch": epoch + 1}, silence_s=20)
-        assert "is over" in refused.answer()["failed"]
+        assert "is over" in refused.answer(dict)["failed"]
         refused.close()
         first = spark.run(["docker", "ps", "-q"]).stdout.split()
         running = Conversation(host, "measure", {**request, "epoch": epoch}, silence_s=20)
-        assert running.answer() == {"alive": True}
-        running.answer()
+        assert running.answer(dict) == {"alive": True}
+        running.answer(dict)
         second = spark.run(["docker", "ps", "-q"]).stdout.split()
         assert len(second) == 1
         assert second != first

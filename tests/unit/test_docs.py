@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import docgen
@@ -13,3 +14,17 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.mark.parametrize(("name", "text"), docgen.files().items(), ids=list(docgen.files()))
 def test_page_is_up_to_date(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (DOCS / name).read_text() == text, "run scripts/make-docs"
+
+
+def test_every_file_and_test_that_the_threats_name_exists() -> None:
+    project = DOCS.parent
+    named = re.findall(r"`(\w+/[\w/.-]*\.py)(?:::(\w+))?`", (DOCS / "security.md").read_text())
+    missing = []
+    for file, function in named:
+        path = next(
+            (base / file for base in (project / "tests", project / "sparkcluster") if (base / file).exists()), None
+        )
+        if path is None or (function and f"def {function}(" not in path.read_text()):
+            missing.append(f"{file}::{function}")
+    assert len(named) > 100
+    assert missing == []
