@@ -7,16 +7,17 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field
 
+from sparkcluster.answers import checked
 from sparkcluster.diagnose import collective, perftest
 from sparkcluster.diagnose.pairs import shared, up, with_ranks
 from sparkcluster.diagnose.schedule import Options, estimate, in_words, perftest_seconds, schedule
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.measured import Measured, Rate, RateKind
-from sparkcluster.facts.model import Fact, Facts
+from sparkcluster.facts.model import Fact, Facts, Port
 from sparkcluster.facts.record import Number
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.conversation import Conversation, Conversations
@@ -47,14 +48,6 @@ class Ran(Fact):
     model_config = ConfigDict(str_max_length=None)
     output: str
     exit: int | None
-
-
-class Said(Fact, Generic[T]):
-    """The port that a program listens on, its result, or why there is none."""
-
-    port: Number | None = None
-    done: T | None = None
-    failed: str | None = None
 
 
 Ends = tuple[Member, Member]
@@ -156,7 +149,7 @@ class _Run:
 
     def _single(self, name: str, kind: type[T], request: dict[str, Any], silence_s: float) -> T:
         with self._start(name, request, silence_s) as conversation:
-            return _done(conversation, kind)
+            return _value(conversation, "done", kind)
 
     # one pair
 
@@ -200,13 +193,13 @@ class _Run:
         shared_request = {"token": secrets.token_hex(16), "streams": options.streams, "address": remote.address}
         silence_s = options.seconds + _SPARE_S
         with self._start(target.name, {**shared_request, "do": "receive"}, silence_s) as receiver:
-            port = _port(receiver)
+            port = _value(receiver, "port", Port)
             request = {
                 **shared_request, "do": "send", "port": port, "source": local.address, "seconds": options.seconds,
                 "messages": options.messages,
             }  # fmt: skip
             sent = self._single(source.name, Sent, request, silence_s)
-            received = _done(receiver, Received)
+            received = _value(receiver, "done", Received)
         gbit_s = received.bytes * 8 / max(received.seconds, 1e-6) / 1e9
         names, latency_ms = (source.name, target.name), sent.latency_ms
         return Rate("tcp", names, local.interface, round(gbit_s, 3), latency_ms, subnet=local.subnet)
@@ -237,7 +230,7 @@ class _Run:
         }  # fmt: skip
         try:
             with self._start(target.name, serve, limit_s + _SPARE_S) as server:
-                _port(server)
+                _value(server, "port", Port)
                 ran = self._single(source.name, Ran, drive, limit_s + _SPARE_S)
                 gbit_s = perftest.average_gbit_s(ran.output)
                 if gbit_s is not None:
@@ -302,22 +295,9 @@ class _NoResult(Exception):
     """The program on the node reported a failure."""
 
 
-def _port(conversation: Conversation) -> int:
-    """The port that the program listens on, once it does."""
-    while (port := _said(conversation, Any).port) is None:
-        continue
-    return port
-
-
-def _done(conversation: Conversation, kind: type[T]) -> T:
-    """The result of the program, once it arrives."""
-    while (done := _said(conversation, kind).done) is None:
-        continue
-    return done
-
-
-def _said(conversation: Conversation, kind: type[T]) -> Said[T]:
-    said = conversation.answer(Said[kind])  # type: ignore[valid-type]
-    if said.failed is not None:
-        raise _NoResult(f"{conversation.host.name}: {said.failed}")
-    return said
+def _value(conversation: Conversation, key: str, kind: type[T]) -> T:
+    """The value of ``key``, once it arrives; ``done`` is the result."""
+    while key not in (answer := conversation.answer(dict[str, Any])):
+        if "failed" in answer:
+            raise _NoResult(f"{conversation.host.name}: {answer['failed']}")
+    return checked(kind, answer[key], node=conversation.host.name, step="measure")

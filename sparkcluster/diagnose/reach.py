@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from sparkcluster.answers import malformed
 from sparkcluster.diagnose.pairs import Pair, pairs, with_ranks
-from sparkcluster.facts.model import Fact, Facts
+from sparkcluster.facts.model import Fact, Facts, Port
 from sparkcluster.facts.reach import Path, PathKind, Reach
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.conversation import Conversation, Conversations
@@ -23,8 +23,6 @@ from sparkcluster.topology.model import Topology
 LIMIT_S = 1.5  # for a silent target: the kernel repeats a lost SYN after one second
 _ANSWER_S = 8
 _OPENED = "ephemeral"
-
-Port = Annotated[int, Field(ge=0, le=65_535)]
 
 
 class Listening(Fact):

@@ -73,6 +73,5 @@ def _url(launcher: Mapping[str, Any], engine: Engine) -> str:
 
 
 def _flag(launcher: Mapping[str, Any], name: str, default: str) -> str:
-    engine = launcher.get("engine")
-    words = [str(word) for word in engine] if isinstance(engine, list) else []
+    words = launcher.get("engine") or []
     return words[words.index(name) + 1] if name in words[:-1] else default

@@ -29,6 +29,7 @@ Many = Annotated[tuple[T, ...], Field(max_length=65_536)]
 Device = Annotated[str, Field(pattern=r"^[^\s/\x00-\x1f]{1,64}$")]
 """Name of an interface or HCA."""
 Path = Annotated[str, Field(pattern=r"^/[^\x00-\x1f\x7f]*$", max_length=4096)]
+Port = Annotated[int, Field(ge=0, le=65_535)]
 ImageId = Annotated[str, Field(pattern=r"^(sha256:)?[0-9A-Za-z]{1,128}$")]
 Version = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=128)]
 Prefix = Annotated[str, _valid(ipaddress.IPv4Interface)]
@@ -197,7 +198,7 @@ class Listener(Fact):
     """One listening TCP socket; ``process`` is None if it belongs to another user."""
 
     address: str
-    port: Annotated[int, Field(ge=0, le=65_535)]
+    port: Port
     process: str | None = None
 
 

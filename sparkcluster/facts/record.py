@@ -12,14 +12,15 @@ from pydantic import AfterValidator, ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from sparkcluster import engines
+from sparkcluster.spec.base import EnvName
 from sparkcluster.spec.playbook import Verify
-
-_DOCUMENT = ConfigDict(extra="allow", str_max_length=1 << 16)
 
 Number = Annotated[int, Field(ge=0, le=1 << 53)]
 """A count or an ordinal number; what JSON readers of other languages can represent, too."""
 Time = Annotated[float, Field(ge=0, lt=1 << 37, allow_inf_nan=False)]
 """Seconds since 1970, up to the year 6325: what every calendar can show."""
+Label = Annotated[str, Field(pattern=r"^([0-9A-Za-z:][0-9A-Za-z.:%_-]{0,252})?$")]
+"""Name of a group or a node, which may be its address; empty for the group of an older version."""
 RankName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,254}$")]
 """Name of a container, or of the directory of a process."""
 
@@ -28,6 +29,11 @@ def _known(engine: str) -> str:
     if engine not in engines.names():
         raise ValueError("no engine of this version of sparkcluster")
     return engine
+
+
+@with_config(ConfigDict(extra="allow", str_max_length=1 << 16))
+class _Document(TypedDict, total=False):
+    """Base of all parts of a record."""
 
 
 def _verifies(document: dict[str, Any]) -> dict[str, Any]:
@@ -39,8 +45,14 @@ VerifyDocument = Annotated[dict[str, Any], AfterValidator(_verifies)]
 """How a group shows that it answers, as ``spec.playbook.Verify`` reads it."""
 
 
-@with_config(_DOCUMENT)
-class Launcher(TypedDict, total=False):
+class Secrets(_Document, total=False):
+    """Salt and hashes of secrets, as ``runtime.secrets`` makes them."""
+
+    salt: Annotated[str, Field(max_length=128)]
+    hashes: Annotated[dict[EnvName, Annotated[str, Field(pattern="^[0-9a-f]*$")]], Field(max_length=64)]
+
+
+class Launcher(_Document, total=False):
     """The launcher document of a rank, as far as it is read here."""
 
     group: str | None
@@ -52,10 +64,10 @@ class Launcher(TypedDict, total=False):
     ray: dict[str, Any] | None
     ray_path: str | None
     setup: list[str] | None
+    secrets: Secrets | None
 
 
-@with_config(_DOCUMENT)
-class PlannedContainer(TypedDict, total=False):
+class PlannedContainer(_Document, total=False):
     """One rank in a plan document."""
 
     name: Required[RankName]
@@ -65,11 +77,10 @@ class PlannedContainer(TypedDict, total=False):
     env_file: str | None
 
 
-@with_config(_DOCUMENT)
-class PlannedNode(TypedDict, total=False):
+class PlannedNode(_Document, total=False):
     """One node in a plan document."""
 
-    group: Required[str]
+    group: Required[Label]
     role: str
     rank: int
     env: dict[str, str]
@@ -77,27 +88,17 @@ class PlannedNode(TypedDict, total=False):
     containers: Required[Annotated[list[PlannedContainer], Field(min_length=1, max_length=64)]]
 
 
-@with_config(_DOCUMENT)
-class PlanDocument(TypedDict, total=False):
+class PlanDocument(_Document, total=False):
     """A plan as ``Plan.as_json`` makes it."""
 
     model: Required[str]
     image: str | None
     endpoints: dict[str, str | None]
     groups: list[list[str]]
-    nodes: Required[Annotated[dict[str, PlannedNode], Field(max_length=1024)]]
+    nodes: Required[Annotated[dict[Label, PlannedNode], Field(max_length=1024)]]
 
 
-@with_config(_DOCUMENT)
-class Secrets(TypedDict, total=False):
-    """Salt and hashes of secrets, as ``runtime.secrets`` makes them."""
-
-    salt: Annotated[str, Field(max_length=128)]
-    hashes: Annotated[dict[str, str], Field(max_length=64)]
-
-
-@with_config(_DOCUMENT)
-class GroupDocument(TypedDict, total=False):
+class GroupDocument(_Document, total=False):
     """What is recorded of a group beside its plan."""
 
     release: Number
@@ -108,8 +109,7 @@ class GroupDocument(TypedDict, total=False):
     secrets: Secrets
 
 
-@with_config(_DOCUMENT)
-class PlaybookDocument(TypedDict, total=False):
+class PlaybookDocument(_Document, total=False):
     """What is read of the playbook in a record."""
 
     name: str
@@ -117,8 +117,7 @@ class PlaybookDocument(TypedDict, total=False):
     verify: VerifyDocument
 
 
-@with_config(_DOCUMENT)
-class ReachedNode(TypedDict, total=False):
+class ReachedNode(_Document, total=False):
     """How a node was reached."""
 
     host: Required[str]
@@ -126,8 +125,7 @@ class ReachedNode(TypedDict, total=False):
     ssh: dict[str, Any]
 
 
-@with_config(_DOCUMENT)
-class Record(TypedDict, total=False):
+class Record(_Document, total=False):
     """The document that ``plan.records.record`` makes."""
 
     number: Number
@@ -138,4 +136,4 @@ class Record(TypedDict, total=False):
     playbook: PlaybookDocument
     nodes: Annotated[dict[str, ReachedNode], Field(max_length=1024)]
     plan: PlanDocument
-    groups: Annotated[dict[str, GroupDocument], Field(max_length=1024)]
+    groups: Annotated[dict[Label, GroupDocument], Field(max_length=1024)]

@@ -25,8 +25,6 @@ from sparkcluster.spec.playbook import Verify
 KEEP = 20
 # The clocks of two operators differ by less.
 DAY_S = 86_400
-# Names of nodes, groups and containers, and addresses.
-_NAME = re.compile(r"[0-9A-Za-z:][0-9A-Za-z.:%_-]{0,252}")
 # Attributes of a group that a record holds as they are; older versions wrote none of them.
 KEPT = ("verified", "network", "written", "secrets")
 
@@ -187,20 +185,12 @@ def _group_on(node: str, release: ReleaseFact, ranks_dir: str) -> RecordedGroup 
 
     So is one that has a rank's secrets elsewhere than in the rank's own directory below ``ranks_dir``.
     """
-    if release.number > _highest() + DAY_S:
+    group = next((group for group in recorded_groups(release.record).values() if node in group.ranks), None)
+    if release.number > _highest() + DAY_S or group is None or group.head is None:
         return None
-    try:
-        groups = recorded_groups(release.record)
-        ranks = {name: names for group in groups.values() for name, names in group.ranks.items()}
-        valid = all(
-            _NAME.fullmatch(word) for word in [*filter(None, groups), *ranks, *frozenset().union(*ranks.values())]
-        )
-        group = next(group for group in groups.values() if node in group.ranks)
-        for rank in group.plan["nodes"][node]["containers"]:
-            valid &= rank.get("env_file") in {None, f"{ranks_dir}/{rank['name']}/{SECRETS_FILE}"}
-    except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
-        return None
-    return group if valid and group.head and group.engine in engines.names() else None
+    ranks = group.plan["nodes"][node]["containers"]
+    own = all(rank.get("env_file") in {None, f"{ranks_dir}/{rank['name']}/{SECRETS_FILE}"} for rank in ranks)
+    return group if own else None
 
 
 def written_network(spec: Spec) -> dict[str, Any]:

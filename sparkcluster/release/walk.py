@@ -224,7 +224,7 @@ class Walk:
         facts = {node: self.view.facts[node] for group in groups for node in group.ranks}
         observations = observe_nodes(self.fleet, self.spec, facts, OBSERVE_S)
         heads = [rank for _, rank in running_heads(self.spec, facts, observations)]
-        return {rank.group: secrets.recorded_hashes(rank.launcher.get("secrets")) for rank in heads}
+        return {rank.group: dict(rank.launcher.get("secrets") or {}) for rank in heads}
 
     def prepare(self, names: Collection[str]) -> None:
         """Check and stage for the groups ``names``."""

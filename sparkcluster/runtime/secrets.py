@@ -43,13 +43,6 @@ def keyed_hashes(values: Mapping[str, str], *, salt: str | None = None) -> dict[
     return {"salt": salt, "hashes": hashes}
 
 
-def recorded_hashes(document: Any) -> dict[str, Any]:
-    """Salt and hashes in ``document``, which a node reported; empty if it is no document of ``keyed_hashes``."""
-    if not isinstance(document, dict) or not isinstance(document.get("hashes"), dict):
-        return {}
-    return document if isinstance(document.get("salt"), str) else {}
-
-
 def rotated(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, ...]:
     """Names of secrets whose value is not the one that ``recorded``, from ``keyed_hashes``, was made of.
 
@@ -62,7 +55,7 @@ def rotated(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, ...]:
         except UsageError:
             continue
     hashes = keyed_hashes(now, salt=recorded.get("salt"))["hashes"]
-    return tuple(name for name in now if not hmac.compare_digest(hashes[name], str(recorded["hashes"][name])))
+    return tuple(name for name in now if not hmac.compare_digest(hashes[name], recorded["hashes"][name]))
 
 
 def _value(name: str, spec: Spec) -> str:
