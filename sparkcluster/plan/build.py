@@ -13,6 +13,7 @@ from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.engines import base
+from sparkcluster.errors import PlanError
 from sparkcluster.facts.engine import engine_of, has_token
 from sparkcluster.facts.model import EngineFacts, Facts, Image, read
 from sparkcluster.node.shared import (
@@ -32,7 +33,7 @@ from sparkcluster.node.shared import (
 )
 from sparkcluster.plan import docker_run, environment, image
 from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan, Role
-from sparkcluster.spec import Spec
+from sparkcluster.spec import Spec, powers
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group, Member, Topology
@@ -296,6 +297,7 @@ class _Rank:
                 mounts.append(docker_run.bind(source, target, read_only=True))
         if playbook.model.path is not None:
             weights = _repository(expand(playbook.model.path, facts.home))
+            self.allowed(weights, "model.path")
             mounts.append(docker_run.bind(weights, _repository(self.model), read_only=True))
         if self.ray_dir is not None:
             mounts.append(docker_run.bind(self.ray_dir, docker_run.RAY_PATH, read_only=True))
@@ -306,8 +308,17 @@ class _Rank:
             directories.append(source)
         for mount in playbook.mounts:
             source = expand(mount.source, facts.home)
+            self.allowed(source, "mounts")
             mounts.append(docker_run.bind(source, mount.target, read_only=mount.read_only))
         return mounts, directories
+
+    def allowed(self, source: str, key: str) -> None:
+        """Refuse what no playbook may have, whichever name it has in the playbook."""
+        told = {"hf_home": self.facts.hf_home, "state_dir": self.facts.state_dir}
+        refused = powers.never(source, self.spec.inventory.model_copy(update=told), self.facts.home)
+        if refused:
+            hint = f"name another directory under {key} in the playbook"
+            raise PlanError(f"{key}: {refused}", node=self.member.name, hint=hint)
 
 
 def _ranks(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -100,12 +101,16 @@ def normal(path: str) -> str:
     return f"/{normal.lstrip('/')}" if normal.startswith("/") else normal
 
 
-def never(path: str, inventory: Inventory | None = None) -> str | None:
-    """Why no playbook may have ``path`` of a node, whatever is permitted; None where it may."""
+def never(path: str, inventory: Inventory | None = None, user: str | None = None) -> str | None:
+    """Why no playbook may have ``path`` of a node, whatever is permitted; None where it may.
+
+    ``user``: home directory of the node's user, where it is known.
+    """
     place = normal(path)
     if place == "/" or place.endswith("/docker.sock") or any(_overlap(place, directory) for directory in _SYSTEM):
         return f"{place} would give the container control of the node"
-    if place == "/home" or _HOME.fullmatch(place) or ".ssh" in place.split("/"):
+    homes = place == "/home" or _HOME.fullmatch(place) or (user is not None and _within(normal(user), place))
+    if homes or ".ssh" in place.split("/"):
         return f"{place} would give the container your SSH keys"
     home = normal(inventory.hf_home) if inventory else ""
     if inventory and any(_overlap(place, f"{home}/{token}") for token in ("token", "stored_tokens")):
@@ -147,6 +152,11 @@ def _code(playbook: Playbook) -> Iterator[tuple[str, str]]:
     """Arguments and variables by which the engine runs code that is not its own."""
     loads = re.compile(f"{_CODE}|{engines.engine(playbook.engine).code}")
     for name, value in [*playbook.args.items(), *playbook.env.items()]:
-        what = f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
-        if value not in (None, False) and loads.search(what.replace("_", "-").lower()):
+        read = value
+        if isinstance(value, str) and "\\u" in value:
+            with contextlib.suppress(ValueError, RecursionError):
+                read = json.loads(value)
+        what = f"{name}={read if isinstance(read, str) else json.dumps(read, ensure_ascii=False)}"
+        # An escape that is left (JSON in JSON) may spell anything.
+        if value not in (None, False) and ("\\u" in what or loads.search(what.replace("_", "-").lower())):
             yield "code", what

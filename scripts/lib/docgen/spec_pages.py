@@ -77,8 +77,8 @@ permit:
 
 The message has the line to write. `model.path` needs it for a hidden directory. Nothing permits `/`, system
 directories, Docker's socket, home directories as a whole, `.ssh`, the hub's token in `hf_home`, `state_dir`, or the
-capability ALL. Paths are compared as written, and a link on a node leads where it leads: permit only directories in
-which nobody whom you do not trust can make links.
+capability ALL. `plan` and `up` compare with the directories of each node's user as well. A link
+on a node leads where it leads: permit only directories in which nobody whom you do not trust can make links.
 
 `lint`, `plan` and `import` end with a list of what the playbook can do. Where that is more than serving, `up` shows the
 list and asks before it first starts a playbook that is not bundled: for setup lines, a `command`, code of the model's

@@ -275,6 +275,33 @@ def test_a_container_sees_what_it_serves_and_nothing_else_of_the_cache(two, clus
         assert mounts(node.containers[0]) == seen
 
 
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/export/home/bob", "your SSH keys"),
+        ("/export//home", "your SSH keys"),
+        ("/export/home/bob/.ssh", "your SSH keys"),
+        ("/export/home/bob/hf", "the hub's token"),
+        ("/export/home/bob/./hf/stored_tokens", "the hub's token"),
+        ("/export/home/bob/spark/state/clusters", "the state of sparkcluster"),
+        ("/etc", "control of the node"),
+        ("/export/home/bob/models/m", None),
+        ("/export/home/bob/hf/hub/models--q--q", None),
+    ],
+)
+def test_what_nobody_may_have_is_refused_by_its_other_names(two, cluster, path, reason):
+    home = "/export/home/bob"
+    facts = changed(two(), "beta", home=home, hf_home=f"{home}/hf", state_dir=f"{home}/spark/state")
+    mount = {"source": path, "target": "/x", "read_only": True}
+    for playbook in ({"model": {"path": path}}, {"mounts": [mount]}):
+        if reason is None:
+            build(cluster(TWO, playbook=playbook), facts)
+            continue
+        with pytest.raises(PlanError, match=reason) as caught:
+            build(cluster(TWO, playbook=playbook), facts)
+        assert caught.value.hint
+
+
 def test_weights_whose_home_differs_are_seen_where_the_head_has_them(two, cluster):
     facts = changed(two(), "beta", home="/home/spark", hf_home="/home/spark/.cache/huggingface")
     path = "~/.cache/huggingface/hub/models--q--q/snapshots/abc"
