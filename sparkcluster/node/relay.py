@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import struct
 from typing import Any, BinaryIO, Callable, Dict, List, Optional
 
@@ -59,14 +60,19 @@ def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
 
 def list_files(request: Request) -> dict[str, Any]:
     """Emit each file of the directory or snapshot: its ``name`` there, and the ``blob`` that it links to."""
-    root, revision = common.expand(request["root"]), request.get("revision")
-    top = os.path.join(root, "snapshots", revision) if revision else root
+    home, revision = os.path.realpath(common.expand(request["root"])), request.get("revision")
+    top = os.path.join(home, "snapshots", revision) if revision else home
     if not os.path.isdir(top):
         raise Failed("source", "%s does not exist" % top)
     files: List[Dict[str, Any]] = []
     hashes: List[Dict[str, Any]] = []
-    blobs = os.path.realpath(os.path.join(root, "blobs"))
+    blobs = os.path.join(home, "blobs")
+    if revision:
+        for place in (os.path.dirname(top), top, blobs):
+            _stay_inside(place, os.path.realpath(place), place)
     for path, real, status in model_files(top):
+        if revision:
+            _stay_inside(path, real, os.path.join(home, ""))
         folder, name = os.path.split(real)
         file = {"name": os.path.relpath(path, top), "size": status.st_size, "mtime": max(0, status.st_mtime_ns)}
         files.append({**file, "blob": name if os.path.islink(path) and folder == blobs else None})
@@ -79,6 +85,22 @@ def list_files(request: Request) -> dict[str, Any]:
     for each in files:
         common.emit({"file": each})
     return {}
+
+
+def _stay_inside(path: str, real: str, inside: str) -> None:
+    """Failed if ``path`` is a link to elsewhere: an image that downloaded the model may have left it there."""
+    if not real.startswith(inside):
+        text = "%s leads out of the model's cache, to %s; look at it: ls -l %s" % (path, real, shlex.quote(path))
+        raise Failed("source", text)
+
+
+def _opened(root: str, path: str, revision: Optional[str]) -> BinaryIO:
+    """A file to send. Of the hub's cache none outside of it; in a directory of the user's, links are the user's."""
+    home, real = os.path.realpath(root), os.path.realpath(os.path.join(root, path))
+    if not revision:
+        return open(real, "rb")
+    _stay_inside(os.path.join(root, path), real, os.path.join(home, ""))
+    return Tree(home).reader(os.path.relpath(real, home))
 
 
 def send_files(request: Request, line: Wire, check: Check) -> dict[str, Any]:
@@ -96,9 +118,9 @@ def send_files(request: Request, line: Wire, check: Check) -> dict[str, Any]:
         if number >= len(files) or offset > files[number]["size"]:
             raise Failed("link", wire.INVALID)
         entry = files[number]
-        with open(os.path.join(root, entry["path"]), "rb") as file:
+        with _opened(root, entry["path"], request.get("revision")) as file:
             if os.fstat(file.fileno()).st_size != entry["size"]:
-                raise Failed("source", "%s changed while it was sent" % file.name)
+                raise Failed("source", "%s/%s changed while it was sent" % (root, entry["path"]))
             line.send_file(file, offset, entry["size"] - offset, pace)
             forget(file.fileno())
     return {"bytes": pace.done}

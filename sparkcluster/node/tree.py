@@ -59,6 +59,11 @@ class Tree:
             return -1
         return status.st_size if stat.S_ISREG(status.st_mode) else -1
 
+    def reader(self, path: str) -> BinaryIO:
+        """A file to read."""
+        with self.parent(path, make=False) as (folder, name):
+            return os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder), "rb")
+
     def writer(self, path: str, offset: int = 0) -> BinaryIO:
         """A regular file to write from ``offset`` on; without one, a new file in the place of any other."""
         flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC

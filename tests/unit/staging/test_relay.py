@@ -119,6 +119,65 @@ def test_a_missing_source_is_named(pair, step, model):
     assert caught.value.node == "a"
 
 
+def plant(cache, revision, what, secret):
+    """What an image that downloaded the model can leave in its cache, for the node's own programs to follow."""
+    snapshot = cache / "snapshots" / revision
+    if what in {"file", "relative"}:
+        (snapshot / "tokenizer.json").unlink()
+        (snapshot / "tokenizer.json").symlink_to(secret if what == "file" else "../../../../.ssh/../.ssh/id_ed25519")
+    else:
+        folder = {"blobs": cache / "blobs", "snapshot": snapshot, "snapshots": snapshot.parent}[what]
+        folder.rename(secret.parent / folder.name)
+        folder.symlink_to(secret.parent / folder.name)
+
+
+@pytest.mark.parametrize("what", ["file", "relative", "blobs", "snapshot", "snapshots"])
+def test_a_link_out_of_the_models_cache_carries_nothing_to_another_node(pair, step, model, what):
+    write, _, revision = model
+    write(pair[0].hf_home)
+    secret = pair[0].hf_home / ".ssh" / "id_ed25519"
+    secret.parent.mkdir()
+    secret.write_text("of the node's user")
+    plant(pair[0].hf_home / "hub/models--Qwen--Qwen3-8B", revision, what, secret)
+    with pytest.raises(StageError, match=r"leads out of the model's cache, to .*; look at it: ls -l /") as caught:
+        move(step, *pair, *roots(pair, revision=revision, ref="main"))
+    assert caught.value.node == "a"
+    assert not list(pair[1].home.rglob("tokenizer.json"))
+
+
+def test_a_file_that_becomes_a_link_after_it_was_listed_is_not_sent(pair, step, model):
+    write, _, revision = model
+    write(pair[0].hf_home)
+    sending, receiving = roots(pair, revision=revision, ref="main")
+    files = list_files(step, pair[0], sending, lambda _done, _total: None)
+    blob = pair[0].hf_home / "hub/models--Qwen--Qwen3-8B" / files[0]["path"]
+    secret = pair[0].home / "id_ed25519"
+    secret.write_bytes(b"s" * blob.stat().st_size)
+    blob.unlink()
+    blob.symlink_to(secret)
+    with pytest.raises(StageError, match="leads out of the model's cache"):
+        copy(step, *pair, address="127.0.0.1", requests=({**sending, "files": files}, {**receiving, "files": files}),
+             report=lambda _done, _total: None)  # fmt: skip
+
+
+def test_a_cache_on_another_disk_is_copied(pair, step, model, tmp_path):
+    write, _, revision = model
+    sizes = write(pair[0].hf_home)
+    root = pair[0].hf_home / "hub/models--Qwen--Qwen3-8B"
+    root.rename(tmp_path / "disk2")
+    root.symlink_to(tmp_path / "disk2")
+    assert move(step, *pair, *roots(pair, revision=revision, ref="main"))["bytes"] == sum(sizes.values())
+
+
+def test_links_in_a_directory_of_the_users_are_followed(pair, step, tmp_path):
+    (tmp_path / "disk2").mkdir()
+    (tmp_path / "disk2" / "one.bin").write_bytes(b"1" * 100)
+    (tmp_path / "from").mkdir()
+    (tmp_path / "from" / "one.bin").symlink_to(tmp_path / "disk2" / "one.bin")
+    requests = [{"what": "files", "root": str(tmp_path / name)} for name in ("from", "to")]
+    assert move(step, *pair, *requests)["bytes"] == 100
+
+
 def test_an_unwritable_target_is_named(pair, step, model):
     write, _, revision = model
     write(pair[0].hf_home)
