@@ -13,4 +13,4 @@ for name, text in files().items():
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        print(f"wrote docs/{name}")
+        print(f"wrote {path.resolve().relative_to(DOCS.parent)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from sparkcluster.spec.document import shown
 from sparkcluster.suggest import did_you_mean
 
 _SUFFIXES = (".yaml", ".yml")
+# In a checkout strangers' files may lie among the bundled ones, and in an installed package one may be edited.
+_SHIPPED = Path(__file__).with_name("bundled.txt")
 _PLAYBOOK, _OVERLAY = rb"^(model|extends):", rb"^overlay:"
 
 
@@ -28,9 +31,24 @@ def bundled() -> list[Path]:
 
 
 def all_bundled(spec: Spec) -> bool:
-    """Whether a playbook comes with sparkcluster, and so does all that it extends or has over it."""
+    """Whether a playbook comes with sparkcluster unchanged, and so does all that it extends or has over it."""
     files = {spec.playbook_path, *(Path(file) for file, _ in spec.places.values())}
-    return all(any(file.resolve().is_relative_to(each.resolve()) for each in bundled()) for file in files)
+    return {_listed(file) for file in files} <= set(_SHIPPED.read_text(encoding="utf-8").splitlines())
+
+
+def listing() -> str:
+    """SHA-256 and name of every file that is bundled, as ``sha256sum`` prints them."""
+    files = (file for directory in bundled() for file in directory.rglob("*.yaml"))
+    return "".join(sorted(f"{_listed(file)}\n" for file in files))
+
+
+def _listed(file: Path) -> str:
+    """The line of ``file`` in the listing, if it is bundled; an empty one if it is elsewhere or cannot be read."""
+    for directory in bundled():
+        with contextlib.suppress(ValueError, OSError):
+            name = file.resolve().relative_to(directory.resolve()).as_posix()
+            return f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {name}"
+    return ""
 
 
 def overlay(name: str, beside: Sequence[Path]) -> Path:

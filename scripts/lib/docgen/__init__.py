@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from docgen import fit_page, json_schemas, reference, spec_pages
+from sparkcluster.spec import library
 
 
 def files() -> dict[str, str]:
@@ -13,4 +14,6 @@ def files() -> dict[str, str]:
         "fit.md": fit_page.page(),
         **spec_pages.files(),
         **json_schemas.files(),
+        # What counts as bundled.
+        "../sparkcluster/spec/bundled.txt": library.listing(),
     }

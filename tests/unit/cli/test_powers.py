@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -347,6 +348,23 @@ def test_bundled_playbooks_are_not_asked_about_but_what_extends_them_is(tmp_path
     assert up(inventory(tmp_path, None, port=number), port).returncode == 1
     extends = "name: mine\nextends: nemotron-3-nano-30b-a3b-nvfp4\nmodel: {id: stranger/model}\n"
     assert up(inventory(tmp_path, extends, port=number, name="mine"), port).returncode == 2
+
+
+def test_in_a_checkout_only_what_is_shipped_unchanged_counts_as_bundled(tmp_path: Path, port: socket.socket) -> None:
+    checkout = tmp_path / "checkout"
+    shutil.copytree(ROOT / "sparkcluster", checkout / "sparkcluster", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "playbooks", checkout / "playbooks")
+    shutil.copy(ROOT / "pyproject.toml", checkout)
+    (checkout / "playbooks" / "stranger.yaml").write_text(SETUP)
+    here = checkout / "playbooks" / "nemotron-3-nano-30b-a3b-nvfp4.yaml"
+    path = inventory(checkout, None, port=port.getsockname()[1])
+    told, there = "this recipe can:", {"PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1"}
+    assert told not in run("lint", here, **there).stdout
+    assert told in run("lint", here.with_name("stranger.yaml"), **there).stdout
+    state = {**there, "XDG_STATE_HOME": str(tmp_path / "state"), "HOME": str(tmp_path)}
+    assert run("up", path, "--playbook", "stranger", **state).returncode == 2
+    here.write_text(f"{here.read_text()}\nsetup: [pip install x]\n")
+    assert told in run("lint", here, **there).stdout
 
 
 def test_up_dry_run_does_not_ask(tmp_path: Path, port: socket.socket) -> None:
