@@ -32,6 +32,8 @@ def clean(text: str, keep: str = "\t") -> str:
     """``text`` with `�` for every hidden character that is not in ``keep``, and without terminal colours."""
     if text.isprintable():
         return text
+    if "\n" in keep:
+        text = text.replace("\r\n", "\n")
     return "".join("�" if category(char) in _HIDDEN and char not in keep else char for char in COLOURS.sub("", text))
 
 

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import signal
 
+import hypothesis
+
+# A case on a busy machine takes as long as it takes; what is to be fast is measured in processor time.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
+
 
 def pytest_configure() -> None:
     """Let tests and their children receive Ctrl-C: a shell that starts a job in the background has it ignore SIGINT."""

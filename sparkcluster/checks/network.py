@@ -304,13 +304,13 @@ def same_gid_index(context: Context, name: str, member: Member) -> Iterator[Seen
         if hca is not None:
             indices[hca.name] = hca.roce_v2_index(link.address)
     if len(set(indices.values()) - {None}) > 1:
-        names = " ".join(link.interface for link in member.links if link.hca)
+        names = " ".join(quote(link.interface) for link in member.links if link.hca)
         yield Seen(
             f"the HCAs of {name} use different GID indices",
             ", ".join(f"{name} {'none' if index is None else index}" for name, index in indices.items()),
             (
                 "do not set NCCL_IB_GID_INDEX in env of the playbook",
-                f"for i in {names}; do sudo ip addr flush dev $i; done; sudo netplan apply",
+                f'for i in {names}; do sudo ip addr flush dev "$i"; done; sudo netplan apply',
             ),
         )
 

@@ -15,12 +15,16 @@ SHORT = 16
 # Greedy decoding of a healthy model repeats itself too, but not from the start.
 WORDS, SHARE = 12, 0.8
 BRIEF_TOKENS = 32
+# Enough to judge any answer by; a node may send 16 MB.
+JUDGED, SEARCHED = 20_000, 1_000_000
 # Processor time for an expression of the playbook; such as (a+)+ would take years, and nothing interrupts it.
 MATCH_S = 2
 _MATCH = """
 import json, re, resource, sys
 limit_s, pattern, text = json.load(sys.stdin)
 for what, limit in (resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, 1 << 30), (resource.RLIMIT_CPU, limit_s):
+    hard = resource.getrlimit(what)[1]
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
     resource.setrlimit(what, (limit, limit))
 sys.exit(0 if re.search(pattern, text) else 3)
 """
@@ -32,7 +36,7 @@ def garbage(text: str) -> str | None:
     Broken FP4 kernels of sm_121 answer ``!!!!!``: fluent HTTP, no language. A checkpoint that was scaled wrongly
     repeats one token or emits bytes that are no text.
     """
-    output = text.strip()
+    output = text.strip()[:JUDGED]
     if len(output) < SHORT:
         return None
     if output.count("�") >= max(4, len(output) // 10):
@@ -61,7 +65,7 @@ def judge(text: str, verify: Verify) -> str | None:
 
 def _search(pattern: str, text: str) -> bool | None:
     """Whether ``text`` has ``pattern``; None where finding out takes more than ``MATCH_S`` or much memory."""
-    document = json.dumps([MATCH_S, pattern, text]).encode()
+    document = json.dumps([MATCH_S, pattern, text[:SEARCHED]]).encode()
     argv = [sys.executable, "-I", "-S", "-c", _MATCH]
     code = subprocess.run(argv, input=document, capture_output=True, check=False).returncode
     return {0: True, 3: False}.get(code)

@@ -124,6 +124,9 @@ class Problem(Fact):
 class Event(Fact):
     """One document of the ask program: a piece of text, counters of the engine, or the end."""
 
+    # Some servers send a whole answer in one piece; hosts/program bounds the document.
+    model_config = ConfigDict(str_max_length=None)
+
     text: str = ""
     reasoning: str = ""
     counters: dict[str, float] | None = None

@@ -157,6 +157,11 @@ def recorded_release(inventory: Inventory, facts: Mapping[str, Facts]) -> Releas
     Of two nodes that both claim to be the head, the one with a rank 0 precedes, then the first in the inventory.
     """
     heads = labelled_heads(inventory, facts)
+    labelled = {
+        node: {rank.labels.get(LABEL_GROUP, "") for rank in ranks}
+        for node, ranks in cluster_ranks(inventory.cluster, facts).ours.items()
+        if ranks
+    }
     claims = []
     for node, node_facts in facts.items():
         ranks_dir = f"{node_facts.state_dir}/clusters/{inventory.cluster}/ranks"
@@ -164,6 +169,8 @@ def recorded_release(inventory: Inventory, facts: Mapping[str, Facts]) -> Releas
         group = _group_on(node, release, ranks_dir) if release else None
         if release is None or group is None or heads.get(group.name, group.head) != group.head:
             continue
+        if any(group.name not in labelled.get(member, {group.name}) for member in group.ranks):
+            continue  # it claims a node that has ranks of another group
         if group.head == node or group.head not in facts:
             claims.append((group.head != node, _place(inventory, group.name, node), group, release))
     if not claims:
@@ -171,10 +178,13 @@ def recorded_release(inventory: Inventory, facts: Mapping[str, Facts]) -> Releas
     claims.sort(key=lambda claim: claim[:2])
     first = claims[0][-1]
     groups: dict[str, RecordedGroup] = {}
+    taken: set[str] = set()
     # Groups of which no node answered are those of the first record.
     silent = [each for each in recorded_groups(first.record).values() if not facts.keys() & each.ranks.keys()]
     for group in [*(group for _, _, group, _ in claims), *silent]:
-        groups.setdefault(group.name, group)
+        if group.head and group.name not in groups and not taken & group.ranks.keys():
+            groups[group.name] = group
+            taken |= group.ranks.keys()
     kept = {name: group.as_json() for name, group in groups.items()}
     document = {**first.record, "plan": joined(groups.values()), "groups": kept}
     return ReleaseFact(number=first.number, plan_hash=first.plan_hash, record=document)

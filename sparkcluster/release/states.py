@@ -227,5 +227,5 @@ def _plan_with(view: View, group: Group) -> Plan | None:
             release=0,
             bring_ray=view.bring_ray,
         )
-    except (PlanError, KeyError):
+    except (PlanError, LookupError, ValueError):
         return None

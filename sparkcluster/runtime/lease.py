@@ -147,7 +147,8 @@ class Lease(Closing):
                 _holder(said.held).describe(self._cluster, time.time()),
                 node=host.name,
                 step="lease",
-                hint=f"wait for it to end; a lease whose operator is gone lapses after {TTL_S} s",
+                hint=f"wait for it to end; a lease whose operator is gone lapses after {TTL_S} s; if nobody runs it, "
+                f"{host.name} is at fault: take it out of the inventory",
             )
         # No cluster had a grant a second since 1970; a node that claims so would use up the numbers of all.
         if said.epoch is None or said.epoch > time.time():

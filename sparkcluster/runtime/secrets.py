@@ -49,13 +49,16 @@ def rotated(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, ...]:
     Of a secret that is not set here nothing can be said; nor of a record that an older version wrote.
     """
     now: dict[str, str] = {}
-    for name in recorded.get("hashes", {}):
+    # A record is a node's word: no other variable is read because it names one.
+    ours = {*spec.playbook.secrets, engines.engine(spec.playbook.engine).api_key}
+    for name in ours & recorded.get("hashes", {}).keys():
         try:
             now[name] = _value(name, spec)
         except UsageError:
             continue
     hashes = keyed_hashes(now, salt=recorded.get("salt"))["hashes"]
-    return tuple(name for name in now if not hmac.compare_digest(hashes[name], recorded["hashes"][name]))
+    before = {name: recorded["hashes"][name].encode() for name in hashes}
+    return tuple(name for name in sorted(hashes) if not hmac.compare_digest(hashes[name].encode(), before[name]))
 
 
 def _value(name: str, spec: Spec) -> str:

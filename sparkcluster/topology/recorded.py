@@ -17,11 +17,12 @@ def document(group: Group) -> dict[str, Any]:
 
 
 def restored(recorded: Mapping[str, Any]) -> Group | None:
-    """The group of a document; None if it lacks a key or has one of another type. Unknown keys are ignored."""
+    """The group of a document; None if it is none, or has no members. Unknown keys are ignored."""
     try:
-        return TypeAdapter(Group).validate_python(recorded)
+        group = TypeAdapter(Group).validate_python(recorded)
     except ValidationError:
         return None
+    return group if group.members else None
 
 
 def drift(before: Group, now: Group | None) -> list[str]:

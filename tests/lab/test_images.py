@@ -93,7 +93,7 @@ def test_a_second_preparation_changes_nothing_and_takes_no_time(store):
     before = tree(place / "docker" / "image")
     started = time.process_time()
     assert images.prepare("stub") == store
-    assert time.process_time() - started < 0.05
+    assert time.process_time() - started < 0.5
     assert tree(place / "docker" / "image") == before
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 import time
 
 import pytest
@@ -114,6 +116,21 @@ def test_an_expression_that_takes_years_is_an_error_after_two_seconds_of_process
     found = judge(f"It is {'a' * 40}!", Verify(expect="(a+)+$"))
     assert found == "verify.expect takes too long to search for, 2 s: '(a+)+$'"
     assert time.monotonic() - begin < 60
+
+
+def test_a_limit_of_the_operators_shell_is_no_slow_expression():
+    program = (
+        "from sparkcluster.endpoint.judge import judge; from sparkcluster.spec.playbook import Verify; "
+        "print(judge('the answer is 204', Verify(expect='204')))"
+    )
+    command = ["bash", "-c", 'ulimit -v 900000 && exec "$@"', "-", sys.executable, "-c", program]
+    assert subprocess.run(command, capture_output=True, text=True, check=False).stdout == "None\n"
+
+
+def test_an_endless_answer_is_judged_by_its_beginning():
+    began = time.process_time()
+    assert judge("ab" * 5_000_000 + " c d", Verify()) is not None
+    assert time.process_time() - began < 2
 
 
 def test_what_an_expression_takes_in_memory_is_limited():

@@ -130,6 +130,24 @@ def test_a_rank_0_says_which_node_is_the_head_and_no_other_record_does(world):
     assert known(four).number == 3
 
 
+@pytest.mark.parametrize("claimed", [["alpha"], ["alpha", "beta"]])
+def test_a_head_claims_no_node_of_another_group(world, claimed):
+    pairs = [{"name": "west", "nodes": ["gamma", "delta"]}, {"name": "east", "nodes": ["alpha", "beta"]}]
+    site = world(FOUR, groups=pairs)
+    site.run(site.plan(3)).record(site.plan(3), 3)
+    document = json.loads(json.dumps(site.document(site.plan(3), 9)))
+    for name in claimed:
+        document["plan"]["nodes"][name] |= {"group": "west", "role": "worker"}
+    site.change("gamma", release={"number": 9, "plan_hash": "x", "record": document})
+    groups = recorded_groups(known(site).record)
+    assert set(groups["east"].ranks) == {"alpha", "beta"}
+    assert groups["east"].head == "alpha"
+    # Nor where nothing runs that could contradict: what remains is whole, with a head.
+    for name in site.facts:
+        site.change(name, ranks=[])
+    assert all(group.head for group in recorded_groups(known(site).record).values())
+
+
 def test_a_record_without_a_head_is_none(world):
     site = world()
     document = json.loads(json.dumps(site.document(site.plan(3), 3)))

@@ -272,6 +272,22 @@ def test_a_rotated_key_is_offered_and_applied_with_replace(up, world, monkeypatc
     assert up(cluster, options=module.Options(replace=True)).changed is True
 
 
+@pytest.mark.parametrize("name", ["HOME", "RAY_AUTH_TOKEN", "KEY"])
+def test_a_record_chooses_no_variable_to_read_and_ends_no_command(up, world, monkeypatch, name):
+    monkeypatch.setenv("KEY", "first")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "x" * 32)
+    cluster = world(api={"key": {"env": "KEY"}})
+    up(cluster)
+    (document, _) = up.recorded
+    document["groups"]["default"]["secrets"]["hashes"] |= {name: "é", "VLLM_API_KEY": "é"}
+    cluster.record(cluster.plan(1), 1)
+    for node in cluster.facts:
+        cluster.change(node, release={"number": 1, "plan_hash": document["plan_hash"], "record": document})
+    with pytest.raises(OtherPlan) as caught:
+        up(cluster)
+    assert caught.value.lines == ("default: VLLM_API_KEY has a new value",)
+
+
 def test_ranks_that_were_started_are_gone_on_with(up, world):
     cluster = world()
     done = up(cluster.run(cluster.plan(release=5)))
