@@ -57,8 +57,7 @@ def rotated(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, ...]:
         except UsageError:
             continue
     hashes = keyed_hashes(now, salt=recorded.get("salt"))["hashes"]
-    before = {name: recorded["hashes"][name].encode() for name in hashes}
-    return tuple(name for name in sorted(hashes) if not hmac.compare_digest(hashes[name].encode(), before[name]))
+    return tuple(name for name in sorted(hashes) if not hmac.compare_digest(hashes[name], recorded["hashes"][name]))
 
 
 def _value(name: str, spec: Spec) -> str:

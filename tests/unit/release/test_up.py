@@ -279,7 +279,7 @@ def test_a_record_chooses_no_variable_to_read_and_ends_no_command(up, world, mon
     cluster = world(api={"key": {"env": "KEY"}})
     up(cluster)
     (document, _) = up.recorded
-    document["groups"]["default"]["secrets"]["hashes"] |= {name: "é", "VLLM_API_KEY": "é"}
+    document["groups"]["default"]["secrets"]["hashes"] |= {name: "ab" * 32, "VLLM_API_KEY": "ab" * 32}
     cluster.record(cluster.plan(1), 1)
     for node in cluster.facts:
         cluster.change(node, release={"number": 1, "plan_hash": document["plan_hash"], "record": document})
