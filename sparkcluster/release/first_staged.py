@@ -41,10 +41,10 @@ def compare(view: View, report: Report) -> None:
             if name == model and runs_code:
                 hint = f"write revision: COMMIT under model of the playbook, or accept it: rm {shlex.quote(str(path))}"
                 raise StageError(f"{text}; its code would run", step="stage", hint=hint)
-            report.note(f"warning: {text}")
+            report.note(f"warning: {text}; to accept what is there now: rm {shlex.quote(str(path))}")
     with contextlib.suppress(OSError, UsageError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write(path, lambda file: file.write(json.dumps({**first, **names}, indent=1).encode()), private=True)
+        write(path, lambda file: file.write(json.dumps({**names, **first}, indent=1).encode()), private=True)
 
 
 def _recorded(path: Path) -> dict[str, str]:

@@ -46,11 +46,27 @@ def staged(spark, cluster):
     return run
 
 
-def test_another_image_or_commit_under_the_same_name_is_reported_once(staged):
+def test_another_image_or_commit_under_the_same_name_is_reported_until_it_is_accepted(staged):
     assert [staged(OLD), staged(OLD)] == [[], []]
-    image = f"warning: {IMAGE['reference']} was sha256:1 when it was first staged, and is sha256:2 now"
-    model = f"warning: main of org/model was {OLD} when it was first staged, and is {NEW} now"
-    assert [staged(OLD, "sha256:2"), staged(NEW, "sha256:2"), staged(NEW, "sha256:2")] == [[image], [model], []]
+    path = next((state_home() / "staged").iterdir())
+    accept = f"; to accept what is there now: rm {path}"
+    image = f"warning: {IMAGE['reference']} was sha256:1 when it was first staged, and is sha256:2 now{accept}"
+    model = f"warning: main of org/model was {OLD} when it was first staged, and is {NEW} now{accept}"
+    assert [staged(OLD, "sha256:2"), staged(NEW, "sha256:2"), staged(NEW, "sha256:2")] == [
+        [image], [model, image], [model, image]
+    ]  # fmt: skip
+    assert staged(NEW, revision=NEW) == []
+    assert staged(NEW, "sha256:2", revision=NEW) == [image]
+    path.unlink()
+    assert [staged(NEW, "sha256:2"), staged(NEW, "sha256:2")] == [[], []]
+    assert staged(OLD, "sha256:2")[0].startswith(f"warning: main of org/model was {NEW} when it was first staged")
+
+
+def test_other_code_stops_also_after_a_warning_without_code(staged):
+    assert staged(OLD) == []
+    assert len(staged(NEW)) == 1
+    with pytest.raises(StageError, match="its code would run"):
+        staged(NEW, remote_code=True)
 
 
 def test_other_code_of_a_branch_does_not_run_before_someone_accepts_it(staged):
