@@ -80,6 +80,7 @@ class Engine(abc.ABC):
         caches: directories kept from one container to the next: name and path in the container.
         code: regular expression of what makes it run other code than its own, in NAME=VALUE of arguments and variables,
             in lower case with dashes.
+        tuning: regular expression of how its variables begin, likewise; those that ``code`` finds are none of them.
         api_flags: flags of its command line for the API: host, port, and model, the name of the model.
         counters: its metrics by what they count (generated, prompted, running, waiting, kv_cache); the first that
             it has is used.
@@ -105,6 +106,7 @@ class Engine(abc.ABC):
     per_node: frozenset[str] = frozenset()
     caches: Mapping[str, str] = {}
     code: str = "(?!)"
+    tuning: str = "(?!)"
     api_flags: Mapping[str, str] = {"host": "--host", "port": "--port", "model": "--served-model-name"}
     counters: Mapping[str, Sequence[str]] = {}
     ready: str | None = None

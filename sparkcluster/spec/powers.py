@@ -27,8 +27,11 @@ _SYSTEM = (
 _OWN = "~/.cache/sparkcluster/models/"
 _HOME = re.compile(r"~|/root|/home/[^/]+")
 _PERMIT = {"read": "mounts", "write": "mounts", "capability": "capabilities", "secret": "secrets"}
-# Of any program, as NAME=VALUE in lower case with dashes; an engine has more: ``Engine.code``.
-_CODE = r"^(ld-.*|path|env|bash-env|python(path|home|startup|breakpoint|userbase)|openssl-.*|.*-plugins?)=|\.(py|so)\b"
+# As NAME=VALUE in lower case with dashes; an engine has more: ``Engine.code``.
+_CODE = r"^.*-plugins?=|\.(py|so)\b"
+# Variables, written likewise, that set how a program computes and nothing else; of an engine: ``Engine.tuning``.
+_TUNING = r"(nccl|torch|torchdynamo|cuda|omp|hf-hub|tokenizers)-|pytorch-(cuda-)?alloc-conf="
+_NO_TUNING = r"^hf-hub-offline=|^[^=]*-(home|dir|path|base|root|file|hook|librar(y|ies))="
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -149,14 +152,25 @@ def _permitted(kind: str, what: str, permit: Permit) -> bool:
 
 
 def _code(playbook: Playbook) -> Iterator[tuple[str, str]]:
-    """Arguments and variables by which the engine runs code that is not its own."""
-    loads = re.compile(f"{_CODE}|{engines.engine(playbook.engine).code}")
-    for name, value in [*playbook.args.items(), *playbook.env.items()]:
-        read = value
-        if isinstance(value, str) and "\\u" in value:
-            with contextlib.suppress(ValueError, RecursionError):
-                read = json.loads(value)
-        what = f"{name}={read if isinstance(read, str) else json.dumps(read, ensure_ascii=False)}"
+    """Arguments and variables by which the engine runs code that is not its own, or may do so."""
+    engine = engines.engine(playbook.engine)
+    loads = re.compile(f"{_CODE}|{engine.code}")
+    tunes = re.compile(rf"(?!{_NO_TUNING})({_TUNING}|{engine.tuning})[^/\s]*")
+    for name, value in playbook.args.items():
+        what = f"{name}={_read(value)}"
         # An escape that is left (JSON in JSON) may spell anything.
         if value not in (None, False) and ("\\u" in what or loads.search(what.replace("_", "-").lower())):
             yield "code", what
+    for name, value in playbook.env.items():
+        what = f"{name}={_read(value)}"
+        written = what.replace("_", "-").lower()
+        if loads.search(written) or not tunes.fullmatch(written) or "\\u" in what:
+            yield "variable", what
+
+
+def _read(value: object) -> str:
+    """``value`` of an argument or variable, without escapes if it is JSON."""
+    if isinstance(value, str) and "\\u" in value:
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

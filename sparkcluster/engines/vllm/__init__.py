@@ -48,7 +48,9 @@ class Vllm(Engine):
     code = (
         r"^(tr(u(s(t.*)?)?)?|tool-p.*|reasoning-parser-.*|io-p.*|mid.*|logits.*|worker.*|scheduler-c.*|model-cl.*|log-c.*)="
         r"|trust-remote-code|logging-config|plugins?\b|-cls\b|module-path|inductor-passes|insecure-serialization"
+        r"|^vllm-(server-dev-mode|allow-insecure.*)=|^flashinfer-extra-.*="
     )
+    tuning = "(vllm|flashinfer|cute|ray)-"
     counters = {
         "generated": ("vllm:generation_tokens_total",),
         "prompted": ("vllm:prompt_tokens_total",),

@@ -221,7 +221,8 @@ this recipe can:
 ! code       trust-remote-code=true
 ! code       tool-parser-plugin=/sparkcluster/model/p.py
 ! code       trust-remote=true
-! code       LD_PRELOAD=/model/x
+! variable   LD_PRELOAD=/model/x
+! variable   TRITON_CACHE_DIR=/tmp/t
   !: more than serving; up asks before it first starts this, unless it is bundled
 """
 
@@ -321,6 +322,32 @@ def test_up_asks_for_what_is_more_than_serving(
     assert "was not accepted" in error["message"]
     assert not contacted(port)
     assert not (tmp_path / "state").exists()
+
+
+ASKED = [
+    "HOME=/x", "HOME=x", "PYTHONPYCACHEPREFIX=x", "CC=x", "CXX=x", "PYTORCH_NVCC=x",
+    "FLASHINFER_EXTRA_CUDAFLAGS=-x", "FLASHINFER_WORKSPACE_BASE=x", "TRITON_CACHE_DIR=x",
+    "TORCHINDUCTOR_CACHE_DIR=x", "NCCL_CONF_FILE=x", "GCONV_PATH=x", "VLLM_SERVER_DEV_MODE=1",
+    "HF_HUB_OFFLINE=0", "VLLM_ALLOW_INSECURE_SERIALIZATION=1", "VLLM_PLUGINS=x", "NCCL_NET_PLUGIN=x",
+    "RAY_RUNTIME_ENV_HOOK=x.y", "OMP_TOOL_LIBRARIES=x", "CUDA_HOME=x", "VLLM_CACHE_ROOT=x", "NCCL_PROTO=/x",
+    "nccl_conf_file=x", "XVLLM_A=1", "PYTORCH_CUDA_ALLOC_CONF_X=1", "LD_PRELOAD=x",
+]  # fmt: skip
+FREE = [
+    "VLLM_USE_FLASHINFER_MOE_FP4=1", "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1", "VLLM_CPU_OMP_THREADS_BIND=nobind",
+    "NCCL_DEBUG=INFO", "NCCL_IB_TIMEOUT=22", "TORCHDYNAMO_DISABLE=1", "CUTE_DSL_ARCH=sm_121a",
+    "FLASHINFER_DISABLE_VERSION_CHECK=1", "OMP_NUM_THREADS=8", "TORCH_CUDA_ARCH_LIST=12.1a",
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "CUDA_VISIBLE_DEVICES=0",
+    "HF_HUB_ENABLE_HF_TRANSFER=1", "TOKENIZERS_PARALLELISM=false", "RAY_DEDUP_LOGS=0",
+]  # fmt: skip
+
+
+def test_variables_are_asked_about_unless_they_only_tune(tmp_path: Path) -> None:
+    pairs = [pair.split("=", 1) for pair in [*ASKED, *FREE]]
+    (tmp_path / "p.yaml").write_text(f"{HEAD}env: {json.dumps(dict(pairs[1:]))}\n")  # HOME is there twice
+    (tmp_path / "q.yaml").write_text(f"{HEAD}env: {json.dumps(dict([*pairs[:1], ['NCCL_ALGO', 'a b']]))}\n")
+    done = run("lint", tmp_path / "p.yaml", tmp_path / "q.yaml")
+    asked = re.findall(r"! variable   (.*)$", done.stdout, re.MULTILINE)
+    assert asked == [*ASKED[1:], ASKED[0], "NCCL_ALGO=a b"], done
 
 
 def test_an_accepted_playbook_is_asked_about_again_when_it_changed(tmp_path: Path, port: socket.socket) -> None:
