@@ -52,12 +52,12 @@ def of(playbook: Playbook, inventory: Inventory) -> list[Power]:
     found = [Power("network", "all that the nodes reach: ranks use the node's own network"), Power("image", str(image))]
     wanted = [*_paths(playbook, inventory)]
     for index, name in enumerate(playbook.container.cap_add):
-        wanted.append(("capability", name, ("container", "cap_add", index), name == "SYS_NICE"))
-    wanted += [("secret", name, ("secrets", index), False) for index, name in enumerate(playbook.secrets)]
-    for kind, what, path, free in wanted:
+        wanted.append(("capability", name, ("container", "cap_add", index), name == "SYS_NICE", name != "SYS_NICE"))
+    wanted += [("secret", name, ("secrets", index), False, True) for index, name in enumerate(playbook.secrets)]
+    for kind, what, path, free, asks in wanted:
         refused = never(what, inventory) if _PERMIT[kind] == "mounts" else None
         permitted = None if free or refused else _permitted(kind, what, inventory.permit)
-        found.append(Power(kind, what, path, permitted, refused, not free))
+        found.append(Power(kind, what, path, permitted, refused, asks))
     if playbook.kept_caches and inventory.runtime.kind == "docker":
         found.append(Power("write", f"{normal(inventory.state_dir)}/caches"))
     code = [*(("setup", line) for line in playbook.setup), *_code(playbook)]
@@ -123,17 +123,22 @@ def never(path: str, inventory: Inventory | None = None, user: str | None = None
     return "must not contain '..', which leads elsewhere behind a link" if ".." in path.split("/") else None
 
 
-def _paths(playbook: Playbook, inventory: Inventory) -> Iterator[tuple[str, str, KeyPath, bool]]:
-    """Kind, path, key, and whether it is free."""
+def _paths(playbook: Playbook, inventory: Inventory) -> Iterator[tuple[str, str, KeyPath, bool, bool]]:
+    """Kind, path, key, whether it needs no permission, and whether it is asked about."""
     hub = f"{normal(inventory.hf_home)}/hub"
     model = playbook.model.path and normal(playbook.model.path)
     if model:
         hidden = "/." in model.removeprefix(_OWN)
-        yield "read", model, ("model", "path"), model.startswith(f"{hub}/") or not (hidden or _overlap(model, hub))
+        weights = model.startswith((f"{hub}/", _OWN))
+        free = model.startswith(f"{hub}/") or not (hidden or _overlap(model, hub))
+        yield "read", model, ("model", "path"), free, not weights
+    ids = [each.id for each in (playbook.model, *playbook.companions) if each.id is not None]
+    served = [*(f"{hub}/models--{name.replace('/', '--')}" for name in ids), *([model] if model else [])]
     for index, mount in enumerate(playbook.mounts):
         source = normal(mount.source)
-        free = mount.read_only and (source.startswith(f"{hub}/") or bool(model and _within(source, model)))
-        yield "read" if mount.read_only else "write", source, ("mounts", index, "source"), free
+        inside = mount.read_only and any(_within(source, each) for each in served)
+        free = inside or (mount.read_only and source.startswith(f"{hub}/"))
+        yield "read" if mount.read_only else "write", source, ("mounts", index, "source"), free, not inside
 
 
 def _within(place: str, directory: str) -> bool:

@@ -82,9 +82,10 @@ on a node leads where it leads: permit only directories in which nobody whom you
 
 `lint`, `plan` and `import` end with a list of what the playbook can do. Where that is more than serving, `up` shows the
 list and asks before it first starts a playbook that is not bundled: for setup lines, a `command`, code of the model's
-repository, variables that may do more than tune, and all that needs a permission. The answer is remembered for this
-content, in `~/.local/state/sparkcluster/accepted`; after a change `up` asks again. Without a terminal, and with
-`--json`, it exits with 2 instead; `--yes` accepts.
+repository, variables that may do more than tune, a `model.path` outside of the hub's cache, mounts of repositories that
+are not served, and all that needs a permission. The answer is remembered for this content, in
+`~/.local/state/sparkcluster/accepted`; after a change `up` asks again. Without a terminal, and with `--json`, it exits
+with 2 instead; `--yes` accepts.
 """,
     "playbook": """
 ## Engine arguments

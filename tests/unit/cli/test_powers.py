@@ -209,7 +209,7 @@ SHOWN = """\
 this recipe can:
   network    all that the nodes reach: ranks use the node's own network
   image      org/image:latest
-  read       ~/models/m
+! read       ~/models/m
   read       ~/models/m/sub
 ! write      /scratch
   capability SYS_NICE
@@ -348,6 +348,23 @@ def test_variables_are_asked_about_unless_they_only_tune(tmp_path: Path) -> None
     done = run("lint", tmp_path / "p.yaml", tmp_path / "q.yaml")
     asked = re.findall(r"! variable   (.*)$", done.stdout, re.MULTILINE)
     assert asked == [*ASKED[1:], ASKED[0], "NCCL_ALGO=a b"], done
+
+
+def test_directories_are_asked_about_unless_they_are_the_weights(tmp_path: Path) -> None:
+    hub = "~/.cache/huggingface/hub/models--"
+    asked = [weights("~/Documents"), weights("/data"), mount(f"{hub}org--private"), mount(f"{hub}org--model-x")]
+    free = [
+        weights(f"{hub}org--model/snapshots/x"),
+        weights("~/.cache/sparkcluster/models/m"),
+        mount(f"{hub}org--model/x"),
+    ]
+    drafter = mount(f"{hub}z-lab--D") + "args: {speculative-config: {method: dflash, model: z-lab/D}}\n"
+    for at, text in enumerate([*asked, *free, drafter]):
+        (tmp_path / f"{at}.yaml").write_text(text)
+    done = run("lint", *sorted(tmp_path.glob("*.yaml")))
+    listed = re.findall(r"([! ]) read       (.*)$", done.stdout, re.MULTILINE)
+    assert [mark for mark, _ in listed] == ["!"] * 4 + [" "] * 4, done
+    assert "needs a permission" not in done.stdout + done.stderr
 
 
 def test_an_accepted_playbook_is_asked_about_again_when_it_changed(tmp_path: Path, port: socket.socket) -> None:
