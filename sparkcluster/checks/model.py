@@ -54,6 +54,8 @@ def complete(context: Context) -> Iterator[Seen]:
             continue
         if name in absent:
             partial = f"; {len(weights.truncated)} files are incomplete" if weights.truncated else ""
+            if weights.other_revisions:
+                partial += f"; it has revision {' and '.join(weights.other_revisions)}, not {model.revision}"
             origin = f"copied from {sources[0]}" if sources else "downloaded"
             yield Seen(
                 f"the weights are not on {name} yet: up fetches them, {origin}",

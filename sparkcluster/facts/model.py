@@ -279,6 +279,7 @@ class Weights(Fact):
     """The model on the node.
 
     ``config`` is its parsed config.json, or Mistral's params.json; None without one of at most 256 KiB.
+    ``other_revisions`` are complete commits in Hugging Face's cache, where the wanted revision is not there.
     """
 
     path: Path | None
@@ -287,6 +288,7 @@ class Weights(Fact):
     files: Many[WeightFile] = ()
     missing: Many[str] = ()
     truncated: Many[str] = ()
+    other_revisions: Annotated[tuple[Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")], ...], Field(max_length=16)] = ()
 
     @property
     def complete(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import struct
@@ -14,6 +15,8 @@ from sparkcluster.node.shared import hub_folder
 # safetensors refuses longer headers (MAX_HEADER_SIZE in its tensor.rs)
 _HEADER_LIMIT_BYTES = 100_000_000
 _CONFIG_LIMIT_BYTES = 256 * 1024  # the longest seen lists some thousand unquantised layers in 100 KB
+_COMMIT = re.compile(r"^[0-9a-f]{40}$")
+_MOST_OTHERS = 4  # other commits of a model that are examined
 _DEPTH = 3  # of directories below a model
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt")
 _INDEXES = (
@@ -56,7 +59,10 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
     loading = [name for name in machine.names(cache + "/blobs") if name.endswith(".incomplete")] if cache else []
     # is_dir distinguishes an unreadable directory from a missing one
     if not machine.names(folder) and not machine.is_dir(folder):
-        return {"path": None, "revision": None, "config": None, "files": [], "missing": [], "truncated": loading}
+        found: Dict[str, Any] = {"path": None, "revision": None, "config": None, "files": []}
+        found.update({"missing": [], "truncated": loading})
+        others = _others(machine, model, hf_home, cache) if cache and not model.get("alone") else []
+        return {**found, "other_revisions": others} if others else found
     sizes, broken = _files(machine, folder)
     part = bool(model.get("companion"))
     missing = broken + [name for name in _expected(machine, folder, sizes, part) if name not in broken]
@@ -75,6 +81,17 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
         "missing": sorted(missing),
         "truncated": truncated + (loading if missing else []),
     }
+
+
+def _others(machine: Machine, model: Dict[str, Any], hf_home: str, cache: str) -> List[str]:
+    """Commits of the model whose snapshots are complete, where the wanted one is not there at all."""
+    complete = []
+    for name in [name for name in machine.names(cache + "/snapshots") if _COMMIT.match(name)][:_MOST_OTHERS]:
+        with contextlib.suppress(Unreadable):
+            found = weights(machine, {**model, "revision": name, "alone": True}, hf_home)
+            if found["revision"] == name and found["files"] and not found["missing"] and not found["truncated"]:
+                complete.append(name)
+    return complete
 
 
 def config(machine: Machine, folder: str, sizes: Dict[str, int]) -> Optional[Dict[str, Any]]:

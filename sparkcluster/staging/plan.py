@@ -13,6 +13,7 @@ from sparkcluster.facts.engine import builds
 from sparkcluster.facts.model import Facts, Weights, read
 from sparkcluster.node.shared import CONTAINER_INTERFACES, TUNNEL_INTERFACES
 from sparkcluster.spec import Spec
+from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging.artifacts import Artifact
 from sparkcluster.topology.model import Topology
 
@@ -57,7 +58,7 @@ def find_missing(facts: Mapping[str, Facts], topology: Topology, spec: Spec, wha
     """
     members = [member for group in topology.groups for member in group.members]
     names = [member.name for member in sorted(members, key=lambda member: member.rank) if member.name in facts]
-    versions, lacks = _weights(facts, names) if what == "weights" else _image(facts, names)
+    versions, lacks = _weights(facts, names, spec) if what == "weights" else _image(facts, names)
     expected = next(iter(versions.values()), None)
     sources = tuple(name for name, version in versions.items() if version == expected)
     missing = tuple((name, lacks(name)) for name in names if name not in sources)
@@ -88,6 +89,11 @@ def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = 
             f"on {node}, or any node of the cluster: HF_HOME={shlex.quote(facts[node].hf_home)} "
             f"hf download {model.id} --revision {model.revision}"
         )
+        present = (each.weights for each in facts.values() if isinstance(each.weights, Weights))
+        other = next((revision for weights in present for revision in weights.other_revisions), None)
+        if other and not isinstance(model, Companion):
+            lines = f"extends: {spec.playbook.name} and model: {{id: {model.id}, revision: {other}}}"
+            hint += f"; or serve what is there: a playbook with {lines}"
     because = f": {why}" if why else ""
     return StageError(
         f"the weights of {model.label} are on no node{because}", node=node, step="stage weights", hint=hint
@@ -97,7 +103,7 @@ def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = 
 Versions = tuple[Mapping[str, str | None], Callable[[str], str]]
 
 
-def _weights(facts: Mapping[str, Facts], names: Sequence[str]) -> Versions:
+def _weights(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Versions:
     """The revision that each node has whole, and a function that says what a node lacks."""
     weights = {name: facts[name].weights for name in names}
     versions = {name: each.revision for name, each in weights.items() if isinstance(each, Weights) and each.complete}
@@ -108,6 +114,8 @@ def _weights(facts: Mapping[str, Facts], names: Sequence[str]) -> Versions:
             return "could not be read" if found is not None else "missing"
         if name in versions:
             return f"revision {found.revision} instead of {next(iter(versions.values()))}"
+        if found.path is None and found.other_revisions:
+            return f"has revision {' and '.join(found.other_revisions)}, not {spec.playbook.model.revision}"
         if found.path is None or not found.files:
             return "missing"
         files = [*found.missing, *found.truncated]

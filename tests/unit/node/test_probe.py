@@ -190,6 +190,25 @@ def test_model_directory_of_the_user_and_files_it_needs(make_machine: Any, tmp_p
     assert storage.weights(machine, model, "/hf")["missing"] == ["model.safetensors.index.json"]
 
 
+def test_complete_snapshots_of_other_commits_are_named_where_the_wanted_one_is_missing(make_machine: Any) -> None:
+    machine = make_machine("founders-p1")
+    snapshots = Path(machine.at("/hf/hub/models--a--m/snapshots"))
+    for place, name in enumerate(
+        ["0" * 40, "1" * 40, "2" * 40, "main", *(f"{n:040x}" for n in range(0xE << 156, (0xE << 156) + 99))]
+    ):
+        (snapshots / name).mkdir(parents=True)
+        for file in ("config.json", "tokenizer.json", "model.safetensors")[: 2 if name == "1" * 40 else 3]:
+            (snapshots / name / file).write_bytes(b"\2\0\0\0\0\0\0\0{}" if place else b"\xff" * 64)
+    (snapshots / ("3" * 40)).symlink_to("nowhere")
+    model = {"id": "a/m", "revision": "f" * 40, "path": None}
+    found = storage.weights(machine, model, "/hf")
+    assert (found["path"], found["other_revisions"]) == (None, ["2" * 40])
+    request = {**machine.case["request"], "model": model}
+    facts = {**json.loads(json.dumps(probe.main(request, machine=machine))), "weights": found}
+    assert parse("spark", facts).weights.other_revisions == ("2" * 40,)  # type: ignore[union-attr]
+    assert "other_revisions" not in storage.weights(machine, {**model, "revision": "2" * 40}, "/hf")
+
+
 def test_a_companion_needs_neither_config_nor_tokenizer(make_machine: Any) -> None:
     """A drafter has no tokenizer, an adapter no config.json, a tokenizer no weights."""
     machine = make_machine("founders-p1")

@@ -9,7 +9,7 @@ import pytest
 from sparkcluster.errors import StageError
 from sparkcluster.node.common import staged_as
 from sparkcluster.staging.copy import Failure, Step, stage_error
-from sparkcluster.staging.plan import address, check_disk_space, find_missing
+from sparkcluster.staging.plan import address, check_disk_space, find_missing, no_weights
 from sparkcluster.staging.run import registry_of
 from sparkcluster.topology.build import build
 
@@ -64,6 +64,19 @@ def test_a_revision_other_than_the_heads_is_missing(three):
     )
     assert staging.sources == ("a", "c")
     assert staging.missing == (("b", "revision r2 instead of r1"),)
+
+
+def test_another_complete_commit_is_named_and_how_to_serve_it(three):
+    """Bundled playbooks name commits; without a network, what lies there is all there is."""
+    old, new = "a" * 40, "b" * 40
+    other = {"path": None, "other_revisions": [old]}
+    facts, topology, spec = three({"a": {"weights": other}}, playbook={"model": {"id": "org/m", "revision": new}})
+    found = find_missing(facts, topology, spec, "weights")
+    assert found.missing == (("a", f"has revision {old}, not {new}"), ("b", "missing"), ("c", "missing"))
+    hint = no_weights(facts, "a", spec, why="huggingface.co cannot be reached").hint
+    lines = f"extends: {spec.playbook.name} and model: {{id: org/m, revision: {old}}}"
+    serve = f"; or serve what is there: a playbook with {lines}"
+    assert str(hint).endswith(f"hf download org/m --revision {new}{serve}")
 
 
 IMAGE = {"reference": "i", "id": "sha256:1", "layers": ["l1"], "size_bytes": 9}
