@@ -318,7 +318,7 @@ class _Rank:
         refused = powers.never(source, self.spec.inventory.model_copy(update=told), self.facts.home)
         if refused:
             hint = f"name another directory under {key} in the playbook"
-            raise PlanError(f"{key}: {refused}", node=self.member.name, hint=hint)
+            raise PlanError(f"{key}: {refused}", node=self.member.name, step="plan", hint=hint)
 
 
 def _ranks(
