@@ -73,12 +73,12 @@ def cold(engine: str, times: int) -> bool:
     with lab(2, engine) as made:
         quick_verify(made.inventory)
         path = str(made.inventory)
-        timed([PROGRAM, "up", path])  # image asked, files of the launcher in place
+        timed([PROGRAM, "up", path, "--yes"])  # image asked, files of the launcher in place
         timed([PROGRAM, "down", path])
         plans: list[dict[str, object]] = []
 
         def ours() -> float:
-            taken = timed([PROGRAM, "up", path])
+            taken = timed([PROGRAM, "up", path, "--yes"])
             plans.append(running_plan(made))
             sweep(made.inventory, plans[-1])
             return taken
@@ -107,9 +107,9 @@ def running_plan(made: Lab) -> dict[str, object]:
 def noop() -> bool:
     with lab(2, "stub") as made:
         path = str(made.inventory)
-        timed([PROGRAM, "up", path])
+        timed([PROGRAM, "up", path, "--yes"])
         bare = [*ssh(made.inventory)[0], "true"]
-        turns = Turns(9, lambda: timed([PROGRAM, "up", path]), lambda: timed(bare))
+        turns = Turns(9, lambda: timed([PROGRAM, "up", path, "--yes"]), lambda: timed(bare))
         what = "up that changes nothing / one ssh node true"
         return show(what, turns.ratio(0, 1), turns.detail(0, 1), at_most=6)
 
@@ -125,10 +125,10 @@ def growth() -> None:
         with lab(sparks, "stub") as made:
             quick_verify(made.inventory)
             path = str(made.inventory)
-            timed([PROGRAM, "up", path])
+            timed([PROGRAM, "up", path, "--yes"])
             timed([PROGRAM, "down", path])
-            figures[sparks] = timed([PROGRAM, "up", path])
-            again = Turns(3, lambda: timed([PROGRAM, "up", path])).median(0)  # noqa: B023 - called at once
+            figures[sparks] = timed([PROGRAM, "up", path, "--yes"])
+            again = Turns(3, lambda: timed([PROGRAM, "up", path, "--yes"])).median(0)  # noqa: B023 - called at once
             show(f"up of {sparks} stub Sparks / of 2", figures[sparks] / figures[2], f"{figures[sparks]:.1f} s")
             print(f"{'':<58} again, nothing to change: {again:.2f} s", flush=True)
 

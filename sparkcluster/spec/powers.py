@@ -31,7 +31,7 @@ _PERMIT = {"read": "mounts", "write": "mounts", "capability": "capabilities", "s
 _CODE = r"^.*-plugins?=|\.(py|so)\b"
 # Variables, written likewise, that set how a program computes and nothing else; of an engine: ``Engine.tuning``.
 _TUNING = r"(nccl|torch|torchdynamo|cuda|omp|hf-hub|tokenizers)-|pytorch-(cuda-)?alloc-conf="
-_NO_TUNING = r"^hf-hub-offline=|^[^=]*-(home|dir|path|base|root|file|hook|librar(y|ies))="
+_NO_TUNING = r"^hf-hub-offline=(?!1$)|^[^=]*-(home|dir|path|base|root|file|hook|librar(y|ies))="
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -344,7 +344,9 @@ FREE = [
 def test_variables_are_asked_about_unless_they_only_tune(tmp_path: Path) -> None:
     pairs = [pair.split("=", 1) for pair in [*ASKED, *FREE]]
     (tmp_path / "p.yaml").write_text(f"{HEAD}env: {json.dumps(dict(pairs[1:]))}\n")  # HOME is there twice
-    (tmp_path / "q.yaml").write_text(f"{HEAD}env: {json.dumps(dict([*pairs[:1], ['NCCL_ALGO', 'a b']]))}\n")
+    (tmp_path / "q.yaml").write_text(
+        f"{HEAD}env: {json.dumps(dict([*pairs[:1], ['NCCL_ALGO', 'a b'], ['HF_HUB_OFFLINE', '1']]))}\n"
+    )
     done = run("lint", tmp_path / "p.yaml", tmp_path / "q.yaml")
     asked = re.findall(r"! variable   (.*)$", done.stdout, re.MULTILINE)
     assert asked == [*ASKED[1:], ASKED[0], "NCCL_ALGO=a b"], done
