@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from sparkcluster.cli import consent
 from sparkcluster.cli.common import emitted, inventory_argument, reporting
 from sparkcluster.cli.output import say
 
@@ -19,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", nargs="?", choices=("weights", "image"), help="stage only weights or only the image")
     parser.add_argument("--dry-run", action="store_true", help="show what is missing where, and change nothing")
     parser.add_argument("--verify", action="store_true", help="compare the weights of all nodes by SHA-256")
+    parser.add_argument("--yes", action="store_true", help="accept what the playbook can do beside serving, unasked")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,6 +31,8 @@ def run(args: argparse.Namespace) -> int:
         what=(args.what,) if args.what else ("weights", "image"), dry_run=args.dry_run, verify=args.verify
     )
     with reporting(args) as (fleet, spec, report):
+        if not args.dry_run:
+            consent.ask(spec, report, yes=args.yes)
         done = stage(fleet, spec, options, report)
     if not emitted(args, {"cluster": spec.inventory.cluster, "dry_run": args.dry_run, **done.as_json()}):
         for line in lines(done, dry_run=args.dry_run):

@@ -85,7 +85,7 @@ list and asks before it first starts a playbook that is not bundled: for setup l
 repository, variables that may do more than tune, a `model.path` outside of the hub's cache, mounts of repositories that
 are not served, and all that needs a permission. The answer is remembered for this content, in
 `~/.local/state/sparkcluster/accepted`; after a change `up` asks again. Without a terminal, and with `--json`, it exits
-with 2 instead; `--yes` accepts.
+with 2 instead; `--yes` accepts. `stage` asks likewise.
 """,
     "playbook": """
 ## Engine arguments

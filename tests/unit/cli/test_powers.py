@@ -413,6 +413,19 @@ def test_in_a_checkout_only_what_is_shipped_unchanged_counts_as_bundled(tmp_path
     assert told in run("lint", here, **there).stdout
 
 
+def test_stage_asks_as_up_does(tmp_path: Path, port: socket.socket) -> None:
+    path = inventory(tmp_path, SETUP, port=port.getsockname()[1])
+    state = {"XDG_STATE_HOME": str(tmp_path / "state"), "HOME": str(tmp_path)}
+    refused = run("stage", path, **state)
+    assert refused.returncode == 2
+    assert "--yes" in refused.stderr
+    assert not contacted(port)
+    port.close()
+    assert run("stage", path, "--dry-run", **state).returncode == 1
+    assert run("stage", path, "--yes", **state).returncode == 1
+    assert run("stage", path, **state).returncode == 1
+
+
 def test_up_dry_run_does_not_ask(tmp_path: Path, port: socket.socket) -> None:
     path = inventory(tmp_path, SETUP, port=port.getsockname()[1])
     assert up(path, port, "--dry-run").returncode == 1
