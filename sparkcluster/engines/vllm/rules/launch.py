@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
+from sparkcluster.errors import UsageError
 from sparkcluster.spec import KeyPath, variables
+from sparkcluster.spec.playbook import Companion
 
 _SERVE = re.compile(r"\bvllm\s+serve\s+(?:\S*/)?vllm\s+serve\b")
 _PER_NODE = variables.per_node("vllm")
@@ -107,16 +110,31 @@ def open_ray(served: Served) -> Iterator[Seen]:
 def revision(served: Served) -> Iterator[Seen]:
     """A branch is whatever its owner puts there by the next download; `up` and `stage` compare it with the first one.
 
-    With `--trust-remote-code` that is a warning: Python from the model's repository runs in the container.
+    With `--trust-remote-code` that is a warning: Python from the repositories of the model, of a drafter, or of a
+    tokenizer runs in the container.
     """
-    model, remedy = served.playbook.model, "write revision: COMMIT under model; stage says which it brought"
-    if model.id is None or re.fullmatch(r"[0-9a-f]{40}", model.revision):
-        return
-    if served.on("trust-remote-code"):
-        summary = f"code of {model.label} is run, at whatever {model.revision} is"
-        yield served.say("trust-remote-code", summary, remedy, severity="warning")
-    else:
-        yield served.say(("model", "revision"), f"{model.label} is at whatever {model.revision} is", remedy)
+    code = served.on("trust-remote-code")
+    for model in (served.playbook.model, *_beside(served)):
+        if model.id is None or re.fullmatch(r"[0-9a-f]{40}", model.revision):
+            continue
+        if model is served.playbook.model:
+            where, remedy = "model", "write revision: COMMIT under model; stage says which it brought"
+        else:
+            where, remedy = "args", "write its commit as revision of speculative-config, or as tokenizer-revision"
+        if code:
+            summary = f"code of {model.label} is run, at whatever {model.revision} is"
+            yield served.say("trust-remote-code", summary, remedy, severity="warning")
+        else:
+            at = (where, "revision") if where == "model" else (where,)
+            yield served.say(at, f"{model.label} is at whatever {model.revision} is", remedy)
+
+
+def _beside(served: Served) -> list[Companion]:
+    """Drafters and tokenizers; adapters have no code and take no revision, and a bad revision is another error."""
+    adapters = str(served.values.get("lora-modules"))
+    with contextlib.suppress(UsageError):
+        return [each for each in served.playbook.companions if str(each.id) not in adapters]
+    return []
 
 
 @rule("SPEC-008", "Requests cannot read files of the container", source="docs.vllm.ai, Multimodal Inputs")

@@ -29,6 +29,12 @@ def draft(method: str, **more: Any) -> dict[str, Any]:
     return {"speculative-config": {"method": method, **more}}
 
 
+def draft_of(name: str, **more: Any) -> dict[str, Any]:
+    return draft("draft_model", model=name, num_speculative_tokens=3, **more)
+
+
+PINNED = {"id": "org/model", "revision": "a" * 40}
+
 DFLASH = {
     "model": "Qwen/Qwen3.6-27B",
     "image": NIGHTLY,
@@ -462,6 +468,12 @@ CASES: list[dict[str, Any]] = [
     case("MDL-004", "warning", {"args": args(trust_remote_code=True)},
          {"model": {"id": "org/model", "revision": "a" * 40}, "args": args(trust_remote_code=True)},
          {"model": "/weights/model", "args": args(trust_remote_code=True)}),
+    case("MDL-004", "warning", {"model": PINNED, "args": args(trust_remote_code=True, **draft_of("evil/draft"))},
+         {"model": PINNED, "args": args(trust_remote_code=True, **draft_of("evil/draft", revision="b" * 40))},
+         {"model": PINNED, "args": args(trust_remote_code=True, lora_modules=["sql=org/adapter"])},
+         {"model": PINNED, "args": args(**draft_of("evil/draft")), "softer": "info"}),
+    case("MDL-004", "warning", {"model": PINNED, "args": args(trust_remote_code=True, tokenizer="evil/tokenizer")},
+         {"model": PINNED, "args": args(trust_remote_code=True, tokenizer="a/b", tokenizer_revision="b" * 40)}),
     case("MDL-004", "info", {"model": {"id": "org/model", "revision": "v1"}},
          {"model": {"id": "org/model", "revision": "a" * 40}}, {"model": "/weights/model"}),
     case("SPEC-008", "warning", {"args": args(allowed_local_media_path="/")},
