@@ -132,6 +132,8 @@ def _paths(playbook: Playbook, inventory: Inventory) -> Iterator[tuple[str, str,
         weights = model.startswith((f"{hub}/", _OWN))
         free = model.startswith(f"{hub}/") or not (hidden or _overlap(model, hub))
         yield "read", model, ("model", "path"), free, not weights
+    if not playbook.mounts:
+        return  # before the engine's modules are imported
     ids = [each.id for each in (playbook.model, *playbook.companions) if each.id is not None]
     served = [*(f"{hub}/models--{name.replace('/', '--')}" for name in ids), *([model] if model else [])]
     for index, mount in enumerate(playbook.mounts):
