@@ -283,11 +283,15 @@ def inside(spark, *paths):
         spark.run(["umount", "-l", *words])
 
 
-def test_a_node_taken_out_of_the_inventory_is_cleaned_by_down(lab, cli, variant, ranks):
+def test_a_node_taken_out_of_the_inventory_is_cleaned_by_down_if_the_user_says_so(lab, cli, variant, ranks):
     cli("up", lab.inventory).ok()
-    cut = variant(lab, nodes=[{"name": "left", "host": lab.sparks[0].host}])
+    left, right = lab.sparks
+    cut = variant(lab, nodes=[{"name": "left", "host": left.host}])
     down = cli("down", cut, "--json").ok().json
-    assert set(down["removed"]) == {"left", "right"}
+    assert set(down["removed"]) == {"left"}
+    assert down["not_contacted"] == [{"name": "right", "host": right.host, "named_by": ["left"]}]
+    assert [len(found) for found in ranks(lab).values()] == [0, 1]
+    assert len(cli("down", cut, "--also", right.host, "--json").ok().json["removed"]) == 1
     assert ranks(lab) == {"left": [], "right": []}
 
 
