@@ -73,5 +73,6 @@ def _url(launcher: Mapping[str, Any], engine: Engine) -> str:
 
 
 def _flag(launcher: Mapping[str, Any], name: str, default: str) -> str:
-    words = launcher.get("engine") or []
+    engine = launcher.get("engine")
+    words = engine if isinstance(engine, list) else []
     return words[words.index(name) + 1] if name in words[:-1] else default

@@ -9,6 +9,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import signal
 import socket
 import struct
@@ -28,9 +29,11 @@ HEAD, WORKER = "127.0.0.1", "127.0.0.2"
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind((HEAD, 0))
-        return int(s.getsockname()[1])
+    """A port that is free on every address, and that no outgoing connection takes before it is used."""
+    while True:
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("0.0.0.0", random.randint(15_000, 32_000)))  # below ip_local_port_range
+            return int(s.getsockname()[1])
 
 
 def until(done: Callable[[], Any], what: str, limit_s: float = LIMIT_S) -> Any:
