@@ -223,7 +223,7 @@ this recipe can:
 ! code       trust-remote=true
 ! variable   LD_PRELOAD=/model/x
 ! variable   TRITON_CACHE_DIR=/tmp/t
-  !: more than serving; up asks before it first starts this, unless it is bundled
+  !: more than serving; up asks before its first start, unless it is bundled
 """
 
 
