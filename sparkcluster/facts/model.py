@@ -57,14 +57,14 @@ class PythonFacts(Fact):
     """The interpreter that ran the probe."""
 
     executable: str
-    version: str
+    version: Version
 
 
 class OsRelease(Fact):
     """``/etc/os-release``."""
 
     id: str
-    version: str
+    version: Version
     pretty_name: str
 
 
@@ -73,8 +73,8 @@ class Dgx(Fact):
 
     name: str
     platform: str | None = None
-    ota_version: str | None = None
-    swbuild_version: str | None = None
+    ota_version: Version | None = None
+    swbuild_version: Version | None = None
 
 
 class Gpu(Fact):
@@ -84,13 +84,13 @@ class Gpu(Fact):
     """
 
     name: str
-    compute_capability: str | None = None
+    compute_capability: Version | None = None
     memory_total_bytes: int | None = None
     power_w: float | None = None
     sm_clock_mhz: float | None = None
     utilization_percent: float | None = None
     temperature_c: float | None = None
-    vbios: str | None = None
+    vbios: Version | None = None
 
 
 class Memory(Fact):
@@ -127,7 +127,7 @@ class Docker(Fact):
         cgroup_driver: systemd or cgroupfs.
     """
 
-    version: str
+    version: Version
     storage_driver: str
     root_dir: str
     images_dir: str = ""
@@ -135,7 +135,7 @@ class Docker(Fact):
     cdi_devices: Few[str] = ()
     containerd_store: bool = False
     snap: bool = False
-    cdi_driver: str | None = None
+    cdi_driver: Version | None = None
     cgroup_driver: str | None = None
 
 
@@ -181,7 +181,7 @@ class Hca(Fact):
     state: str
     phys_state: str
     rate: str | None = None
-    firmware: str | None = None
+    firmware: Version | None = None
     gids: Few[Gid] = ()
 
     @property
@@ -369,12 +369,12 @@ class Facts(Fact):
     home: Path
     python: PythonFacts
     architecture: str
-    kernel: str
+    kernel: Version
     clock_s: Time
     os: OsRelease | Unread
     dgx: Dgx | Unread
-    driver: str | Unread
-    cuda: str | Unread
+    driver: Version | Unread
+    cuda: Version | Unread
     gpus: Few[Gpu] | Unread
     memory: Memory | Unread
     disks: Few[Disk] | Unread
@@ -394,7 +394,7 @@ class Facts(Fact):
     names: Annotated[dict[str, Few[str] | Unread], Field(max_length=1024)] = {}
     remove_ipc: bool | Unread | None = None
     lingers: bool = False
-    driver_module: str | Unread | None = None
+    driver_module: Version | Unread | None = None
     firewall: str | None = None
     compiler: str | None = None
     kernel_log: Few[str] | Unread | None = None

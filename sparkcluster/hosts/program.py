@@ -134,7 +134,7 @@ def document(line: bytes) -> dict[str, Any] | None:
 
     A number that is not finite, as in some models' config.json, is null; one of more than 64 bits is a float.
     """
-    if len(line) > DOCUMENT_BYTES or line.count(b",") > _MAX_VALUES:
+    if len(line) > DOCUMENT_BYTES or sum(map(line.count, (b",", b"[", b"{"))) > _MAX_VALUES:
         return None
     try:
         text = line.decode(errors="replace")

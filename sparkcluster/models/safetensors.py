@@ -116,7 +116,7 @@ def index(text: bytes, name: str) -> list[str]:
         raise _broken(name, "has no weight_map")
     files: set[str] = set()
     for file in weights.values():
-        if not isinstance(file, str) or not re.fullmatch(r"[\w][\w.+-]*\.safetensors", file, re.ASCII):
+        if not isinstance(file, str) or not re.fullmatch(r"[\w][\w.+-]{0,242}\.safetensors", file, re.ASCII):
             raise _broken(name, f"lists {str(file)[:60]!r}, which is not a file in its directory")
         files.add(file)
         if len(files) > FILES_LIMIT:

@@ -66,8 +66,9 @@ def _change(chance: Random, inside: Any, key: Any) -> None:
     elif isinstance(value, int | float):
         inside[key] = chance.choice((-value, str(value), value * 10**9, value / 3, [value], 2**62, -(2**62), 65536))
     else:
+        long = value * min(300, 1 + 10**6 // max(1, len(value)))
         inside[key] = chance.choice(
-            (value + "\n", value * 300, value[:3], value[::-1], "-" + value, f"../{value}", [value], {value: value},
+            (value + "\n", long, value[:3], value[::-1], "-" + value, f"../{value}", [value], {value: value},
              value + "\x1b[31m", value.upper(), value + "\u0661", len(value))
         )  # fmt: skip
 

@@ -49,6 +49,13 @@ def test_a_document_of_the_wrong_shape_names_node_and_field(change: dict[str, ob
     assert "\n" not in raised.value.message
 
 
+@pytest.mark.parametrize("field", ["driver", "cuda", "driver_module"])
+def test_a_version_of_thousands_of_digits_cannot_be_read(field: str) -> None:
+    """``int`` raises an error for one of more than 4,300."""
+    found = getattr(parse("a", {**HEALTHY, field: "9" * 5000}), field)
+    assert isinstance(found, Unread)
+
+
 def test_an_empty_document_is_refused() -> None:
     with pytest.raises(CommandFailed, match=r"^a sent a malformed answer to probe: hostname: Field required$"):
         parse("a", {})

@@ -101,6 +101,7 @@ def test_a_document_of_very_many_values_is_refused():
     """A byte of JSON may take 80 in memory."""
     assert program.document(b"[" + b"[]," * 1_500_000 + b"[]]") is None
     assert program.document(b'{"many": [' + b"0," * 1_500_000 + b"0]}") is None
+    assert program.document(b'{"few": [' + b'[[[[[[{"": {}}]]]]]],' * 150_000 + b"0]}") is None
     assert program.document(b'{"one": "' + b"x" * 17_000_000 + b'"}') is None
     assert (
         len((program.document(b'{"files": [' + b'{"path": "a", "size": 1},' * 20_000 + b"0]}") or {})["files"])

@@ -127,7 +127,10 @@ def test_an_invalid_tensor_is_refused(tensor):
         safetensors.header(json.dumps({"x": tensor}).encode(), None, "file", safetensors.Budget())
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd.safetensors", "a/b.safetensors", "x.bin", 3, None])
+@pytest.mark.parametrize(
+    "name",
+    ["../../etc/passwd", "/etc/passwd.safetensors", "a/b.safetensors", "x.bin", "x" * 244 + ".safetensors", 3, None],
+)
 def test_an_index_lists_only_files_in_its_directory(name):
     with pytest.raises(UsageError, match="not a file in its directory"):
         safetensors.index(json.dumps({"weight_map": {"a": name}}).encode(), "index")
