@@ -369,7 +369,7 @@ class Facts(Fact):
     home: Path
     python: PythonFacts
     architecture: str
-    kernel: Version
+    kernel: str
     clock_s: Time
     os: OsRelease | Unread
     dgx: Dgx | Unread
