@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _FLAGS = {
     "--json": "print one JSON document to stdout and nothing else",
     "--json-lines": "print events as JSON lines, the result last",
+    "--yes": "accept what the playbook can do beyond serving, without being asked",
     "--verbose": "also show notes, and why each finding matters",
 }
 _SHORT = {"--verbose": ["-v"]}
@@ -37,7 +38,7 @@ def inventory_argument(parser: argparse.ArgumentParser, *flags: str, playbook: b
 
 
 def common_flags(parser: argparse.ArgumentParser, *flags: str) -> None:
-    """Add flags that several commands have: ``--json``, ``--json-lines``, ``--verbose``."""
+    """Add flags that several commands have: those of ``_FLAGS``."""
     for flag in flags:
         parser.add_argument(flag, *_SHORT.get(flag, ()), action="store_true", help=_FLAGS[flag])
 

@@ -1,4 +1,4 @@
-"""The question before a playbook is first started that can do more on the nodes than serve."""
+"""The question before a playbook that can do more on the nodes than serve first runs there."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ def ask(spec: Spec, report: Report, *, yes: bool) -> None:
     if yes:
         for line in shown.splitlines():
             report.note(line)
-    elif not report.confirm(f"{shown}\nstart {path}?"):
-        message = f"{path} wants more than to serve, and was not accepted: {', '.join(kinds)}"
-        raise UsageError(message, hint=f"sparkcluster lint {shlex.quote(path)} shows what it can do; --yes accepts it")
+    elif not report.confirm(f"{shown}\naccept {path}?"):
+        raise UsageError(
+            f"{path} can do more than serve, and this is not accepted yet: {', '.join(kinds)}",
+            hint=f"sparkcluster lint {shlex.quote(path)} shows it; to accept it, add --yes, or answer y on a terminal",
+        )
     try:
         accepted.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(accepted, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))

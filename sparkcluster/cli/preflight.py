@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sparkcluster.cli import consent
 from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, reporting
 from sparkcluster.cli.output import say, say_verdict, table
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``preflight``."""
-    inventory_argument(parser, "--verbose", "--json-lines")
+    inventory_argument(parser, "--verbose", "--json-lines", "--yes")
     parser.add_argument(
         "--ignore",
         metavar="CODE",
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deep",
         action="store_true",
-        help="also measure bandwidth between nodes, and NCCL in the image (minutes)",
+        help="also measure bandwidth between nodes, and NCCL in a container of the image (minutes)",
     )
     parser.add_argument("--hash", action="store_true", help="also compare the weights' SHA-256 (reads all of them)")
     parser.add_argument("--junit", metavar="FILE", type=Path, help="also write a JUnit report")
@@ -48,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
         for code in args.ignore:
             find(code)
     with reporting(args) as (fleet, spec, report):
+        if args.deep and spec.inventory.runtime.kind == "docker":
+            consent.ask(spec, report, yes=args.yes)
         probes = begin_probe(fleet, spec)
         from sparkcluster.inspect.preflight import Options, preflight
 

@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``stage``."""
-    inventory_argument(parser, "--json-lines")
+    inventory_argument(parser, "--json-lines", "--yes")
     parser.add_argument("what", nargs="?", choices=("weights", "image"), help="stage only weights or only the image")
     parser.add_argument("--dry-run", action="store_true", help="show what is missing where, and change nothing")
     parser.add_argument("--verify", action="store_true", help="compare the weights of all nodes by SHA-256")
-    parser.add_argument("--yes", action="store_true", help="accept what the playbook can do beside serving, unasked")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from sparkcluster.cli.output import note, program, say
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``up``."""
-    inventory_argument(parser, "--json-lines")
+    inventory_argument(parser, "--json-lines", "--yes")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done and change nothing")
     parser.add_argument(
         "--replace",
@@ -21,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     seconds = number_type(float, lambda value: 0 < value < float("inf"), "a number of seconds above 0")
     parser.add_argument("--timeout", metavar="S", type=seconds, help="limit until the model answers, in seconds")
-    parser.add_argument("--yes", action="store_true", help="accept what the playbook can do beside serving, unasked")
     parser.add_argument("--clear-caches", action="store_true", help="delete compile caches before the start")
 
 

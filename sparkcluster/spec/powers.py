@@ -85,7 +85,7 @@ def lines(playbook: Playbook, inventory: Inventory) -> list[str]:
         what = shown(" ".join(power.what.split()), 240).removeprefix('"').removesuffix('"')
         out.append(f"{'!' if power.asks else ' '} {power.kind:<11}{what}")
     if any(power.asks for power in powers):
-        out.append("  !: more than serving; up asks before its first start, unless it is bundled")
+        out.append("  !: more than serving; you are asked once, unless the playbook is bundled")
     needed = permit(powers, inventory)
     return [*out, f"  it needs this in the inventory: {needed}"] if needed else out
 

@@ -80,12 +80,18 @@ directories, Docker's socket, home directories as a whole, `.ssh`, the hub's tok
 capability ALL. `plan` and `up` compare with the directories of each node's user as well. A link
 on a node leads where it leads: permit only directories in which nobody whom you do not trust can make links.
 
-`lint`, `plan` and `import` end with a list of what the playbook can do. Where that is more than serving, `up` shows the
-list and asks before it first starts a playbook that is not bundled: for setup lines, a `command`, code of the model's
-repository, variables that may do more than tune, a `model.path` outside of the hub's cache, mounts of repositories that
-are not served, and all that needs a permission. The answer is remembered for this content, in
-`~/.local/state/sparkcluster/accepted`; after a change `up` asks again. Without a terminal, and with `--json`, it exits
-with 2 instead; `--yes` accepts. `stage` asks likewise.
+`lint`, `plan` and `import` end with a list of what the playbook can do. Lines with `!` are more than serving:
+
+- setup lines, a `command`, code of the model's repository
+- variables that may do more than tune
+- a `model.path` outside of the hub's cache, mounts of repositories that are not served
+- everything that needs a permission.
+
+If there are such lines and the playbook is not bundled, `up`, `stage` and `preflight --deep` show the list and ask
+before they contact a node. They ask once: your yes is stored for this content of the playbook, in
+`~/.local/state/sparkcluster/accepted`. A changed playbook is asked about again. `--yes` accepts without being asked.
+Without a terminal or with `--json`, nobody can be asked: without `--yes` the exit code is 2. `preflight --deep` asks
+since its containers have the playbook's image, `env` and capabilities, the GPUs and the network of the node.
 """,
     "playbook": """
 ## Engine arguments

@@ -223,7 +223,7 @@ this recipe can:
 ! code       trust-remote=true
 ! variable   LD_PRELOAD=/model/x
 ! variable   TRITON_CACHE_DIR=/tmp/t
-  !: more than serving; up asks before its first start, unless it is bundled
+  !: more than serving; you are asked once, unless the playbook is bundled
 """
 
 
@@ -319,7 +319,7 @@ def test_up_asks_for_what_is_more_than_serving(
     assert guarded(["up", str(path), "--json"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
     assert "--yes" in error["hint"]
-    assert "was not accepted" in error["message"]
+    assert "not accepted yet" in error["message"]
     assert not contacted(port)
     assert not (tmp_path / "state").exists()
 
@@ -413,17 +413,28 @@ def test_in_a_checkout_only_what_is_shipped_unchanged_counts_as_bundled(tmp_path
     assert told in run("lint", here, **there).stdout
 
 
-def test_stage_asks_as_up_does(tmp_path: Path, port: socket.socket) -> None:
+@pytest.mark.parametrize(
+    ("asks", "does_not"), [(("stage",), ("stage", "--dry-run")), (("preflight", "--deep"), ("preflight", "--hash"))]
+)
+def test_what_runs_the_image_asks_as_up_does(
+    tmp_path: Path, port: socket.socket, asks: tuple[str, ...], does_not: tuple[str, ...]
+) -> None:
     path = inventory(tmp_path, SETUP, port=port.getsockname()[1])
     state = {"XDG_STATE_HOME": str(tmp_path / "state"), "HOME": str(tmp_path)}
-    refused = run("stage", path, **state)
+    refused = run(*asks, path, **state)
     assert refused.returncode == 2
     assert "--yes" in refused.stderr
     assert not contacted(port)
     port.close()
-    assert run("stage", path, "--dry-run", **state).returncode == 1
-    assert run("stage", path, "--yes", **state).returncode == 1
-    assert run("stage", path, **state).returncode == 1
+    assert run(*does_not, path, **state).returncode == 1
+    assert run(*asks, path, "--yes", **state).returncode == 1
+    assert run(*asks, path, **state).returncode == 1
+
+
+def test_a_measurement_without_containers_does_not_ask(tmp_path: Path) -> None:
+    path = inventory(tmp_path, SETUP)
+    path.write_text(f"{path.read_text()}runtime: {{kind: process}}\n")
+    assert run("preflight", "--deep", path).returncode == 1
 
 
 def test_up_dry_run_does_not_ask(tmp_path: Path, port: socket.socket) -> None:
