@@ -54,7 +54,9 @@ Ends = tuple[Member, Member]
 Rail = tuple[Link, Link]
 
 _ASK_S = 10
-_SPARE_S = 25  # a measurement may be silent this much longer than it lasts; its own limits end it earlier
+_SPARE_S = (
+    25  # a measurement may be silent this much longer than it lasts, and take twice as much; it ends itself earlier
+)
 
 
 def deep(
@@ -145,7 +147,7 @@ class _Run:
     # connections
 
     def _start(self, name: str, request: dict[str, Any], silence_s: float) -> Conversation:
-        return self.programs.start(self.fleet[name], request, silence_s=silence_s)
+        return self.programs.start(self.fleet[name], request, silence_s=silence_s, within_s=silence_s + _SPARE_S)
 
     def _single(self, name: str, kind: type[T], request: dict[str, Any], silence_s: float) -> T:
         with self._start(name, request, silence_s) as conversation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -20,14 +21,17 @@ T = TypeVar("T")
 class Conversation(Closing):
     """The program ``module`` of ``sparkcluster.node`` on ``host``; it ends with its input.
 
-    ``silence_s`` is how long it may print nothing.
+    ``silence_s`` is how long it may print nothing, ``within_s`` how long it may take in all, from the first answer that
+    is waited for.
     """
 
-    def __init__(self, host: Host, module: str, request: dict[str, Any], *, silence_s: float) -> None:
+    def __init__(
+        self, host: Host, module: str, request: dict[str, Any], *, silence_s: float, within_s: float = math.inf
+    ) -> None:
         self.host = host
         self.module = module
         self.stream: Stream = stream(host, module, request)
-        self._lines: Iterator[bytes] = self.stream.lines(silence_s, line_bytes=DOCUMENT_BYTES)
+        self._lines: Iterator[bytes] = self.stream.lines(silence_s, line_bytes=DOCUMENT_BYTES, within_s=within_s)
         self._lock = threading.Lock()
         self._ended = False
 
@@ -40,7 +44,7 @@ class Conversation(Closing):
 
         Raises:
             CommandFailed: it ended, or printed something else than a ``kind``.
-            HostError: it fell silent, or the connection broke.
+            HostError: it printed nothing for too long, took too long, or the connection broke.
         """
         line = next(self._lines, b"")
         found = document(line)
@@ -70,10 +74,12 @@ class Conversations(Closing):
         self.closed = False
         self._started: list[Conversation] = []
 
-    def start(self, host: Host, request: dict[str, Any], *, silence_s: float) -> Conversation:
+    def start(
+        self, host: Host, request: dict[str, Any], *, silence_s: float, within_s: float = math.inf
+    ) -> Conversation:
         """Start it on ``host``; HostError once this is closed."""
         if not self.closed:
-            conversation = Conversation(host, self.module, request, silence_s=silence_s)
+            conversation = Conversation(host, self.module, request, silence_s=silence_s, within_s=within_s)
             self._started.append(conversation)
             if not self.closed:
                 return conversation

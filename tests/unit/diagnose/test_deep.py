@@ -221,6 +221,25 @@ def test_a_program_that_is_not_there_is_told():
     conversation.close()
 
 
+ALIVE = """#!{python} -IS
+import json, sys, time
+do = json.loads(sys.stdin.readline())["request"]["do"]
+print('{{"done": {{}}}}' if do == "tools" else '{{"alive": true}}', flush=True)
+while do != "tools":
+    time.sleep(0.05)
+    print('{{"alive": true}}', flush=True)
+"""
+
+
+def test_signs_of_life_without_end_are_an_error_of_their_node(two, tmp_path, monkeypatch):
+    python = tmp_path / "python3"
+    python.write_text(ALIVE.format(python=sys.executable))
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("sparkcluster.diagnose.deep._SPARE_S", 0.5)
+    assert "did not end within 1.1 s" in measure(two).unasked["beta"]
+
+
 def test_who_does_not_know_the_token_is_not_served():
     conversation = program({"do": "receive", "address": "127.0.0.1", "token": "right", "streams": 1})
     port = conversation.answer(dict)["port"]
