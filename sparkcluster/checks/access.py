@@ -6,7 +6,8 @@ import ipaddress
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Context, Seen, check, link_check, node_check
-from sparkcluster.facts.model import Facts, read
+from sparkcluster.facts.base import read
+from sparkcluster.facts.model import Facts
 from sparkcluster.node.shared import CONTAINER_INTERFACES, TUNNEL_INTERFACES
 from sparkcluster.topology.model import Link
 

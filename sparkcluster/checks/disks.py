@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from shlex import quote
 
 from sparkcluster.checks.registry import Context, Seen, container_node_check, node_check
-from sparkcluster.facts.model import Disk, Facts, Weights, read
+from sparkcluster.facts.base import read
+from sparkcluster.facts.model import Disk, Facts
+from sparkcluster.facts.weights import Weights
 
 # A launch writes logs, records and layers; with less than this the next write may fail.
 DISK_FLOOR_BYTES = 10**9

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from shlex import quote
 
 from sparkcluster.checks.registry import Context, Seen, container_node_check, docker_check
-from sparkcluster.facts.model import Docker, Facts, Unread, read
+from sparkcluster.facts.base import Unread, read
+from sparkcluster.facts.docker import Docker
+from sparkcluster.facts.model import Facts
 from sparkcluster.node.shared import LABEL_CLUSTER
 
 CDI_REFRESH = "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"

@@ -8,7 +8,8 @@ from shlex import quote
 
 from sparkcluster.checks.docker import runs_rank
 from sparkcluster.checks.registry import Context, Seen, container_node_check, gpu_check
-from sparkcluster.facts.model import Facts, Gpu, Unread, read
+from sparkcluster.facts.base import Unread, read
+from sparkcluster.facts.model import Facts, Gpu
 from sparkcluster.facts.running import GpuSample
 
 # As nvidia-smi prints it for a GB10.

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from sparkcluster.checks.lists import abridged, listed
 from sparkcluster.checks.registry import Context, Each, Seen, check
 from sparkcluster.facts.hashes import HashedFile
-from sparkcluster.facts.model import Weights
+from sparkcluster.facts.weights import Weights
 
 HUB = "huggingface_hub documentation, Understand caching: the blob of a large file is named by its SHA-256"
 STAGE = "sparkcluster stage INVENTORY weights --verify"

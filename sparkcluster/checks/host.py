@@ -8,8 +8,10 @@ from shlex import quote
 from sparkcluster.checks.docker import runs_rank
 from sparkcluster.checks.registry import Context, Seen, check, node_check
 from sparkcluster.errors import PlanError
+from sparkcluster.facts.base import read
 from sparkcluster.facts.engine import engine_of
-from sparkcluster.facts.model import Facts, Listener, read
+from sparkcluster.facts.model import Facts
+from sparkcluster.facts.network import Listener
 from sparkcluster.node.shared import LABEL_CLUSTER
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group

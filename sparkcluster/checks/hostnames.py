@@ -9,7 +9,9 @@ from shlex import quote
 
 from sparkcluster.checks.lists import listed
 from sparkcluster.checks.registry import Context, Each, Seen, check, node_check
-from sparkcluster.facts.model import Facts, Interface, read
+from sparkcluster.facts.base import read
+from sparkcluster.facts.model import Facts
+from sparkcluster.facts.network import Interface
 from sparkcluster.node.shared import VIRTUAL_INTERFACES
 from sparkcluster.topology.candidates import is_up
 

@@ -19,8 +19,10 @@ from sparkcluster.checks.registry import (
     interconnect_check,
     node_check,
 )
+from sparkcluster.facts.base import Unread
+from sparkcluster.facts.docker import EngineFacts, Image
 from sparkcluster.facts.engine import builds, engine_of, has_token
-from sparkcluster.facts.model import EngineFacts, Facts, Image, Unread
+from sparkcluster.facts.model import Facts
 from sparkcluster.suggest import closest
 from sparkcluster.topology import parallel
 

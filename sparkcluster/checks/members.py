@@ -19,7 +19,7 @@ from sparkcluster.checks.running_cluster import (
     running_check,
 )
 from sparkcluster.engines.signature import EXPLAINED, plain
-from sparkcluster.facts.model import Unread
+from sparkcluster.facts.base import Unread
 from sparkcluster.facts.running import RankSeen
 from sparkcluster.node.shared import LABEL_RELEASE
 

@@ -13,7 +13,8 @@ from sparkcluster.checks.registry import (
     member_check,
     node_check,
 )
-from sparkcluster.facts.model import Facts, Memory, read
+from sparkcluster.facts.base import read
+from sparkcluster.facts.model import Facts, Memory
 from sparkcluster.topology.model import Member
 
 GIB = 2**30

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from sparkcluster.checks.lists import abridged, listed
 from sparkcluster.checks.registry import Context, Seen, check
-from sparkcluster.facts.model import Weights
+from sparkcluster.facts.weights import Weights
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from sparkcluster.checks.registry import Context, Seen, check, interconnect_check, link_check, member_check
-from sparkcluster.facts.model import Unread, read
+from sparkcluster.facts.base import Unread, read
 from sparkcluster.topology import candidates
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up
 from sparkcluster.topology.model import Group, Link, Member

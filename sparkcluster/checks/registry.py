@@ -19,9 +19,12 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 
 from sparkcluster import engines
 from sparkcluster.engines.base import Engine
+from sparkcluster.facts.base import Unread, read
+from sparkcluster.facts.docker import Docker, Image
 from sparkcluster.facts.hashes import Hashes
 from sparkcluster.facts.measured import Measured
-from sparkcluster.facts.model import Docker, Facts, Gpu, Hca, Image, Unread, read
+from sparkcluster.facts.model import Facts, Gpu
+from sparkcluster.facts.network import Hca
 from sparkcluster.facts.reach import Reach
 from sparkcluster.facts.running import Running
 from sparkcluster.findings import Finding, Severity, ordered

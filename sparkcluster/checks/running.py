@@ -12,7 +12,7 @@ from sparkcluster.checks.running_cluster import AGAIN, DOWN, LOGS, UP, RunningCl
 from sparkcluster.endpoint.dead import dead, stall_limit_s
 from sparkcluster.endpoint.judge import garbage
 from sparkcluster.engines.signature import plain
-from sparkcluster.facts.model import Unread
+from sparkcluster.facts.base import Unread
 from sparkcluster.facts.running import GpuSample, RankSeen, Reply
 
 

@@ -10,7 +10,8 @@ from typing import Unpack
 
 from sparkcluster.checks.registry import Context, Declared, Seen, check
 from sparkcluster.engines.signature import Cause, plain
-from sparkcluster.facts.model import ReleaseFact, Unread
+from sparkcluster.facts.base import Unread
+from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.running import Counters, GpuSample, RankSeen, Reply, Running, Traffic
 from sparkcluster.node.shared import LABEL_GROUP, LABEL_NODE, LABEL_RELEASE
 

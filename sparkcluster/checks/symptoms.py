@@ -9,7 +9,7 @@ from sparkcluster.checks.gpu import short_of_power
 from sparkcluster.checks.registry import Seen
 from sparkcluster.checks.running_cluster import AGAIN, DOWN, UP, RunningCluster, clipped, running_check
 from sparkcluster.engines.common_signatures import TCP
-from sparkcluster.facts.model import read
+from sparkcluster.facts.base import read
 
 # Every token of a tensor-parallel model crosses the interconnect; below this nothing can be told from the rest.
 TOKENS, SOCKET_BYTES = 8, 200_000

@@ -11,7 +11,9 @@ from typing import Literal
 from sparkcluster.checks.lists import listed
 from sparkcluster.checks.network import NETPLAN
 from sparkcluster.checks.registry import Context, Each, Seen, interconnect_check
-from sparkcluster.facts.model import Facts, Interface, read
+from sparkcluster.facts.base import read
+from sparkcluster.facts.model import Facts
+from sparkcluster.facts.network import Interface
 from sparkcluster.spec.inventory import Interconnect
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up
 from sparkcluster.topology.model import Member

@@ -9,7 +9,8 @@ from statistics import median
 from sparkcluster.checks.compare import Outlier, outliers
 from sparkcluster.checks.gpu import DEADLOCKS, SERIES, modules
 from sparkcluster.checks.registry import Context, Seen, check, interconnect_check
-from sparkcluster.facts.model import Facts, read
+from sparkcluster.facts.base import read
+from sparkcluster.facts.model import Facts
 
 UPDATE = ("sudo apt update && sudo apt full-upgrade -y", "sudo reboot")
 FIRMWARE = ("sudo fwupdmgr refresh --force && sudo fwupdmgr upgrade", "sudo reboot")

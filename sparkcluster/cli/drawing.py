@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sparkcluster.facts.model import Facts, Interface
+    from sparkcluster.facts.model import Facts
+    from sparkcluster.facts.network import Interface
     from sparkcluster.findings import Finding
     from sparkcluster.spec import Spec
     from sparkcluster.topology.model import Group, Link, Member, Topology

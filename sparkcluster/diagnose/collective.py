@@ -7,8 +7,9 @@ import json
 import re
 from collections.abc import Mapping
 
+from sparkcluster.facts.docker import Image
 from sparkcluster.facts.engine import engine_of
-from sparkcluster.facts.model import Facts, Image
+from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.program import source
 from sparkcluster.node.shared import LABEL_MEASURE
 from sparkcluster.plan import docker_run, environment

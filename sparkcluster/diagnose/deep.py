@@ -16,8 +16,9 @@ from sparkcluster.diagnose import collective, perftest
 from sparkcluster.diagnose.pairs import shared, up, with_ranks
 from sparkcluster.diagnose.schedule import Options, estimate, in_words, perftest_seconds, schedule
 from sparkcluster.errors import SparkclusterError
+from sparkcluster.facts.base import Fact, Port
 from sparkcluster.facts.measured import Measured, Rate, RateKind
-from sparkcluster.facts.model import Fact, Facts, Port
+from sparkcluster.facts.model import Facts
 from sparkcluster.facts.record import Number
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.conversation import Conversation, Conversations

@@ -6,8 +6,9 @@ import time
 from collections.abc import Mapping
 
 from sparkcluster.errors import CommandFailed, CommandTimeout
+from sparkcluster.facts.base import Fact, Many, read
 from sparkcluster.facts.hashes import HashedFile, Hashes
-from sparkcluster.facts.model import Fact, Facts, Many, read
+from sparkcluster.facts.model import Facts
 from sparkcluster.facts.record import Number
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.conversation import Conversation, Conversations

@@ -7,8 +7,9 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from sparkcluster.facts.base import read
 from sparkcluster.facts.engine import engine_of, has_ray
-from sparkcluster.facts.model import Facts, read
+from sparkcluster.facts.model import Facts
 from sparkcluster.spec import Spec
 from sparkcluster.topology.candidates import is_up
 from sparkcluster.topology.model import Group, Link, Member, Topology

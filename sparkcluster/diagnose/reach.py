@@ -11,7 +11,8 @@ from pydantic import Field
 
 from sparkcluster.answers import malformed
 from sparkcluster.diagnose.pairs import Pair, pairs, with_ranks
-from sparkcluster.facts.model import Fact, Facts, Port
+from sparkcluster.facts.base import Fact, Port
+from sparkcluster.facts.model import Facts
 from sparkcluster.facts.reach import Path, PathKind, Reach
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.conversation import Conversation, Conversations

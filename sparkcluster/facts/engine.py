@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from sparkcluster.facts.model import EngineFacts, Facts, Image, Unread, read
+from sparkcluster.facts.base import Unread, read
+from sparkcluster.facts.docker import EngineFacts, Image
+from sparkcluster.facts.model import Facts
 
 # Token authentication came with Ray 2.52 (docs.ray.io, "Ray token authentication").
 RAY_WITH_TOKEN = (2, 52)

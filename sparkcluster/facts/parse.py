@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from sparkcluster.answers import malformed, problem
-from sparkcluster.facts.model import EngineFacts, Fact, Facts, Unread
+from sparkcluster.facts.base import Fact, Unread
+from sparkcluster.facts.docker import EngineFacts
+from sparkcluster.facts.model import Facts
 
 AnyFact = TypeVar("AnyFact", bound=Fact)
 

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from sparkcluster.facts.model import Fact, Few, LeaseFact, Many, Rank, ReleaseFact, Unread
+from sparkcluster.facts.base import Fact, Few, Many, Unread
+from sparkcluster.facts.docker import Rank
+from sparkcluster.facts.model import LeaseFact, ReleaseFact
 from sparkcluster.facts.record import Launcher, Number
 from sparkcluster.node.shared import LABEL_GROUP
 

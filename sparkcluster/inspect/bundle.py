@@ -18,7 +18,7 @@ from typing import IO, Any
 import sparkcluster
 from sparkcluster import output_file
 from sparkcluster.errors import SparkclusterError
-from sparkcluster.facts.model import read
+from sparkcluster.facts.base import read
 from sparkcluster.inspect.doctor import Diagnosis
 from sparkcluster.printable import LINES, clean
 from sparkcluster.runtime import secrets

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 from sparkcluster.checks import check_hosts, run_checks
 from sparkcluster.errors import FoundErrors, PlanError
-from sparkcluster.facts.model import Facts, Image, ReleaseFact, read
+from sparkcluster.facts.base import read
+from sparkcluster.facts.docker import Image
+from sparkcluster.facts.model import Facts, ReleaseFact
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.plan.build import build as build_plan

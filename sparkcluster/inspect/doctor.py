@@ -14,7 +14,8 @@ from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, Context
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.find import Endpoint, of_launcher, recorded_endpoints
 from sparkcluster.errors import SparkclusterError
-from sparkcluster.facts.model import Facts, Unread
+from sparkcluster.facts.base import Unread
+from sparkcluster.facts.model import Facts
 from sparkcluster.facts.parse import readings
 from sparkcluster.facts.record import Record
 from sparkcluster.facts.running import Observation, RankSeen, Reply, Running

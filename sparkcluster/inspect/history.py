@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sparkcluster.facts.model import Fact, Few
+from sparkcluster.facts.base import Fact, Few
 from sparkcluster.facts.record import Number, Time
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values

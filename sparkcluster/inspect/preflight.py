@@ -14,10 +14,13 @@ from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, Context, Stage
 from sparkcluster.diagnose.hashes import hashes as ask_hashes
 from sparkcluster.diagnose.reach import reach as ask_reach
 from sparkcluster.errors import LeaseHeld, PlanError, SparkclusterError
+from sparkcluster.facts.base import Unread
+from sparkcluster.facts.docker import Image
 from sparkcluster.facts.hashes import Hashes
 from sparkcluster.facts.measured import Measured
-from sparkcluster.facts.model import Facts, Image, Unread, Weights
+from sparkcluster.facts.model import Facts
 from sparkcluster.facts.reach import Reach
+from sparkcluster.facts.weights import Weights
 from sparkcluster.findings import Finding, has_errors, ordered
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.inspect.cluster import assess

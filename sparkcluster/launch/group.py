@@ -17,7 +17,7 @@ from sparkcluster.endpoint.find import endpoints
 from sparkcluster.engines.base import Engine
 from sparkcluster.engines.signature import Cause
 from sparkcluster.errors import CommandTimeout, Interrupted, LaunchError, LeaseLost, SparkclusterError
-from sparkcluster.facts.model import Rank
+from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet, failures
 from sparkcluster.launch.causes import cause

@@ -16,7 +16,8 @@ from pydantic import Field
 
 from sparkcluster.answers import checked
 from sparkcluster.errors import CommandTimeout, HostLost, SparkclusterError
-from sparkcluster.facts.model import Fact, Many, Rank
+from sparkcluster.facts.base import Fact, Many
+from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.running import LogLine
 from sparkcluster.hosts.base import Closing, Host, Stream
 from sparkcluster.hosts.fleet import Fleet

@@ -14,8 +14,10 @@ from typing import Any
 from sparkcluster import engines
 from sparkcluster.engines import base
 from sparkcluster.errors import PlanError
+from sparkcluster.facts.base import read
+from sparkcluster.facts.docker import EngineFacts, Image
 from sparkcluster.facts.engine import engine_of, has_token
-from sparkcluster.facts.model import EngineFacts, Facts, Image, read
+from sparkcluster.facts.model import Facts
 from sparkcluster.node.shared import (
     BIND_FILE,
     ENTRY_FILE,

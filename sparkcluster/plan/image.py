@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping
 
 from sparkcluster.errors import PlanError
+from sparkcluster.facts.base import read
+from sparkcluster.facts.docker import EngineFacts, Image
 from sparkcluster.facts.engine import engine_of
-from sparkcluster.facts.model import EngineFacts, Facts, Image, read
+from sparkcluster.facts.model import Facts
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Topology
 

@@ -14,7 +14,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sparkcluster import engines
-from sparkcluster.facts.model import Facts, LeaseFact, Rank, ReleaseFact, Unread, read
+from sparkcluster.facts.base import Unread, read
+from sparkcluster.facts.docker import Rank
+from sparkcluster.facts.model import Facts, LeaseFact, ReleaseFact
 from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_GROUP, LABEL_PLAN, LABEL_RANK, LABEL_RELEASE, LABEL_STATE_DIR
 from sparkcluster.plan.build import SECRETS_FILE
 from sparkcluster.plan.model import GroupPlan, Plan

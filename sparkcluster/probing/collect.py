@@ -12,7 +12,9 @@ from typing import Any
 
 from sparkcluster import output_file
 from sparkcluster.errors import HostError, SparkclusterError, UsageError
-from sparkcluster.facts.model import EngineFacts, Facts, Image, Unread, read
+from sparkcluster.facts.base import Unread, read
+from sparkcluster.facts.docker import EngineFacts, Image
+from sparkcluster.facts.model import Facts
 from sparkcluster.facts.parse import parse, parse_engine
 from sparkcluster.findings import Finding
 from sparkcluster.hosts.base import Host

@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from sparkcluster.errors import CommandFailed, StopError, UsageError
-from sparkcluster.facts.model import Rank, Unread, read
+from sparkcluster.facts.base import Unread, read
+from sparkcluster.facts.docker import Rank
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch import group as launching
 from sparkcluster.plan.records import cluster_ranks, unreadable

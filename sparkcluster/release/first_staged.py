@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 
 from sparkcluster.errors import StageError, UsageError
-from sparkcluster.facts.model import read
+from sparkcluster.facts.base import read
 from sparkcluster.inspect.cluster import View
 from sparkcluster.output_file import state_home, write
 from sparkcluster.report import Report

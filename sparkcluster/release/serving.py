@@ -12,7 +12,7 @@ from sparkcluster.endpoint.dead import dead
 from sparkcluster.endpoint.find import endpoints
 from sparkcluster.endpoint.judge import brief, judge
 from sparkcluster.errors import LaunchError, NotServing, OtherPlan, SparkclusterError
-from sparkcluster.facts.model import Unread
+from sparkcluster.facts.base import Unread
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet

@@ -26,7 +26,8 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from sparkcluster.errors import PlanError
-from sparkcluster.facts.model import Rank, Unread
+from sparkcluster.facts.base import Unread
+from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.running import Reply
 from sparkcluster.inspect.cluster import View
 from sparkcluster.node.shared import LABEL_PLAN, LABEL_RELEASE

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkcluster.answers import malformed
 from sparkcluster.errors import CommandFailed, LeaseLost, SparkclusterError
-from sparkcluster.facts.model import Fact
+from sparkcluster.facts.base import Fact
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, all_values
 from sparkcluster.hosts.program import call

@@ -17,7 +17,8 @@ from typing import Any, Literal, Self
 
 from sparkcluster.answers import malformed
 from sparkcluster.errors import HostError, LeaseHeld, SparkclusterError
-from sparkcluster.facts.model import Fact, LeaseFact
+from sparkcluster.facts.base import Fact
+from sparkcluster.facts.model import LeaseFact
 from sparkcluster.facts.record import Number
 from sparkcluster.hosts.base import Closing, Host
 from sparkcluster.hosts.conversation import Conversation

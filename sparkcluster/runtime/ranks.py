@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sparkcluster.facts.model import Rank
+from sparkcluster.facts.docker import Rank
 from sparkcluster.node.shared import BIND_FILE, ENTRY_FILE, LABEL_PLAN, LABEL_RANK_DIR, LABEL_RUNTIME, LAUNCHER_FILE
 from sparkcluster.plan.model import NodePlan
 from sparkcluster.runtime.change import Step

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from sparkcluster.facts.model import Facts, Image, Weights
+from sparkcluster.facts.docker import Image
+from sparkcluster.facts.model import Facts
+from sparkcluster.facts.weights import Weights
 from sparkcluster.node.shared import hub_folder
 from sparkcluster.spec import Spec
 

@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparkcluster.errors import StageError
+from sparkcluster.facts.base import read
 from sparkcluster.facts.engine import builds
-from sparkcluster.facts.model import Facts, Weights, read
+from sparkcluster.facts.model import Facts
+from sparkcluster.facts.weights import Weights
 from sparkcluster.node.shared import CONTAINER_INTERFACES, TUNNEL_INTERFACES
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion

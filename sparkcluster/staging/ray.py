@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from sparkcluster.errors import StageError
+from sparkcluster.facts.docker import EngineFacts
 from sparkcluster.facts.engine import engine_of
-from sparkcluster.facts.model import EngineFacts, Facts
+from sparkcluster.facts.model import Facts
 from sparkcluster.plan.image import BROUGHT_RAY, has_brought_ray, ray_directory, ray_name, without_ray
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sparkcluster.errors import StageError
-from sparkcluster.facts.model import EngineFacts
+from sparkcluster.facts.docker import EngineFacts
 from sparkcluster.plan.image import BROUGHT_RAY, ray_name
 
 FILE = "ray.tar.gz"

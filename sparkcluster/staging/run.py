@@ -10,7 +10,9 @@ from functools import partial
 from typing import Any
 
 from sparkcluster.errors import RegistryAuth, SparkclusterError, StageError
-from sparkcluster.facts.model import Facts, Image, read
+from sparkcluster.facts.base import read
+from sparkcluster.facts.docker import Image
+from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import stream
 from sparkcluster.probing.collect import collect_facts

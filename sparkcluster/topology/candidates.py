@@ -6,7 +6,9 @@ import dataclasses
 import ipaddress
 
 from sparkcluster.errors import PlanError
-from sparkcluster.facts.model import Facts, Interface, Unread, read
+from sparkcluster.facts.base import Unread, read
+from sparkcluster.facts.model import Facts
+from sparkcluster.facts.network import Interface
 from sparkcluster.node.shared import VIRTUAL_INTERFACES
 from sparkcluster.spec.inventory import Node, NodeInterconnect
 from sparkcluster.topology.model import Link

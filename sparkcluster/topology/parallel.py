@@ -6,8 +6,8 @@ from typing import Literal
 
 from sparkcluster import engines
 from sparkcluster.errors import PlanError
+from sparkcluster.facts.docker import EngineFacts
 from sparkcluster.facts.engine import has_ray
-from sparkcluster.facts.model import EngineFacts
 from sparkcluster.spec.playbook import Playbook
 
 Executor = Literal["none", "ray", "native"]

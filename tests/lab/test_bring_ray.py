@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import sparkcluster
-from sparkcluster.facts.model import EngineFacts
+from sparkcluster.facts.docker import EngineFacts
 from sparkcluster.plan.image import BROUGHT_RAY, ray_name
 from sparkcluster.staging import ray_archive
 

@@ -10,9 +10,10 @@ from pydantic.json_schema import JsonSchemaMode
 
 from sparkcluster.checks.registry import Page
 from sparkcluster.cli.main import COMMANDS
+from sparkcluster.facts.base import Unread
 from sparkcluster.facts.hashes import HashedFile
 from sparkcluster.facts.measured import Rate
-from sparkcluster.facts.model import Facts, Unread
+from sparkcluster.facts.model import Facts
 from sparkcluster.facts.reach import Path
 from sparkcluster.facts.running import Observation, Reply
 from sparkcluster.findings import Finding

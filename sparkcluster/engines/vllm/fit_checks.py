@@ -11,7 +11,9 @@ from sparkcluster.engines.vllm import arguments
 from sparkcluster.engines.vllm.memory import Planned, of_playbook
 from sparkcluster.engines.vllm.weights import source
 from sparkcluster.errors import SparkclusterError, UsageError
-from sparkcluster.facts.model import Facts, Weights, read
+from sparkcluster.facts.base import read
+from sparkcluster.facts.model import Facts
+from sparkcluster.facts.weights import Weights
 from sparkcluster.models.source import GIB, Machine
 from sparkcluster.topology import parallel
 

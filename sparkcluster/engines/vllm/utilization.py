@@ -15,7 +15,9 @@ from sparkcluster.engines.vllm.fit import CEILING
 from sparkcluster.engines.vllm.memory import of_playbook
 from sparkcluster.engines.vllm.weights import source
 from sparkcluster.errors import PlanError, UsageError
-from sparkcluster.facts.model import Facts, Weights, read
+from sparkcluster.facts.base import read
+from sparkcluster.facts.model import Facts
+from sparkcluster.facts.weights import Weights
 from sparkcluster.models.source import GIB, Machine
 from sparkcluster.spec import Playbook, Spec
 from sparkcluster.topology import parallel

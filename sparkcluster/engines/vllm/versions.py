@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
-from sparkcluster.facts import model as facts_model
+from sparkcluster.facts import docker
+from sparkcluster.facts.base import read
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
 from sparkcluster.plan.image import keeps_entrypoint
@@ -133,11 +134,11 @@ def of_engine(image: str | None, facts: Iterable[Facts] = ()) -> Versions:
     return of_reference(image).versions if image else UNKNOWN
 
 
-def family(image: facts_model.Image) -> Family:
+def family(image: docker.Image) -> Family:
     """Who built an image that is on a node."""
     if keeps_entrypoint(image):
         return "ngc"
-    inside = facts_model.read(image.inside) if image.inside is not None else None
+    inside = read(image.inside)
     if inside is not None and inside.family != "other":
         return inside.family
     return "upstream" if "vllm" in " ".join(image.entrypoint) else "other"

@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 
-from sparkcluster.facts import model as facts
+from sparkcluster.facts import weights as facts
 from sparkcluster.models.config import DTYPE_BYTES, Experts, ModelConfig
 from sparkcluster.models.layers import Attention, Latent, State
 from sparkcluster.models.safetensors import Tensor, of_checkpoint

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.facts.model import Memory, Unread, WeightFile, Weights
+from sparkcluster.facts.base import Unread
+from sparkcluster.facts.model import Memory
+from sparkcluster.facts.weights import WeightFile, Weights
 from tests.unit.models.llama import LLAMA_70B
 
 GIB = 1 << 30

@@ -8,7 +8,7 @@ import pytest
 
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import CATALOGUE, Context
-from sparkcluster.facts.model import Unread
+from sparkcluster.facts.base import Unread
 from sparkcluster.facts.parse import parse
 from tests.unit import golden
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster import checks
-from sparkcluster.facts.model import Listener, Unread
+from sparkcluster.facts.base import Unread
+from sparkcluster.facts.network import Listener
 
 from .conftest import reported
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster import checks
-from sparkcluster.facts.model import Disk, Gpu, Listener, Unread
+from sparkcluster.facts.base import Unread
+from sparkcluster.facts.model import Disk, Gpu
+from sparkcluster.facts.network import Listener
 
 from .conftest import rails, reported
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster import checks, topology
-from sparkcluster.facts.model import Unread, Weights
+from sparkcluster.facts.base import Unread
+from sparkcluster.facts.weights import Weights
 
 from .conftest import reported
 

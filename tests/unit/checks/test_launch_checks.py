@@ -6,7 +6,7 @@ import pytest
 
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import CATALOGUE, Check, Context, run
-from sparkcluster.facts.model import Unread
+from sparkcluster.facts.base import Unread
 
 PORT_0 = ("enp1s0f0np0", "enP2p1s0f0np0")
 TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.facts.model import Unread
+from sparkcluster.facts.base import Unread
 
 from .conftest import PORT_0, rails, reported
 

@@ -8,7 +8,8 @@ from sparkcluster import topology
 from sparkcluster.checks import check_written
 from sparkcluster.checks.pages import pages
 from sparkcluster.checks.registry import CATALOGUE, SECURITY, Check, Context, Seen, run
-from sparkcluster.facts.model import Facts, Unread
+from sparkcluster.facts.base import Unread
+from sparkcluster.facts.model import Facts
 
 from .conftest import rails, reported
 

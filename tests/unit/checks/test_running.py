@@ -14,7 +14,8 @@ from hypothesis.strategies import lists, text
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import CATALOGUE, Context
 from sparkcluster.endpoint.judge import garbage
-from sparkcluster.facts.model import LeaseFact, ReleaseFact, Unread
+from sparkcluster.facts.base import Unread
+from sparkcluster.facts.model import LeaseFact, ReleaseFact
 from sparkcluster.facts.running import Counters, GpuSample, Observation, RankSeen, Reply, Running, Traffic
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "logs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.checks.compare import order, outliers
-from sparkcluster.facts.model import Unread
+from sparkcluster.facts.base import Unread
 
 from .conftest import reported
 

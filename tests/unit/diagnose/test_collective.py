@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from sparkcluster import topology
 from sparkcluster.diagnose import collective
-from sparkcluster.facts.model import Rank, Unread
+from sparkcluster.facts.base import Unread
+from sparkcluster.facts.docker import Rank
 from sparkcluster.node import all_gather
 
 

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from sparkcluster.diagnose.hashes import hashes
-from sparkcluster.facts.model import Weights
+from sparkcluster.facts.weights import Weights
 from sparkcluster.report import Report
 
 

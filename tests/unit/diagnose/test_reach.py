@@ -14,7 +14,8 @@ from sparkcluster import topology
 from sparkcluster.diagnose import reach as reaching
 from sparkcluster.diagnose.pairs import pairs
 from sparkcluster.diagnose.reach import reach
-from sparkcluster.facts.model import Rank, Unread
+from sparkcluster.facts.base import Unread
+from sparkcluster.facts.docker import Rank
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.program import stream

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.errors import CommandFailed
-from sparkcluster.facts.model import Unread, read
+from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.parse import parse, parse_engine
 from tests.unit import golden
 

@@ -10,7 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkcluster.facts.model import Facts, Unread
+from sparkcluster.facts.base import Unread
+from sparkcluster.facts.model import Facts
 from sparkcluster.facts.parse import parse, parse_engine
 from sparkcluster.node import container_facts, gpu, image, network, probe, system
 from sparkcluster.node.machine import Machine, Unreadable

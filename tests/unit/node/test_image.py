@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sparkcluster.engines.vllm import node
-from sparkcluster.facts.model import EngineFacts
+from sparkcluster.facts.docker import EngineFacts
 from sparkcluster.node import container_facts, image, interpreter
 from sparkcluster.node.machine import Unreadable
 

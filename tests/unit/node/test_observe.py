@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis.strategies import text
 
 from sparkcluster.engines.vllm import ENGINE
-from sparkcluster.facts.model import Unread
+from sparkcluster.facts.base import Unread
 from sparkcluster.facts.running import Observation
 from sparkcluster.node import common, gpu, observe, vitals
 from sparkcluster.node.machine import Machine, Unreadable

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkcluster.engines.vllm import node
-from sparkcluster.facts.model import Unread
+from sparkcluster.facts.base import Unread
 from sparkcluster.facts.parse import parse
 from sparkcluster.hosts.program import command, source
 from sparkcluster.node import common, gpu, interpreter, network, probe, storage, system

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sparkcluster import plan, topology
 from sparkcluster.engines.vllm import command_line
 from sparkcluster.errors import PlanError
-from sparkcluster.facts.model import Facts, Unread
+from sparkcluster.facts.base import Unread
+from sparkcluster.facts.model import Facts
 from sparkcluster.plan import docker_run, environment
 from sparkcluster.plan.build import container_name
 from sparkcluster.plan.diff import difference

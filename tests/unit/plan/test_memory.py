@@ -6,7 +6,7 @@ import pytest
 
 from sparkcluster import topology
 from sparkcluster.errors import PlanError
-from sparkcluster.facts.model import WeightFile, Weights
+from sparkcluster.facts.weights import WeightFile, Weights
 from sparkcluster.plan.build import build
 from tests.unit.models.llama import LLAMA_8B
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sparkcluster.facts.model import Unread
+from sparkcluster.facts.base import Unread
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.probing.collect import inspect_images

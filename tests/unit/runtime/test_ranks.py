@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sparkcluster.facts.model import Rank
+from sparkcluster.facts.docker import Rank
 from sparkcluster.plan.model import ContainerPlan, NodePlan
 from sparkcluster.runtime import start_steps, stop_steps
 

@@ -18,7 +18,7 @@ import pytest
 from uv import find_uv_bin
 
 from sparkcluster.errors import StageError
-from sparkcluster.facts.model import EngineFacts
+from sparkcluster.facts.docker import EngineFacts
 from sparkcluster.plan.image import BROUGHT_RAY, ray_name
 from sparkcluster.staging import ray_archive
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sparkcluster import topology
 from sparkcluster.errors import PlanError
-from sparkcluster.facts.model import Unread
+from sparkcluster.facts.base import Unread
 
 PORT_0 = ("enp1s0f0np0", "enP2p1s0f0np0")
 PORT_1 = ("enp1s0f1np1", "enP2p1s0f1np1")

@@ -16,8 +16,10 @@ from sparkcluster.engines.vllm import family_flags, versions
 from sparkcluster.engines.vllm.arguments import Arguments
 from sparkcluster.engines.vllm.family_flags import Model
 from sparkcluster.engines.vllm.versions import Family
+from sparkcluster.facts.base import Unread, read
+from sparkcluster.facts.docker import Image
 from sparkcluster.facts.engine import engine_of, image_digest
-from sparkcluster.facts.model import Image, Unread, Weights, read
+from sparkcluster.facts.weights import Weights
 from sparkcluster.findings import Severity
 from sparkcluster.spec import KeyPath, Playbook
 

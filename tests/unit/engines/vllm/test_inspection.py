@@ -15,7 +15,7 @@ import pytest
 
 import sparkcluster.lab.engine.stub
 from sparkcluster.engines.vllm import node
-from sparkcluster.facts.model import EngineFacts
+from sparkcluster.facts.docker import EngineFacts
 from sparkcluster.node import interpreter
 
 SNIPPET = interpreter.snippet(node.INSPECTION)

@@ -8,7 +8,7 @@ from sparkcluster import checks, topology
 from sparkcluster.checks.registry import Context
 from sparkcluster.engines.vllm import arguments, defaults, flags, memory, utilization, versions
 from sparkcluster.engines.vllm.rules.served import Served
-from sparkcluster.facts.model import WeightFile, Weights
+from sparkcluster.facts.weights import WeightFile, Weights
 from sparkcluster.models.source import GIB, Machine, Source
 from sparkcluster.plan.build import build
 from sparkcluster.topology.model import EMPTY
@@ -68,7 +68,8 @@ def test_what_is_unknown_is_said_and_never_the_newest(spec):
 
 def reporting(version):
     """Facts of a node whose engine reports ``version``."""
-    from sparkcluster.facts.model import EngineFacts, Facts
+    from sparkcluster.facts.docker import EngineFacts
+    from sparkcluster.facts.model import Facts
 
     return Facts.model_construct(engine=EngineFacts.model_construct(version=versions.dotted(version)), image=None)
 

@@ -12,7 +12,7 @@ from sparkcluster import checks, topology
 from sparkcluster.checks.registry import CATALOGUE, Context
 from sparkcluster.engines.vllm import family_flags, rules, versions
 from sparkcluster.engines.vllm.rules.served import Served
-from sparkcluster.facts.model import Unread
+from sparkcluster.facts.base import Unread
 from sparkcluster.spec import load
 from sparkcluster.topology.model import EMPTY
 

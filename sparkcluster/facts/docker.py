@@ -1,0 +1,99 @@
+"""What a node reports of Docker: the engine, the playbook's image, ranks; and the software in an image."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from sparkcluster.facts.base import Fact, Few, Many, Unread, Version
+from sparkcluster.facts.record import RankName
+
+ImageId = Annotated[str, Field(pattern=r"^(sha256:)?[0-9A-Za-z]{1,128}$")]
+
+
+class Docker(Fact):
+    """The Docker engine, from its API.
+
+    Attributes:
+        images_dir: directory of its images: that of containerd if it stores them, else ``root_dir``.
+        cdi_driver: driver version whose libraries the CDI specification mounts, None if no file names one.
+        cgroup_driver: systemd or cgroupfs.
+    """
+
+    version: Version
+    storage_driver: str
+    root_dir: str
+    images_dir: str = ""
+    runtimes: Few[str]
+    cdi_devices: Few[str] = ()
+    containerd_store: bool = False
+    snap: bool = False
+    cdi_driver: Version | None = None
+    cgroup_driver: str | None = None
+
+
+class EngineFacts(Fact):
+    """Software in an image, or in the engine's Python of runtime ``process``.
+
+    Attributes:
+        flags: what this `vllm serve` takes, without dashes in front; None where that was never asked.
+        tool_parsers: names that --tool-call-parser takes; likewise.
+        reasoning_parsers: names that --reasoning-parser takes; likewise.
+        compiler: whether there is a C compiler.
+    """
+
+    python: Annotated[str, Field(pattern=r"^[A-Za-z0-9_/.][^\x00-\x1f\x7f]*$", max_length=4096)]
+    python_version: Version
+    platform: Version
+    version: Version | None = None
+    ray_version: Version | None = None
+    triton_version: Version | None = None
+    torch_version: Version | None = None
+    nccl_version: Version | None = None
+    flags: Many[str] | None = None
+    tool_parsers: Many[str] | None = None
+    reasoning_parsers: Many[str] | None = None
+    family: Literal["upstream", "ngc", "other"] = "other"
+    compiler: bool = False
+
+
+class Image(Fact):
+    """The playbook's image on this node. ``inside`` is None until the image itself has been asked.
+
+    ``digest`` is the image as any node can pull it, ``name@sha256:…``; None for one that came from no registry.
+    ``config_sum`` is a checksum of what a container of it starts with: environment, entry point, command, directory
+    and user. It is the same in every image store, which the ID is not.
+    """
+
+    reference: str
+    id: ImageId
+    digest: Annotated[str, Field(pattern=r"^[A-Za-z0-9][^\s@]*@sha256:[0-9a-f]{64}$")] | None = None
+    layers: Few[str] = ()
+    entrypoint: Few[str] = ()
+    env_names: Few[str] = ()
+    config_sum: str | None = None
+    architecture: str | None = None
+    size_bytes: int = 0
+    inside: EngineFacts | Unread | None = None
+
+
+class Rank(Fact):
+    """One rank that any sparkcluster started: a container or a process.
+
+    Attributes:
+        exit_code: None while it runs, or where it is unknown.
+        restarts: how often Docker has started it again.
+    """
+
+    name: RankName
+    state: Literal["created", "running", "restarting", "paused", "removing", "exited", "dead", "gone", "unknown"]
+    exit_code: int | None = None
+    oom_killed: bool = False
+    restarts: int = 0
+    pid: int | None = None
+    image_id: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    error: str = ""
+    labels: dict[str, str] = Field(default_factory=dict, max_length=1024)

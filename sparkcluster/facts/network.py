@@ -1,0 +1,89 @@
+"""What a node reports of its network: interfaces, HCAs with their GIDs, listening sockets."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from sparkcluster.facts.base import Fact, Few, Port, Version
+
+
+def _valid(parse: Callable[[str], object]) -> AfterValidator:
+    """Accepts texts that ``parse`` does not raise for, as they are."""
+
+    def check(text: str) -> str:
+        parse(text)
+        return text
+
+    return AfterValidator(check)
+
+
+Device = Annotated[str, Field(pattern=r"^[^\s/\x00-\x1f]{1,64}$")]
+"""Name of an interface or HCA."""
+Prefix = Annotated[str, _valid(ipaddress.IPv4Interface)]
+
+
+class Interface(Fact):
+    """One network interface; ``addresses`` are IPv4 with prefix, such as 192.168.177.11/24."""
+
+    name: Device
+    mac: str
+    operstate: str
+    carrier: bool
+    mtu: int
+    speed_mbps: int | None = None
+    addresses: Few[Prefix] = ()
+    phys_port_name: str | None = None
+    driver: str | None = None
+    wireless: bool = False
+
+    def ipv4(self) -> tuple[ipaddress.IPv4Interface, ...]:
+        """Its IPv4 addresses."""
+        return tuple(ipaddress.IPv4Interface(address) for address in self.addresses)
+
+
+class Gid(Fact):
+    """One non-empty entry of an HCA's GID table."""
+
+    index: int
+    value: Annotated[str, _valid(ipaddress.IPv6Address)]
+    type: str | None
+    netdev: str | None
+
+    @property
+    def ipv4(self) -> str | None:
+        """The mapped IPv4 address, or None."""
+        mapped = ipaddress.IPv6Address(self.value).ipv4_mapped
+        return None if mapped is None else str(mapped)
+
+
+class Hca(Fact):
+    """One RDMA device with port 1 (a ConnectX-7 function of a Spark has only one)."""
+
+    name: Device
+    netdev: str | None
+    state: str
+    phys_state: str
+    rate: str | None = None
+    firmware: Version | None = None
+    gids: Few[Gid] = ()
+
+    @property
+    def active(self) -> bool:
+        """Whether its port can carry traffic; DOWN with LINK_UP is not active."""
+        return self.state == "ACTIVE"
+
+    def roce_v2_index(self, address: str) -> int | None:
+        """Index of the RoCE v2 GID for IPv4 ``address``, or None."""
+        return next((gid.index for gid in self.gids if gid.type == "RoCE v2" and gid.ipv4 == address), None)
+
+
+class Listener(Fact):
+    """One listening TCP socket; ``process`` is None if it belongs to another user."""
+
+    address: str
+    port: Port
+    process: str | None = None

@@ -1,0 +1,42 @@
+"""What a node reports of the model's weights."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from sparkcluster.facts.base import Fact, Many, Path
+
+
+class WeightFile(Fact):
+    """One file of a model, relative to its directory."""
+
+    name: str
+    size_bytes: int
+
+
+class Weights(Fact):
+    """The model on the node.
+
+    ``config`` is its parsed config.json, or Mistral's params.json; None without one of at most 256 KiB.
+    ``other_revisions`` are complete commits in Hugging Face's cache, where the wanted revision is not there.
+    """
+
+    path: Path | None
+    revision: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$")] | None = None
+    config: dict[str, Any] | None = None
+    files: Many[WeightFile] = ()
+    missing: Many[str] = ()
+    truncated: Many[str] = ()
+    other_revisions: Annotated[tuple[Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")], ...], Field(max_length=16)] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all files listed in config and index exist at full length."""
+        return self.path is not None and bool(self.files) and not self.missing and not self.truncated
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size_bytes for file in self.files)
