@@ -14,6 +14,9 @@ _JOINERS = "\u200c\u200d"
 LINES = f"\t\n{_JOINERS}"
 """What prose of several lines may have; the joiners are part of Persian, of Indic scripts and of emoji."""
 
+# Soft hyphens, and tags, which make a flag of an emoji or hide a text: left out of prose.
+_INVISIBLE = re.compile("[\u00ad\U000e0020-\U000e007f]")
+
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -29,11 +32,14 @@ def named(char: str) -> str:
 
 
 def clean(text: str, keep: str = "\t") -> str:
-    """``text`` with `�` for every hidden character that is not in ``keep``, and without terminal colours."""
+    """``text`` with `�` for every hidden character that is not in ``keep``, and without terminal colours.
+
+    Prose, which keeps line ends, is without soft hyphens and tags as well.
+    """
     if text.isprintable():
         return text
     if "\n" in keep:
-        text = text.replace("\r\n", "\n")
+        text = _INVISIBLE.sub("", text.replace("\r\n", "\n"))
     return "".join("�" if category(char) in _HIDDEN and char not in keep else char for char in COLOURS.sub("", text))
 
 

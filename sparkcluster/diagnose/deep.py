@@ -55,9 +55,8 @@ Ends = tuple[Member, Member]
 Rail = tuple[Link, Link]
 
 _ASK_S = 10
-_SPARE_S = (
-    25  # a measurement may be silent this much longer than it lasts, and take twice as much; it ends itself earlier
-)
+# Added to a measurement's own duration once, this is how long it may be silent; added twice, how long it may take.
+_SPARE_S = 25
 
 
 def deep(

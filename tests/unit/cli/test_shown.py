@@ -87,6 +87,14 @@ def test_logs_and_answers_cannot_control_the_terminal(monkeypatch: pytest.Monkey
     assert shown(Terminal()) == "red\n�]0;title��[2Jgone\n"
 
 
+def test_soft_hyphens_and_tags_are_left_out_of_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither is visible, and tags can hide a text; honest answers have both, tags in the flag of England."""
+    answer = "hyphen\u00adation, \U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
+    output.write(sys.stdout, answer, keep=LINES)
+    output.say(answer[:8])
+    assert capsys.readouterr().out == "hyphenation, \U0001f3f4\nhyphen�a\n"
+
+
 def test_hints_name_the_inventory_and_the_program_as_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
