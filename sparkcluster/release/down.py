@@ -6,13 +6,13 @@ import contextlib
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from pydantic import ValidationError
 
 from sparkcluster.errors import CommandFailed, StopError, UsageError
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.docker import Rank
+from sparkcluster.facts.record import Record
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch import group as launching
 from sparkcluster.plan.records import cluster_ranks, unreadable
@@ -26,7 +26,7 @@ from sparkcluster.spec.inventory import Node
 NAMED = 64
 
 
-def former_nodes(spec: Spec, records: Mapping[str, Mapping[str, Any]]) -> dict[Node, list[str]]:
+def former_nodes(spec: Spec, records: Mapping[str, Record]) -> dict[Node, list[str]]:
     """Machines that are in ``records`` and not in the inventory, and the nodes that those records were read on.
 
     They are shown and asked about. They have no settings but the inventory's, whatever an older record says.
@@ -35,10 +35,9 @@ def former_nodes(spec: Spec, records: Mapping[str, Mapping[str, Any]]) -> dict[N
     # A node may have another name now, unless several are behind one address.
     hosts = Counter(node.host for node in spec.inventory.nodes)
     found: dict[Node, list[str]] = {}
-    for reader, recorded in records.items():
-        nodes = recorded.get("nodes")
-        for name, reached in list(nodes.items())[:NAMED] if isinstance(nodes, dict) else ():
-            with contextlib.suppress(KeyError, TypeError, ValueError):
+    for reader, record in records.items():
+        for name, reached in list(record.get("nodes", {}).items())[:NAMED]:
+            with contextlib.suppress(ValidationError):
                 # A host that was used as the name may not be valid as a name.
                 node = Node(host=reached["host"], name=None if name == reached["host"] else name)
                 if name not in labels and hosts[node.host] != 1:

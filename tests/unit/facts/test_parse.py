@@ -70,6 +70,8 @@ def test_an_empty_document_is_refused() -> None:
         ({"plan": {"model": "m", "nodes": {"a": {"group": "g", "containers": [{"name": "-v", "launcher": {}}]}}}},
          "plan.nodes.a.containers.0.name"),
         ({"groups": {"g": {"verify": {"expect": "("}}}}, "groups.g.verify.expect"), ({"verified_at": 1e18}, "verified_at"),
+        *(({"nodes": nodes}, "nodes") for nodes in (None, [], "x", 5)), ({"nodes": {"a": None}}, "nodes.a"),
+        ({"nodes": {"a": {}}}, "nodes.a.host"), ({"nodes": {"a": {"host": ["192.0.2.9"]}}}, "nodes.a.host"),
     ],
 )  # fmt: skip
 def test_a_damaged_record_cannot_be_read_and_costs_nothing_else(record: dict[str, object], field: str) -> None:
