@@ -66,17 +66,17 @@ def deep(
     topology: Topology,
     report: Report,
     *,
-    epoch: int | None = None,
+    epochs: Mapping[str, int] | None = None,
     options: Options = Options(),  # noqa: B008 - immutable
 ) -> Measured:
     """Measure every pair of every group, no node in two measurements at a time, then each group as a whole.
 
     Only the latter starts containers, under the lease and while no rank runs; they are removed in any case. Ctrl-C
-    leaves nothing on any node. ``report`` gets the expected duration first, then each measurement. ``epoch`` is that of
-    our own lease; None skips the containers.
+    leaves nothing on any node. ``report`` gets the expected duration first, then each measurement. ``epochs`` are those
+    of our own lease; None skips the containers.
     """
     with Conversations("measure") as programs:
-        return _Run(fleet, spec, facts, topology, report, options, programs).go(epoch)
+        return _Run(fleet, spec, facts, topology, report, options, programs).go(epochs)
 
 
 @dataclasses.dataclass(slots=True)
@@ -96,7 +96,7 @@ class _Run:
 
     # the sequence
 
-    def go(self, epoch: int | None) -> Measured:
+    def go(self, epochs: Mapping[str, int] | None) -> Measured:
         names = [member.name for group in self.topology.groups if len(group.members) > 1 for member in group.members]
         if not names:
             return Measured(())
@@ -108,7 +108,7 @@ class _Run:
         if not any(link.hca for link in links):
             self.skipped["rdma"] = "no rail has an HCA"
             without = ()
-        refused = self._no_collective(epoch)
+        refused = self._no_collective(epochs)
         rounds = schedule(self.topology, self.unasked)
         seconds = estimate(
             self.topology, self.options, rdma=any(self.tools.values()) and "rdma" not in self.skipped,
@@ -127,7 +127,7 @@ class _Run:
         if refused is None:
             self.report.step("all-gather", f"{collective.SIZE_BYTES >> 20} MiB in {self.spec.playbook.image}")
             groups = [group for group in self.topology.groups if len(group.members) > 1]
-            _at_once([partial(self._measure_group, group, epoch or 0) for group in groups])
+            _at_once([partial(self._measure_group, group, epochs or {}) for group in groups])
         else:
             self.skipped["collective"] = refused
         return Measured(tuple(self.rates), dict(self.unasked), dict(self.skipped), without)
@@ -136,12 +136,12 @@ class _Run:
         request = {"do": "tools", "names": [perftest.TOOL]}
         return bool(self._single(host.name, dict[str, bool], request, _ASK_S).get(perftest.TOOL))
 
-    def _no_collective(self, epoch: int | None) -> str | None:
+    def _no_collective(self, epochs: Mapping[str, int] | None) -> str | None:
         if not self.options.collective:
             return "skipped: fix the errors above first"
         if self.unasked:
             return f"{next(iter(self.unasked))} did not answer"
-        other = "it starts containers, and another operator holds the lease" if epoch is None else None
+        other = "it starts containers, and another operator holds the lease" if epochs is None else None
         return collective.why_not(self.spec, self.facts, self.topology) or other
 
     # connections
@@ -244,7 +244,7 @@ class _Run:
 
     # one group
 
-    def _measure_group(self, group: Group, epoch: int) -> None:
+    def _measure_group(self, group: Group, epochs: Mapping[str, int]) -> None:
         names = tuple(member.name for member in group.members)
         inventory = self.spec.inventory
 
@@ -253,7 +253,7 @@ class _Run:
                 "do": "contain",
                 "state_dir": inventory.state_dir,
                 "cluster": inventory.cluster,
-                "epoch": epoch,
+                "epoch": epochs[member.name],
                 "name": collective.name(inventory.cluster, member.name),
                 "argv": collective.command(self.spec, self.facts[member.name], group, member),
                 "limit_s": collective.LIMIT_S + 10,

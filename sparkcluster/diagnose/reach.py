@@ -81,12 +81,12 @@ def reach(
     topology: Topology,
     report: Report,
     *,
-    epoch: int | None = None,
+    epochs: Mapping[str, int] | None = None,
 ) -> Reach:
     """What every node reaches of its group: one program on each, two round trips, one time-out at most.
 
     A port that the launch will use is tried only where nobody listens on it, no rank runs and nobody else holds the
-    lease: a preflight must not be in the way of a start. ``epoch`` is that of our own lease, where we hold it.
+    lease: a preflight must not be in the way of a start. ``epochs`` are those of our own lease, where we hold it.
     """
     planned = pairs(spec, facts, topology)
     names = list(dict.fromkeys(pair.source for pair in planned))
@@ -97,11 +97,10 @@ def reach(
         "token": secrets.token_hex(16),
         "state_dir": spec.inventory.state_dir,
         "cluster": spec.inventory.cluster,
-        "epoch": epoch,
         "limit_s": LIMIT_S,
     }
     with Conversations("reach") as programs:
-        return _Run(fleet, planned, with_ranks(facts), common, programs).go(names)
+        return _Run(fleet, planned, with_ranks(facts), common, epochs or {}, programs).go(names)
 
 
 @dataclasses.dataclass(slots=True)
@@ -110,6 +109,7 @@ class _Run:
     planned: Sequence[Pair]
     busy: Collection[str]
     common: Mapping[str, Any]
+    epochs: Mapping[str, int]
     programs: Conversations
     open: dict[str, Conversation] = dataclasses.field(default_factory=dict)
 
@@ -146,6 +146,7 @@ class _Run:
         fixed = {(pair.target_address, port): None for pair in mine for port, _ in pair.ports}
         request = {
             **self.common,
+            "epoch": self.epochs.get(host.name),
             "addresses": list(addresses),
             "fixed": [] if host.name in self.busy else [list(port) for port in fixed],
         }

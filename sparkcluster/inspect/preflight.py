@@ -189,13 +189,13 @@ def between(
     topology: Topology,
     report: Report,
     *,
-    epoch: int | None = None,
+    epochs: Mapping[str, int] | None = None,
 ) -> tuple[Reach, list[Finding]]:
     """Which nodes of ``topology`` reach one another, and findings about it.
 
-    ``epoch`` is that of our own lease, where we hold it.
+    ``epochs`` are those of our own lease, where we hold it.
     """
-    reach = ask_reach(fleet, spec, facts, topology, report, epoch=epoch)
+    reach = ask_reach(fleet, spec, facts, topology, report, epochs=epochs)
     return reach, run_stage(Context(spec, facts, topology, reach=reach), ["reach"])
 
 
@@ -211,15 +211,15 @@ def measure(
     from sparkcluster.diagnose.schedule import Options as Thoroughness  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
-        epoch: int | None = None
+        epochs: Mapping[str, int] | None = None
         if whole and any(len(group.members) > 1 for group in topology.groups):
             inventory = spec.inventory
             lease = Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="measure")
             try:
-                epoch = stack.enter_context(lease.acquire(list(facts))).epoch
+                epochs = stack.enter_context(lease.acquire(list(facts))).epochs
             except LeaseHeld as error:
                 report.note(f"no all-gather: {error.message}")
-        return deep(fleet, spec, facts, topology, report, epoch=epoch, options=Thoroughness(collective=whole))
+        return deep(fleet, spec, facts, topology, report, epochs=epochs, options=Thoroughness(collective=whole))
 
 
 def unplanned(error: PlanError) -> Finding:

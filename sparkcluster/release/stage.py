@@ -48,7 +48,7 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
     if options.dry_run:
         return copy_missing(lease.changer, view, options, report)[0]
     with lease.acquire(list(view.facts)):
-        report.step("lease", f"epoch {lease.epoch}")
+        report.step("lease", count(len(view.facts), "node"))
         # Facts from before the lease may be stale.
         return copy_missing(lease.changer, _complete_view(fleet, spec), options, report)[0]
 
@@ -72,11 +72,10 @@ def copy_missing(changer: Changer, view: View, options: Options, report: Report)
     report.step("stage", " and ".join(options.what))
     fleet = changer.fleet
     done = stage_all(
-        fleet,
+        changer,
         view.facts,
         view.topology,
         view.spec,
-        epoch=changer.epoch,
         what=options.what,
         dry_run=options.dry_run,
         verify=options.verify,

@@ -80,7 +80,7 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report, probes: Calls
                 raise
     lease = Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operation="up")
     with lease.acquire(list(view.facts)):
-        report.step("lease", f"epoch {lease.epoch}")
+        report.step("lease", count(len(view.facts), "node"))
         walk = Walk(lease.changer, spec, options, report)
         try:
             answers = walk.to_serving(groups)

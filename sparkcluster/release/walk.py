@@ -251,7 +251,7 @@ class Walk:
             Findings about the connections between the nodes, which the view does not have.
         """
         topology = stop_before_staging(self.view, names)
-        _, reached = between(self.fleet, self.spec, self.view.facts, topology, self.report, epoch=self.changer.epoch)
+        _, reached = between(self.fleet, self.spec, self.view.facts, topology, self.report, epochs=self.changer.epochs)
         if has_errors(reached):
             raise FoundErrors([*relevant(self.view.findings, self.view, names), *reached])
         return reached

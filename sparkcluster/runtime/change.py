@@ -1,4 +1,4 @@
-"""Changing nodes: lists of steps go to the agent on each, all nodes at once, under one epoch."""
+"""Changing nodes: lists of steps go to the agent on each, all nodes at once, under one lease."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Changed(Fact):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Changer:
-    """The right to change a cluster's nodes under the ``epoch`` of a lease.
+    """The right to change a cluster's nodes under a lease, which has an epoch of its own on each.
 
     ``state_dir`` is the inventory's; ``~`` stands for the user's home on each node.
     """
@@ -42,7 +42,11 @@ class Changer:
     fleet: Fleet
     cluster: str
     state_dir: str
-    epoch: int
+    epochs: Mapping[str, int]
+
+    def lease(self, node: str) -> dict[str, Any]:
+        """The lease as every request to ``node`` has it; no node grants epoch 0."""
+        return {"state_dir": self.state_dir, "cluster": self.cluster, "epoch": self.epochs.get(node, 0)}
 
     def attempt(
         self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float
@@ -51,13 +55,11 @@ class Changer:
 
         An attempt that comes after another is never overtaken by it, even where the other was given up.
         """
-        order = time.monotonic_ns()  # one process holds an epoch, however many of us it makes
+        order = time.monotonic_ns()  # one process holds a lease, however many of us it makes
 
         def change(host: Host) -> list[dict[str, Any]]:
             request = {
-                "state_dir": self.state_dir,
-                "cluster": self.cluster,
-                "epoch": self.epoch,
+                **self.lease(host.name),
                 "order": order,
                 "wait_s": timeout_s / 2,
                 "steps": list(steps[host.name]),

@@ -33,10 +33,10 @@ Progress = Callable[[str, str], None]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Step:
-    """The step that programs on nodes belong to, as ``stage weights``, its lease, and whether it was stopped."""
+    """The step that programs on nodes belong to, as ``stage weights``, its lease on each, whether it was stopped."""
 
     name: str
-    lease: dict[str, Any]
+    lease: Callable[[str], dict[str, Any]]
     stopped: Callable[[], bool]
 
 
@@ -58,7 +58,7 @@ class Transfers:
     fleet: Fleet
     facts: dict[str, Facts]
     topology: Topology
-    lease: dict[str, Any]
+    lease: Callable[[str], dict[str, Any]]
     progress: Progress
     copied: list[Copied] = dataclasses.field(default_factory=list)
     stopped: threading.Event = dataclasses.field(default_factory=threading.Event)
@@ -131,17 +131,18 @@ def copy(
         LeaseLost: a node knows a newer epoch.
     """
     token = secrets.token_hex(16)
-    common = {**step.lease, "address": address, "token": token}
+    common = {"address": address, "token": token}
     with (
         stage_errors(step, source.name),
-        stream(source, "relay", {**requests[0], **common, "do": "send"}) as sender,
+        stream(source, "relay", {**requests[0], **step.lease(source.name), **common, "do": "send"}) as sender,
     ):
         answers = documents(sender, _START_S)
         first = next(answers, {})
         if "port" not in first:
             raise stage_error(step, failure_of(source.name, first))
         with bad_answers(step, source.name):
-            receive = {**requests[1], **common, "do": "receive", "port": count(first, "port", 65535)}
+            port = count(first, "port", 65535)
+        receive = {**requests[1], **step.lease(target.name), **common, "do": "receive", "port": port}
         with stage_errors(step, target.name), stream(target, "relay", receive) as receiver:
             done = follow(step, target.name, receiver, report)
         if isinstance(done, Failure):
@@ -159,7 +160,7 @@ def list_files(step: Step, source: Host, request: Request, report: Report) -> li
     """
     with bad_answers(step, source.name):
         manifest = Manifest(request.get("revision"), bool(request.get("verify")))
-    listing = {**request, **step.lease, "do": "list"}
+    listing = {**request, **step.lease(source.name), "do": "list"}
     with stage_errors(step, source.name), stream(source, "relay", listing) as running:
         done = follow(step, source.name, running, report, manifest)
     if isinstance(done, Failure) or not manifest.files:

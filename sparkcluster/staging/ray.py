@@ -61,8 +61,7 @@ def stage(
         StageError: it cannot be fetched or copied.
         LeaseLost: a node has a newer epoch.
     """
-    lease = {"state_dir": changer.state_dir, "cluster": changer.cluster, "epoch": changer.epoch}
-    transfers = Transfers(changer.fleet, dict(facts), topology, lease, progress)
+    transfers = Transfers(changer.fleet, dict(facts), topology, changer.lease, progress)
     engines = {name: engine for name in topology.members if (engine := engine_of(facts[name])) is not None}
     for kind in dict.fromkeys(ray_name(engines[name]) for name, _ in staging.missing):
         same = {name for name, engine in engines.items() if ray_name(engine) == kind}

@@ -16,6 +16,7 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import stream
 from sparkcluster.probing.collect import collect_facts
+from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging.artifacts import Artifact, artifacts, download_request, image_request, weights_request
@@ -46,12 +47,11 @@ class StageReport:
 
 
 def stage(
-    fleet: Fleet,
+    changer: Changer,
     facts: Mapping[str, Facts],
     topology: Topology,
     spec: Spec,
     *,
-    epoch: int,
     what: Sequence[Artifact] = ("weights", "image"),
     dry_run: bool = False,
     verify: bool = False,
@@ -66,8 +66,8 @@ def stage(
         RegistryAuth: the registry requires a login.
         LeaseLost: a node has a newer epoch.
     """
-    lease = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster, "epoch": epoch}
-    run = _Run(fleet, dict(facts), topology, lease, progress, spec=spec, verify=verify)
+    fleet = changer.fleet
+    run = _Run(fleet, dict(facts), topology, changer.lease, progress, spec=spec, verify=verify)
     stagings = []
     for model in (spec.playbook.model, *(spec.playbook.companions if "weights" in what else ())):
         if isinstance(model, Companion):
@@ -152,7 +152,7 @@ class _Run(Transfers):
         name, model = staging.name, self.spec.playbook.model
 
         def download(token: str | None) -> dict[str, Any] | Failure:
-            request = {**download_request(self.spec, self.facts[node], what, token), **self.lease}
+            request = {**download_request(self.spec, self.facts[node], what, token), **self.lease(node)}
             with stage_errors(step, node), stream(self.fleet[node], "fetch", request) as running:
                 return follow(step, node, running, self.report(what, node, "downloaded"))
 

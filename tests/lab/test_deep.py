@@ -40,8 +40,8 @@ class Inspection:
         assert found.unasked == {}
         return run_stage(Context(self.spec, self.facts, self.topology, reach=found), ("reach",))
 
-    def measured(self, options=SHORT, epoch=None):
-        found = deep(self.fleet, self.spec, self.facts, self.topology, Report(), options=options, epoch=epoch)
+    def measured(self, options=SHORT, epochs=None):
+        found = deep(self.fleet, self.spec, self.facts, self.topology, Report(), options=options, epochs=epochs)
         context = Context(self.spec, self.facts, self.topology, measured=found)
         return found, run_stage(context, ("deep",))
 
@@ -50,7 +50,7 @@ class Inspection:
         inventory = self.spec.inventory
         taken = Lease(self.fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="measure")
         with taken.acquire(list(self.facts)) as lease:
-            yield lease.epoch
+            yield lease.epochs
 
 
 @contextlib.contextmanager
@@ -218,12 +218,12 @@ def test_a_container_is_gone_with_who_started_it_and_the_next_run_removes_a_left
         "do": "contain", "state_dir": inventory.state_dir, "cluster": inventory.cluster, "name": name, "argv": argv,
         "limit_s": 60,
     }  # fmt: skip
-    with inspection.lease() as epoch:
-        refused = Conversation(host, "measure", {**request, "epoch": epoch + 1}, silence_s=20)
+    with inspection.lease() as epochs:
+        refused = Conversation(host, "measure", {**request, "epoch": epochs["left"] + 1}, silence_s=20)
         assert "is over" in refused.answer(dict)["failed"]
         refused.close()
         first = spark.run(["docker", "ps", "-q"]).stdout.split()
-        running = Conversation(host, "measure", {**request, "epoch": epoch}, silence_s=20)
+        running = Conversation(host, "measure", {**request, "epoch": epochs["left"]}, silence_s=20)
         assert running.answer(dict) == {"alive": True}
         running.answer(dict)
         second = spark.run(["docker", "ps", "-q"]).stdout.split()
@@ -304,8 +304,8 @@ def real(make_lab):
 @pytest.mark.engine
 def test_the_real_image_gathers_over_all_ranks_and_leaves_no_container(real, clean):
     clean(real)
-    with inspecting(real) as inspection, inspection.lease() as epoch:
-        measured, findings = inspection.measured(Options(seconds=0.3, messages=50), epoch=epoch)
+    with inspecting(real) as inspection, inspection.lease() as epochs:
+        measured, findings = inspection.measured(Options(seconds=0.3, messages=50), epochs=epochs)
     (whole,) = [rate for rate in measured.rates if rate.kind == "collective"]
     assert whole.gbit_s is not None, whole
     assert whole.over == "Gloo", "no GPU here"

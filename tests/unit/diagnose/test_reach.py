@@ -141,8 +141,8 @@ def test_a_start_under_way_is_not_disturbed(two, tmp_path):
     lock = common.try_lock(f"{directory}/lease.lock")
     common.write_atomically(f"{directory}/lease.json", json.dumps({"epoch": 7}).encode())
     assert kinds(ask(two))["port"] == 0
-    assert kinds(ask(two, epoch=6))["port"] == 0
-    assert kinds(ask(two, epoch=7))["port"] == 1
+    assert kinds(ask(two, epochs={"alpha": 6, "beta": 6}))["port"] == 0
+    assert kinds(ask(two, epochs={"alpha": 7, "beta": 7}))["port"] == 1
     lock.close()
     assert kinds(ask(two))["port"] == 1
 

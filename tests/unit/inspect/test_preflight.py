@@ -211,11 +211,11 @@ def test_all_nodes_are_asked_at_once(found, world, monkeypatch):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """What ``deep`` was called with: the lease's epoch, and whether containers are started; ``held`` refuses the lease."""
+    """What ``deep`` was called with: the lease's epochs, and whether containers are started; ``held`` refuses the lease."""
     seen = {"leases": 0}
 
     class Held:
-        epoch = 7
+        epochs = {"alpha": 7, "beta": 8}
 
         def __init__(self, *_, **__):
             seen["leases"] += 1
@@ -225,8 +225,8 @@ def measured(monkeypatch):
                 raise LeaseHeld("bob@desk holds the lease of atlas")
             return contextlib.nullcontext(self)
 
-    def deep(fleet, spec, facts, topology, report, *, epoch, options):
-        seen.update(epoch=epoch, collective=options.collective)
+    def deep(fleet, spec, facts, topology, report, *, epochs, options):
+        seen.update(epochs=epochs, collective=options.collective)
         return Measured(())
 
     monkeypatch.setattr(module, "Lease", Held)
@@ -236,7 +236,7 @@ def measured(monkeypatch):
 
 def test_measuring_takes_the_lease(found, world, measured):
     one = found(world(), options=module.Options(deep=True))
-    assert (measured["epoch"], measured["collective"]) == (7, True)
+    assert (measured["epochs"], measured["collective"]) == ({"alpha": 7, "beta": 8}, True)
     assert "deep" in one.stages
     assert json.loads(json.dumps(one.as_json()))["measured"]["rates"] == []
 
@@ -244,12 +244,12 @@ def test_measuring_takes_the_lease(found, world, measured):
 def test_without_the_lease_links_are_measured_all_the_same(found, world, measured):
     measured["held"] = True
     found(world(), options=module.Options(deep=True))
-    assert measured["epoch"] is None
+    assert measured["epochs"] is None
 
 
 def test_where_something_is_wrong_no_container_is_started_to_measure(found, world, measured):
     found(world().change("beta", infiniband_devices=False), options=module.Options(deep=True))
-    assert (measured["leases"], measured["epoch"], measured["collective"]) == (0, None, False)
+    assert (measured["leases"], measured["epochs"], measured["collective"]) == (0, None, False)
 
 
 def test_one_node_needs_no_lease_to_be_measured(found, world, measured):
@@ -259,6 +259,6 @@ def test_one_node_needs_no_lease_to_be_measured(found, world, measured):
 
 def test_nothing_is_measured_or_hashed_unless_it_is_asked_for(found, world, measured):
     one = found(world())
-    assert "epoch" not in measured
+    assert "epochs" not in measured
     assert (one.measured, one.hashes) == (None, None)
     assert "deep" not in one.stages

@@ -121,7 +121,7 @@ def up(sparks, monkeypatch):
     def run(planned, *, again=False, timeout_s=30, **verify):
         fleet = Fleet({name: sparks[name] for name in planned.plan.nodes})
         run.report = Told()
-        changer = Changer(fleet, cluster="atlas", state_dir="~/s", epoch=1)
+        changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1))
         launches = []
         for each in planned.plan.groups:
             part = planned.plan.of_groups([each.name])
@@ -388,7 +388,7 @@ def test_ranks_are_stopped_even_where_a_defect_of_ours_ends_the_launch(up, spark
 
 def test_stop_goes_on_where_one_node_fails(sparks, two):
     fleet = Fleet({name: sparks[name] for name in ("alpha", "beta")})
-    changer = Changer(fleet, cluster="atlas", state_dir="~/s", epoch=1)
+    changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1))
     for name in fleet.hosts:
         sparks[name].ranks = {two.rank(name)}
     sparks["alpha"].fails["stop-containers"] = "stuck"

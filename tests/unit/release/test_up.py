@@ -94,7 +94,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
             @contextlib.contextmanager
             def acquire(self, names):
                 done.append("lease")
-                self.epoch = 1
+                self.epochs = {"alpha": 1, "beta": 1}
                 yield self
 
         monkeypatch.setattr(module, "view_cluster", view_now)

@@ -12,14 +12,17 @@ from sparkcluster.runtime import Changer
 STEP = {"do": "mkdir", "path": "/x"}
 
 
+EPOCHS = {"alpha": 3, "beta": 4, "gamma": 5}
+
+
 @pytest.fixture
 def nodes():
-    return {name: FakeHost(name).program("agent", {"results": [{}]}) for name in ("alpha", "beta", "gamma")}
+    return {name: FakeHost(name).program("agent", {"results": [{}]}) for name in EPOCHS}
 
 
 @pytest.fixture
 def changer(nodes):
-    return Changer(Fleet(nodes), cluster="atlas", state_dir="~/s", epoch=3)
+    return Changer(Fleet(nodes), cluster="atlas", state_dir="~/s", epochs=EPOCHS)
 
 
 def asked(host):
@@ -31,13 +34,14 @@ def test_every_node_gets_its_own_steps_and_those_without_are_not_asked(changer, 
     assert done == {"alpha": [{}], "beta": [{}]}
     request = asked(nodes["alpha"])[0]
     assert (request["cluster"], request["state_dir"], request["epoch"]) == ("atlas", "~/s", 3)
+    assert [request["epoch"] for request in asked(nodes["beta"])] == [4]
     assert [len(request["steps"]) for request in asked(nodes["beta"])] == [2]
     assert asked(nodes["gamma"]) == []
 
 
 def test_later_attempts_carry_a_higher_order_and_wait_less_than_their_limit(changer, nodes):
     changer.apply({"alpha": [STEP]}, timeout_s=30)
-    another = Changer(changer.fleet, cluster="atlas", state_dir="~/s", epoch=3)
+    another = Changer(changer.fleet, cluster="atlas", state_dir="~/s", epochs=EPOCHS)
     another.attempt({"alpha": [STEP], "beta": [STEP]}, timeout_s=10)
     first, second = asked(nodes["alpha"])
     assert first["order"] < second["order"] == asked(nodes["beta"])[0]["order"]

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,14 +56,10 @@ def lease(fleet, operator="ann"):
     return Lease(fleet, cluster="atlas", state_dir="~/s", operation="up", operator=operator)
 
 
-def changer(fleet, epoch):
-    return Changer(fleet, cluster="atlas", state_dir="~/s", epoch=epoch)
-
-
-def change(fleet, epoch):
-    """Nodes on which a change under ``epoch`` was made."""
+def change(fleet, epochs):
+    """Nodes on which a change under ``epochs`` was made."""
     steps = {name: [{"do": "mkdir", "path": "~/s/x"}] for name in fleet.names}
-    outcomes = changer(fleet, epoch).attempt(steps, timeout_s=20)
+    outcomes = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=epochs).attempt(steps, timeout_s=20)
     assert all(isinstance(outcome, list | LeaseLost) for outcome in outcomes.values())
     return [name for name, outcome in outcomes.items() if isinstance(outcome, list)]
 
@@ -71,18 +68,38 @@ def free(homes):
     return not any(common.is_locked(str(home / "s/clusters/atlas/lease.lock")) for home in homes.values())
 
 
-def test_the_epoch_is_one_above_the_highest_on_any_node(fleet, homes):
-    directory = homes["beta"] / "s/clusters/atlas"
+def says(home, epoch):
+    """The last epoch that a node claims to have granted."""
+    directory = home / "s/clusters/atlas"
     directory.mkdir(parents=True)
-    (directory / "lease.json").write_text('{"epoch": 41}')
+    (directory / "lease.json").write_text(json.dumps({"epoch": epoch}))
+
+
+def test_every_node_has_an_epoch_of_its_own_one_above_its_last(fleet, homes):
+    says(homes["beta"], 41)
     with lease(fleet).acquire(list(NODES)) as taken:
-        assert taken.epoch == 42
-        assert change(fleet, 42) == list(NODES)
-        assert change(fleet, 41) == []
-    for home in homes.values():
-        assert json.loads((home / "s/clusters/atlas/lease.json").read_text())["epoch"] == 42
+        assert taken.epochs == {"alpha": 1, "beta": 42}
+        assert change(fleet, taken.epochs) == list(NODES)
+        assert change(fleet, {"alpha": 42, "beta": 1}) == []
+        assert change(fleet, {"beta": 42}) == ["beta"]
+    for name, home in homes.items():
+        assert json.loads((home / "s/clusters/atlas/lease.json").read_text())["epoch"] == taken.epochs[name]
     assert free(homes)
-    assert change(fleet, 42) == []
+    assert change(fleet, taken.epochs) == []
+
+
+def test_an_epoch_that_one_node_claims_keeps_no_operator_from_another_node(fleet, homes, monkeypatch):
+    says(homes["beta"], int(time.time()) - 1)
+    with lease(fleet).acquire(list(NODES)) as taken:
+        assert change(fleet, taken.changer.epochs) == list(NODES)
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: time.time() - 60))
+    with lease(fleet, "bob, whose clock is slow").acquire(list(NODES)) as taken:
+        assert change(fleet, taken.changer.epochs) == list(NODES)
+    (homes["beta"] / "s/clusters/atlas/lease.json").write_text(json.dumps({"epoch": 1 << 53}))
+    lost = {}
+    with lease(fleet).acquire(list(NODES), lost=lost) as taken:
+        assert change(fleet, taken.changer.epochs)[0] == "alpha"
+    assert list(lost) == ["beta"]
 
 
 def test_of_many_operators_at_once_exactly_one_has_it(fleet):
@@ -114,7 +131,7 @@ def test_who_comes_second_takes_nothing_anywhere(fleet, homes):
         until = time.monotonic() + 5
         while common.is_locked(str(homes["alpha"] / "s/clusters/atlas/lease.lock")) and time.monotonic() < until:
             time.sleep(0.02)
-        assert change(fleet, 1) == ["beta"]
+        assert change(fleet, dict.fromkeys(NODES, 1)) == ["beta"]
 
 
 def test_heartbeats_keep_a_lease_beyond_its_limit(fleet, homes, monkeypatch):
@@ -122,7 +139,7 @@ def test_heartbeats_keep_a_lease_beyond_its_limit(fleet, homes, monkeypatch):
     monkeypatch.setattr(module, "HEARTBEAT_S", 0.1)
     with lease(fleet).acquire(list(NODES)) as taken:
         time.sleep(2.5)
-        assert change(fleet, taken.epoch) == list(NODES)
+        assert change(fleet, taken.epochs) == list(NODES)
 
 
 def operator(fleet, tmp_path, ttl_s):
@@ -132,7 +149,6 @@ import sys
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.runtime import lease as module
-from sparkcluster.runtime import Changer
 
 class Elsewhere(LocalHost):
     def __init__(self, name, home):
@@ -146,11 +162,11 @@ class Elsewhere(LocalHost):
 module.TTL_S, module.HEARTBEAT_S = {ttl_s}, {ttl_s} / 5
 fleet = Fleet({{name: Elsewhere(name, f"{tmp_path}/{{name}}") for name in {NODES!r}}})
 with module.Lease(fleet, cluster="atlas", state_dir="~/s", operation="up", operator="ann").acquire(list(fleet.names)) as taken:
-    print(taken.epoch, flush=True)
+    print(*taken.epochs.values(), flush=True)
     for _ in sys.stdin:
         steps = {{name: [{{"do": "mkdir", "path": "~/s/of-ann"}}] for name in fleet.names}}
         try:
-            Changer(fleet, cluster="atlas", state_dir="~/s", epoch=taken.epoch).apply(steps)
+            taken.changer.apply(steps)
             print("changed", flush=True)
         except Exception as error:
             print(type(error).__name__, flush=True)
@@ -162,7 +178,7 @@ with module.Lease(fleet, cluster="atlas", state_dir="~/s", operation="up", opera
         text=True,
         cwd=Path(__file__).parents[3],
     )
-    assert process.stdout.readline() == "1\n"
+    assert process.stdout.readline() == "1 1\n"
     return process
 
 
@@ -176,7 +192,7 @@ def test_an_operator_that_is_killed_leaves_the_lease_at_once(fleet, homes, tmp_p
         while not free(homes) and time.monotonic() < until:
             time.sleep(0.02)
         with lease(fleet, "bob").acquire(list(NODES)) as taken:
-            assert taken.epoch == 2
+            assert taken.epochs == {"alpha": 2, "beta": 2}
 
 
 def test_an_operator_that_was_stopped_wakes_up_to_a_refusal_by_every_node(fleet, homes, tmp_path):
@@ -192,7 +208,7 @@ def test_an_operator_that_was_stopped_wakes_up_to_a_refusal_by_every_node(fleet,
                 ann.stdin.flush()
                 assert ann.stdout.readline() == "LeaseLost\n"
                 assert not any((home / "s/of-ann").exists() for home in homes.values())
-                assert change(fleet, taken.epoch) == list(NODES)
+                assert change(fleet, taken.epochs) == list(NODES)
         finally:
             os.kill(ann.pid, signal.SIGKILL)
 
@@ -205,7 +221,7 @@ def test_a_node_that_takes_no_heartbeat_starves_no_other(fleet, homes, monkeypat
         first = next(holder for holder in taken._holders if holder.host.name == "alpha")
         monkeypatch.setattr(first.stream, "send", lambda data: over.wait(10))
         time.sleep(2.5)
-        assert change(fleet, taken.epoch) == ["beta"]
+        assert change(fleet, taken.epochs) == ["beta"]
         over.set()
 
 
@@ -213,7 +229,7 @@ def test_a_change_that_outlives_its_operator_is_waited_for_and_then_named(fleet,
     lock = common.try_lock(str(homes["beta"] / "s/clusters/atlas/change.lock"))
     threading.Timer(0.5, lock.close).start()
     with lease(fleet).acquire(list(NODES)) as taken:
-        assert change(fleet, taken.epoch) == list(NODES)
+        assert change(fleet, taken.epochs) == list(NODES)
 
 
 class Scripted(FakeHost):

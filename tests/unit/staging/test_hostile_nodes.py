@@ -54,7 +54,7 @@ def hostile(node):
 
 @pytest.fixture
 def step(lease):
-    return Step("stage weights", lease.document(), lambda: False)
+    return Step("stage weights", lambda _: lease.document(), lambda: False)
 
 
 def ignore(done, total):

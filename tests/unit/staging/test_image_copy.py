@@ -32,7 +32,7 @@ def pair(node, lease, impatient):
 @pytest.fixture
 def move(lease):
     """Copies from one node to another by two relays; returns the receiver's answer."""
-    step = Step("stage image", lease.document(), lambda: False)
+    step = Step("stage image", lambda _: lease.document(), lambda: False)
 
     def move(source, target, sending, receiving):
         requests = (sending, receiving)

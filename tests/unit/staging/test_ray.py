@@ -41,7 +41,9 @@ class World:
         self.rays: dict[str, tuple[str, ...]] = dict.fromkeys(self.nodes, ())
         self.reports: list[tuple[str, str]] = []
         self.fetches = 0
-        self.changer = Changer(Fleet(self.nodes), cluster="atlas", state_dir=lease.state_dir, epoch=7)
+        self.changer = Changer(
+            Fleet(self.nodes), cluster="atlas", state_dir=lease.state_dir, epochs=dict.fromkeys(self.nodes, 7)
+        )
 
     def facts(self):
         return {
@@ -151,7 +153,9 @@ def test_a_damaged_archive_is_reported_and_leaves_no_ray(world, tmp_path):
 
 
 def test_an_operator_without_a_lease_changes_nothing(world, tmp_path):
-    late = Changer(Fleet(world.nodes), cluster="atlas", state_dir=world.lease.state_dir, epoch=6)
+    late = Changer(
+        Fleet(world.nodes), cluster="atlas", state_dir=world.lease.state_dir, epochs=dict.fromkeys(world.nodes, 6)
+    )
     with pytest.raises(LeaseLost):
         world.bring(archive(tmp_path / "ray.tar.gz", ray=b"x"), late)
     assert not world.ray_of("a").parent.exists()

@@ -21,7 +21,7 @@ def pair(node, lease, impatient):
 
 @pytest.fixture
 def step(lease):
-    return Step("stage weights", lease.document(), lambda: False)
+    return Step("stage weights", lambda _: lease.document(), lambda: False)
 
 
 def move(step, source, target, sending, receiving, reports=None):
@@ -191,7 +191,7 @@ def test_an_unwritable_target_is_named(pair, step, model):
 def test_another_epoch_is_refused(pair, lease, model, epoch):
     write, tree, revision = model
     write(pair[0].hf_home)
-    step = Step("stage weights", lease.document(epoch), lambda: False)
+    step = Step("stage weights", lambda _: lease.document(epoch), lambda: False)
     with pytest.raises(LeaseLost, match="a refuses the change: epoch"):
         move(step, *pair, *roots(pair, revision=revision, ref="main"))
     assert tree(pair[1].home) == {}

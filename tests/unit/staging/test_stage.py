@@ -12,6 +12,7 @@ from sparkcluster.cli.output import render_error
 from sparkcluster.errors import LeaseLost, RegistryAuth, StageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.runtime import Changer
 from sparkcluster.staging import copy as copying
 from sparkcluster.staging import retries, run
 from sparkcluster.staging.run import stage
@@ -41,16 +42,19 @@ class World:
         """The node reports it; what its engine has is another matter."""
         self.changes[name]["image"] = {"reference": REFERENCE, **image.facts()}
 
-    def stage(self, **more):
+    def stage(self, *, epoch=7, **more):
         facts = {
             name: self._spark({"enp1s0f0np0": f"10.1.0.{place}/24"}, **self.changes[name], hf_home=str(host.hf_home))
             for place, (name, host) in enumerate(self.nodes.items(), 11)
         }
         hosts = dict(zip(self.nodes, self.nodes, strict=True))
         spec = self._cluster(hosts, state_dir=self.lease.state_dir, playbook=self.playbook)
+        changer = Changer(
+            Fleet(self.nodes), cluster="atlas", state_dir=self.lease.state_dir, epochs=dict.fromkeys(self.nodes, epoch)
+        )
         return stage(
-            Fleet(self.nodes), facts, build(spec, facts), spec,
-            **{"epoch": 7, "progress": lambda node, text: self.reports.append((node, text)), **more},
+            changer, facts, build(spec, facts), spec,
+            **{"progress": lambda node, text: self.reports.append((node, text)), **more},
         )  # fmt: skip
 
 
