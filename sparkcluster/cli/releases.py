@@ -6,7 +6,7 @@ import argparse
 import datetime as dt
 
 from sparkcluster.cli.common import emitted, inventory_argument, querying
-from sparkcluster.cli.output import say, table
+from sparkcluster.cli.output import note, say, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,9 +19,12 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.inspect.history import history
 
     with querying(args) as (fleet, spec, _):
-        releases = history(fleet, spec)
-    if emitted(args, {"cluster": spec.inventory.cluster, "releases": releases}):
+        found = history(fleet, spec)
+    if emitted(args, {"cluster": spec.inventory.cluster, **found}):
         return 0
+    for name, why in found["errors"].items():
+        note(f"warning: {name}: {why.removeprefix(f'{name}: ')}")
+    releases = found["releases"]
     if not releases:
         say(f"{spec.inventory.cluster} has no releases")
         return 0

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from pydantic import ValidationError
 
+from sparkcluster.answers import problem
 from sparkcluster.facts.base import Fact, Few
 from sparkcluster.facts.record import Number, Time
 from sparkcluster.hosts.base import Host
@@ -22,12 +21,6 @@ class Records(Fact):
     """The answer of the records program."""
 
     records: Few[dict[str, Any]]
-
-    def whole(self) -> Iterator[Listed]:
-        """Those that have every key that is listed; one that was edited or that another version wrote may not."""
-        for record in self.records:
-            with contextlib.suppress(ValidationError):
-                yield Listed.model_validate(record)
 
 
 class Served(Fact):
@@ -48,11 +41,11 @@ class Listed(Fact):
     image_digest: str | None = None
 
 
-def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
-    """Every recorded release, newest first.
+def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
+    """``releases``: every recorded release, newest first; ``errors`` by node: why it, or a record there, is left out.
 
-    Each has number, plan_hash, verified_at (seconds since 1970), operator, model, image, digest (the image as any node
-    can pull it), the nodes that have the record, and whether it is what runs now.
+    Each release has number, plan_hash, verified_at (seconds since 1970), operator, model, image, digest (the image as
+    any node can pull it), the nodes that have the record, and whether it is what runs now.
 
     Raises:
         SparkclusterError: no node could be queried.
@@ -64,15 +57,22 @@ def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
 
     outcomes = fleet.each(read)
     answered = values(outcomes)
+    failed = failures(outcomes)
     if not answered:
-        raise next(iter(failures(outcomes).values()))
+        raise next(iter(failed.values()))
+    errors = {name: error.message for name, error in failed.items()}
     facts = collect_facts(fleet, spec, list(answered)).facts
     latest = recorded_release(spec.inventory, facts)
     running = (latest.number, latest.plan_hash) if latest and cluster_ranks(cluster, facts).of_release(latest) else None
     # A node whose record of a number differs has another release.
     releases: dict[tuple[int, str], dict[str, Any]] = {}
-    for name, records in answered.items():
-        for record in records.whole():
+    for name, answer in answered.items():
+        for place, document in enumerate(answer.records, 1):
+            try:
+                record = Listed.model_validate(document)
+            except ValidationError as error:  # edited, or of another version
+                errors.setdefault(name, f"record {place} of {len(answer.records)} is malformed: {problem(error)}")
+                continue
             key = (record.number, record.plan_hash)
             entry = releases.setdefault(
                 key,
@@ -86,4 +86,4 @@ def history(fleet: Fleet, spec: Spec) -> list[dict[str, Any]]:
                 },
             )
             entry["nodes"].append(name)
-    return [releases[key] for key in sorted(releases, reverse=True)]
+    return {"releases": [releases[key] for key in sorted(releases, reverse=True)], "errors": errors}

@@ -88,7 +88,7 @@ def test_what_is_said_of_a_cluster(serving, tmp_path, monkeypatch):
     fleet, one = serving
     found = {
         "status": status(fleet, one.spec),
-        "releases": {"cluster": "atlas", "releases": history(fleet, one.spec)},
+        "releases": {"cluster": "atlas", **history(fleet, one.spec)},
         "preflight": checking.preflight(fleet, one.spec, checking.Options(), Report()).as_json(),
         "doctor": doctoring.doctor(fleet, one.spec, 30.0, Report()).as_json(),
         "plan": {**one.plan().as_json(), "provisional": False, "findings": []},

@@ -321,6 +321,7 @@ DOCUMENTS: dict[str, Schema] = {
                 running=boolean(),
             )
         ),
+        errors=by_name(text(), "why a node, or a record of it, is left out"),
     ),
     "playbooks": record(
         playbooks=many(

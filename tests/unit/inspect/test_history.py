@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from sparkcluster.cli.main import main
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.history import Records, history
+from sparkcluster.inspect.history import history
 
 RECORD = {
     "number": 3,
@@ -17,33 +20,46 @@ RECORD = {
 }
 
 
-def whole(record):
-    return list(Records(records=[record]).whole())
+def answering(world, **records):
+    """A fleet whose nodes answer ``records``, and its spec."""
+    one = world()
+    hosts = {
+        name: FakeHost(name)
+        .program("records", {"records": records[name]})
+        .program("probe", facts.model_dump(mode="json"))
+        for name, facts in one.facts.items()
+    }
+    return Fleet(hosts), one.spec
 
 
-def test_a_record_as_it_is_written_is_listed():
-    assert whole(RECORD)
+WRONG = {
+    **{f"without {key}": [RECORD, {name: value for name, value in RECORD.items() if name != key}] for key in RECORD},
+    "no plan": [RECORD, {**RECORD, "plan": []}],
+}
 
 
-@pytest.mark.parametrize("key", RECORD)
-def test_a_record_that_lacks_something_is_passed_over(key):
-    assert not whole({name: value for name, value in RECORD.items() if name != key})
+@pytest.mark.parametrize("records", WRONG.values(), ids=WRONG)
+def test_a_record_of_the_wrong_shape_is_reported_and_the_others_are_listed(world, records):
+    fleet, spec = answering(world, alpha=[RECORD], beta=records)
+    found = history(fleet, spec)
+    assert [(release["number"], release["nodes"]) for release in found["releases"]] == [(3, ["alpha", "beta"])]
+    assert list(found["errors"]) == ["beta"]
+    assert found["errors"]["beta"].startswith("record 2 of 2 is malformed: ")
 
 
-def test_a_plan_that_is_none_is_passed_over():
-    assert not whole({**RECORD, "plan": []})
+@pytest.mark.parametrize("records", [None, {}, [3], [RECORD] * 2000], ids=["none", "an object", "numbers", "too many"])
+def test_an_answer_of_the_wrong_shape_is_the_error_of_its_node(world, records):
+    fleet, spec = answering(world, alpha=[RECORD], beta=records)
+    found = history(fleet, spec)
+    assert [release["nodes"] for release in found["releases"]] == [["alpha"]]
+    assert found["errors"]["beta"].startswith("beta sent a malformed answer to records: records")
 
 
 def test_a_release_is_listed_with_the_digest_that_can_be_pulled(world):
-    one = world()
-    facts = {name: facts.model_dump(mode="json") for name, facts in one.facts.items()}
-    hosts = {}
-    for name, records in (
-        ("alpha", [RECORD]),
-        ("beta", [RECORD, {**RECORD, "number": 4, "image_digest": "a/b@sha256:1"}]),
-    ):
-        hosts[name] = FakeHost(name).program("records", {"records": records}).program("probe", facts[name])
-    listed = history(Fleet(hosts), one.spec)
+    fleet, spec = answering(
+        world, alpha=[RECORD], beta=[RECORD, {**RECORD, "number": 4, "image_digest": "a/b@sha256:1"}]
+    )
+    listed = history(fleet, spec)["releases"]
     assert [(release["number"], release["digest"], release["nodes"]) for release in listed] == [
         (4, "a/b@sha256:1", ["beta"]),
         (3, None, ["alpha", "beta"]),
@@ -60,6 +76,32 @@ def test_a_node_that_has_something_else_under_a_number_is_listed_apart(world):
     document = one.facts["alpha"].release.record
     hosts["alpha"].program("records", {"records": [document]})
     hosts["beta"].program("records", {"records": [{**document, "plan_hash": "f" * 64, "plan": RECORD["plan"]}]})
-    listed = history(Fleet(dict(reversed(hosts.items()))), one.spec)
+    listed = history(Fleet(dict(reversed(hosts.items()))), one.spec)["releases"]
     found = {release["nodes"][0]: (release["model"], release["running"]) for release in listed}
     assert found == {"alpha": ("Qwen/Qwen3-8B", True), "beta": ("tiny", False)}
+
+
+def test_a_malformed_record_is_shown_in_text_and_json(tmp_path, capsys):
+    releases = tmp_path / "state" / "clusters" / "atlas" / "releases"
+    releases.mkdir(parents=True, mode=0o700)
+    (releases / "000002.json").write_text('{"number": 2}')
+    (releases / "000003.json").write_text(json.dumps(RECORD))
+    (tmp_path / "playbook.yaml").write_text("{name: tiny, model: {id: a/b}, executor: native}")
+    inventory = tmp_path / "inventory.yaml"
+    node = {"name": "here", "host": "localhost", "connection": "local"}
+    inventory.write_text(
+        json.dumps(
+            {
+                "cluster": "atlas", "nodes": [node], "playbook": "playbook.yaml", "runtime": {"kind": "process"},
+                "state_dir": str(tmp_path / "state"),
+            }
+        )
+    )  # fmt: skip
+    assert main(["releases", str(inventory)]) == 0
+    shown = capsys.readouterr()
+    assert "tiny" in shown.out
+    assert "warning: here: record 1 of 2 is malformed: plan_hash: Field required" in shown.err
+    assert main(["releases", str(inventory), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [release["number"] for release in document["releases"]] == [3]
+    assert list(document["errors"]) == ["here"]
