@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -164,20 +163,17 @@ def _code(playbook: Playbook) -> Iterator[tuple[str, str]]:
     loads = re.compile(f"{_CODE}|{engine.code}")
     tunes = re.compile(rf"(?!{_NO_TUNING})({_TUNING}|{engine.tuning})[^/\s]*")
     for name, value in playbook.args.items():
-        what = f"{name}={_read(value)}"
-        # An escape that is left (JSON in JSON) may spell anything.
+        what = f"{name}={_text(value)}"
+        # An escape of JSON may spell anything.
         if value not in (None, False) and ("\\u" in what or loads.search(what.replace("_", "-").lower())):
             yield "code", what
     for name, value in playbook.env.items():
-        what = f"{name}={_read(value)}"
+        what = f"{name}={_text(value)}"
         written = what.replace("_", "-").lower()
         if loads.search(written) or not tunes.fullmatch(written) or "\\u" in what:
             yield "variable", what
 
 
-def _read(value: object) -> str:
-    """``value`` of an argument or variable, without escapes if it is JSON."""
-    if isinstance(value, str) and "\\u" in value:
-        with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(value)
+def _text(value: object) -> str:
+    """``value`` of an argument or variable as text."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

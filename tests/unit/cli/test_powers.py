@@ -42,6 +42,7 @@ def capabilities(*names: str) -> str:
 REFUSED = [
     *((mount(path, write=True), 4, KEYS) for path in ("/home", "~/.ssh", "/root", "~", "/home/alice", "/home/a/.ssh/x")),
     *((mount(path, write=True), 4, CONTROL) for path in ("/var", "/", "/etc", "/var/run/docker.sock", "/proc/1/root")),
+    (mount("~/.docker/desktop/docker.sock"), 4, CONTROL),
     # the same by another name
     *((mount(path), 4, CONTROL) for path in ("//etc", "/home/../etc", "/./etc/", "/srv/../var/run/", "~/../../etc")),
     *((mount(path), 4, KEYS) for path in ("~/./.ssh", "~/.ssh/", "/root/", "/root/.ssh", "~/x/../.ssh", "/home//alice/")),
@@ -111,6 +112,21 @@ def test_what_a_playbook_may_not_have_is_refused_at_its_line(tmp_path: Path) -> 
         )
 
 
+def test_the_directories_that_the_inventory_names_are_refused(tmp_path: Path) -> None:
+    more = "hf_home: /data/hf\nstate_dir: /data/state\npermit: {mounts: [/scratch]}\n"
+    cases = [
+        (mount("/data/hf/stored_tokens"), "the hub's token"),
+        (weights("/data/hf"), "the hub's token"),
+        (weights("/data/hf/hub"), PERMISSION),
+        (mount("/data/state/clusters"), "the state of sparkcluster"),
+    ]
+    paths = [inventory(tmp_path, text, name=f"case-{at}", more=more) for at, (text, _) in enumerate(cases)]
+    found = json.loads(run("lint", *paths, "--json").stdout)["findings"]
+    for path, (_, message) in zip(paths, cases, strict=True):
+        said = [each["summary"] for each in found if each["file"] == str(path).replace(".yaml", "-playbook.yaml")]
+        assert any(message in summary for summary in said), said
+
+
 @pytest.mark.parametrize("command", ["down", "status", "ask", "logs", "releases"])
 def test_what_runs_is_stopped_and_looked_at_without_the_permission_to_start_it(command: str, tmp_path: Path) -> None:
     path = inventory(tmp_path, HEAD + "secrets: [AWS_SECRET_ACCESS_KEY]\n")
@@ -155,6 +171,8 @@ def test_the_hint_is_the_permission_to_write(tmp_path: Path) -> None:
         ("{mounts: [/data/../etc]}", CONTROL),
         ("{mounts: ['/data:ro']}", "and :rw after it"),
         ("{capabilities: [ALL]}", CONTROL),
+        ("{mounts: [/data/hf]}\nhf_home: /data/hf", "the hub's token"),
+        ("{mounts: [/data]}\nstate_dir: /data/state", "the state of sparkcluster"),
         ("{network: true}", "unknown key"),
     ],
 )

@@ -134,7 +134,14 @@ def test_an_endless_answer_is_judged_by_its_beginning():
 
 
 def test_what_an_expression_takes_in_memory_is_limited():
-    assert "takes too long" in judge("It is 204. " * 700_000, Verify(expect="(?:(?:(.)|(b))*)*c"))
+    """It takes 1.7 GiB within the two seconds where nothing limits it."""
+    program = (
+        "import resource; from sparkcluster.endpoint.judge import judge; from sparkcluster.spec.playbook import Verify; "
+        "print(judge('It is 204. ' * 700_000, Verify(expect='((((((((((.?)?)?)?)?)?)?)?)?)*?)+c'))[:31]); "
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1.1 * (1 << 20))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "verify.expect takes too long to\nTrue\n"
 
 
 @pytest.mark.parametrize("expect", ["(" * 900, "a" * 1001, "x{99999999999}", "["])

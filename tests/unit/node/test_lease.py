@@ -179,7 +179,15 @@ VICTIM = "another program's file\n"
 
 
 @pytest.mark.parametrize("lock", ["lease.lock", "change.lock"])
-@pytest.mark.parametrize("kind", ["link", "fifo", "directory"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "link",
+        "fifo",
+        "directory",
+        pytest.param("file", marks=pytest.mark.skipif(os.getuid() != 0, reason="needs root to give a file away")),
+    ],
+)
 def test_what_another_user_planted_as_a_lock_is_not_opened(state, tmp_path, lock, kind):
     directory = state / "clusters" / "atlas"
     directory.mkdir(parents=True, mode=0o700)
@@ -190,6 +198,9 @@ def test_what_another_user_planted_as_a_lock_is_not_opened(state, tmp_path, lock
         planted.symlink_to(victim)
     elif kind == "fifo":
         os.mkfifo(planted)
+    elif kind == "file":
+        planted.touch()
+        os.chown(planted, 4321, -1)
     else:
         planted.mkdir()
     began = time.monotonic()
@@ -219,6 +230,13 @@ def test_a_lease_that_is_a_link_is_neither_read_nor_written_through(hold, state,
     assert victim.read_text() == '{"epoch": 99}'
 
 
+def test_a_lease_that_is_a_fifo_stops_nobody(hold, state):
+    directory = state / "clusters" / "atlas"
+    directory.mkdir(parents=True, mode=0o700)
+    os.mkfifo(directory / "lease.json")
+    assert hold("ann").first == {"epoch": 0}
+
+
 def refused(state, text):
     request = {"state_dir": str(state), "cluster": "atlas", "operator": "a", "operation": "up", "ttl_s": 15}
     with pytest.raises(CommandFailed, match=text) as caught:
@@ -232,14 +250,14 @@ def refused(state, text):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to make a directory of another user")
 @pytest.mark.parametrize("name", ["", "clusters", "clusters/atlas"])
-@pytest.mark.parametrize("link", [False, True])
-def test_a_directory_of_another_user_is_not_used(state, tmp_path, name, link):
+@pytest.mark.parametrize("theirs", ["directory", "link", "target of a link"])
+def test_a_directory_of_another_user_is_not_used(state, tmp_path, name, theirs):
     (state / "clusters" / "atlas").mkdir(parents=True, mode=0o700)
     place = state / name
-    if link:
+    if theirs != "directory":
         place.rename(tmp_path / "moved")
         place.symlink_to(tmp_path / "moved")
-    os.chown(place, 4321, -1, follow_symlinks=False)
+    os.chown(place, 4321, -1, follow_symlinks=theirs != "link")
     refused(state, f"{place} is not used, since it belongs to uid 4321")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import os
 import socket
 import threading
 import time
@@ -86,19 +85,34 @@ def test_silent_connections_do_not_delay_the_one_that_knows_the_token(listening,
     assert time.monotonic() - begin < 6  # one after the other took two seconds each
 
 
+def test_the_oldest_of_too_many_that_do_not_answer_is_dropped(listening, silent, monkeypatch):
+    """select takes 1024 files."""
+    monkeypatch.setattr(wire, "_GREETERS", 4)
+    monkeypatch.setattr(wire, "GREETING_S", 60)
+    port, accepted = listening()
+    waiting = [silent(port) for _ in range(6)]
+    assert [len(sock.recv(100)) for sock in waiting] == [32] * 6
+    assert waiting[0].recv(1) == b""
+    close(wire.dial("127.0.0.1", port, TOKEN), *accepted())
+
+
 def test_connections_that_keep_coming_do_not_delay_it_either(listening):
     port, accepted = listening()
     done = threading.Event()
 
     def flood():
-        while not done.is_set():
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as sock:
-                sock.sendall(os.urandom(30))
+        held = []
+        while not done.wait(0.005):
+            with contextlib.suppress(OSError):
+                held.append(socket.create_connection(("127.0.0.1", port), 5))
+            close(*held[:-100])
+            del held[:-100]
+        close(*held)
 
     threads = [threading.Thread(target=flood) for _ in range(4)]
     for thread in threads:
         thread.start()
-    time.sleep(0.3)
+    time.sleep(0.6)
     begin = time.monotonic()
     try:
         close(wire.dial("127.0.0.1", port, TOKEN), *accepted())

@@ -125,7 +125,10 @@ def test_everything_that_is_fetched_is_pinned_by_hash():
 
 @pytest.mark.parametrize("tool", ["uv", "pip"])
 def test_a_package_with_another_content_than_the_pinned_one_is_refused(tool, monkeypatch, tmp_path, cache):
-    """The index, a mirror or a proxy serves a wheel of the same name and version with other code in it."""
+    """The index, a mirror or a proxy serves a wheel of the same name and version with other code in it.
+
+    Nor is one fetched that is pinned without a hash, or that a package asks for without being pinned.
+    """
     if tool == "uv":
         monkeypatch.setattr(ray_archive.shutil, "which", lambda *_, **__: find_uv_bin())
     served = tmp_path / "served"
@@ -134,23 +137,26 @@ def test_a_package_with_another_content_than_the_pinned_one_is_refused(tool, mon
         monkeypatch.setenv(f"PIP_{name}", value)
         monkeypatch.setenv(f"UV_{name}", value)
     wheel(served, "needed", "3", "SAFE = 1\n")
-    pins = wheel(served, "ray", BROUGHT_RAY, "SAFE = 1\n") + "needed==3 --hash=sha256:" + "0" * 64 + "\n"
+    ray = wheel(served, "ray", BROUGHT_RAY, "SAFE = 1\n", needs="needed")
     monkeypatch.setattr(ray_archive, "PINS", tmp_path / "pins.txt")
-    ray_archive.PINS.write_text(pins)
-    with pytest.raises(StageError, match=r"(?i)hash"):
-        ray_archive.get_archive(SPARK, lambda _: None)
-    assert list((cache / "ray").iterdir()) == []
-    ray_archive.PINS.write_text(pins.replace("needed==3 --hash=sha256:" + "0" * 64, ""))
-    archive = ray_archive.get_archive(SPARK, lambda _: None)
-    assert "ray/__init__.py" in names(archive.path)
+    for other in ("needed==3 --hash=sha256:" + "0" * 64, "needed==3"):
+        ray_archive.PINS.write_text(f"{ray}{other}\n")
+        with pytest.raises(StageError, match=r"(?i)hash"):
+            ray_archive.get_archive(SPARK, lambda _: None)
+        assert list((cache / "ray").iterdir()) == []
+    ray_archive.PINS.write_text(ray)
+    found = names(ray_archive.get_archive(SPARK, lambda _: None).path)
+    assert "ray/__init__.py" in found
+    assert "needs/needed/__init__.py" not in found
 
 
-def wheel(folder: Path, name: str, version: str, code: str) -> str:
+def wheel(folder: Path, name: str, version: str, code: str, needs: str = "") -> str:
     """Put a wheel into ``folder``; the line that pins it."""
     info = f"{name}-{version}.dist-info"
     files = {
         f"{name}/__init__.py": code,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        + (f"Requires-Dist: {needs}\n" if needs else ""),
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
