@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 from sparkcluster.errors import StageError, UsageError
@@ -17,29 +18,30 @@ from sparkcluster.output_file import state_home, write
 from sparkcluster.report import Report
 
 
-def compare(view: View, report: Report) -> None:
-    """Record the commit and the image that the head has; report where one is not what its name stood for at first.
+def compare(view: View, commits: Mapping[str, str], report: Report) -> None:
+    """Record the commits and the image that the head has; report where one is not what its name stood for at first.
+
+    ``commits`` are those of repositories beside the model.
 
     Raises:
-        StageError: code of the model's repository would run, and it is not what was first staged.
+        StageError: code of a repository would run, and it is not what was first staged.
     """
     if view.topology is None:
         return
     head, playbook = view.facts[view.topology.groups[0].head.name], view.spec.playbook
-    weights, image, model = read(head.weights), read(head.image), f"{playbook.model.revision} of {playbook.model.id}"
-    names = {}
+    weights, image, names = read(head.weights), read(head.image), dict(commits)
     if weights is not None and weights.revision and playbook.model.id:
-        names[model] = weights.revision
+        names[f"{playbook.model.revision} of {playbook.model.id}"] = weights.revision
     if image is not None and playbook.image and "@" not in playbook.image:
         names[playbook.image] = image.id
     path = state_home() / "staged" / f"{view.spec.inventory.cluster}.json"
     first = _recorded(path)
-    runs_code = any(finding.code == "MDL-004" and finding.severity == "warning" for finding in view.findings)
+    code = [each for each in view.findings if each.code == "MDL-004" and each.severity == "warning"]
     for name, found in names.items():
         if first.get(name, found) != found:
             text = f"{name} was {first[name]} when it was first staged, and is {found} now"
-            if name == model and runs_code:
-                hint = f"write revision: COMMIT under model of the playbook, or accept it: rm {shlex.quote(str(path))}"
+            for finding in (each for each in code if f" {name.rpartition(' ')[2]} " in each.summary):
+                hint = f"{finding.remedy[0]}; or accept it: rm {shlex.quote(str(path))}"
                 raise StageError(f"{text}; its code would run", step="stage", hint=hint)
             report.note(f"warning: {text}; to accept what is there now: rm {shlex.quote(str(path))}")
     with contextlib.suppress(OSError, UsageError):

@@ -84,7 +84,7 @@ def copy_missing(changer: Changer, view: View, options: Options, report: Report)
     if done.changed:
         view = _complete_view(fleet, view.spec)
     if not options.dry_run:
-        first_staged.compare(view, report)
+        first_staged.compare(view, done.commits, report)
     if "image" not in options.what or view.topology is None or not view.bring_ray:
         return done, view
     lacking = ray.find_missing(view.spec, view.facts, view.topology)

@@ -28,10 +28,15 @@ from sparkcluster.topology.model import Topology
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StageReport:
-    """What was to be staged and, unless it was a dry run, what was copied."""
+    """What was to be staged and, unless it was a dry run, what was copied.
+
+    Attributes:
+        commits: of the repositories beside the model, by ``REVISION of REPOSITORY``, as the head has them.
+    """
 
     stagings: tuple[Staging, ...]
     copied: tuple[Copied, ...] = ()
+    commits: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def changed(self) -> bool:
@@ -68,7 +73,9 @@ def stage(
     """
     fleet = changer.fleet
     run = _Run(fleet, dict(facts), topology, changer.lease, progress, spec=spec, verify=verify)
-    stagings = []
+    head = topology.groups[0].head.name
+    stagings: list[Staging] = []
+    commits: dict[str, str] = {}
     for model in (spec.playbook.model, *(spec.playbook.companions if "weights" in what else ())):
         if isinstance(model, Companion):
             # Staged as the weights of a playbook that serves nothing else.
@@ -81,7 +88,11 @@ def stage(
                 run.bring(staging)
             else:
                 check_disk_space(run.facts, staging, run.spec)
-    return StageReport(tuple(stagings), tuple(run.copied))
+        if isinstance(model, Companion) and not dry_run:
+            now = _collected(fleet, run.spec, [head]) if stagings[-1].missing else run.facts
+            if (weights := read(now[head].weights)) is not None and weights.revision:
+                commits[f"{model.revision} of {model.id}"] = weights.revision
+    return StageReport(tuple(stagings), tuple(run.copied), commits)
 
 
 def _collected(fleet: Fleet, spec: Spec, names: Sequence[str]) -> dict[str, Facts]:

@@ -31,12 +31,12 @@ class Notes(Report):
 def staged(spark, cluster):
     """Stages on a node that has everything: ``staged(commit, image ID, **model)``; what was noted."""
 
-    def run(commit, image_id="sha256:1", *, remote_code=False, dry_run=False, **model):
+    def run(commit, image_id="sha256:1", *, remote_code=False, dry_run=False, args=None, **model):
         weights = {"path": "/w", "revision": commit, "files": [{"name": "config.json", "size_bytes": 1}]}
         facts = spark({"enp1s0f0np0": "10.1.0.11/24"}, weights=weights, image={**IMAGE, "id": image_id})
         host = FakeHost("alpha").program("probe", facts.model_dump(mode="json"))
         playbook = {"model": {"id": "org/model", **model}, "image": IMAGE["reference"],
-                    "args": {"trust-remote-code": remote_code}}  # fmt: skip
+                    "args": {"trust-remote-code": remote_code, **(args or {})}}  # fmt: skip
         spec = cluster({"alpha": "192.168.86.11"}, playbook=playbook)
         fleet, notes = Fleet({"alpha": host}), Notes()
         lease = Lease(fleet, cluster="atlas", state_dir=spec.inventory.state_dir, operation="stage")
@@ -77,10 +77,38 @@ def test_other_code_of_a_branch_does_not_run_before_someone_accepts_it(staged):
         ) as caught:
             staged(NEW, remote_code=True)
     path = next((state_home() / "staged").iterdir())
-    assert caught.value.hint == f"write revision: COMMIT under model of the playbook, or accept it: rm {path}"
+    assert (
+        caught.value.hint == f"write revision: COMMIT under model; stage says which it brought; or accept it: rm {path}"
+    )
     assert staged(NEW, remote_code=True, revision=NEW) == []
     path.unlink()
     assert staged(NEW, remote_code=True) == []
+
+
+DRAFTER = {"speculative-config": {"model": "org/draft", "num_speculative_tokens": 1}}
+BESIDE = {"drafter": DRAFTER, "tokenizer": {"tokenizer": "org/draft"}}
+
+
+@pytest.mark.parametrize("args", BESIDE.values(), ids=BESIDE)
+@pytest.mark.parametrize("pinned", [False, True])
+def test_other_code_beside_the_model_does_not_run_before_someone_accepts_it(staged, args, pinned):
+    old, new = ({"revision": OLD}, {"revision": NEW}) if pinned else ({}, {"revision": NEW})
+    assert staged(OLD, args=args, **old) == []
+    (warning,) = staged(NEW, args=args, **new)
+    assert warning.startswith(f"warning: main of org/draft was {OLD} when it was first staged, and is {NEW} now")
+    with pytest.raises(StageError, match=r"main of org/draft was .*; its code would run") as caught:
+        staged(NEW, remote_code=True, args=args, **new)
+    assert caught.value.hint.startswith(
+        "write its commit as revision of speculative-config, or as tokenizer-revision; or"
+    )
+    assert staged(OLD, remote_code=True, args=args, **old) == []
+
+
+def test_another_adapter_is_reported_and_runs_no_code(staged):
+    args = {"enable-lora": True, "lora-modules": "a=org/adapter"}
+    assert staged(OLD, args=args, remote_code=True, revision=OLD) == []
+    (warning,) = staged(NEW, args=args, remote_code=True, revision=NEW)
+    assert warning.startswith(f"warning: main of org/adapter was {OLD}")
 
 
 def test_a_dry_run_records_nothing(staged):

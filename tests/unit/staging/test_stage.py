@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import struct
 
 import pytest
@@ -315,7 +316,11 @@ def test_what_arguments_name_beside_the_model_is_staged_with_it(world, hub, mode
     assert (report.copied[2].node, report.copied[2].source) == ("a", "download")
     assert hub.requests == [("org/adapter", None)]
     assert len({json.dumps(sorted(map(str, tree(host.hf_home).items()))) for host in world.nodes.values()}) == 1
-    assert not world.stage(what=["weights"]).changed
+    again = world.stage(what=["weights"])
+    assert not again.changed
+    assert dict(again.commits) == dict(report.commits)
+    assert set(report.commits) == {"main of z-lab/Drafter", "main of org/adapter"}
+    assert all(re.fullmatch("[0-9a-f]{40}", commit) for commit in report.commits.values())
     assert len(world.stage(what=["image"], dry_run=True).stagings) == 1
 
 
