@@ -12,7 +12,7 @@ import dataclasses
 import importlib
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -125,9 +125,6 @@ class Engine(abc.ABC):
         """Command that serves the model on ``rank``; its first word is the engine's program.
 
         A Ray worker gets only the program, by which the launcher finds the Python that has Ray.
-
-        Raises:
-            PlanError: the playbook has an argument that another key sets.
         """
 
     def environment(self, member: Member) -> dict[str, str]:
@@ -177,6 +174,10 @@ class Engine(abc.ABC):
             UsageError: the model is not known, or cannot be served so.
         """
         return None
+
+    def known_arguments(self) -> Collection[str]:
+        """Names of all its arguments, as far as they are known: a playbook may not abbreviate them."""
+        return ()
 
     def gone_argument(self, name: str) -> str | None:
         """What to write instead of an argument that newer releases do not have, if known."""

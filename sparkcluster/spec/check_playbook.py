@@ -45,17 +45,23 @@ def _model(written: Playbook, document: Document) -> Iterator[Problem]:
 
 def _arguments(written: Playbook, document: Document) -> Iterator[Problem]:
     engine = engines.engine(written.engine)
+    known = {*engine.arguments, *engine.known_arguments()} if written.args else ()
     for name, value in written.args.items():
         path = ("args", name)
         bare = name.lstrip("-")
         short = engine.short_arguments.get(bare)
         plain = bare if short else bare.replace("_", "-").lower()
         owner = engine.arguments.get(plain) or engine.arguments.get(plain.removeprefix("no-"))
+        head = plain.partition(".")[0].removeprefix("no-")
+        whole = min((each for each in known if head and each.startswith(head)), default=head)
         if short:
             message = f"{shown(name)[1:-1]} is a short form of an argument"
             yield document.problem(path, message, f"write {short}", key=True)
         elif owner:
             yield document.problem(path, "sparkcluster sets this argument itself", f"write {owner}", key=True)
+        elif whole != head:
+            instead = engine.arguments.get(whole, whole)
+            yield document.problem(path, f"abbreviation of --{whole}", f"write {instead}", key=True)
         elif names_secret(plain) and isinstance(value, str):
             message = "a secret in a command line can be read by every user of the node"
             yield document.problem(path, message, "list its variable under secrets", key=True)

@@ -74,6 +74,7 @@ class Vllm(Engine):
     repositories = imported(".arguments", "repositories")
     memory_share = imported(".arguments", "claimed")
     forecast = imported(".memory", "forecast")
+    known_arguments = imported(".flags", "known")
     gone_argument = imported(".flags", "GONE.get")
     garbage_remedy = imported(".symptoms", "garbage_remedy")
     importer = imported(".importer", "IMPORTER")

@@ -6,8 +6,6 @@ import json
 from pathlib import PurePosixPath
 
 from sparkcluster.engines.base import Rank
-from sparkcluster.engines.vllm import ENGINE
-from sparkcluster.errors import PlanError
 from sparkcluster.spec.playbook import ArgumentValue, Playbook
 
 
@@ -16,9 +14,6 @@ def serve(rank: Rank) -> list[str]:
 
     With Ray only the head runs it; with vLLM's own multi-node backend every rank does, with the same arguments
     everywhere. A whole ``command`` in the playbook takes its place.
-
-    Raises:
-        PlanError: an argument belongs to another key.
     """
     playbook, group, member = rank.playbook, rank.group, rank.member
     if playbook.command is not None:
@@ -49,22 +44,8 @@ def program(python: str | None) -> str:
 
 
 def arguments(playbook: Playbook) -> list[str]:
-    """The playbook's ``args`` as flags, in its order.
-
-    Raises:
-        PlanError: an argument belongs to another key.
-    """
-    argv: list[str] = []
-    for written, value in playbook.args.items():
-        name = written.replace("_", "-")
-        if name in ENGINE.arguments:
-            raise PlanError(
-                f"args of playbook {playbook.name} cannot contain {written}",
-                step="plan",
-                hint=f"set {ENGINE.arguments[name]} instead",
-            )
-        argv += flag(name, value)
-    return argv
+    """The playbook's ``args`` as flags, in its order."""
+    return [word for name, value in playbook.args.items() for word in flag(name.replace("_", "-"), value)]
 
 
 def flag(name: str, value: ArgumentValue) -> list[str]:

@@ -97,6 +97,11 @@ def table() -> dict[str, Flag]:
     return out
 
 
+def known() -> set[str]:
+    """Names of the flags of all releases, without dashes."""
+    return {*table(), *GONE}
+
+
 @functools.cache
 def aliases() -> dict[str, str]:
     """The full name of every other form, with its dashes: ``-tp`` is ``tensor-parallel-size``."""

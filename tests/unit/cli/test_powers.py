@@ -215,7 +215,7 @@ BLOCK = """\
 name: stranger
 model: {path: ~/models/m}
 image: org/image:latest
-args: {trust-remote-code: true, tool-parser-plugin: /sparkcluster/model/p.py, trust-remote: true, max-model-len: 8}
+args: {trust-remote-code: true, tool-parser-plugin: /sparkcluster/model/p.py, max-model-len: 8}
 env: {LD_PRELOAD: /model/x, NCCL_DEBUG: INFO, TRITON_CACHE_DIR: /tmp/t}
 mounts: [{source: ~/models/m/sub, target: /s}, {source: /scratch, target: /x, read_only: false}]
 container: {cap_add: [SYS_NICE, NET_RAW]}
@@ -238,7 +238,6 @@ this recipe can:
 ! setup      echo hidden XXX
 ! code       trust-remote-code=true
 ! code       tool-parser-plugin=/sparkcluster/model/p.py
-! code       trust-remote=true
 ! variable   LD_PRELOAD=/model/x
 ! variable   TRITON_CACHE_DIR=/tmp/t
   !: more than serving; you are asked once, unless the playbook is bundled
@@ -320,7 +319,6 @@ SETUP = HEAD + "setup: [pip install x]\n"
     [
         "setup: ['true']",
         "args: {trust-remote-code: true}",
-        "args: {tru: true}",
         'args: {kv-transfer-config: \'{"kv_connector_module_path": "x"}\'}',
         'args: {structured-outputs-config: \'{"reasoning_parser_plug\\u0069n": "/m/p.\\u0070y"}\'}',
         'args: {structured-outputs-config: {x: \'{"reasoning_parser_plug\\u0069n": "/m/p.\\u0070y"}\'}}',

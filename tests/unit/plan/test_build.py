@@ -199,13 +199,6 @@ def test_arguments_become_vllm_flags(value, argv):
     assert command_line.flag("x", value) == argv
 
 
-@pytest.mark.parametrize("name", ["host", "api-key", "tensor_parallel_size", "master-port"])
-def test_an_argument_that_belongs_to_another_key_is_refused(two, cluster, name):
-    with pytest.raises(PlanError, match=f"cannot contain {name}") as caught:
-        build(cluster(TWO, playbook={"args": {name: "x"}}), two())
-    assert "instead" in str(caught.value.hint)
-
-
 @pytest.mark.parametrize(
     ("source", "shown"),
     [
