@@ -118,4 +118,5 @@ def test_a_playbook_does_not_accept_what_protects_from_playbooks(cluster):
     assert told({}) == {("SM121-126", "error")}
     assert told(allow) == {("SM121-126", "error"), ("SPEC-007", "warning")}
     assert told(allow, ignore=["SM121-126"]) == {("SM121-126", "warning"), ("SPEC-007", "warning")}
+    assert {"IMG-004", "MDL-004", "NET-020", "NET-021", "SM121-126", "SPEC-008"} <= SECURITY
     assert pages().keys() >= SECURITY

@@ -65,6 +65,7 @@ REFUSED = [
     (weights("~/.local/state/sparkcluster/clusters"), 2, "the state of sparkcluster"),
     (weights("~/.cache/huggingface"), 2, "the hub's token"),
     (weights("~/models/../.aws"), 2, "must not contain '..'"),
+    (HEAD.replace("org/model}", "org/model, revision: a/../../../token}"), 2, "must not contain '..'"),
     *((capabilities(name), 4, CONTROL) for name in ("ALL", "CAP_ALL")),
     *((capabilities("SYS_NICE", name), 4, f"{name} {PERMISSION}") for name in ("SYS_ADMIN", "NET_RAW")),
     (capabilities("CAP_SYS_PTRACE"), 4, f"SYS_PTRACE {PERMISSION}"),
@@ -402,6 +403,9 @@ def test_an_accepted_playbook_is_asked_about_again_when_it_changed(tmp_path: Pat
     playbook.write_text(f"# a comment\n{SETUP}")
     assert up(path, port).returncode == 1
     playbook.write_text(SETUP.replace("install x", "install y"))
+    assert up(path, port).returncode == 2
+    playbook.write_text(SETUP)
+    path.write_text(f"{path.read_text()}runtime: {{kind: process}}\n")
     assert up(path, port).returncode == 2
 
 

@@ -136,6 +136,12 @@ def test_an_index_lists_only_files_in_its_directory(name):
         safetensors.index(json.dumps({"weight_map": {"a": name}}).encode(), "index")
 
 
+def test_the_files_of_an_index_are_bounded():
+    weights = {str(at): f"{at}.safetensors" for at in range(safetensors.FILES_LIMIT + 1)}
+    with pytest.raises(UsageError, match="lists more than 4096 files"):
+        safetensors.index(json.dumps({"weight_map": weights}).encode(), "index")
+
+
 def test_missing_files_of_an_index_are_named(tmp_path):
     path = write(tmp_path / "m", {**SHARDED})
     (path / "two.safetensors").unlink()

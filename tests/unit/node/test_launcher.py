@@ -419,6 +419,17 @@ def test_ray_without_a_token_is_not_started_where_its_sockets_cannot_be_confined
         assert output[-1] == f"[sparkcluster] error: Ray has no token and would listen on all addresses: {missing}"
 
 
+def test_a_ray_without_token_ends_where_its_sockets_cannot_be_looked_for() -> None:
+    program = (
+        "import time; from sparkcluster.node import launcher; launcher.wildcards = None; "
+        "launcher.watch_sockets({'executor': 'ray', 'ray': {}}, 'mark'); time.sleep(60)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert "[sparkcluster] error: sockets cannot be checked: " in done.stdout
+    assert done.stdout.endswith(", and Ray has no token\n")
+
+
 # Listens on all addresses past the library, as a program in Go does.
 RAW = """
 import ctypes, os, platform, socket, time
