@@ -71,7 +71,11 @@ REFUSED = [
     (capabilities("CAP_SYS_PTRACE"), 4, f"SYS_PTRACE {PERMISSION}"),
     (HEAD + "args: {lora-modules: [a=b/c, --host, 0.0.0.0]}\n", 4, "begins with a dash would be another argument"),
     (HEAD + "secrets: [AWS_SECRET_ACCESS_KEY]\n", 4, f"AWS_SECRET_ACCESS_KEY {PERMISSION}"),
-    (HEAD + "secrets: [HF_TOKEN]\n", 4, "HF_TOKEN: "),
+    *(
+        (f"{HEAD}{key}\n", 4, "no engine gets a token of the hub")
+        for name in ("HF_API_TOKEN", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_TOKEN")
+        for key in (f"secrets: [{name}]", f"env: {{{name}: x}}")
+    ),
 ]  # fmt: skip
 
 

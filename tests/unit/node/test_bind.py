@@ -54,14 +54,18 @@ def named(name):
 def half_raw(s):
     libc.syscall(BIND, s.fileno(), bytes([2, 0]) + bytes(14), 16)
     s.listen()
-def raw(s):
-    libc.syscall(BIND, s.fileno(), bytes([2, 0]) + bytes(14), 16)
-    libc.syscall(LISTEN, s.fileno(), 5)
+def raw(name):
+    def way(s):
+        libc.syscall(BIND, s.fileno(), name, len(name))
+        libc.syscall(LISTEN, s.fileno(), 5)
+    return way
 made, way = {
     "four": (four, written("")), "six": (six, written("::")), "mapped": (six, written("::ffff:0.0.0.0")),
     "unbound": (four, unbound), "unbound six": (six, unbound), "unspecified family": (four, named(bytes(16))),
     "short name": (six, named(bytes([10]) + bytes(23))), "bound by the kernel": (four, half_raw),
-    "mptcp": (lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262), written("")), "raw": (four, raw),
+    "mptcp": (lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262), written("")),
+    "raw": (four, raw(bytes([2, 0]) + bytes(14))), "raw six": (six, raw(bytes([10, 0]) + bytes(26))),
+    "raw mapped": (six, raw(bytes([10, 0]) + bytes(16) + bytes([255, 255]) + bytes(8))),
 }[sys.argv[1]]
 try:
     s = made()
@@ -122,9 +126,10 @@ def test_a_socket_that_was_bound_to_all_addresses_in_another_way_does_not_listen
         assert said.startswith("refused")
 
 
-def test_what_bypasses_the_library_is_found_by_its_port_and_process(env: dict[str, str]) -> None:
+@pytest.mark.parametrize("way", ["raw", "raw six", "raw mapped"])
+def test_what_bypasses_the_library_is_found_by_its_port_and_process(way: str, env: dict[str, str]) -> None:
     mark = "SPARKCLUSTER_RANK=1-abc"
-    with victim("raw", {**env, "SPARKCLUSTER_RANK": "1-abc"}) as port, victim("raw", env) as other:
+    with victim(way, {**env, "SPARKCLUSTER_RANK": "1-abc"}) as port, victim(way, env) as other:
         assert reached("127.0.0.1", port)
         found = wildcards(Machine(), mark, [])
         assert list(found) == [int(port)]
