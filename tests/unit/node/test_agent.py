@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -71,14 +69,12 @@ def process(state, leased):
                 **step,
             }
         )
-        started.append(answer["results"][0]["pid"])
+        started.append(str(directory))
         return directory, answer["results"][0]
 
     yield start
-    for pid in started:
-        for member in [pid, *agent.session_members(pid)]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(member, signal.SIGKILL)
+    for directory in started:
+        agent.end_process(directory, grace_s=0)  # not by its number, which another process may have by now
 
 
 def until(condition, limit_s=10):
