@@ -74,7 +74,7 @@ class Bounded(gzip.GzipFile):
 
 def extract(packed: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> None:
     """Write one member below ``folder``: files and directories only, each once, readable by every user."""
-    if {"", ".", ".."} & set(member.name.split("/")) or "\0" in member.name:
+    if {"", ".", ".."} & set(member.name.split("/")):
         raise OSError("path outside of the archive's directory: %r" % member.name)
     target = os.path.join(folder, member.name)
     if member.isdir():

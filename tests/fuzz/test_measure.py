@@ -79,6 +79,30 @@ def test_a_sender_measures_or_fails(monkeypatch: pytest.MonkeyPatch, answer: byt
         sock.close()
 
 
+@pytest.mark.parametrize("role", ["receive", "send"])
+def test_a_silent_peer_ends_a_measurement(monkeypatch: pytest.MonkeyPatch, role: str) -> None:
+    near, far = zip(*(connected() for _ in range(2)), strict=True)
+    waiting = iter(near)
+    monkeypatch.setattr(measure, "accept", lambda *_, **__: list(near))
+    monkeypatch.setattr(measure, "dial", lambda *_: next(waiting))
+    request: dict[str, Any] = {
+        "address": "a",
+        "port": 1,
+        "token": "t",
+        "source": "",
+        "streams": 1,
+        "messages": 1,
+        "seconds": 0.0,
+    }
+    closing = threading.Timer(10, lambda: [sock.close() for sock in far])
+    closing.start()
+    with pytest.raises(wire.Failed, match="no data was sent or received for 1 s"):
+        getattr(measure, role)(request)
+    closing.cancel()
+    for sock in (*near, *far):
+        sock.close()
+
+
 def drain(sock: socket.socket) -> None:
     try:
         while sock.recv(1 << 16):

@@ -116,7 +116,10 @@ def test_whatever_a_node_lists_is_refused_or_stays_inside(
 @cases(100, 1500)
 @given(path=names, to=names, what=st.sampled_from(["writer", "link", "move", "size"]))
 @example("link/x", "a/up/x", "writer")
-@example("up", "b", "move")
+@example("../outside/x", "b", "writer")
+@example("up", "b", "writer")
+@example("up", "b", "link")
+@example("b", "up", "move")
 def test_no_path_leads_out_of_a_tree(room: Path, path: str, to: str, what: str) -> None:
     with untouched(room) as root, contextlib.suppress(OSError, ValueError):
         tree = Tree(root)
@@ -126,7 +129,7 @@ def test_no_path_leads_out_of_a_tree(room: Path, path: str, to: str, what: str) 
         elif what == "link":
             tree.link(path, "x")
         elif what == "move":
-            with tree.writer(to.rpartition("/")[0] + "/.new.partial") as file:
+            with tree.writer(f"{to[: to.rfind('/') + 1]}.new.partial") as file:
                 file.write(b"evil")
             tree.move(".new.partial", to)
         else:

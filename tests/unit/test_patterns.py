@@ -21,6 +21,7 @@ import pytest
 
 import sparkcluster
 from sparkcluster import engines
+from sparkcluster.engines.signature import plain
 from sparkcluster.spec import secret_patterns
 
 PACKAGE = Path(sparkcluster.__file__).parent
@@ -226,6 +227,10 @@ def test_searching_takes_time_proportional_to_the_text(part: int) -> None:
                 slow.append((where, pattern, attack))
                 break
     assert not slow
+
+
+def test_of_a_long_line_the_beginning_is_searched() -> None:
+    assert plain(["x" * 1_000_000, "\x1b[31mred\x1b[0m"]) == ["x" * 4096, "red"]
 
 
 # What argparse says of the operator's own command line.

@@ -75,16 +75,16 @@ def test_a_terminal_that_cannot_overwrite_lines_gets_plain_lines(
 def test_logs_and_answers_cannot_control_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    hostile = "\x1b[31mred\x1b[0m\n\x1b]0;title\x07\x1b[2Jgone"
+    hostile = "\x1b[31mred\x1b[0m\n\x1b]0;title\x07\x1b[2Jgone\rover"
 
     def shown(stream: io.StringIO) -> str:
         output.write(stream, *output.coloured(hostile), keep=LINES)
         return stream.getvalue()
 
-    assert shown(Terminal()) == "\x1b[31mred\x1b[0m\n�]0;title��[2Jgone\n"
-    assert shown(io.StringIO()) == "red\n�]0;title��[2Jgone\n"
+    assert shown(Terminal()) == "\x1b[31mred\x1b[0m\n�]0;title��[2Jgone�over\n"
+    assert shown(io.StringIO()) == "red\n�]0;title��[2Jgone�over\n"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert shown(Terminal()) == "red\n�]0;title��[2Jgone\n"
+    assert shown(Terminal()) == "red\n�]0;title��[2Jgone�over\n"
 
 
 def test_soft_hyphens_and_tags_are_left_out_of_answers(capsys: pytest.CaptureFixture[str]) -> None:

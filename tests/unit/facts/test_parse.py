@@ -69,6 +69,7 @@ def test_an_empty_document_is_refused() -> None:
         ({"plan": {"model": "m", "nodes": {"a": {"group": "g", "containers": []}}}}, "plan.nodes.a.containers"),
         ({"plan": {"model": "m", "nodes": {"a": {"group": "g", "containers": [{"name": "-v", "launcher": {}}]}}}},
          "plan.nodes.a.containers.0.name"),
+        ({"groups": {"-v": {}}}, "groups.-v.[key]"),
         ({"groups": {"g": {"verify": {"expect": "("}}}}, "groups.g.verify.expect"), ({"verified_at": 1e18}, "verified_at"),
         *(({"nodes": nodes}, "nodes") for nodes in (None, [], "x", 5)), ({"nodes": {"a": None}}, "nodes.a"),
         ({"nodes": {"a": {}}}, "nodes.a.host"), ({"nodes": {"a": {"host": ["192.0.2.9"]}}}, "nodes.a.host"),

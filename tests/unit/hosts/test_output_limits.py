@@ -13,12 +13,19 @@ from pathlib import Path
 import paramiko
 import pytest
 
+from sparkcluster.endpoint import ask
+from sparkcluster.endpoint.find import Endpoint
 from sparkcluster.errors import CommandFailed, CommandTimeout
 from sparkcluster.hosts import base, program
+from sparkcluster.hosts.channel import ChannelStream
 from sparkcluster.hosts.conversation import Conversation
+from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.resolve import SshTarget
 from sparkcluster.hosts.ssh import SshHost
+from sparkcluster.inspect import logs
+from sparkcluster.probing.collect import Collected
+from sparkcluster.spec.playbook import Verify
 
 from .conftest import keygen
 
@@ -73,6 +80,40 @@ def test_lines_that_keep_coming_end_at_the_limit_of_the_whole(node):
         list(stream.lines(30, within_s=0.8))
 
 
+@pytest.fixture
+def talker(tmp_path, monkeypatch):
+    """``talker(line)``: a node whose programs print ``line`` again and again for 20 s."""
+
+    def make(line):
+        python = tmp_path / "python3"
+        python.write_text(
+            f"#!{sys.executable}\nimport time\nfor _ in range(400): print({line!r}, flush=True); time.sleep(0.05)\n"
+        )
+        python.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        return LocalHost("alpha")
+
+    return make
+
+
+def test_an_answer_that_goes_on_ends_at_the_limit_of_the_whole(talker, monkeypatch):
+    monkeypatch.setattr(ask, "SLACK_S", 0.5)
+    endpoint = Endpoint("default", "alpha", "http://127.0.0.1:8000/v1", "m", None)
+    reply = ask.ask(talker('{"text": "x"}'), endpoint, Verify(), limit_s=0.5)
+    assert (reply.problem, reply.message) == ("timeout", "ask on alpha did not end within 1 s")
+
+
+def test_a_log_that_goes_on_ends_at_the_limit_of_the_whole(world, talker, monkeypatch):
+    monkeypatch.setattr(logs, "BACKLOG_S", 0.5)
+    site = world("alpha")
+    site.run(site.plan(3))
+    monkeypatch.setattr(logs, "collect_facts", lambda *_: Collected(site.facts, {}))
+    shown = []
+    fleet = Fleet({"alpha": talker('{"rank": "r", "lines": ["x"]}')})
+    assert logs.follow(fleet, site.spec, lambda *lines: shown.append(lines), node=None, tail=1, go_on=False) == 1
+    assert shown[-1] == ("alpha", ("[sparkcluster] this log did not end; add -f to follow it",))
+
+
 def test_a_pause_of_the_reader_is_no_silence(node):
     with node.stream(["sh", "-c", "echo one; echo two; sleep 0.3; echo three"]) as stream:
         lines = stream.lines(2)
@@ -109,6 +150,25 @@ def test_a_document_of_very_many_values_is_refused():
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (b'{"a": ' + b"[" * 63 + b"]" * 63 + b"}", True),
+        (b'{"a": ' + b"[" * 64 + b"]" * 64 + b"}", None),
+        (b'{"a": ' + b"[" * 100_000, None),
+        (b'{"a": [1e999, -1e999, NaN, Infinity]}', {"a": [None] * 4}),
+        (b'{"a": [9223372036854775807, -9223372036854775808]}', {"a": [2**63 - 1, -(2**63)]}),
+        (b'{"a": [9223372036854775808, 1' + b"0" * 5000 + b"]}", {"a": [2.0**63, None]}),
+        (b'{"a\\ud800": "\\udfff"}', {"a?": "?"}),
+        (b'{"a": "\xff"}', {"a": "\ufffd"}),
+    ],
+)
+def test_a_document_holds_what_can_be_handled(line, found):
+    """No recursion, number or text that another part fails on."""
+    parsed = program.document(line)
+    assert bool(parsed) if found is True else repr(parsed) == repr(found)
+
+
 def test_a_conversation_takes_documents_larger_than_lines(tmp_path, monkeypatch):
     python = tmp_path / "python3"
     python.write_text(f"#!{sys.executable}\nimport json\nprint(json.dumps({{'a': 'x' * 3_000_000}}))\n")
@@ -120,7 +180,10 @@ def test_a_conversation_takes_documents_larger_than_lines(tmp_path, monkeypatch)
 
 
 class Liar(paramiko.ServerInterface):
-    """An sshd that sends output without regard to the window of a channel."""
+    """An sshd that sends output, or standard error, without regard to the window of a channel."""
+
+    def __init__(self, kind):
+        self.kind = kind
 
     def check_auth_publickey(self, username, key):
         return paramiko.AUTH_SUCCESSFUL
@@ -139,21 +202,27 @@ class Liar(paramiko.ServerInterface):
         with contextlib.suppress(Exception):
             for _ in range(2000):
                 message = paramiko.Message()
-                message.add_byte(paramiko.common.cMSG_CHANNEL_DATA)
+                message.add_byte(self.kind)
                 message.add_int(channel.remote_chanid)
+                if self.kind == paramiko.common.cMSG_CHANNEL_EXTENDED_DATA:
+                    message.add_int(1)
                 message.add_string(b"x" * 30_000)
                 channel.get_transport()._send_user_message(message)
 
 
-def test_an_sshd_that_ignores_the_window_ends_its_connection(tmp_path):
+@pytest.mark.parametrize(
+    "kind", [paramiko.common.cMSG_CHANNEL_DATA, paramiko.common.cMSG_CHANNEL_EXTENDED_DATA], ids=["output", "error"]
+)
+def test_an_sshd_that_ignores_the_window_ends_its_connection(tmp_path, kind, monkeypatch):
     """Output that nobody reads yet, as that of a program between two answers, would fill the memory."""
+    monkeypatch.setattr(ChannelStream, "_collect_stderr", lambda _: None)
     key = paramiko.RSAKey.generate(2048)
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
         transport = paramiko.Transport(listener.accept()[0])
         transport.add_server_key(key)
-        transport.start_server(server=Liar())
+        transport.start_server(server=Liar(kind))
 
     threading.Thread(target=serve, daemon=True).start()
     port = listener.getsockname()[1]
@@ -167,7 +236,7 @@ def test_an_sshd_that_ignores_the_window_ends_its_connection(tmp_path):
     stream = node.stream(["true"])
     until = time.monotonic() + 30
     while node.transport().is_active() and time.monotonic() < until:
-        held = len(stream._channel.in_buffer)
+        held = len(stream._channel.in_buffer) + len(stream._channel.in_stderr_buffer)
         assert held < 5_000_000
         time.sleep(0.02)
         if stream._channel.closed:

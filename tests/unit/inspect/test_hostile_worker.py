@@ -19,6 +19,7 @@ import time
 import pytest
 
 from sparkcluster.errors import NotServing, SparkclusterError
+from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import command
@@ -154,8 +155,10 @@ def forged(request, serving, evil):
     """The cluster, where beta has a newer record of its own making."""
     document = json.loads(serving.facts["beta"].release.model_dump_json())["record"]
     request.param(document, evil.server_port)
-    fact = {"number": 10**30, "plan_hash": "f" * 64, "record": {**document, "number": 10**30}}
-    return serving.change("beta", release=fact)
+    newest = int(time.time())  # a higher one is not believed anyway
+    fact = {"number": newest, "plan_hash": "f" * 64, "record": {**document, "number": newest}}
+    assert isinstance(serving.change("beta", release=fact).facts["beta"].release, ReleaseFact)
+    return serving
 
 
 def test_no_record_of_a_worker_moves_the_key_or_the_endpoint(forged, api, evil):
@@ -243,7 +246,7 @@ def test_a_head_that_does_not_answer_is_not_asked_through_the_record_of_a_worker
     assert api.keys == []
 
 
-@pytest.mark.parametrize("harm", ["link", "directory", "readable", "fifo"])
+@pytest.mark.parametrize("harm", ["link", "directory", "readable", "fifo", "another user's"])
 def test_the_key_is_read_from_a_private_file_in_the_ranks_own_directory(serving, api, tmp_path, harm):
     folder = tmp_path / "clusters/atlas/ranks/sparkcluster-atlas-3-alpha"
     file = folder / "secrets.env"
@@ -258,6 +261,10 @@ def test_the_key_is_read_from_a_private_file_in_the_ranks_own_directory(serving,
         folder.symlink_to(other)
     elif harm == "readable":
         file.chmod(0o644)
+    elif harm == "another user's":
+        if os.getuid() != 0:
+            pytest.skip("needs root to give a file away")
+        os.chown(file, 65534, 65534)
     else:
         file.unlink()
         os.mkfifo(file, 0o600)
@@ -299,9 +306,9 @@ until [ -s got ]; do sleep 0.05; done
 
 
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("ip") is None, reason="needs root and ip for a network namespace")
-@pytest.mark.parametrize("host", ["10.9.8.2", "[::ffff:10.9.8.2]", "there.example@10.9.8.2", "0xa090802"])
+@pytest.mark.parametrize("host", ["10.9.8.2", "[::ffff:10.9.8.2]", "there.example@10.9.8.2", "0xa090802", "localhost"])
 def test_an_address_of_another_machine_gets_no_connection_and_no_key(tmp_path, host):
-    """The other machine is a network namespace, whose listener the node can reach."""
+    """The other machine is a network namespace, whose listener the node can reach; a name may be anybody's next time."""
     key = tmp_path / "rank" / "secrets.env"
     key.parent.mkdir()
     key.touch(mode=0o600)

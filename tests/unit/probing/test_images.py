@@ -41,6 +41,21 @@ def test_what_one_node_says_of_an_image_is_kept_for_that_node_alone(inspected):
 
 
 @pytest.mark.parametrize(
+    ("change", "image_id"),
+    [({"cluster": "borea"}, "a"), ({"nodes": {"alpha": {"host": "192.168.86.99"}}}, "a"), ({}, "b")],
+)
+def test_it_is_kept_for_one_cluster_host_and_image(world, tmp_path, change, image_id):
+    def ask(site, image_id):
+        host = FakeHost("alpha").program("image", INSIDE)
+        image = site.facts["alpha"].image.model_copy(update={"inside": None, "id": f"sha256:{image_id * 64}"})
+        facts = {"alpha": site.facts["alpha"].model_copy(update={"image": image})}
+        inspect_images(Fleet({"alpha": host}), site.spec, facts, kept=tmp_path)
+        return len(host.requests)
+
+    assert [ask(world("alpha"), "a"), ask(world("alpha"), "a"), ask(world("alpha", **change), image_id)] == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
     "answer",
     [
         {},

@@ -254,6 +254,12 @@ def test_a_change_that_does_not_end_is_a_lease_that_is_held():
     assert all(stream.closed for stream in (*alpha.made, *beta.made))
 
 
+@pytest.mark.parametrize("held", [{}, {"epoch": "x"}, {"epoch": -1, "since": []}, {"operator": {}, "held": 7}])
+def test_a_holder_of_any_shape_is_one(held):
+    with pytest.raises(LeaseHeld):
+        lease(Fleet({"alpha": Scripted("alpha", {"held": held})})).acquire(["alpha"])
+
+
 def test_a_node_without_the_program_fails_by_name_and_lets_go_of_the_others():
     alpha = Scripted("alpha", {"epoch": 1}, {"granted": 2})
     beta = Scripted("beta")

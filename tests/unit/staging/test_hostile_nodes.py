@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import struct
 import sys
 import time
@@ -16,6 +17,7 @@ from sparkcluster.errors import StageError
 from sparkcluster.hosts.base import Stream
 from sparkcluster.hosts.program import stream
 from sparkcluster.node import wire
+from sparkcluster.node.tree import Tree
 from sparkcluster.staging.copy import Step, copy, list_files
 from sparkcluster.staging.manifest import BadAnswer, Manifest
 
@@ -71,8 +73,11 @@ def listed(name, size=4, **more):
         [listed("../x")],
         [listed("/etc/cron.d/x")],
         [listed("a/../../x")],
+        [listed("..")],
+        [listed("a/..")],
         [listed("a//x")],
         [listed("./x")],
+        [listed("a/.")],
         [listed("")],
         [listed("x/")],
         [listed("a\0b")],
@@ -82,6 +87,7 @@ def listed(name, size=4, **more):
         [listed("\udce4")],
         [listed(".ssh/authorized_keys")],
         [listed("a/" * 600 + "x")],
+        [listed("a" * 250)],
         [listed(".m.bin.0a1b2c3d.partial")],
         [listed("a"), listed("a")],
         [listed("a"), listed("a/b")],
@@ -120,6 +126,7 @@ def test_a_file_that_no_honest_node_has_is_refused(files):
         [listed("a", blob="b/c")],
         [listed("a", blob=["b"])],
         [listed("../../x")],
+        [listed("..")],
         [listed("a", blob="b"), listed("a", blob="b")],
         [listed("a", blob="b"), listed("a/b", blob="b")],
         [listed("a", blob="0" * 64, sha256="1" * 64)],
@@ -323,6 +330,22 @@ def test_a_partial_file_that_is_a_link_is_not_written_through(peer, tmp_path, ou
     (to / f".m.bin.{mark}.partial").symlink_to(outside / "authorized_keys")
     made = peer(file("m.bin", 4_000_000))
     assert made.outcome()["kind"] == "tree"
+    check_untouched(outside)
+
+
+def test_a_directory_that_becomes_a_link_while_a_file_is_opened_is_not_followed(tmp_path, outside, monkeypatch):
+    sub = tmp_path / "to" / "sub"
+    sub.mkdir(parents=True)
+
+    def swap(*_, **__):
+        sub.rename(tmp_path / "to" / "before")
+        sub.symlink_to(outside)
+        raise FileNotFoundError
+
+    tree = Tree(str(tmp_path / "to"))
+    monkeypatch.setattr(os, "unlink", swap)  # what precedes the opening
+    with tree.writer("sub/authorized_keys") as written:
+        written.write(b"evil")
     check_untouched(outside)
 
 

@@ -121,6 +121,16 @@ def test_a_node_that_offers_another_archive_than_the_one_packed_here_is_not_the_
     assert [(world.ray_of(name) / "ray").read_bytes() for name in "ac"] == [b"good", b"good"]
 
 
+def test_a_node_that_offers_more_than_the_archive_is_refused(world, tmp_path):
+    world.rays["b"] = (world.ray_of("b").name,)
+    offered = world.ray_of("b").parent / "archives" / world.ray_of("b").name
+    offered.mkdir(parents=True)
+    archive(offered / ray_archive.FILE, ray=b"good")
+    (offered / "more").touch()
+    with pytest.raises(StageError, match="b has other files than Ray's archive"):
+        world.bring(archive(tmp_path / "ray.tar.gz", ray=b"good"))
+
+
 def test_an_unpacked_ray_is_never_changed(world, tmp_path):
     world.bring(archive(tmp_path / "one.tar.gz", ray=b"one"))
     world.bring(archive(tmp_path / "two.tar.gz", ray=b"two"))

@@ -6,11 +6,12 @@ import os
 import struct
 import threading
 import time
+from functools import partial
 
 import pytest
 
 from sparkcluster.errors import LeaseLost, StageError
-from sparkcluster.node import wire
+from sparkcluster.node import relay, wire
 from sparkcluster.staging.copy import Step, copy, list_files
 
 
@@ -139,10 +140,28 @@ def test_a_link_out_of_the_models_cache_carries_nothing_to_another_node(pair, st
     secret.parent.mkdir()
     secret.write_text("of the node's user")
     plant(pair[0].hf_home / "hub/models--Qwen--Qwen3-8B", revision, what, secret)
-    with pytest.raises(StageError, match=r"leads out of the model's cache, to .*; look at it: ls -l /") as caught:
-        move(step, *pair, *roots(pair, revision=revision, ref="main"))
-    assert caught.value.node == "a"
+    sending, receiving = roots(pair, revision=revision, ref="main")
+    listing = partial(list_files, step, pair[0], sending, lambda _done, _total: None)
+    for attack in (listing, partial(move, step, *pair, sending, receiving)):
+        with pytest.raises(StageError, match=r"leads out of the model's cache, to .*; look at it: ls -l /") as caught:
+            attack()
+        assert caught.value.node == "a"
     assert not list(pair[1].home.rglob("tokenizer.json"))
+
+
+def test_a_file_that_becomes_a_link_while_it_is_opened_is_not_sent(tmp_path, monkeypatch):
+    (tmp_path / "cache" / "blobs").mkdir(parents=True)
+    blob, secret = tmp_path / "cache" / "blobs" / "c0", tmp_path / "id_ed25519"
+    blob.write_text("code")
+    secret.write_text("of the node's user")
+
+    def swap(*_):
+        blob.unlink()
+        blob.symlink_to(secret)
+
+    monkeypatch.setattr(relay, "_stay_inside", swap)
+    with pytest.raises(OSError, match="a link or a file lies where a directory belongs"):
+        relay._opened(str(tmp_path / "cache"), "blobs/c0", "0" * 40)
 
 
 def test_a_file_that_becomes_a_link_after_it_was_listed_is_not_sent(pair, step, model):

@@ -83,6 +83,26 @@ def test_all_nodes_end_with_what_one_had(world, model):
     assert json.dumps(report.as_json())
 
 
+def test_a_node_that_became_a_source_passes_on_no_other_code(world, model):
+    """The second node has the model from the first, changes a file without changing its size, and is to send it on."""
+    write, _, revision = model
+    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
+    config = {name: host.hf_home / f"hub/models--Qwen--Qwen3-8B/snapshots/{revision}/config.json"
+              for name, host in world.nodes.items()}  # fmt: skip
+    complete = []
+
+    def progress(node, text):
+        if text == "weights complete":
+            complete.append(node)
+            if len(complete) == 1:
+                config[node].write_bytes(b"x" * config[node].stat().st_size)
+
+    with pytest.raises(StageError, match="arrived with another SHA-256 than it has at the source"):
+        world.stage(what=["weights"], progress=progress)
+    assert len(complete) == 1
+    assert [name for name in config if config[name].exists()] == ["a", *complete]
+
+
 def test_nothing_is_copied_if_all_nodes_are_complete(world, model):
     for name in world.nodes:
         world.has_weights(name, {"config.json": 2}, "r")
