@@ -402,6 +402,17 @@ def test_the_engines_sockets_are_confined_where_ranks_meet(image: Image) -> None
     assert Path(env["LD_PRELOAD"].split(":")[0]).exists()
 
 
+def test_the_sockets_of_rays_workers_are_confined_to_their_own_node(image: Image) -> None:
+    """A raylet removes LD_PRELOAD from its workers, and vLLM copies the head's variables to them."""
+    image.ray([["127.0.0.1", "127.0.0.2"]])
+    code, output = image.run(image.ray_document(members=["127.0.0.1", "127.0.0.2"]))
+    assert code == 0, output
+    assert image.engine["env"]["RAY_LD_PRELOAD_ON_WORKERS"] == "1"
+    kept = next(line.split()[-1] for line in output if "phase=carry-over" in line)
+    names = set(json.loads(Path(kept).read_text()))
+    assert {"LD_PRELOAD", "SPARKCLUSTER_BIND_ADDRESS", "SPARKCLUSTER_BIND_OPEN"} <= names
+
+
 @pytest.mark.parametrize(("token", "code"), [(False, 5), (True, 0)])
 def test_ray_without_a_token_is_not_started_where_its_sockets_cannot_be_confined(
     image: Image, token: bool, code: int
