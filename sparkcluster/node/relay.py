@@ -75,7 +75,7 @@ def list_files(request: Request) -> dict[str, Any]:
             _stay_inside(path, real, os.path.join(home, ""))
         folder, name = os.path.split(real)
         file = {"name": os.path.relpath(path, top), "size": status.st_size, "mtime": max(0, status.st_mtime_ns)}
-        files.append({**file, "blob": name if os.path.islink(path) and folder == blobs else None})
+        files.append({**file, "blob": name if revision and os.path.islink(path) and folder == blobs else None})
         if request.get("verify") or status.st_size <= _SMALL_BYTES:
             hashes.append({"file": files[-1], "path": real, "size_bytes": status.st_size})
     if not files:
@@ -167,7 +167,7 @@ class Receiver:
             with self.tree.writer(partial) as file:
                 file.write(revision.encode())
             self.tree.move(partial, "refs/" + ref)
-        return {"bytes": self.received, "files": len(self.files), "size": self.pace.total}
+        return {"bytes": self.received}
 
     def _is_there(self, entry: Dict[str, Any]) -> bool:
         if self.tree.size(entry["path"]) != entry["size"]:

@@ -9,15 +9,19 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from sparkcluster.answers import checked
 from sparkcluster.errors import CommandTimeout, HostError, LeaseLost, StageError
+from sparkcluster.facts.base import Fact, Port
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.staging.artifacts import Artifact, Request
-from sparkcluster.staging.manifest import BadAnswer, Manifest, count, matching
+from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest, Size
 from sparkcluster.staging.plan import Staging, address
 from sparkcluster.staging.retries import RESUME
 from sparkcluster.topology.model import Topology
@@ -29,6 +33,26 @@ _STUCK_S = 3600  # docker load says nothing of its bytes for 20 minutes at most;
 
 Report = Callable[[int, int], None]
 Progress = Callable[[str, str], None]
+
+
+class Done(Fact):
+    """Bytes that were copied or downloaded; of an image that was copied, its ID."""
+
+    bytes: Size = 0
+    image_id: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")] | None = None
+
+
+class Answer(Fact):
+    """One line of a program that stages: its port, how far it is, a file that it lists, or how it ended."""
+
+    port: Annotated[Port, Field(strict=True)] | None = None
+    bytes: Size | None = None
+    total: Size = 0
+    file: ListedFile | None = None
+    done: Done | None = None
+    failed: str | None = None
+    kind: str = "other"
+    refused: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,8 +95,8 @@ class Transfers:
         """Note that ``what`` reached ``node``: the bytes that were moved, and when that began (``time.monotonic``)."""
         self.copied.append(Copied(what, node, source, moved, time.monotonic() - begin))
 
-    def relay(self, staging: Staging, source: str, target: str, request: Callable[[str], Request]) -> Request:
-        """Copy by each node's ``request`` over the fastest network that both are on; the receiver's answer."""
+    def relay(self, staging: Staging, source: str, target: str, request: Callable[[str], Request]) -> Done:
+        """Copy by each node's ``request`` over the fastest network that both are on."""
         begin = time.monotonic()
         done = copy(
             self.step(staging.what),
@@ -82,7 +106,7 @@ class Transfers:
             requests=(request(source), request(target)),
             report=self.report(staging.what, target, f"from {source}", staging.size_bytes or 0),
         )
-        self.record(staging.what, target, source, done["bytes"], begin)
+        self.record(staging.what, target, source, done.bytes, begin)
         return done
 
     def files(self, staging: Staging, source: str, request: Request) -> list[dict[str, Any]]:
@@ -118,13 +142,10 @@ def copy(
     address: str,
     requests: tuple[Request, Request],
     report: Report,
-) -> dict[str, Any]:
+) -> Done:
     """Copy by ``requests`` (of sender and receiver) over ``address`` of the source.
 
     Of files, the requests have those that are to be copied, as ``list_files`` returned them.
-
-    Returns:
-        The receiver's answer: ``bytes`` that were copied; of an image also ``image_id``.
 
     Raises:
         StageError: with the node that failed, and the cause.
@@ -136,17 +157,15 @@ def copy(
         stage_errors(step, source.name),
         stream(source, "relay", {**requests[0], **step.lease(source.name), **common, "do": "send"}) as sender,
     ):
-        answers = documents(sender, _START_S)
-        first = next(answers, {})
-        if "port" not in first:
+        said = answers(step, source.name, sender, _START_S)
+        first = next(said, Answer())
+        if first.port is None:
             raise stage_error(step, failure_of(source.name, first))
-        with bad_answers(step, source.name):
-            port = count(first, "port", 65535)
-        receive = {**requests[1], **step.lease(target.name), **common, "do": "receive", "port": port}
+        receive = {**requests[1], **step.lease(target.name), **common, "do": "receive", "port": first.port}
         with stage_errors(step, target.name), stream(target, "relay", receive) as receiver:
             done = follow(step, target.name, receiver, report)
         if isinstance(done, Failure):
-            cause = _sender_failure(source.name, answers) if done.kind == "link" else None
+            cause = _sender_failure(source.name, said) if done.kind == "link" else None
             raise stage_error(step, cause or done, source=source.name, target=target.name, address=address)
     return done
 
@@ -158,8 +177,10 @@ def list_files(step: Step, source: Host, request: Request, report: Report) -> li
         StageError: it cannot read them, or they are not what an honest node has.
         LeaseLost: it knows a newer epoch.
     """
-    with bad_answers(step, source.name):
+    try:
         manifest = Manifest(request.get("revision"), bool(request.get("verify")))
+    except BadAnswer as error:
+        raise stage_error(step, Failure(source.name, "source", str(error))) from None
     listing = {**request, **step.lease(source.name), "do": "list"}
     with stage_errors(step, source.name), stream(source, "relay", listing) as running:
         done = follow(step, source.name, running, report, manifest)
@@ -169,79 +190,63 @@ def list_files(step: Step, source: Host, request: Request, report: Report) -> li
     return manifest.files
 
 
-def follow(
-    step: Step, node: str, running: Stream, report: Report, manifest: Manifest | None = None
-) -> dict[str, Any] | Failure:
+def follow(step: Step, node: str, running: Stream, report: Report, manifest: Manifest | None = None) -> Done | Failure:
     """The result of a program; its progress goes to ``report``, files that it lists to ``manifest``.
 
-    The result has ``bytes``, and of an image its ID.
-
     Raises:
-        StageError: the answer is not what the program says.
+        StageError: it was stopped.
         LeaseLost: the node refuses the change.
-        HostError: the connection broke.
+        HostError: the connection broke, or the answer is malformed.
     """
-    last: dict[str, Any] = {}
     moved, since = -1, time.monotonic()
-    for last in documents(running, _SILENT_S):
+    for last in answers(step, node, running, _SILENT_S):
         if step.stopped():
             raise StageError(f"{step.name} was stopped", node=node, step=step.name)
-        with bad_answers(step, node):
-            if "bytes" in last:
-                if count(last, "bytes") != moved:
-                    moved, since = last["bytes"], time.monotonic()
-                report(moved, count(last, "total", default=0))
-            if time.monotonic() - since > _STUCK_S:
-                raise BadAnswer(f"it moved nothing for {_STUCK_S / 60:.0f} minutes")
-            if "file" in last and manifest is not None:
-                manifest.add(last["file"])
-            if "done" in last:
-                return result_of(last["done"])
-        if "failed" in last or "refused" in last:
-            break
-    if "failed" not in last and "refused" not in last:
-        with contextlib.suppress(HostError):
-            last = {"failed": running.finish().reason, "kind": "other"}
-    return failure_of(node, last)
+        if last.bytes is not None:
+            if last.bytes != moved:
+                moved, since = last.bytes, time.monotonic()
+            report(moved, last.total)
+        if time.monotonic() - since > _STUCK_S:
+            return Failure(node, "source", f"it moved nothing for {_STUCK_S / 60:.0f} minutes")
+        if last.file is not None and manifest is not None:
+            try:
+                manifest.add(last.file)
+            except BadAnswer as error:
+                return Failure(node, "source", str(error))
+        if last.done is not None:
+            return last.done
+        if last.failed is not None or last.refused is not None:
+            return failure_of(node, last)
+    reason = "it did not start"
+    with contextlib.suppress(HostError):
+        reason = running.finish().reason
+    return Failure(node, "other", reason)
 
 
-def result_of(done: Any) -> dict[str, Any]:
-    """What a program answered under ``done``; BadAnswer."""
-    if not isinstance(done, dict):
-        raise BadAnswer(f"invalid answer: done is {str(done)[:60]!r}")
-    matching(done, "image_id", "sha256:[0-9a-f]{64}")
-    return {**done, "bytes": count(done, "bytes", default=0)}
-
-
-def failure_of(node: str, answer: dict[str, Any]) -> Failure:
+def failure_of(node: str, answer: Answer) -> Failure:
     """The failure in ``answer``; LeaseLost where the node refused."""
-    if "refused" in answer:
+    if answer.refused is not None:
         raise LeaseLost(
-            f"{node} refuses the change: {answer['refused']}",
+            f"{node} refuses the change: {answer.refused}",
             node=node,
             step="copy",
             hint="another operator took the lease: sparkcluster status INVENTORY shows who; then run this again",
         )
-    return Failure(node, str(answer.get("kind", "other")), str(answer.get("failed", "it did not start")))
+    return Failure(node, answer.kind, answer.failed or "it did not start")
 
 
-def documents(running: Stream, silence_s: float) -> Iterator[dict[str, Any]]:
-    """Documents that a program writes, one in each line; any other line is a failure, and the last."""
+def answers(step: Step, node: str, running: Stream, silence_s: float) -> Iterator[Answer]:
+    """What a program on ``node`` writes, one document in each line; any other line is a failure, and the last.
+
+    Raises:
+        HostError: the connection broke, or a document is malformed.
+    """
     for line in running.lines(silence_s):
         found = document(line)
         if found is None:
-            yield {"failed": f"unexpected output: {line[:80].decode(errors='replace')}", "kind": "other"}
+            yield Answer(failed=f"unexpected output: {line[:80].decode(errors='replace')}")
             return
-        yield found
-
-
-@contextlib.contextmanager
-def bad_answers(step: Step, node: str) -> Iterator[None]:
-    """Turn an answer that makes no sense into a StageError with node and step."""
-    try:
-        yield
-    except BadAnswer as error:
-        raise stage_error(step, Failure(node, "source", str(error))) from None
+        yield checked(Answer, found, node=node, step=step.name)
 
 
 @contextlib.contextmanager
@@ -258,12 +263,12 @@ def stage_errors(step: Step, node: str) -> Iterator[None]:
         ) from error
 
 
-def _sender_failure(node: str, answers: Iterator[dict[str, Any]]) -> Failure | None:
+def _sender_failure(node: str, said: Iterator[Answer]) -> Failure | None:
     """The sender's cause, where the receiver saw no more than a closed connection."""
     limit = time.monotonic() + 3
     try:
-        for answer in answers:
-            if "failed" in answer or "refused" in answer:
+        for answer in said:
+            if answer.failed is not None or answer.refused is not None:
                 failure = failure_of(node, answer)
                 return failure if failure.kind != "link" else None
             if time.monotonic() > limit:

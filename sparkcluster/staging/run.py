@@ -20,7 +20,7 @@ from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging.artifacts import Artifact, artifacts, download_request, image_request, weights_request
-from sparkcluster.staging.copy import Copied, Failure, Progress, Transfers, follow, stage_error, stage_errors
+from sparkcluster.staging.copy import Copied, Done, Failure, Progress, Transfers, follow, stage_error, stage_errors
 from sparkcluster.staging.plan import Staging, check_disk_space, find_missing, no_weights
 from sparkcluster.staging.retries import DOWNLOAD_NODES, RESUME, combined, fan_out
 from sparkcluster.topology.model import Topology
@@ -162,7 +162,7 @@ class _Run(Transfers):
         step, what = self.step(staging.what), staging.what
         name, model = staging.name, self.spec.playbook.model
 
-        def download(token: str | None) -> dict[str, Any] | Failure:
+        def download(token: str | None) -> Done | Failure:
             request = {**download_request(self.spec, self.facts[node], what, token), **self.lease(node)}
             with stage_errors(step, node), stream(self.fleet[node], "fetch", request) as running:
                 return follow(step, node, running, self.report(what, node, "downloaded"))
@@ -173,7 +173,7 @@ class _Run(Transfers):
             self.progress(node, f"{name} is gated: downloading it with HF_TOKEN")
             done = download(token)
         if not isinstance(done, Failure):
-            return int(done.get("bytes", 0))
+            return done.bytes
         if done.kind in {"no hub", "no downloader"}:
             raise no_weights(self.facts, node, self.spec, why=done.text)
         registry = registry_of(name)
@@ -210,7 +210,7 @@ class _Run(Transfers):
             done = self.relay(
                 staging, source, target, lambda node: image_request(self.spec, image, ids.get(node, image.id), config)
             )
-            self.images[target] = image.model_copy(update={"id": str(done["image_id"])})
+            self.images[target] = image.model_copy(update={"id": done.image_id or image.id})
         else:
             files = {"files": self.weights}
             self.relay(staging, source, target, lambda node: {**self._request(staging, node), **files})

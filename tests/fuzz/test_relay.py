@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.hosts.base import Stream
 from sparkcluster.node import common, relay, wire
 from sparkcluster.node.tree import Tree
 from sparkcluster.staging.copy import Failure, Step, follow
-from sparkcluster.staging.manifest import BadAnswer, Manifest
+from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
 
 from .conftest import cases, limited
 
@@ -99,8 +100,8 @@ def test_whatever_a_node_lists_is_refused_or_stays_inside(
     manifest = Manifest(revision, verify)
     with limited():
         for each in files:
-            with contextlib.suppress(BadAnswer):
-                manifest.add(each)
+            with contextlib.suppress(BadAnswer, ValidationError):
+                manifest.add(ListedFile.model_validate(each))
     with untouched(room) as root:
         fresh = Tree(root + "/new")
         for file in manifest.files:
@@ -266,4 +267,4 @@ def test_any_answer_of_a_relay_is_a_result_or_that_nodes_error(printed: list[byt
             done = follow(STEP, "a", Lines(printed), lambda done, total: None, manifest)
         except SparkclusterError as error:
             done = error
-    assert done.node == "a" if isinstance(done, SparkclusterError | Failure) else done["bytes"] >= 0
+    assert done.node == "a" if isinstance(done, SparkclusterError | Failure) else done.bytes >= 0

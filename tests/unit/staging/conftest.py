@@ -18,7 +18,6 @@ from sparkcluster.hosts.base import Stream
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.program import stream
 from sparkcluster.node import common, wire
-from sparkcluster.staging.copy import documents
 from tests.unit.staging.archives import ImageMade, tar
 
 # It stores archives as they were loaded, by the ID of each image in them, and moves tags as Docker does.
@@ -271,7 +270,7 @@ class Peer:
         self.wire = self.wires[0]
 
     def outcome(self):
-        return list(documents(self.running, 10))[-1]
+        return json.loads(list(self.running.lines(10))[-1])
 
     def close(self) -> None:
         self.wire.close()

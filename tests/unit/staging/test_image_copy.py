@@ -64,10 +64,10 @@ def test_an_image_is_loaded_under_its_own_name_and_sent_once(pair, move):
     pair[0].add_image(IMAGE, "vllm:v1")
     request = IMAGE.request()
     done = move(*pair, request, request)
-    assert done == {"bytes": len(tar(IMAGE.oci())), "image_id": IMAGE.id}
+    assert (done.bytes, done.image_id) == (len(tar(IMAGE.oci())), IMAGE.id)
     assert pair[1].images() == {"vllm:v1": IMAGE.id}
     (pair[1].docker / "refs" / "vllm:v1").unlink()
-    assert move(*pair, request, request)["bytes"] == 0
+    assert move(*pair, request, request).bytes == 0
     assert pair[1].images() == {"vllm:v1": IMAGE.id}
     assert ["load"] in pair[1].docker_calls()
     assert pair[0].docker_calls().count(["save", IMAGE.id]) == 1
@@ -78,7 +78,7 @@ def test_every_layout_of_docker_save_is_loaded(pair, move, entries):
     """Before Docker 25, and that of containerd's image store, which knows the image by another ID."""
     (pair[0].docker / "sent").write_bytes(tar(entries))
     request = IMAGE.request(config=None, image_id="sha256:" + "0" * 64)
-    assert move(*pair, request, request)["image_id"] == IMAGE.id
+    assert move(*pair, request, request).image_id == IMAGE.id
     assert pair[1].images() == {"vllm:v1": IMAGE.id}
 
 
@@ -95,7 +95,7 @@ def test_a_full_disk_of_docker_names_its_node(pair, move, where, mark):
 def test_an_image_without_layers_is_copied(pair, move):
     empty = ImageMade([])
     pair[0].add_image(empty, "vllm:v1")
-    assert move(*pair, empty.request(), empty.request())["image_id"] == empty.id
+    assert move(*pair, empty.request(), empty.request()).image_id == empty.id
 
 
 def test_an_image_that_cannot_be_tagged_is_reported_with_the_command(pair, move):
