@@ -122,8 +122,8 @@ def engine(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
 def token(context: Context) -> Iterator[Seen]:
     """Anyone who reaches Ray can run commands on every node: Ray before 2.52 has no token.
 
-    A warning where a compiler, of the node or of the image, can build the library that keeps Ray on the interconnect.
-    Without one Ray would listen on every network of the node, and `up` does not start it.
+    If the node or the image has a C compiler, this is a warning: a library restricts Ray to the interconnect, and is
+    built there. Without a compiler Ray would listen on every network of the node, and `up` does not start it.
     """
     for group in context.topology.groups:
         found = engine_of(context.facts[group.head.name])
@@ -144,8 +144,8 @@ def token(context: Context) -> Iterator[Seen]:
             inside = engine_of(context.facts[name])
             if not context.facts[name].compiler and inside is not None and not inside.compiler:
                 yield Seen(
-                    f"Ray {found.ray_version} has no token, and {name} has no compiler to keep it on the interconnect",
-                    "no C compiler on the node or in the image",
+                    f"Ray {found.ray_version} has no token, and would listen on every network of {name}",
+                    "no C compiler on the node or in the image, to build the library that restricts it",
                     ("sudo apt-get install gcc", f"or {remedy}"),
                     node=name,
                 )

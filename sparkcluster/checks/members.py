@@ -151,7 +151,7 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
     for name in cluster.recorded.nodes:
         if name not in written:
             seen = f"release {number} runs on it"
-            remedy = (f"{DOWN} --also HOST, with the address of {name}, which stops it there as well", UP)
+            remedy = (f"{DOWN} --also HOST   with the address of {name}: stops its ranks there as well", UP)
             yield Seen(f"{name} serves but is not in the inventory", seen, remedy, severity="warning")
     named = cluster.spec.playbook.name
     served = cluster.recorded.record.get("playbook", {}).get("name")

@@ -20,7 +20,7 @@ from sparkcluster.suggest import closest
 def code(context: Context) -> Iterator[Seen]:
     """A code that no check has accepts nothing: what was meant to be ignored stops the launch all the same.
 
-    Nor does a playbook accept what protects from playbooks.
+    Codes that protect against hostile playbooks are accepted by the inventory alone.
     """
     # Here, since the pages are made of all checks, and this is one of them.
     from sparkcluster.checks.pages import CODE_CUTOFF, RENAMED, pages  # noqa: PLC0415

@@ -59,7 +59,7 @@ def judge(text: str, verify: Verify) -> str | None:
         return f"the answer is garbage: {wrong}"
     matches = _search(verify.expect, text) if verify.expect else True
     if matches is None:
-        return f"verify.expect takes too long to search for, {MATCH_S} s: {verify.expect!r}"
+        return f"searching for verify.expect takes more than {MATCH_S} s or too much memory: {verify.expect!r}"
     return None if matches else f"the answer does not match {verify.expect!r}: {text.strip()[:120]!r}"
 
 

@@ -69,7 +69,7 @@ def store(file: Path, name: str, kind: str, blob: str) -> Verdict:
         text = stream.read()
         for number, line in enumerate(text.decode(errors="replace").splitlines(), 1):
             if line.strip() and not line.lstrip().startswith("#") and not _is_entry(line):
-                raise OSError(errno.EINVAL, f"line {number} of it is no host key, so it is not a known_hosts file")
+                raise OSError(errno.EINVAL, f"line {number} is not a host key, so this is not a known_hosts file")
         newline = b"" if not text or text.endswith(b"\n") else b"\n"
         stream.write(newline + f"{name} {kind} {blob}\n".encode())
     return "known"

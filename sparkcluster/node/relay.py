@@ -90,7 +90,7 @@ def list_files(request: Request) -> dict[str, Any]:
 def _stay_inside(path: str, real: str, inside: str) -> None:
     """Failed if ``path`` is a link to elsewhere: an image that downloaded the model may have left it there."""
     if not real.startswith(inside):
-        text = "%s leads out of the model's cache, to %s; look at it: ls -l %s" % (path, real, shlex.quote(path))
+        text = "%s leads out of the model's cache, to %s; check it: ls -l %s" % (path, real, shlex.quote(path))
         raise Failed("source", text)
 
 

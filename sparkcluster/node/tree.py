@@ -44,7 +44,7 @@ class Tree:
             yield handle, parts[-1]
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
-                error = OSError(errno.ENOTDIR, "a link or a file lies where a directory belongs")
+                error = OSError(errno.ENOTDIR, "expected a directory, found a link or a file")
             error.filename, error.filename2 = place, None
             raise error from None
         finally:

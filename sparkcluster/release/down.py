@@ -60,7 +60,7 @@ def typed_nodes(spec: Spec, hosts: Iterable[str]) -> list[Node]:
     """The machines that the user named with ``--also``; UsageError for one that is invalid or in the inventory."""
     for node in spec.inventory.nodes:
         for host in {node.host, node.label}.intersection(hosts):
-            raise UsageError(f"--also {host}: this is {node.label} of the inventory", hint="leave that flag out")
+            raise UsageError(f"--also {host}: {node.label} is in the inventory", hint=f"remove --also {host}")
     try:
         return [Node(host=host) for host in dict.fromkeys(hosts)]
     except ValidationError as error:
@@ -90,7 +90,7 @@ def down(
     facts, failed = dict(collected.facts), dict(collected.errors)
     records = {name: release.record for name, found in facts.items() if (release := read(found.release))}
     for name in [name for name, found in facts.items() if isinstance(found.release, Unread)]:
-        report.note(f"warning: the record on {name} cannot be read; ranks may run on machines that it alone names")
+        report.note(f"warning: the record on {name} cannot be read; ranks may run on machines that only it names")
     for node, readers in former_nodes(spec, records).items():
         named = f"{shown(node)} is not in the inventory, but the record on {', '.join(readers)} names it"
         if node.label in also or node.host in also:

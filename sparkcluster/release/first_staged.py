@@ -39,11 +39,11 @@ def compare(view: View, commits: Mapping[str, str], report: Report) -> None:
     code = [each for each in view.findings if each.code == "MDL-004" and each.severity == "warning"]
     for name, found in names.items():
         if first.get(name, found) != found:
-            text = f"{name} was {first[name]} when it was first staged, and is {found} now"
+            text = f"{name} changed since it was first staged: it was {first[name]}, it is {found}"
             for finding in (each for each in code if f" {name.rpartition(' ')[2]} " in each.summary):
-                hint = f"{finding.remedy[0]}; or accept it: rm {shlex.quote(str(path))}"
-                raise StageError(f"{text}; its code would run", step="stage", hint=hint)
-            report.note(f"warning: {text}; to accept what is there now: rm {shlex.quote(str(path))}")
+                hint = f"{finding.remedy[0]}; or accept the change: rm {shlex.quote(str(path))}"
+                raise StageError(f"{text}; the new code would run (trust-remote-code)", step="stage", hint=hint)
+            report.note(f"warning: {text}; to accept the change: rm {shlex.quote(str(path))}")
     with contextlib.suppress(OSError, UsageError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write(path, lambda file: file.write(json.dumps({**names, **first}, indent=1).encode()), private=True)

@@ -163,9 +163,9 @@ class Walk:
         former = elsewhere(self.view, groups)
         if former:
             raise LaunchError(
-                f"what runs here also runs on {' and '.join(map(shown, former))}, no longer in the inventory",
+                f"ranks of this release also run outside of the inventory, on {' and '.join(map(shown, former))}",
                 step="clean",
-                hint=f"{down_there(self.spec, former)}, which stops it there as well, then up again",
+                hint=f"{down_there(self.spec, former)}   stops them there as well; then up again",
             )
         ranks = {
             node: tuple(rank for each in groups.values() for rank in each.ranks.get(node, ()))

@@ -149,8 +149,8 @@ class Lease(Closing):
                 _holder(said.held).describe(self._cluster, time.time()),
                 node=host.name,
                 step="lease",
-                hint=f"wait for it to end; a lease whose operator is gone lapses after {TTL_S} s; if nobody runs it, "
-                f"{host.name} is at fault: take it out of the inventory",
+                hint=f"wait until it ends; the lease of a killed command expires after {TTL_S} s. If no such command "
+                f"runs, the answer of {host.name} is wrong: remove {host.name} from the inventory",
             )
         if said.epoch is None:
             raise malformed(host.name, "lease", "it has no epoch")

@@ -67,7 +67,7 @@ def _arguments(written: Playbook, document: Document) -> Iterator[Problem]:
             yield document.problem(path, message, "list its variable under secrets", key=True)
         elif isinstance(value, list) and any(re.match(r"-\D", str(each)) for each in value):
             yield document.problem(
-                path, "a value that begins with a dash would be another argument", "write it by itself"
+                path, "a value that starts with a dash is read as another argument", "write it under args"
             )
         elif not _ARGUMENT.fullmatch(name):
             head, dot, tail = bare.partition(".")

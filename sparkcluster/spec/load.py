@@ -213,7 +213,7 @@ def _stays_inside(path: Path, directories: Sequence[Path]) -> None:
     if not any(path.resolve().is_relative_to(directory.resolve()) for directory in [*directories, *library.bundled()]):
         raise UsageError(
             f"{shown(str(path), 200)[1:-1]} is outside of the playbook's directory",
-            hint=f"copy it to {shown(str(directories[0]), 200)[1:-1]}, and write its name",
+            hint=f"copy it to {shown(str(directories[0]), 200)[1:-1]}, and use its file name",
         )
 
 

@@ -47,8 +47,8 @@ class Power:
 
 def of(playbook: Playbook, inventory: Inventory) -> list[Power]:
     """What ``playbook`` can do on the nodes of ``inventory``."""
-    image = playbook.image if inventory.runtime.kind == "docker" else "none: it runs on the nodes without a container"
-    found = [Power("network", "all that the nodes reach: ranks use the node's own network"), Power("image", str(image))]
+    image = playbook.image if inventory.runtime.kind == "docker" else "none: runs on the nodes without a container"
+    found = [Power("network", "everything that the node can reach (host network)"), Power("image", str(image))]
     wanted = [*_paths(playbook, inventory)]
     for index, name in enumerate(playbook.container.cap_add):
         wanted.append(("capability", name, ("container", "cap_add", index), name == "SYS_NICE", name != "SYS_NICE"))
@@ -119,7 +119,7 @@ def never(path: str, inventory: Inventory | None = None, user: str | None = None
         return f"{place} would give the container the hub's token"
     if inventory and _overlap(place, normal(inventory.state_dir)):
         return f"{place} would give the container the state of sparkcluster, with keys and leases"
-    return "must not contain '..', which leads elsewhere behind a link" if ".." in path.split("/") else None
+    return "must not contain '..': behind a link it leads to another directory" if ".." in path.split("/") else None
 
 
 def _paths(playbook: Playbook, inventory: Inventory) -> Iterator[tuple[str, str, KeyPath, bool, bool]]:

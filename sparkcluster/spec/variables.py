@@ -71,8 +71,8 @@ def refused(name: str, engine: str) -> tuple[str, str] | None:
         )
     if name in HUB_TOKENS:
         return (
-            "no engine gets a token of the hub: weights are staged before it starts",
-            "leave it out; for gated models export HF_TOKEN where you run sparkcluster",
+            "engines get no Hugging Face token: weights are staged before the start",
+            "remove it; for gated models, export HF_TOKEN on the machine where you run sparkcluster",
         )
     owner = OWNERS.get(name) or engines.engine(engine).variables.get(name)
     return ("sparkcluster sets this variable itself", owner) if owner else None

@@ -185,7 +185,7 @@ def list_files(step: Step, source: Host, request: Request, report: Report) -> li
     with stage_errors(step, source.name), stream(source, "relay", listing) as running:
         done = follow(step, source.name, running, report, manifest)
     if isinstance(done, Failure) or not manifest.files:
-        failure = done if isinstance(done, Failure) else Failure(source.name, "source", "it listed no files")
+        failure = done if isinstance(done, Failure) else Failure(source.name, "source", "the list of files is missing")
         raise stage_error(step, failure)
     return manifest.files
 
@@ -207,7 +207,7 @@ def follow(step: Step, node: str, running: Stream, report: Report, manifest: Man
                 moved, since = last.bytes, time.monotonic()
             report(moved, last.total)
         if time.monotonic() - since > _STUCK_S:
-            return Failure(node, "source", f"it moved nothing for {_STUCK_S / 60:.0f} minutes")
+            return Failure(node, "source", f"no data was copied for {_STUCK_S / 60:.0f} minutes")
         if last.file is not None and manifest is not None:
             try:
                 manifest.add(last.file)

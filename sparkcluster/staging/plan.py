@@ -95,7 +95,7 @@ def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = 
         other = next((revision for weights in present for revision in weights.other_revisions), None)
         if other and not isinstance(model, Companion):
             lines = f"extends: {spec.playbook.name} and model: {{id: {model.id}, revision: {other}}}"
-            hint += f"; or serve what is there: a playbook with {lines}"
+            hint += f"; or serve the weights that are there, by a playbook with {lines}"
     because = f": {why}" if why else ""
     return StageError(
         f"the weights of {model.label} are on no node{because}", node=node, step="stage weights", hint=hint

@@ -22,9 +22,9 @@ Control and format characters of nodes, logs, models and files are shown as `�
 _CHECKS = """# Checks
 
 What `up`, `preflight`, `doctor` and `lint` check. An error stops `up`; a warning or a note does not. A code never
-changes its meaning. A playbook accepts a finding with `allow: [{code, reason}]`, unless it protects from playbooks; an
-inventory turns an error into a warning with `ignore: [code]`. `sparkcluster checks --explain CODE` shows one of these
-sections.
+changes its meaning. A playbook accepts a finding with `allow: [{code, reason}]`. An inventory turns an error into a
+warning with `ignore: [code]`. Findings that protect against hostile playbooks can be accepted by the inventory alone.
+`sparkcluster checks --explain CODE` shows one of these sections.
 
 | stage | what is checked, and by which command |
 |---|---|

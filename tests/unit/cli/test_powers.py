@@ -69,10 +69,10 @@ REFUSED = [
     *((capabilities(name), 4, CONTROL) for name in ("ALL", "CAP_ALL")),
     *((capabilities("SYS_NICE", name), 4, f"{name} {PERMISSION}") for name in ("SYS_ADMIN", "NET_RAW")),
     (capabilities("CAP_SYS_PTRACE"), 4, f"SYS_PTRACE {PERMISSION}"),
-    (HEAD + "args: {lora-modules: [a=b/c, --host, 0.0.0.0]}\n", 4, "begins with a dash would be another argument"),
+    (HEAD + "args: {lora-modules: [a=b/c, --host, 0.0.0.0]}\n", 4, "starts with a dash is read as another argument"),
     (HEAD + "secrets: [AWS_SECRET_ACCESS_KEY]\n", 4, f"AWS_SECRET_ACCESS_KEY {PERMISSION}"),
     *(
-        (f"{HEAD}{key}\n", 4, "no engine gets a token of the hub")
+        (f"{HEAD}{key}\n", 4, "engines get no Hugging Face token")
         for name in ("HF_API_TOKEN", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_TOKEN")
         for key in (f"secrets: [{name}]", f"env: {{{name}: x}}")
     ),
@@ -230,7 +230,7 @@ setup: [pip install x, "echo SPACES hidden XXX"]
 PERMIT = "permit: {mounts: ['/scratch:rw'], capabilities: [NET_RAW], secrets: [WANDB_API_KEY]}\n"
 SHOWN = """\
 this recipe can:
-  network    all that the nodes reach: ranks use the node's own network
+  network    everything that the node can reach (host network)
   image      org/image:latest
 ! read       ~/models/m
   read       ~/models/m/sub

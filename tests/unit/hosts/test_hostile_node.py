@@ -163,7 +163,7 @@ KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJdm4r4nXtTXa6M5n2m4B2b8iUu1zR4l2o7pXQ9rX3aB"
 def test_a_key_is_stored_in_no_file_of_another_kind(tmp_path, content):
     file = tmp_path / "file"
     file.write_text(content)
-    with pytest.raises(OSError, match="it is not a known_hosts file"):
+    with pytest.raises(OSError, match="this is not a known_hosts file"):
         known_hosts.store(file, "new", "ssh-ed25519", KEY)
     assert file.read_text() == content
 
@@ -193,6 +193,6 @@ def test_an_inventory_that_names_another_file_for_host_keys_is_one_clear_error(s
     file = tmp_path / "authorized_keys"
     file.write_text(f"ssh-ed25519 {KEY} me@desk\n")
     host = server.host(known_hosts=(file,), host_keys="accept-new")
-    with pytest.raises(UsageError, match="line 1 of it is no host key, so it is not a known_hosts file") as caught:
+    with pytest.raises(UsageError, match="line 1 is not a host key, so this is not a known_hosts file") as caught:
         host.run(["true"])
     assert (caught.value.exit_code, file.read_text()) == (2, f"ssh-ed25519 {KEY} me@desk\n")

@@ -170,8 +170,8 @@ def test_a_machine_that_the_user_types_is_reached_as_typed_and_not_asked_about(s
 @pytest.mark.parametrize(
     ("host", "message"),
     [
-        ("alpha", "this is alpha of the inventory"),
-        ("192.168.86.11", "this is alpha of the inventory"),
+        ("alpha", "alpha is in the inventory"),
+        ("192.168.86.11", "alpha is in the inventory"),
         ("-oProxyCommand=x", "neither an address nor a host name"),
         ("a b", "neither an address nor a host name"),
         ("", "neither an address nor a host name"),
@@ -228,5 +228,5 @@ def test_a_node_that_was_renamed_is_not_a_second_one(world):
 def test_a_record_that_cannot_be_read_is_said(stop, world):
     stop(world().change("beta", release={"unread": "no number and plan_hash"}))
     assert stop.report.notes == [
-        "warning: the record on beta cannot be read; ranks may run on machines that it alone names"
+        "warning: the record on beta cannot be read; ranks may run on machines that only it names"
     ]

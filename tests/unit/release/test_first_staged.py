@@ -49,9 +49,9 @@ def staged(spark, cluster):
 def test_another_image_or_commit_under_the_same_name_is_reported_until_it_is_accepted(staged):
     assert [staged(OLD), staged(OLD)] == [[], []]
     path = next((state_home() / "staged").iterdir())
-    accept = f"; to accept what is there now: rm {path}"
-    image = f"warning: {IMAGE['reference']} was sha256:1 when it was first staged, and is sha256:2 now{accept}"
-    model = f"warning: main of org/model was {OLD} when it was first staged, and is {NEW} now{accept}"
+    accept = f"; to accept the change: rm {path}"
+    image = f"warning: {IMAGE['reference']} changed since it was first staged: it was sha256:1, it is sha256:2{accept}"
+    model = f"warning: main of org/model changed since it was first staged: it was {OLD}, it is {NEW}{accept}"
     assert [staged(OLD, "sha256:2"), staged(NEW, "sha256:2"), staged(NEW, "sha256:2")] == [
         [image], [model, image], [model, image]
     ]  # fmt: skip
@@ -59,13 +59,15 @@ def test_another_image_or_commit_under_the_same_name_is_reported_until_it_is_acc
     assert staged(NEW, "sha256:2", revision=NEW) == [image]
     path.unlink()
     assert [staged(NEW, "sha256:2"), staged(NEW, "sha256:2")] == [[], []]
-    assert staged(OLD, "sha256:2")[0].startswith(f"warning: main of org/model was {NEW} when it was first staged")
+    assert staged(OLD, "sha256:2")[0].startswith(
+        f"warning: main of org/model changed since it was first staged: it was {NEW}"
+    )
 
 
 def test_other_code_stops_also_after_a_warning_without_code(staged):
     assert staged(OLD) == []
     assert len(staged(NEW)) == 1
-    with pytest.raises(StageError, match="its code would run"):
+    with pytest.raises(StageError, match="the new code would run"):
         staged(NEW, remote_code=True)
 
 
@@ -73,12 +75,13 @@ def test_other_code_of_a_branch_does_not_run_before_someone_accepts_it(staged):
     assert staged(OLD, remote_code=True) == []
     for _ in range(2):
         with pytest.raises(
-            StageError, match=f"main of org/model was {OLD} .* is {NEW} now; its code would run"
+            StageError, match=f"main of org/model changed .*: it was {OLD}, it is {NEW}; the new code would run"
         ) as caught:
             staged(NEW, remote_code=True)
     path = next((state_home() / "staged").iterdir())
     assert (
-        caught.value.hint == f"write revision: COMMIT under model; stage says which it brought; or accept it: rm {path}"
+        caught.value.hint
+        == f"write revision: COMMIT under model; stage says which it brought; or accept the change: rm {path}"
     )
     assert staged(NEW, remote_code=True, revision=NEW) == []
     path.unlink()
@@ -95,8 +98,10 @@ def test_other_code_beside_the_model_does_not_run_before_someone_accepts_it(stag
     old, new = ({"revision": OLD}, {"revision": NEW}) if pinned else ({}, {"revision": NEW})
     assert staged(OLD, args=args, **old) == []
     (warning,) = staged(NEW, args=args, **new)
-    assert warning.startswith(f"warning: main of org/draft was {OLD} when it was first staged, and is {NEW} now")
-    with pytest.raises(StageError, match=r"main of org/draft was .*; its code would run") as caught:
+    assert warning.startswith(
+        f"warning: main of org/draft changed since it was first staged: it was {OLD}, it is {NEW}"
+    )
+    with pytest.raises(StageError, match=r"main of org/draft changed .*; the new code would run") as caught:
         staged(NEW, remote_code=True, args=args, **new)
     assert caught.value.hint.startswith(
         "write its commit as revision of speculative-config, or as tokenizer-revision; or"
@@ -108,7 +113,7 @@ def test_another_adapter_is_reported_and_runs_no_code(staged):
     args = {"enable-lora": True, "lora-modules": "a=org/adapter"}
     assert staged(OLD, args=args, remote_code=True, revision=OLD) == []
     (warning,) = staged(NEW, args=args, remote_code=True, revision=NEW)
-    assert warning.startswith(f"warning: main of org/adapter was {OLD}")
+    assert warning.startswith(f"warning: main of org/adapter changed since it was first staged: it was {OLD}")
 
 
 def test_a_dry_run_records_nothing(staged):

@@ -181,7 +181,7 @@ def test_twenty_thousand_files_are_checked_within_seconds():
     ("program", "message"),
     [
         ("say(file={'name': '../../x', 'size': 1, 'mtime': 0}); say(done={})", "is not the path of a finished file"),
-        ("say(done={})", "it listed no files"),
+        ("say(done={})", "the list of files is missing"),
         ("say(done=[])", "done: "),
         ("say(file={'name': 'x', 'size': 1, 'mtime': 0}); say(bytes='x', total=[]); say(done={})", "bytes: "),
         ("say(file=7); say(done={})", "file: "),
@@ -288,7 +288,7 @@ def test_a_directory_that_becomes_a_link_during_the_copy_is_not_followed(peer, t
     with contextlib.suppress(wire.Failed):  # it may have found the link before it read
         made.wire.send(b"evil" * 12_500_000)
     failed = made.outcome()
-    assert failed == {"failed": f"a link or a file lies where a directory belongs: {sub}", "kind": "tree"}
+    assert failed == {"failed": f"expected a directory, found a link or a file: {sub}", "kind": "tree"}
     check_untouched(outside)
 
 

@@ -75,7 +75,7 @@ def test_another_complete_commit_is_named_and_how_to_serve_it(three):
     assert found.missing == (("a", f"has revision {old}, not {new}"), ("b", "missing"), ("c", "missing"))
     hint = no_weights(facts, "a", spec, why="huggingface.co cannot be reached").hint
     lines = f"extends: {spec.playbook.name} and model: {{id: org/m, revision: {old}}}"
-    serve = f"; or serve what is there: a playbook with {lines}"
+    serve = f"; or serve the weights that are there, by a playbook with {lines}"
     assert str(hint).endswith(f"hf download org/m --revision {new}{serve}")
 
 

@@ -143,7 +143,7 @@ def test_a_link_out_of_the_models_cache_carries_nothing_to_another_node(pair, st
     sending, receiving = roots(pair, revision=revision, ref="main")
     listing = partial(list_files, step, pair[0], sending, lambda _done, _total: None)
     for attack in (listing, partial(move, step, *pair, sending, receiving)):
-        with pytest.raises(StageError, match=r"leads out of the model's cache, to .*; look at it: ls -l /") as caught:
+        with pytest.raises(StageError, match=r"leads out of the model's cache, to .*; check it: ls -l /") as caught:
             attack()
         assert caught.value.node == "a"
     assert not list(pair[1].home.rglob("tokenizer.json"))
@@ -160,7 +160,7 @@ def test_a_file_that_becomes_a_link_while_it_is_opened_is_not_sent(tmp_path, mon
         blob.symlink_to(secret)
 
     monkeypatch.setattr(relay, "_stay_inside", swap)
-    with pytest.raises(OSError, match="a link or a file lies where a directory belongs"):
+    with pytest.raises(OSError, match="expected a directory, found a link or a file"):
         relay._opened(str(tmp_path / "cache"), "blobs/c0", "0" * 40)
 
 

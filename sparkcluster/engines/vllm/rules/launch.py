@@ -108,9 +108,9 @@ def open_ray(served: Served) -> Iterator[Seen]:
 
 @rule("MDL-004", "The model is pinned", severity="info", source="docs.vllm.ai, Security")
 def revision(served: Served) -> Iterator[Seen]:
-    """A branch is whatever its owner puts there by the next download; `up` and `stage` compare it with the first one.
+    """The owner of a branch can change it; `up` and `stage` report a commit that is not the one first staged.
 
-    With `--trust-remote-code` that is a warning: Python from the repositories of the model, of a drafter, or of a
+    With `--trust-remote-code` this is a warning: Python from the repositories of the model, of a drafter, or of a
     tokenizer runs in the container.
     """
     code = served.on("trust-remote-code")
