@@ -107,7 +107,7 @@ def of_command(command: Sequence[str]) -> Iterator[tuple[str, Any, KeyPath]]:
         if flag is not None and name == f"no-{flag.name}":
             yield flag.name, False, path
         elif flag is not None or (serves and name):
-            yield name, values[-1] if values else True, path
+            yield name if flag else flags.whole(name), values[-1] if values else True, path
 
 
 def _of_args(playbook: Playbook) -> Iterator[tuple[str, Any, KeyPath]]:

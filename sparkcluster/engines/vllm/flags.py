@@ -102,6 +102,12 @@ def known() -> set[str]:
     return {*table(), *GONE}
 
 
+def whole(name: str) -> str:
+    """The flag that argparse takes ``name`` for: its beginning is enough."""
+    head, dot, tail = name.partition(".")
+    return min((each for each in known() if len(head) > 1 and each.startswith(head)), default=head) + dot + tail
+
+
 @functools.cache
 def aliases() -> dict[str, str]:
     """The full name of every other form, with its dashes: ``-tp`` is ``tensor-parallel-size``."""
