@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import time
 from typing import Any, BinaryIO, Callable, Dict
@@ -104,11 +105,25 @@ def remove_tree(path: str) -> None:
 def start_container(request: Request, step: Step) -> dict[str, Any]:
     """``docker run`` a rank; one of this name and plan that is running is kept."""
     found = inspect(docker.inspect(step["name"]))
+    if found and found["State"]["Running"] and found["Config"]["Labels"].get(LABEL_PLAN) == step["plan"]:
+        return {"id": found["Id"], "already": True}
+    for source, root in step["roots"].items():
+        stay_inside(source, root)
     if found:
-        if found["State"]["Running"] and found["Config"]["Labels"].get(LABEL_PLAN) == step["plan"]:
-            return {"id": found["Id"], "already": True}
         run(docker.remove(step["name"]))
     return {"id": run(step["argv"]).strip(), "already": False}
+
+
+def stay_inside(source: str, root: str) -> None:
+    """Refuse a path of the playbook that a link leads out of ``root``: a container may have written the link."""
+    place, directory = os.path.realpath(source), os.path.realpath(root)
+    if os.path.commonpath([place, directory]) != directory:
+        hint = "on that node: namei -l %s shows the link; what is to be mounted from there needs its own path"
+        raise Failed(("%s leads to %s, outside of %s; " + hint) % (source, place, root, shlex.quote(source)))
+    # Docker follows links as root, also those in directories that this user cannot read: there this raises.
+    mode = os.lstat(place).st_mode
+    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+        raise Failed("%s is neither a directory nor a file, and is not mounted" % source)
 
 
 def stop_containers(request: Request, step: Step) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.engines import base
-from sparkcluster.errors import PlanError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import EngineFacts, Image
 from sparkcluster.facts.engine import engine_of, has_token
@@ -33,9 +32,9 @@ from sparkcluster.node.shared import (
     LAUNCHER_FILE,
     hub_folder,
 )
-from sparkcluster.plan import docker_run, environment, image
+from sparkcluster.plan import docker_run, environment, image, paths
 from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan, Role
-from sparkcluster.spec import Spec, powers
+from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group, Member, Topology
@@ -97,11 +96,6 @@ def build(
 def container_name(cluster: str, release: int, node: str) -> str:
     """Name of a rank's container: cluster, release and node."""
     return docker_run.container_name(f"sparkcluster-{cluster}-{release}-{node}")
-
-
-def expand(path: str, home: str) -> str:
-    """``path`` with a leading ``~`` replaced by the node's home directory."""
-    return home + path[1:] if path == "~" or path.startswith("~/") else path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +174,7 @@ class _Rank:
         if self.docker:
             return "python3"
         written = self.spec.inventory.runtime.python
-        return expand(written, self.facts.home) if written else self.facts.python.executable
+        return paths.expand(written, self.facts.home) if written else self.facts.python.executable
 
     @property
     def model(self) -> str:
@@ -192,7 +186,7 @@ class _Rank:
         written = self.playbook.model
         if written.path is None:
             return str(written.id)
-        return expand(written.path, (self.head if self.docker else self.facts).home)
+        return paths.expand(written.path, (self.head if self.docker else self.facts).home)
 
     @property
     def ray_dir(self) -> str | None:
@@ -218,9 +212,10 @@ class _Rank:
         }
         if self.image_id is None:
             directories: list[str] = [rank_dir]
+            roots: dict[str, str] = {}
             argv = [self.python, f"{rank_dir}/{ENTRY_FILE}", f"{rank_dir}/{LAUNCHER_FILE}"]
         else:
-            mounts, directories = self.mounts(rank_dir, self.image_id)
+            mounts, directories, roots = self.mounts(rank_dir, self.image_id)
             argv = docker_run.run(
                 name=name,
                 image=self.image_id,
@@ -234,7 +229,8 @@ class _Rank:
                 cap_add=self.playbook.container.cap_add,
             )
         document = self.launcher(carry_over)
-        return ContainerPlan(name, self.image_id, tuple(argv), document, rank_dir, tuple(directories), env_file, labels)
+        made = tuple(directories)
+        return ContainerPlan(name, self.image_id, tuple(argv), document, rank_dir, made, env_file, labels, roots)
 
     def launcher(self, carry_over: Sequence[str]) -> dict[str, Any]:
         """The document that ``node/launcher.py`` reads; ``carry_over``: variables that this node keeps as they are."""
@@ -281,8 +277,8 @@ class _Rank:
             "ray_path": docker_run.RAY_PATH if self.ray_dir and self.docker else self.ray_dir,
         }
 
-    def mounts(self, rank_dir: str, image_id: str) -> tuple[list[list[str]], list[str]]:
-        """What the container sees of the node, and the directories among it that have to be made first."""
+    def mounts(self, rank_dir: str, image_id: str) -> tuple[list[list[str]], list[str], dict[str, str]]:
+        """What the container sees of the node, the directories among it that have to be made first, and its roots."""
         facts, playbook = self.facts, self.playbook
         mounts = [
             docker_run.bind(f"{rank_dir}/{LAUNCHER_FILE}", docker_run.LAUNCHER, read_only=True),
@@ -291,6 +287,7 @@ class _Rank:
         if len(self.group.members) > 1:
             mounts.append(docker_run.bind(f"{rank_dir}/{BIND_FILE}", docker_run.LIBRARY, read_only=True))
         directories = [rank_dir]
+        roots: dict[str, str] = {}
         # Of the cache only what is served: its other repositories and the token beside them are the user's.
         for model in (playbook.model, *playbook.companions):
             if model.id is not None:
@@ -298,9 +295,9 @@ class _Rank:
                 source, target = f"{facts.hf_home}/{folder}", f"{docker_run.HF_HOME}/{folder}"
                 mounts.append(docker_run.bind(source, target, read_only=True))
         if playbook.model.path is not None:
-            weights = _repository(expand(playbook.model.path, facts.home))
-            self.allowed(weights, "model.path")
-            mounts.append(docker_run.bind(weights, _repository(self.model), read_only=True))
+            weights = paths.repository(paths.expand(playbook.model.path, facts.home))
+            roots[weights] = paths.root(weights, "model.path", self.spec.inventory, facts, node=self.member.name)
+            mounts.append(docker_run.bind(weights, paths.repository(self.model), read_only=True))
         if self.ray_dir is not None:
             mounts.append(docker_run.bind(self.ray_dir, docker_run.RAY_PATH, read_only=True))
         short = re.sub(r"[^A-Za-z0-9]", "-", image_id.removeprefix("sha256:"))[:12]
@@ -309,18 +306,10 @@ class _Rank:
             mounts.append(docker_run.bind(source, cache.target))
             directories.append(source)
         for mount in playbook.mounts:
-            source = expand(mount.source, facts.home)
-            self.allowed(source, "mounts")
+            source = paths.expand(mount.source, facts.home)
+            roots[source] = paths.root(source, "mounts", self.spec.inventory, facts, node=self.member.name)
             mounts.append(docker_run.bind(source, mount.target, read_only=mount.read_only))
-        return mounts, directories
-
-    def allowed(self, source: str, key: str) -> None:
-        """Refuse what no playbook may have, whichever name it has in the playbook."""
-        told = {"hf_home": self.facts.hf_home, "state_dir": self.facts.state_dir}
-        refused = powers.never(source, self.spec.inventory.model_copy(update=told), self.facts.home)
-        if refused:
-            hint = f"name another directory under {key} in the playbook"
-            raise PlanError(f"{key}: {refused}", node=self.member.name, step="plan", hint=hint)
+        return mounts, directories, roots
 
 
 def _ranks(
@@ -376,11 +365,6 @@ def _ray_start(group: Group, member: Member) -> list[str]:
     if member.rank > 0:
         argv.append("--block")
     return argv
-
-
-def _repository(path: str) -> str:
-    """The repository of a snapshot in a cache, whose files are links into the rest of it; any other path as it is."""
-    return re.sub(r"(/models--[^/]+)/snapshots/.*", r"\1", path)
 
 
 def _digest(nodes: Mapping[str, NodePlan]) -> str:

@@ -25,6 +25,8 @@ class ContainerPlan:
         env_file: file on the node (mode 0600) that the secrets are written to, or None without secrets.
         labels: what the rank is labelled with: io.sparkcluster.cluster, group, node, rank, release, plan,
             state_dir, rank_dir and runtime.
+        roots: of each path of the node that the playbook names, the directory that it has to be in when links are
+            resolved.
     """
 
     name: str
@@ -35,6 +37,7 @@ class ContainerPlan:
     directories: tuple[str, ...] = ()
     env_file: str | None = None
     labels: dict[str, str] = dataclasses.field(default_factory=dict)
+    roots: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -40,7 +40,8 @@ def start_steps(node: NodePlan, *, entry: str, secrets: Mapping[str, str], hashe
             steps.append({"do": "put", "path": rank.env_file, "content": lines, "mode": 0o600})
         if rank.image is not None:
             plan = rank.labels[LABEL_PLAN]
-            steps.append({"do": "start-container", "name": rank.name, "argv": list(rank.argv), "plan": plan})
+            step = {"do": "start-container", "name": rank.name, "argv": list(rank.argv), "plan": plan}
+            steps.append({**step, "roots": rank.roots})
         else:
             steps.append(
                 {

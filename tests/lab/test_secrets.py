@@ -314,3 +314,18 @@ def test_a_recipe_reads_no_token_and_changes_no_weights(lab, cli, ranks, variant
     cli("down", inventory).ok()
     for spark in lab.sparks:
         spark.run(["rm", "-r", "/root/.cache/huggingface"])
+
+
+def test_a_link_in_the_cache_gives_a_container_no_other_file_of_the_node(lab, cli, ranks, variant):
+    """An image that downloaded the model can have left one."""
+    for spark in lab.sparks:
+        spark.run(["sh", "-c", f"{IN_CACHE}\nln -s /root/.ssh {REPOSITORY}/keys"])
+    mounts = [{"source": f"~{REPOSITORY[5:]}/keys", "target": "/x"}]
+    inventory = variant(lab, playbook={"model": {"id": "org/tiny", "path": None}, "mounts": mounts})
+    done = cli("up", inventory, "--yes")
+    assert done.code == 1, done
+    assert f"{REPOSITORY}/keys leads to /root/.ssh" in done.err
+    assert f"namei -l {REPOSITORY}/keys" in done.err
+    assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
+    for spark in lab.sparks:
+        spark.run(["rm", "-r", "/root/.cache/huggingface"])

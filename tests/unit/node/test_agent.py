@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -353,8 +354,9 @@ esac
     return directory
 
 
-def start_container(plan="p1"):
-    return {"do": "start-container", "name": "x", "argv": ["docker", "run", "--name", "x", "image"], "plan": plan}
+def start_container(plan="p1", **roots):
+    argv = ["docker", "run", "--name", "x", "image"]
+    return {"do": "start-container", "name": "x", "argv": argv, "plan": plan, "roots": roots}
 
 
 def test_a_running_container_of_this_plan_is_kept(change, docker):
@@ -370,6 +372,82 @@ def test_a_container_that_is_dead_or_of_another_plan_is_replaced(change, docker,
     (docker / "plan").write_text(plan)
     assert change(start_container()) == {"results": [{"id": "2", "already": False}]}
     assert "rm --force --volumes x" in (docker / "told").read_text()
+
+
+@pytest.fixture
+def places(tmp_path):
+    """A hub with a repository on another disk, what a container left there, and the user's own directories and links."""
+    home, disk = tmp_path / "home", tmp_path / "disk"
+    for directory in ("home/.ssh", "home/hub", "disk/models--m/blobs", "disk/models--m/snapshots/c", "disk/weights"):
+        (tmp_path / directory).mkdir(parents=True)
+    repository = home / "hub/models--m"
+    repository.symlink_to(disk / "models--m")
+    (repository / "blobs/1").write_text("{}")
+    (repository / "snapshots/c/config.json").symlink_to("../../blobs/1")
+    (home / "weights").symlink_to(disk / "weights")
+    for name, target in (("keys", home / ".ssh"), ("all", "/"), ("up", "../.."), ("chain", "keys"), ("loop", "loop")):
+        (repository / name).symlink_to(target)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(repository / "docker"))
+        yield tmp_path
+
+
+@pytest.mark.parametrize(
+    ("source", "root"),
+    [
+        ("home/hub/models--m", "home/hub/models--m"),
+        ("home/hub/models--m/snapshots/c", "home/hub/models--m"),
+        ("home/hub/models--m/snapshots/c/config.json", "home/hub/models--m"),
+        ("home/weights", "home/weights"),
+        ("disk/models--m", "disk"),
+    ],
+)
+def test_a_container_gets_what_lies_where_it_is_permitted_or_where_the_user_has_linked_it(
+    change, docker, places, source, root
+):
+    answer = change(start_container(**{str(places / source): str(places / root)}))
+    assert answer == {"results": [{"id": "2", "already": False}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("keys", "leads to {home}/.ssh, outside of {home}/hub/models--m"),
+        ("keys/id_ed25519", "leads to {home}/.ssh/id_ed25519, outside of"),
+        ("chain", "leads to {home}/.ssh, outside of"),
+        ("all", "leads to /, outside of"),
+        ("all/var/run", "outside of"),
+        ("up", "outside of"),
+        ("blobs/../../models--m-x", "outside of"),
+        ("docker", "is neither a directory nor a file"),
+        ("loop", "is neither a directory nor a file"),
+        ("missing", "No such file or directory"),
+    ],
+)
+def test_a_link_that_a_container_left_leads_to_no_other_place_of_the_node(change, docker, places, name, message):
+    home = places / "home"
+    source = f"{home}/hub/models--m/{name}"
+    answer = change(start_container(**{source: f"{home}/hub/models--m"}))
+    assert message.format(home=home) in answer["failed"]["message"]
+    if "outside" in message:
+        assert f"namei -l {source}" in answer["failed"]["message"]
+    assert "run" not in (docker / "told").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_a_link_that_the_nodes_user_cannot_see_is_not_taken_for_a_directory(places):
+    """Docker follows it as root."""
+    hidden = places / "disk/models--m/hidden"
+    hidden.mkdir(mode=0o700)
+    (hidden / "x").symlink_to("/")
+    for directory in (places, *places.parents[:2]):
+        directory.chmod(0o755)
+    script = (
+        f"import os; from sparkcluster.node import agent; os.setuid(65534); "
+        f"agent.stay_inside({str(hidden / 'x')!r}, {str(places / 'disk/models--m')!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "PermissionError" in done.stderr
 
 
 def test_the_error_of_docker_run_is_passed_on(change, docker):

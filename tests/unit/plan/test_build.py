@@ -296,6 +296,33 @@ def test_what_nobody_may_have_is_refused_by_its_other_names(two, cluster, path, 
         assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("playbook", "roots"),
+    [
+        ({}, {}),
+        ({"model": {"path": "/models/q"}}, {"/models/q": "/models/q"}),
+        ({"model": {"path": f"{HUB}/models--q--q/x/y"}}, {f"{HUB}/models--q--q/x/y": f"{HUB}/models--q--q"}),
+        ({"model": {"path": "~/scratch/q"}}, {"/home/nvidia/scratch/q": "/home/nvidia/scratch"}),
+        (
+            {
+                "mounts": [
+                    {"source": f"~/.cache//huggingface/hub/{name}", "target": f"/{name}"} for name in ("a/b", "c")
+                ]
+            },
+            {f"/home/nvidia/.cache//huggingface/hub/{name}": f"{HUB}/{name[0]}" for name in ("a/b", "c")},
+        ),
+        (
+            {"mounts": [{"source": path, "target": path} for path in ("/data/own", "/data/own/x/", "/database")]},
+            {"/data/own": "/data", "/data/own/x/": "/data", "/database": "/database"},
+        ),
+    ],
+)
+def test_a_node_is_told_which_directory_each_source_has_to_be_in(two, cluster, playbook, roots):
+    spec = cluster(TWO, playbook=playbook, permit={"mounts": ["/data", "/data/own", "~/scratch:rw"]})
+    for node in build(spec, two()).nodes.values():
+        assert node.containers[0].roots == roots
+
+
 def test_weights_whose_home_differs_are_seen_where_the_head_has_them(two, cluster):
     facts = changed(two(), "beta", home="/home/spark", hf_home="/home/spark/.cache/huggingface")
     path = "~/.cache/huggingface/hub/models--q--q/snapshots/abc"

@@ -25,6 +25,7 @@ def node():
             directories=(DIRECTORY, "/cache"),
             env_file=f"{DIRECTORY}/secrets.env",
             labels={"io.sparkcluster.plan": "p1"},
+            roots={"/data/x": "/data"},
             **container,
         )
         return NodePlan("alpha", "g", "head", 0, {"A": "1"}, ("WANDB_KEY", "VLLM_API_KEY"), (rank,))
@@ -45,7 +46,9 @@ def test_a_container_starts_after_its_files_lie_there(node):
     }
     assert files[f"{DIRECTORY}/entry.py"][0] == "print()"
     assert files[f"{DIRECTORY}/secrets.env"] == ("WANDB_KEY=t=1\nVLLM_API_KEY=k\n", 0o600)
-    assert steps[-1] == {"do": "start-container", "name": "x", "argv": ["docker", "run", "x"], "plan": "p1"}
+    assert steps[-1] == {"do": "start-container", "name": "x", "argv": ["docker", "run", "x"], "plan": "p1"} | {
+        "roots": {"/data/x": "/data"}
+    }
 
 
 def test_where_ranks_meet_the_library_that_confines_sockets_is_built_before_the_start(node):
