@@ -84,6 +84,7 @@ def _downloader(request: Request, hf_home: str, environment: Dict[str, str]) -> 
     environment["SPARKCLUSTER_ID"] = request["id"]
     environment["SPARKCLUSTER_REVISION"] = request["revision"]
     options = ["--init", "--network", "host", "--user", "%d:%d" % (os.getuid(), os.getgid())]
+    options += ["--security-opt", "no-new-privileges"]  # it stays that user
     # It sees this repository and its locks, not the rest of the cache, nor the token beside it.
     cache = os.path.join(hf_home, "hub")
     repository = os.path.basename(hub_folder(request["id"]))

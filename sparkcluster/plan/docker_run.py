@@ -56,8 +56,9 @@ def run(
     """Command that starts one rank.
 
     The node's own network and IPC, all GPUs, pinned memory without limit for RDMA, and as many open files as the
-    kernel allows, since containerd 2.1.5 leaves a soft limit of 1024 (moby#51485). No ``--privileged``, and no
-    restart policy, since a rank that comes back alone finds no group. Run by local ID and never pulled.
+    kernel allows, since containerd 2.1.5 leaves a soft limit of 1024 (moby#51485). No ``--privileged``, no raw
+    sockets, by which a rank could read and forge packets of the node, no device files, and no restart policy, since
+    a rank that comes back alone finds no group. Run by local ID and never pulled.
     NGC's entrypoint stays and gets the launcher as its command; every other is replaced.
 
     ``image`` is a local ID, ``python`` the interpreter inside that runs the launcher; ``env`` has no secrets, which
@@ -71,6 +72,9 @@ def run(
     argv += ["--init", "--pull", "never"]
     # An engine that logs every request would otherwise fill the disk in weeks.
     argv += ["--log-driver", "json-file", "--log-opt", "max-size=64m", "--log-opt", "max-file=3"]
+    argv += ["--security-opt", "no-new-privileges"]
+    for capability in sorted({"MKNOD", "NET_RAW"} - set(cap_add)):
+        argv += ["--cap-drop", capability]
     for capability in cap_add:
         argv += ["--cap-add", capability]
     for label, value in sorted(labels.items()):

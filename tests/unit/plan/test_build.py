@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -219,9 +220,14 @@ def test_nothing_asks_for_more_than_it_needs(two, cluster, family):
         inside = own.image.inside.model_copy(update={"family": family})
         facts[name] = own.model_copy(update={"image": own.image.model_copy(update={"inside": inside})})
 
-    argv = build(cluster(TWO), facts).nodes["alpha"].containers[0].argv
+    playbook = {"container": {"cap_add": ["MKNOD"]}} if family == "other" else {}
+    spec = cluster(TWO, playbook=playbook, permit={"capabilities": ["MKNOD"]})
+    argv = build(spec, facts).nodes["alpha"].containers[0].argv
 
     assert not {"--privileged", "--restart", "--rm"} & set(argv)
+    assert "--security-opt no-new-privileges" in " ".join(argv)
+    dropped = {name for flag, name in itertools.pairwise(argv) if flag == "--cap-drop"}
+    assert dropped == ({"NET_RAW"} if playbook else {"NET_RAW", "MKNOD"})
     assert argv[argv.index("--pull") + 1] == "never"
     assert {"--init", "--detach"} <= set(argv)
     assert ("--entrypoint" in argv) == (family != "ngc")

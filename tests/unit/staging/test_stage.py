@@ -310,6 +310,7 @@ def test_a_downloader_in_the_image_sees_one_repository_and_no_token(world, hub, 
         world.stage(what=["weights"])
     (call,) = world.nodes["a"].docker_calls()
     assert call[:2] == ["run", "--rm"]
+    assert call[call.index("--security-opt") + 1] == "no-new-privileges", "it runs as the node's user"
     cache = f"{world.nodes['a'].hf_home}/hub"
     folders = [f"{cache}/models--Qwen--Qwen3-8B", f"{cache}/.locks/models--Qwen--Qwen3-8B"]
     assert [call[at + 1] for at, word in enumerate(call) if word == "-v"] == [f"{path}:{path}" for path in folders]
