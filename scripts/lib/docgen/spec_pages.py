@@ -77,8 +77,9 @@ permit:
 
 The message has the line to write. `model.path` needs it for a hidden directory. Nothing permits `/`, system
 directories, Docker's socket, home directories as a whole, `.ssh`, the hub's token in `hf_home`, `state_dir`, or the
-capability ALL. `plan` and `up` compare with the directories of each node's user as well. A link
-on a node leads where it leads: permit only directories in which nobody whom you do not trust can make links.
+capability ALL. `plan` and `up` compare with the directories of each node's user as well. Before a container is
+started, links are resolved on the node: what lies outside of the permitted directory, or of a repository's folder in
+the hub's cache, is not mounted. The directory and the folder may be links themselves.
 
 `lint`, `plan` and `import` end with a list of what the playbook can do. Lines with `!` are more than serving:
 
