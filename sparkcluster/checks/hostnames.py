@@ -181,11 +181,12 @@ def _virtual(interface: Interface) -> bool:
 
 
 def _fix_hosts(resolution: Resolution, facts: Facts) -> tuple[str, ...]:
-    wired, name = _wired(facts), resolution.name
-    if wired is None or quote(name) != name:
-        return (f"getent hosts {quote(name)}   on {resolution.on}",)
+    wired = _wired(facts)
+    name = quote(resolution.name)
+    if wired is None or name != resolution.name:
+        return (f"getent hosts {name}   on {resolution.on}",)
     return (
-        f"getent ahostsv4 {quote(name)}",
+        f"getent ahostsv4 {name}",
         f"sudo sed -i.bak '/[[:space:]]{name}$/d' /etc/hosts && echo '{wired} {name}' | sudo tee -a /etc/hosts",
         f"or set host of {resolution.node} in the inventory to {wired}",
     )
