@@ -25,7 +25,7 @@ class Address:
 
     Attributes:
         host: name or address.
-        connection: ``ssh``, ``local`` (no SSH), or ``auto``: local if the address is this machine's.
+        connection: ``ssh``, ``local`` (no SSH), or ``auto``: local if ``host`` is this machine's address or hostname.
         ssh: settings for SSH.
     """
 
@@ -77,19 +77,27 @@ def _host(name: str, target: SshTarget | None, jumps: dict[SshTarget, SshHost]) 
 def is_here(target: SshTarget, *, explicit_port: bool = False) -> bool:
     """Whether ``target`` is this machine and the current user.
 
-    An address behind a jump is in another network, a loopback address with a port set explicitly is a tunnel, and
+    What a name resolves to does not count: anybody in the network can answer an mDNS query with a loopback address. An
+    address behind a jump is in another network, a loopback address or name with a port set explicitly is a tunnel, and
     another user has another home and other rights: all of these are reached by SSH.
     """
     if target.jump is not None or target.proxy_command or target.user != getpass.getuser():
         return False
+    tunnel = explicit_port and target.port != 22
     try:
-        found = socket.getaddrinfo(target.host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return False  # connecting reports it, with the node's name
-    addresses = {ipaddress.ip_address(str(sockaddr[0]).partition("%")[0]) for *_, sockaddr in found}
-    if any(address.is_loopback for address in addresses):
-        return not (explicit_port and target.port != 22)
-    return bool(addresses & own_addresses())
+        address = ipaddress.ip_address(target.host.partition("%")[0])
+    except ValueError:
+        return not tunnel and _own_name(target.host.rstrip(".").lower())
+    return not tunnel if address.is_loopback else address in own_addresses()
+
+
+def _own_name(name: str) -> bool:
+    """Whether ``name`` is localhost, or this machine's hostname: as set, its first label, in .local, or qualified."""
+    hostname = socket.gethostname().lower()
+    label = hostname.partition(".")[0]
+    if name in {"localhost", hostname, label, f"{label}.local"}:
+        return True
+    return name.startswith(f"{label}.") and name == socket.getfqdn().lower()
 
 
 def own_addresses() -> set[ipaddress.IPv4Address | ipaddress.IPv6Address]:

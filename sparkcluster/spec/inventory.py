@@ -55,7 +55,7 @@ class Node(Section):
     name: Name | None = Field(None, description="short name; default: the host")
     ssh: Ssh | None = Field(None, description="overrides of the inventory's ssh section")
     connection: Connection = Field(
-        "auto", description="ssh, local (no SSH), or auto: local if the address is this machine's"
+        "auto", description="ssh, local (no SSH), or auto: local if host is this machine's address or hostname"
     )
     interconnect: NodeInterconnect | None = Field(None, description="explicit interfaces and HCAs")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,8 @@ def this_machine(monkeypatch):
     import ipaddress
 
     monkeypatch.setattr(connecting, "own_addresses", lambda: {ipaddress.ip_address("192.0.2.7")})
+    monkeypatch.setattr(socket, "gethostname", lambda: "dgx-1")
+    monkeypatch.setattr(socket, "getfqdn", lambda *_: "dgx-1.lan.example")
 
 
 @pytest.mark.parametrize(
@@ -130,11 +133,34 @@ def this_machine(monkeypatch):
         (SshTarget("192.0.2.7", "somebody"), False, False),
         (SshTarget("192.0.2.7", ME, jump=SshTarget("gate", ME)), False, False),
         (SshTarget("no-such-host.invalid", ME), False, False),
+        (SshTarget("dgx-1", ME), False, True),
+        (SshTarget("DGX-1.local.", ME), False, True),
+        (SshTarget("dgx-1.lan.example", ME), False, True),
+        (SshTarget("dgx-1.elsewhere.example", ME), False, False),
+        (SshTarget("dgx-1", ME, port=2222), True, False),
+        (SshTarget("dgx-1", "somebody"), False, False),
     ],
 )
 @pytest.mark.usefixtures("this_machine")
 def test_auto_detects_this_machine(target, explicit_port, here):
     assert is_here(target, explicit_port=explicit_port) is here
+
+
+@pytest.mark.parametrize("name", ["spark-1.local", "spark-1", "dgx-1.evil.example"])
+@pytest.mark.parametrize("address", ["127.0.0.1", "192.0.2.7", "::1"])
+@pytest.mark.usefixtures("this_machine")
+def test_a_neighbours_answer_for_a_name_does_not_make_a_node_this_machine(monkeypatch, name, address):
+    answer = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
+    fleet = connect_fleet(inventory({"host": name, "ssh": {"user": ME}}))
+    assert isinstance(fleet[name], SshHost)
+    fleet.close()
+
+
+@pytest.mark.usefixtures("this_machine")
+def test_an_answer_about_this_machines_own_name_makes_no_other_name_its_own(monkeypatch):
+    monkeypatch.setattr(socket, "getfqdn", lambda *_: "spark-1.local")
+    assert not is_here(SshTarget("spark-1.local", ME))
 
 
 def test_the_addresses_of_this_machine_include_loopback():
