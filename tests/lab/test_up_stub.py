@@ -316,7 +316,7 @@ def test_up_without_the_head_that_still_serves_touches_nothing_and_down_finds_it
     assert "left" in refused.err
     assert "hint: sparkcluster down" in refused.err
     assert ranks(lab) == before
-    cli("down", cut).ok()
+    cli("down", cut, "--also", lab.sparks[0].host).ok()
     assert ranks(lab) == {"left": [], "right": []}
 
 
