@@ -107,10 +107,10 @@ there, and the message names the key: `tensor_parallel`, `served_name`, `executo
 `env` holds for every rank, so what differs from node to node is refused, since sparkcluster sets it for each node:
 {PER_NODE}.
 
-Secrets are listed by name under `secrets` and taken from the environment that sparkcluster is started
-in, if the inventory [permits](inventory.md#what-a-playbook-may-have) it; so it has to permit mounts and capabilities.
-The API key is named in the inventory. Neither is ever written to a command line, a plan or a log. A token of the
-Hugging Face hub (`HF_TOKEN`) cannot be listed: no engine gets one, since its weights are staged before it starts.
+Secrets are listed by name under `secrets`, and read from the environment in which sparkcluster runs. The inventory must
+[permit](inventory.md#what-a-playbook-may-have) them, and mounts and capabilities likewise.
+The API key is named in the inventory. Neither is ever written to a command line, a plan or a log. `HF_TOKEN`
+cannot be listed: engines get no Hugging Face token, since weights are staged before the start.
 
 ## Files of the model
 
