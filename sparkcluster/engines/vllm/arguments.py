@@ -11,7 +11,8 @@ from typing import Any
 
 from sparkcluster.engines.vllm import defaults, flags
 from sparkcluster.engines.vllm.kv import Engine
-from sparkcluster.engines.vllm.versions import Version, of_engine
+from sparkcluster.engines.vllm.reported import of_engine
+from sparkcluster.engines.vllm.versions import Version
 from sparkcluster.errors import UsageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.models.config import ModelConfig

@@ -12,7 +12,8 @@ from typing import Any
 
 from sparkcluster.engines.vllm import arguments, defaults, weights
 from sparkcluster.engines.vllm.fit import Fit, fit
-from sparkcluster.engines.vllm.versions import Version, Versions, dotted, of_engine
+from sparkcluster.engines.vllm.reported import of_engine
+from sparkcluster.engines.vllm.versions import Version, Versions, dotted
 from sparkcluster.engines.vllm.weights import Weights
 from sparkcluster.errors import UsageError
 from sparkcluster.facts.model import Facts

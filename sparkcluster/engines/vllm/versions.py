@@ -1,20 +1,14 @@
 """Which vLLM an image contains: the one table of NGC's and upstream's tags.
 
-A tag that no table names is unknown, or known within bounds. What a node reports of its own engine always wins.
+A tag that no table names is unknown, or known within bounds. What a node reports of its own engine always wins:
+see ``reported``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
 from typing import Literal
-
-from sparkcluster.facts import docker
-from sparkcluster.facts.base import read
-from sparkcluster.facts.engine import engine_of
-from sparkcluster.facts.model import Facts
-from sparkcluster.plan.image import keeps_entrypoint
 
 Version = tuple[int, ...]
 Family = Literal["upstream", "ngc", "other"]
@@ -119,29 +113,6 @@ def of_text(text: str) -> Versions:
     """The version that ``0.23.1rc1+cu130`` begins with; unknown where it begins with none."""
     version = numbers(text)
     return Versions(version, version)
-
-
-def of_engine(image: str | None, facts: Iterable[Facts] = ()) -> Versions:
-    """The versions that the engine of an image may have: what a node that will run it reports, else what its tag says.
-
-    Without a container ``image`` is None.
-    """
-    for node in facts:
-        engine = engine_of(node)
-        reported = of_text(engine.version or "") if engine is not None else UNKNOWN
-        if reported.exact is not None:
-            return reported
-    return of_reference(image).versions if image else UNKNOWN
-
-
-def family(image: docker.Image) -> Family:
-    """Who built an image that is on a node."""
-    if keeps_entrypoint(image):
-        return "ngc"
-    inside = read(image.inside)
-    if inside is not None and inside.family != "other":
-        return inside.family
-    return "upstream" if "vllm" in " ".join(image.entrypoint) else "other"
 
 
 def numbers(text: str) -> Version | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sparkcluster.checks.registry import SECURITY, Context, Seen, check
-from sparkcluster.engines.vllm import family_flags, versions
+from sparkcluster.engines.vllm import family_flags, reported, versions
 from sparkcluster.engines.vllm.arguments import Arguments
 from sparkcluster.engines.vllm.family_flags import Model
 from sparkcluster.engines.vllm.versions import Family
@@ -57,9 +57,9 @@ class Served(Arguments):
         self.tag = image.tag if image else ""
         self.digest = image_digest(self._facts)
         self.moves = image.moves if image else None
-        self.family: Family | None = versions.family(images[0]) if images else image.family if image else None
-        self.versions = versions.of_engine(reference, self._facts)
-        self.reported = versions.of_engine(None, self._facts).exact is not None
+        self.family: Family | None = reported.family(images[0]) if images else image.family if image else None
+        self.versions = reported.of_engine(reference, self._facts)
+        self.reported = reported.of_engine(None, self._facts).exact is not None
         self.drivers = {name: driver for name, node in context.facts.items() if (driver := read(node.driver))}
         self.baked = frozenset[str]().union(*(found.env_names for found in images))
         self.config: Mapping[str, Any] = next((found.config for found in weights if found.config), {})

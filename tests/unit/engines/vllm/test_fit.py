@@ -12,7 +12,8 @@ from docgen import fit_page
 from sparkcluster.engines.vllm import arguments, defaults, kv
 from sparkcluster.engines.vllm.fit import fit, largest_context
 from sparkcluster.engines.vllm.kv import layout
-from sparkcluster.engines.vllm.versions import of_engine, of_text
+from sparkcluster.engines.vllm.reported import of_engine
+from sparkcluster.engines.vllm.versions import of_text
 from sparkcluster.engines.vllm.weights import Weights, of_config, of_tensors
 from sparkcluster.models.config import parse
 from sparkcluster.models.safetensors import Tensor

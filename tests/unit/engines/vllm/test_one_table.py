@@ -6,7 +6,7 @@ import pytest
 
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import Context
-from sparkcluster.engines.vllm import arguments, defaults, flags, memory, utilization, versions
+from sparkcluster.engines.vllm import arguments, defaults, flags, memory, reported, utilization, versions
 from sparkcluster.engines.vllm.rules.served import Served
 from sparkcluster.facts.weights import WeightFile, Weights
 from sparkcluster.models.source import GIB, Machine, Source
@@ -38,7 +38,7 @@ def computed(spec, facts=()):
 def test_the_rules_and_fit_see_the_same_versions(spec):
     planned = computed(spec)
     seen = Served(Context(spec, {}, EMPTY))
-    assert seen.versions == planned.versions == versions.of_engine(spec.playbook.image)
+    assert seen.versions == planned.versions == reported.of_engine(spec.playbook.image)
     assert {planned.fit.engine.version, planned.best.engine.version} <= set(defaults.candidates(seen.versions))
 
 
