@@ -117,7 +117,7 @@ def _mounts(written: Playbook, document: Document) -> Iterator[Problem]:
 
 def _target(written: str, path: KeyPath, taken: dict[str, KeyPath], document: Document) -> Iterator[Problem]:
     target = powers.normal(written)
-    if target == "/" or any(target == path or target.startswith(f"{path}/") for path in ("/dev", "/proc", "/sys")):
+    if target == "/" or any(f"{target}/".startswith(f"{each}/") for each in ("/dev", "/proc", "/sys", "/sparkcluster")):
         yield document.problem(path, f"must not be {target}: the container needs its own")
     elif target in taken:
         yield document.problem(path, f"duplicate target {target}", "give each mount its own target")

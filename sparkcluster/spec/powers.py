@@ -43,6 +43,12 @@ class Power:
     permitted: bool | None = None
     refused: str | None = None
     asks: bool = False
+    target: str | None = None
+
+    @property
+    def text(self) -> str:
+        """What it is, with the path in the container where it has one."""
+        return f"{self.what} -> {self.target}" if self.target else self.what
 
 
 def of(playbook: Playbook, inventory: Inventory) -> list[Power]:
@@ -53,12 +59,17 @@ def of(playbook: Playbook, inventory: Inventory) -> list[Power]:
     for index, name in enumerate(playbook.container.cap_add):
         wanted.append(("capability", name, ("container", "cap_add", index), name == "SYS_NICE", name != "SYS_NICE"))
     wanted += [("secret", name, ("secrets", index), False, True) for index, name in enumerate(playbook.secrets)]
+    targets: dict[KeyPath, str] = {("mounts", at, "source"): each.target for at, each in enumerate(playbook.mounts)}
     for kind, what, path, free, asks in wanted:
         refused = never(what, inventory) if _PERMIT[kind] == "mounts" else None
         permitted = None if free or refused else _permitted(kind, what, inventory.permit)
-        found.append(Power(kind, what, path, permitted, refused, asks))
+        found.append(Power(kind, what, path, permitted, refused, asks, targets.get(path)))
     if playbook.kept_caches and inventory.runtime.kind == "docker":
-        found.append(Power("write", f"{normal(inventory.state_dir)}/caches"))
+        caches = f"{normal(inventory.state_dir)}/caches"
+        usual = engines.engine(playbook.engine).caches.items()
+        found.append(Power("write", caches))
+        unusual = (each for each in playbook.kept_caches if (each.name, each.target) not in usual)
+        found += [Power("write", f"{caches}: {each.name}", asks=True, target=each.target) for each in unusual]
     code = [*(("setup", line) for line in playbook.setup), *_code(playbook)]
     code += [("command", " ".join(playbook.command))] if playbook.command else []
     return [*found, *(Power(kind, what, asks=True) for kind, what in code)]
@@ -81,7 +92,7 @@ def lines(playbook: Playbook, inventory: Inventory) -> list[str]:
     powers = of(playbook, inventory)
     out = ["this recipe can:"]
     for power in powers:
-        what = shown(" ".join(power.what.split()), 240).removeprefix('"').removesuffix('"')
+        what = shown(" ".join(power.text.split()), 240).removeprefix('"').removesuffix('"')
         out.append(f"{'!' if power.asks else ' '} {power.kind:<11}{what}")
     if any(power.asks for power in powers):
         out.append("  !: more than serving; you are asked once, unless the playbook is bundled")
@@ -131,15 +142,12 @@ def _paths(playbook: Playbook, inventory: Inventory) -> Iterator[tuple[str, str,
         weights = model.startswith((f"{hub}/", _OWN))
         free = model.startswith(f"{hub}/") or not (hidden or _overlap(model, hub))
         yield "read", model, ("model", "path"), free, not weights
-    if not playbook.mounts:
-        return  # before the engine's modules are imported
-    ids = [each.id for each in (playbook.model, *playbook.companions) if each.id is not None]
-    served = [*(f"{hub}/models--{name.replace('/', '--')}" for name in ids), *([model] if model else [])]
     for index, mount in enumerate(playbook.mounts):
         source = normal(mount.source)
-        inside = mount.read_only and any(_within(source, each) for each in served)
-        free = inside or (mount.read_only and source.startswith(f"{hub}/"))
-        yield "read" if mount.read_only else "write", source, ("mounts", index, "source"), free, not inside
+        weights = source.startswith(f"{hub}/") or (model is not None and _within(source, model))
+        free = mount.read_only and weights
+        # Always asked about: its target may be a program of the image.
+        yield "read" if mount.read_only else "write", source, ("mounts", index, "source"), free, True
 
 
 def _within(place: str, directory: str) -> bool:

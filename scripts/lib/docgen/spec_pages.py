@@ -85,7 +85,7 @@ the hub's cache, is not mounted. The directory and the folder may be links thems
 
 - setup lines, a `command`, code of the model's repository
 - variables that may do more than tune
-- a `model.path` outside of the hub's cache, mounts of repositories that are not served
+- a `model.path` outside of the hub's cache, every entry of `mounts`, and `caches` other than the engine's
 - everything that needs a permission.
 
 If there are such lines and the playbook is not bundled, `up`, `stage` and `preflight --deep` show the list and ask

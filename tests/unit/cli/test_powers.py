@@ -223,6 +223,7 @@ image: org/image:latest
 args: {trust-remote-code: true, tool-parser-plugin: /sparkcluster/model/p.py, max-model-len: 8}
 env: {LD_PRELOAD: /model/x, NCCL_DEBUG: INFO, TRITON_CACHE_DIR: /tmp/t}
 mounts: [{source: ~/models/m/sub, target: /s}, {source: /scratch, target: /x, read_only: false}]
+caches: [{name: triton, target: /root/.triton}, {name: programs, target: /usr/local/bin}]
 container: {cap_add: [SYS_NICE, NET_RAW]}
 secrets: [WANDB_API_KEY]
 setup: [pip install x, "echo SPACES hidden XXX"]
@@ -233,12 +234,13 @@ this recipe can:
   network    everything that the node can reach (host network)
   image      org/image:latest
 ! read       ~/models/m
-  read       ~/models/m/sub
-! write      /scratch
+! read       ~/models/m/sub -> /s
+! write      /scratch -> /x
   capability SYS_NICE
 ! capability NET_RAW
 ! secret     WANDB_API_KEY
   write      ~/.local/state/sparkcluster/caches
+! write      ~/.local/state/sparkcluster/caches: programs -> /usr/local/bin
 ! setup      pip install x
 ! setup      echo hidden XXX
 ! code       trust-remote-code=true
@@ -270,7 +272,7 @@ def test_import_ends_with_what_the_recipe_can_do_and_loses_nothing(tmp_path: Pat
     done = run("import", script)
     assert done.returncode == 0, done.stderr
     for line in (
-        "! write      /scratch",
+        "! write      /scratch -> /scratch",
         "! capability SYS_PTRACE",
         "! secret     WANDB_API_KEY",
         "! setup      pip install x",
@@ -375,18 +377,18 @@ def test_variables_are_asked_about_unless_they_only_tune(tmp_path: Path) -> None
 
 def test_directories_are_asked_about_unless_they_are_the_weights(tmp_path: Path) -> None:
     hub = "~/.cache/huggingface/hub/models--"
-    asked = [weights("~/Documents"), weights("/data"), mount(f"{hub}org--private"), mount(f"{hub}org--model-x")]
+    mounted = [mount(f"{hub}org--{name}") for name in ("private", "model-x", "model/snapshots/c/evil.py")]
+    asked = [weights("~/Documents"), weights("/data"), *mounted]
     free = [
         weights(f"{hub}org--model/snapshots/x"),
         weights("~/.cache/sparkcluster/models/m"),
-        mount(f"{hub}org--model/x"),
     ]
-    drafter = mount(f"{hub}z-lab--D") + "args: {speculative-config: {method: dflash, model: z-lab/D}}\n"
-    for at, text in enumerate([*asked, *free, drafter]):
+    for at, text in enumerate([*asked, *free]):
         (tmp_path / f"{at}.yaml").write_text(text)
     done = run("lint", *sorted(tmp_path.glob("*.yaml")))
     listed = re.findall(r"([! ]) read       (.*)$", done.stdout, re.MULTILINE)
-    assert [mark for mark, _ in listed] == ["!"] * 4 + [" "] * 4, done
+    assert [mark for mark, _ in listed] == ["!"] * 5 + [" "] * 2, done
+    assert listed[4][1] == f"{hub}org--model/snapshots/c/evil.py -> /x"
     assert "needs a permission" not in done.stdout + done.stderr
 
 
