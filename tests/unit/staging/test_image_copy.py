@@ -8,12 +8,16 @@ import io
 import json
 import random
 import tarfile
+import time
+import tracemalloc
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sparkcluster.errors import StageError
 from sparkcluster.hosts import program
+from sparkcluster.node import docker_copy, wire
 from sparkcluster.node.image_archive import Archive
 from sparkcluster.node.wire import Failed
 from sparkcluster.staging.copy import Step, copy
@@ -151,6 +155,22 @@ def test_the_same_layers_with_another_configuration_are_refused(pair, move, know
     assert (pair[1].images(), pair[1].image_ids()) == ({}, set())
 
 
+def test_a_configuration_of_the_same_effect_is_refused_where_its_bytes_are_known():
+    other = dataclasses.replace(SMALL, config={**SMALL.config, "Labels": {"a": "b"}})
+    assert listed(tar(other.oci()), config=None)
+    with pytest.raises(Failed, match="that of another image"):
+        passed(tar(other.oci()))
+
+
+def test_an_image_that_the_receiver_has_is_compared_before_it_gets_the_name(pair, move):
+    """Whoever says that an ID of the receiver's is the image of the playbook has to know what is in it."""
+    pair[1].add_image(SMALL, "registry/production:latest")
+    request = SMALL.request(layers=IMAGE.diffs)
+    with pytest.raises(StageError, match=f"received {SMALL.id} instead of {SMALL.id}"):
+        move(*pair, request, request)
+    assert pair[1].images() == {"registry/production:latest": SMALL.id}
+
+
 def test_another_image_of_the_same_name_is_refused_and_tells_nothing_more_to_docker(pair, move):
     (pair[0].docker / "sent").write_bytes(tar(SMALL.legacy(["vllm:v1"])))
     with pytest.raises(StageError, match="archive is that of another image"):
@@ -249,6 +269,33 @@ def test_documents_of_any_shape_are_no_image(text):
     with pytest.raises(Failed, match="another image"):
         passed(tar(blobs), config=None)
     passed(tar([*blobs, (CONFIG, SMALL.text)]), config=None)
+
+
+@pytest.mark.parametrize("what", ["layer", "documents"])
+def test_what_passes_is_not_kept_in_memory(what):
+    if what == "layer":
+        chunks = [sized(LAYER, 64 << 20), *[bytes(1 << 20)] * 64, bytes(1024)]
+    else:
+        texts = [json.dumps({"layers": f"{number:03}" + "x" * 3_000_000}).encode() for number in range(10)]
+        chunks = [tar((f"blobs/sha256/{sha256(text)}", text) for text in texts)]
+    tracemalloc.start()
+    with pytest.raises(Failed):
+        Archive(iter(chunks), lambda _: None).relay(SMALL.request())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 24 << 20
+
+
+def test_a_sender_that_only_keeps_the_connection_alive_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(docker_copy, "_ENGINE_SILENT_S", 0.1)
+    frames = iter([b""] * 40)
+
+    def read_frame():
+        time.sleep(0.05)
+        return next(frames, None)
+
+    with pytest.raises(Failed, match="the other node sent nothing of the image"):
+        list(docker_copy._chunks(SimpleNamespace(read_frame=read_frame), wire.Pace(0, lambda: None, quiet=True)))
 
 
 def test_large_documents_of_other_kinds_hide_no_configuration():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import re
 import struct
@@ -18,7 +19,8 @@ from sparkcluster.staging import copy as copying
 from sparkcluster.staging import retries, run
 from sparkcluster.staging.run import stage
 from sparkcluster.topology.build import build
-from tests.unit.staging.archives import ImageMade
+from tests.unit.conftest import describe
+from tests.unit.staging.archives import ImageMade, tar
 
 REFERENCE = "vllm/vllm-openai:v0.18.0"
 IMAGE = ImageMade([b"layer" * 500_000])
@@ -101,6 +103,21 @@ def test_a_node_that_became_a_source_passes_on_no_other_code(world, model):
         world.stage(what=["weights"], progress=progress)
     assert len(complete) == 1
     assert [name for name in config if config[name].exists()] == ["a", *complete]
+
+
+def test_every_sender_is_held_to_what_the_first_node_said_of_the_image(world, monkeypatch):
+    """The first one fails; the second claims the same ID in a store whose IDs say nothing, and sends another image."""
+    evil = dataclasses.replace(IMAGE, config={**IMAGE.config, "Entrypoint": ["/bin/sh"]})
+    for name, docker in (("a", {}), ("b", {"containerd_store": True})):
+        world.has_image(name, evil if docker else IMAGE)
+        world.changes[name]["image"]["id"] = world.nodes[name].add_image(IMAGE, REFERENCE)
+        world.changes[name]["docker"] = {**describe()["docker"], **docker}
+    (world.nodes["a"].docker / "broken").touch()
+    (world.nodes["b"].docker / "sent").write_bytes(tar(evil.oci()))
+    monkeypatch.setattr(retries, "COPY_ATTEMPTS", 2)
+    with pytest.raises(StageError, match="archive is that of another image"):
+        world.stage(what=["image"])
+    assert world.nodes["c"].images() == {}
 
 
 def test_nothing_is_copied_if_all_nodes_are_complete(world, model):
