@@ -78,9 +78,7 @@ class Engine(abc.ABC):
         variables: environment variables that follow from other keys, and which key sets each.
         per_node: environment variables whose value differs between nodes.
         caches: directories kept from one container to the next: name and path in the container.
-        code: regular expression of what makes it run other code than its own, in NAME=VALUE of arguments and variables,
-            in lower case with dashes.
-        tuning: regular expression of how its variables begin, likewise; those that ``code`` finds are none of them.
+        images: repositories of its images from known publishers; ``up`` asks about any other.
         api_flags: flags of its command line for the API: host, port, and model, the name of the model.
         counters: its metrics by what they count (generated, prompted, running, waiting, kv_cache); the first that
             it has is used.
@@ -105,8 +103,7 @@ class Engine(abc.ABC):
     variables: Mapping[str, str] = {}
     per_node: frozenset[str] = frozenset()
     caches: Mapping[str, str] = {}
-    code: str = "(?!)"
-    tuning: str = "(?!)"
+    images: frozenset[str] = frozenset()
     api_flags: Mapping[str, str] = {"host": "--host", "port": "--port", "model": "--served-model-name"}
     counters: Mapping[str, Sequence[str]] = {}
     ready: str | None = None
@@ -178,6 +175,17 @@ class Engine(abc.ABC):
     def known_arguments(self) -> Collection[str]:
         """Names of all its arguments, as far as they are known: a playbook may not abbreviate them."""
         return ()
+
+    def tuning_arguments(self) -> Mapping[str, frozenset[str]]:
+        """Arguments that only set how it computes, with the keys that documents in their values may have.
+
+        ``up`` asks about any other, and about values that are neither numbers nor words.
+        """
+        return {}
+
+    def tuning_variables(self) -> frozenset[str]:
+        """Its variables that only set how it computes; ``up`` asks about any other."""
+        return frozenset()
 
     def gone_argument(self, name: str) -> str | None:
         """What to write instead of an argument that newer releases do not have, if known."""

@@ -16,6 +16,7 @@ from sparkcluster.facts.base import read
 from sparkcluster.inspect.cluster import View
 from sparkcluster.output_file import state_home, write
 from sparkcluster.report import Report
+from sparkcluster.spec import powers
 
 
 def compare(view: View, commits: Mapping[str, str], report: Report) -> None:
@@ -36,13 +37,14 @@ def compare(view: View, commits: Mapping[str, str], report: Report) -> None:
         names[playbook.image] = image.id
     path = state_home() / "staged" / f"{view.spec.inventory.cluster}.json"
     first = _recorded(path)
-    code = [each for each in view.findings if each.code == "MDL-004" and each.severity == "warning"]
+    asked = {power.kind for power in powers.of(playbook, view.spec.inventory) if power.asks} - {"image"}
+    unpinned = [each for each in view.findings if asked and each.code == "MDL-004"]
     for name, found in names.items():
         if first.get(name, found) != found:
             text = f"{name} changed since it was first staged: it was {first[name]}, it is {found}"
-            for finding in (each for each in code if f" {name.rpartition(' ')[2]} " in each.summary):
+            for finding in (each for each in unpinned if name.rpartition(" ")[2] in each.summary.split()):
                 hint = f"{finding.remedy[0]}; or accept the change: rm {shlex.quote(str(path))}"
-                raise StageError(f"{text}; the new code would run (trust-remote-code)", step="stage", hint=hint)
+                raise StageError(f"{text}; the new code would run", step="stage", hint=hint)
             report.note(f"warning: {text}; to accept the change: rm {shlex.quote(str(path))}")
     with contextlib.suppress(OSError, UsageError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import posixpath
 import re
+import shlex
 from collections.abc import Iterator
 
 from sparkcluster import engines
 from sparkcluster.spec import Spec
 from sparkcluster.spec.document import KeyPath, shown
 from sparkcluster.spec.inventory import Inventory, Permit
-from sparkcluster.spec.playbook import Playbook
+from sparkcluster.spec.playbook import REPOSITORY, Playbook
 
 WRITABLE = ":rw"
 """Ends an entry of ``permit.mounts`` that may be written."""
@@ -26,11 +29,21 @@ _SYSTEM = (
 _OWN = "~/.cache/sparkcluster/models/"
 _HOME = re.compile(r"~|/root|/home/[^/]+")
 _PERMIT = {"read": "mounts", "write": "mounts", "capability": "capabilities", "secret": "secrets"}
-# As NAME=VALUE in lower case with dashes; an engine has more: ``Engine.code``.
-_CODE = r"^.*-plugins?=|\.(py|so)\b"
-# Variables, written likewise, that set how a program computes and nothing else; of an engine: ``Engine.tuning``.
-_TUNING = r"(nccl|torch|torchdynamo|cuda|omp|hf-hub|tokenizers)-|pytorch-(cuda-)?alloc-conf="
-_NO_TUNING = r"^hf-hub-offline=(?!1$)|^[^=]*-(home|dir|path|base|root|file|hook|librar(y|ies))="
+# Variables of every engine that only set how it computes; a text with = is a variable with that value only.
+_TUNING = """
+    CUDA_DEVICE_MAX_CONNECTIONS CUDA_LAUNCH_BLOCKING CUDA_VISIBLE_DEVICES HF_HUB_DISABLE_PROGRESS_BARS
+    HF_HUB_DISABLE_TELEMETRY HF_HUB_DISABLE_XET HF_HUB_ENABLE_HF_TRANSFER HF_HUB_OFFLINE=1 NCCL_ALGO NCCL_BUFFSIZE
+    NCCL_CROSS_NIC NCCL_CUMEM_ENABLE NCCL_DEBUG NCCL_DEBUG_SUBSYS NCCL_DMABUF_ENABLE NCCL_IB_ADAPTIVE_ROUTING
+    NCCL_IB_MERGE_NICS NCCL_IB_QPS_PER_CONNECTION NCCL_IB_RETRY_CNT NCCL_IB_ROCE_VERSION_NUM NCCL_IB_SL
+    NCCL_IB_SPLIT_DATA_ON_QPS NCCL_IB_SUBNET_AWARE_ROUTING NCCL_IB_TC NCCL_IB_TIMEOUT NCCL_IGNORE_CPU_AFFINITY
+    NCCL_MAX_CTAS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MIN_NCHANNELS NCCL_NET_GDR_C2C NCCL_NET_GDR_LEVEL
+    NCCL_NSOCKS_PERTHREAD NCCL_NTHREADS NCCL_NVLS_ENABLE NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_PROTO
+    NCCL_SHM_DISABLE NCCL_SOCKET_NTHREADS OMP_NUM_THREADS PYTHONUNBUFFERED PYTORCH_ALLOC_CONF
+    PYTORCH_CUDA_ALLOC_CONF TOKENIZERS_PARALLELISM TORCHDYNAMO_DISABLE TORCH_CUDA_ARCH_LIST
+    TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_BLOCKING_WAIT TRANSFORMERS_OFFLINE=1
+"""
+# A number, a word, or key:value as PyTorch has it, which no host name is; no path, address or dotted name.
+_PLAIN = re.compile(r"-?\d*\.?\d+[a-z]?|[\w+-]*|\w+_\w+:\w+", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,7 +67,8 @@ class Power:
 def of(playbook: Playbook, inventory: Inventory) -> list[Power]:
     """What ``playbook`` can do on the nodes of ``inventory``."""
     image = playbook.image if inventory.runtime.kind == "docker" else "none: runs on the nodes without a container"
-    found = [Power("network", "everything that the node can reach (host network)"), Power("image", str(image))]
+    found = [Power("network", "everything that the node can reach (host network)")]
+    found.append(Power("image", str(image), asks=image == playbook.image and not _published(playbook)))
     wanted = [*_paths(playbook, inventory)]
     for index, name in enumerate(playbook.container.cap_add):
         wanted.append(("capability", name, ("container", "cap_add", index), name == "SYS_NICE", name != "SYS_NICE"))
@@ -70,8 +84,8 @@ def of(playbook: Playbook, inventory: Inventory) -> list[Power]:
         found.append(Power("write", caches))
         unusual = (each for each in playbook.kept_caches if (each.name, each.target) not in usual)
         found += [Power("write", f"{caches}: {each.name}", asks=True, target=each.target) for each in unusual]
-    code = [*(("setup", line) for line in playbook.setup), *_code(playbook)]
-    code += [("command", " ".join(playbook.command))] if playbook.command else []
+    code = [*(("setup", line) for line in playbook.setup), *_more_than_tuning(playbook)]
+    code += [("command", shlex.join(playbook.command))] if playbook.command else []
     return [*found, *(Power(kind, what, asks=True) for kind, what in code)]
 
 
@@ -88,12 +102,13 @@ def permit(powers: list[Power], inventory: Inventory) -> str | None:
 
 
 def lines(playbook: Playbook, inventory: Inventory) -> list[str]:
-    """What ``playbook`` can do, as it is shown to people."""
+    """What ``playbook`` can do, as it is shown to people: all of it, a text of several lines on as many."""
     powers = of(playbook, inventory)
     out = ["this recipe can:"]
     for power in powers:
-        what = shown(" ".join(power.text.split()), 240).removeprefix('"').removesuffix('"')
-        out.append(f"{'!' if power.asks else ' '} {power.kind:<11}{what}")
+        texts = filter(None, (" ".join(line.split()) for line in power.text.split("\n")))
+        head = f"{'!' if power.asks else ' '} {power.kind:<11}"
+        out += [head + shown(text, len(text) + 2)[1:-1] for text in texts]
     if any(power.asks for power in powers):
         out.append("  !: more than serving; you are asked once, unless the playbook is bundled")
     needed = permit(powers, inventory)
@@ -101,9 +116,12 @@ def lines(playbook: Playbook, inventory: Inventory) -> list[str]:
 
 
 def digest(spec: Spec) -> str:
-    """SHA-256 of what is accepted: the playbook as composed, and whether it runs in a container."""
-    written = spec.playbook.model_dump(mode="json", exclude_defaults=True)
-    return hashlib.sha256(json.dumps([spec.inventory.runtime.kind, written], sort_keys=True).encode()).hexdigest()
+    """SHA-256 of what is accepted: the playbook as composed, on which cluster, and what is asked about."""
+    playbook, inventory = spec.playbook, spec.inventory
+    asked = [(power.kind, power.text) for power in of(playbook, inventory) if power.asks]
+    written = playbook.model_dump(mode="json", exclude_defaults=True)
+    content = [inventory.cluster, inventory.runtime.kind, written, asked]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def normal(path: str) -> str:
@@ -165,23 +183,52 @@ def _permitted(kind: str, what: str, permit: Permit) -> bool:
     return any(_within(what, normal(entry.removesuffix(WRITABLE))) for entry in named)
 
 
-def _code(playbook: Playbook) -> Iterator[tuple[str, str]]:
-    """Arguments and variables by which the engine runs code that is not its own, or may do so."""
+def _published(playbook: Playbook) -> bool:
+    """Whether its image is of a repository that the makers of the engine, or bundled playbooks, are known to use."""
+    if playbook.image is None:
+        return True
+    path, slash, name = playbook.image.partition("@")[0].rpartition("/")
+    repository = path + slash + name.partition(":")[0]
+    return repository.removeprefix("docker.io/") in engines.engine(playbook.engine).images
+
+
+def _more_than_tuning(playbook: Playbook) -> Iterator[tuple[str, str]]:
+    """Arguments and variables that are not known to set only how the engine computes."""
     engine = engines.engine(playbook.engine)
-    loads = re.compile(f"{_CODE}|{engine.code}")
-    tunes = re.compile(rf"(?!{_NO_TUNING})({_TUNING}|{engine.tuning})[^/\s]*")
     for name, value in playbook.args.items():
-        what = f"{name}={_text(value)}"
-        # An escape of JSON may spell anything.
-        if value not in (None, False) and ("\\u" in what or loads.search(what.replace("_", "-").lower())):
-            yield "code", what
+        head, *keys = name.removeprefix("no-").split(".")
+        allowed = engine.tuning_arguments().get(head)
+        document = functools.reduce(lambda inner, key: {key: inner}, reversed(keys), _read(value))
+        if value is not None and value is not False and (allowed is None or not _plain(document, allowed, head)):
+            yield "argument", f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+    tuning = {*_TUNING.split(), *engine.tuning_variables()} if playbook.env else ()
     for name, value in playbook.env.items():
-        what = f"{name}={_text(value)}"
-        written = what.replace("_", "-").lower()
-        if loads.search(written) or not tunes.fullmatch(written) or "\\u" in what:
+        what = f"{name}={value}"
+        if what not in tuning and (name not in tuning or not _plain(value)):
             yield "variable", what
 
 
-def _text(value: object) -> str:
-    """``value`` of an argument or variable as text."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _plain(value: object, keys: frozenset[str] = frozenset(), name: str = "") -> bool:
+    """Whether ``value`` of ``name`` has numbers and words only, and documents in it those ``keys``."""
+    if isinstance(value, dict):
+        return keys >= value.keys() and all(_plain(each, keys, key) for key, each in value.items())
+    if isinstance(value, list):
+        return all(_plain(each, keys, name) for each in value)
+    if not isinstance(value, str) or (name in {"model", "tokenizer"} and re.fullmatch(REPOSITORY, value)):
+        return True
+    return all(_PLAIN.fullmatch(each) for each in value.split(","))
+
+
+def _read(value: object) -> object:
+    """The document that ``value`` of an argument is as JSON; ``value`` itself if it is none, or repeats a key."""
+    with contextlib.suppress(ValueError, RecursionError):
+        document = json.loads(value, object_pairs_hook=_unique) if isinstance(value, str) else value
+        return document if isinstance(document, dict) else value
+    return value
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        raise ValueError("duplicate key")
+    return document

@@ -83,13 +83,13 @@ the hub's cache, is not mounted. The directory and the folder may be links thems
 
 `lint`, `plan` and `import` end with a list of what the playbook can do. Lines with `!` are more than serving:
 
-- setup lines, a `command`, code of the model's repository
-- variables that may do more than tune
+- setup lines, a `command`, arguments and variables that may do more than tune
+- an image of a repository that no bundled playbook has
 - a `model.path` outside of the hub's cache, every entry of `mounts`, and `caches` other than the engine's
 - everything that needs a permission.
 
 If there are such lines and the playbook is not bundled, `up`, `stage` and `preflight --deep` show the list and ask
-before they contact a node. They ask once: your yes is stored for this content of the playbook, in
+before they contact a node. They ask once: your yes is stored for this content of the playbook and this cluster, in
 `~/.local/state/sparkcluster/accepted`. A changed playbook is asked about again. `--yes` accepts without being asked.
 Without a terminal or with `--json`, nobody can be asked: without `--yes` the exit code is 2. `preflight --deep` asks
 since its containers have the playbook's image, `env` and capabilities, the GPUs and the network of the node.

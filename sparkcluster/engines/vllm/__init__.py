@@ -44,13 +44,7 @@ class Vllm(Engine):
     variables = {"VLLM_API_KEY": "write api.key in the inventory"}
     per_node = frozenset({"VLLM_HOST_IP"})
     caches = {"vllm": "/root/.cache/vllm", "triton": "/root/.triton", "flashinfer": "/root/.cache/flashinfer"}
-    # argparse takes the beginning of an argument for it.
-    code = (
-        r"^(tr(u(s(t.*)?)?)?|tool-p.*|reasoning-parser-.*|io-p.*|mid.*|logits.*|worker.*|scheduler-c.*|model-cl.*|log-c.*)="
-        r"|trust-remote-code|logging-config|plugins?\b|-cls\b|module-path|inductor-passes|insecure-serialization"
-        r"|^vllm-(server-dev-mode|allow-insecure.*)=|^flashinfer-extra-.*="
-    )
-    tuning = "(vllm|flashinfer|cute|ray)-"
+    images = frozenset({"vllm/vllm-openai", "nvcr.io/nvidia/vllm", "ghcr.io/z-lab/vllm-openai", "vllm-node"})
     counters = {
         "generated": ("vllm:generation_tokens_total",),
         "prompted": ("vllm:prompt_tokens_total",),
@@ -74,6 +68,8 @@ class Vllm(Engine):
     repositories = imported(".arguments", "repositories")
     memory_share = imported(".arguments", "claimed")
     forecast = imported(".memory", "forecast")
+    tuning_arguments = imported(".tuning", "arguments")
+    tuning_variables = imported(".tuning", "variables")
     known_arguments = imported(".flags", "known")
     gone_argument = imported(".flags", "GONE.get")
     garbage_remedy = imported(".symptoms", "garbage_remedy")

