@@ -169,12 +169,12 @@ def test_what_an_honest_node_lists_becomes_paths_that_the_controller_made():
 
 def test_twenty_thousand_files_are_checked_within_seconds():
     manifest = Manifest(REVISION)
-    begin = time.monotonic()
+    begin = time.process_time()
     for number in range(20_000):
         found = listed(f"{number % 100}/{number}", blob=f"{number:040x}", sha256=f"{number:064x}")
         manifest.add(ListedFile(**found))
     assert len(manifest.files) == 20_000
-    assert time.monotonic() - begin < 10
+    assert time.process_time() - begin < 3
 
 
 @pytest.mark.parametrize(
