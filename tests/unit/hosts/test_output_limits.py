@@ -64,6 +64,13 @@ def test_a_line_without_end_fails_at_its_limit(node):
         next(stream.lines(30))
 
 
+def test_a_program_that_prints_too_much_is_ended_at_once():
+    with LocalHost("spark-1").stream(hostile("endless-line")) as stream:
+        with pytest.raises(CommandFailed):
+            next(stream.lines(30))
+        assert stream._process.wait(10) < 0
+
+
 def test_a_trickle_without_line_ends_is_silence(node):
     begin = time.monotonic()
     with node.stream(hostile("trickle")) as stream, pytest.raises(CommandTimeout, match=r"ended no line for 0\.6 s"):

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import random
+import sys
 import tarfile
 import time
 import tracemalloc
@@ -269,6 +270,19 @@ def test_documents_of_any_shape_are_no_image(text):
     with pytest.raises(Failed, match="another image"):
         passed(tar(blobs), config=None)
     passed(tar([*blobs, (CONFIG, SMALL.text)]), config=None)
+
+
+def test_a_number_of_a_million_digits_takes_no_time():
+    """Python 3.10 and older read it in minutes."""
+    text = b'{"rootfs": ' + b"9" * 1_000_000 + b"}"
+    limit, began = sys.get_int_max_str_digits(), time.process_time()
+    sys.set_int_max_str_digits(0)
+    try:
+        with pytest.raises(Failed):
+            passed(tar([(f"blobs/sha256/{sha256(text)}", text)]))
+    finally:
+        sys.set_int_max_str_digits(limit)
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize("what", ["layer", "documents"])
