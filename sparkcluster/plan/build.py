@@ -35,6 +35,7 @@ from sparkcluster.node.shared import (
 from sparkcluster.plan import docker_run, environment, image, paths
 from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan, Role
 from sparkcluster.spec import Spec
+from sparkcluster.spec.library import all_bundled
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group, Member, Topology
@@ -301,8 +302,10 @@ class _Rank:
         if self.ray_dir is not None:
             mounts.append(docker_run.bind(self.ray_dir, docker_run.RAY_PATH, read_only=True))
         short = re.sub(r"[^A-Za-z0-9]", "-", image_id.removeprefix("sha256:"))[:12]
+        # What one playbook compiles, or writes in its place, no other one loads.
+        origin = "bundled" if all_bundled(self.spec) else "other"
         for cache in playbook.kept_caches:
-            source = f"{facts.state_dir}/caches/{short}/{cache.name}"
+            source = f"{facts.state_dir}/caches/{short}/{origin}/{playbook.name}/{cache.name}"
             mounts.append(docker_run.bind(source, cache.target))
             directories.append(source)
         for mount in playbook.mounts:

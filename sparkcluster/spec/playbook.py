@@ -70,7 +70,7 @@ class Mount(Section):
 
 
 class Cache(Section):
-    """A directory that outlives the container; one per image, since a stale one deadlocks tensor parallelism."""
+    """A directory that outlives the container; one per image, since a stale one deadlocks, and per playbook."""
 
     name: Name = Field(description="name of its directory below state_dir")
     target: ContainerPath = Field(description="path in the container, such as /root/.cache/engine")
@@ -200,7 +200,7 @@ class Playbook(Section):
     )
     caches: list[Cache] | None = Field(
         None,
-        description="directories kept between containers of the same image; default: the engine's",
+        description="directories kept between containers of the same image and playbook; default: the engine's",
     )
     container: Container = Field(default_factory=Container, description="further options of the container")
     verify: Verify = Field(default_factory=Verify, description="the completion that verifies the endpoint")

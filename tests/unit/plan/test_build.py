@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import re
@@ -19,6 +20,7 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.plan import docker_run, environment
 from sparkcluster.plan.build import container_name
 from sparkcluster.plan.diff import difference
+from sparkcluster.spec import library
 
 PORT_0 = ("enp1s0f0np0", "enP2p1s0f0np0")
 TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
@@ -338,6 +340,20 @@ def test_weights_whose_home_differs_are_seen_where_the_head_has_them(two, cluste
         f"type=bind,source=/home/spark/.cache/huggingface/hub/models--q--q,target={HUB}/models--q--q,readonly"
     ]
     assert beta.launcher["model"]["path"] == f"{HUB}/models--q--q/snapshots/abc"
+
+
+def test_a_playbook_loads_nothing_that_another_one_has_compiled(two, cluster):
+    """Not even one of the same name as a bundled one."""
+    (bundled,) = library.bundled()
+    specs = [cluster(TWO, playbook={"name": name}) for name in ("qwen", "other")]
+    mine = cluster(TWO, playbook={"name": "gpt-oss-20b"})
+    file = bundled / "gpt-oss-20b.yaml"
+    specs += [mine, dataclasses.replace(mine, playbook_path=file, places={("name",): (str(file), 1)})]
+    caches = [build(spec, two()).nodes["alpha"].containers[0].directories[1:] for spec in specs]
+    assert all(caches)
+    assert len({path for each in caches for path in each}) == sum(map(len, caches))
+    assert "/bundled/gpt-oss-20b/" in caches[-1][0]
+    assert "/other/gpt-oss-20b/" in caches[-2][0]
 
 
 def test_every_directory_that_is_made_first_is_ours(two, cluster):

@@ -453,11 +453,11 @@ def test_ctrl_c_while_staging_says_that_nothing_was_started(up, world):
     assert (caught.value.exit_code, caught.value.step) == (130, "stage")
 
 
-def test_clearing_caches_takes_those_of_the_plans_image_alone(up, world):
+def test_clearing_caches_takes_those_of_the_plans_image_and_playbook_alone(up, world):
     cluster = world()
     up(cluster, options=module.Options(clear_caches=True))
     deleted = [step["path"] for step in up.steps["alpha"] if step["do"] == "delete"]
-    caches = f"{cluster.facts['alpha'].state_dir}/caches/5a5a5a5a5a5a/"
+    caches = f"{cluster.facts['alpha'].state_dir}/caches/5a5a5a5a5a5a/other/{cluster.spec.playbook.name}/"
     assert sorted(deleted) == [caches + name for name in ("flashinfer", "triton", "vllm")]
 
 
