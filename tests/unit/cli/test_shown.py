@@ -83,6 +83,8 @@ def test_logs_and_answers_cannot_control_the_terminal(monkeypatch: pytest.Monkey
 
     assert shown(Terminal()) == "\x1b[31mred\x1b[0m\n�]0;title��[2Jgone�over\n"
     assert shown(io.StringIO()) == "red\n�]0;title��[2Jgone�over\n"
+    output.write(line := io.StringIO(), "alpha: gone\rover")
+    assert line.getvalue() == "alpha: gone�over\n"
     monkeypatch.setenv("NO_COLOR", "1")
     assert shown(Terminal()) == "red\n�]0;title��[2Jgone�over\n"
 
