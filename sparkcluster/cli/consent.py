@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def ask(spec: Spec, report: Report, *, yes: bool) -> None:
     """Ask unless the playbook is bundled, asks for nothing more, or was accepted with this very content.
 
-    Acceptance is remembered by the content's hash; ``yes`` accepts unasked.
+    A playbook that is taken in place of a bundled one is named. Acceptance is remembered by the content's hash;
+    ``yes`` accepts unasked.
 
     Raises:
         UsageError: it is not accepted, or nobody can be asked.
@@ -23,6 +24,8 @@ def ask(spec: Spec, report: Report, *, yes: bool) -> None:
     from sparkcluster.output_file import state_home
     from sparkcluster.spec import library, powers
 
+    for line in library.shadowing(spec):
+        report.note(line)
     kinds = dict.fromkeys(power.kind for power in powers.of(spec.playbook, spec.inventory) if power.asks)
     accepted = state_home() / "accepted" / powers.digest(spec)
     if not kinds or accepted.is_file() or library.all_bundled(spec):

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     """Check schema, rules and engine arguments of each file; exit 2 if a file is malformed, 1 if it has errors."""
     from sparkcluster.findings import has_errors
     from sparkcluster.linting import lint
-    from sparkcluster.spec import powers
+    from sparkcluster.spec import library, powers
 
     if args.sarif is not None:
         from sparkcluster import output_file
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if failed < 2:
         show(linted, len(args.files), verbose=args.verbose)
         for path, spec in linted.specs.items():
-            for line in powers.lines(spec.playbook, spec.inventory):
+            for line in library.shadowing(spec) + powers.lines(spec.playbook, spec.inventory):
                 say(f"{path}: {line}" if len(args.files) > 1 else line)
     return failed
 

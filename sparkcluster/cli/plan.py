@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.findings import has_errors
     from sparkcluster.inspect.cluster import view_cluster
     from sparkcluster.release.states import group_states
-    from sparkcluster.spec import powers
+    from sparkcluster.spec import library, powers
 
     with querying(args) as (fleet, spec, _):
         view = view_cluster(fleet, spec)
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
             note(f"provisional: final once every node has {plan.image} (sparkcluster stage brings it)")
         states = group_states(view)
         note(f"state now: {', '.join(f'{name} {group.state.value}' for name, group in states.items())}")
-        for line in powers.lines(spec.playbook, spec.inventory):
+        for line in library.shadowing(spec) + powers.lines(spec.playbook, spec.inventory):
             note(line)
     return 1 if has_errors(view.findings) else 0
 

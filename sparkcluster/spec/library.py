@@ -36,6 +36,13 @@ def all_bundled(spec: Spec) -> bool:
     return {_listed(file) for file in files} <= set(_SHIPPED.read_text(encoding="utf-8").splitlines())
 
 
+def shadowing(spec: Spec) -> list[str]:
+    """A line that names the playbook's file, if it has the name of a bundled one and is elsewhere."""
+    path = spec.playbook_path
+    elsewhere = not _listed(path) and _file(path.stem, bundled()) is not None
+    return [f"playbook: {path}, not the bundled {path.stem}"] if elsewhere else []
+
+
 def listing() -> str:
     """SHA-256 and name of every file that is bundled, as ``sha256sum`` prints them."""
     files = (file for directory in bundled() for file in directory.rglob("*.yaml"))

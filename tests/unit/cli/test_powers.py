@@ -531,6 +531,24 @@ def test_in_a_checkout_only_what_is_shipped_unchanged_counts_as_bundled(tmp_path
     assert told in run("lint", here, **there).stdout
 
 
+def test_a_file_with_the_name_of_a_bundled_playbook_is_named_and_not_taken_for_it(
+    tmp_path: Path, port: socket.socket
+) -> None:
+    path = inventory(tmp_path, None, port=port.getsockname()[1])
+    assert "not the bundled" not in up(path, port).stderr + run("lint", path).stdout
+    beside = tmp_path / "nemotron-3-nano-30b-a3b-nvfp4.yaml"
+    beside.write_text(SETUP)
+    line = f"playbook: {beside}, not the bundled nemotron-3-nano-30b-a3b-nvfp4"
+    assert line in run("lint", path).stdout.splitlines()
+    asked = up(path, port)
+    assert asked.returncode == 2
+    assert line in asked.stderr.splitlines()
+    assert "can do more than serve" in asked.stderr
+    own = [shutil.copy(ROOT / name, tmp_path) for name in ("inventory/localhost.yaml", "playbooks/tiny-llama-cpu.yaml")]
+    planned = run("plan", own[0], HOME=str(tmp_path))
+    assert f"playbook: {own[1]}, not the bundled tiny-llama-cpu" in planned.stderr.splitlines()
+
+
 @pytest.mark.parametrize(
     ("asks", "does_not"), [(("stage",), ("stage", "--dry-run")), (("preflight", "--deep"), ("preflight", "--hash"))]
 )
