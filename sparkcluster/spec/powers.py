@@ -43,7 +43,7 @@ _TUNING = """
     TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_BLOCKING_WAIT TRANSFORMERS_OFFLINE=1
 """
 # A number, a word, or key:value as PyTorch has it, which no host name is; no path, address or dotted name.
-_PLAIN = re.compile(r"-?\d*\.?\d+[a-z]?|[\w+-]*|\w+_\w+:\w+", re.ASCII)
+_PLAIN = re.compile(r"-?(\d+(\.\d+)?|\.\d+)[a-z]?|[\w+-]*|[a-z]+(_[a-z]+)+:\w+", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

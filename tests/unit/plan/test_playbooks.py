@@ -49,7 +49,12 @@ def commands(count, playbook, path):
     out = {}
     for name, node in made["nodes"].items():
         container = node["containers"][0]
-        argv = [re.sub(r"^io\.sparkcluster\.plan=\w+", "io.sparkcluster.plan=HASH", word) for word in container["argv"]]
+        argv = [
+            re.sub(r"^(io\.sparkcluster\.plan=)\w+", r"\1HASH", word).replace(
+                f"/bundled/{playbook.name}/", "/bundled/NAME/"
+            )
+            for word in container["argv"]
+        ]
         launcher = container["launcher"]
         out[name] = {"rank": node["rank"], "argv": argv, "setup": launcher["setup"], "engine": launcher["engine"]}
     return out
