@@ -24,11 +24,13 @@ def ask(spec: Spec, report: Report, *, yes: bool) -> None:
     from sparkcluster.output_file import state_home
     from sparkcluster.spec import library, powers
 
+    if library.all_bundled(spec):
+        return
     for line in library.shadowing(spec):
         report.note(line)
     kinds = dict.fromkeys(power.kind for power in powers.of(spec.playbook, spec.inventory) if power.asks)
     accepted = state_home() / "accepted" / powers.digest(spec)
-    if not kinds or accepted.is_file() or library.all_bundled(spec):
+    if not kinds or accepted.is_file():
         return
     path, shown = str(spec.playbook_path), "\n".join(powers.lines(spec.playbook, spec.inventory))
     if yes:

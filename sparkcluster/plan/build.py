@@ -109,6 +109,7 @@ class _Rank:
         token: whether Ray requires a token.
         bring_ray: whether Ray is staged to the nodes for this group.
         image_id: local ID; None with runtime ``process``.
+        bundled: whether the playbook comes with sparkcluster unchanged.
     """
 
     spec: Spec
@@ -120,6 +121,7 @@ class _Rank:
     token: bool
     bring_ray: bool
     image_id: str | None
+    bundled: bool
 
     @property
     def playbook(self) -> Playbook:
@@ -303,7 +305,7 @@ class _Rank:
             mounts.append(docker_run.bind(self.ray_dir, docker_run.RAY_PATH, read_only=True))
         short = re.sub(r"[^A-Za-z0-9]", "-", image_id.removeprefix("sha256:"))[:12]
         # What one playbook compiles, or writes in its place, no other one loads.
-        origin = "bundled" if all_bundled(self.spec) else "other"
+        origin = "bundled" if self.bundled else "other"
         for cache in playbook.kept_caches:
             source = f"{facts.state_dir}/caches/{short}/{origin}/{playbook.name}/{cache.name}"
             mounts.append(docker_run.bind(source, cache.target))
@@ -323,8 +325,9 @@ def _ranks(
     # Only if the Ray of every rank can, since all ranks must agree.
     token = executor == "ray" and all(has_token(engine_of(facts[name]), brought=bring_ray) for name in group.names)
     brought = bring_ray and executor == "ray"
+    bundled = all_bundled(spec)  # reads files: once, not for each rank
     return [
-        _Rank(spec, group, member, head, facts[member.name], executor, token, brought, ids.get(member.name))
+        _Rank(spec, group, member, head, facts[member.name], executor, token, brought, ids.get(member.name), bundled)
         for member in group.members
     ]
 

@@ -91,7 +91,7 @@ the hub's cache, is not mounted. The directory and the folder may be links thems
 If there are such lines and the playbook is not bundled, `up`, `stage` and `preflight --deep` show the list and ask
 before they contact a node. They ask once: your yes is stored for this content of the playbook and this cluster, in
 `~/.local/state/sparkcluster/accepted`. A changed playbook is asked about again. `--yes` accepts without being asked.
-Without a terminal or with `--json`, nobody can be asked: without `--yes` the exit code is 2. `preflight --deep` asks
+Without a terminal, or with `--json`, they do not ask: without `--yes` they exit with code 2. `preflight --deep` asks
 since its containers have the playbook's image, `env` and capabilities, the GPUs and the network of the node.
 """,
     "playbook": """

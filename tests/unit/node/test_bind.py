@@ -190,6 +190,14 @@ def test_where_neither_has_a_compiler_it_says_so_and_changes_nothing(
     assert env == {"PATH": str(tmp_path)}
 
 
+def with_compiler(folder: Path, script: str) -> dict[str, str]:
+    """An environment whose ``cc`` is a shell script in ``folder``."""
+    compiler = folder / "cc"
+    compiler.write_text(f"#!/bin/sh\n{script}\n")
+    compiler.chmod(0o755)
+    return {"PATH": f"{folder}:/usr/bin:/bin"}
+
+
 def test_a_library_without_effect_is_not_relied_on(tmp_path: Path) -> None:
     """The agent leaves an empty one where it has no compiler; that of the image may make anything."""
     empty, private = tmp_path / "empty", tmp_path / "private"
@@ -199,20 +207,14 @@ def test_a_library_without_effect_is_not_relied_on(tmp_path: Path) -> None:
     env = {"PATH": os.environ["PATH"]}
     assert bind.confine(env, "127.0.0.5", [], str(empty), str(private)) == "127.0.0.5"
     assert names(env)[0] == "127.0.0.5"
-    compiler = tmp_path / "cc"
-    compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\n: > "$2"\n')
-    compiler.chmod(0o755)
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    env = with_compiler(tmp_path, 'while [ "$1" != -o ]; do shift; done\n: > "$2"')
     said = bind.confine(env, "127.0.0.5", [], str(empty), str(tmp_path))
     assert said == f"missing: {tmp_path / bind.BIND_FILE} was built and has no effect"
     assert "LD_PRELOAD" not in env
 
 
 def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
-    compiler = tmp_path / "cc"
-    compiler.write_text("#!/bin/sh\necho 'cannot find as' >&2\nexit 3\n")
-    compiler.chmod(0o755)
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    env = with_compiler(tmp_path, "echo 'cannot find as' >&2\nexit 3")
     said = bind.confine(env, "127.0.0.5", [], str(tmp_path), str(tmp_path))
-    assert said == f"missing: {compiler}: cannot find as"
+    assert said == f"missing: {tmp_path / 'cc'}: cannot find as"
     assert "LD_PRELOAD" not in env
