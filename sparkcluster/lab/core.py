@@ -15,6 +15,7 @@ from typing import Self
 from sparkcluster.errors import LabError, UsageError
 from sparkcluster.lab import cgroups, faults, inventory, machine, network, spec, state
 from sparkcluster.lab.machine import command_line, wait_until
+from sparkcluster.lab.registry import Registry
 from sparkcluster.lab.sparks import Spark, make_key, sparks_of
 from sparkcluster.lab.state import State
 
@@ -109,6 +110,7 @@ class Lab:
             spark.prepare(client_key)
             spark.boot()
             spark.wait()
+            spark.load_image()
 
         in_parallel(boot, self.sparks)
         inventory.write(self.state)
@@ -162,6 +164,10 @@ class Lab:
         """Undo all faults of one Spark or of all; a line for each."""
         with self._changing():
             return faults.heal([self.spark(node)] if node else self.sparks)
+
+    def registry(self) -> Registry:
+        """A new image registry that the Sparks reach, for a ``with`` block."""
+        return Registry(self.state.registry, self.directory / "registry")
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:

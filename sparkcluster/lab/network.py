@@ -87,6 +87,7 @@ def up(state: State) -> None:
         [
             f"link add {state.host_device} type veth peer name uplink netns {state.switch}",
             f"addr add {state.gateway}/24 dev {state.host_device}",
+            f"addr add {state.registry}/24 dev {state.host_device}",
             f"link set {state.host_device} up",
         ],
     )

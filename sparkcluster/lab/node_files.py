@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sparkcluster.errors import LabError
-from sparkcluster.lab import network, system
+from sparkcluster.lab import network, registry, system
 from sparkcluster.lab.machine import SPARK_PATH, SPARK_USER, SYSTEM_DIRECTORIES, TOOLS
 from sparkcluster.lab.shims import main, services
-from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS
+from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS, SparkSpec
 from sparkcluster.lab.state import Node, write_atomically
 
 PACKAGE = "sparkcluster/lab/shims"
@@ -70,6 +70,7 @@ def hardware(node: Node) -> dict[str, Any]:
         "module": True,
         "management": spark.management,
         "wifi": spark.wifi,
+        "registry": f"{node.state.registry}:{registry.PORT}",
         "kernel_log": list(KERNEL_LOG),
         "memory": {
             "total_kb": spark.memory_total_kb,
@@ -103,8 +104,7 @@ def files(node: Node, host_key: str, client_key: str) -> Files:
         f"{TOOLS}/toolkit/nvidia-container-runtime": (0o755, RUNTIME),
         f"{TOOLS}/bin/runc": (0o755, RUNC.replace("/usr/sbin/runc", _runc(root))),
     }
-    if spark.nvidia_runtime:
-        settings = {"runtimes": {"nvidia": services.NVIDIA_RUNTIME}}
+    if settings := docker_settings(spark):
         found[services.DAEMON_JSON] = (0o644, json.dumps(settings, indent=4) + "\n")
     if spark.system == "machine":
         found["/etc/os-release"] = (0o644, _os_release())
@@ -115,6 +115,16 @@ def files(node: Node, host_key: str, client_key: str) -> Files:
         if source.name != "__init__.py":
             found[f"{TOOLS}/{PACKAGE}/{source.name}"] = (0o644, source.read_text())
     return found
+
+
+def docker_settings(spark: SparkSpec) -> dict[str, Any]:
+    """Docker's daemon.json; empty for none."""
+    settings: dict[str, Any] = {}
+    if spark.nvidia_runtime:
+        settings["runtimes"] = {"nvidia": services.NVIDIA_RUNTIME}
+    if spark.containerd:
+        settings["features"] = {services.CONTAINERD_STORE: True}
+    return settings
 
 
 def _runc(root: Path) -> str:

@@ -57,11 +57,12 @@ class Spark(Node):
             "directory": str(self.directory),
             "hostname": self.name,
             "system": str(system.root(self.spec.system)),
+            "layers": ":".join(str(layer) for layer in system.layers(self.spec)),
             "cgroup": self.unit,
             "hardware": hardware,
             "files": node_files.files(self, key.read_text(), client_key),
             "links": node_files.links(),
-            "image_engine": self.spec.image_of(self.state.engine),
+            "image_engine": None if self.spec.containerd else self.spec.image_of(self.state.engine),
             "model_path": MODEL_PATH if self.spec.model == "present" else None,
         }
         write_atomically(self.directory / "boot.json", json.dumps(config), mode=0o600)
@@ -108,6 +109,15 @@ class Spark(Node):
             node=self.name,
             step="boot",
         )
+
+    def load_image(self) -> None:
+        """Load its image into containerd's store; one in Docker's own store is mounted at boot."""
+        engine = self.spec.image_of(self.state.engine)
+        if engine and self.spec.containerd:
+            from sparkcluster.lab import images
+
+            command = self.enter(["docker", "load", "--quiet"])
+            run(["sh", "-c", 'exec "$@" < "$0"', str(images.archive(engine)), *command], timeout_s=600)
 
     def ssh_answers(self) -> bool:
         """Whether its sshd sends its banner on the management address."""

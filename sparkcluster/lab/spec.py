@@ -110,6 +110,7 @@ class SparkSpec(Section):
 
     Attributes:
         system: distribution of its root; ``machine`` is that of the machine the lab runs on.
+        docker: image store of its Docker, and the release where it is not the distribution's.
         interfaces: names that differ from the factory's, by the factory's.
         addresses: address with prefix of an interface, by the name it has here; None for no address.
         gids: GID table by HCA.
@@ -121,6 +122,7 @@ class SparkSpec(Section):
 
     name: HostName = ""
     system: Literal["machine", "debian-12", "debian-13"] = "machine"
+    docker: Literal["overlay2", "containerd", "overlay2-28", "containerd-28"] = "overlay2"
     ports: Literal["p0", "p1", "both", "none"] = "p1"
     interfaces: dict[FactoryNetdev, Netdev] = Field(default_factory=dict)
     addresses: dict[str, Address | None] = Field(default_factory=dict)
@@ -152,6 +154,11 @@ class SparkSpec(Section):
     def wifi(self) -> str:
         """Name of the WiFi interface, which is not connected."""
         return self.interfaces.get(WIFI, WIFI)
+
+    @property
+    def containerd(self) -> bool:
+        """Whether its Docker keeps images in containerd's store."""
+        return self.docker.startswith("containerd")
 
     def image_of(self, engine: str) -> str | None:
         """Name of its image in a lab of ``engine``, None for none."""
@@ -265,6 +272,8 @@ def _merged(values: dict[str, Any], *layers: SparkSpec) -> SparkSpec:
         for key in layer.model_fields_set:
             value = getattr(layer, key)
             values[key] = {**values.get(key, {}), **value} if isinstance(value, dict) else value
+    if values.get("docker", "overlay2") != "overlay2":
+        values.setdefault("system", "debian-13")
     return SparkSpec(**values)
 
 
@@ -284,6 +293,8 @@ def _inconsistent(document: Document, sparks: Sequence[SparkSpec], topology: str
     for name in sorted({s.name for s in sparks if [t.name for t in sparks].count(s.name) > 1}):
         yield problem(f"two Sparks are called {name}")
     for spark in sparks:
+        if spark.docker != "overlay2" and spark.system != "debian-13":
+            yield problem(f"{spark.name}: `docker: {spark.docker}` needs `system: debian-13`")
         names = {spark.netdev(function) for function in FUNCTIONS}
         for name in sorted(set(spark.addresses) - names):
             yield problem(f"{spark.name} has no interface {name}, only {', '.join(sorted(names))}")

@@ -79,6 +79,11 @@ class State:
         """Management address of the machine itself."""
         return f"10.77.{self.index}.1"
 
+    @property
+    def registry(self) -> str:
+        """Address of the lab's image registry: another than the machine's, so that silence spares it."""
+        return f"10.77.{self.index}.2"
+
     def write(self) -> None:
         """Write the state atomically."""
         write_atomically(

@@ -36,7 +36,6 @@ DOCKERD = [
     "--pidfile=/run/docker.pid",
     "--host=unix:///run/docker.sock",
     "--group=docker",
-    "--storage-driver=overlay2",
     "--exec-opt=native.cgroupdriver=cgroupfs",
     "--iptables=false",
     "--ip-masq=false",
@@ -50,8 +49,12 @@ def dockerd_command(facts: dict[str, Any]) -> list[Any]:
     It runs in its own mount namespace: when it ends it unmounts everything below its directory, including the
     layers that the lab mounted there.
     """
+    # A driver that is named would be the name of a snapshotter.
+    containerd = services.docker_settings().get("features", {}).get(services.CONTAINERD_STORE)
+    driver = [] if containerd else ["--storage-driver=overlay2"]
+    registry = ["--insecure-registry=" + facts["registry"]]
     root = "/var/snap/docker/common/var-lib-docker" if facts.get("docker_snap") else "/var/lib/docker"
-    return ["unshare", "--mount", "dockerd", "--data-root=" + root, *DOCKERD]
+    return ["unshare", "--mount", "dockerd", "--data-root=" + root, *driver, *registry, *DOCKERD]
 
 
 def dockerd_environment(facts: dict[str, Any]) -> dict[str, Any]:

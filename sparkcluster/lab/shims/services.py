@@ -20,6 +20,7 @@ UNITS = {"docker": "docker", "ssh": "ssh", "sshd": "ssh"}
 LIMIT_S = 30
 DAEMON_JSON = "/etc/docker/daemon.json"
 NVIDIA_RUNTIME = {"args": [], "path": "/usr/local/lib/gb10/toolkit/nvidia-container-runtime"}
+CONTAINERD_STORE = "containerd-snapshotter"
 CDI_SPEC = "/run/cdi/nvidia.yaml"
 UFW_CONF = "/etc/ufw/ufw.conf"
 CHAIN = "ufw-user-input"  # rules that allow come before those that drop

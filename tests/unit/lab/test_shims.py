@@ -5,8 +5,9 @@ import re
 
 import pytest
 
-from sparkcluster.lab.shims import gpu, hardware, net, rdma, runtime, sysfs
-from sparkcluster.lab.spec import GID_LAYOUTS
+from sparkcluster.lab.node_files import docker_settings
+from sparkcluster.lab.shims import gpu, hardware, init, net, rdma, runtime, services, sysfs
+from sparkcluster.lab.spec import GID_LAYOUTS, SparkSpec
 
 LIT = {
     "up": True,
@@ -213,3 +214,14 @@ def test_limits_are_lowered_only_where_they_may_not_be_raised(tmp_path, monkeypa
     monkeypatch.setattr(runtime.resource, "getrlimit", lambda kind: (0, 1000))
     runtime.fit_container(["--process", str(file)])
     assert json.loads(file.read_text())["rlimits"] == [{"type": "RLIMIT_CORE", "hard": 1000, "soft": 1000}]
+
+
+@pytest.mark.parametrize(("store", "named"), [("overlay2", True), ("containerd", False), ("containerd-28", False)])
+def test_dockers_image_store_is_that_of_daemon_json(tmp_path, monkeypatch, store, named):
+    """With containerd's store, a driver on the command line would be the name of a snapshotter that it lacks."""
+    file = tmp_path / "daemon.json"
+    monkeypatch.setattr(services, "DAEMON_JSON", str(file))
+    facts = {"registry": "10.77.7.2:5000"}
+    assert {"--storage-driver=overlay2", "--insecure-registry=10.77.7.2:5000"} <= set(init.dockerd_command(facts))
+    file.write_text(json.dumps(docker_settings(SparkSpec(docker=store))))
+    assert ("--storage-driver=overlay2" in init.dockerd_command(facts)) is named

@@ -58,6 +58,12 @@ def test_defaults_alone_take_the_number_that_was_asked_for(tmp_path):
     assert len(load(write(tmp_path, "defaults: {mtu: 1500}\n"), 5).sparks) == 5
 
 
+def test_another_docker_than_the_distributions_brings_debian_13(tmp_path):
+    plain, store, newer = load(write(tmp_path, "sparks: [{}, {docker: containerd}, {docker: overlay2-28}]\n")).sparks
+    assert [spark.system for spark in (plain, store, newer)] == ["machine", "debian-13", "debian-13"]
+    assert [spark.containerd for spark in (plain, store, newer)] == [False, True, False]
+
+
 def test_an_explicit_gid_table(tmp_path):
     text = "sparks: [{gids: {rocep1s0f1: {0: mac v1, 9: ipv4 v2, 11: 'fe80::1 v2'}}}]\n"
     assert load(write(tmp_path, text)).sparks[0].gids == {"rocep1s0f1": {0: "mac v1", 9: "ipv4 v2", 11: "fe80::1 v2"}}
@@ -93,6 +99,9 @@ def test_a_spec_survives_its_journey_through_json(tmp_path):
         ("sparks:\n- gids: [shifted]\n", ":2:9: sparks[0].gids", "must be standard, shifted, missing or a section"),
         ("sparks:\n- gids: {rocep1s0f1: tilted}\n", ":2:22:", "must be standard, shifted, missing or a section"),
         ("sparks:\n- gids: {rocep1s0f1: {256: ipv4 v2}}\n", ":2:23:", "an index from 0 to 255"),
+        ("sparks:\n- docker: zfs\n", ":2:11: sparks[0].docker", "overlay2, containerd, overlay2-28 or containerd-28"),
+        ("sparks: [{docker: containerd, system: debian-12}]\n", ":1:1:", "spark-0001: `docker: containerd` needs"),
+        ("defaults: {system: machine}\nsparks: [{docker: containerd}]\n", ":1:1:", "needs `system: debian-13`"),
         ("topology: star\n", ":1:11: topology", "switch, direct or ring"),
         ("topology: ring\nsparks: [{}, {}]\n", ":1:1:", "needs 3 Sparks"),
         ("sparks: [{name: a}, {name: a}]\n", ":1:1:", "two Sparks are called a"),
