@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import select
+import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from sparkcluster.cli.main import main
 from sparkcluster.errors import UsageError
 from sparkcluster.lab.faults import FAULTS
+from sparkcluster.lab.machine import wait_until
 
 UNLIKE = """
 sparks:
@@ -87,13 +91,18 @@ SHOWN = {
     "image-other": (IMAGE, " 5"),
     "no-docker-group": ("su spark -c id", "1000(spark)"),
     "no-runtime": ("docker info -f '{{.Runtimes}}' | grep -c nvidia", "0"),
+    "no-sudo": ("ls /etc/sudoers.d/spark", "cannot access '/etc/sudoers.d/spark'"),
+    "root-cache": (
+        "su spark -c 'mkdir -p ~/.cache/huggingface/hub/x && rmdir ~/.cache/huggingface/hub/x && echo written'",
+        "Permission denied",
+    ),
     "docker-stopped": ("docker ps", "Cannot connect to the Docker daemon"),
     "ssh-stopped": ("ss -ltn | grep -c :22", "0"),
     "name-by-wifi": ("ip -br addr show radio | grep -o '10[0-9./]*'; cat /sys/class/net/radio/carrier", ".112/24\n1"),
 }
 """Fault, what is asked on the Spark that has it, and what is in the answer: text that is not in it otherwise."""
 
-QUICK = ("no-address", "clock 3600", "driver none", "image-other", "no-runtime", "corrupt-weights")
+QUICK = ("no-address", "root-cache", "clock 3600", "driver none", "image-other", "no-runtime", "corrupt-weights")
 
 
 @pytest.mark.parametrize(
@@ -155,6 +164,81 @@ def test_a_firewall_drops_new_connections_and_ufw_says_that_it_is_on(args, close
         assert connects(left, "192.168.177.12", 5001)
     lab.heal()
     assert output(right, "ufw status; iptables -S | grep -c ufw") == "Status: inactive\n0"
+
+
+def session(lab, spark):
+    """An SSH session that returns each line that it is sent."""
+    options = [f"-oUserKnownHostsFile={lab.directory}/known_hosts", "-oBatchMode=yes", "-Fnone"]
+    argv = ["ssh", *options, "-i", str(lab.directory / "id_ed25519"), f"root@{spark.host}", "echo open; cat"]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+    assert process.stdout.readline() == "open\n"
+    return process
+
+
+def says(process, word, within):
+    """Whether a session returns a line in time."""
+    process.stdin.write(word + "\n")
+    ready, _, _ = select.select([process.stdout], [], [], within)
+    return bool(ready) and process.stdout.readline() == word + "\n"
+
+
+@pytest.fixture
+def talk(lab):
+    """A session with the Spark on the right."""
+    with session(lab, lab.sparks[1]) as process:
+        yield process
+        process.kill()
+
+
+def test_silence_is_towards_the_operator_alone_and_refuses_nothing(lab, talk):
+    left, right = lab.sparks
+    lab.fault("right", "silence")
+    with pytest.raises(TimeoutError):
+        socket.create_connection((right.host, 22), 1)
+    assert not says(talk, "first", 1)
+    for address in (right.host, "192.168.177.12"):
+        assert connects(left, address, 22)
+    assert connects(right, left.host, 22)
+    lab.heal()
+    assert right.ssh_answers()
+    # What was lost is sent again, at intervals that have grown meanwhile.
+    ready, _, _ = select.select([talk.stdout], [], [], 5)
+    assert ready
+    assert talk.stdout.readline() == "first\n"
+
+
+@pytest.mark.parametrize("kind", ["silence", "ssh-hang"])
+def test_a_fault_for_some_seconds_ends_by_itself(kind, lab, talk):
+    right = lab.sparks[1]
+    lab.fault("right", kind, "2")
+    assert not right.ssh_answers()
+    assert wait_until(right.ssh_answers, limit_s=6, step_s=0.1)
+    assert says(talk, "again", 5)
+    lab.heal()
+    assert says(talk, "healed", 5)
+
+
+@pytest.mark.parametrize("kind", ["silence", "ssh-hang"])
+def test_heal_ends_the_timer_too(kind, lab):
+    right = lab.sparks[1]
+    lab.fault("right", kind, "600")
+    lab.heal()
+    assert right.ssh_answers()
+    assert output(right, "pgrep -fc 'undo-[0-9a-f]* 600'") == "0"
+
+
+def test_a_restart_of_sshd_ends_no_session(lab, talk):
+    right = lab.sparks[1]
+    listener = "pgrep -f 'sshd.*[[]listener'"
+    before = output(right, listener)
+    lab.fault("right", "ssh-restart")
+    after = output(right, listener)
+    assert before.isdigit()
+    assert after.isdigit()
+    assert after != before
+    assert says(talk, "still", 5)
+    assert right.ssh_answers()
+    assert lab.heal() == []
 
 
 def test_services_can_be_stopped_and_started_by_hand(lab):

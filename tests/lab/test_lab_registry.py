@@ -159,3 +159,8 @@ def test_in_the_overlay2_store_the_same_pull_goes_on_when_the_registry_is_back(l
     code, output = ended(process)
     assert code == 0, output
     assert SIZE < registry.served_bytes < 1.2 * SIZE
+
+
+def test_silence_spares_the_registry(lab, registry, archive):
+    lab.fault("store", "silence")
+    assert ended(pull(lab.sparks[1], registry.add("silent", archive)))[0] == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -96,6 +97,27 @@ def command(spark: Spark, argv: Sequence[str], undo: Sequence[str]) -> Steps:
 def undone_by(spark: Spark, argv: Sequence[str]) -> Steps:
     """The step that runs a program on a Spark."""
     return [{"run": list(argv), "on": spark.index}]
+
+
+TIMER = """
+import subprocess, sys, time
+time.sleep(int(sys.argv[2]))
+subprocess.run(sys.argv[3:])
+"""
+
+
+def until(spark: Spark, seconds: str, undo: Sequence[str]) -> Steps:
+    """The step that runs a program on a Spark, which also runs by itself after so many seconds, if any are given.
+
+    Raises:
+        UsageError: ``seconds`` is not a number.
+    """
+    name = f"undo-{uuid.uuid4().hex}"
+    if seconds:
+        after = str(number(seconds, 1, 86400, "a time in seconds"))
+        detached = ["sh", "-c", 'setsid --fork "$@" < /dev/null > /dev/null 2>&1', "sh"]
+        spark.run([*detached, "python3", "-c", TIMER, name, after, *undo])
+    return undone_by(spark, ["sh", "-c", f'pkill -KILL -f "{name} [0-9]"; exec "$@"', "sh", *undo])
 
 
 def number(text: str, low: int, high: int, quantity: str) -> int:

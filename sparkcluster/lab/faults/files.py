@@ -28,6 +28,15 @@ RESTORE_WEIGHTS = f"""
 mkdir -p {MODEL_PATH} && cd {MODEL_PATH} && cp -p {BACKUP}/"$1" "$1.back" && mv "$1.back" "$1"
 """
 
+CACHE = "/home/spark/.cache/huggingface"
+# As a container leaves it that ran as root with this directory mounted.
+ROOT_CACHE = f"""
+set -e
+install -d -o spark -g spark /home/spark/.cache
+mkdir -p {CACHE}/hub
+chown -R root:root {CACHE}
+"""
+
 SPARE = "gb10-backup/image:1"
 """Tag that keeps the image while its name is on another; an untagged image would be removed with its children."""
 
@@ -89,6 +98,9 @@ FAULTS: dict[str, Fault] = {
     "cut-weights": Fault("[FILE]", _weights('truncate -s $(($(stat -c %s "$1") * 9 / 10)) "$1"')),
     "missing-weights": Fault("[FILE]", _weights('rm "$1"')),
     "corrupt-weights": Fault("[FILE]", _weights(f'python3 -c {shlex.quote(OTHER_BYTES)} "$1"')),
+    "root-cache": Fault(
+        None, lambda spark: command(spark, ["sh", "-c", ROOT_CACHE], ["chown", "-R", "spark:spark", CACHE])
+    ),
     "image-other": Fault(None, _image(OTHER_IMAGE)),
     "image-arch": Fault(None, _image(OTHER_PROCESSOR)),
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkcluster.errors import UsageError
 from sparkcluster.lab import network
-from sparkcluster.lab.faults.base import Fault, Steps, command, hardware, links, number, undone_by
+from sparkcluster.lab.faults.base import Fault, Steps, command, hardware, links, number, undone_by, until
 from sparkcluster.lab.shims.services import CHAIN, UFW_CONF
 from sparkcluster.lab.sparks import Spark, sparks_of
 from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS, Function
@@ -19,6 +19,18 @@ FIREWALL_OFF = f"""
 {IPTABLES} -F {CHAIN}
 {IPTABLES} -X {CHAIN}
 sed -i 's/^ENABLED=.*/ENABLED=no/' {UFW_CONF}
+"""
+
+# What the Spark sends to the machine goes to an Ethernet address that nobody has: a packet filter would return an
+# error to the sender.
+SILENCE = f"""
+set -e
+/usr/sbin/ip neigh replace "$1" lladdr 02:00:00:00:00:00 nud permanent dev "$2"
+{IPTABLES} -I INPUT -s "$1" -j DROP
+"""
+SILENCE_OFF = f"""
+while {IPTABLES} -D INPUT -s "$1" -j DROP 2> /dev/null; do :; done
+/usr/sbin/ip neigh del "$1" dev "$2" 2> /dev/null || true
 """
 
 # A veth pair takes a moment to show its carrier; the arguments are the files to read.
@@ -179,6 +191,16 @@ def _firewall(spark: Spark, source: str = "") -> Steps:
     return command(spark, ["sh", "-c", "\n".join(lines)], ["sh", "-c", FIREWALL_OFF])
 
 
+def _silence(spark: Spark, seconds: str = "") -> Steps:
+    """Lose every packet between the Spark and the machine, where the operator is; the other Sparks reach it."""
+    change, back = (
+        ["sh", "-c", script, "sh", spark.state.gateway, spark.spec.management] for script in (SILENCE, SILENCE_OFF)
+    )
+    steps = until(spark, seconds, back)
+    spark.run(change)
+    return steps
+
+
 def _name_by_wifi(spark: Spark) -> Steps:
     """Connect the Spark's WiFi to the management network and resolve its name to it on the others, as mDNS does."""
     peer, device = network.wifi_peer(spark.index), spark.spec.wifi
@@ -207,6 +229,7 @@ FAULTS: dict[str, Fault] = {
     "no-address": Fault(None, lambda spark: _readdress(spark, _cabled(spark)[1], None)),
     "duplicate-address": Fault("[SPARK]", _duplicate_address),
     "firewall": Fault("[PORT|SPARK]", _firewall),
+    "silence": Fault("[SECONDS]", _silence),
     "name-by-wifi": Fault(None, _name_by_wifi),
 }
 """Faults of the network, by kind."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sparkcluster.errors import LabError
-from sparkcluster.lab.faults.base import Fault, Steps, changed, command, number, put_file, undone_by
+from sparkcluster.lab.faults.base import Fault, Steps, changed, command, number, put_file, undone_by, until
 from sparkcluster.lab.machine import command_line
 from sparkcluster.lab.shims.services import DAEMON_JSON
 from sparkcluster.lab.sparks import Spark, make_key
@@ -49,6 +49,9 @@ exit 1
 """
 
 
+SUDOERS = "/etc/sudoers.d/spark"
+
+
 def _port_busy(spark: Spark, text: str) -> Steps:
     port = number(text, 1, 65535, "a port")
     if spark.run(["python3", "-c", LISTENER, "port-busy", str(port)], check=False).returncode:
@@ -57,10 +60,16 @@ def _port_busy(spark: Spark, text: str) -> Steps:
     return undone_by(spark, ["sh", "-c", f"pkill -KILL -f 'port-busy {port}$' || true"])
 
 
-def _ssh_hang(spark: Spark) -> Steps:
+def _ssh_hang(spark: Spark, seconds: str = "") -> Steps:
+    steps = until(spark, seconds, ["pkill", "-CONT", "-f", SSHD])
     if spark.run(["pkill", "-STOP", "-f", SSHD], check=False).returncode:
         raise LabError(f"no sshd runs on {spark.name}", node=spark.name)
-    return undone_by(spark, ["pkill", "-CONT", "-f", SSHD])
+    return steps
+
+
+def _ssh_restart(spark: Spark) -> Steps:
+    spark.run(["systemctl", "restart", "ssh"])
+    return []
 
 
 def _ssh_stopped(spark: Spark) -> Steps:
@@ -143,10 +152,12 @@ def _reboot(spark: Spark) -> Steps:
 
 FAULTS: dict[str, Fault] = {
     "port-busy": Fault("PORT", _port_busy),
-    "ssh-hang": Fault(None, _ssh_hang),
+    "ssh-hang": Fault("[SECONDS]", _ssh_hang),
+    "ssh-restart": Fault(None, _ssh_restart),
     "ssh-stopped": Fault(None, _ssh_stopped),
     "host-key-changed": Fault(None, _host_key),
     "no-docker-group": Fault(None, _no_docker_group),
+    "no-sudo": Fault(None, lambda spark: command(spark, ["mv", SUDOERS, "/etc"], ["mv", "/etc/spark", SUDOERS])),
     "no-runtime": Fault(None, _no_runtime),
     "snap-docker": Fault(None, _snap_docker, simulated=True),
     "docker-stopped": Fault(None, _stopped("docker")),
