@@ -1,8 +1,7 @@
-"""Downloads an image from its registry or a model from Hugging Face's hub to this node.
+"""Downloads a model from Hugging Face's hub to this node.
 
-Python 3.8, standard library only. The request says ``what`` (image or weights) and the lease. For an image:
-``reference``. For weights: ``id``, ``revision``, ``hf_home``, ``image`` (ID of one that can do it, or None), and
-``token`` (or None), which the downloader gets by its environment and never by an argument.
+Python 3.8, standard library only. The request says ``id``, ``revision``, ``hf_home``, ``image`` (ID of one that can do
+it, or None), ``token`` (or None), which the downloader gets by its environment and never by an argument, and the lease.
 """
 
 from __future__ import annotations
@@ -20,11 +19,8 @@ from sparkcluster.node.wire import Failed
 
 Request = Dict[str, Any]
 
-_SILENT_S = 300.0  # a slow registry or hub makes progress within this time
+_SILENT_S = 300.0  # a slow hub makes progress within this time
 _HUB = ("huggingface.co", 443)
-_DENIED = re.compile(
-    r"unauthorized|authentication required|no basic auth|access denied|denied: |403 forbidden|401", re.I
-)
 _SNAPSHOT = (
     "import os; from huggingface_hub import snapshot_download; "
     "snapshot_download(os.environ['SPARKCLUSTER_ID'], revision=os.environ['SPARKCLUSTER_REVISION'])"
@@ -33,19 +29,7 @@ _SNAPSHOT = (
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
     """Download; the answer is that of ``wire.answer``."""
-    action = pull if request["what"] == "image" else download
-    return wire.answer(request, stdin, lambda check: action(request, check))
-
-
-def pull(request: Request, check: wire.Check) -> dict[str, Any]:
-    """``docker pull``; a registry that requires a login has a kind of its own."""
-    pace = wire.Pace(0, check)
-    code, text = follow(docker.pull(request["reference"]), dict(os.environ), pace, lambda: 0)
-    if code:
-        last = (text.strip().splitlines() or ["no output"])[-1]
-        kind = "auth" if _DENIED.search(last) else "disk" if "no space left" in last else "registry"
-        raise Failed(kind, last)
-    return {"bytes": 0}
+    return wire.answer(request, stdin, lambda check: download(request, check))
 
 
 def download(request: Request, check: wire.Check) -> dict[str, Any]:

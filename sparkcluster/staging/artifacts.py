@@ -31,11 +31,13 @@ def artifacts(spec: Spec, selected: Sequence[Artifact]) -> list[Artifact]:
 
 
 def download_request(spec: Spec, facts: Facts, what: Artifact, token: str | None) -> dict[str, Any]:
-    """Request for ``node.fetch`` on the node of ``facts``; the image is the recipe's, so it gets no ``token``."""
+    """Request on the node of ``facts``, for ``node.pull`` of an image, else for ``node.fetch``.
+
+    The image that downloads weights is the recipe's, so it gets no ``token``.
+    """
     if what == "image":
-        return {"what": what, "reference": spec.playbook.image}
+        return {"reference": spec.playbook.image}
     return {
-        "what": what,
         "id": spec.playbook.model.id,
         "revision": spec.playbook.model.revision,
         "hf_home": facts.hf_home,

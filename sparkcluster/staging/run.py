@@ -164,7 +164,8 @@ class _Run(Transfers):
 
         def download(token: str | None) -> Done | Failure:
             request = {**download_request(self.spec, self.facts[node], what, token), **self.lease(node)}
-            with stage_errors(step, node), stream(self.fleet[node], "fetch", request) as running:
+            program = "pull" if what == "image" else "fetch"
+            with stage_errors(step, node), stream(self.fleet[node], program, request) as running:
                 return follow(step, node, running, self.report(what, node, "downloaded"))
 
         done, token = download(None), os.environ.get("HF_TOKEN")

@@ -205,6 +205,7 @@ class Cluster:
             "observe": [self._observed(state, name)],
             "watch": self._watched(request),
             "fetch": [{"bytes": 5, "total": 10}, {"done": {"bytes": 10}}],
+            "pull": [{"bytes": 5, "total": 10}, {"done": {"bytes": 10}}],
             "hashes": [{"bytes": 5, "total": 10}, {"done": [
                 {"name": "model.safetensors", "size_bytes": 10, "sha256": "ab" * 32, "blob": "ab" * 32}
             ]}],
