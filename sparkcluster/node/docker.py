@@ -45,11 +45,6 @@ def inspect_image(reference: str) -> List[str]:
     return ["docker", "image", "inspect", reference]
 
 
-def pull(reference: str) -> List[str]:
-    """Command that pulls an image from its registry."""
-    return ["docker", "pull", reference]
-
-
 def save(image_id: str) -> List[str]:
     """Command that writes an image to its output; all layers go to the engine's disk first."""
     return ["docker", "save", image_id]

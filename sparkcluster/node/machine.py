@@ -16,7 +16,7 @@ import struct
 import subprocess
 import sys
 import time
-from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Sequence, Tuple
 
 LIMIT_S = 3.0  # of one program or one answer of the Docker engine
 DOCKER_LIMIT_S = 5.0  # of one answer of the Docker engine while ranks run: it is slow while weights load
@@ -148,8 +148,10 @@ class Machine:
         return done.returncode, output.decode("utf-8", "replace")
 
     @contextlib.contextmanager
-    def docker_stream(self, path: str, limit_s: Optional[float]) -> Iterator[Tuple[int, BinaryIO]]:
-        """HTTP status and body of ``GET path`` from the Docker engine, as they come.
+    def docker_stream(
+        self, path: str, limit_s: Optional[float], method: str = "GET", headers: Sequence[str] = ()
+    ) -> Iterator[Tuple[int, BinaryIO]]:
+        """HTTP status and body of ``GET path``, or another ``method``, from the Docker engine, as they come.
 
         HTTP/1.0 avoids chunked responses, and importing an HTTP client takes 40 ms.
 
@@ -164,7 +166,8 @@ class Machine:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(limit_s)
                 connection.connect(self.at(where))
-                connection.sendall(("GET %s HTTP/1.0\r\nHost: docker\r\n\r\n" % path).encode())
+                lines = ["%s %s HTTP/1.0" % (method, path), "Host: docker", *headers, "", ""]
+                connection.sendall("\r\n".join(lines).encode())
                 with connection.makefile("rb") as answer:
                     status = int(answer.readline().split()[1])
                     while answer.readline().strip():

@@ -37,3 +37,9 @@ UNFINISHED = (".partial", ".incomplete", ".lock")
 def hub_folder(model_id: str) -> str:
     """Directory of a model in the cache of the Hugging Face hub, below HF_HOME."""
     return "hub/models--" + model_id.replace("/", "--")
+
+
+def registry_of(reference: str) -> str:
+    """Host of the registry in an image reference; empty for Docker Hub, which ``docker login`` means by itself."""
+    first, slash, _ = reference.partition("/")
+    return first if slash and ("." in first or ":" in first or first == "localhost") else ""

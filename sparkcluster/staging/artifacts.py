@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
@@ -36,7 +37,8 @@ def download_request(spec: Spec, facts: Facts, what: Artifact, token: str | None
     The image that downloads weights is the recipe's, so it gets no ``token``.
     """
     if what == "image":
-        return {"reference": spec.playbook.image}
+        docker = read(facts.docker)
+        return {"reference": spec.playbook.image, "images_dir": docker.images_dir if docker is not None else "/"}
     return {
         "id": spec.playbook.model.id,
         "revision": spec.playbook.model.revision,

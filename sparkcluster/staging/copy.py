@@ -9,7 +9,7 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -27,7 +27,7 @@ from sparkcluster.staging.retries import RESUME
 from sparkcluster.topology.model import Topology
 
 # The relays report every second and give up after 15 s without progress.
-_SILENT_S = 60
+SILENT_S = 60
 _START_S = 30
 _STUCK_S = 3600  # docker load says nothing of its bytes for 20 minutes at most; nor does hashing what is there
 
@@ -42,6 +42,24 @@ class Done(Fact):
     image_id: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")] | None = None
 
 
+class Pulling(Fact):
+    """How far a pull is. ``layers`` are those that were downloaded, or in phase ``unpack`` those that are unpacked.
+
+    Attributes:
+        remaining_s: of the download; None until the sizes of all layers are known.
+        earlier_bytes: of a pull before this one that did not end.
+    """
+
+    phase: Literal["resolve", "download", "unpack"]
+    bytes: Size
+    total: Size = 0
+    layers: Size
+    layers_total: Size
+    rate_bytes_s: Size
+    remaining_s: Size | None = None
+    earlier_bytes: Size = 0
+
+
 class Answer(Fact):
     """One line of a program that stages: its port, how far it is, a file that it lists, or how it ended."""
 
@@ -49,6 +67,7 @@ class Answer(Fact):
     bytes: Size | None = None
     total: Size = 0
     file: ListedFile | None = None
+    pull: Pulling | None = None
     done: Done | None = None
     failed: str | None = None
     kind: str = "other"
@@ -199,7 +218,7 @@ def follow(step: Step, node: str, running: Stream, report: Report, manifest: Man
         HostError: the connection broke, or the answer is malformed.
     """
     moved, since = -1, time.monotonic()
-    for last in answers(step, node, running, _SILENT_S):
+    for last in answers(step, node, running, SILENT_S):
         if step.stopped():
             raise StageError(f"{step.name} was stopped", node=node, step=step.name)
         if last.bytes is not None:
@@ -217,6 +236,11 @@ def follow(step: Step, node: str, running: Stream, report: Report, manifest: Man
             return last.done
         if last.failed is not None or last.refused is not None:
             return failure_of(node, last)
+    return unfinished(node, running)
+
+
+def unfinished(node: str, running: Stream) -> Failure:
+    """The failure of a program that ended without a result."""
     reason = "it did not start"
     with contextlib.suppress(HostError):
         reason = running.finish().reason

@@ -15,13 +15,25 @@ from sparkcluster.facts.docker import Image
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import stream
+from sparkcluster.node.shared import registry_of
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging.artifacts import Artifact, artifacts, download_request, image_request, weights_request
-from sparkcluster.staging.copy import Copied, Done, Failure, Progress, Transfers, follow, stage_error, stage_errors
+from sparkcluster.staging.copy import (
+    Copied,
+    Done,
+    Failure,
+    Progress,
+    Pulling,
+    Transfers,
+    follow,
+    stage_error,
+    stage_errors,
+)
 from sparkcluster.staging.plan import Staging, check_disk_space, find_missing, no_weights
+from sparkcluster.staging.pull import pull, text
 from sparkcluster.staging.retries import DOWNLOAD_NODES, RESUME, combined, fan_out
 from sparkcluster.topology.model import Topology
 
@@ -163,9 +175,11 @@ class _Run(Transfers):
         name, model = staging.name, self.spec.playbook.model
 
         def download(token: str | None) -> Done | Failure:
-            request = {**download_request(self.spec, self.facts[node], what, token), **self.lease(node)}
-            program = "pull" if what == "image" else "fetch"
-            with stage_errors(step, node), stream(self.fleet[node], program, request) as running:
+            request = download_request(self.spec, self.facts[node], what, token)
+            if what == "image":
+                return pull(step, self.fleet[node], request, partial(self._pulling, node))
+            request |= self.lease(node)
+            with stage_errors(step, node), stream(self.fleet[node], "fetch", request) as running:
                 return follow(step, node, running, self.report(what, node, "downloaded"))
 
         done, token = download(None), os.environ.get("HF_TOKEN")
@@ -191,12 +205,17 @@ class _Run(Transfers):
                 f"no node has the image {name}, and {node} cannot pull it",
                 f"docker pull {name}   on any node, or docker load -i FILE",
             ),
+            "platform": (f"{name} has no build for {node}", "set image: in the playbook to one for linux/arm64"),
         }
         if done.kind not in causes:
             raise stage_error(step, done)
         cause, hint = causes[done.kind]
         error = RegistryAuth if done.kind == "auth" else StageError
         raise error(f"{cause}: {done.text}", node=node, step=step.name, hint=hint)
+
+    def _pulling(self, node: str, found: Pulling) -> None:
+        engine = read(self.facts[node].docker)
+        self.progress(node, text(found, containerd=engine is not None and engine.containerd_store))
 
     def _request(self, staging: Staging, node: str) -> dict[str, Any]:
         return weights_request(self.spec, self.facts, staging.sources[0], node, verify=self.verify)
@@ -216,9 +235,3 @@ class _Run(Transfers):
             files = {"files": self.weights}
             self.relay(staging, source, target, lambda node: {**self._request(staging, node), **files})
         self.progress(target, f"{staging.what} complete")
-
-
-def registry_of(reference: str) -> str:
-    """Host of the registry in an image reference; empty for Docker Hub, which ``docker login`` means by itself."""
-    first, slash, _ = reference.partition("/")
-    return first if slash and ("." in first or ":" in first or first == "localhost") else ""

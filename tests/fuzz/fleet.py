@@ -60,6 +60,9 @@ DONE = {
     "usage": {"completion_tokens": 40, "prompt_tokens": 20}, "status": 200,
 }  # fmt: skip
 COUNTERS = {"generated": 100.0, "prompted": 40.0, "running": 1.0, "waiting": 0.0, "kv_cache": 0.1}
+PULLING = {
+    "phase": "download", "bytes": 5, "total": 10, "layers": 1, "layers_total": 2, "rate_bytes_s": 5, "remaining_s": 1,
+}  # fmt: skip
 LOG = ["(EngineCore) INFO Loading weights took 12.3 seconds", "INFO:     Application startup complete."]
 
 
@@ -205,7 +208,7 @@ class Cluster:
             "observe": [self._observed(state, name)],
             "watch": self._watched(request),
             "fetch": [{"bytes": 5, "total": 10}, {"done": {"bytes": 10}}],
-            "pull": [{"bytes": 5, "total": 10}, {"done": {"bytes": 10}}],
+            "pull": [{"bytes": 5, "total": 10, "pull": PULLING}, {"done": {"bytes": 10}}],
             "hashes": [{"bytes": 5, "total": 10}, {"done": [
                 {"name": "model.safetensors", "size_bytes": 10, "sha256": "ab" * 32, "blob": "ab" * 32}
             ]}],

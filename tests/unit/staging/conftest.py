@@ -8,6 +8,7 @@ import http.server
 import json
 import os
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from sparkcluster.hosts.base import Stream
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.program import stream
 from sparkcluster.node import common, wire
+from tests.unit.docker_engine import Engine, end_pullers
 from tests.unit.staging.archives import ImageMade, tar
 
 # It stores archives as they were loaded, by the ID of each image in them, and moves tags as Docker does.
@@ -85,9 +87,6 @@ elif verb == "image":
         if found == name:
             print(json.dumps([{{"Id": name, "RootFS": {{"Layers": config["rootfs"]["diff_ids"]}},
                                "Config": config["config"]}}]))
-elif verb == "pull":
-    print("latest: Pulling", flush=True)
-    fail(open(path("registry")).read())
 elif verb == "run":
     open(path("environ"), "w").write(json.dumps(dict(os.environ)))
     fail("hub says 403")
@@ -120,14 +119,16 @@ for file in ("config.json", "tokenizer.json", "model.bin"):
 class Node(LocalHost):
     """A node with a home and a Docker engine of its own."""
 
-    def __init__(self, name: str, home: Path, tools: Path) -> None:
+    def __init__(self, name: str, home: Path, tools: Path, sockets: Path) -> None:
         super().__init__(name)
         self.home = home
         self.docker = home / "docker"
         for folder in ("images", "refs"):
             (self.docker / folder).mkdir(parents=True)
+        self.engine = Engine(sockets / name)
         self._before = [
-            "env", "-u", "HF_TOKEN", f"HOME={home}", f"FAKE_DOCKER={self.docker}", f"PATH={tools}:{os.environ['PATH']}",
+            "env", "-u", "HF_TOKEN", "-u", "DOCKER_CONFIG", f"HOME={home}", f"FAKE_DOCKER={self.docker}",
+            f"DOCKER_HOST=unix://{self.engine.socket}", f"PATH={tools}:{os.environ['PATH']}",
         ]  # fmt: skip
 
     def _start(self, argv: list[str], limit_s: float | None = None) -> Stream:
@@ -188,12 +189,22 @@ class Hub:
 
 @pytest.fixture
 def node(tmp_path):
-    """Makes a node by its name."""
+    """Makes a node by its name; the paths of sockets are short (108 bytes)."""
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "docker").write_text(DOCKER)
     (tools / "docker").chmod(0o755)
-    return lambda name: Node(name, tmp_path / name, tools)
+    made = []
+
+    def make(name):
+        made.append(Node(name, tmp_path / name, tools, Path(sockets)))
+        return made[-1]
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as sockets:
+        yield make
+        end_pullers(tmp_path / "state")
+        for each in made:
+            each.engine.close()
 
 
 @pytest.fixture

@@ -193,8 +193,8 @@ def test_a_lost_lease_among_other_failures_is_what_is_raised(world, model, monke
 
 def test_each_failed_download_is_reported(world):
     """The second node's cause differs from the first one's, and may be the one that can be mended."""
-    (world.nodes["a"].docker / "registry").write_text("manifest unknown")
-    (world.nodes["b"].docker / "registry").write_text("write /layer.tar: no space left on device")
+    world.nodes["a"].engine.refusal = 404, "manifest unknown"
+    world.nodes["b"].engine.refusal = 500, "write /layer.tar: no space left on device"
     with pytest.raises(StageError, match="manifest unknown") as caught:
         world.stage(what=["image"])
     assert [each.node for each in caught.value.others] == ["b"]
@@ -202,8 +202,8 @@ def test_each_failed_download_is_reported(world):
 
 
 def test_a_login_that_the_second_node_lacks_does_not_hide_the_first_failure(world):
-    (world.nodes["a"].docker / "registry").write_text("manifest unknown")
-    (world.nodes["b"].docker / "registry").write_text("401 Unauthorized")
+    world.nodes["a"].engine.refusal = 404, "manifest unknown"
+    world.nodes["b"].engine.refusal = 401, "no such user"
     with pytest.raises(RegistryAuth) as caught:
         world.stage(what=["image"])
     assert [each.node for each in (caught.value, *caught.value.others)] == ["b", "a"]
@@ -220,25 +220,26 @@ def test_verify_checks_nodes_that_seem_complete(world, model):
     assert tree(world.nodes["c"].hf_home) == tree(world.nodes["a"].hf_home)
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        "Error response from daemon: Head https://nvcr.io/v2/x: unauthorized: authentication required",
-        "pull access denied for x, repository does not exist or may require 'docker login': denied: no",
-        "error from registry: 401 Unauthorized",
-        "no basic auth credentials",
-    ],
-)
-def test_a_registry_that_requires_a_login_is_an_error_with_the_command(world, message):
-    (world.nodes["a"].docker / "registry").write_text(message)
-    with pytest.raises(RegistryAuth, match="requires a login on a") as caught:
+def test_a_registry_that_requires_a_login_is_an_error_with_the_command(world):
+    world.nodes["a"].engine.refusal = 404, "pull access denied for x, repository does not exist or may require login"
+    with pytest.raises(RegistryAuth, match="requires a login on a: pull access denied") as caught:
         world.stage(what=["image"])
     assert caught.value.hint == "docker login   on a"
 
 
+def test_a_registry_without_a_build_for_these_nodes_is_an_error_about_the_playbook(world):
+    for host in world.nodes.values():
+        host.engine.refusal = 404, "no matching manifest for linux/arm64/v8 in the manifest list entries"
+    with pytest.raises(
+        StageError, match=r"vllm/vllm-openai:v0\.18\.0 has no build for a: no matching manifest"
+    ) as caught:
+        world.stage(what=["image"])
+    assert caught.value.hint == "set image: in the playbook to one for linux/arm64"
+
+
 def test_an_image_that_does_not_exist_is_reported_with_the_registrys_message(world):
     for host in world.nodes.values():
-        (host.docker / "registry").write_text("manifest for vllm/vllm-openai:v0.18.0 not found: manifest unknown")
+        host.engine.refusal = 404, "manifest for vllm/vllm-openai:v0.18.0 not found: manifest unknown"
     with pytest.raises(StageError, match=r"a cannot pull it: manifest for .* manifest unknown") as caught:
         world.stage(what=["image"])
     assert not isinstance(caught.value, RegistryAuth)

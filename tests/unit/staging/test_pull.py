@@ -1,0 +1,292 @@
+"""Pulls by the engine's API, in a process that outlives the operator's connection. The engine is a server here."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.errors import HostLost, LeaseLost, StageError
+from sparkcluster.hosts import program
+from sparkcluster.hosts.program import stream
+from sparkcluster.staging import pull as pulling
+from sparkcluster.staging.copy import Done, Failure, Pulling, Step
+from sparkcluster.staging.pull import pull, text
+from tests.unit.docker_engine import DONE, layer
+
+MB = 1_000_000
+OVER = "unfinished layers of an earlier pull started over (moby#26146)"
+
+
+@pytest.fixture
+def quick(set_source):
+    """Pullers that write often, take a second for a stall, and pull again at once."""
+    real = program.source.__wrapped__
+    changes = {
+        "STALL_S, UNPACK_STALL_S = 300.0, 1200.0": "STALL_S, UNPACK_STALL_S = 1.0, 1200.0",
+        "_PAUSE_S = 0.5": "_PAUSE_S = 0.05",
+        "_AGAIN_S = (2, 5, 10, 20, 30)": "_AGAIN_S = (0.1, 0.1)",
+    }
+
+    def source(module: str, engine: str) -> str:
+        text = real(module, engine)
+        for old, new in changes.items():
+            text = text.replace(old, new)
+        return text
+
+    set_source(source)
+
+
+class Pull:
+    """A pull on node ``a``, its reports, and a lease."""
+
+    def __init__(self, host, lease) -> None:
+        self.host, self.engine = host, host.engine
+        self.request = {"reference": "vllm:v1", "images_dir": str(host.home)}
+        self.lease = lease
+        self.step = Step("stage image", lambda _: lease.document(), lambda: False)
+        self.reports: list[Pulling] = []
+
+    def __call__(self, report=None) -> Done | Failure:
+        return pull(self.step, self.host, self.request, report or self.reports.append)
+
+    def files(self) -> list[Path]:
+        return [*Path(self.lease.state_dir).glob("pulls/*/pull.json")]
+
+    def begin(self):
+        """The program that follows it."""
+        return stream(self.host, "pull", {**self.request, **self.lease.document(), "do": "pull"})
+
+
+@pytest.fixture
+def pulled(node, lease, quick):
+    return Pull(node("a"), lease)
+
+
+def until(condition, limit_s=10) -> None:
+    limit = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+def slow(pieces: int, pause_s: float = 0.3) -> list:
+    """One layer of ``pieces`` MB, which come slowly."""
+    parts = [[layer("a1", "Downloading", number * MB, pieces * MB), pause_s] for number in range(1, pieces + 1)]
+    return [
+        layer("a1", "Pulling fs layer"),
+        *(each for part in parts for each in part),
+        layer("a1", "Download complete"),
+    ]
+
+
+def test_a_slow_layer_is_not_taken_for_a_stall(pulled):
+    """It takes twice as long as a pull without a byte may."""
+    pulled.engine.scripts = [[*slow(7), *DONE]]
+    begin = time.monotonic()
+    assert pulled() == Done(bytes=7 * MB)
+    assert time.monotonic() - begin > 2
+
+
+def test_a_pull_without_a_byte_is_ended(pulled):
+    pulled.engine.scripts = [[layer("a1", "Downloading", MB, 7 * MB), 30.0]]
+    assert pulled() == Failure("a", "stalled", "the pull made no progress: no byte came for 1 s")
+    assert pulled.engine.left.wait(5), "the engine pulls as long as the connection lives"
+
+
+def test_bytes_layers_rate_and_remaining_time_are_reported(pulled):
+    first = [layer("a1", "Pulling fs layer"), layer("b2", "Pulling fs layer"), layer("a1", "Download complete")]
+    parts = [each for number in range(1, 5) for each in (layer("b2", "Downloading", number * MB, 40 * MB), 0.2)]
+    pulled.engine.scripts = [[*first, *parts, *DONE]]
+    pulled()
+    last = pulled.reports[-1]
+    assert (last.phase, last.layers, last.layers_total, last.total) == ("download", 1, 2, 40 * MB)
+    assert 0 < last.bytes <= 4 * MB
+    assert last.rate_bytes_s > 0
+    assert last.remaining_s > 0
+
+
+@pytest.mark.parametrize(
+    ("found", "containerd", "said"),
+    [
+        ({"total": 9_870 * MB, "remaining_s": 162}, True,
+         "pulling 3.21 of 9.87 GB, 7 of 24 layers, 41 MB/s, 2 min left"),
+        ({"rate_bytes_s": 1_240_000, "remaining_s": 97}, True, "pulling 3.21 GB, 7 of 24 layers, 1.2 MB/s, 97 s left"),
+        ({"earlier_bytes": 1}, True, "pulling 3.21 GB, 7 of 24 layers, 41 MB/s, resumed"),
+        ({"earlier_bytes": 1}, False, f"pulling 3.21 GB, 7 of 24 layers, 41 MB/s, {OVER}"),
+        ({"phase": "resolve"}, True, "resolving the image at its registry"),
+        ({"phase": "unpack"}, False, "unpacking 7 of 24 layers of the image"),
+        ({"phase": "unpack", "layers": 0}, True, "unpacking 24 layers of the image"),
+    ],
+)  # fmt: skip
+def test_words_for_a_pull(found, containerd, said):
+    whole = {
+        "phase": "download",
+        "bytes": 3_210 * MB,
+        "layers": 7,
+        "layers_total": 24,
+        "rate_bytes_s": 41 * MB,
+        **found,
+    }
+    assert text(Pulling(**whole), containerd=containerd) == said
+
+
+def test_a_pull_outlives_the_operators_connection_and_the_next_run_follows_it(pulled):
+    more = threading.Event()
+    pulled.engine.scripts = [[*slow(1, 0), more, *DONE]]
+    running = pulled.begin()
+    next(running.lines(10))
+    running.close()
+    assert not pulled.engine.left.wait(0.5)
+    assert pulled(lambda _: more.set()) == Done(bytes=MB)
+    assert len(pulled.engine.pulls) == 1
+
+
+def test_two_operators_share_one_pull(pulled):
+    more = threading.Event()
+    pulled.engine.scripts = [[*slow(1, 0), more, *DONE]]
+    with pulled.begin() as first, pulled.begin() as second:
+        for each in (first, second):
+            next(each.lines(10))
+        more.set()
+        assert [json.loads([*each.lines(10)][-1]) for each in (first, second)] == [{"done": {"bytes": MB}}] * 2
+    assert len(pulled.engine.pulls) == 1
+
+
+def test_ctrl_c_ends_the_pull_on_the_node(pulled):
+    pulled.engine.scripts = [[*slow(1, 0), 30.0]]
+
+    def interrupt(found):
+        if found.bytes:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pulled(interrupt)
+    assert pulled.engine.left.wait(5)
+
+
+def test_a_connection_that_breaks_is_made_again(pulled, monkeypatch):
+    """As long as each brings news; the pull goes on meanwhile."""
+    done = threading.Event()
+    pulled.engine.scripts = [[*slow(5, 0.1), done, *DONE]]
+    made = []
+
+    class Breaking:
+        def __init__(self, running):
+            self.running = running
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.running.close()
+
+        def lines(self, silence_s):
+            yield next(self.running.lines(silence_s))
+            raise HostLost("connection to a broke", node="a")
+
+    def start(host, module, request):
+        running = stream(host, module, request)
+        made.append(running)
+        return Breaking(running) if len(made) < 3 else running
+
+    monkeypatch.setattr(pulling, "stream", start)
+    assert pulled(lambda _: len(made) == 3 and done.set()) == Done(bytes=5 * MB)
+    assert (len(made), len(pulled.engine.pulls)) == (3, 1)
+
+
+def test_a_node_that_does_not_come_back_is_an_error_that_says_that_the_pull_goes_on(pulled, monkeypatch):
+    attempts = []
+
+    def start(*_):
+        attempts.append(1)
+        raise HostLost("connection to a broke", node="a")
+
+    monkeypatch.setattr(pulling, "stream", start)
+    with pytest.raises(StageError, match="stage image on a: connection to a broke") as caught:
+        pulled()
+    assert caught.value.hint == "the pull goes on on a: run this again to follow it"
+    assert len(attempts) == 2
+
+
+def test_a_registry_that_breaks_off_is_asked_again(pulled):
+    cut = {"error": "unexpected EOF", "errorDetail": {"message": "unexpected EOF"}}
+    pulled.engine.scripts = [[*slow(2, 0.1), cut], [cut], [layer("a1", "Downloading", 2 * MB, 3 * MB), 0.2, *DONE]]
+    assert pulled() == Done(bytes=2 * MB)
+    assert len(pulled.engine.pulls) == 3
+
+
+def test_an_error_before_the_first_byte_is_final(pulled):
+    pulled.engine.scripts = [[{"error": "read tcp: connection reset", "errorDetail": {"message": "connection reset"}}]]
+    assert pulled() == Failure("a", "registry", "connection reset")
+    assert len(pulled.engine.pulls) == 1
+
+
+def test_an_engine_that_ends_is_not_taken_for_success(pulled):
+    pulled.engine.scripts = [[layer("a1", "Pulling fs layer")]]
+    assert pulled() == Failure("a", "docker", "the Docker engine ended the pull without a result")
+
+
+def test_a_node_without_an_engine_says_so(pulled):
+    pulled.engine.socket.unlink()
+    assert pulled().text.startswith("no such file: /tmp/")
+
+
+def test_a_pull_after_one_that_did_not_end_says_how_it_goes_on(pulled):
+    """Its process was killed, as by a reboot."""
+    pulled.engine.scripts = [[*slow(2, 0.1), 30.0], [*slow(3, 0.1), *DONE]]
+    with pulled.begin() as running:
+        for line in running.lines(10):
+            if json.loads(line).get("bytes") == 2 * MB:
+                break
+        (file,) = pulled.files()
+        os.kill(json.loads(file.read_text())["pid"], signal.SIGKILL)
+        assert json.loads([*running.lines(10)][-1])["kind"] == "lost"
+    assert pulled() == Done(bytes=3 * MB)
+    assert {each.earlier_bytes for each in pulled.reports} == {2 * MB}
+
+
+def test_the_users_login_is_sent_to_the_registry_and_written_nowhere(pulled):
+    folder = pulled.host.home / ".docker"
+    folder.mkdir()
+    pulled.request["reference"] = "nvcr.io/nvidia/vllm:25.10"
+    secret = base64.b64encode(b"$oauthtoken:very-secret").decode()
+    (folder / "config.json").write_text(json.dumps({"auths": {"nvcr.io": {"auth": secret}}}))
+    pulled()
+    ((query, header),) = pulled.engine.pulls
+    assert query == {"fromImage": "nvcr.io/nvidia/vllm", "tag": "25.10"}
+    assert json.loads(base64.urlsafe_b64decode(header)) == {
+        "username": "$oauthtoken", "password": "very-secret", "serveraddress": "nvcr.io",
+    }  # fmt: skip
+    (file,) = pulled.files()
+    assert "secret" not in file.read_text()
+
+
+def test_an_epoch_that_is_over_starts_no_pull(pulled):
+    pulled.step = Step("stage image", lambda _: pulled.lease.document(epoch=6), lambda: False)
+    with pytest.raises(LeaseLost, match="epoch 6 is over"):
+        pulled()
+    assert pulled.engine.pulls == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"phase": "\x1b[2J"}, {"bytes": -1}, {"layers": 10**30}, {"rate_bytes_s": "fast"}, {"remaining_s": 1e300}],
+)
+def test_a_report_of_another_shape_is_that_nodes_error(pulled, monkeypatch, change):
+    found = {"phase": "download", "bytes": 1, "layers": 1, "layers_total": 2, "rate_bytes_s": 1, **change}
+
+    class Liar(contextlib.nullcontext):
+        def lines(self, silence_s):
+            yield json.dumps({"bytes": 1, "pull": found}).encode()
+
+    monkeypatch.setattr(pulling, "stream", lambda *_: (liar := Liar(), setattr(liar, "enter_result", liar))[0])
+    with pytest.raises(StageError, match="a sent a malformed answer to stage image: pull"):
+        pulled()
