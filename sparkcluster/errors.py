@@ -20,6 +20,7 @@
     ├── PlanError             no plan can be made from the facts
     ├── FoundErrors           findings of severity error
     ├── StageError            weights or image did not reach a node
+    │   ├── ImageIncomplete   an image store has the image without its layers
     │   └── RegistryAuth      the registry requires a login
     ├── LaunchError           the model did not answer
     ├── StopError             ranks could not be removed
@@ -232,6 +233,10 @@ class FoundErrors(SparkclusterError):
 
 class StageError(SparkclusterError):
     """Weights or image did not reach a node."""
+
+
+class ImageIncomplete(StageError):
+    """An image store has the image without its layers, so that it cannot be copied."""
 
 
 class RegistryAuth(StageError):

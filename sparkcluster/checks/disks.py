@@ -7,6 +7,7 @@ from shlex import quote
 
 from sparkcluster.checks.registry import Context, Seen, container_node_check, node_check
 from sparkcluster.facts.base import read
+from sparkcluster.facts.engine import image_room_bytes
 from sparkcluster.facts.model import Disk, Facts
 from sparkcluster.facts.weights import Weights
 
@@ -47,19 +48,20 @@ def disks(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
 def image_space(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Staging fails in the middle of the image, after minutes of copying.
 
-    Docker needs twice the size of the image: it keeps the archive beside the layers until the last one is unpacked.
-    If no node has the image, its size is unknown; images for arm64 are 18 to 24 GB.
+    Docker keeps the archive beside the layers until the last one is unpacked. containerd's image store reports the size
+    of compressed layers, which are about a third. If no node has the image, its size is unknown; images for arm64 are
+    18 to 24 GB.
     """
     image, disk = context.spec.playbook.image, _disk(facts, "docker")
     if facts.image is not None or disk is None or image is None:
         return
-    size = max((present.size_bytes for _, present in context.images()), default=None)
+    room = max((image_room_bytes(context.facts[node], present) for node, present in context.images()), default=None)
     yield from _space(
         f"{name} has no space for the image {image}",
         disk,
-        IMAGE_SPACE_BYTES if size is None else 2 * size,
+        IMAGE_SPACE_BYTES if room is None else room,
         ("docker image prune", f"df -h {quote(disk.path)}", "move data-root in /etc/docker/daemon.json"),
-        certain=size is not None,
+        certain=room is not None,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional, Set
 
 from sparkcluster.node import engine
 from sparkcluster.node.common import staged_as
-from sparkcluster.node.docker import config_sum
+from sparkcluster.node.docker import config_sum, is_whole
 from sparkcluster.node.machine import Machine, Unreadable, quoted
 
 # Where the CDI specification puts its files (cncf-tags/container-device-interface, SPEC.md).
@@ -100,14 +100,14 @@ def pullable(reference: str, digests: List[str]) -> Optional[str]:
 
 
 def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str, Any]]:
-    """The image ``reference`` on this node; None if there is none.
+    """The image ``reference`` on this node; None if there is none, or nothing but its name.
 
     Raises:
         Unreadable: the Docker engine does not answer.
     """
     paths = dict.fromkeys((image_path(reference), image_path(staged_as(reference))))
     found = next(filter(None, map(machine.docker_document, paths)), None)
-    if found is None:
+    if found is None or not is_whole(found):
         return None
     config = found.get("Config") or {}
     entrypoint = config.get("Entrypoint") or []

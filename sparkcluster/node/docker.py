@@ -66,6 +66,15 @@ def config_sum(config: Dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
+def is_whole(image: Dict[str, Any]) -> bool:
+    """Whether an image is more than a name, by what Docker prints of it.
+
+    containerd's store downloads no layer whose content another image there has, compressed otherwise; Docker 28 lists
+    such an image without layers and configuration, and cannot run it (containerd#8973).
+    """
+    return bool(image.get("RootFS"))
+
+
 def is_missing(message: str) -> bool:
     """Whether a command failed because there is no such container or image."""
     return "no such" in message.lower()

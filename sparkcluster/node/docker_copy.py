@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import select
 import subprocess
 import tempfile
@@ -48,6 +49,7 @@ def receive(request: Request, line: Wire, check: Check) -> dict[str, Any]:
     image_id = request["image_id"]
     pace = Pace(request["size"], check)
     image = programs.inspect(docker.inspect_image(image_id))
+    image = image if image is None or docker.is_whole(image) else None
     line.send_frame(b"lacks" if image is None else b"has")
     if image is None:
         image_id = _load(request, line, pace) or image_id
@@ -84,8 +86,13 @@ def _load(request: Request, line: Wire, pace: Pace) -> str | None:
         text = _last(output)
         if process.returncode or text.startswith("Error unpacking"):  # containerd's store exits with 0 then
             raise Failed("disk" if docker.disk_is_full(text) else "docker", "docker load: %s" % text)
-    _, mark, found = text.rpartition("Loaded image ID: ")
-    return found.strip() if mark else None
+    return loaded(text)
+
+
+def loaded(text: str) -> str | None:
+    """ID in what ``docker load`` prints; None where it prints a name."""
+    found = re.search(r"^Loaded image(?: ID)?: (sha256:[0-9a-f]{64})$", text.strip())
+    return found.group(1) if found else None
 
 
 def _chunks(line: Wire, pace: Pace) -> Iterator[bytes]:

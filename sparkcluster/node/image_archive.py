@@ -107,6 +107,9 @@ class Archive:
         if manifest and not self._paths.keys() >= set(layers):
             layers = self._layers(manifest, config)  # compressed: Docker compares their content with the configuration
         if not config or len(layers) != len(expected["layers"]) or not self._paths.keys() >= set(layers):
+            absent = self._absent(config)
+            if absent:
+                raise Failed("blobs", "the image's archive lacks %d of the files that it names" % absent)
             _fail("lacks a layer" if config else "is that of another image: its configuration or its layers differ")
         paths = [self._paths[digest] for digest in layers]
         self._add("manifest.json", [{"Config": self._paths[config], "RepoTags": None, "Layers": paths}])
@@ -117,6 +120,20 @@ class Archive:
             self._add("index.json", {"schemaVersion": 2, "manifests": [entry]})
             self._add("oci-layout", {"imageLayoutVersion": "1.0.0"})
         self._write(bytes(2 * _BLOCK))
+
+    def _absent(self, config: str) -> int:
+        """How many files are not there of those that manifests name, of ``config`` if that is there.
+
+        containerd's store downloads no layer whose content another image there has, compressed otherwise; such an
+        image can be neither saved nor copied (containerd#8973, moby#49473).
+        """
+        named = set()
+        for document in self._documents.values():
+            with contextlib.suppress(KeyError, TypeError):
+                found = str(document["config"]["digest"])[7:]
+                if config in ("", found):
+                    named |= {found, *(str(each["digest"])[7:] for each in document["layers"])}
+        return len(named - self._paths.keys())
 
     def _is_config(self, digest: str, expected: Dict[str, Any]) -> bool:
         """Whether a document configures the expected image: in its very bytes where their hash is known."""

@@ -2,8 +2,8 @@
 
 The engine ends a pull when the connection that asked for it ends, so a process of its own asks, which outlives the
 operator's connection; it changes nothing but Docker's store of images, and ends by itself. This program starts it, or
-finds it at work, and reports how far it is. The request says ``do`` (pull or cancel), ``reference``, ``images_dir``,
-and the lease.
+finds it at work, and reports how far it is. The request says ``do`` (pull or cancel), ``reference``, ``tag`` (a name
+that the image gets, or None), ``images_dir``, and the lease.
 
 ``state_dir/pulls/HASH/pull.json``, one for each reference, says how far the pull is and how it ended; the process
 that pulls holds a lock on it.
@@ -21,7 +21,7 @@ import threading
 import time
 from typing import Any, BinaryIO, Dict, Optional
 
-from sparkcluster.node import common, programs, wire
+from sparkcluster.node import common, docker, programs, wire
 from sparkcluster.node.docker_api import ask_helper, auth_header, kind_of, pull_path, user_config
 from sparkcluster.node.machine import Machine, Unreadable
 from sparkcluster.node.pull_progress import Progress
@@ -51,6 +51,7 @@ def pull(request: Request, check: wire.Check) -> dict[str, Any]:
     while True:
         running, said = common.is_locked(path), common.read_json(path) or {}
         if "done" in said:
+            _name(request)
             return dict(said["done"])
         if "failed" in said:
             raise Failed(said["kind"], said["failed"])
@@ -60,6 +61,15 @@ def pull(request: Request, check: wire.Check) -> dict[str, Any]:
         if "pull" in said:
             common.emit({"bytes": said["bytes"], "total": said["pull"]["total"], "pull": said["pull"]})
         time.sleep(_PAUSE_S)
+
+
+def _name(request: Request) -> None:
+    """Give the image its ``tag``, unless the engine has nothing but its name."""
+    image = programs.inspect(docker.inspect_image(request["reference"]))
+    if image is not None and not docker.is_whole(image):
+        raise Failed("blobs", "it was pulled without its layers")
+    if request.get("tag"):
+        programs.run(docker.tag(request["reference"], common.staged_as(request["tag"])))
 
 
 def cancel(request: Request, check: wire.Check) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from sparkcluster.answers import checked
-from sparkcluster.errors import CommandTimeout, HostError, LeaseLost, StageError
+from sparkcluster.errors import CommandTimeout, HostError, ImageIncomplete, LeaseLost, StageError
 from sparkcluster.facts.base import Fact, Port
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host, Stream
@@ -314,12 +314,14 @@ def stage_error(step: Step, failure: Failure, *, source: str = "", target: str =
         "docker": f"docker info   on {failure.node}",
         "link": f"ping {address}   on {target}, and sudo ufw status   on both" if address else RESUME,
         "hash": f"check the disks of {source} and {target}",
+        "blobs": f"docker image rm IMAGE and the images that share its layers, then docker pull IMAGE   on {source}",
         "archive": f"docker image rm --force IMAGE   on {source}, then run this again",
         "source": f"sparkcluster stage INVENTORY weights --verify   once {failure.node} is repaired",
     }
-    between = f" from {source} at {address}" if failure.kind in {"archive", "link"} and source else ""
+    between = f" from {source} at {address}" if failure.kind in {"archive", "blobs", "link"} and source else ""
     full = "the disk is full: " if failure.kind == "disk" else ""
-    return StageError(
+    error = ImageIncomplete if failure.kind == "blobs" else StageError
+    return error(
         f"{step.name} on {failure.node}{between}: {full}{failure.text}",
         node=failure.node,
         step=step.name,

@@ -10,7 +10,8 @@ from typing import Any
 
 from sparkcluster.errors import StageError
 from sparkcluster.facts.base import read
-from sparkcluster.facts.engine import builds
+from sparkcluster.facts.docker import Image
+from sparkcluster.facts.engine import builds, image_room_bytes
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
 from sparkcluster.node.shared import CONTAINER_INTERFACES, TUNNEL_INTERFACES
@@ -178,16 +179,18 @@ def _addresses(facts: Facts) -> list[tuple[ipaddress.IPv4Interface, int, int]]:
 def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -> None:
     """Raise StageError for the first node without enough disk space.
 
-    An image needs its size twice: Docker keeps the archive beside the layers while it loads or saves one. The facts
-    do not say on which disk a directory of the user's is; there the receiver checks.
+    The facts do not say on which disk a directory of the user's is; there the receiver checks.
     """
     if staging.size_bytes is None or (staging.what == "weights" and spec.playbook.model.path):
         return
-    copies = 2 if staging.what == "image" else 1
+    whole = staging.size_bytes
+    if staging.what == "image" and staging.sources:
+        source = facts[staging.sources[0]]
+        whole = image_room_bytes(source, source.image) if isinstance(source.image, Image) else whole
     for name, _ in staging.missing:
         weights = facts[name].weights
         present = weights.size_bytes if staging.what == "weights" and isinstance(weights, Weights) else 0
-        needed = max(0, copies * staging.size_bytes - present)
+        needed = max(0, whole - present)
         purpose = "docker" if staging.what == "image" else "hf_home"
         disk = next((disk for disk in read(facts[name].disks) or () if disk.purpose == purpose), None)
         if disk is not None and disk.free_bytes < needed:

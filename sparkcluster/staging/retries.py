@@ -72,10 +72,11 @@ def fan_out(
 
 
 def combined(errors: Sequence[SparkclusterError]) -> SparkclusterError:
-    """The error to raise for ``errors`` of one step, with the others in it.
+    """The error to raise for ``errors`` of one step, with the others, and those of each of them, in it.
 
     A lost lease comes first, then a login, since callers treat them apart.
     """
+    errors = [each for error in errors for each in (error, *error.others)]
     first = min(errors, key=lambda error: (not isinstance(error, LeaseLost), not isinstance(error, RegistryAuth)))
     first.others = tuple(error for error in errors if error is not first)
     return first

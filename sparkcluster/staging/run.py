@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sparkcluster.errors import RegistryAuth, SparkclusterError, StageError
+from sparkcluster.errors import ImageIncomplete, RegistryAuth, SparkclusterError, StageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image
+from sparkcluster.facts.engine import builds
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import stream
@@ -168,7 +169,8 @@ class _Run(Transfers):
         check_disk_space(self.facts, fresh, self.spec)
         return fresh
 
-    def _fetch(self, staging: Staging, node: str) -> int:
+    def _fetch(self, staging: Staging, node: str, digest: str | None = None) -> int:
+        """Bytes that ``node`` downloaded; of an image by its ``digest``, if that is known."""
         from sparkcluster.staging.model_headers import is_gated  # noqa: PLC0415 - slow, and few need it
 
         step, what = self.step(staging.what), staging.what
@@ -177,6 +179,8 @@ class _Run(Transfers):
         def download(token: str | None) -> Done | Failure:
             request = download_request(self.spec, self.facts[node], what, token)
             if what == "image":
+                if digest is not None and digest != name:
+                    request |= {"reference": digest, "tag": name}
                 return pull(step, self.fleet[node], request, partial(self._pulling, node))
             request |= self.lease(node)
             with stage_errors(step, node), stream(self.fleet[node], "fetch", request) as running:
@@ -205,6 +209,10 @@ class _Run(Transfers):
                 f"no node has the image {name}, and {node} cannot pull it",
                 f"docker pull {name}   on any node, or docker load -i FILE",
             ),
+            "blobs": (
+                f"Docker on {node} has another image with the same layers, compressed otherwise (containerd#8973)",
+                f"docker image rm {name}, and the images that share its layers, then run this again   on {node}",
+            ),
             "platform": (f"{name} has no build for {node}", "set image: in the playbook to one for linux/arm64"),
         }
         if done.kind not in causes:
@@ -223,15 +231,45 @@ class _Run(Transfers):
     def _copy(self, staging: Staging, source: str, target: str) -> None:
         """Copy from a complete node to another one, which is a source for the others then."""
         if staging.what == "image":
-            first = staging.sources[0]  # what it has is expected of every sender
-            image, engine = self.images[first], read(self.facts[first].docker)
-            config = None if engine is None or engine.containerd_store else image.id
-            ids = {source: self.images[source].id}
-            done = self.relay(
-                staging, source, target, lambda node: image_request(self.spec, image, ids.get(node, image.id), config)
-            )
-            self.images[target] = image.model_copy(update={"id": done.image_id or image.id})
+            self._copy_image(staging, source, target)
         else:
             files = {"files": self.weights}
             self.relay(staging, source, target, lambda node: {**self._request(staging, node), **files})
         self.progress(target, f"{staging.what} complete")
+
+    def _copy_image(self, staging: Staging, source: str, target: str) -> None:
+        """Copy it from ``source``, or from another node if that has it without its layers; else pull it."""
+        image = self.images[staging.sources[0]]  # what the first one has is expected of every sender
+        incomplete: list[SparkclusterError] = []
+        for each in dict.fromkeys([source, *staging.sources]):
+            try:
+                done = self.relay(staging, each, target, partial(self._image_request, staging, each))
+            except ImageIncomplete as error:
+                self.progress(target, f"image incomplete on {each}")
+                incomplete.append(error)
+            else:
+                self.images[target] = image.model_copy(update={"id": done.image_id or image.id})
+                return
+        self._pull_instead(staging, target, incomplete)
+
+    def _image_request(self, staging: Staging, source: str, node: str) -> dict[str, Any]:
+        first = staging.sources[0]
+        image, engine = self.images[first], read(self.facts[first].docker)
+        image_id = self.images[source].id if node == source else image.id
+        config = None if engine is None or engine.containerd_store else image.id
+        return image_request(self.spec, image, image_id, config)
+
+    def _pull_instead(self, staging: Staging, target: str, incomplete: list[SparkclusterError]) -> None:
+        """Pull on ``target`` what no source can send, as their errors ``incomplete`` say."""
+        begin, first = time.monotonic(), staging.sources[0]
+        try:
+            moved = self._fetch(staging, target, self.images[first].digest)
+        except StageError as error:
+            raise combined([*incomplete, error]) from error
+        self.record(staging.what, target, "download", moved, begin)
+        pulled = _collected(self.fleet, self.spec, [target])
+        found = builds({first: self.facts[first], **pulled})
+        image = pulled[target].image
+        if found.get(target) != found[first] or not isinstance(image, Image):
+            raise combined(incomplete)
+        self.images[target] = image

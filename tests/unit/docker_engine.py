@@ -10,12 +10,12 @@ import signal
 import socketserver
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-Script = Iterable[dict[str, Any] | float | threading.Event]
+Script = Iterable[dict[str, Any] | float | threading.Event | Callable[[], object]]
 
 
 def layer(name: str, status: str, current: int = 0, total: int = 0, **more: Any) -> dict[str, Any]:
@@ -35,7 +35,8 @@ class Engine:
     """An engine at ``socket``.
 
     Attributes:
-        scripts: what the pulls get to read, one script each: documents, pauses in seconds, events to wait for.
+        scripts: what the pulls get to read, one script each: documents, pauses in seconds, events to wait
+            for, functions to call.
         refusal: HTTP status and message with which it answers all pulls instead.
         pulls: query and header X-Registry-Auth of each pull.
         left: set when a client closed the connection of a pull before its end.
@@ -95,8 +96,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(document).encode() + b"\r\n")
         self.wfile.flush()
 
-    def _play(self, each: dict[str, Any] | float | threading.Event) -> bool:
+    def _play(self, each: dict[str, Any] | float | threading.Event | Callable[[], object]) -> bool:
         """Whether the client is still there."""
+        if callable(each):
+            each()
+            return True
         if isinstance(each, dict):
             try:
                 self._write(each)

@@ -246,6 +246,14 @@ def test_no_room_for_an_image_that_is_missing(see, name):
     assert see({name: {"disks": disks(docker=5 * GB)}}) == []
 
 
+def test_an_image_in_containerds_store_is_larger_than_its_compressed_layers(see, docker):
+    """That of 20 GB here needs them beside 60 GB of unpacked ones."""
+    compressed = {"docker": docker(containerd_store=True)}
+    changes = {"alpha": compressed, "beta": {"image": None, "disks": disks(docker=79 * GB)}}
+    (error,) = [finding for finding in see(changes) if finding.code == "HOST-028"]
+    assert "79.0 GB free at /docker, 80.0 GB needed" in error.seen
+
+
 def test_an_image_that_nobody_has_is_of_unknown_size(see):
     nowhere = {name: {"image": None, "disks": disks(docker=20 * GB)} for name in ("alpha", "beta")}
     codes = reported(see(nowhere))

@@ -71,3 +71,20 @@ def test_an_absent_image_is_queried_once_by_each_name(reference, queries):
     queried: list[str] = []
     assert image(Engine(), reference, "/state") is None
     assert queried == queries
+
+
+@pytest.mark.parametrize("rootfs", [{}, {"RootFS": {}}])
+def test_an_image_of_which_the_engine_has_the_name_alone_is_absent(rootfs):
+    """As Docker 28 lists one whose layers another image there has, compressed otherwise (containerd#8973)."""
+
+    class Engine(Machine):
+        def docker(self, path):
+            return 200, {
+                "Id": "sha256:" + "a" * 64,
+                "RepoTags": ["vllm:v1"],
+                "Architecture": "",
+                "Size": 1400,
+                **rootfs,
+            }
+
+    assert image(Engine(), "vllm:v1", "/state") is None

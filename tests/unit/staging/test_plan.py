@@ -185,6 +185,17 @@ def test_a_disk_that_is_too_small_is_reported_before_the_copy(three):
     assert caught.value.node == "b"
 
 
+@pytest.mark.parametrize(("containerd", "needed"), [(False, "40.0"), (True, "80.0")])
+def test_room_for_an_image_depends_on_the_store_it_comes_from(three, containerd, needed):
+    """containerd's reports the size of compressed layers."""
+    small = [{"purpose": "docker", "path": "/d", "total_bytes": 10, "free_bytes": 39 * 10**9}]
+    facts, topology, spec = three({"b": {"disks": small, "image": None}})
+    engine = facts["a"].docker.model_copy(update={"containerd_store": containerd})
+    facts["a"] = facts["a"].model_copy(update={"docker": engine})
+    with pytest.raises(StageError, match=rf"b has 39\.0 GB free at /d, and image .* need {needed} GB"):
+        check_disk_space(facts, find_missing(facts, topology, spec, "image"), spec)
+
+
 @pytest.mark.parametrize(
     ("reference", "tag", "registry"),
     [

@@ -20,6 +20,7 @@ from sparkcluster.staging import retries, run
 from sparkcluster.staging.run import stage
 from sparkcluster.topology.build import build
 from tests.unit.conftest import describe
+from tests.unit.docker_engine import DONE
 from tests.unit.staging.archives import ImageMade, tar
 
 REFERENCE = "vllm/vllm-openai:v0.18.0"
@@ -268,6 +269,78 @@ def test_a_pulled_image_is_pulled_once_and_then_goes_from_node_to_node(world, mo
     assert next((each.node, each.source) for each in report.copied) == ("a", "download")
     assert {each.node for each in report.copied} == {"a", "b", "c"}
     assert len({host.images()[REFERENCE] for host in world.nodes.values()}) == 1
+
+
+BROKEN = tar(
+    [entry for entry in IMAGE.oci() if entry[0] in ("index.json", "manifest.json") or b"schemaVersion" in entry[1]]
+)
+CONTAINERD = {**describe()["docker"], "containerd_store": True}
+DIGEST = "vllm/vllm-openai@sha256:" + "d" * 64
+
+
+@pytest.fixture
+def broken(world, monkeypatch):
+    """Node a has the image in containerd's store without its layers, and c lacks it; what the probe says later."""
+    world.has_image("a")
+    world.nodes["a"].add_image(IMAGE, REFERENCE)
+    (world.nodes["a"].docker / "sent").write_bytes(BROKEN)
+    world.changes["a"]["docker"] = CONTAINERD
+    world.changes["a"]["image"]["digest"] = DIGEST
+
+    def collected(fleet, spec, names):
+        from sparkcluster.probing.collect import Collected
+
+        (name,) = names
+        return Collected({name: world._spark({"enp1s0f0np0": "10.1.0.13/24"}, **world.changes[name])}, {})
+
+    monkeypatch.setattr(run, "collect_facts", collected)
+    return world
+
+
+def test_an_image_that_one_node_has_without_its_layers_is_copied_from_another(broken):
+    broken.has_image("b")
+    broken.nodes["b"].add_image(IMAGE, REFERENCE)
+    report = broken.stage(what=["image"])
+    assert [(each.node, each.source) for each in report.copied] == [("c", "b")]
+    assert broken.nodes["c"].images() == {REFERENCE: IMAGE.id}
+
+
+def test_an_image_that_no_node_has_with_its_layers_is_pulled_by_its_digest(broken):
+    """The same build as on the first node, under the playbook's name; then it is a source for the others."""
+    for name in "bc":
+        host = broken.nodes[name]
+        arrived = {**broken.changes["a"], "docker": CONTAINERD}
+        host.engine.scripts = [[
+            lambda host=host: host.add_image(IMAGE, DIGEST),
+            lambda name=name, arrived=arrived: broken.changes.update({name: arrived}),
+            *DONE,
+        ]]  # fmt: skip
+    report = broken.stage(what=["image"])
+    pulls = [pull for host in broken.nodes.values() for pull in host.engine.pulls]
+    assert {(query["fromImage"], query["tag"]) for query, _ in pulls} == {tuple(DIGEST.split("@"))}
+    assert {each.node for each in report.copied} == {"b", "c"}
+    assert report.copied[0].source == "download"
+    assert all(broken.nodes[name].images()[REFERENCE] == IMAGE.id for name in "bc")
+
+
+def test_an_image_without_its_layers_that_cannot_be_pulled_either_is_an_error_with_both_causes(broken):
+    for name in "bc":
+        broken.nodes[name].engine.refusal = 500, "dial tcp: no route to host"
+    with pytest.raises(StageError, match=r"from a at 127\.0\.0\.1: the image's archive lacks 2 of the files") as caught:
+        broken.stage(what=["image"])
+    assert caught.value.hint.startswith("docker image rm IMAGE and the images that share its layers")
+    assert [each.node for each in caught.value.others] == ["b", "c", "c"]
+    assert "no route to host" in caught.value.others[0].message
+
+
+def test_a_pull_that_brings_no_layers_names_the_cause(world):
+    """Docker 28: the engine lists the image, and has another one with the same layers compressed otherwise."""
+    for host in world.nodes.values():
+        host.add_image(IMAGE, REFERENCE)
+        (host.docker / "nameless").touch()
+    with pytest.raises(StageError, match=r"Docker on a has another image with the same layers") as caught:
+        world.stage(what=["image"])
+    assert caught.value.hint.startswith(f"docker image rm {REFERENCE}, and the images that share its layers")
 
 
 def test_without_hub_or_downloader_the_node_and_the_command_are_named(world):
