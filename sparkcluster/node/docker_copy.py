@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import select
 import subprocess
@@ -27,6 +28,7 @@ def send(request: Request, line: Wire, check: Check) -> dict[str, Any]:
     if line.read_frame() == b"has":
         return {"bytes": 0}
     pace = Pace(0, check, quiet=True)
+    line.outlast(_ENGINE_SILENT_S)
     with tempfile.TemporaryFile() as errors:
         limit = time.monotonic() + _ENGINE_SILENT_S
         with programs.started(docker.save(request["image_id"]), stderr=errors) as process:
@@ -34,7 +36,7 @@ def send(request: Request, line: Wire, check: Check) -> dict[str, Any]:
                 if chunk:
                     limit = time.monotonic() + _ENGINE_SILENT_S
                 _within(limit, "docker save printed nothing for %.0f s")
-                line.send_frame(chunk)
+                line.send_patiently(chunk)
                 pace.add(len(chunk))
         if process.returncode:
             raise Failed("docker", "docker save: %s" % _last(errors))
@@ -72,8 +74,9 @@ def _load(request: Request, line: Wire, pace: Pace) -> str | None:
     """Pipe the checked archive to ``docker load``; the ID that it prints."""
     with tempfile.TemporaryFile() as output:
         with programs.started(docker.load(), stdin=subprocess.PIPE, stdout=output, bufsize=0) as process:
+            os.set_blocking(process.stdin.fileno(), False)  # type: ignore[union-attr]
             try:
-                Archive(_chunks(line, pace), lambda data: _feed(process.stdin, data)).relay(request)
+                Archive(_chunks(line, pace), lambda data: _feed(process.stdin, data, line, pace)).relay(request)
             except BrokenPipeError:
                 process.wait()  # it failed, and its output says why
             process.stdin.close()  # type: ignore[union-attr]
@@ -101,8 +104,8 @@ def _chunks(line: Wire, pace: Pace) -> Iterator[bytes]:
     for chunk in iter(line.read_frame, None):
         pace.add(len(chunk))
         if chunk:
-            limit = time.monotonic() + _ENGINE_SILENT_S
             yield chunk
+            limit = time.monotonic() + _ENGINE_SILENT_S
         _within(limit, "the other node sent nothing of the image for %.0f s")
         if 0 < _SIZES * pace.total < pace.done - _SPARE_BYTES:
             raise Failed("archive", "the image's archive is larger than the image")
@@ -113,13 +116,18 @@ def _within(limit: float, text: str) -> None:
         raise Failed("docker", text % _ENGINE_SILENT_S)
 
 
-def _feed(stdin: Any, chunk: Any) -> None:
-    """Write to ``docker load``, with a time limit."""
+def _feed(stdin: Any, chunk: Any, line: Wire, pace: Pace) -> None:
+    """Write to ``docker load``, which reads nothing while it syncs a large layer; the sender gets keep-alives then."""
     remaining = memoryview(chunk)
+    limit = time.monotonic() + _ENGINE_SILENT_S
     while remaining:
-        if not select.select([], [stdin], [], 60)[1]:
-            raise Failed("docker", "docker load stopped reading")
-        remaining = remaining[stdin.write(remaining) :]
+        if select.select([], [stdin], [], 0.5)[1]:
+            remaining = remaining[stdin.write(remaining) or 0 :]
+            limit = time.monotonic() + _ENGINE_SILENT_S
+        else:
+            _within(limit, "docker load read nothing for %.0f s")
+            line.send_frame(b"")
+            pace.add()
 
 
 def _last(file: BinaryIO) -> str:

@@ -6,7 +6,8 @@ answers with its own and an HMAC of both, each role with a word of its own; the 
 follows is neither encrypted nor signed: hashes that came over SSH say what is right.
 
 Messages are frames, data is frames or raw bytes of a known length. A side without progress for ``STALL_S``
-gives up; one that fails closes the connection and reports the cause to the controller.
+gives up; one that fails closes the connection and reports the cause to the controller. The sender of an image waits
+for longer, as long as the receiver sends keep-alives: ``docker load`` reads nothing while it syncs a large layer.
 """
 
 from __future__ import annotations
@@ -176,6 +177,27 @@ class Wire:
     def send_frame(self, data: bytes) -> None:
         """Send a word, or a piece of a stream of unknown length; an empty one is a keep-alive."""
         self.send(_FRAME.pack(len(data)) + data)
+
+    def outlast(self, limit_s: float) -> None:
+        """Keep the connection while the other node reads nothing for ``limit_s``, as ``send_patiently`` needs."""
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # it ends a connection whose window stays closed, whoever answers
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limit_s * 1000))
+
+    def send_patiently(self, data: bytes) -> None:
+        """Send a piece of a stream to a node that may read nothing for long, but sends keep-alives meanwhile."""
+        remaining = memoryview(_FRAME.pack(len(data)) + data)
+        heard = time.monotonic()
+        with link_errors("the other node has given no sign of life"):
+            while remaining:
+                readable, writable, _ = select.select([self.sock], [self.sock], [], STALL_S)
+                if readable:
+                    self.read_frame()
+                if writable:
+                    remaining = remaining[self.sock.send(remaining) :]
+                if readable or writable:
+                    heard = time.monotonic()
+                elif time.monotonic() - heard >= STALL_S:
+                    raise socket.timeout
 
     def end_frames(self) -> None:
         """Mark the end of the stream."""

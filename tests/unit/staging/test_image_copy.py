@@ -6,9 +6,12 @@ import dataclasses
 import gzip
 import io
 import json
+import os
 import random
+import socket
 import sys
 import tarfile
+import threading
 import time
 import tracemalloc
 from types import SimpleNamespace
@@ -126,6 +129,40 @@ def test_an_image_of_which_the_receiver_has_the_name_alone_is_sent(pair, move):
     (pair[1].docker / "nameless").touch()
     assert move(*pair, SMALL.request(), SMALL.request()).bytes > 0
     assert pair[1].images() == {"vllm:v1": SMALL.id}
+
+
+def test_a_docker_load_that_pauses_for_longer_than_a_dead_node_may_ends_no_copy(pair, move):
+    """It reads nothing for 2.5 s, of a connection on which a second of silence is the end."""
+    large = ImageMade([os.urandom(1 << 20) * 24])
+    pair[0].add_image(large, "vllm:v1")
+    (pair[1].docker / "slow").touch()
+    assert move(*pair, large.request(size=25 << 20), large.request(size=25 << 20)).image_id == large.id
+    assert pair[1].images() == {"vllm:v1": large.id}
+
+
+def test_the_sender_gets_keep_alives_while_docker_load_reads_nothing():
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    frames, rest = [], bytes(1 << 20)
+    drain = threading.Timer(1.7, lambda: [os.read(read, 1 << 16) for _ in range(32)])
+    drain.start()
+    with os.fdopen(write, "wb", buffering=0) as stdin:
+        line = SimpleNamespace(send_frame=frames.append)
+        docker_copy._feed(stdin, rest, line, wire.Pace(0, lambda: None, quiet=True))
+    drain.join()
+    os.close(read)
+    assert len(frames) >= 3
+    assert set(frames) == {b""}
+
+
+def test_a_receiver_that_gives_no_sign_of_life_ends_the_sender(monkeypatch):
+    """Connected, and neither reading nor sending."""
+    monkeypatch.setattr(wire, "STALL_S", 0.3)
+    near, far = socket.socketpair()
+    near.settimeout(5)
+    with near, far, pytest.raises(Failed, match=r"the other node has given no sign of life for 0 s") as caught:
+        wire.Wire.send_patiently(SimpleNamespace(sock=near), bytes(8 << 20))
+    assert caught.value.kind == "link"
 
 
 # a sender that lies
