@@ -21,6 +21,10 @@ Request = Dict[str, Any]
 
 _SILENT_S = 300.0  # a slow hub makes progress within this time
 _HUB = ("huggingface.co", 443)
+# A status as huggingface_hub writes it, by requests or httpx; or its own errors, which it raises by the hub's headers.
+_DENIED = re.compile(
+    r"\b40[13] (?:Client Error|Unauthorized|Forbidden)|GatedRepo|gated repo|RepositoryNotFound|Repository Not Found"
+)
 _SNAPSHOT = (
     "import os; from huggingface_hub import snapshot_download; "
     "snapshot_download(os.environ['SPARKCLUSTER_ID'], revision=os.environ['SPARKCLUSTER_REVISION'])"
@@ -51,8 +55,7 @@ def download(request: Request, check: wire.Check) -> dict[str, Any]:
     code, text = follow(argv, environment, pace, lambda: _size(folder))
     if code:
         last = (text.strip().splitlines() or ["no output"])[-1]
-        gated = re.search(r"401|403|gated|restricted|unauthorized|RepositoryNotFound", text, re.I)
-        kind = "hub auth" if gated else "disk" if "No space left" in text else "hub"
+        kind = "hub auth" if _DENIED.search(text) else "disk" if "No space left" in text else "hub"
         raise Failed(kind, last)
     return {"bytes": pace.done}
 

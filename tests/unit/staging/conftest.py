@@ -97,7 +97,7 @@ elif verb == "image":
                                "Config": config["config"]}}]))
 elif verb == "run":
     open(path("environ"), "w").write(json.dumps(dict(os.environ)))
-    fail("hub says 403")
+    fail("403 Forbidden: hub says no")
 """
 
 # Downloads as hf does, as far as the hub and the cache can see; with the file "liar" in its home it says that it may not.
