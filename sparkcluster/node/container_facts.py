@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional, Set
 
 from sparkcluster.node import engine
 from sparkcluster.node.common import staged_as
-from sparkcluster.node.docker import config_sum, is_whole
+from sparkcluster.node.docker import config_sum, in_containerd, is_whole
 from sparkcluster.node.machine import Machine, Unreadable, quoted
 
 # Where the CDI specification puts its files (cncf-tags/container-device-interface, SPEC.md).
@@ -26,7 +26,7 @@ def docker(machine: Machine) -> Dict[str, Any]:
     if not info.get("ServerVersion"):
         raise Unreadable("the Docker engine reports no version: %s" % info.get("message", "empty answer"))
     root = _text(info, "DockerRootDir")
-    in_containerd = any("io.containerd.snapshotter.v1" in str(pair) for pair in info.get("DriverStatus") or [])
+    stored = in_containerd(info)
     containerd = info.get("Containerd")
     # the system's instead of the one that the engine brings
     shared = isinstance(containerd, dict) and containerd.get("Address") == "/run/containerd/containerd.sock"
@@ -37,13 +37,13 @@ def docker(machine: Machine) -> Dict[str, Any]:
         "version": _text(info, "ServerVersion"),
         "storage_driver": _text(info, "Driver"),
         "root_dir": root,
-        "images_dir": _CONTAINERD_ROOT if in_containerd and shared else root,
+        "images_dir": _CONTAINERD_ROOT if stored and shared else root,
         "runtimes": sorted(map(str, info.get("Runtimes") or {})),
         # engines before 28.2 do not report CDI devices, so the files are read
         "cdi_devices": sorted(devices) or cdi_devices(cdi),
         "cdi_driver": cdi_driver(cdi),
         "cgroup_driver": _text(info, "CgroupDriver") or None,
-        "containerd_store": in_containerd,
+        "containerd_store": stored,
         "snap": root.startswith("/var/snap/"),
     }
 

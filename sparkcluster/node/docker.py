@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 _STARTS_WITH = ("Entrypoint", "Cmd", "WorkingDir", "User", "Healthcheck", "Volumes")
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
@@ -45,9 +45,30 @@ def inspect_image(reference: str) -> List[str]:
     return ["docker", "image", "inspect", reference]
 
 
-def save(image_id: str) -> List[str]:
-    """Command that writes an image to its output; all layers go to the engine's disk first."""
-    return ["docker", "save", image_id]
+def save(image_id: str, platform: Optional[str] = None) -> List[str]:
+    """Command that writes an image, or of one for several platforms that for ``platform``, to its output."""
+    return ["docker", "save", *(["--platform", platform] if platform else []), image_id]
+
+
+def api_version() -> List[str]:
+    """Command that prints the version of the API that both client and engine speak."""
+    return ["docker", "version", "--format", "{{.Client.APIVersion}}"]
+
+
+def saved_platform(info: Dict[str, Any], api: str, machine: str) -> Optional[str]:
+    """Platform for ``save`` on a ``machine``, by the engine's ``/info`` and API version; None if none is to be named.
+
+    Only containerd's store has images for several platforms, of most of which it lacks the layers.
+    """
+    numbers = tuple(int(number) for number in api.split(".") if number.isdigit())
+    architecture = {"aarch64": "arm64", "x86_64": "amd64"}.get(machine)
+    wanted = architecture and numbers >= (1, 48) and in_containerd(info)
+    return "linux/%s" % architecture if wanted else None
+
+
+def in_containerd(info: Dict[str, Any]) -> bool:
+    """Whether containerd stores the images, by the engine's ``/info``."""
+    return any("io.containerd.snapshotter.v1" in str(pair) for pair in info.get("DriverStatus") or [])
 
 
 def load() -> List[str]:

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Dict, Iterator
 from sparkcluster.node import docker, programs
 from sparkcluster.node.common import staged_as
 from sparkcluster.node.image_archive import Archive
+from sparkcluster.node.machine import Machine, Unreadable
 from sparkcluster.node.wire import Check, Failed, Pace, Wire
 
 Request = Dict[str, Any]
@@ -21,6 +22,9 @@ Request = Dict[str, Any]
 _ENGINE_SILENT_S = 1200.0
 # An archive may hold an image for several platforms, of which the engine reports the size of one.
 _SIZES, _SPARE_BYTES = 4, 1 << 30
+_INCOMPLETE = (
+    "does not provide the specified platform"  # Docker 28 and newer, of an image of which it has the name alone
+)
 
 
 def send(request: Request, line: Wire, check: Check) -> dict[str, Any]:
@@ -31,7 +35,7 @@ def send(request: Request, line: Wire, check: Check) -> dict[str, Any]:
     line.outlast(_ENGINE_SILENT_S)
     with tempfile.TemporaryFile() as errors:
         limit = time.monotonic() + _ENGINE_SILENT_S
-        with programs.started(docker.save(request["image_id"]), stderr=errors) as process:
+        with programs.started(docker.save(request["image_id"], _platform()), stderr=errors) as process:
             for chunk in programs.chunks(process, 2):
                 if chunk:
                     limit = time.monotonic() + _ENGINE_SILENT_S
@@ -39,11 +43,20 @@ def send(request: Request, line: Wire, check: Check) -> dict[str, Any]:
                 line.send_patiently(chunk)
                 pace.add(len(chunk))
         if process.returncode:
-            raise Failed("docker", "docker save: %s" % _last(errors))
+            text = _last(errors)
+            raise Failed("blobs" if _INCOMPLETE in text else "docker", "docker save: %s" % text)
     line.end_frames()
     while line.read_frame() != b"loaded":
         continue
     return {"bytes": pace.done}
+
+
+def _platform() -> str | None:
+    try:
+        info = Machine().docker_document("/info") or {}
+        return docker.saved_platform(info, programs.run(docker.api_version()).strip(), os.uname().machine)
+    except (Unreadable, programs.Failed):
+        return None
 
 
 def receive(request: Request, line: Wire, check: Check) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.node.container_facts import image, pullable
-from sparkcluster.node.docker import config_sum
+from sparkcluster.node.docker import config_sum, save, saved_platform
 from sparkcluster.node.machine import Machine
 
 CONFIG = {"Env": ["PATH=/bin", "NCCL_DEBUG=INFO"], "Entrypoint": ["vllm", "serve"], "Cmd": None, "WorkingDir": "/w"}
@@ -88,3 +88,26 @@ def test_an_image_of_which_the_engine_has_the_name_alone_is_absent(rootfs):
             }
 
     assert image(Engine(), "vllm:v1", "/state") is None
+
+
+STORE = {"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
+
+
+@pytest.mark.parametrize(
+    ("info", "api", "machine", "platform"),
+    [
+        (STORE, "1.48", "aarch64", "linux/arm64"),
+        (STORE, "1.51", "x86_64", "linux/amd64"),
+        (STORE, "2.0", "aarch64", "linux/arm64"),
+        (STORE, "1.45", "aarch64", None),
+        (STORE, "", "aarch64", None),
+        (STORE, "1.51", "riscv64", None),
+        ({"DriverStatus": [["Backing Filesystem", "extfs"]]}, "1.51", "aarch64", None),
+        ({}, "1.51", "aarch64", None),
+    ],
+)
+def test_one_platform_is_saved_where_the_store_has_several_and_the_engine_takes_one(info, api, machine, platform):
+    """From API 1.48 on; before, the archive's index is rewritten to the one manifest."""
+    assert saved_platform(info, api, machine) == platform
+    words = ["docker", "save", "--platform", platform, "ID"] if platform else ["docker", "save", "ID"]
+    assert save("ID", platform) == words
