@@ -1,0 +1,103 @@
+"""Copies of images between both of Docker's image stores, and the image whose layers containerd never downloaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.lab import LabError, images
+
+STORES = """
+sparks:
+- {name: c1, docker: containerd%s, image: absent}
+- {name: c2, docker: containerd%s, image: absent}
+- {name: o, docker: overlay2%s, image: absent}
+"""
+
+
+def up(make_lab, version):
+    try:
+        return make_lab(STORES % ((version,) * 3))
+    except LabError as error:
+        if "has no release" in str(error) or "apt-get failed" in str(error):  # the mirror lacks a release
+            pytest.skip(str(error))
+        raise
+
+
+@pytest.fixture(scope="module", params=["", pytest.param("-28", marks=pytest.mark.full)])
+def shared_lab(make_lab, request):
+    return up(make_lab, request.param)
+
+
+@pytest.fixture
+def registry(lab):
+    with lab.registry() as made:
+        yield made
+    for spark in lab.sparks:
+        spark.run(["sh", "-c", "docker image rm -f $(docker images -q)"], check=False)
+
+
+@pytest.fixture
+def stage(lab, cli, variant):
+    """Runs ``stage`` of an image on Sparks in this order: which came from where, by node."""
+    hosts = {spark.name: spark.host for spark in lab.sparks}
+
+    def run(reference, *names):
+        nodes = [{"name": name, "host": hosts[name], "connection": "ssh"} for name in names]
+        inventory = variant(lab, nodes=nodes, groups=None, playbook={"image": reference})
+        done = cli("stage", inventory, "image", "--json", timeout=200)
+        return done, {each["node"]: each["source"] for each in done.json.get("copied", ())} if done.out else {}
+
+    return run
+
+
+def spark_of(lab, name):
+    return next(spark for spark in lab.sparks if spark.name == name)
+
+
+def runs(spark, reference):
+    words = ["docker", "run", "--rm", "--pull", "never", "--entrypoint", "python3", reference, "--version"]
+    return spark.run(words).stdout.startswith("Python 3")
+
+
+def test_an_image_of_two_platforms_reaches_every_pair_of_stores_and_runs_there(lab, registry, stage):
+    """Pulled once, then containerd to both stores; then back from overlay2, and from a copy to the other."""
+    reference = registry.add("two", images.archive("stub"), platforms=True)
+    assert stage(reference, "c1")[1] == {"c1": "download"}
+    registry.down = True
+    for source, target in (("c1", "o"), ("c1", "c2"), ("o", "c1"), ("c2", "o"), ("o", "c2")):
+        spark_of(lab, target).run(["docker", "image", "rm", "-f", reference], check=False)
+        done, copied = stage(reference, source, target)
+        done.ok()
+        assert copied == {target: source}
+        assert runs(spark_of(lab, target), reference)
+
+
+def twice(lab, registry, name):
+    """On ``name``, two images with common layers, which the registry has compressed otherwise; the second one."""
+    spark = spark_of(lab, name)
+    first = registry.add("p1", images.archive("stub"), level=1)
+    second = registry.add("p9", images.archive("stub"), level=2, more="p9")
+    for reference in (first, second):
+        spark.run(["docker", "pull", "--quiet", reference])
+    return second
+
+
+@pytest.mark.parametrize("target", ["o", "c2"])
+def test_an_image_whose_layers_another_one_has_otherwise_compressed_reaches_the_other_node(
+    lab, registry, stage, target
+):
+    """containerd#8973: docker save writes its manifest alone, so the other node pulls it."""
+    reference = twice(lab, registry, "c1")
+    done, copied = stage(reference, "c1", target)
+    done.ok()
+    assert copied[target] == "download" or copied == {target: "c1", "c1": target}
+    assert runs(spark_of(lab, target), reference)
+
+
+def test_without_a_registry_it_is_an_error_that_names_the_node_and_the_cause(lab, registry, stage):
+    reference = twice(lab, registry, "c1")
+    registry.down = True
+    done, _ = stage(reference, "c1", "o")
+    assert done.code == 1
+    assert "the image's archive lacks" in done.err + done.out or "otherwise (containerd#8973)" in done.err + done.out
+    assert "images that share its layers" in done.err + done.out
