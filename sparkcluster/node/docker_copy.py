@@ -22,9 +22,7 @@ Request = Dict[str, Any]
 _ENGINE_SILENT_S = 1200.0
 # An archive may hold an image for several platforms, of which the engine reports the size of one.
 _SIZES, _SPARE_BYTES = 4, 1 << 30
-_INCOMPLETE = (
-    "does not provide the specified platform"  # Docker 28 and newer, of an image of which it has the name alone
-)
+_INCOMPLETE = "does not provide the specified platform"  # Docker 28, of an image of which it has the name alone
 
 
 def send(request: Request, line: Wire, check: Check) -> dict[str, Any]:
