@@ -78,5 +78,6 @@ def combined(errors: Sequence[SparkclusterError]) -> SparkclusterError:
     """
     errors = [each for error in errors for each in (error, *error.others)]
     first = min(errors, key=lambda error: (not isinstance(error, LeaseLost), not isinstance(error, RegistryAuth)))
-    first.others = tuple(error for error in errors if error is not first)
+    for each in errors:
+        each.others = tuple(error for error in errors if error is not first) if each is first else ()
     return first
