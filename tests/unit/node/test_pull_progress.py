@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+from pathlib import Path
+
 import pytest
 
 from sparkcluster.node.pull_progress import STALL_S, UNPACK_STALL_S, Progress
 from tests.unit.docker_engine import DONE, layer
 
 MB = 1_000_000
+GOLDEN = Path(__file__).parents[2] / "golden" / "pulls"
 
 
 def fed(*documents, each_s: float = 1.0) -> Progress:
@@ -100,3 +105,41 @@ def test_seconds_of_docker_28_are_life_and_no_bytes():
     progress.feed(layer("a", "Extracting", 7, units="s"), 900)
     progress.feed({"status": "Extracting", "id": "a", "progressDetail": {"current": 8, "units": "s"}}, 901)
     assert (progress.done_bytes, progress.moved_at) == (4 * MB, 901)
+
+
+def recorded(name: str) -> tuple[Progress, list[dict]]:
+    """Progress after a recorded stream of Docker 26.1 or 28.5, and how it was reported on the way."""
+    progress, reports = Progress(0.0), []
+    for line in (GOLDEN / f"{name}.jsonl").read_text().splitlines():
+        document = json.loads(line)
+        progress.feed(document, document["t"])
+        reports.append(progress.as_json(document["t"]))
+    return progress, reports
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.jsonl")))
+def test_recorded_streams_end_whole_and_go_through_the_phases_in_order(name):
+    progress, reports = recorded(name)
+    assert progress.status.startswith("Status: Downloaded newer image for registry/")
+    phases = [key for key, _ in itertools.groupby(each["phase"] for each in reports)]
+    assert phases == ["resolve", "download", "unpack"]
+    assert progress.done_bytes == (progress.total_bytes or 0)
+    silent = name in {"containerd-26", "containerd-again-26"}  # about unpacking
+    assert reports[-1]["layers"] == (0 if silent else reports[-1]["layers_total"])
+
+
+def test_a_recorded_cut_loses_no_byte_and_changes_no_size():
+    _, reports = recorded("overlay2-cut-26")
+    done = [each["bytes"] for each in reports]
+    assert done == sorted(done)
+    assert {each["total"] for each in reports} == {0, 3016559}
+
+
+def test_a_recorded_second_pull_of_containerd_begins_where_the_first_one_ended():
+    _, reports = recorded("containerd-again-26")
+    assert next(each["bytes"] for each in reports if each["bytes"]) == 1 << 20
+
+
+def test_a_recorded_second_pull_of_overlay2_begins_at_the_first_byte():
+    _, reports = recorded("overlay2-again-26")
+    assert 0 < next(each["bytes"] for each in reports if each["bytes"]) < 100_000
