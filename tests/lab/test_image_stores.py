@@ -90,7 +90,7 @@ def test_an_image_whose_layers_another_one_has_otherwise_compressed_reaches_the_
     reference = twice(lab, registry, "c1")
     done, copied = stage(reference, "c1", target)
     done.ok()
-    assert copied[target] == "download" or copied == {target: "c1", "c1": target}
+    assert copied[target] == "download"
     assert runs(spark_of(lab, target), reference)
 
 
@@ -99,5 +99,5 @@ def test_without_a_registry_it_is_an_error_that_names_the_node_and_the_cause(lab
     registry.down = True
     done, _ = stage(reference, "c1", "o")
     assert done.code == 1
-    assert "the image's archive lacks" in done.err + done.out or "otherwise (containerd#8973)" in done.err + done.out
-    assert "images that share its layers" in done.err + done.out
+    said = done.out + done.err  # Docker 28 lists the image by name alone, so that it is on no node
+    assert "the image's archive lacks" in said or "no node has the image" in said
