@@ -18,7 +18,7 @@ from sparkcluster.spec.playbook import Verify
 
 # The program on the head ends by itself at its limit; a node that is busy may take seconds to start it.
 SLACK_S = 15
-# A program that reads counters is never silent for long, and ends after this at the latest.
+# A program that reads counters or waits for tokens is never silent for long, and ends after this at the latest.
 SILENCE_S, LONGEST_S = 30, 7200
 # An answer decoded in less time came in one piece, and its speed is unknown.
 SHORTEST_DECODE_S = 0.01
@@ -31,7 +31,13 @@ Counters = Mapping[str, Sequence[str]]
 
 
 def request(
-    endpoint: Endpoint, verify: Verify, *, limit_s: float, max_tokens: int, counters: Counters | None = None
+    endpoint: Endpoint,
+    verify: Verify,
+    *,
+    limit_s: float,
+    max_tokens: int,
+    counters: Counters | None = None,
+    idle_s: float | None = None,
 ) -> dict[str, Any]:
     """The request document of one completion as real traffic sends it."""
     return {
@@ -43,6 +49,7 @@ def request(
         "chat_template_kwargs": verify.chat_template_kwargs,
         "stream": True,
         "timeout_s": limit_s,
+        "idle_s": idle_s,
         "key_file": endpoint.key_file,
         "key_name": endpoint.key_name,
         "counters": {name: list(metrics) for name, metrics in (counters or {}).items()},
@@ -55,6 +62,7 @@ def ask(
     verify: Verify,
     *,
     limit_s: float | None = None,
+    first_s: float | None = None,
     max_tokens: int | None = None,
     show: Show | None = None,
     counters: Counters | None = None,
@@ -68,6 +76,7 @@ def ask(
         endpoint: its API.
         verify: prompt, sampling, and the limits where ``limit_s`` and ``max_tokens`` set none.
         limit_s: the most seconds that the whole answer may take.
+        first_s: the most seconds to the first token; with it the limit is for the time without a token.
         max_tokens: the most tokens that are generated.
         show: called with each piece of text as it comes.
         counters: metrics to read meanwhile, so that the reply says for how long none moved.
@@ -76,10 +85,14 @@ def ask(
     """
     limit_s = limit_s or verify.timeout_s
     until_dead = until_dead and bool(counters)
-    longest_s = LONGEST_S if until_dead else limit_s
-    silence_s = SILENCE_S if until_dead else limit_s + SLACK_S
+    tells = until_dead or first_s is not None
+    longest_s = LONGEST_S if tells else limit_s
+    silence_s = SILENCE_S if tells else limit_s + SLACK_S
     tokens = max_tokens or verify.max_tokens
-    question = request(endpoint, verify, limit_s=longest_s, max_tokens=tokens, counters=counters)
+    idle_s = None if first_s is None else limit_s
+    question = request(
+        endpoint, verify, limit_s=first_s or longest_s, max_tokens=tokens, counters=counters, idle_s=idle_s
+    )
     exchange = _Exchange(Reply(endpoint.group, host.name, limit_s=limit_s), show, progress, until_dead=until_dead)
     try:
         with stream(host, "ask", question) as running:
@@ -93,7 +106,8 @@ def ask(
             reason = running.finish().reason
         problem, message = "lost", f"the answer was cut off: {reason}"
     except CommandTimeout as error:
-        problem, message = "timeout", error.message
+        # the program of a question with first_s is silent only where its connection is
+        problem, message = "timeout" if first_s is None else "unreachable", error.message
     except HostError as error:
         problem, message = "unreachable", error.message
     return exchange.failed(problem, message)

@@ -210,6 +210,12 @@ class Host(Closing):
     def _start(self, argv: Sequence[str], limit_s: float | None = None) -> Stream:
         """Start ``argv`` within ``limit_s``, by default what connecting may take."""
 
+    def renew(self, *, before: float = -math.inf) -> None:
+        """Forget a failure to connect that may have passed, and close a connection made before the time ``before``.
+
+        The next command connects anew. ``before`` is the time (monotonic) of the last sign of life on it.
+        """
+
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30) -> Result:
         """Run ``argv`` with ``stdin`` and wait for its end; CommandTimeout after ``timeout_s``."""
         return self._start(argv, timeout_s).run([stdin], len(stdin), timeout_s)

@@ -23,6 +23,7 @@ class FakeHost:
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.files: dict[str, tuple[bytes, int]] = {}
         self.closed = False
+        self.renewed = 0
         self._answers: list[tuple[list[str], Answer]] = []
         self._programs: dict[str, Callable[[dict[str, Any]], Any]] = {}
 
@@ -66,6 +67,11 @@ class FakeHost:
         if path.startswith("/proc/"):
             raise CommandFailed(f"{path} could not be written on {self.name}", node=self.name, step="put")
         self.files[path] = (content.read_bytes() if isinstance(content, Path) else content, mode)
+
+    def renew(self, *, before: float = 0) -> None:
+        """Count it in ``renewed``."""
+        del before
+        self.renewed += 1
 
     def close(self) -> None:
         """Record that it was closed."""

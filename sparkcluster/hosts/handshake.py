@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -24,7 +26,7 @@ from sparkcluster.errors import (
 )
 from sparkcluster.hosts import known_hosts
 from sparkcluster.hosts.base import remaining_s
-from sparkcluster.hosts.paramiko_transport import Proxy, Transport, Tunnel, paramiko
+from sparkcluster.hosts.paramiko_transport import Agent, Proxy, Transport, Tunnel, paramiko
 from sparkcluster.hosts.resolve import SshTarget
 
 KEEPALIVE_S = 10
@@ -140,6 +142,9 @@ def _tcp(name: str, target: SshTarget, deadline: float) -> socket.socket:
         raise _error(HostTimeout, name, text, f"ping {target.host}") from failure
     refused = isinstance(failure, ConnectionRefusedError)
     hint = "on the node: sudo systemctl start ssh" if refused else f"ping {target.host}, and check its power"
+    if sys.platform == "darwin" and failure.errno == errno.EHOSTUNREACH:
+        # Apple's TN3179: what a program that may not use the local network gets
+        hint += "; on macOS: System Settings, Privacy & Security, Local Network: allow your terminal"
     reason = (failure.strerror or str(failure)).lower()
     raise _error(HostRefused, name, f"{where}: {reason}", hint) from failure
 
@@ -200,7 +205,7 @@ class _Login:
 
     def authenticate(self, transport: Transport) -> None:
         """Log in on ``transport``, or raise AuthFailed."""
-        agent = paramiko.Agent()
+        agent = Agent(self.target.agent)
         reason = "no key was accepted"
         try:
             for key in self._keys(agent):
@@ -223,7 +228,8 @@ class _Login:
                 reason = f"it requires {', '.join(more)} besides a key"
         finally:
             agent.close()
-        self._fail(reason if self.tried else "there is no key to offer")
+        silent = f"; no agent answers at {agent.silent}" if agent.silent else ""
+        self._fail((reason if self.tried else "there is no key to offer") + silent)
 
     def _fail(self, reason: str) -> NoReturn:
         target = self.target
@@ -260,14 +266,15 @@ class _Login:
                 yield key
 
     def _load(self, file: Path, agent: paramiko.Agent) -> paramiko.PKey | None:
-        """The key in ``file``; if a passphrase protects it, the agent's copy of it, or None."""
-        try:
-            return paramiko.PKey.from_path(file)
-        except (paramiko.PasswordRequiredException, TypeError):
-            pass
-        public = file.with_name(file.name + ".pub")
+        """The key in ``file``; if that is public or a passphrase protects it, the agent's copy of it, or None."""
+        public = file
+        if file.suffix != ".pub":
+            try:
+                return paramiko.PKey.from_path(file)
+            except (paramiko.PasswordRequiredException, TypeError):
+                public = file.with_name(file.name + ".pub")
         blob = public.read_text(errors="replace").split()[1:2] if public.is_file() else []
         match = next((key for key in agent.get_keys() if [key.get_base64()] == blob), None)
-        if match is None:
+        if match is None and public is not file:
             self.locked.append(file)
         return match

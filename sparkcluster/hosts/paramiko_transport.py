@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -37,6 +38,7 @@ finally:
         del sys.modules["invoke"]
 
 __all__ = [
+    "Agent",
     "Proxy",
     "Transport",
     "Tunnel",
@@ -129,6 +131,30 @@ class Transport(paramiko.Transport):
         options = self.get_security_options()
         supported = [name for name in names if name in options.key_types]
         options.key_types = tuple(dict.fromkeys([*supported, *options.key_types]))
+
+
+class Agent(paramiko.Agent):
+    """The agent at the socket ``path``; with ``none`` one without keys, by default that of ``SSH_AUTH_SOCK``.
+
+    Attributes:
+        silent: the path where no agent answers.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self.silent: str | None = None
+        if path is None:
+            super().__init__()
+            return
+        paramiko.agent.AgentSSH.__init__(self)
+        if path == "none":
+            return
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(path)
+            self._connect(connection)  # type: ignore[attr-defined]
+        except (OSError, paramiko.SSHException):
+            connection.close()
+            self.silent = path
 
 
 class Proxy(paramiko.ProxyCommand):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import getpass
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -43,6 +44,7 @@ class SshTarget:
         identity: key file from the inventory; must be readable.
         identities: key files from ssh_config; missing ones are skipped.
         identities_only: offer no other key of the agent.
+        agent: socket of ssh_config's IdentityAgent; ``none`` for no agent, None for that of ``SSH_AUTH_SOCK``.
         known_hosts: files with host keys; a new key is stored in the first.
         connect_timeout_s: limit for TCP, handshake and login together.
         jump: the jump host.
@@ -56,6 +58,7 @@ class SshTarget:
     identity: Path | None = None
     identities: tuple[Path, ...] = ()
     identities_only: bool = False
+    agent: str | None = None
     known_hosts: tuple[Path, ...] = ()
     host_keys: HostKeys = "reject"
     connect_timeout_s: float = 10
@@ -104,6 +107,7 @@ def _resolve(host: str, ssh: SshSettings, hops: tuple[str, ...]) -> SshTarget:
         identity=Path(ssh.identity).expanduser() if ssh.identity else None,
         identities=tuple(_path(text, tokens) for text in config.get("identityfile", [])),
         identities_only=config.get("identitiesonly", ["no"])[0] == "yes",
+        agent=_agent(config.get("identityagent", ["SSH_AUTH_SOCK"])[0], tokens),
         known_hosts=tuple(_path(file, tokens) for file in files or ["~/.ssh/known_hosts"]),
         host_keys=ssh.host_keys,
         connect_timeout_s=ssh.connect_timeout_s,
@@ -165,6 +169,14 @@ def _without_ssh(host: str) -> dict[str, list[str]]:
     config.setdefault("globalknownhostsfile", ["/etc/ssh/ssh_known_hosts"])
     config.setdefault("identityfile", [f"~/.ssh/id_{kind}" for kind in ("ed25519", "ecdsa", "rsa")])
     return config
+
+
+def _agent(text: str, tokens: dict[str, str]) -> str | None:
+    """The socket that an IdentityAgent names, of 1Password for example; None for ``SSH_AUTH_SOCK``."""
+    text = text.strip('"')
+    if text in {"SSH_AUTH_SOCK", "$SSH_AUTH_SOCK", "${SSH_AUTH_SOCK}"}:
+        return None
+    return text if text == "none" else os.path.expandvars(str(_path(text, tokens)))
 
 
 def _words(config: dict[str, list[str]], key: str) -> list[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
 import time
 from collections.abc import Sequence
 
 from sparkcluster.errors import CommandTimeout, HostError, HostLost, HostTimeout, UsageError
+from sparkcluster.hosts.again import is_transient
 from sparkcluster.hosts.base import Host, remaining_s
 from sparkcluster.hosts.channel import ChannelStream
 from sparkcluster.hosts.handshake import connect
@@ -21,7 +23,7 @@ _SESSIONS = 9
 
 
 class SshHost(Host):
-    """A machine with an sshd. Connects at first use; a failure to connect is kept, not retried.
+    """A machine with an sshd. Connects at first use; a failure to connect is kept until ``renew``.
 
     ``jump`` is the host of ``target.jump`` if several nodes share it.
     """
@@ -32,6 +34,7 @@ class SshHost(Host):
         self._closes_jump = jump is None and target.jump is not None
         self._jump = SshHost(name, target.jump) if jump is None and target.jump is not None else jump
         self._transport: Transport | None = None
+        self._opened = 0.0
         self._failure: HostError | UsageError | None = None
         self._closed = False
         self._lock = threading.Lock()
@@ -45,20 +48,38 @@ class SshHost(Host):
         if self._closes_jump and self._jump is not None:
             self._jump.close()
 
+    def renew(self, *, before: float = -math.inf) -> None:
+        """Forget a failure that may have passed, and close a connection that was opened before ``before``.
+
+        One that another thread opened since then stays. So does an open connection to the jump host, over which other
+        nodes may be reached.
+        """
+        if self._jump is not None:
+            self._jump.renew()
+        with self._lock:
+            if self._failure is not None and is_transient(self._failure):
+                self._failure = None
+            old = self._transport if self._opened < before else None
+            if old is not None:
+                self._transport = None
+        if old is not None:
+            _hang_up(old)
+
     def transport(self) -> Transport:
         """The open transport; connects if it is not open.
 
-        A connection that broke is opened again; one that could not be opened is not retried in this run.
+        A connection that broke is opened again; one that could not be opened is not retried before ``renew``.
         """
         with self._lock:
             if self._closed:
                 raise HostLost(f"connection to {self.name} was closed", node=self.name, step="connect")
             if self._failure is not None:
-                raise _again(self._failure)
+                raise _again(self._failure) from self._failure.__cause__
             if self._transport is None or not self._transport.is_active():
                 try:
                     through = None if self._jump is None else self._jump.transport()
                     self._transport = connect(self.name, self.target, through)
+                    self._opened = time.monotonic()
                 except (HostError, UsageError) as error:
                     self._failure = error
                     raise

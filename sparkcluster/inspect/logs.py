@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from sparkcluster.errors import NotServing, UsageError
+from sparkcluster.hosts.again import LIMIT_S
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch.watching import Gone, Lines, Tick, Watching, watch_request
 from sparkcluster.plan.records import cluster_ranks
@@ -60,7 +61,7 @@ def follow(
     }
     waiting = dict.fromkeys(requests, BACKLOG_TICKS)
     limit = time.monotonic() + BACKLOG_S + tail * BACKLOG_S_PER_LINE
-    with Watching(fleet, requests) as watching:
+    with Watching(fleet, requests, limit_s=LIMIT_S if go_on else 0) as watching:
         while waiting and (go_on or time.monotonic() < limit):
             event = watching.next(0.5)
             if isinstance(event, Lines):

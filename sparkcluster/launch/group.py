@@ -9,17 +9,18 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.endpoint.find import endpoints
 from sparkcluster.engines.base import Engine
 from sparkcluster.engines.signature import Cause
-from sparkcluster.errors import CommandTimeout, Interrupted, LaunchError, LeaseLost, SparkclusterError
+from sparkcluster.errors import HostError, Interrupted, LaunchError, LeaseLost, SparkclusterError
 from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.running import Reply
-from sparkcluster.hosts.fleet import Fleet, failures
+from sparkcluster.hosts.again import LIMIT_S, is_transient
+from sparkcluster.hosts.fleet import failures
 from sparkcluster.launch.causes import cause
 from sparkcluster.launch.readiness import Readiness, warnings
 from sparkcluster.launch.verify import verify_group
@@ -33,8 +34,10 @@ from sparkcluster.spec.playbook import Verify
 from sparkcluster.topology.model import Topology
 
 START_S = 180
-# Limit for stopping ranks on a node that has just been silent for SILENCE_S.
+# Limit for stopping ranks on a node that is silent.
 SILENT_S = 3
+# After a shorter silence the lease is still held: its heartbeats come every 3 s, and the last counts for 15 s.
+LEASE_S = 10
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ def start(changer: Changer, engine: Engine, steps: Mapping[str, Sequence[dict[st
         if isinstance(error, LeaseLost):
             raise error
     for name, error in errors.items():
-        raise _with_cause(error, cause(engine, [error.message], None, False), node=name, step="start")
+        raise _with_cause(error, cause(engine, [error.message], None, False), node=name, step="start") from error
 
 
 def stop(
@@ -85,11 +88,11 @@ def stop(
     ranks: Mapping[str, Sequence[Rank]],
     *,
     grace_s: int = STOP_GRACE_S,
-    silent: str | None = None,
+    silent: Collection[str] = (),
 ) -> dict[str, SparkclusterError]:
     """Stop and remove ranks on all nodes, heads before workers; returns the nodes where that failed.
 
-    ``silent`` is a node that was just found hanging: it comes last and gets little time.
+    Nodes that are ``silent`` come last and get little time.
     """
     failed: dict[str, SparkclusterError] = {}
     # Without its driver a worker has nothing to drain, but Ray would still wait 30 s.
@@ -99,9 +102,9 @@ def stop(
             for name, present in ranks.items()
             if name not in failed
         }
-        hanging = {silent: steps.pop(silent)} if silent is not None and silent in steps else {}
+        hanging = {name: steps.pop(name) for name in silent if name in steps}
         outcomes = changer.attempt(steps, timeout_s=patience_s + 60)
-        outcomes |= changer.attempt(hanging, timeout_s=SILENT_S)
+        outcomes |= changer.attempt(hanging, timeout_s=SILENT_S, patience_s=0)
         failed |= failures(outcomes)
     return failed
 
@@ -129,6 +132,7 @@ def watch_group(plan: Plan, topology: Topology) -> dict[str, dict[str, Any]]:
         member.name: {
             **watch_request(plan.nodes[member.name].containers, tail=2000),
             "interfaces": [link.interface for link in member.links],
+            "peers": {other.name: other.address for other in group.members if other is not member},
         }
         for member in group.members
     }
@@ -146,35 +150,48 @@ def run(changer: Changer, launch: Launch, report: Report, cancelled: threading.E
         LeaseLost: a node refused, now or when the ranks were to be stopped.
         Interrupted: ``cancelled`` was set.
     """
+    attempt = _Attempt(changer, launch, report, cancelled)
     try:
         if launch.steps is not None:
             start(changer, engines.engine(launch.plan.engine), launch.steps)
-        return _Attempt(changer.fleet, launch, report, cancelled).until_answered()
+        return attempt.until_answered()
     except SparkclusterError as error:
-        silent = error.node if isinstance(error.__cause__, CommandTimeout) else None
-        final = with_failed_stops(error, stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S, silent=silent))
+        if isinstance(error, LaunchError):
+            report.note(f"{launch.group}: {error.message}: stopping its ranks")
+        final = with_failed_stops(
+            error,
+            stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S, silent=attempt.silent(error)),
+        )
         raise final from (None if final is error else error)
     except BaseException:
-        stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S)
+        stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S, silent=attempt.silent())
         raise
 
 
 class _Attempt:
     """A group from its start to its second answer."""
 
-    def __init__(self, fleet: Fleet, launch: Launch, report: Report, cancelled: threading.Event) -> None:
-        self._fleet = fleet
+    def __init__(self, changer: Changer, launch: Launch, report: Report, cancelled: threading.Event) -> None:
+        self._changer = changer
         self._launch = launch
         self._report = report
         self._cancelled = cancelled
         self._readiness = Readiness(launch.plan, launch.topology, now=time.monotonic())
         self._verifying: threading.Thread | None = None
         self._outcome: Reply | BaseException | None = None
+        self._silent_since: dict[str, float] = {}
+        self._taken_over: LeaseLost | None = None
+
+    def silent(self, error: SparkclusterError | None = None) -> set[str]:
+        """Nodes that do not report, and that of ``error`` where that could not be reached."""
+        unreached = {error.node or ""} if error is not None and is_transient(error.__cause__ or error) else set()
+        return set(self._silent_since) | unreached
 
     def until_answered(self) -> Reply:
         """Watch until the group has answered twice; its last reply."""
         requests = watch_group(self._launch.plan, self._launch.topology)
-        with Watching(self._fleet, requests) as watching:
+        self._readiness.watched(time.monotonic())
+        with Watching(self._changer.fleet, requests) as watching:
             try:
                 reply = self._watch(watching)
                 if self._readiness.dying:
@@ -186,7 +203,7 @@ class _Attempt:
 
     def _watch(self, watching: Watching) -> Reply:
         limit_s = self._launch.ready_timeout_s
-        while not isinstance(self._outcome, Reply):
+        while not isinstance(self._outcome, Reply) or self._awaits_report():
             if self._cancelled.is_set():
                 raise Interrupted("interrupted", step="launch")
             self._follow(watching)
@@ -200,16 +217,24 @@ class _Attempt:
                 raise self._unanswered(self._outcome)
             if isinstance(self._outcome, BaseException):
                 raise self._outcome
-            if time.monotonic() - self._readiness.started > limit_s:
+            if self._outcome is None and time.monotonic() - self._readiness.started > limit_s:
                 raise self._readiness.overdue(limit_s)
         return self._outcome
+
+    def _awaits_report(self) -> bool:
+        """Whether a node is silent, though its model has answered: nothing is changed before it was looked at again."""
+        return any(since < LIMIT_S for since in self._readiness.silent(time.monotonic()).values())
 
     def _verify(self) -> None:
         """Ask the group twice, in a thread of its own."""
         endpoint = endpoints(self._launch.plan.as_json(), self._launch.plan.engine)[self._launch.group]
         try:
             self._outcome = verify_group(
-                self._fleet.hosts[endpoint.head], endpoint, self._launch.verify, self._launch.expect_at
+                self._changer.fleet.hosts[endpoint.head],
+                endpoint,
+                self._launch.verify,
+                self._launch.expect_at,
+                first_s=self._readiness.started + self._launch.ready_timeout_s - time.monotonic(),
             )
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
             self._outcome = error
@@ -222,9 +247,35 @@ class _Attempt:
             self._report.progress(event.node, self._readiness.ranks[event.node].progress.text)
             for text in warnings(event):
                 self._report.note(text)
-        failure = self._readiness.failure(time.monotonic())
+        self._tell_silence(time.monotonic())
+        failure = self._taken_over or self._readiness.failure(time.monotonic())
         if failure:
             raise failure
+
+    def _tell_silence(self, now: float) -> None:
+        """Report nodes that fell silent and that report again; take the lease of the latter again."""
+        silent = self._readiness.silent(now)
+        for node, since in silent.items():
+            text = f"no report for {since:.0f} s, connecting again"
+            if node not in self._silent_since:
+                self._silent_since[node] = now - since
+                self._report.note(f"{node}: {text}; its rank is left running")
+            self._report.progress(node, text)
+        for node in [name for name in self._silent_since if name not in silent]:
+            gap_s = self._readiness.ranks[node].heard_at - self._silent_since.pop(node)
+            self._report.note(f"{node}: reports again after {gap_s:.0f} s")
+            hold = self._changer.hold
+            if hold is not None and gap_s >= LEASE_S:
+                threading.Thread(target=self._hold_lease, args=(hold, node), name=f"lease {node}", daemon=True).start()
+
+    def _hold_lease(self, hold: Callable[[str], None], node: str) -> None:
+        """Make sure that no other operator has taken ``node`` over meanwhile."""
+        try:
+            hold(node)
+        except LeaseLost as error:
+            self._taken_over = error
+        except HostError:
+            return  # silent again
 
     def _await_death(self, watching: Watching) -> None:
         """Take in events for as long as it takes to see a death; raise it when there is one."""

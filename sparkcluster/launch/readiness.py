@@ -1,4 +1,8 @@
-"""From events to a verdict on one group: whether it is ready, which rank is dead and why. Pure; time is passed in."""
+"""From events to a verdict on one group: whether it is ready, which rank is dead and why. Pure; time is passed in.
+
+A node that reports nothing is silent, and its rank is not dead for that: the other nodes of its group say whether they
+still reach it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from sparkcluster import engines
 from sparkcluster.engines.phase import Progress
 from sparkcluster.errors import LaunchError, SparkclusterError
 from sparkcluster.launch.causes import cause, failed_rank
-from sparkcluster.launch.watching import Event, Gone, Lines, Tick
+from sparkcluster.launch.watching import SILENCE_S, Event, Gone, Lines, Tick
 from sparkcluster.plan.model import Plan
 from sparkcluster.topology.model import Topology
 
@@ -23,6 +27,8 @@ LAST_LINES_S = 1.5
 LINK_GRACE_S = 3
 # A Docker engine that is restarted is back within a few seconds, and its containers may have lived on.
 UNREADABLE_GRACE_S = 15
+# A node that is silent is lost where others of its group reached it, and have not for as long: five attempts.
+LOST_S = 15
 # SIGKILL, SIGSEGV and SIGABRT, as a container's exit code tells them.
 KILLED = frozenset({137, 139, 134})
 
@@ -35,6 +41,9 @@ class RankState:
         interfaces: those of its node that the group uses.
         down: those without a carrier, and since when.
         gone: why its node can no longer be watched.
+        heard_at: when its node reported last, or the launch began.
+        reports_since: when its node began to report without a pause.
+        reached: when its node last reached other nodes of the group.
     """
 
     node: str
@@ -42,6 +51,8 @@ class RankState:
     address: str
     interfaces: frozenset[str]
     progress: Progress
+    heard_at: float
+    reports_since: float
     state: str = "unknown"
     exit_code: int | None = None
     oom_killed: bool = False
@@ -51,6 +62,7 @@ class RankState:
     listening: bool = False
     gone: SparkclusterError | None = None
     down: dict[str, float] = dataclasses.field(default_factory=dict)
+    reached: dict[str, float] = dataclasses.field(default_factory=dict)
     lines: collections.deque[str] = dataclasses.field(default_factory=lambda: collections.deque(maxlen=KEPT_LINES))
 
     @property
@@ -58,11 +70,19 @@ class RankState:
         """Its last log lines."""
         return tuple(self.lines)[-SHOWN_LINES:]
 
+    def is_silent(self, now: float) -> bool:
+        """Whether its node has not reported for ``SILENCE_S``."""
+        return now - self.heard_at >= SILENCE_S
+
     def feed(self, event: Event, now: float) -> None:
         """Take in one event of its node."""
         if isinstance(event, Gone):
             self.gone = event.error
-        elif isinstance(event, Tick):
+            return
+        if self.is_silent(now):
+            self.reports_since = now
+        self.heard_at = now
+        if isinstance(event, Tick):
             self._tick(event, now)
         elif event.rank == self.name:
             self.lines.extend(event.lines)
@@ -88,6 +108,7 @@ class RankState:
             elif interface in self.interfaces:
                 self.down.setdefault(interface, now)
         self.listening = self.listening or tick.listening
+        self.reached |= {name: now - ago for name, ago in tick.peers.items() if ago is not None}
 
 
 def warnings(event: Event) -> list[str]:
@@ -116,10 +137,17 @@ class Readiness:
                 member.address,
                 frozenset(link.interface for link in member.links),
                 Progress(self.engine),
+                heard_at=now,
+                reports_since=now,
             )
             for name, member in topology.members.items()
         }
         self.head = self.ranks[topology.groups[0].head.name]
+
+    def watched(self, now: float) -> None:
+        """Count silence from ``now``, where watching begins: starting the ranks may have taken minutes."""
+        for rank in self.ranks.values():
+            rank.heard_at = rank.reports_since = now
 
     def feed(self, event: Event, now: float) -> None:
         """Take in one event."""
@@ -141,7 +169,8 @@ class Readiness:
         dead = sorted((rank for rank in ranks if rank.died_at is not None), key=lambda rank: rank.died_at or 0)
         if dead and now - (dead[0].died_at or 0) >= LAST_LINES_S:
             return self._death(dead)
-        for rank in ranks:
+        reporting = [rank for rank in ranks if not rank.is_silent(now)]
+        for rank in reporting:
             for interface, since in rank.down.items():
                 if now - since >= LINK_GRACE_S:
                     return _error(
@@ -149,7 +178,7 @@ class Readiness:
                         rank,
                         f"check the cable and the other Spark; on {rank.node}: ip link show {quote(interface)}",
                     )
-        for rank in ranks:
+        for rank in reporting:
             if rank.unreadable_since is not None and now - rank.unreadable_since >= UNREADABLE_GRACE_S:
                 return _error(
                     f"Docker on {rank.node} has not reported the state of {rank.name} for {UNREADABLE_GRACE_S} s"
@@ -157,7 +186,30 @@ class Readiness:
                     rank,
                     f"on {rank.node}: systemctl status docker",
                 )
+        return self._lost(now)
+
+    def silent(self, now: float) -> dict[str, float]:
+        """For how many seconds nodes have been silent, by name."""
+        return {name: now - rank.heard_at for name, rank in self.ranks.items() if rank.is_silent(now)}
+
+    def _lost(self, now: float) -> LaunchError | None:
+        """A node that is silent, and that no node which reports has reached for as long as they could have."""
+        witnesses = [rank for rank in self.ranks.values() if now - rank.reports_since >= LOST_S]
+        for name, since in self.silent(now).items():
+            seen = {other.node: other.reached[name] for other in witnesses if self._can_tell(other, name, now)}
+            if seen and since >= LOST_S and now - max(seen.values()) >= LOST_S:
+                rank, witness = self.ranks[name], max(seen, key=lambda node: seen[node])
+                return _error(
+                    f"{name} does not answer on SSH, and {witness} has not reached it at {rank.address} "
+                    f"for {now - seen[witness]:.0f} s",
+                    rank,
+                    f"check the power of {name}; on {witness}: ping {quote(rank.address)}",
+                )
         return None
+
+    @staticmethod
+    def _can_tell(witness: RankState, name: str, now: float) -> bool:
+        return not witness.is_silent(now) and name in witness.reached
 
     @property
     def dying(self) -> bool:
@@ -197,8 +249,12 @@ class Readiness:
         return reporter if number is None else ranks[number]
 
     def overdue(self, limit_s: float) -> LaunchError:
-        """The group did not answer within ``limit_s``: how far each node got."""
-        where = "; ".join(f"{name}: {rank.progress.text}" for name, rank in self.ranks.items())
+        """The group did not answer within ``limit_s``: how far each node got, and which is silent."""
+        silent = self.silent(self.started + limit_s)
+        where = "; ".join(
+            f"{name}: {rank.progress.text}" + (f", no report for {silent[name]:.0f} s" if name in silent else "")
+            for name, rank in self.ranks.items()
+        )
         found = cause(self.engine, list(self.head.tail), None, False)
         hint = "a larger model may need a larger ready_timeout_s in its playbook, or --timeout"
         text = f"no answer within {limit_s:.0f} s ({where})"

@@ -1,24 +1,28 @@
 """What happens on every node while a group comes up, as one queue of events.
 
 On each node the watch program reports at least every two seconds the state of its ranks, the carrier of its interfaces
-and the new lines of the engine's log. A node that is silent is an event as well.
+and the new lines of the engine's log. Where a connection falls silent or breaks, it is made anew and the log goes on
+where it was; a node that cannot be watched any more is an event as well.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import queue
 import threading
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pydantic import Field
 
 from sparkcluster.answers import checked
-from sparkcluster.errors import CommandTimeout, HostLost, SparkclusterError
+from sparkcluster.errors import CommandFailed, CommandTimeout, HostTimeout, SparkclusterError
 from sparkcluster.facts.base import Fact, Many
 from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.running import LogLine
+from sparkcluster.hosts.again import Patience
 from sparkcluster.hosts.base import Closing, Host, Stream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import document, stream
@@ -28,6 +32,8 @@ from sparkcluster.plan.model import ContainerPlan
 INTERVAL_S = 2
 # Three missed reports; one was seen to take over 2 s on a Spark that loads a model.
 SILENCE_S = 7
+# A stalled sshd goes on with the same connection, and Linux gives up one that broke after as long (TCP_USER_TIMEOUT).
+RENEW_S = 20
 _QUEUED = 64
 
 
@@ -45,28 +51,35 @@ class Report(Fact):
 
     rank: str | None = None
     lines: Many[LogLine] = ()
+    at: str = Field("", max_length=64)
     states: dict[str, RankReport] | None = None
     links: dict[str, bool] = Field(default_factory=dict)
     listening: bool | None = None
+    peers: dict[str, float | None] = Field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lines:
-    """Log lines of a rank, oldest first."""
+    """Log lines of a rank, oldest first; ``at`` is where its log goes on after them."""
 
     node: str
     rank: str
     lines: tuple[str, ...]
+    at: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tick:
-    """One report: state and exit code of each rank, carrier of each interface."""
+    """One report: state and exit code of each rank, carrier of each interface.
+
+    ``peers`` has for other nodes the seconds since this one last reached them, None where it never has.
+    """
 
     node: str
     states: dict[str, RankReport]
     links: dict[str, bool]
     listening: bool
+    peers: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,16 +113,21 @@ def watch_request(
 
 
 class Watching(Closing):
-    """Watches ranks on their nodes; ``requests`` are those of the watch program, by node."""
+    """Watches ranks on their nodes; ``requests`` are those of the watch program, by node.
 
-    def __init__(self, fleet: Fleet, requests: Mapping[str, dict[str, Any]]) -> None:
+    A node that is silent is tried again for ``limit_s``; with 0 its silence is an event.
+    """
+
+    def __init__(self, fleet: Fleet, requests: Mapping[str, dict[str, Any]], *, limit_s: float = math.inf) -> None:
         # Full where a node sends faster than its lines are read: it has to wait.
         self._events: queue.Queue[Event] = queue.Queue(_QUEUED)
-        self._streams: list[Stream] = []
-        self._over = False
-        for name, request in requests.items():
-            arguments = (fleet.hosts[name], request)
-            threading.Thread(target=self._follow, args=arguments, name=f"watch-{name}", daemon=True).start()
+        self._over = threading.Event()
+        self._followers = [
+            _Follower(fleet.hosts[name], request, self._events.put, self._over, limit_s)
+            for name, request in requests.items()
+        ]
+        for follower in self._followers:
+            threading.Thread(target=follower.run, name=f"watch-{follower.host.name}", daemon=True).start()
 
     def next(self, timeout_s: float) -> Event | None:
         """The next event, or None when none came in ``timeout_s`` seconds."""
@@ -120,37 +138,97 @@ class Watching(Closing):
 
     def close(self) -> None:
         """End the watch programs, without waiting for them."""
-        self._over = True
-        for running in list(self._streams):
-            threading.Thread(target=running.close, daemon=True).start()
+        self._over.set()
+        for follower in self._followers:
+            follower.end()
 
-    def _follow(self, host: Host, request: dict[str, Any]) -> None:
+
+class _Follower:
+    """The watch program on one node, started anew where its connection broke or fell silent."""
+
+    def __init__(
+        self,
+        host: Host,
+        request: dict[str, Any],
+        put: Callable[[Event], None],
+        over: threading.Event,
+        limit_s: float,
+    ) -> None:
+        self.host = host
+        self._request = request
+        self._put = put
+        self._over = over
+        self._limit_s = limit_s
+        self._heard = time.monotonic()
+        self._patience = Patience(self._heard, limit_s=limit_s)
+        self._following: Stream | None = None
+
+    def run(self) -> None:
+        """Follow until it is over, or the node cannot be watched any more."""
         try:
-            following = stream(host, "watch", request)
-            self._streams.append(following)
-            if self._over:  # ended while this was still connecting
-                following.close()
-                return
-            for line in following.lines(SILENCE_S):
-                for event in parse(host.name, line):
-                    self._events.put(event)
-            reason = following.finish().reason
-            failure: SparkclusterError = HostLost(f"watch on {host.name} ended: {reason}", node=host.name, step="watch")
-        except CommandTimeout:
-            failure = CommandTimeout(
-                f"no report from {host.name} for {SILENCE_S} s: its sshd or the whole node hangs",
-                node=host.name,
-                step="watch",
-                hint=f"try: ssh {host.name} true; a node that answers ping but not ssh is often out of memory",
-            )
-        except SparkclusterError as error:
-            failure = error
+            failure = self._until_gone()
         except Exception as error:  # noqa: BLE001 - without an event the launch would wait until its limit
-            failure = HostLost(
-                f"watching {host.name} failed: {type(error).__name__}: {error}", node=host.name, step="watch"
-            )
-        if not self._over:
-            self._events.put(Gone(host.name, failure))
+            text = f"watching {self.host.name} failed: {type(error).__name__}: {error}"
+            failure = CommandFailed(text, node=self.host.name, step="watch")
+        if not self._over.is_set():
+            self._put(Gone(self.host.name, failure))
+
+    def end(self) -> None:
+        """End the program, without waiting for it."""
+        following, self._following = self._following, None
+        if following is not None:
+            threading.Thread(target=following.close, daemon=True).start()
+
+    def _until_gone(self) -> SparkclusterError:
+        may_end = self._limit_s > 0
+        while True:
+            before = -math.inf
+            try:
+                self._read()
+                return CommandFailed(f"watch on {self.host.name} was stopped", node=self.host.name, step="watch")
+            except CommandTimeout:
+                failure: SparkclusterError = self._silence()
+                before = self._heard
+            except SparkclusterError as error:
+                failure = error
+            ended_once = may_end and isinstance(failure, _Ended)
+            may_end = may_end and not ended_once
+            if not ended_once and not self._patience.continues(failure, time.monotonic()):
+                return failure
+            self.end()
+            self.host.renew(before=before)
+            if self._over.wait(self._patience.pause_s()):
+                return failure
+
+    def _read(self) -> None:
+        """Pass on what one run of the program says, until it is over."""
+        self._heard = time.monotonic()
+        following = self._following = stream(self.host, "watch", self._request)
+        if self._over.is_set():  # while this was still connecting
+            following.close()
+            return
+        for line in following.lines(RENEW_S if self._limit_s else SILENCE_S):
+            self._heard = time.monotonic()
+            self._patience.restart(self._heard)
+            for event in parse(self.host.name, line):
+                self._put(event)
+                if isinstance(event, Lines) and event.at:
+                    self._request = {**self._request, "from": {**self._request.get("from", {}), event.rank: event.at}}
+        reason = following.finish().reason
+        raise _Ended(f"watch on {self.host.name} ended: {reason}", node=self.host.name, step="watch")
+
+    def _silence(self) -> HostTimeout:
+        name = self.host.name
+        return HostTimeout(
+            f"no report from {name} for {time.monotonic() - self._heard:.0f} s: its sshd or the whole node hangs",
+            node=name,
+            step="watch",
+            hint=f"try: ssh {name} true; a node that answers ping but not ssh is often out of memory",
+        )
+
+
+class _Ended(CommandFailed):
+    """The watch program ended by itself; one that was killed on a node without memory is started once more."""
 
 
 def parse(node: str, line: bytes) -> list[Event]:
@@ -158,7 +236,7 @@ def parse(node: str, line: bytes) -> list[Event]:
     report = checked(Report, document(line) or {}, node=node, step="watch")
     events: list[Event] = []
     if report.rank is not None:
-        events.append(Lines(node, report.rank, report.lines))
+        events.append(Lines(node, report.rank, report.lines, report.at))
     if report.states is not None:
-        events.append(Tick(node, report.states, report.links, bool(report.listening)))
+        events.append(Tick(node, report.states, report.links, bool(report.listening), report.peers))
     return events

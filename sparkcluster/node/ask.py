@@ -8,6 +8,7 @@ Streams JSON lines and ends with exactly one document::
     {"done": {"content", "reasoning", "tool_calls", "finish_reason", "usage", "ttft_s", "total_s",
               "status"}}
     {"error": {"status", "kind", "message"}}
+    {"waiting": true}                     every 5 s, where ``idle_s`` is set: a sign of life of the connection
 
 The kind of an error is ``refused``, ``timeout``, ``lost``, ``unauthorized``, ``unknown-model``,
 ``engine-dead``, ``unavailable``, ``rejected`` or ``malformed``. Python 3.8, standard library only.
@@ -28,6 +29,7 @@ from typing import Any, BinaryIO, Callable, Iterator
 from sparkcluster.node import common
 
 COUNTERS_S = 2.0
+WAITING_S = 5.0
 METRICS_S = 3.0
 
 
@@ -90,13 +92,18 @@ def explain(status: int, body: bytes) -> Failed:
 
 
 class Endpoint:
-    """One connection to the OpenAI-compatible endpoint of ``request``; ``timeout_s`` is for the whole exchange."""
+    """One connection to the OpenAI-compatible endpoint of ``request``; ``timeout_s`` is for the whole exchange.
 
-    def __init__(self, request: dict[str, Any], timeout_s: float) -> None:
+    With ``idle_s`` it is the limit for the first token, and ``idle_s`` that for each next one.
+    """
+
+    def __init__(self, request: dict[str, Any], timeout_s: float, idle_s: float | None = None) -> None:
         parts = urllib.parse.urlsplit(request["endpoint"])
         self.base = parts.path.rstrip("/")
         self.where = parts.netloc
         self.timeout_s = timeout_s
+        self.idle_s = idle_s
+        self.received = 0
         self.until = time.monotonic() + timeout_s
         secure = parts.scheme == "https"
         maker = http.client.HTTPSConnection if secure else http.client.HTTPConnection
@@ -116,8 +123,18 @@ class Endpoint:
             raise self.late()
         return remaining
 
+    def moved(self, received: int) -> None:
+        """Take in that ``received`` characters of the answer have come: with ``idle_s`` its limit starts again."""
+        if self.idle_s is not None and received > self.received:
+            self.received = received
+            self.timeout_s = self.idle_s
+            self.until = time.monotonic() + self.idle_s
+
     def late(self) -> Failed:
         """The error of an exchange that took too long."""
+        if self.idle_s is not None:
+            after = ", after %d characters" % self.received if self.received else ""
+            return Failed("timeout", "%s sent no token for %.0f s%s" % (self.where, self.timeout_s, after))
         return Failed("timeout", "%s gave no complete answer within %.0f s" % (self.where, self.timeout_s))
 
     def open(self, method: str, path: str, body: Any = None) -> http.client.HTTPResponse:
@@ -189,6 +206,7 @@ class Answer:
         self.content: list[str] = []
         self.reasoning: list[str] = []
         self.calls: dict[int, dict[str, str]] = {}
+        self.size = 0
         self.finish: str | None = None
         self.usage: dict[str, Any] | None = None
 
@@ -205,6 +223,7 @@ class Answer:
         # the older name of the field is reasoning_content
         thought = part.get("reasoning") or part.get("reasoning_content") or ""
         calls = part.get("tool_calls") or []
+        self.size += len(text) + len(thought) + len(calls)
         if (text or thought or calls) and self.first is None:
             self.first = time.monotonic()
         if thought:
@@ -236,7 +255,7 @@ class Answer:
 
 def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """One completion; the final document."""
-    endpoint = Endpoint(request, float(request.get("timeout_s") or 120))
+    endpoint = Endpoint(request, float(request.get("timeout_s") or 120), request.get("idle_s"))
     path, body = body_of(request)
     answer = Answer(tell)
     response = endpoint.open("POST", endpoint.base + path, body)
@@ -257,6 +276,7 @@ def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) ->
             code = error.get("code") if isinstance(error, dict) else None
             raise explain(code if isinstance(code, int) else 500, data)
         answer.feed(document)
+        endpoint.moved(answer.size)
     if not ended:
         raise Failed("lost", "%s closed the connection in the middle of an answer" % endpoint.where)
     return answer.done()
@@ -299,6 +319,12 @@ def tell_counters(request: dict[str, Any], tell: Callable[[dict[str, Any]], None
         tell({"counters": read_counters(request), "context": context})
 
 
+def tell_waiting(tell: Callable[[dict[str, Any]], None], over: threading.Event) -> None:
+    """Tell that the program runs again and again until ``over``."""
+    while not over.wait(WAITING_S):
+        tell({"waiting": True})
+
+
 def main(request: dict[str, Any], lines: BinaryIO | None = None) -> dict[str, Any]:
     """Ask; ``request["mode"]`` is ``complete`` (default) or ``models``. Every error is an answer.
 
@@ -316,6 +342,8 @@ def main(request: dict[str, Any], lines: BinaryIO | None = None) -> dict[str, An
 
     if request.get("counters"):
         threading.Thread(target=tell_counters, args=(request, tell, over), daemon=True).start()
+    if request.get("idle_s"):
+        threading.Thread(target=tell_waiting, args=(tell, over), daemon=True).start()
     answer = _answer(request, tell)
     if request.get("counters") and answer.get("error", {}).get("kind") == "engine-dead":
         # Compared with those of the next attempt: an engine that answers others meanwhile is not dead.

@@ -102,21 +102,31 @@ def log_lines(
     Raises:
         Unreadable: the Docker engine has no log of it, or takes longer.
     """
+    remainder, size = b"", 0
+    for piece in log_pieces(machine, name, query, limit_s):
+        size += len(piece)
+        lines, remainder = split(remainder + piece)
+        yield from lines
+        if size >= limit_bytes:
+            break
+    yield from split(remainder + b"\n")[0]
+
+
+def log_pieces(machine: Machine, name: str, query: str, limit_s: Optional[float]) -> Iterator[bytes]:
+    """A container's log as the Docker engine logged it, piece by piece: a line, or a part of a long one.
+
+    Raises Unreadable as ``log_lines`` does.
+    """
     path = "/containers/%s/logs?stdout=1&stderr=1&%s" % (quoted(name), query)
     with machine.docker_stream(path, limit_s) as (status, stream):
         if status != 200:
             raise Unreadable("the Docker engine answers %d to the log of %s" % (status, name))
-        remainder, size = b"", 0
-        while size < limit_bytes:
+        while True:
             # each piece has a header: 1 byte of stream, 3 of padding, 4 of length
             header = stream.read(8)
             if len(header) < 8:
-                break
-            piece = stream.read(struct.unpack(">xxxxL", header)[0])
-            size += len(piece)
-            lines, remainder = split(remainder + piece)
-            yield from lines
-        yield from split(remainder + b"\n")[0]
+                return
+            yield stream.read(struct.unpack(">xxxxL", header)[0])
 
 
 def split(buffer: bytes) -> Tuple[List[str], bytes]:

@@ -3,10 +3,11 @@
 Answers in JSON lines until its input closes, which means that the controller has stopped reading::
 
     {"tick": 3, "states": {NAME: {"state", "exit_code", "oom_killed", "error"}}, "listening": true,
-     "links": {"enp1s0f0np0": true}}
-    {"rank": NAME, "lines": ["…"]}
+     "links": {"enp1s0f0np0": true}, "peers": {NODE: seconds since it was last reached, or null}}
+    {"rank": NAME, "lines": ["…"], "at": "where the log goes on after them"}
 
-A state is ``created``, ``running``, ``restarting``, ``paused``, ``removing``, ``exited``, ``dead``, ``gone``,
+With ``"from": {NAME: at}`` a log goes on there: a controller that lost its connection misses no line and reads none
+twice. A state is ``created``, ``running``, ``restarting``, ``paused``, ``removing``, ``exited``, ``dead``, ``gone``,
 ``unknown`` (none of these; only of containers) or ``unreadable`` (with ``error``). A rank's last lines come before the
 tick that says it is gone. Python 3.8, standard library.
 """
@@ -19,6 +20,7 @@ import fcntl
 import itertools
 import os
 import queue
+import re
 import socket
 import struct
 import threading
@@ -30,6 +32,10 @@ from sparkcluster.node import common, ranks
 from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable
 
 BATCH_CHARACTERS = 1 << 16  # in JSON up to six times as many bytes, and the controller takes 1 MB in one line
+PEERS_S, _PEER_LIMIT_S = 3.0, 2.0
+_SSH_PORT = 22  # open or closed, a node that runs answers there
+# what the Docker engine writes before each piece of a log with timestamps=1
+_STAMP = re.compile(rb"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9})Z ")
 _SIOCGIFFLAGS, _IFF_RUNNING = 0x8913, 0x40  # linux/sockios.h, linux/if.h
 
 
@@ -45,19 +51,16 @@ class Watch:
         self.port = request.get("engine_port")
         self.host = common.connectable(request.get("engine_host"))
         self.interfaces: list[str] = request.get("interfaces") or []
-        self.lines: queue.Queue[tuple[str, str]] = queue.Queue(20000)
+        self.start_at: dict[str, str] = request.get("from") or {}
+        self.peers: dict[str, str] = request.get("peers") or {}
+        self.reached: dict[str, float] = {}
+        # name of the rank, a line, and where its log goes on after it
+        self.lines: queue.Queue[tuple[str, str, str]] = queue.Queue(20000)
         self.states: dict[str, dict[str, Any]] = {}
         self.listening: bool | None = None
         self.polled = threading.Event()
         self.hurry = threading.Event()
         self.drained = {rank["name"]: threading.Event() for rank in self.ranks}
-
-    def put(self, name: str, buffer: bytes) -> bytes:
-        """Queue the complete lines of ``buffer``; returns the remainder."""
-        lines, remainder = ranks.split(buffer)
-        for line in lines:
-            self.lines.put((name, line))
-        return remainder
 
     def follow_container(self, name: str) -> None:
         """Read a container's log, and continue where it was created or started again."""
@@ -78,14 +81,27 @@ class Watch:
     def read_container(self, name: str, since: str | None) -> None:
         """Queue a container's log up to its end; ``since`` is its start if what it logged before was read."""
         self.drained[name].clear()
-        query = "follow=%d" % self.follow
-        if since:
-            query += "&tail=all&since=%d" % calendar.timegm(time.strptime(since[:19], "%Y-%m-%dT%H:%M:%S"))
+        at = "" if since else self.start_at.get(name, "")
+        query = "timestamps=1&follow=%d" % self.follow
+        if at or since:
+            # not with the fraction of its start: what it logs first may be older
+            query += "&tail=all&since=" + unix_time(at or str(since)[:19])
         else:
             query += "&tail=%d" % self.tail
+        remainder, last = b"", at
         # no limit: a serving engine may be quiet for hours, and the ticks are the sign of life
-        for line in ranks.log_lines(self.machine, name, query, None):
-            self.lines.put((name, line))
+        for piece in ranks.log_pieces(self.machine, name, query, None):
+            stamp = _STAMP.match(piece)
+            if stamp:
+                piece, last = piece[stamp.end() :], stamp.group(1).decode()
+                if at and last <= at:
+                    continue
+                self.start_at[name] = last
+            found, remainder = ranks.split(remainder + piece)
+            for line in found:
+                self.lines.put((name, line, last))
+        for line in ranks.split(remainder + b"\n")[0]:
+            self.lines.put((name, line, last))
 
     def follow_file(self, name: str, path: str) -> None:
         """Read a log file as it grows; one that was replaced or cut is read from its start."""
@@ -94,28 +110,42 @@ class Watch:
             data, first = b"", inode is None
             with contextlib.suppress(OSError), open(path, "rb") as file:
                 status = os.fstat(file.fileno())
-                if first:
+                known = re.match(r"^%d:(\d{1,18})$" % status.st_ino, self.start_at.get(name, "")) if first else None
+                if known:
+                    position, first = int(known.group(1)), False
+                elif first:
                     position = max(0, status.st_size - 200 * self.tail)
-                elif status.st_ino != inode or status.st_size < position:
+                if not first and (status.st_ino != (inode or status.st_ino) or status.st_size < position):
                     position = 0
                 inode = status.st_ino
                 file.seek(position)
                 data = file.read(-1 if first else 1 << 20)
                 position += len(data)
             if first:
-                data = b"\n".join(ranks.LINE_END.split(data)[-self.tail - 1 :]) if self.tail else b""
-            remainder = self.put(name, remainder + data)
+                ends = [0, *(end.end() for end in ranks.LINE_END.finditer(data))]
+                data = data[ends[-self.tail - 1 :][0] :] if self.tail else b""
             over = self.states.get(name, {}).get("state") in ranks.OVER
+            remainder = self.put_file(name, remainder + data, inode, position)
             if not over:
                 self.drained[name].clear()
             if data:
                 continue
             if over or not self.follow:
-                remainder = self.put(name, remainder + b"\n")
+                remainder = self.put_file(name, remainder + b"\n", inode, position)
                 self.drained[name].set()
             if not self.follow:
                 return
             time.sleep(0.2)
+
+    def put_file(self, name: str, buffer: bytes, inode: int | None, position: int) -> bytes:
+        """Queue the complete lines of ``buffer``, which a log file has before ``position``; returns the remainder."""
+        sent, begin = 0, position - len(buffer)
+        for end in [*(found.end() for found in ranks.LINE_END.finditer(buffer)), None]:
+            lines, remainder = ranks.split(buffer[sent:end])
+            sent = end or sent
+            for line in lines:
+                self.lines.put((name, line, "%s:%d" % (inode, begin + (end or len(buffer)))))
+        return remainder
 
     def state(self, rank: dict[str, Any]) -> dict[str, Any]:
         """State of a rank in the controller's format."""
@@ -154,21 +184,33 @@ class Watch:
             else:
                 job = partial(self.follow_container, rank["name"])
             threading.Thread(target=job, daemon=True).start()
+        if self.peers:
+            threading.Thread(target=self.reach, daemon=True).start()
+
+    def reach(self) -> None:
+        """Try the other nodes of the group again and again: what connects them is not the operator's network."""
+        while True:
+            for name, address in self.peers.items():
+                if is_up(address):
+                    self.reached[name] = time.monotonic()
+            time.sleep(PEERS_S)
 
     def batch(self, wait_s: float) -> list[dict[str, Any]]:
         """Log lines that arrive within ``wait_s``, as one event per rank."""
         try:
-            name, line = self.lines.get(timeout=wait_s)
+            name, line, at = self.lines.get(timeout=wait_s)
         except queue.Empty:
             return []
         time.sleep(0.02)
-        batches: dict[str, list[str]] = {name: [line]}
+        batches: dict[str, dict[str, Any]] = {name: {"rank": name, "lines": [line], "at": at}}
         size = len(line)
         while size < BATCH_CHARACTERS and not self.lines.empty():
-            name, line = self.lines.get()
-            batches.setdefault(name, []).append(line)
+            name, line, at = self.lines.get()
+            batch = batches.setdefault(name, {"rank": name, "lines": []})
+            batch["lines"].append(line)
+            batch["at"] = at
             size += len(line) + 1
-        return [{"rank": name, "lines": lines} for name, lines in batches.items()]
+        return list(batches.values())
 
     def until_tick(self, reported: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Events up to the next tick, which comes early where a rank's state changed."""
@@ -199,6 +241,9 @@ class Watch:
                 sign["links"] = {name: carrier(name) for name in self.interfaces}
             if self.port:
                 sign["listening"] = self.listening
+            if self.peers:
+                now, reached = time.monotonic(), dict(self.reached)
+                sign["peers"] = {name: now - reached[name] if name in reached else None for name in self.peers}
             common.emit(sign)
             if not self.follow:
                 return
@@ -224,6 +269,24 @@ def accepts(host: str, port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+def is_up(address: str) -> bool:
+    """Whether a machine answers there; one that refuses a connection is up."""
+    try:
+        socket.create_connection((address, _SSH_PORT), timeout=_PEER_LIMIT_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def unix_time(stamp: str) -> str:
+    """A time as the Docker engine writes it in seconds since 1970, with its fraction."""
+    seconds, _, fraction = stamp.rstrip("Z").partition(".")
+    whole = calendar.timegm(time.strptime(seconds[:19], "%Y-%m-%dT%H:%M:%S"))
+    return "%d.%s" % (whole, fraction) if fraction.isdigit() else "%d" % whole
 
 
 def main(request: dict[str, Any], lines: BinaryIO) -> None:

@@ -12,6 +12,7 @@ from sparkcluster.errors import FoundErrors, Interrupted, LaunchError, Sparkclus
 from sparkcluster.facts.engine import image_digest
 from sparkcluster.facts.running import Reply
 from sparkcluster.findings import Finding, has_errors
+from sparkcluster.hosts.again import is_transient
 from sparkcluster.hosts.program import standalone
 from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.inspect.doctor import observe_nodes, running_heads
@@ -90,7 +91,7 @@ class Walk:
     """The walk over the state table under one lease."""
 
     def __init__(self, changer: Changer, spec: Spec, options: Options, report: Report) -> None:
-        self.changer = changer
+        self.changer = dataclasses.replace(changer, tell=report.note)
         self.fleet = changer.fleet
         self.spec = spec
         self.options = options
@@ -296,7 +297,19 @@ class Walk:
             try:
                 self.changer.apply({name: [step] for name in plan.nodes})
             except SparkclusterError as error:
-                raise failed or error from error
+                raise failed or _unrecorded(error) from error
         if failed:
             raise failed
         return replies
+
+
+def _unrecorded(error: SparkclusterError) -> SparkclusterError:
+    """The error where the model answers, and a node could not be reached to record that."""
+    if not is_transient(error):
+        return error
+    return LaunchError(
+        f"the model answers, and {error.node} could not be recorded: {error.message}",
+        node=error.node,
+        step="record",
+        hint="run sparkcluster up again once it can be reached: it verifies and records what runs",
+    )

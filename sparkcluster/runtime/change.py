@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparkcluster.answers import malformed
 from sparkcluster.errors import CommandFailed, LeaseLost, SparkclusterError
 from sparkcluster.facts.base import Fact
+from sparkcluster.hosts.again import LIMIT_S, until_reached
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, all_values
 from sparkcluster.hosts.program import call
@@ -36,26 +37,35 @@ class Changed(Fact):
 class Changer:
     """The right to change a cluster's nodes under a lease, which has an epoch of its own on each.
 
-    ``state_dir`` is the inventory's; ``~`` stands for the user's home on each node.
+    Attributes:
+        state_dir: the inventory's; ``~`` stands for the user's home on each node.
+        hold: takes the lease of a node again where it lapsed in a silence; LeaseLost where another operator has it.
+        patience_s: how long a node that is silent is tried again, after a change that was cut off as well.
+        tell: called with what a change waits for.
     """
 
     fleet: Fleet
     cluster: str
     state_dir: str
     epochs: Mapping[str, int]
+    hold: Callable[[str], None] | None = None
+    patience_s: float = LIMIT_S
+    tell: Callable[[str], None] | None = None
 
     def lease(self, node: str) -> dict[str, Any]:
         """The lease as every request to ``node`` has it; no node grants epoch 0."""
         return {"state_dir": self.state_dir, "cluster": self.cluster, "epoch": self.epochs.get(node, 0)}
 
     def attempt(
-        self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float
+        self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float, patience_s: float | None = None
     ) -> dict[str, list[dict[str, Any]] | SparkclusterError]:
         """Run ``steps`` by node and return every node's results or what stopped it.
 
-        An attempt that comes after another is never overtaken by it, even where the other was given up.
+        An attempt that comes after another is never overtaken by it, even where the other was given up. Where the
+        connection breaks, the same steps are sent again for ``patience_s``.
         """
         order = time.monotonic_ns()  # one process holds a lease, however many of us it makes
+        limit_s = self.patience_s if patience_s is None else patience_s
 
         def change(host: Host) -> list[dict[str, Any]]:
             request = {
@@ -64,23 +74,25 @@ class Changer:
                 "wait_s": timeout_s / 2,
                 "steps": list(steps[host.name]),
             }
-            task = str(steps[host.name][-1]["do"])
-            answer = call(host, "agent", request, answer=Changed, timeout_s=timeout_s, task=task)
-            if answer.refused is not None:
-                raise LeaseLost(
-                    f"{host.name} refuses the change: {answer.refused}",
-                    node=host.name,
-                    step=task,
-                    hint="run sparkcluster status to see who is changing it, then run this again",
-                )
-            if answer.failed is not None:
-                step, why = answer.failed.step, answer.failed.message
-                raise CommandFailed(f"{step} failed on {host.name}: {why}", node=host.name, step=step)
-            if answer.results is None:
-                raise malformed(host.name, task, "it has no results")
-            return list(answer.results)
+            return until_reached(host, lambda: self._change(host, request, timeout_s), limit_s=limit_s, tell=self.tell)
 
         return self.fleet.each(change, [name for name in steps if steps[name]])
+
+    def _change(self, host: Host, request: dict[str, Any], timeout_s: float) -> list[dict[str, Any]]:
+        """Send ``request`` to the agent; once more where the lease had lapsed and could be taken again."""
+        task = str(request["steps"][-1]["do"])
+        answer = call(host, "agent", request, answer=Changed, timeout_s=timeout_s, task=task)
+        if answer.refused is not None and self.hold is not None:
+            self.hold(host.name)
+            answer = call(host, "agent", request, answer=Changed, timeout_s=timeout_s, task=task)
+        if answer.refused is not None:
+            raise refusal(host.name, answer.refused, task)
+        if answer.failed is not None:
+            step, why = answer.failed.step, answer.failed.message
+            raise CommandFailed(f"{step} failed on {host.name}: {why}", node=host.name, step=step)
+        if answer.results is None:
+            raise malformed(host.name, task, "it has no results")
+        return list(answer.results)
 
     def apply(self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float = 120) -> dict[str, list[dict[str, Any]]]:
         """Run ``steps`` by node; raises the first error once every node has answered.
@@ -90,3 +102,13 @@ class Changer:
             SparkclusterError: a step failed on a node.
         """
         return all_values(self.attempt(steps, timeout_s=timeout_s), LeaseLost)
+
+
+def refusal(node: str, why: str, step: str) -> LeaseLost:
+    """The error of a change that ``node`` refuses."""
+    return LeaseLost(
+        f"{node} refuses the change: {why}",
+        node=node,
+        step=step,
+        hint="run sparkcluster status to see who is changing it, then run this again",
+    )

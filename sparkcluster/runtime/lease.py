@@ -3,13 +3,15 @@
 On every node a small process holds a file lock for as long as heartbeats reach it over the operator's own
 connection. It lets go ``TTL_S`` seconds after the last one, so a controller that was stopped, cut off or
 killed loses the lease by itself. Every node counts its leases; a change carries the epoch of its node, which refuses
-one that is over.
+one that is over. After a silence the same epoch is taken again where no other operator has begun a later one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
+import secrets
 import socket
 import threading
 import time
@@ -17,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, Literal, Self
 
 from sparkcluster.answers import malformed
-from sparkcluster.errors import HostError, LeaseHeld, SparkclusterError
+from sparkcluster.errors import HostError, LeaseHeld, LeaseLost, SparkclusterError
 from sparkcluster.facts.base import Fact
 from sparkcluster.facts.model import LeaseFact
 from sparkcluster.facts.record import Number
@@ -31,6 +33,7 @@ Operation = Literal["up", "down", "stage", "measure"]
 TTL_S = 15
 HEARTBEAT_S = 3
 _ANSWER_S = 20
+_RESUMED_S = 35  # the node waits for the holder that was lost
 
 
 def this_operator() -> str:
@@ -52,11 +55,19 @@ class _Granted(Fact):
     busy: str | None = None
 
 
-class _Holder(Conversation):
-    """The process on one node that holds its lock."""
+class _Resumed(Fact):
+    """The epoch that goes on, or whose is the last one."""
 
-    def __init__(self, host: Host, request: dict[str, Any]) -> None:
-        super().__init__(host, "lease", request, silence_s=_ANSWER_S)
+    resumed: Number | None = None
+    over: dict[str, Any] | None = None
+
+
+class _Holder(Conversation):
+    """The process on one node that holds its lock; ``lost`` once it is known to have ended."""
+
+    def __init__(self, host: Host, request: dict[str, Any], *, silence_s: float = _ANSWER_S) -> None:
+        super().__init__(host, "lease", request, silence_s=silence_s)
+        self.lost = False
         self._over = threading.Event()
 
     def feed(self) -> None:
@@ -71,6 +82,7 @@ class _Holder(Conversation):
             try:
                 self.say({})
             except HostError:
+                self.lost = True
                 return
 
     def close(self) -> None:
@@ -97,15 +109,20 @@ class Lease(Closing):
             "operator": operator or this_operator(),
             "operation": operation,
             "ttl_s": TTL_S,
+            "mark": secrets.token_hex(16),
         }
         self._holders: list[_Holder] = []
+        self._resuming: dict[str, threading.Lock] = {}
+        self._taken: tuple[str, dict[str, Any]] | None = None
         self._lock = threading.Lock()
         self._closed = False
 
     @property
     def changer(self) -> Changer:
         """Changes nodes under this lease."""
-        return Changer(self._fleet, cluster=self._cluster, state_dir=self._state_dir, epochs=self.epochs)
+        return Changer(
+            self._fleet, cluster=self._cluster, state_dir=self._state_dir, epochs=self.epochs, hold=self.hold
+        )
 
     def acquire(self, names: list[str], *, lost: dict[str, SparkclusterError] | None = None) -> Self:
         """Take the lease on the nodes ``names``.
@@ -173,12 +190,73 @@ class Lease(Closing):
             raise malformed(host.name, "lease", f"granted: {said.granted}, and epoch {epoch} was asked for")
         return epoch
 
+    def hold(self, name: str) -> None:
+        """Take the lease of node ``name`` again, with the same epoch: the node refuses it, or was silent.
+
+        That of the first node by name comes before it where it is known to have lapsed, as in ``acquire``.
+
+        Raises:
+            LeaseLost: another operator has begun a later epoch on a node; from then on for every node.
+            HostError: the node could not be asked.
+        """
+        first = self._holder(min(self.epochs))
+        if first is not None and first.lost and first.host.name != name:
+            with contextlib.suppress(HostError):
+                self._resume(first)
+        holder = self._holder(name)
+        if holder is not None:
+            self._resume(holder)
+
+    def _holder(self, name: str) -> _Holder | None:
+        with self._lock:
+            return next((holder for holder in self._holders if holder.host.name == name), None)
+
+    def _resume(self, old: _Holder) -> None:
+        """Replace ``old`` by a new holder of the same epoch, unless another thread has done so meanwhile."""
+        host = old.host
+        with self._lock:
+            alone = self._resuming.setdefault(host.name, threading.Lock())
+        with alone:
+            if self._taken is not None:
+                raise _taken(*self._taken)
+            if self._holder(host.name) is not old:
+                return
+            old.lost = True
+            old.close()
+            epoch = self.epochs[host.name]
+            holder = _Holder(host, {**self._request, "resume": epoch}, silence_s=_RESUMED_S)
+            holder.lost = True
+            with self._lock:
+                if not self._closed:
+                    self._holders[self._holders.index(old)] = holder
+            if self._closed:
+                holder.close()
+            said = holder.answer(_Resumed)
+            if said.over is not None:
+                self._taken = (host.name, said.over)
+                raise _taken(*self._taken)
+            if said.resumed != epoch:
+                raise malformed(host.name, "lease", f"resumed: {said.resumed}, and epoch {epoch} was asked for")
+            holder.lost = False
+            holder.feed()
+
     def close(self) -> None:
         """Let go on every node, at once."""
         with self._lock:
             self._closed = True
             holders, self._holders = self._holders, []
         Calls(_Holder.close, {holder.host.name: holder for holder in holders}).wait(5)
+
+
+def _taken(node: str, document: dict[str, Any]) -> LeaseLost:
+    """The error where ``node`` says whose the last epoch is."""
+    operator = str(document.get("operator") or "another operator")[:200]
+    return LeaseLost(
+        f"{operator} has the lease on {node} now: ours lapsed after {TTL_S} s of silence",
+        node=node,
+        step="lease",
+        hint="run sparkcluster status to see who is changing it, then run this again",
+    )
 
 
 def _holder(document: dict[str, Any]) -> LeaseFact:

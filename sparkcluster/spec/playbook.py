@@ -91,7 +91,11 @@ class Verify(Section):
         default_factory=dict, description="sent with the request, such as enable_thinking: false"
     )
     pause_s: float = Field(5, ge=0, le=600, description="pause before the second completion, in seconds")
-    timeout_s: float = Field(180, gt=0, description="timeout of one completion, including compilation on first use")
+    timeout_s: float = Field(
+        180,
+        gt=0,
+        description="longest time without a token, in seconds; the first of a start may take ready_timeout_s",
+    )
 
     @field_validator("expect")
     @classmethod

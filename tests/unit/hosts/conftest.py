@@ -66,10 +66,15 @@ class Sshd:
         )
         if os.getuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)
+        self.config = config
         self.log = folder / "log"
-        with self.log.open("wb") as log:
+        self.start()
+
+    def start(self) -> None:
+        """Start its listener, and wait until that listens."""
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [SSHD, "-D", "-e", "-f", str(config)], stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+                [SSHD, "-D", "-e", "-f", str(self.config)], stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
             )
         until = time.monotonic() + 10
         while True:
@@ -106,6 +111,12 @@ class Sshd:
         for parent in pids:
             pids += [int(pid) for pid, ppid, comm in rows if int(ppid) == parent and comm.startswith("sshd")]
         return pids[1:]
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the listener and to what serves its connections."""
+        for pid in [self.process.pid, *self.children()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def stop(self) -> None:
         for pid in [*self.children(), self.process.pid]:
