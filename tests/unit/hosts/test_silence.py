@@ -176,12 +176,12 @@ def test_a_watch_program_that_was_killed_is_started_once_more(sshd, host, counti
 
 def kill_watch(sshd):
     """SIGKILL to the watch program that ``sshd`` runs."""
-    found = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(["ps", "-ewwo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
     rows = [line.split(maxsplit=2) for line in found.splitlines()]
     below = [sshd.process.pid]
     for parent in below:
         below += [int(pid) for pid, ppid, _ in rows if int(ppid) == parent]
-    (pid,) = [int(pid) for pid, _, args in rows if int(pid) in below and re.match(r"python3 .* watch$", args)]
+    (pid,) = [int(pid) for pid, _, args in rows if int(pid) in below and re.search(r"python3 .* watch$", args)]
     os.kill(pid, signal.SIGKILL)
 
 
@@ -240,7 +240,11 @@ def test_a_lease_that_another_operator_took_in_the_silence_is_lost(sshd, lease, 
         sshd.stop()
         lapse(tmp_path)
         bob = Lease(
-            Fleet({"spark-1": connection}), cluster="atlas", state_dir=str(tmp_path / "s"), operation="up", operator="bob"
+            Fleet({"spark-1": connection}),
+            cluster="atlas",
+            state_dir=str(tmp_path / "s"),
+            operation="up",
+            operator="bob",
         )
         with bob.acquire(["spark-1"]):
             sshd.start()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
 import time
 
 import pytest
 
-from sparkcluster.errors import CommandTimeout, Interrupted, LaunchError, LeaseLost
+from sparkcluster.errors import HostLost, HostRefused, HostTimeout, Interrupted, LaunchError, LeaseLost
+from sparkcluster.hosts import again
 from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.fake import FakeHost, FakeStream
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.launch import group, groups
+from sparkcluster.launch import group, groups, readiness, verify
 from sparkcluster.release.outcome import failure
 from sparkcluster.runtime import Changer
 from sparkcluster.spec.playbook import Verify
@@ -121,7 +124,7 @@ def up(sparks, monkeypatch):
     def run(planned, *, again=False, timeout_s=30, **verify):
         fleet = Fleet({name: sparks[name] for name in planned.plan.nodes})
         run.report = Told()
-        changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1))
+        changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1), hold=run.hold)
         launches = []
         for each in planned.plan.groups:
             part = planned.plan.of_groups([each.name])
@@ -140,6 +143,7 @@ def up(sparks, monkeypatch):
             raise failed
         return run.outcomes
 
+    run.hold = None
     return run
 
 
@@ -216,22 +220,146 @@ def test_a_death_behind_a_missing_answer_is_named_instead_of_it(up, sparks, two,
         up(two)
 
 
-def test_a_node_that_falls_silent_is_named_and_what_stays_there_is_said(up, sparks, two):
-    error = CommandTimeout("watch on beta printed nothing for 7 s", node="beta")
-    sparks["beta"].says = [error]
-    # Whoever answered first would be up before the silence is reported.
-    sparks["alpha"].stream = lambda argv, stdin=b"": Mute(Result(0, b"", b""))
+# ------------------------------------------------------------------------------------------- silence
+
+
+def refused():
+    error = HostRefused("beta: port 22: connection refused", node="beta")
+    error.__cause__ = ConnectionRefusedError()
+    return error
+
+
+@pytest.fixture
+def silence(sparks, monkeypatch):
+    """``silence(*runs)``: what beta says each time that it is watched; alpha does not listen until ``silence.over``."""
+    monkeypatch.setattr(again, "_PAUSES_S", (0.3,))
+    monkeypatch.setattr(readiness, "SILENCE_S", 0.2)
+    over = threading.Event()
+    watched = []
+
+    class Quiet(Watched):
+        def lines(self, silence_s):
+            while not self.closed:
+                states = {rank["name"]: {"state": "running"} for rank in self.request["ranks"]}
+                yield json.dumps({"tick": 0, "states": states, "listening": over.is_set()}).encode()
+                time.sleep(0.02)
+
+    def script(*runs):
+        left = iter(runs)
+        alpha, beta = sparks["alpha"], sparks["beta"]
+
+        def watch(argv, *, stdin=b""):
+            boot = json.loads(stdin.split(b"\n", 1)[0])
+            if boot["program"] != "watch":
+                return FakeHost.stream(beta, argv, stdin=stdin)
+            watched.append(boot["request"])
+            beta.says = next(left, [])
+            if beta.says and isinstance(beta.says[0], Exception):
+                raise beta.says[0]
+            if not beta.says:
+                threading.Timer(0.3, over.set).start()
+            return Watched(beta, boot["request"])
+
+        def head(argv, *, stdin=b""):
+            boot = json.loads(stdin.split(b"\n", 1)[0])
+            if boot["program"] == "watch":
+                return Quiet(alpha, boot["request"])
+            return FakeHost.stream(alpha, argv, stdin=stdin)
+
+        beta.stream, alpha.stream = watch, head
+
+    script.over, script.watched = over, watched
+    return script
+
+
+def test_a_silent_node_is_said_at_once_and_watched_again_where_its_log_was(up, sparks, two, silence, log):
+    said = {"rank": two.rank("beta"), "lines": ["loading"], "at": "7:100"}
+    broke = HostLost("connection to beta broke during watch", node="beta")
+    silence([said, broke], [HostTimeout("no answer", node="beta")])
+    up(two)
+    assert [request.get("from") for request in silence.watched] == [None, *2 * [{two.rank("beta"): "7:100"}]]
+    notes = [note for note in up.report.notes if note.startswith("beta: ")]
+    assert re.match(r"beta: no report for \d s, connecting again; its rank is left running$", notes[0])
+    assert re.match(r"beta: reports again after \d s$", notes[1])
+    assert {do for _, do in log} == {"start-container"}
+    assert set(running(sparks)) == {"alpha", "beta"}
+
+
+def test_a_node_that_refuses_connections_is_given_up_and_what_stays_there_is_said(
+    up, sparks, two, silence, monkeypatch
+):
+    monkeypatch.setattr(again, "REFUSED_S", 0.5)
+    silence([HostLost("broke", node="beta")], *([refused()] for _ in range(20)))
 
     def hang(request):
         if request["steps"][0]["do"] == "stop-containers":
-            raise CommandTimeout("agent on beta did not end within 63 s", node="beta")
+            raise refused()
         return sparks["beta"].change(request)
 
     sparks["beta"].program("agent", hang)
-    with pytest.raises(LaunchError, match="no report from beta for 7 s") as caught:
+    with pytest.raises(LaunchError, match="beta: port 22: connection refused") as caught:
         up(two)
     assert caught.value.message.endswith("; left running on beta: run sparkcluster down once it can be reached")
     assert set(running(sparks)) == {"beta"}
+
+
+def test_a_rank_that_dies_while_another_node_is_silent_is_named_at_once(up, sparks, two, silence, monkeypatch):
+    """And the silent one is not waited for when its rank is to be stopped."""
+    silence(*([HostTimeout("no answer", node="beta")] for _ in range(100)))
+    dead = {"states": {two.rank("alpha"): {"state": "exited", "exit_code": 3}}}
+    sparks["alpha"].says = [dead]
+    sparks["alpha"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
+    monkeypatch.delattr(sparks["alpha"], "stream")
+    monkeypatch.setattr(group, "INTERVAL_S", 2)
+    began = time.monotonic()
+    with pytest.raises(LaunchError, match="the rank on alpha ended with exit code 3"):
+        up(two)
+    assert time.monotonic() - began < 5
+    assert any("the rank on alpha ended with exit code 3: stopping its ranks" in note for note in up.report.notes)
+    assert sparks["beta"].waits["stop-containers"] <= group.SILENT_S
+    assert sparks["alpha"].waits["stop-containers"] > group.SILENT_S
+
+
+def test_the_lease_is_taken_again_when_a_node_reports_again(up, sparks, two, silence, monkeypatch):
+    monkeypatch.setattr(group, "LEASE_S", 0.1)
+    held = []
+    up.hold = held.append
+    silence([HostLost("broke", node="beta")], [HostTimeout("no answer", node="beta")])
+    up(two)
+    assert held == ["beta"]
+
+
+def test_another_operator_in_the_silence_ends_the_launch_and_nothing_of_theirs_is_stopped(
+    up, sparks, two, silence, monkeypatch
+):
+    monkeypatch.setattr(group, "LEASE_S", 0.1)
+
+    def taken(node):
+        for spark in sparks.values():
+            spark.epoch, spark.ranks = 2, {"of-bob"}
+        raise LeaseLost(f"bob has the lease on {node} now", node=node)
+
+    up.hold = taken
+    # later than what follows
+    monkeypatch.setattr(threading.Timer, "start", lambda timer: None)
+    silence([HostLost("broke", node="beta")], [HostTimeout("no answer", node="beta")])
+    with pytest.raises(LeaseLost, match="bob has the lease on beta now"):
+        up(two)
+    assert sparks["alpha"].ranks == sparks["beta"].ranks == {"of-bob"}
+
+
+def test_a_question_is_asked_again_while_the_head_cannot_be_reached(up, sparks, two, monkeypatch):
+    monkeypatch.setattr(verify, "AGAIN_S", 0.0)
+    failures = [HostLost("connection to alpha broke during ask", node="alpha")] * 2
+
+    def ask(request):
+        if failures:
+            raise failures.pop()
+        return sparks["alpha"].ask(request)
+
+    sparks["alpha"].program("ask", ask)
+    up(two)
+    assert sparks["alpha"].renewed == 2
 
 
 def test_the_limit_ends_a_launch_that_never_answers(up, sparks, two):
@@ -396,14 +524,3 @@ def test_stop_goes_on_where_one_node_fails(sparks, two):
     assert set(left) == {"alpha"}
     assert "stuck" in left["alpha"].message
     assert sparks["beta"].ranks == set()
-
-
-def test_a_node_that_hangs_is_not_waited_for_long(up, sparks, two):
-    hung = CommandTimeout("beta printed nothing for 7 s", node="beta")
-    sparks["beta"].says = [hung]
-    sparks["alpha"].stream = lambda argv, stdin=b"": Mute(Result(0, b"", b""))
-    with pytest.raises(LaunchError, match="no report from beta"):
-        up(two)
-    assert running(sparks) == {}
-    assert sparks["beta"].waits["stop-containers"] <= group.SILENT_S
-    assert sparks["alpha"].waits["stop-containers"] > group.SILENT_S

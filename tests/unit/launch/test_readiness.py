@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from sparkcluster.errors import CommandTimeout
@@ -111,7 +113,8 @@ def test_a_docker_engine_that_stays_away_is_named_and_a_restarted_one_is_not(lau
         launch.feed(tick("beta", "unreadable", error="ConnectionRefusedError"), now)
     launch.feed(tick("beta"), 120)
     assert launch.failure(120) is None
-    launch.feed(tick("beta", "unreadable", error="ConnectionRefusedError: [Errno 111]"), 130)
+    for now in range(130, 146, 2):
+        launch.feed(tick("beta", "unreadable", error="ConnectionRefusedError: [Errno 111]"), now)
     assert launch.failure(130 + UNREADABLE_GRACE_S - 1) is None
     failure = launch.failure(130 + UNREADABLE_GRACE_S)
     assert failure.node == "beta"
@@ -129,9 +132,84 @@ def test_a_group_is_ready_when_its_head_takes_connections_or_says_so(launch, two
     assert listening.ready
 
 
+# ------------------------------------------------------------------------------------------- silence
+
+
+def reports(launch, tick, nodes, start, end, **peers):
+    """Ticks of ``nodes`` every 2 s; ``peers`` are the seconds since ``nodes`` reached others."""
+    for now in range(start, end, 2):
+        for node in nodes:
+            launch.feed(dataclasses.replace(tick(node), peers=peers), now)
+
+
+def test_a_node_that_is_silent_for_long_fails_nothing_by_itself(launch, tick):
+    reports(launch, tick, ["alpha", "beta"], 100, 200)
+    reports(launch, tick, ["alpha"], 200, 1000)
+    assert launch.failure(1000) is None
+    assert launch.silent(1000) == {"beta": 1000 - 198}
+
+
+def test_all_nodes_silent_fail_nothing(launch, tick):
+    reports(launch, tick, ["alpha", "beta"], 100, 200, alpha=0.5, beta=0.5)
+    assert launch.failure(1000) is None
+    assert set(launch.silent(1000)) == {"alpha", "beta"}
+
+
+def test_a_silent_node_that_its_peers_lost_is_given_up(launch, tick):
+    reports(launch, tick, ["alpha", "beta"], 100, 200, beta=1.0)
+    for now in range(200, 230, 2):
+        launch.feed(dataclasses.replace(tick("alpha"), peers={"beta": now - 199.0}), now)
+        failure = launch.failure(now)
+        assert (failure is not None) == (now >= 214), now
+    assert failure.node == "beta"
+    assert failure.message.startswith(
+        "beta does not answer on SSH, and alpha has not reached it at 192.168.177.12 for "
+    )
+    assert "power" in failure.hint
+
+
+@pytest.mark.parametrize("ago", [0.4, None])
+def test_a_silent_node_that_its_peers_reach_or_never_reached_is_not_given_up(launch, tick, ago):
+    reports(launch, tick, ["alpha", "beta"], 100, 200, beta=ago)
+    reports(launch, tick, ["alpha"], 200, 400, beta=ago)
+    assert launch.failure(400) is None
+
+
+def test_a_peer_that_was_silent_itself_tells_nothing_at_first(launch, tick):
+    """Its watch program is new, and has not yet tried."""
+    reports(launch, tick, ["alpha", "beta"], 100, 200, beta=1.0)
+    reports(launch, tick, ["alpha"], 260, 274, beta=None)
+    assert launch.failure(274) is None
+    reports(launch, tick, ["alpha"], 274, 280, beta=None)
+    assert launch.failure(278) is not None
+
+
+def test_what_a_node_said_before_it_fell_silent_is_not_counted_on(launch, tick):
+    launch.feed(tick("beta", "unreadable", error="ConnectionRefusedError"), 110)
+    reports(launch, tick, ["alpha"], 110, 200)
+    assert launch.failure(200) is None
+
+
+def test_a_rank_is_seen_dead_while_another_node_is_silent(launch, tick):
+    reports(launch, tick, ["alpha"], 100, 200)
+    launch.feed(tick("alpha", "exited", exit_code=1), 200)
+    assert launch.failure(200 + LAST_LINES_S).node == "alpha"
+
+
+def test_silence_counts_from_the_start_of_the_watch(launch, tick):
+    launch.watched(300)
+    assert launch.silent(306) == {}
+
+
+def test_an_overdue_launch_names_the_silent_node(launch, tick, two):
+    reports(launch, tick, ["alpha"], 100, 700)
+    reports(launch, tick, ["beta"], 100, 668)
+    assert launch.overdue(600).message == "no answer within 600 s (alpha: starting; beta: starting, no report for 34 s)"
+
+
 def test_an_overdue_launch_says_who_stands_at_what(launch, two):
-    launch.feed(Lines("alpha", two.rank("alpha"), ("[sparkcluster] phase=ray-wait 1/2 missing 192.168.177.12",)), 110)
-    launch.feed(Lines("beta", two.rank("beta"), ("[sparkcluster] phase=ray-join",)), 110)
+    launch.feed(Lines("alpha", two.rank("alpha"), ("[sparkcluster] phase=ray-wait 1/2 missing 192.168.177.12",)), 699)
+    launch.feed(Lines("beta", two.rank("beta"), ("[sparkcluster] phase=ray-join",)), 699)
     failure = launch.overdue(600)
     assert failure.node == "alpha"
     assert failure.message.startswith("no answer within 600 s (alpha: Ray 1/2, missing 192.168.177.12; beta: ")

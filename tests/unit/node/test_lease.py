@@ -21,8 +21,9 @@ from sparkcluster.node.machine import Machine, Unreadable
 class Holder:
     """One lease program and what it says."""
 
-    def __init__(self, state, operator, ttl_s=15.0):
+    def __init__(self, state, operator, ttl_s=15.0, **more):
         request = {"state_dir": str(state), "cluster": "atlas", "operator": operator, "operation": "up", "ttl_s": ttl_s}
+        request |= more
         self.stream = stream(LocalHost("spark-1"), "lease", request)
         self._lines = self.stream.lines(20)
         self.first = self.answer()
@@ -142,6 +143,68 @@ def test_an_old_epoch_is_refused_as_soon_as_another_operator_takes_over(hold, ch
     assert change(1) == "epoch 1 is over: the lease went to bob with epoch 2"
     assert change(2) == "changed"
     assert change(3).startswith("epoch 3 is over")
+
+
+MARK = "0123456789abcdef"
+
+
+@pytest.fixture
+def lapsed(hold):
+    """Epoch 1 of ann, whose connection broke."""
+    ann = hold("ann", mark=MARK)
+    ann.grant(1)
+    ann.stream.close()
+    return ann
+
+
+def test_an_epoch_goes_on_where_nobody_began_a_later_one(hold, lapsed, change, state):
+    before = (state / "clusters/atlas/lease.json").read_bytes()
+    again = hold("ann", mark=MARK, resume=1)
+    assert again.first == {"resumed": 1}
+    assert change(1) == "changed"
+    assert (state / "clusters/atlas/lease.json").read_bytes() == before
+    assert MARK.encode() not in before
+    again.stream.close()
+    assert change(1).endswith("has no holder")
+
+
+def test_an_epoch_is_over_once_another_operator_was_granted_one(hold, lapsed, change):
+    bob = hold("bob")
+    bob.grant(2)
+    assert hold("ann", mark=MARK, resume=1).first == {"over": {"operator": "bob", "epoch": 2}}
+    bob.stream.close()
+    assert hold("ann", mark=MARK, resume=1).first == {"over": {"operator": "bob", "epoch": 2}}
+    assert hold("ann", mark=MARK, resume=2).first == {"over": {"operator": "bob", "epoch": 2}}
+
+
+def test_an_epoch_is_over_as_soon_as_another_operator_asks(hold, lapsed):
+    """Whose grant may have been cut off: it may have read the state of this node already."""
+    bob = hold("bob")
+    assert hold("ann", mark=MARK, resume=1).first == {"over": {"operator": "bob", "epoch": 1}}
+    bob.stream.close()
+    assert hold("ann", mark=MARK, resume=1).first == {"over": {"operator": "bob", "epoch": 1}}
+
+
+@pytest.mark.parametrize("request_", [{"mark": "guess", "resume": 1}, {"resume": 1}, {"mark": MARK, "resume": 0}])
+def test_an_epoch_is_not_taken_by_who_does_not_know_its_mark(hold, lapsed, request_):
+    assert hold("eve", **request_).first == {"over": {"operator": "ann", "epoch": 1}}
+
+
+def test_who_goes_on_waits_for_the_holder_that_was_lost(hold):
+    ann = hold("ann", mark=MARK, ttl_s=2)
+    ann.grant(1)
+    began = time.monotonic()
+    assert hold("ann", mark=MARK, resume=1).first == {"resumed": 1}
+    assert time.monotonic() - began > 1
+    assert ann.ended(1)
+
+
+def test_an_epoch_that_goes_on_is_kept_by_heartbeats(hold, lapsed, change):
+    again = hold("ann", mark=MARK, resume=1, ttl_s=1)
+    again.send()
+    assert change(1) == "changed"
+    assert again.ended()
+    assert hold("ann", mark=MARK, resume=1).first == {"resumed": 1}
 
 
 def test_a_new_holder_waits_for_a_change_that_outlived_its_operator(hold, state):

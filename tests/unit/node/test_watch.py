@@ -328,6 +328,54 @@ def test_links_and_listening_are_reported(start_watch: Callable[..., WatchProgra
     assert seen[-1]["links"] == {"lo": True, "nosuch0": False}
 
 
+def test_a_container_is_followed_from_where_its_log_was(
+    engine: tuple[Engine, str], start_watch: Callable[..., WatchProgram]
+) -> None:
+    """The Docker engine gives whole lines of one moment again, and two lines are never of the same nanosecond."""
+    docker, path = engine
+    program = start_watch(docker_request(), DOCKER_HOST=f"unix://{path}")
+    stamp = b"2026-11-21T03:00:0%d.00000000%dZ "
+    docker.log.put(frame(stamp % (1, 1) + b"one\n") + frame(stamp % (1, 2) + b"50%\r60%\n"))
+    seen = program.until(lambda event: "60%" in event.get("lines", []))
+    assert lines(seen) == ["one", "50%", "60%"]
+    at = [event["at"] for event in seen if "at" in event][-1]
+    assert at == "2026-11-21T03:00:01.000000002"
+    program.close()
+    docker.log.put(None)
+    second = start_watch(docker_request(**{"from": {"r0": at}}), DOCKER_HOST=f"unix://{path}")
+    docker.log.put(frame(stamp % (1, 2) + b"50%\r60%\n") + frame(stamp % (1, 3) + b"two\n"))
+    assert lines(second.until(lambda event: "two" in event.get("lines", []))) == ["two"]
+    assert "timestamps=1&follow=1&tail=all&since=1795230001.000000002" in docker.queries[-1]
+
+
+def test_a_log_file_is_followed_from_where_it_was(tmp_path: Path, start_watch: Callable[..., WatchProgram]) -> None:
+    request, process = process_rank(tmp_path, "read x")
+    log = tmp_path / "log"
+    log.write_bytes(b"one\r\ntwo\nthr")
+    program = start_watch(request)
+    seen = program.until(lambda event: "two" in event.get("lines", []))
+    at = [event["at"] for event in seen if "at" in event][-1]
+    assert at == f"{log.stat().st_ino}:9"
+    program.close()
+    with log.open("ab") as file:
+        file.write(b"ee\nfour\n")
+    second = start_watch({**request, "from": {"r0": at}})
+    assert lines(second.until(lambda event: "four" in event.get("lines", []))) == ["three", "four"]
+    third = start_watch({**request, "from": {"r0": "1:9"}})
+    assert lines(third.until(lambda event: "four" in event.get("lines", []))) == ["two", "three", "four"]
+    process.communicate()
+
+
+def test_other_nodes_are_tried_and_one_that_refuses_is_up(
+    start_watch: Callable[..., WatchProgram], tmp_path: Path
+) -> None:
+    request = docker_request(peers={"near": "127.0.0.1", "nowhere": "240.0.0.1"})
+    program = start_watch(request, DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
+    seen = program.until(lambda event: event.get("peers", {}).get("near") is not None)
+    assert 0 <= seen[-1]["peers"]["near"] < 5
+    assert seen[-1]["peers"]["nowhere"] is None
+
+
 @pytest.mark.parametrize(
     ("buffer", "whole", "rest"),
     [
