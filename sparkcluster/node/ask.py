@@ -110,6 +110,7 @@ class Endpoint:
         host, port = parts.hostname or "127.0.0.1", parts.port or 80
         if not is_own(host, port):
             raise Failed("lost", "%s is not an address of this node, so its API is not there" % host)
+        self.socket: socket.socket | None = None
         self.connection = maker(host, port, timeout=timeout_s)
         self.headers = {"Content-Type": "application/json", "Accept": "*/*"}
         key = key_from(request.get("key_file"), request.get("key_name"))
@@ -142,6 +143,8 @@ class Endpoint:
         data = None if body is None else json.dumps(body).encode()
         try:
             self.connection.request(method, path, data, self.headers)
+            # the connection forgets it with the headers of an answer that is to end it
+            self.socket = self.connection.sock
             response = self.connection.getresponse()
             if response.status != 200:
                 raise explain(response.status, response.read(65536))
@@ -158,8 +161,8 @@ class Endpoint:
         try:
             while True:
                 remaining = self.remaining_s()
-                if self.connection.sock is not None:
-                    self.connection.sock.settimeout(remaining)
+                if self.socket is not None:
+                    self.socket.settimeout(remaining)
                 line = response.readline()
                 if not line:
                     return

@@ -86,6 +86,18 @@ def test_a_node_that_cannot_be_asked_is_a_reply_too(error, problem):
     assert (reply.problem, reply.message) == (problem, error.message)
 
 
+def test_with_a_limit_for_the_first_token_silence_is_that_of_the_connection():
+    asked = {}
+
+    def fail(request):
+        asked.update(request)
+        raise CommandTimeout("ask on alpha printed nothing for 30 s")
+
+    reply = ask(FakeHost("alpha").program("ask", fail), AT, Verify(timeout_s=180), first_s=900)
+    assert reply.problem == "unreachable"
+    assert (asked["timeout_s"], asked["idle_s"]) == (900, 180)
+
+
 def test_speed_is_that_of_decoding_and_unknown_where_the_answer_came_in_one_piece():
     at_once = {**DONE, "total_s": 0.2}
     for done, speed in ((DONE, 20.0), (at_once, None)):

@@ -35,6 +35,7 @@ def test_paramiko_still_has_the_names_that_it_does_not_document():
     assert (channel.exit_status, channel.status_event.is_set()) == (-1, False)
     assert channel.remote_chanid == 0
     assert paramiko.Message(b"abc").packet.tell() == 0
+    assert list(inspect.signature(paramiko.agent.AgentSSH._connect).parameters) == ["self", "conn"]
 
 
 @pytest.mark.parametrize("name", ["banner_timeout", "handshake_timeout", "auth_timeout", "clear_to_send_timeout"])

@@ -36,6 +36,26 @@ def answers(monkeypatch, tmp_path, **hosts: str) -> None:
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
+@pytest.mark.parametrize(
+    ("line", "agent"),
+    [
+        ("identityagent ~/Library/1password/agent.sock", f"{Path.home()}/Library/1password/agent.sock"),
+        ('identityagent "~/Group Containers/t/agent.sock"', f"{Path.home()}/Group Containers/t/agent.sock"),
+        ("identityagent %d/agent.sock", f"{Path.home()}/agent.sock"),
+        ("identityagent $PLACE/agent.sock", "/run/agent.sock"),
+        ("identityagent ${PLACE}/agent.sock", "/run/agent.sock"),
+        ("identityagent none", "none"),
+        ("identityagent SSH_AUTH_SOCK", None),
+        ("identityagent $SSH_AUTH_SOCK", None),
+        ("user nvidia", None),
+    ],
+)
+def test_the_agent_is_that_of_ssh_config(monkeypatch, tmp_path, line, agent):
+    monkeypatch.setenv("PLACE", "/run")
+    answers(monkeypatch, tmp_path, spark=line)
+    assert resolve("spark", SshSettings()).agent == agent
+
+
 def test_the_inventory_overrides_ssh_config(monkeypatch, tmp_path):
     answers(
         monkeypatch,

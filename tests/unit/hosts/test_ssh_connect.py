@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import os
 import socket
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +24,7 @@ from sparkcluster.errors import (
     HostUnknown,
     UsageError,
 )
-from sparkcluster.hosts import known_hosts
+from sparkcluster.hosts import handshake, known_hosts
 from sparkcluster.hosts.paramiko_transport import Transport
 from sparkcluster.hosts.ssh import SshHost
 
@@ -167,8 +169,6 @@ def test_an_unreadable_identity_is_a_usage_error(server, tmp_path):
 
 
 def test_a_key_with_a_passphrase_is_reported(start_sshd, tmp_path):
-    import subprocess
-
     server = start_sshd()
     server.trust()
     locked = tmp_path / "locked"
@@ -177,25 +177,61 @@ def test_a_key_with_a_passphrase_is_reported(start_sshd, tmp_path):
     assert error.hint == f"ssh-add {locked}"
 
 
-def test_a_key_with_a_passphrase_is_taken_from_the_agent(start_sshd, tmp_path, monkeypatch):
-    import subprocess
-
-    server = start_sshd()
-    server.trust()
-    place = tmp_path / "agent"
+@contextlib.contextmanager
+def ssh_agent(place, server):
+    """An agent at ``place`` with the key of ``server``."""
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(place)], stdout=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 5
         while not place.exists() and time.monotonic() < until:
             time.sleep(0.01)
-        monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
-        subprocess.run(["ssh-add", "-q", str(server.identity)], check=True)
-        host = server.host(identity=None, identities_only=False)
-        assert host.run(["true"]).ok
-        host.close()
+        environment = {**os.environ, "SSH_AUTH_SOCK": str(place)}
+        subprocess.run(["ssh-add", "-q", str(server.identity)], check=True, env=environment)
+        yield
     finally:
         agent.terminate()
         agent.wait()
+
+
+def test_a_key_with_a_passphrase_is_taken_from_the_agent(start_sshd, tmp_path, monkeypatch):
+    server = start_sshd()
+    server.trust()
+    with ssh_agent(tmp_path / "agent", server):
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
+        host = server.host(identity=None, identities_only=False)
+        assert host.run(["true"]).ok
+        host.close()
+
+
+def test_the_agent_is_that_of_ssh_config(start_sshd, tmp_path, monkeypatch):
+    """1Password's, for example, which is at no other place. With IdentitiesOnly the public key says which of its keys."""
+    server = start_sshd()
+    server.trust()
+    place, public = tmp_path / "agent", server.identity.with_suffix(".pub")
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    with ssh_agent(place, server):
+        for more in ({"identities_only": False}, {"identities": (public,)}, {"identity": public}):
+            host = server.host(**{"identity": None, "agent": str(place), **more})
+            assert host.run(["true"]).ok
+            host.close()
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
+        fails(server.host(identity=None, identities_only=False, agent="none"), AuthFailed, "no key to offer")
+    nowhere = server.host(identity=None, identities_only=False, agent=str(tmp_path / "nowhere"))
+    fails(nowhere, AuthFailed, f"there is no key to offer; no agent answers at {tmp_path}/nowhere")
+
+
+@pytest.mark.parametrize(("platform", "number", "hinted"), [("darwin", 113, True), ("linux", 113, False)])
+def test_no_route_on_macos_may_be_its_privacy_setting(server, monkeypatch, platform, number, hinted):
+    """Apple's TN3179: a terminal that may not use the local network gets EHOSTUNREACH."""
+
+    def connect(*_):
+        raise OSError(number, "No route to host")
+
+    monkeypatch.setattr(handshake.sys, "platform", platform)
+    monkeypatch.setattr(handshake.errno, "EHOSTUNREACH", number)
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    error = fails(server.host(), HostRefused, "no route to host")
+    assert ("Local Network" in error.hint) == hinted
 
 
 def test_a_jump_is_checked_shared_and_passed_through(start_sshd):
@@ -288,8 +324,6 @@ def test_known_hosts_is_read_as_openssh_reads_it(tmp_path):
 
 
 def test_a_hashed_name_is_found(tmp_path):
-    import subprocess
-
     file = tmp_path / "known_hosts"
     file.write_text("[spark]:22022 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHK3mQ2dGhqFqQe1C7cKkEO8Qn9yPpV4kqEw8Z3b1C5k\n")
     subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(file)], check=True, capture_output=True)

@@ -2,10 +2,12 @@
 
 import http.server
 import json
+import re
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -277,3 +279,59 @@ def test_a_request_ends_with_the_connection_that_asked_for_it(serve: Serve) -> N
         finally:
             hold.set()
             process.kill()
+
+
+class Slow:
+    """An endpoint that sends a token, and then waits, for each of ``pauses_s``."""
+
+    def __init__(self, *pauses_s: float) -> None:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(200)
+                self.end_headers()
+                for pause_s in pauses_s:
+                    time.sleep(pause_s)
+                    self.wfile.write(stream_of({"delta": {"content": "ab"}}, end=False).encode())
+                    self.wfile.flush()
+                self.wfile.write(b"data: [DONE]\n\n")
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def __enter__(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}/v1"
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def test_time_without_a_token_counts_and_not_the_whole_answer() -> None:
+    """2,048 tokens of reasoning at 8 tokens/s take four minutes, and all is well."""
+    with Slow(1.0, *[0.3] * 6) as endpoint:
+        answer = ask.main(request(endpoint, timeout_s=3, idle_s=0.8))
+    assert answer["done"]["content"] == "ab" * 7
+
+
+def test_an_answer_that_stops_is_told_with_how_far_it_came() -> None:
+    with Slow(0.1, 0.1, 2.0) as endpoint:
+        error = ask.main(request(endpoint, timeout_s=3, idle_s=0.5))["error"]
+        assert error["kind"] == "timeout"
+        assert re.search(r"sent no token for 0 s, after 4 characters$", error["message"])
+        error = ask.main(request(endpoint.replace("/v1", "/v1"), timeout_s=0.05, idle_s=5))["error"]
+        assert re.search(r"sent no token for 0 s$", error["message"])
+
+
+def test_who_waits_for_tokens_gives_signs_of_life(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ask, "WAITING_S", 0.1)
+    with Slow(0.5) as endpoint:
+        ask.main(request(endpoint, idle_s=5))
+        assert capsys.readouterr().out.count('{"waiting": true}') >= 2
+        ask.main(request(endpoint))
+        assert "waiting" not in capsys.readouterr().out

@@ -369,7 +369,7 @@ def test_a_log_file_is_followed_from_where_it_was(tmp_path: Path, start_watch: C
 def test_other_nodes_are_tried_and_one_that_refuses_is_up(
     start_watch: Callable[..., WatchProgram], tmp_path: Path
 ) -> None:
-    request = docker_request(peers={"near": "127.0.0.1", "nowhere": "240.0.0.1"})
+    request = docker_request(peers={"near": "127.0.0.1", "nowhere": "no-such-host.invalid"})
     program = start_watch(request, DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
     seen = program.until(lambda event: event.get("peers", {}).get("near") is not None)
     assert 0 <= seen[-1]["peers"]["near"] < 5

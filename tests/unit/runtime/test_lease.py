@@ -213,6 +213,48 @@ def test_an_operator_that_was_stopped_wakes_up_to_a_refusal_by_every_node(fleet,
             os.kill(ann.pid, signal.SIGKILL)
 
 
+def test_an_operator_that_was_stopped_goes_on_where_nobody_took_the_lease(fleet, homes, tmp_path):
+    with operator(fleet, tmp_path, ttl_s=1) as ann:
+        os.kill(ann.pid, signal.SIGSTOP)
+        try:
+            until = time.monotonic() + 10
+            while not free(homes) and time.monotonic() < until:
+                time.sleep(0.05)
+            os.kill(ann.pid, signal.SIGCONT)
+            ann.stdin.write("change\n")
+            ann.stdin.flush()
+            assert ann.stdout.readline() == "changed\n"
+            with pytest.raises(LeaseHeld):
+                lease(fleet, "bob").acquire(list(NODES))
+        finally:
+            os.kill(ann.pid, signal.SIGKILL)
+
+
+def test_a_lease_that_lapsed_on_the_first_node_is_taken_again_there_before_the_others(fleet, homes, monkeypatch):
+    with lease(fleet).acquire(list(NODES)) as taken:
+        asked = []
+        stream = Elsewhere.stream
+
+        def watched(host, argv, *, stdin=b""):
+            asked.append(host.name)
+            return stream(host, argv, stdin=stdin)
+
+        for holder in list(taken._holders):
+            holder.close()
+            holder.lost = True
+        monkeypatch.setattr(Elsewhere, "stream", watched)
+        assert change_by(taken.changer, ["beta"]) == ["beta"]
+        assert asked == ["alpha", "beta"]
+        assert change_by(taken.changer, list(NODES)) == list(NODES)
+        assert asked == ["alpha", "beta"]
+
+
+def change_by(changer, names):
+    """Nodes on which ``changer`` made a change."""
+    outcomes = changer.attempt({name: [{"do": "mkdir", "path": "~/s/x"}] for name in names}, timeout_s=20)
+    return [name for name, outcome in outcomes.items() if isinstance(outcome, list)]
+
+
 def test_a_node_that_takes_no_heartbeat_starves_no_other(fleet, homes, monkeypatch):
     monkeypatch.setattr(module, "TTL_S", 2.0)
     monkeypatch.setattr(module, "HEARTBEAT_S", 0.1)
