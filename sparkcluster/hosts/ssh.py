@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 
 from sparkcluster.errors import CommandTimeout, HostError, HostLost, HostTimeout, UsageError
-from sparkcluster.hosts.again import is_transient
 from sparkcluster.hosts.base import Host, remaining_s
 from sparkcluster.hosts.channel import ChannelStream
 from sparkcluster.hosts.handshake import connect
@@ -54,6 +53,8 @@ class SshHost(Host):
         One that another thread opened since then stays. So does an open connection to the jump host, over which other
         nodes may be reached.
         """
+        from sparkcluster.hosts.again import is_transient  # not needed to start
+
         if self._jump is not None:
             self._jump.renew()
         with self._lock:
