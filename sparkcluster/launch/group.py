@@ -177,6 +177,7 @@ class _Attempt:
         self._report = report
         self._cancelled = cancelled
         self._readiness = Readiness(launch.plan, launch.topology, now=time.monotonic())
+        self._answers_until = self._readiness.started + launch.ready_timeout_s
         self._verifying: threading.Thread | None = None
         self._outcome: Reply | BaseException | None = None
         self._silent_since: dict[str, float] = {}
@@ -217,13 +218,17 @@ class _Attempt:
                 raise self._unanswered(self._outcome)
             if isinstance(self._outcome, BaseException):
                 raise self._outcome
-            if self._outcome is None and time.monotonic() - self._readiness.started > limit_s:
+            if self._outcome is None and time.monotonic() > self._answers_until:
                 raise self._readiness.overdue(limit_s)
         return self._outcome
 
     def _awaits_report(self) -> bool:
         """Whether a node is silent, though its model has answered: nothing is changed before it was looked at again."""
         return any(since < LIMIT_S for since in self._readiness.silent(time.monotonic()).values())
+
+    def _received(self, _kind: str, _text: str) -> None:
+        """Take in a piece of the answer: who generates is not overdue."""
+        self._answers_until = max(self._answers_until, time.monotonic() + self._launch.verify.timeout_s)
 
     def _verify(self) -> None:
         """Ask the group twice, in a thread of its own."""
@@ -235,6 +240,7 @@ class _Attempt:
                 self._launch.verify,
                 self._launch.expect_at,
                 first_s=self._readiness.started + self._launch.ready_timeout_s - time.monotonic(),
+                show=self._received,
             )
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
             self._outcome = error

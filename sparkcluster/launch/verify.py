@@ -6,10 +6,10 @@ generation was dead, so none of them is a verdict.
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable
 
-from sparkcluster.endpoint.ask import ask
+from sparkcluster.endpoint.ask import Show, ask
 from sparkcluster.endpoint.find import Endpoint
 from sparkcluster.endpoint.judge import brief, judge
 from sparkcluster.errors import LaunchError
@@ -21,33 +21,60 @@ from sparkcluster.spec.playbook import Verify
 AGAIN_S = 1.0
 
 
-def verify_group(host: Host, endpoint: Endpoint, verify: Verify, expect_at: str, *, first_s: float = 0) -> Reply:
-    """Ask, judge, and ask again after the playbook's pause; returns the last reply.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Question:
+    """One of the two questions; ``first_s`` is the limit for its first token."""
 
-    ``expect_at`` is where ``verify.expect`` is written. ``first_s`` is the time that the very first token may take, if
-    that is more than the ``timeout_s`` of every other: the engine may compile before it.
+    host: Host
+    endpoint: Endpoint
+    verify: Verify
+    first_s: float
+    max_tokens: int | None
+    show: Show | None
 
-    Raises:
-        LaunchError: an answer did not come or was not what the playbook expects.
-    """
-    _asked(host, endpoint, verify, expect_at, None, first_s=max(first_s, verify.timeout_s), when="")
-    time.sleep(verify.pause_s)
-    return _asked(
-        host, endpoint, verify, expect_at, brief(verify), first_s=verify.timeout_s, when="again after a pause, "
-    )
+    def ask(self) -> Reply:
+        """Ask, and ask again while the head cannot be reached: its engine goes on."""
+        reply = self._once()
+        until = time.monotonic() + LIMIT_S
+        while reply.problem == "unreachable" and time.monotonic() < until:
+            time.sleep(AGAIN_S)
+            self.host.renew()
+            reply = self._once()
+        return reply
+
+    def _once(self) -> Reply:
+        return ask(
+            self.host, self.endpoint, self.verify, first_s=self.first_s, max_tokens=self.max_tokens, show=self.show
+        )
 
 
-def _asked(
+def verify_group(
     host: Host,
     endpoint: Endpoint,
     verify: Verify,
     expect_at: str,
-    max_tokens: int | None,
     *,
-    first_s: float,
-    when: str,
+    first_s: float = 0,
+    show: Show | None = None,
 ) -> Reply:
-    reply = _reached(host, lambda: ask(host, endpoint, verify, first_s=first_s, max_tokens=max_tokens))
+    """Ask, judge, and ask again after the playbook's pause; returns the last reply.
+
+    ``expect_at`` is where ``verify.expect`` is written. ``first_s`` is the time that the very first token may take, if
+    that is more than the ``timeout_s`` of every other: the engine may compile before it. ``show`` is that of ``ask``.
+
+    Raises:
+        LaunchError: an answer did not come or was not what the playbook expects.
+    """
+    first = Question(host, endpoint, verify, max(first_s, verify.timeout_s), None, show)
+    _asked(first, expect_at, when="")
+    time.sleep(verify.pause_s)
+    second = Question(host, endpoint, verify, verify.timeout_s, brief(verify), show)
+    return _asked(second, expect_at, when="again after a pause, ")
+
+
+def _asked(question: Question, expect_at: str, *, when: str) -> Reply:
+    reply = question.ask()
+    host, verify = question.host, question.verify
     if reply.problem:
         raise LaunchError(
             f"{when}the model does not answer: {reply.message}",
@@ -59,15 +86,4 @@ def _asked(
     if wrong:
         hint = f"verify.expect in {expect_at} says what it must match"
         raise LaunchError(f"{when}{wrong}", node=host.name, step="verify", hint=hint)
-    return reply
-
-
-def _reached(host: Host, question: Callable[[], Reply]) -> Reply:
-    """The reply to ``question``, which is asked again while the head cannot be reached: its engine goes on."""
-    reply = question()
-    until = time.monotonic() + LIMIT_S
-    while reply.problem == "unreachable" and time.monotonic() < until:
-        time.sleep(AGAIN_S)
-        host.renew()
-        reply = question()
     return reply

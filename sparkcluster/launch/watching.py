@@ -182,13 +182,11 @@ class _Follower:
     def _until_gone(self) -> SparkclusterError:
         may_end = self._limit_s > 0
         while True:
-            before = -math.inf
             try:
                 self._read()
                 return CommandFailed(f"watch on {self.host.name} was stopped", node=self.host.name, step="watch")
-            except CommandTimeout:
-                failure: SparkclusterError = self._silence()
-                before = self._heard
+            except CommandTimeout as error:  # it could not be started
+                failure: SparkclusterError = HostTimeout(error.message, node=self.host.name, step="watch")
             except SparkclusterError as error:
                 failure = error
             ended_once = may_end and isinstance(failure, _Ended)
@@ -196,7 +194,7 @@ class _Follower:
             if not ended_once and not self._patience.continues(failure, time.monotonic()):
                 return failure
             self.end()
-            self.host.renew(before=before)
+            self.host.renew(before=self._heard if isinstance(failure, _Silent) else -math.inf)
             if self._over.wait(self._patience.pause_s()):
                 return failure
 
@@ -207,24 +205,34 @@ class _Follower:
         if self._over.is_set():  # while this was still connecting
             following.close()
             return
-        for line in following.lines(RENEW_S if self._limit_s else SILENCE_S):
-            self._heard = time.monotonic()
-            self._patience.restart(self._heard)
-            for event in parse(self.host.name, line):
-                self._put(event)
-                if isinstance(event, Lines) and event.at:
-                    self._request = {**self._request, "from": {**self._request.get("from", {}), event.rank: event.at}}
+        try:
+            for line in following.lines(RENEW_S if self._limit_s else SILENCE_S):
+                self._heard = time.monotonic()
+                self._patience.restart(self._heard)
+                for event in parse(self.host.name, line):
+                    self._take(event)
+        except CommandTimeout:
+            raise self._silence() from None
         reason = following.finish().reason
         raise _Ended(f"watch on {self.host.name} ended: {reason}", node=self.host.name, step="watch")
 
-    def _silence(self) -> HostTimeout:
+    def _take(self, event: Event) -> None:
+        self._put(event)
+        if isinstance(event, Lines) and event.at:
+            self._request = {**self._request, "from": {**self._request.get("from", {}), event.rank: event.at}}
+
+    def _silence(self) -> _Silent:
         name = self.host.name
-        return HostTimeout(
+        return _Silent(
             f"no report from {name} for {time.monotonic() - self._heard:.0f} s: its sshd or the whole node hangs",
             node=name,
             step="watch",
             hint=f"try: ssh {name} true; a node that answers ping but not ssh is often out of memory",
         )
+
+
+class _Silent(HostTimeout):
+    """The watch program runs, and reports nothing."""
 
 
 class _Ended(CommandFailed):

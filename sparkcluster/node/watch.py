@@ -184,15 +184,14 @@ class Watch:
             else:
                 job = partial(self.follow_container, rank["name"])
             threading.Thread(target=job, daemon=True).start()
-        if self.peers:
-            threading.Thread(target=self.reach, daemon=True).start()
+        for peer, address in self.peers.items():
+            threading.Thread(target=self.reach, args=(peer, address), daemon=True).start()
 
-    def reach(self) -> None:
-        """Try the other nodes of the group again and again: what connects them is not the operator's network."""
+    def reach(self, peer: str, address: str) -> None:
+        """Try another node of the group again and again: what connects them is not the operator's network."""
         while True:
-            for name, address in self.peers.items():
-                if is_up(address):
-                    self.reached[name] = time.monotonic()
+            if is_up(address):
+                self.reached[peer] = time.monotonic()
             time.sleep(PEERS_S)
 
     def batch(self, wait_s: float) -> list[dict[str, Any]]:

@@ -199,6 +199,8 @@ class Lease(Closing):
             LeaseLost: another operator has begun a later epoch on a node; from then on for every node.
             HostError: the node could not be asked.
         """
+        if name not in self.epochs:  # one that acquire could not ask
+            return
         first = self._holder(min(self.epochs))
         if first is not None and first.lost and first.host.name != name:
             with contextlib.suppress(HostError):
