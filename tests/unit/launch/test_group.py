@@ -10,6 +10,7 @@ import time
 import pytest
 
 from sparkcluster.errors import HostLost, HostRefused, HostTimeout, Interrupted, LaunchError, LeaseLost
+from sparkcluster.facts.running import Reply
 from sparkcluster.hosts import again
 from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.fake import FakeHost, FakeStream
@@ -368,6 +369,20 @@ def test_the_limit_ends_a_launch_that_never_answers(up, sparks, two):
         up(two, timeout_s=0.3)
     assert "--timeout" in caught.value.hint
     assert running(sparks) == {}
+
+
+def test_a_model_that_answers_slowly_is_not_overdue(up, two, monkeypatch):
+    """2,048 tokens of reasoning at 8 tokens/s take four minutes."""
+
+    def slowly(host, *_, first_s, show):
+        assert first_s < 0.5
+        for _ in range(8):
+            show("reasoning", "hm")
+            time.sleep(0.1)
+        return Reply("g0", host.name, text="204")
+
+    monkeypatch.setattr(group, "verify_group", slowly)
+    assert up(two, timeout_s=0.5)["g0"].text == "204"
 
 
 class Mute(FakeStream):
