@@ -39,6 +39,7 @@ class RankState:
 
     Attributes:
         interfaces: those of its node that the group uses.
+        peers: the other nodes of the group.
         down: those without a carrier, and since when.
         gone: why its node can no longer be watched.
         heard_at: when its node reported last, or the launch began.
@@ -50,6 +51,7 @@ class RankState:
     name: str
     address: str
     interfaces: frozenset[str]
+    peers: frozenset[str]
     progress: Progress
     heard_at: float
     reports_since: float
@@ -108,7 +110,8 @@ class RankState:
             elif interface in self.interfaces:
                 self.down.setdefault(interface, now)
         self.listening = self.listening or tick.listening
-        self.reached |= {name: now - ago for name, ago in tick.peers.items() if ago is not None}
+        ages = {name: ago for name, ago in tick.peers.items() if name in self.peers and ago is not None}
+        self.reached |= {name: now - ago for name, ago in ages.items()}
 
 
 def warnings(event: Event) -> list[str]:
@@ -136,6 +139,7 @@ class Readiness:
                 plan.nodes[name].containers[0].name,
                 member.address,
                 frozenset(link.interface for link in member.links),
+                frozenset(topology.members) - {name},
                 Progress(self.engine),
                 heard_at=now,
                 reports_since=now,

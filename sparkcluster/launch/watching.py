@@ -156,12 +156,14 @@ class _Follower:
     ) -> None:
         self.host = host
         self._request = request
+        self._ranks = {rank["name"] for rank in request.get("ranks", ())}
         self._put = put
         self._over = over
         self._limit_s = limit_s
         self._heard = time.monotonic()
         self._patience = Patience(self._heard, limit_s=limit_s)
         self._following: Stream | None = None
+        self._silent = self._ended = False
 
     def run(self) -> None:
         """Follow until it is over, or the node cannot be watched any more."""
@@ -182,6 +184,7 @@ class _Follower:
     def _until_gone(self) -> SparkclusterError:
         may_end = self._limit_s > 0
         while True:
+            self._silent = self._ended = False
             try:
                 self._read()
                 return CommandFailed(f"watch on {self.host.name} was stopped", node=self.host.name, step="watch")
@@ -189,12 +192,13 @@ class _Follower:
                 failure: SparkclusterError = HostTimeout(error.message, node=self.host.name, step="watch")
             except SparkclusterError as error:
                 failure = error
-            ended_once = may_end and isinstance(failure, _Ended)
+            # killed on a node without memory, it is started once more
+            ended_once = may_end and self._ended
             may_end = may_end and not ended_once
             if not ended_once and not self._patience.continues(failure, time.monotonic()):
                 return failure
             self.end()
-            self.host.renew(before=self._heard if isinstance(failure, _Silent) else -math.inf)
+            self.host.renew(before=self._heard if self._silent else -math.inf)
             if self._over.wait(self._patience.pause_s()):
                 return failure
 
@@ -212,31 +216,25 @@ class _Follower:
                 for event in parse(self.host.name, line):
                     self._take(event)
         except CommandTimeout:
+            self._silent = True
             raise self._silence() from None
         reason = following.finish().reason
-        raise _Ended(f"watch on {self.host.name} ended: {reason}", node=self.host.name, step="watch")
+        self._ended = True
+        raise CommandFailed(f"watch on {self.host.name} ended: {reason}", node=self.host.name, step="watch")
 
     def _take(self, event: Event) -> None:
         self._put(event)
-        if isinstance(event, Lines) and event.at:
+        if isinstance(event, Lines) and event.at and event.rank in self._ranks:
             self._request = {**self._request, "from": {**self._request.get("from", {}), event.rank: event.at}}
 
-    def _silence(self) -> _Silent:
+    def _silence(self) -> HostTimeout:
         name = self.host.name
-        return _Silent(
+        return HostTimeout(
             f"no report from {name} for {time.monotonic() - self._heard:.0f} s: its sshd or the whole node hangs",
             node=name,
             step="watch",
             hint=f"try: ssh {name} true; a node that answers ping but not ssh is often out of memory",
         )
-
-
-class _Silent(HostTimeout):
-    """The watch program runs, and reports nothing."""
-
-
-class _Ended(CommandFailed):
-    """The watch program ended by itself; one that was killed on a node without memory is started once more."""
 
 
 def parse(node: str, line: bytes) -> list[Event]:
