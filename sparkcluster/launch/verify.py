@@ -35,7 +35,7 @@ class Question:
     def ask(self) -> Reply:
         """Ask, and ask again while the head cannot be reached: its engine goes on."""
         reply = self._once()
-        until = time.monotonic() + LIMIT_S
+        until = time.monotonic() + max(LIMIT_S, self.first_s)
         while reply.problem == "unreachable" and time.monotonic() < until:
             time.sleep(AGAIN_S)
             self.host.renew()

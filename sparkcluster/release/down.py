@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -124,13 +125,14 @@ def down(
             ranks = {name: found for name, found in present.ours.items() if found}
             if ranks:
                 report.step("stop", count(sum(map(len, ranks.values())), "rank"))
-            failed |= launching.stop(lease.changer, ranks)
+            changer = dataclasses.replace(lease.changer, tell=report.note)
+            failed |= launching.stop(changer, ranks)
             wipe = {
                 name: [{"do": "delete", "path": f"{node.state_dir}/clusters/{cluster}/ranks"}]
                 for name, node in now.facts.items()
                 if name not in failed
             }
-            lease.changer.attempt(wipe, timeout_s=60)
+            changer.attempt(wipe, timeout_s=60)
     if failed:
         name, error = next(iter(failed.items()))
         raise StopError(
