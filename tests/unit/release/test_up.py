@@ -7,7 +7,16 @@ import dataclasses
 
 import pytest
 
-from sparkcluster.errors import FoundErrors, HostTimeout, Interrupted, LaunchError, NotServing, OtherPlan, UsageError
+from sparkcluster.errors import (
+    FoundErrors,
+    HostTimeout,
+    Interrupted,
+    LaunchError,
+    LeaseLost,
+    NotServing,
+    OtherPlan,
+    UsageError,
+)
 from sparkcluster.facts.reach import Reach
 from sparkcluster.facts.running import Reply
 from sparkcluster.findings import Finding
@@ -544,3 +553,12 @@ def test_nodes_of_a_group_that_left_the_inventory_are_still_recorded(up, world):
     world_after_down = world("alpha beta", groups=PAIRS[:1]).record(cluster.plan(release=3), 3)
     up(world_after_down)
     assert former_nodes(cluster.spec, {"alpha": up.recorded[0]}) == {}
+
+
+def test_a_model_that_serves_and_could_not_be_recorded_is_left_running_and_said():
+    error = walk._unrecorded(HostTimeout("no answer from right port 22 within 10 s", node="right"))
+    assert (error.node, error.step, error.exit_code) == ("right", "record", 1)
+    assert error.message.startswith("the model answers, and right could not be recorded: no answer from right")
+    assert "up again" in error.hint
+    refused = LeaseLost("right refuses the change", node="right")
+    assert walk._unrecorded(refused) is refused
