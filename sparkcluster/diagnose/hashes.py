@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from sparkcluster.errors import CommandFailed, CommandTimeout
 from sparkcluster.facts.base import Fact, Many, read
@@ -30,8 +31,8 @@ class Said(Fact):
     failed: str | None = None
 
 
-def hashes(fleet: Fleet, facts: Mapping[str, Facts], report: Report) -> Hashes:
-    """Hash the weights on every node that has any, as its facts say; the others are passed over."""
+def hashes(fleet: Fleet, facts: Mapping[str, Facts], report: Report, choice: Mapping[str, Any] | None = None) -> Hashes:
+    """Hash what ``choice`` serves on every node that has any, as its facts say; the others are passed over."""
     weights = {name: read(node_facts.weights) for name, node_facts in facts.items()}
     places = {name: found for name, found in weights.items() if found is not None and found.path}
     if not places:
@@ -40,7 +41,7 @@ def hashes(fleet: Fleet, facts: Mapping[str, Facts], report: Report) -> Hashes:
     report.step("hash", f"{_sized(size)} on {count(len(places), 'node')}")
 
     def ask(host: Host) -> tuple[HashedFile, ...]:
-        request = {"path": places[host.name].path, "threads": THREADS}
+        request = {"path": places[host.name].path, "choice": choice, "threads": THREADS}
         conversation = programs.start(host, request, silence_s=_SILENT_S)
         return _files(conversation, report, limit_s=_limit_s(places[host.name].size_bytes))
 

@@ -143,6 +143,10 @@ class Engine(abc.ABC):
         """
         return {}
 
+    def weights_format(self, playbook: Playbook) -> str | None:
+        """Which weights it loads where a repository has several: ``mistral``, ``any``, or None: safetensors first."""
+        return None
+
     def memory_share(self, playbook: Playbook, facts: Facts) -> float:
         """The share of the node's memory that it allocates when it starts."""
         return 0.0

@@ -17,16 +17,18 @@ class WeightFile(Fact):
 
 
 class Weights(Fact):
-    """The model on the node.
+    """The model on the node, as far as it is served: ``node.model_choice``.
 
     ``config`` is its parsed config.json, or Mistral's params.json; None without one of at most 256 KiB.
-    ``other_revisions`` are complete commits in Hugging Face's cache, where the wanted revision is not there.
+    ``left_out_bytes`` are of files that are there and not served. ``other_revisions`` are complete commits in Hugging
+    Face's cache, where the wanted revision is not there.
     """
 
     path: Path | None
     revision: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$")] | None = None
     config: dict[str, Any] | None = None
     files: Many[WeightFile] = ()
+    left_out_bytes: Annotated[int, Field(ge=0, le=1 << 50)] = 0
     missing: Many[str] = ()
     truncated: Many[str] = ()
     other_revisions: Annotated[tuple[Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")], ...], Field(max_length=16)] = ()
@@ -38,5 +40,5 @@ class Weights(Fact):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all files."""
+        """Bytes of all files that are served."""
         return sum(file.size_bytes for file in self.files)

@@ -139,7 +139,7 @@ def preflight(
     if options.deep and topology is not None:
         measured = measure(fleet, spec, facts, topology, report, whole=not has_errors(findings))
     if options.hashes:
-        hashed = ask_hashes(fleet, facts, report)
+        hashed = ask_hashes(fleet, facts, report, spec.playbook.choice)
     if options.deep or options.hashes:
         measurements, hashes = measured or Measured(), hashed or Hashes()
         context = Context(spec, facts, topology or EMPTY, measured=measurements, hashes=hashes)

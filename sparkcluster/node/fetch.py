@@ -1,19 +1,25 @@
 """Downloads a model from Hugging Face's hub to this node.
 
-Python 3.8, standard library only. The request says ``id``, ``revision``, ``hf_home``, ``image`` (ID of one that can do
-it, or None), ``token`` (or None), which the downloader gets by its environment and never by an argument, and the lease.
+Python 3.8, standard library only. The request says ``id``, ``revision``, ``choice`` (``model_choice``), ``hf_home``,
+``image`` (ID of one that can do it, or None), ``token`` (or None), which the downloader gets by its environment and
+never by an argument, and the lease.
 """
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import re
 import shutil
 import socket
+import ssl
 import time
+import urllib.parse
+import urllib.request
 from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple
 
-from sparkcluster.node import common, docker, programs, wire
+from sparkcluster.node import common, docker, model_choice, programs, wire
 from sparkcluster.node.shared import hub_folder
 from sparkcluster.node.wire import Failed
 
@@ -21,13 +27,16 @@ Request = Dict[str, Any]
 
 _SILENT_S = 300.0  # a slow hub makes progress within this time
 _HUB = ("huggingface.co", 443)
+_LIST_BYTES = 64 << 20
+_ARGUMENTS_BYTES = 100_000  # Linux takes 128 KiB in one
 # A status as huggingface_hub writes it, by requests or httpx; or its own errors, which it raises by the hub's headers.
 _DENIED = re.compile(
     r"\b40[13] (?:Client Error|Unauthorized|Forbidden)|GatedRepo|gated repo|RepositoryNotFound|Repository Not Found"
 )
 _SNAPSHOT = (
-    "import os; from huggingface_hub import snapshot_download; "
-    "snapshot_download(os.environ['SPARKCLUSTER_ID'], revision=os.environ['SPARKCLUSTER_REVISION'])"
+    "import json, os; from huggingface_hub import snapshot_download; "
+    "snapshot_download(os.environ['SPARKCLUSTER_ID'], revision=os.environ['SPARKCLUSTER_REVISION'], "
+    "allow_patterns=json.loads(os.environ['SPARKCLUSTER_FILES']))"
 )
 
 
@@ -37,39 +46,64 @@ def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
 
 
 def download(request: Request, check: wire.Check) -> dict[str, Any]:
-    """Download a snapshot of the model into this node's cache, with its ``hf`` or in the serving image."""
+    """Download what is served of the model into this node's cache, with its ``hf`` or in the serving image."""
     hf_home = common.expand(request["hf_home"])
     environment = dict(os.environ, HF_HOME=hf_home, HF_HUB_DISABLE_TELEMETRY="1")
     if request.get("token"):
         environment["HF_TOKEN"] = request["token"]
-    argv = _downloader(request, hf_home, environment)
+    reach_hub(environment)
+    sizes = _listed(request, environment)
+    files = model_choice.chosen(sizes, (), request.get("choice"))
+    served = sum(sizes[name] for name in files)
+    argv = _downloader(request, hf_home, environment, files if len(files) < len(sizes) else [])
     if argv is None:
         why = "neither hf nor an image with huggingface_hub"
         if request.get("token"):
             why = "no hf (uv tool install huggingface_hub), and the playbook's image gets no token"
         raise Failed("no downloader", "the node has " + why)
-    reach_hub(environment)
     os.makedirs(hf_home, exist_ok=True)
     folder = os.path.join(hf_home, hub_folder(request["id"]), "blobs")
-    pace = wire.Pace(0, check)
+    needed, free = served - _size(folder), shutil.disk_usage(hf_home).free
+    if needed > free:
+        raise Failed("disk", "%s has %.1f GB free, %.1f GB needed" % (hf_home, free / 1e9, needed / 1e9))
+    pace = wire.Pace(served, check)
     code, text = follow(argv, environment, pace, lambda: _size(folder))
     if code:
         last = (text.strip().splitlines() or ["no output"])[-1]
         kind = "hub auth" if _DENIED.search(text) else "disk" if "No space left" in text else "hub"
         raise Failed(kind, last)
-    return {"bytes": pace.done}
+    return {"bytes": pace.done, "left_out_bytes": sum(sizes.values()) - served}
 
 
-def _downloader(request: Request, hf_home: str, environment: Dict[str, str]) -> Optional[List[str]]:
+def _listed(request: Request, environment: Dict[str, str]) -> Dict[str, int]:
+    """Size of each file of the repository; none where the hub does not say it without a token: then all are taken."""
+    endpoint = (environment.get("HF_ENDPOINT") or "https://" + _HUB[0]).rstrip("/")
+    revision = urllib.parse.quote(request["revision"], safe="")
+    address = "%s/api/models/%s/revision/%s?blobs=true" % (endpoint, request["id"], revision)
+    try:
+        context = ssl.create_default_context(cafile=environment.get("REQUESTS_CA_BUNDLE") or None)
+        with urllib.request.urlopen(address, timeout=15, context=context) as response:
+            found = json.loads(response.read(_LIST_BYTES))["siblings"]
+        sizes = {str(each["rfilename"]): int(each.get("size") or 0) for each in found}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, http.client.HTTPException):
+        return {}
+    # A name that the downloader would take for an option or a pattern comes only with all others.
+    odd = any(name.startswith("-") or "[" in name for name in sizes) or sum(map(len, sizes)) > _ARGUMENTS_BYTES
+    return {} if odd else sizes
+
+
+def _downloader(request: Request, hf_home: str, environment: Dict[str, str], files: List[str]) -> Optional[List[str]]:
+    """Command that downloads ``files`` of the repository, without any the whole of it; None if there is none."""
     path = os.pathsep.join([environment.get("PATH", os.defpath), os.path.expanduser("~/.local/bin"), "/usr/local/bin"])
     for name in ("hf", "huggingface-cli"):
         found = shutil.which(name, path=path)
         if found:
-            return [found, "download", request["id"], "--revision", request["revision"]]
+            return [found, "download", request["id"], *files, "--revision", request["revision"]]
     if not request.get("image"):
         return None
     environment["SPARKCLUSTER_ID"] = request["id"]
     environment["SPARKCLUSTER_REVISION"] = request["revision"]
+    environment["SPARKCLUSTER_FILES"] = json.dumps(files or None)
     options = ["--init", "--network", "host", "--user", "%d:%d" % (os.getuid(), os.getgid())]
     options += ["--security-opt", "no-new-privileges"]  # it stays that user
     # It sees this repository and its locks, not the rest of the cache, nor the token beside it.
@@ -80,7 +114,8 @@ def _downloader(request: Request, hf_home: str, environment: Dict[str, str]) -> 
         options += ["-v", "%s:%s" % (folder, folder)]
     environment.update(HF_HOME="/tmp/huggingface", HF_HUB_CACHE=cache)  # in the container
     # names only: docker takes the values from our environment
-    for name in ("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HTTPS_PROXY", "SPARKCLUSTER_ID", "SPARKCLUSTER_REVISION"):
+    variables = ["SPARKCLUSTER_ID", "SPARKCLUSTER_REVISION", "SPARKCLUSTER_FILES"]
+    for name in ("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HTTPS_PROXY", *variables):
         if name in environment:
             options += ["-e", name]
     return docker.run_once(request["image"], "python3", _SNAPSHOT, options)

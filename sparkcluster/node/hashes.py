@@ -9,7 +9,7 @@ import concurrent.futures
 import hashlib
 import os
 import re
-from typing import Any, BinaryIO, Dict, List
+from typing import Any, BinaryIO, Dict, List, Optional
 
 from sparkcluster.node import common, wire
 from sparkcluster.node.model_files import hash_file, model_files
@@ -18,16 +18,16 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def main(request: dict[str, Any], stdin: BinaryIO) -> None:
-    """Hash what lies below ``path`` with ``threads`` threads; ``{"done": [...]}`` or ``{"failed": why}`` at the end."""
-    wire.report(stdin, lambda: hashed(listed(request["path"]), int(request["threads"])))
+    """Hash what is served below ``path``, by ``threads``; ``{"done": [...]}`` or ``{"failed": why}`` at the end."""
+    wire.report(stdin, lambda: hashed(listed(request["path"], request.get("choice")), int(request["threads"])))
 
 
-def listed(top: str) -> List[Dict[str, Any]]:
+def listed(top: str, choice: Optional[Dict[str, Any]] = None) -> List[Dict[str, Any]]:
     """Files below ``top``, largest first, with the blob that each links to."""
     if not os.path.isdir(top):
         raise FileNotFoundError(2, "no such directory", top)
     found = []
-    for path, real, status in model_files(top):
+    for path, real, status in model_files(top, choice):
         blob = os.path.basename(real) if os.path.islink(path) else ""
         found.append(
             {

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
-from typing import Any, Callable, Iterator, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Tuple
 
+from sparkcluster.node import model_choice
 from sparkcluster.node.shared import UNFINISHED
 
+_INDEX_LIMIT_BYTES = 100_000_000
 
-def model_files(top: str) -> Iterator[Tuple[str, str, os.stat_result]]:
-    """Path, path with links resolved, and status of every finished file below ``top``, in a fixed order."""
+
+def model_files(top: str, choice: Optional[model_choice.Choice] = None) -> Iterator[Tuple[str, str, os.stat_result]]:
+    """Path, path with links resolved, and status of the finished files below ``top`` that ``choice`` leaves in."""
+    found = {os.path.relpath(path, top): (path, real, status) for path, real, status in _finished(top)}
+    index = model_choice.index_of(found, choice)
+    for name in model_choice.chosen(found, _shards(*found[index][1:]) if index else (), choice):
+        yield found[name]
+
+
+def _shards(path: str, status: os.stat_result) -> List[str]:
+    """The files that an index lists; none if it is invalid."""
+    if status.st_size > _INDEX_LIMIT_BYTES:
+        return []
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [str(name) for name in json.load(file)["weight_map"].values()]
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return []
+
+
+def _finished(top: str) -> Iterator[Tuple[str, str, os.stat_result]]:
     for here, folders, names in os.walk(top):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):

@@ -4,12 +4,12 @@ Python 3.8, standard library only. The request says ``do`` (list, send or receiv
 lease (``state_dir``, ``cluster``, ``epoch``), ``address``, ``token``, and for a receiver ``port``.
 
 Files: ``root`` is a directory on each side; with ``revision`` it is a model in Hugging Face's cache, of which that
-snapshot, its blobs and ``ref`` are copied. ``list`` says what one node has; the controller checks that and gives it to
-both sides as ``files``, so that no node decides what is written on another: ``path``, ``size``, ``mtime`` (ns),
-``links`` to it, and ``sha256`` of small ones. With ``verify`` all have that, and files that exist are hashed too; it is
-not the default, since one core hashes more slowly than the link carries. Each file is written next to its target under
-a name that ends in ``.partial``, synced and renamed; links follow, then the ref, so that an incomplete copy never looks
-complete.
+snapshot, its blobs and ``ref`` are copied. ``list`` says what one node has of what is served (``choice``, see
+``model_choice``); the controller checks that and gives it to both sides as ``files``, so that no node decides what is
+written on another: ``path``, ``size``, ``mtime`` (ns), ``links`` to it, and ``sha256`` of small ones. With ``verify``
+all have that, and files that exist are hashed too; it is not the default, since one core hashes more slowly than the
+link carries. Each file is written next to its target under a name that ends in ``.partial``, synced and renamed; links
+follow, then the ref, so that an incomplete copy never looks complete.
 
 Image: ``image_id``, ``reference``, ``size``, and what ``image_archive`` expects of what ``docker save`` sends.
 """
@@ -70,7 +70,7 @@ def list_files(request: Request) -> dict[str, Any]:
     if revision:
         for place in (os.path.dirname(top), top, blobs):
             _stay_inside(place, os.path.realpath(place), place)
-    for path, real, status in model_files(top):
+    for path, real, status in model_files(top, request.get("choice")):
         if revision:
             _stay_inside(path, real, os.path.join(home, ""))
         folder, name = os.path.split(real)

@@ -8,7 +8,7 @@ import re
 import struct
 from typing import Any, Dict, List, Optional, Tuple
 
-from sparkcluster.node import common
+from sparkcluster.node import common, model_choice
 from sparkcluster.node.machine import Machine, Unreadable, because
 from sparkcluster.node.shared import hub_folder
 
@@ -18,12 +18,6 @@ _CONFIG_LIMIT_BYTES = 256 * 1024  # the longest seen lists some thousand unquant
 _COMMIT = re.compile(r"^[0-9a-f]{40}$")
 _MOST_OTHERS = 4  # other commits of a model that are examined
 _DEPTH = 3  # of directories below a model
-_WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt")
-_INDEXES = (
-    "model.safetensors.index.json",
-    "consolidated.safetensors.index.json",
-    "pytorch_model.bin.index.json",
-)
 # vLLM reads params.json where Mistral's own format has no config.json
 _CONFIGS = ("config.json", "params.json")
 _TOKENIZERS = re.compile(
@@ -44,7 +38,7 @@ def disks(machine: Machine, purposes: List[Tuple[str, str]]) -> List[Dict[str, A
 
 
 def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, Any]:
-    """The files of the model, in its directory or in Hugging Face's cache.
+    """The files of the model that are served (its ``choice``), in its directory or in Hugging Face's cache.
 
     Unfinished downloads (``.incomplete``) are reported only if something is missing: such files also remain after a
     repeated download that succeeded.
@@ -63,10 +57,15 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
         found.update({"missing": [], "truncated": loading})
         others = _others(machine, model, hf_home, cache) if cache and not model.get("alone") else []
         return {**found, "other_revisions": others} if others else found
-    sizes, broken = _files(machine, folder)
-    part = bool(model.get("companion"))
-    missing = broken + [name for name in _expected(machine, folder, sizes, part) if name not in broken]
-    if part and loading and not any(name.endswith(_WEIGHTS) for name in sizes):
+    every, dangling = _files(machine, folder)
+    choice, part = model.get("choice"), bool(model.get("companion"))
+    index = model_choice.index_of(every, choice)
+    shards = _shards(machine, folder, index, choice) if index else []
+    served = set(model_choice.chosen([*every, *dangling], shards or (), choice))
+    sizes = {name: size for name, size in every.items() if name in served}
+    broken = [name for name in dangling if name in served]
+    missing = broken + [name for name in _expected(sizes, index, shards, part) if name not in broken]
+    if part and loading and not any(name.endswith(model_choice.WEIGHTS) for name in sizes):
         missing.append("weights")  # a tokenizer has none; a download that was cut off leaves what it was loading
     truncated = [
         name
@@ -78,6 +77,7 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
         "revision": revision,
         "config": config(machine, folder, sizes),
         "files": [{"name": name, "size_bytes": size} for name, size in sorted(sizes.items())],
+        "left_out_bytes": sum(every.values()) - sum(sizes.values()),
         "missing": sorted(missing),
         "truncated": truncated + (loading if missing else []),
     }
@@ -147,24 +147,31 @@ def _files(machine: Machine, folder: str) -> Tuple[Dict[str, int], List[str]]:
     return sizes, broken
 
 
-def _expected(machine: Machine, folder: str, sizes: Dict[str, int], part: bool) -> List[str]:
-    """Files that a model needs and that are missing; ``part`` is of a drafter, adapter or tokenizer."""
+def _shards(machine: Machine, folder: str, index: str, choice: Optional[Dict[str, Any]]) -> Optional[List[str]]:
+    """The files that an index lists and the playbook does not exclude, None if it is invalid."""
+    try:
+        mapped = machine.document("%s/%s" % (folder, index)).get("weight_map")
+    except Unreadable:
+        return None
+    if not isinstance(mapped, dict):
+        return None
+    return [name for name in sorted(set(map(str, mapped.values()))) if model_choice.wanted(name, choice)]
+
+
+def _expected(sizes: Dict[str, int], index: Optional[str], shards: Optional[List[str]], part: bool) -> List[str]:
+    """Files that a model needs and that are missing, of ``shards`` that an index lists (None: it is invalid) too.
+
+    ``part`` is of a drafter, adapter or tokenizer.
+    """
     missing = []
     if not part and not any(name in sizes for name in _CONFIGS):
         missing.append(_CONFIGS[0])
     if not part and not any(_TOKENIZERS.match(name) for name in sizes):
         missing.append("tokenizer.json")
-    indexes = [name for name in _INDEXES if name in sizes]
-    for index in indexes:
-        try:
-            mapped = machine.document("%s/%s" % (folder, index)).get("weight_map")
-        except Unreadable:
-            mapped = None
-        if not isinstance(mapped, dict):
-            missing.append(index)  # it exists but is invalid
-            continue
-        missing += [name for name in sorted(set(map(str, mapped.values()))) if name not in sizes]
-    if not part and not indexes and not any(name.endswith(_WEIGHTS) for name in sizes):
+    if index and shards is None:
+        missing.append(index)  # it exists but is invalid
+    missing += [name for name in shards or () if name not in sizes]
+    if not part and not shards and not any(name.endswith(model_choice.WEIGHTS) for name in sizes):
         missing.append("model.safetensors")
     return missing
 

@@ -34,7 +34,7 @@ def request(spec: Spec, *, kernel_log: bool = False) -> dict[str, Any]:
         "state_dir": inventory.state_dir,
         "hf_home": inventory.hf_home,
         "image": playbook.image if inventory.runtime.kind == "docker" else None,
-        "model": playbook.model.model_dump(),
+        "model": {**playbook.model.model_dump(), "choice": playbook.choice},
         "runtime": inventory.runtime.kind,
         "python": inventory.runtime.python,
         "names": sorted({node.host for node in inventory.nodes if not node.has_address}),

@@ -40,11 +40,14 @@ def put_on(base: Document, top: Document) -> Document:
     return out
 
 
+_OF_A_REPOSITORY = frozenset({"id", "path", "revision", "files", "exclude"})
+
+
 def _section(out: Document, key: str, base: Document, top: Document) -> None:
     _mark(out, (key,), top, (key,))
     above, below = top.data[key], base.data[key]
     # id and path both say where the weights are: the upper one replaces the other.
-    replaced = {"id", "path", "revision"} if key == "model" and {"id", "path"} & set(above) else set()
+    replaced = _OF_A_REPOSITORY if key == "model" and {"id", "path"} & set(above) else frozenset()
     out.data[key] = {}
     for name in below:
         if name not in above and name not in replaced:

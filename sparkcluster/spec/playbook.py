@@ -17,6 +17,8 @@ REPOSITORY = "[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*"
 REVISION = "[A-Za-z0-9_][A-Za-z0-9_./-]*"
 
 
+# As in huggingface_hub: of Python's fnmatch, where * stands for / too.
+FilePattern = Annotated[str, Field(pattern=r"^[!-.0-~][ -~]*$", max_length=128)]
 Checkpoint = Literal["modelopt", "compressed-tensors", "mxfp4", "fp8", "gptq", "awq", "bf16"]
 
 
@@ -41,6 +43,15 @@ class Model(Section):
         None,
         pattern=r"^[A-Za-z][A-Za-z0-9_]*$",
         description="class in config.json's architectures; default: likewise",
+    )
+    files: list[FilePattern] = Field(
+        default_factory=list,
+        max_length=64,
+        description="files that are served, such as `*.json` and `*Q4_K_M.gguf`; default: what the engine reads, "
+        "without original/ and formats of other engines",
+    )
+    exclude: list[FilePattern] = Field(
+        default_factory=list, max_length=64, description="files of these that are not served, such as `demo/`"
     )
 
     @model_validator(mode="after")
@@ -230,6 +241,12 @@ class Playbook(Section):
         """What the engine loads from the Hugging Face cache beside the model."""
         named = engines.engine(self.engine).repositories(self)
         return [Companion(id=name, revision=revision) for name, revision in named.items() if name != self.model.id]
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        """Which files of the model are served, as ``node.model_choice`` takes it."""
+        loads = engines.engine(self.engine).weights_format(self)
+        return {"include": self.model.files, "exclude": self.model.exclude, "format": loads}
 
     @property
     def model_name(self) -> str:

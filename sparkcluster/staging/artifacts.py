@@ -42,6 +42,7 @@ def download_request(spec: Spec, facts: Facts, what: Artifact, token: str | None
     return {
         "id": spec.playbook.model.id,
         "revision": spec.playbook.model.revision,
+        "choice": spec.playbook.choice,
         "hf_home": facts.hf_home,
         "image": facts.image.id if token is None and isinstance(facts.image, Image) else None,
         "token": token,
@@ -51,7 +52,7 @@ def download_request(spec: Spec, facts: Facts, what: Artifact, token: str | None
 def weights_request(spec: Spec, facts: Mapping[str, Facts], first: str, node: str, *, verify: bool) -> Request:
     """Request for ``node.relay`` on ``node``; ``first`` is the node whose revision all get."""
     model, weights = spec.playbook.model, facts[first].weights
-    request: Request = {"what": "files", "verify": verify}
+    request: Request = {"what": "files", "verify": verify, "choice": spec.playbook.choice}
     if model.id is None:
         return {**request, "root": model.path}
     return {

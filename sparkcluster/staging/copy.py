@@ -36,9 +36,10 @@ Progress = Callable[[str, str], None]
 
 
 class Done(Fact):
-    """Bytes that were copied or downloaded; of an image that was copied, its ID."""
+    """Bytes that were copied or downloaded, and that are on the hub beyond; of an image that was copied, its ID."""
 
     bytes: Size = 0
+    left_out_bytes: Size = 0
     image_id: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")] | None = None
 
 

@@ -192,6 +192,8 @@ class _Run(Transfers):
             self.progress(node, f"{name} is gated: downloading it with HF_TOKEN")
             done = download(token)
         if not isinstance(done, Failure):
+            if done.left_out_bytes:
+                self.progress(node, f"{name}: {done.left_out_bytes / 1e9:.2f} GB that are not served stay on the hub")
             return done.bytes
         if done.kind in {"no hub", "no downloader"}:
             raise no_weights(self.facts, node, self.spec, why=done.text)

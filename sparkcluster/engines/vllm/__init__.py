@@ -66,6 +66,7 @@ class Vllm(Engine):
     environment = imported(".environment", "build")
     planned = imported(".utilization", "planned")
     repositories = imported(".arguments", "repositories")
+    weights_format = imported(".arguments", "weights_format")
     memory_share = imported(".arguments", "claimed")
     forecast = imported(".memory", "forecast")
     tuning_arguments = imported(".tuning", "arguments")

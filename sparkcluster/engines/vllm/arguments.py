@@ -170,6 +170,21 @@ def repositories(playbook: Playbook) -> dict[str, str]:
     return found
 
 
+_SAFETENSORS = {AUTO, "hf", "safetensors", "fastsafetensors", "instanttensor", "runai_streamer", "bitsandbytes"}
+
+
+def weights_format(playbook: Playbook) -> str | None:
+    """Which weights --load-format reads, as ``Engine.weights_format`` says.
+
+    Newer releases prefer Mistral's consolidated files where both are there: then they are not staged, and it loads
+    the others, as older releases do.
+    """
+    args = Arguments(playbook)
+    if "mistral" in {args.text("load-format"), args.text("config-format")}:
+        return "mistral"
+    return None if (args.text("load-format") or AUTO) in _SAFETENSORS else "any"
+
+
 def engine(
     playbook: Playbook,
     config: ModelConfig,

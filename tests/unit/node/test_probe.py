@@ -190,6 +190,31 @@ def test_model_directory_of_the_user_and_files_it_needs(make_machine: Any, tmp_p
     assert storage.weights(machine, model, "/hf")["missing"] == ["model.safetensors.index.json"]
 
 
+def test_only_what_is_served_is_counted_and_needed(make_machine: Any) -> None:
+    machine = make_machine("founders-p1")
+    folder = Path(machine.at("/models/m"))
+    (folder / "original").mkdir(parents=True)
+    whole = b"\2\0\0\0\0\0\0\0{}"
+    for name in ("config.json", "tokenizer.json"):
+        (folder / name).write_text("{}")
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-1.safetensors"}}')
+    (folder / "pytorch_model.bin.index.json").write_text('{"weight_map": {"a": "pytorch_model-1.bin"}}')
+    (folder / "model-1.safetensors").write_bytes(whole)
+    (folder / "consolidated.safetensors").write_bytes(b"cut off")
+    (folder / "original" / "consolidated.00.pth").symlink_to("nowhere")
+    model = {"id": "m", "revision": None, "path": "/models/m", "choice": {"include": [], "exclude": [], "format": None}}
+    found = storage.weights(machine, model, "/hf")
+    assert (found["missing"], found["truncated"], found["left_out_bytes"]) == ([], [], len(b"cut off"))
+    assert "consolidated.safetensors" not in [file["name"] for file in found["files"]]
+    model["choice"]["format"] = "mistral"
+    assert storage.weights(machine, model, "/hf")["truncated"] == ["consolidated.safetensors"]
+    model["choice"] = {"include": ["*.json"], "exclude": ["model-*"], "format": None}
+    assert storage.weights(machine, model, "/hf")["missing"] == ["model.safetensors"]
+    (folder / "model-1.safetensors").unlink()
+    model["choice"] = {"include": [], "exclude": [], "format": None}
+    assert storage.weights(machine, model, "/hf")["missing"] == ["model-1.safetensors"]
+
+
 def test_complete_snapshots_of_other_commits_are_named_where_the_wanted_one_is_missing(make_machine: Any) -> None:
     machine = make_machine("founders-p1")
     snapshots = Path(machine.at("/hf/hub/models--a--m/snapshots"))

@@ -72,6 +72,9 @@ def test_null_removes_a_key(folder):
 def test_another_model_replaces_the_whole_model(folder):
     mine = load.load_playbook(folder("name: mine\nextends: base\nmodel: {path: /weights}\n"))
     assert (mine.model.id, mine.model.path, mine.model.revision) == (None, "/weights", "main")
+    chosen = folder("name: mine\nextends: other\nmodel: {id: owner/another}\n")
+    (chosen.parent / "other.yaml").write_text("name: other\nextends: base\nmodel: {files: ['*.json'], exclude: [x/]}\n")
+    assert (load.load_playbook(chosen).model.files, load.load_playbook(chosen).model.exclude) == ([], [])
     later = load.load_playbook(folder("name: mine\nextends: base\nmodel: {revision: def}\n"))
     assert (later.model.id, later.model.revision) == ("owner/model", "def")
 

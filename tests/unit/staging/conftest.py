@@ -103,7 +103,7 @@ elif verb == "run":
 # Downloads as hf does, as far as the hub and the cache can see; with the file "liar" in its home it says that it may not.
 HF = f"""#!{sys.executable} -IS
 import os, sys, urllib.error, urllib.request
-name, revision = sys.argv[2], sys.argv[4]
+name, files, revision = sys.argv[2], sys.argv[3:-2], sys.argv[-1]
 request = urllib.request.Request(os.environ["HF_ENDPOINT"] + "/" + name + "/resolve/" + revision + "/config.json")
 if os.environ.get("HF_TOKEN"):
     request.add_header("Authorization", "Bearer " + os.environ["HF_TOKEN"])
@@ -119,8 +119,8 @@ snapshot = os.path.join(folder, "snapshots", "0123456789abcdef0123456789abcdef01
 os.makedirs(snapshot)
 os.makedirs(os.path.join(folder, "refs"))
 open(os.path.join(folder, "refs", revision), "w").write(os.path.basename(snapshot))
-for file in ("config.json", "tokenizer.json", "model.bin"):
-    open(os.path.join(snapshot, file), "w").write("{{}}")
+for file in files or ("config.json", "tokenizer.json", "model.bin"):
+    open(os.path.join(snapshot, file), "wb").write(bytes([2]).ljust(8, bytes(1)) * ("safe" in file) + b"{{}}")
 """
 
 
@@ -169,6 +169,7 @@ class Hub:
     Attributes:
         address: for HF_ENDPOINT.
         requests: model and token (None without one) of each request.
+        files: of every model, with their sizes, as it lists them to anyone; None where it lists none.
     """
 
     token = "hf_very_secret"
@@ -176,10 +177,14 @@ class Hub:
     def __init__(self) -> None:
         self.gated: set[str] = set()
         self.requests: list[tuple[str, str | None]] = []
+        self.files: dict[str, int] | None = None
         hub = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                if self.path.startswith("/api/"):
+                    self._list(hub.files)
+                    return
                 model, _, _ = self.path[1:].partition("/resolve/")
                 token = (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
                 hub.requests.append((model, token))
@@ -188,6 +193,15 @@ class Hub:
                 self.send_header("Content-Length", "2")
                 self.end_headers()
                 self.wfile.write(b"{}")
+
+            def _list(self, files: dict[str, int] | None) -> None:
+                if files is None:
+                    self.send_error(404)
+                    return
+                siblings = [{"rfilename": name, "size": size} for name, size in files.items()]
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(json.dumps({"siblings": siblings}).encode())
 
             def log_message(self, *_: object) -> None: ...
 

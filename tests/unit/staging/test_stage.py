@@ -361,6 +361,55 @@ def test_a_public_model_is_downloaded_without_the_token(world, hub, monkeypatch)
     assert hub.requests == [(QWEN, None)]
 
 
+def _snapshot(host):
+    folder = host.hf_home / "hub/models--Qwen--Qwen3-8B/snapshots"
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_only_what_is_served_is_downloaded(world, hub):
+    hub.files = {"config.json": 2, "tokenizer.json": 2, "model.safetensors": 5_000_000, "metal/model.bin": 20_000_000}
+    world.stage(what=["weights"])
+    for host in world.nodes.values():
+        assert _snapshot(host) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert ("a", f"{QWEN}: 0.02 GB that are not served stay on the hub") in world.reports
+
+
+def test_patterns_of_the_playbook_choose_what_is_downloaded(world, hub):
+    hub.files = {"config.json": 2, "x-Q4_K_M.gguf": 5, "x-Q8_0.gguf": 9, "tokenizer.json": 2}
+    world.playbook = {"model": {"id": QWEN, "files": ["*.json", "*.gguf"], "exclude": ["*Q8*"]}}
+    world.stage(what=["weights"])
+    assert _snapshot(world.nodes["a"]) == ["config.json", "tokenizer.json", "x-Q4_K_M.gguf"]
+
+
+def test_a_name_on_the_hub_is_no_option_of_the_downloader(world, hub):
+    """Then all files are downloaded, without their names in the command line."""
+    hub.files = {"--local-dir=x": 2, "config.json": 2, "model.safetensors": 5, "metal/model.bin": 20}
+    world.stage(what=["weights"])
+    assert _snapshot(world.nodes["a"]) == ["config.json", "model.bin", "tokenizer.json"]
+
+
+def test_a_download_without_room_ends_before_it_begins(world, hub):
+    hub.files = {"config.json": 2, "tokenizer.json": 2, "model.safetensors": 10**17}
+    with pytest.raises(StageError, match=r"the disk is full: .* GB free, 100000000.0 GB needed"):
+        world.stage(what=["weights"])
+    assert hub.requests == []
+
+
+def test_a_copy_leaves_out_what_is_not_served(world, model):
+    """A node that downloaded all, as earlier versions did, passes on what is served; what it has beyond stays."""
+    write, tree, revision = model
+    sizes = write(world.nodes["a"].hf_home)
+    folder = world.nodes["a"].hf_home / f"hub/models--Qwen--Qwen3-8B/snapshots/{revision}"
+    (folder / "original").mkdir()
+    (folder / "original/consolidated.00.pth").write_bytes(b"x" * 5_000_000)
+    (folder / "pytorch_model.bin").write_bytes(b"x" * 5_000_000)
+    world.has_weights("a", sizes, revision)
+    report = world.stage(what=["weights"])
+    assert {each.node: each.bytes for each in report.copied} == {"b": 3_000_005, "c": 3_000_005}
+    assert not [name for name in tree(world.nodes["b"].hf_home) if "original" in name or "pytorch" in name]
+    assert (folder / "original/consolidated.00.pth").exists()
+
+
 def test_a_gated_model_is_downloaded_with_the_token_on_one_node(world, hub, monkeypatch):
     """The node tries without it first; then this machine asks the hub, and the node gets it."""
     monkeypatch.setenv("HF_TOKEN", hub.token)

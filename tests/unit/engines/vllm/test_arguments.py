@@ -50,3 +50,20 @@ def test_a_revision_that_leads_elsewhere_is_an_error(revision):
     with pytest.raises(UsageError, match="is no revision of a/t") as caught:
         _ = made.companions
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("args", "loads"),
+    [
+        ({}, None),
+        ({"load-format": "auto"}, None),
+        ({"load-format": "fastsafetensors"}, None),
+        ({"load-format": "mistral"}, "mistral"),
+        ({"config_format": "mistral"}, "mistral"),
+        ({"tokenizer-mode": "mistral"}, None),
+        ({"load-format": "sharded_state"}, "any"),
+        ({"load-format": "pt"}, "any"),
+    ],
+)
+def test_the_weights_that_are_staged_follow_the_load_format(args, loads):
+    assert playbook(args=args).choice == {"include": [], "exclude": [], "format": loads}

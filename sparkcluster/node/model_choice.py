@@ -1,0 +1,89 @@
+"""Which files of a model an engine reads, by their names. Pure; Python 3.8, standard library only.
+
+What is downloaded, copied, verified and counted is chosen here. A choice is a document: ``include`` and ``exclude``
+are patterns (``model.files`` and ``model.exclude`` of the playbook), ``format`` is what the engine loads: ``mistral``
+(the consolidated files), ``any``, or None for safetensors, and only without those other weights. By vLLM's
+``model_executor/model_loader/default_loader.py``; it ignores ``original/`` as well (``LoadConfig.ignore_patterns``).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import Any, Collection, Dict, Iterable, List, Optional, Sequence, Set
+
+Choice = Dict[str, Any]
+
+WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt")
+_PICKLED = (".bin", ".pt")
+_OTHER_ENGINES = (".h5", ".msgpack", ".onnx", ".onnx_data", ".ot", ".pth", ".tflite")
+_OTHER_FOLDERS = ("coreml", "flax", "metal", "onnx", "openvino", "original")
+_CONSOLIDATED = "consolidated"
+_INDEX, _CONSOLIDATED_INDEX, _PICKLED_INDEX = (
+    "model.safetensors.index.json",
+    "consolidated.safetensors.index.json",
+    "pytorch_model.bin.index.json",
+)
+
+
+def chosen(names: Iterable[str], shards: Collection[str], choice: Optional[Choice]) -> List[str]:
+    """Those of ``names`` that are served, sorted; ``shards`` are the files that the index lists. All without a choice.
+
+    Where the rules leave no weights of those that are there, all are chosen: never less than what works.
+    """
+    every = sorted(names)
+    if choice is None:
+        return every
+    if choice.get("include"):
+        return [name for name in every if wanted(name, choice)]
+    found = [name for name in every if name.partition("/")[0] not in _OTHER_FOLDERS]
+    unread = _unread([name for name in found if "/" not in name], found, set(shards), choice.get("format"))
+    found = [name for name in found if name not in unread]
+    if not any(name.endswith(WEIGHTS) for name in found) and any(map(_is_weights, every)):
+        found = every
+    return [name for name in found if wanted(name, choice)]
+
+
+def wanted(name: str, choice: Optional[Choice]) -> bool:
+    """Whether the patterns of ``choice`` leave ``name`` in."""
+    include, exclude = (list((choice or {}).get(key) or ()) for key in ("include", "exclude"))
+    return (not include or _matches(name, include)) and not _matches(name, exclude)
+
+
+def index_of(names: Collection[str], choice: Optional[Choice]) -> Optional[str]:
+    """The index among ``names`` of the weights that are read; None if they have none."""
+    top = [name for name in names if name.endswith(".safetensors") and "/" not in name]
+    order = [_INDEX, "" if any(not name.startswith(_CONSOLIDATED) for name in top) else _CONSOLIDATED_INDEX]
+    if (choice or {}).get("format") == "mistral":
+        order.insert(0, _CONSOLIDATED_INDEX)
+    if not top:
+        order.append(_PICKLED_INDEX)
+    return next((index for index in order if index in names), None)
+
+
+def _unread(top: Sequence[str], every: Sequence[str], shards: Set[str], loads: Optional[str]) -> Set[str]:
+    """Files at the top that are weights in a form that is not loaded."""
+    unread = {name for name in top if name.endswith(_OTHER_ENGINES)}
+    if loads == "any":
+        return unread
+    tensors = {name for name in top if name.endswith(".safetensors")}
+    consolidated = {name for name in tensors if name.startswith(_CONSOLIDATED)}
+    if loads == "mistral" and consolidated:
+        unread |= tensors - consolidated
+    elif shards.intersection(every):
+        unread |= tensors - shards
+    elif tensors != consolidated:
+        unread |= consolidated
+    if tensors or any(name.endswith(".safetensors") for name in shards.intersection(every)):
+        unread.update(name for name in top if name.endswith((*_PICKLED, ".gguf")))
+    elif any(name.endswith(_PICKLED) for name in top):
+        unread.update(name for name in top if name.endswith(".gguf"))
+    return unread
+
+
+def _is_weights(name: str) -> bool:
+    return name.endswith((*WEIGHTS, *_OTHER_ENGINES))
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    # as huggingface_hub has it: a folder stands for what is in it
+    return any(fnmatch.fnmatchcase(name, each + "*" if each.endswith("/") else each) for each in patterns)

@@ -1,0 +1,103 @@
+"""Which files of a repository are downloaded, copied, verified and counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.node.model_choice import chosen, index_of
+
+CODE = ["README.md", "chat_template.jinja", "config.json", "generation_config.json", "tokenizer.json"]
+INDEX = "model.safetensors.index.json"
+
+
+def shards(count: int, stem: str = "model", suffix: str = "safetensors") -> list[str]:
+    return [f"{stem}-{place:05}-of-{count:05}.{suffix}" for place in range(1, count + 1)]
+
+
+# By layout: the files, those of the index, the playbook's choice, what is left out.
+LAYOUTS = {
+    "gpt-oss-120b": (
+        [*CODE, INDEX, *shards(15), *(f"original/{name}" for name in ("config.json", "dtypes.json", *shards(7))),
+         "metal/model.bin"],
+        shards(15), {}, ["metal/model.bin", "original/config.json", "original/dtypes.json",
+                         *(f"original/{name}" for name in shards(7))],
+    ),
+    "Llama-3.3-70B": (
+        [*CODE, INDEX, *shards(30), "original/consolidated.00.pth", "original/params.json", "original/tokenizer.model"],
+        shards(30), {}, ["original/consolidated.00.pth", "original/params.json", "original/tokenizer.model"],
+    ),
+    "the same, still to be downloaded": (
+        [*CODE, INDEX, *shards(30), "original/consolidated.00.pth"], [], {}, ["original/consolidated.00.pth"],
+    ),
+    "both formats of Mistral": (
+        [*CODE, INDEX, "params.json", "tekken.json", *shards(2), "consolidated.safetensors"], shards(2), {},
+        ["consolidated.safetensors"],
+    ),
+    "both formats of Mistral, of which the engine loads the second": (
+        [*CODE, INDEX, "params.json", "tekken.json", *shards(2), "consolidated.safetensors"], [],
+        {"format": "mistral"}, shards(2),
+    ),
+    "Mistral's format alone": (["params.json", "tekken.json", "consolidated.safetensors"], [], {}, []),
+    "Mistral's format asked for, not there": ([*CODE, "model.safetensors"], [], {"format": "mistral"}, []),
+    "old formats beside safetensors": (
+        [*CODE, "model.safetensors", "pytorch_model.bin", "tf_model.h5", "flax_model.msgpack", "rust_model.ot",
+         "onnx/model.onnx", "openvino/openvino_model.bin", "coreml/model.mlpackage/Data/weights/weight.bin"], [], {},
+        ["coreml/model.mlpackage/Data/weights/weight.bin", "flax_model.msgpack", "onnx/model.onnx",
+         "openvino/openvino_model.bin", "pytorch_model.bin", "rust_model.ot", "tf_model.h5"],
+    ),
+    "old formats alone": ([*CODE, "pytorch_model.bin", "colbert_linear.pt"], [], {}, []),
+    "a tensor file that the index does not list": (
+        [*CODE, INDEX, *shards(2), "model.safetensors"], shards(2), {}, ["model.safetensors"],
+    ),
+    "code, adapters and shards in folders": (
+        [*CODE, INDEX, "modeling_x.py", "gemma4_patched.py", "speech-lora/adapter_model.safetensors", "2_Dense/config.json",
+         "2_Dense/model.safetensors", *(f"transformer/{name}" for name in shards(2))],
+        [f"transformer/{name}" for name in shards(2)], {}, [],
+    ),
+    "an adapter": (
+        ["adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"], [], {}, ["adapter_model.bin"],
+    ),
+    "quantizations of which the playbook names one": (
+        ["README.md", "config.json", "x-Q4_K_M.gguf", "x-Q8_0.gguf"], [],
+        {"include": ["*.json", "*Q4_K_M.gguf"]}, ["README.md", "x-Q8_0.gguf"],
+    ),
+    "quantizations alone": (["README.md", "x-Q4_K_M.gguf", "x-Q8_0.gguf"], [], {}, []),
+    "all, by the playbook": ([*CODE, "original/x.pth", "model.safetensors"], [], {"include": ["*"]}, []),
+    "a folder that the playbook excludes": (
+        [*CODE, "model.safetensors", "demo/a.mp4", "demo/b/c.mp4"], [], {"exclude": ["demo/"]},
+        ["demo/a.mp4", "demo/b/c.mp4"],
+    ),
+    "sharded for a loader of its own": (
+        [*CODE, "model-rank-0-part-0.safetensors", "model.safetensors", INDEX], ["model.safetensors"],
+        {"format": "any"}, [],
+    ),
+    "no layout that is known": ([*CODE, "original/consolidated.00.pth"], [], {}, []),
+    "a tokenizer": (["tokenizer.json", "tokenizer_config.json"], [], {}, []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_only_what_the_engine_reads_is_chosen(layout: str) -> None:
+    names, listed, choice, left_out = LAYOUTS[layout]
+    assert sorted({*names}.difference(chosen(names, listed, {"include": [], "exclude": [], **choice}))) == left_out
+
+
+def test_without_a_choice_every_file_is_taken() -> None:
+    """Ray's files are copied as weights are."""
+    assert chosen(["original/x.pth", "a"], [], None) == ["a", "original/x.pth"]
+
+
+@pytest.mark.parametrize(
+    ("names", "choice", "index"),
+    [
+        ([INDEX, "consolidated.safetensors.index.json"], {}, INDEX),
+        ([INDEX, "consolidated.safetensors.index.json"], {"format": "mistral"}, "consolidated.safetensors.index.json"),
+        (["consolidated.safetensors.index.json", "params.json"], {}, "consolidated.safetensors.index.json"),
+        (["consolidated.safetensors.index.json", "model.safetensors"], {}, None),
+        (["pytorch_model.bin.index.json", "model.safetensors"], {}, None),
+        (["pytorch_model.bin.index.json", "config.json"], {}, "pytorch_model.bin.index.json"),
+        (["config.json"], {}, None),
+    ],
+)
+def test_the_index_is_that_of_the_weights_that_are_read(names: list[str], choice: dict, index: str | None) -> None:
+    assert index_of(names, choice) == index
