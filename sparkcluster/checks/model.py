@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from sparkcluster.checks.lists import abridged, listed
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, check, node_check
+from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
+from sparkcluster.findings import Severity
 
 T = TypeVar("T")
 
@@ -98,6 +100,35 @@ def revision(context: Context) -> Iterator[Seen]:
                 (STAGE, f"set model.revision: {common} in the playbook to pin it"),
                 node=name,
             )
+
+
+@node_check(
+    "HOST-031",
+    "The folders of the model in the Hugging Face cache can be written",
+    needs=("weights",),
+    source="NVIDIA's dgx-spark-playbooks mount ~/.cache/huggingface into containers of root",
+    remedy="up and stage change the owner in a container where it is root; else sudo chown",
+)
+def writable(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
+    """A download or a copy fails there, after the image was staged.
+
+    Containers of root leave folders and files of root's in the user's cache. Before weights are written, `up` and
+    `stage` make the folders of the model those of the user, in a container of the serving image that sees nothing else;
+    with runtime `process` by sudo, if that needs no password. Other models stay as they are.
+    """
+    weights = facts.weights
+    if not isinstance(weights, Weights) or weights.foreign is None:
+        return
+    path, uid = weights.foreign.path, weights.foreign.uid
+    owner = "root" if uid == 0 else f"user ID {uid}"
+    mended = ("sparkcluster up INVENTORY   changes the owner",) if uid == 0 else ()
+    severity: Severity = "error" if uid else "info" if context.docker else "warning"
+    yield Seen(
+        f"{facts.user} cannot write {path} on {name}",
+        f"it belongs to {owner}",
+        (*mended, f"sudo chown -R {shlex.quote(facts.user)} {shlex.quote(path)}"),
+        severity=severity,
+    )
 
 
 @check(

@@ -16,12 +16,19 @@ class WeightFile(Fact):
     size_bytes: int
 
 
+class Foreign(Fact):
+    """A path that this node's user cannot write, and the user ID of its owner."""
+
+    path: Path
+    uid: Annotated[int, Field(ge=0, le=1 << 32)]
+
+
 class Weights(Fact):
     """The model on the node, as far as it is served: ``node.model_choice``.
 
     ``config`` is its parsed config.json, or Mistral's params.json; None without one of at most 256 KiB.
     ``left_out_bytes`` are of files that are there and not served. ``other_revisions`` are complete commits in Hugging
-    Face's cache, where the wanted revision is not there.
+    Face's cache, where the wanted revision is not there. ``foreign`` is in the way of a download or a copy.
     """
 
     path: Path | None
@@ -32,6 +39,8 @@ class Weights(Fact):
     missing: Many[str] = ()
     truncated: Many[str] = ()
     other_revisions: Annotated[tuple[Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")], ...], Field(max_length=16)] = ()
+
+    foreign: Foreign | None = None
 
     @property
     def complete(self) -> bool:

@@ -10,16 +10,15 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import stat
 import subprocess
 import time
 from typing import Any, BinaryIO, Callable, Dict
 
-from sparkcluster.node import bind, common, docker
+from sparkcluster.node import bind, common, docker, repair
 from sparkcluster.node.programs import Failed, inspect, run
-from sparkcluster.node.shared import LABEL_PLAN, RANK_FILE
+from sparkcluster.node.shared import LABEL_PLAN, RANK_FILE, hub_folder
 from sparkcluster.node.unpack import unpack
 
 Request = Dict[str, Any]
@@ -75,7 +74,7 @@ def build_library(request: Request, step: Step) -> dict[str, Any]:
 
 
 def delete(request: Request, step: Step) -> dict[str, Any]:
-    """Remove a file or tree below the state directory, if it exists."""
+    """Remove a file or tree below the state directory, if it exists; ``image`` may remove what is root's in it."""
     path = common.expand(step["path"])
     # A link itself is removed, not its target; links in its parents are resolved first.
     path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
@@ -85,21 +84,17 @@ def delete(request: Request, step: Step) -> dict[str, Any]:
     if os.path.islink(path) or os.path.isfile(path):
         os.unlink(path)
     elif os.path.lexists(path):
-        remove_tree(path)
+        repair.remove_tree(path, step.get("image"))
     return {}
 
 
-def remove_tree(path: str) -> None:
-    """Remove a directory; files that a container wrote may be root's and need ``sudo -n``."""
-    try:
-        shutil.rmtree(path)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        try:
-            run(["sudo", "-n", "rm", "-rf", "--one-file-system", "--", path])
-        except Failed:
-            raise Failed("%s; on that node: sudo rm -rf %s" % (error, shlex.quote(path)))
+def own(request: Request, step: Step) -> dict[str, Any]:
+    """Make the folders of ``repositories`` in Hugging Face's cache this user's, as far as they are root's."""
+    cache = os.path.join(common.expand(step["hf_home"]), "hub")
+    names = [os.path.basename(hub_folder(repository)) for repository in step["repositories"]]
+    folders = [os.path.join(cache, *place, name) for name in names for place in ((), (".locks",))]
+    repair.own(folders, step.get("image"))
+    return {}
 
 
 def start_container(request: Request, step: Step) -> dict[str, Any]:
@@ -254,6 +249,7 @@ STEPS: dict[str, Callable[[Request, Step], dict[str, Any]]] = {
     "mkdir": make_directory,
     "build-library": build_library,
     "delete": delete,
+    "own": own,
     "start-container": start_container,
     "stop-containers": stop_containers,
     "start-process": start_process,

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from sparkcluster.node import common, model_choice
 from sparkcluster.node.machine import Machine, Unreadable, because
-from sparkcluster.node.shared import hub_folder
+from sparkcluster.node.shared import UNFINISHED, hub_folder
 
 # safetensors refuses longer headers (MAX_HEADER_SIZE in its tensor.rs)
 _HEADER_LIMIT_BYTES = 100_000_000
@@ -54,7 +54,7 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
     # is_dir distinguishes an unreadable directory from a missing one
     if not machine.names(folder) and not machine.is_dir(folder):
         found: Dict[str, Any] = {"path": None, "revision": None, "config": None, "files": []}
-        found.update({"missing": [], "truncated": loading})
+        found.update({"missing": [], "truncated": loading, "foreign": foreign(machine, cache)})
         others = _others(machine, model, hf_home, cache) if cache and not model.get("alone") else []
         return {**found, "other_revisions": others} if others else found
     every, dangling = _files(machine, folder)
@@ -80,7 +80,36 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
         "left_out_bytes": sum(every.values()) - sum(sizes.values()),
         "missing": sorted(missing),
         "truncated": truncated + (loading if missing else []),
+        "foreign": foreign(machine, cache) if missing or truncated else None,
     }
+
+
+def foreign(machine: Machine, cache: str) -> Optional[Dict[str, Any]]:
+    """The first path that a download or a copy of the model has to write and cannot, with its owner; None without."""
+    if not cache:
+        return None
+    hub, name = os.path.split(machine.at(cache))
+    for folder in (os.path.join(hub, name), os.path.join(hub, ".locks", name)):
+        existing = folder
+        while not os.path.lexists(existing) and existing != os.path.dirname(existing):
+            existing = os.path.dirname(existing)
+        found = _unwritable(existing, within=existing == folder)
+        if found:
+            path = found if machine.root == "/" else "/" + os.path.relpath(found, machine.root)
+            return {"path": path, "uid": os.lstat(found).st_uid}
+    return None
+
+
+def _unwritable(folder: str, *, within: bool) -> Optional[str]:
+    """``folder`` if it cannot be written, or what cannot ``within``: directories, and files that are written again."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return folder
+    for here, folders, names in os.walk(folder) if within else ():
+        again = [name for name in names if name.endswith(UNFINISHED) or os.path.basename(here) == "refs"]
+        for path in [os.path.join(here, each) for each in [*folders, *again]]:
+            if not os.path.islink(path) and not os.access(path, os.W_OK):
+                return path
+    return None
 
 
 def _others(machine: Machine, model: Dict[str, Any], hf_home: str, cache: str) -> List[str]:

@@ -264,7 +264,7 @@ class Walk:
         # Those of other images may be in use by another cluster of the same user.
         caches = f"{self.view.facts[name].state_dir}/caches/"
         return [
-            {"do": "delete", "path": path}
+            {"do": "delete", "path": path, "image": rank.image}
             for rank in self.view.plan.nodes[name].containers
             for path in rank.directories
             if path.startswith(caches)

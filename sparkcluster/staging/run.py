@@ -21,6 +21,7 @@ from sparkcluster.probing.collect import collect_facts
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
+from sparkcluster.staging import ownership
 from sparkcluster.staging.artifacts import Artifact, artifacts, download_request, image_request, weights_request
 from sparkcluster.staging.copy import (
     Copied,
@@ -85,7 +86,7 @@ def stage(
         LeaseLost: a node has a newer epoch.
     """
     fleet = changer.fleet
-    run = _Run(fleet, dict(facts), topology, changer.lease, progress, spec=spec, verify=verify)
+    run = _Run(fleet, dict(facts), topology, changer.lease, progress, spec=spec, verify=verify, changer=changer)
     head = topology.groups[0].head.name
     stagings: list[Staging] = []
     commits: dict[str, str] = {}
@@ -119,6 +120,7 @@ def _collected(fleet: Fleet, spec: Spec, names: Sequence[str]) -> dict[str, Fact
 class _Run(Transfers):
     spec: Spec = dataclasses.field(kw_only=True)
     verify: bool = dataclasses.field(kw_only=True)
+    changer: Changer = dataclasses.field(kw_only=True)
     images: dict[str, Image] = dataclasses.field(default_factory=dict)
     weights: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
@@ -127,6 +129,9 @@ class _Run(Transfers):
         for node, lacks in staging.missing:
             self.progress(node, f"{staging.what} {lacks}")
         check_disk_space(self.facts, staging, self.spec)
+        if staging.what == "weights":
+            nodes = {node: self.facts[node] for node, _ in staging.missing}
+            ownership.take(self.changer, self.spec.playbook.model.id, nodes, self.images, self.progress)
         if staging.missing and not staging.sources:
             staging = self._download(staging)
         sources, targets = list(staging.sources), [name for name, _ in staging.missing]

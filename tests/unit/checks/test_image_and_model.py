@@ -6,7 +6,7 @@ import pytest
 
 from sparkcluster import checks, topology
 from sparkcluster.facts.base import Unread
-from sparkcluster.facts.weights import Weights
+from sparkcluster.facts.weights import Foreign, Weights
 
 from .conftest import reported
 
@@ -255,6 +255,19 @@ def test_small_files_that_differ_are_a_warning_and_what_no_engine_reads_is_nothi
     assert see({**everywhere(), "beta": other}) == []
     more = weights(files=(*FILES, {"name": "chat_template.jinja", "size_bytes": 7}))
     assert reported(see({**everywhere(), "beta": more})) == [("MDL-003", "warning", "beta")]
+
+
+@pytest.mark.parametrize(
+    ("uid", "runtime", "severity", "owner"),
+    [(0, "docker", "info", "root"), (0, "process", "warning", "root"), (1234, "docker", "error", "user ID 1234")],
+)
+def test_a_cache_that_cannot_be_written_is_seen_before_anything_is_staged(see, uid, runtime, severity, owner):
+    absent = {"weights": Weights(path=None, foreign=Foreign(path="/h f/hub", uid=uid))}
+    found = see({**everywhere(), "beta": absent}, runtime={"kind": runtime})
+    (finding,) = [each for each in found if each.code == "HOST-031"]
+    assert (finding.severity, finding.node, finding.seen) == (severity, "beta", f"it belongs to {owner}")
+    assert finding.remedy[-1] == "sudo chown -R nvidia '/h f/hub'"
+    assert (len(finding.remedy) == 2) == (uid == 0)
 
 
 def test_no_room_for_weights_that_are_missing(see, spark):

@@ -16,7 +16,7 @@ import pytest
 
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.program import call
-from sparkcluster.node import agent, common
+from sparkcluster.node import agent, common, repair
 
 STUBBORN = "trap '' TERM; echo up; while :; do sleep 0.05; done"
 
@@ -223,11 +223,11 @@ def test_what_cannot_be_deleted_is_an_error_with_the_command(change, state, monk
         assert argv[:2] == ["sudo", "-n"]
         raise agent.Failed("sudo: a password is required")
 
-    monkeypatch.setattr(agent.shutil, "rmtree", denied)
-    monkeypatch.setattr(agent, "run", no_sudo)
+    monkeypatch.setattr(repair.shutil, "rmtree", denied)
+    monkeypatch.setattr(repair, "run", no_sudo)
     message = change({"do": "delete", "path": str(state / "tree")})["failed"]["message"]
     assert "Permission denied" in message
-    assert f"sudo rm -rf {state}/tree" in message
+    assert f"sudo rm -rf --one-file-system -- {state}/tree" in message
 
 
 def test_the_newest_releases_are_kept(change, leased):

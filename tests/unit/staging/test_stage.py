@@ -395,6 +395,24 @@ def test_a_download_without_room_ends_before_it_begins(world, hub):
     assert hub.requests == []
 
 
+def test_roots_folders_are_made_the_users_before_weights_are_written(world, model, monkeypatch):
+    """In the image that was staged just before; what was done is said."""
+    write, _, revision = model
+    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
+    world.has_image("a")
+    world.nodes["a"].add_image(IMAGE, REFERENCE)
+    for name, uid in (("b", 0), ("c", 1234)):
+        foreign = {"path": "/h/hub", "uid": uid}
+        world.changes[name]["weights"] = {"path": None, "files": [], "foreign": foreign}
+    asked = []
+    monkeypatch.setattr(Changer, "apply", lambda _self, steps, timeout_s: asked.append(steps))
+    world.stage()
+    step = {"do": "own", "hf_home": str(world.nodes["b"].hf_home), "repositories": [QWEN], "image": IMAGE.id}
+    assert asked == [{"b": [step]}]
+    said = f"/h/hub belongs to root: making the folders of {QWEN} those of nvidia, in a container"
+    assert ("b", said) in world.reports
+
+
 def test_a_copy_leaves_out_what_is_not_served(world, model):
     """A node that downloaded all, as earlier versions did, passes on what is served; what it has beyond stays."""
     write, tree, revision = model

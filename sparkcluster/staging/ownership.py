@@ -1,0 +1,48 @@
+"""Root's folders in Hugging Face's cache, which its own containers leave there, before weights are written to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparkcluster.errors import CommandFailed, StageError
+from sparkcluster.facts.base import read
+from sparkcluster.facts.docker import Image
+from sparkcluster.facts.model import Facts
+from sparkcluster.facts.weights import Weights
+from sparkcluster.runtime import Changer
+from sparkcluster.staging.copy import Progress
+
+_LIMIT_S = 300  # a container, then sudo; each has two minutes
+
+
+def take(
+    changer: Changer,
+    repository: str | None,
+    facts: Mapping[str, Facts],
+    images: Mapping[str, Image],
+    progress: Progress,
+) -> None:
+    """Make the folders of ``repository`` the user's on the nodes of ``facts`` where root's are in the way.
+
+    That of the hub itself, and those of other models, stay as they are. ``images`` came to the nodes since their facts.
+
+    Raises:
+        StageError: neither a container nor sudo could; the text has the command.
+    """
+    steps = {}
+    for node, found in facts.items():
+        weights = found.weights
+        if repository is None or not isinstance(weights, Weights) or weights.foreign is None or weights.foreign.uid:
+            continue
+        image = images.get(node) or read(found.image)
+        how = "in a container" if image else "by sudo"
+        path = weights.foreign.path
+        progress(node, f"{path} belongs to root: making the folders of {repository} those of {found.user}, {how}")
+        step = {"do": "own", "hf_home": found.hf_home, "repositories": [repository]}
+        steps[node] = [{**step, "image": image.id if image else None}]
+    if not steps:
+        return
+    try:
+        changer.apply(steps, timeout_s=_LIMIT_S)
+    except CommandFailed as error:
+        raise StageError(error.message, node=error.node, step="stage weights", hint=error.hint) from error
