@@ -12,6 +12,7 @@ from sparkcluster.checks.registry import Context, Seen, check, node_check
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
 from sparkcluster.findings import Severity
+from sparkcluster.topology.vocabularies import lacking
 
 T = TypeVar("T")
 
@@ -129,6 +130,24 @@ def writable(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         (*mended, f"sudo chown -R {shlex.quote(facts.user)} {shlex.quote(path)}"),
         severity=severity,
     )
+
+
+@node_check(
+    "MDL-005",
+    "Vocabularies that the engine would download are on every node",
+    severity="info",
+    source="vllm-project/vllm#22525; openai/harmony#95",
+    remedy="up and stage fetch them where they are typed, and put them on every node",
+)
+def vocabularies(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
+    """gpt-oss loads for minutes and then fails: its parser downloads a vocabulary, whatever HF_HUB_OFFLINE says.
+
+    Nothing is missing if the image or the playbook sets TIKTOKEN_ENCODINGS_BASE.
+    """
+    if context.docker and facts.image is None:
+        return  # it may have them
+    for each in lacking(context.spec, facts):
+        yield Seen(f"{each.name} is not on {name}", f"the engine would download it from {each.url}", (STAGE,))
 
 
 @check(

@@ -47,6 +47,23 @@ class Rank:
     python: str | None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A file beside the model that the engine downloads when it starts, unless it finds it.
+
+    Attributes:
+        variable: names the directory in which the engine looks for it.
+        others: further variables by which an image says that it has it.
+    """
+
+    name: str
+    url: str
+    sha256: str
+    size_bytes: int
+    variable: str
+    others: tuple[str, ...] = ()
+
+
 class Imported:
     """A member of an engine that another module defines, which is imported when the member is first used."""
 
@@ -142,6 +159,10 @@ class Engine(abc.ABC):
         They are staged as the model is, and are all that the engine sees of the node's cache.
         """
         return {}
+
+    def vocabularies(self, playbook: Playbook) -> Sequence[Vocabulary]:
+        """Files that it would download from elsewhere than the hub when it starts; they are staged."""
+        return ()
 
     def weights_format(self, playbook: Playbook) -> str | None:
         """Which weights it loads where a repository has several: ``mistral``, ``any``, or None: safetensors first."""

@@ -137,6 +137,7 @@ class Facts(Fact):
         kernel_log: at most 200 lines of the kernel about NVRM, Xid, out of memory and mlx5, newest last and without
             serial numbers; None unless requested.
         compiler: path of the node's C compiler; None without one.
+        vocabularies: names of the complete vocabularies that were staged beside the model.
         rays: names of the complete Rays that were brought to images without, as ``plan.image.ray_name`` makes them.
     """
 
@@ -166,6 +167,7 @@ class Facts(Fact):
     ranks: Few[Rank] | Unread
     weights: Weights | Unread | None
     rays: Few[str] = ()
+    vocabularies: Few[str] = ()
     reached_at: str | None = None
     clock_offset_s: float | None = None
     clock_error_s: float | None = None

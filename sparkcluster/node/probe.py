@@ -16,7 +16,14 @@ _GRACE_S = 0.3  # so that the limit of a program ends first and is reported
 _NAME_S = 1.5  # for all look-ups; an unreachable resolver takes 5 s and more
 _ENGINE_S = 10.0  # without containers; 0.3 s, and without an answer nothing can be started
 # What stands for a value that could not be read, where that makes no difference.
-_DEFAULTS = {"infiniband_devices": False, "lingers": False, "rays": [], "firewall": None, "compiler": None}
+_DEFAULTS = {
+    "infiniband_devices": False,
+    "lingers": False,
+    "rays": [],
+    "vocabularies": [],
+    "firewall": None,
+    "compiler": None,
+}
 
 
 def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine] = None) -> Dict[str, Any]:
@@ -65,6 +72,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
         "release": lambda: storage.release(machine, state_dir, cluster),
         "lease": lambda: storage.lease(machine, state_dir, cluster),
         "rays": lambda: storage.rays(machine, state_dir),
+        "vocabularies": lambda: storage.vocabularies(machine, state_dir),
         "driver_module": lambda: gpu.module(machine, facts["kernel"]),
         "remove_ipc": lambda: system.remove_ipc(machine),
         "lingers": lambda: system.lingers(machine, facts["user"]),

@@ -261,3 +261,11 @@ def rays(machine: Machine, state_dir: str) -> List[str]:
         if machine.exists("%s/%s/sparkcluster.json" % (folder, name))
         and machine.exists("%s/archives/%s/ray.tar.gz" % (folder, name))
     ]
+
+
+def vocabularies(machine: Machine, state_dir: str) -> List[str]:
+    """Staged vocabularies, by the beginning of their hash and their name; they are put there whole."""
+    folder = state_dir + "/vocabularies"
+    return [
+        "%s/%s" % (mark, name) for mark in machine.names(folder) for name in machine.names("%s/%s" % (folder, mark))
+    ]

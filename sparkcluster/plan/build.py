@@ -37,7 +37,7 @@ from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan, Ro
 from sparkcluster.spec import Spec
 from sparkcluster.spec.library import all_bundled
 from sparkcluster.spec.playbook import Playbook
-from sparkcluster.topology import parallel
+from sparkcluster.topology import parallel, vocabularies
 from sparkcluster.topology.model import Group, Member, Topology
 
 SECRETS_FILE = "secrets.env"
@@ -167,6 +167,9 @@ class _Rank:
         )
         if self.token:
             env["RAY_AUTH_MODE"] = "token"
+        for each in vocabularies.brought(self.spec, self.facts):
+            folder = vocabularies.folder(self.facts.state_dir, each)
+            env[each.variable] = vocabularies.target(each) if self.docker else folder
         return {name: value for name, value in sorted(env.items()) if name not in self.secrets}
 
     @property
@@ -301,6 +304,9 @@ class _Rank:
             weights = paths.repository(paths.expand(playbook.model.path, facts.home))
             roots[weights] = paths.root(weights, "model.path", self.spec.inventory, facts, node=self.member.name)
             mounts.append(docker_run.bind(weights, paths.repository(self.model), read_only=True))
+        for each in vocabularies.brought(self.spec, facts):
+            source = vocabularies.folder(facts.state_dir, each)
+            mounts.append(docker_run.bind(source, vocabularies.target(each), read_only=True))
         if self.ray_dir is not None:
             mounts.append(docker_run.bind(self.ray_dir, docker_run.RAY_PATH, read_only=True))
         short = re.sub(r"[^A-Za-z0-9]", "-", image_id.removeprefix("sha256:"))[:12]

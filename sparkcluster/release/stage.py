@@ -13,7 +13,7 @@ from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
-from sparkcluster.staging import ray
+from sparkcluster.staging import ray, vocabulary
 from sparkcluster.staging.artifacts import Artifact
 from sparkcluster.staging.run import StageReport
 from sparkcluster.staging.run import stage as stage_all
@@ -85,6 +85,8 @@ def copy_missing(changer: Changer, view: View, options: Options, report: Report)
         view = _complete_view(fleet, view.spec)
     if not options.dry_run:
         first_staged.compare(view, done.commits, report)
+    if "weights" in options.what:
+        done, view = _vocabularies(changer, view, done, options, report)
     if "image" not in options.what or view.topology is None or not view.bring_ray:
         return done, view
     lacking = ray.find_missing(view.spec, view.facts, view.topology)
@@ -102,6 +104,20 @@ def copy_missing(changer: Changer, view: View, options: Options, report: Report)
         report.note(f"warning: {error.message}; the ranks will use executor native")
         return done, view_cluster(fleet, view.spec, bring_ray=False)
     return dataclasses.replace(done, copied=(*done.copied, *copied)), _complete_view(fleet, view.spec)
+
+
+def _vocabularies(
+    changer: Changer, view: View, done: StageReport, options: Options, report: Report
+) -> tuple[StageReport, View]:
+    """Bring what the engine would download when it starts."""
+    lacking = vocabulary.find_missing(view.spec, view.facts)
+    copied = list(done.copied)
+    for each, staging in lacking if not options.dry_run else ():
+        copied += vocabulary.stage(changer, view.facts, each, staging, report.progress)
+    stagings = (*done.stagings, *(staging for _, staging in lacking))
+    changed = len(copied) > len(done.copied)
+    done = dataclasses.replace(done, stagings=stagings, copied=tuple(copied))
+    return done, _complete_view(changer.fleet, view.spec) if changed else view
 
 
 def can_do_without_ray(spec: Spec, error: StageError) -> bool:

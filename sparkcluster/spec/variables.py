@@ -39,6 +39,7 @@ DEFAULTS = frozenset(
         "NCCL_IB_TIMEOUT",
         "NCCL_NET_PLUGIN",
         "RAY_memory_monitor_refresh_ms",
+        "TIKTOKEN_ENCODINGS_BASE",
     }
 )
 """The same on every node; the ``env`` of a playbook may set another value."""

@@ -2,7 +2,7 @@
 
 ``staging.plan`` finds which nodes lack it, everything else in this room treats all artifacts alike. Drafters, adapters
 and tokenizers of their own (``Playbook.companions``) are staged as weights of a playbook that serves them alone. Ray is
-staged apart (``staging.ray``).
+staged apart (``staging.ray``), vocabularies too (``staging.vocabulary``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparkcluster.facts.weights import Weights
 from sparkcluster.node.shared import hub_folder
 from sparkcluster.spec import Spec
 
-Artifact = Literal["weights", "image", "ray"]
+Artifact = Literal["weights", "image", "vocabulary", "ray"]
 Request = dict[str, Any]
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from sparkcluster.engines.base import Engine, imported
+
+if TYPE_CHECKING:
+    from sparkcluster.spec.playbook import Playbook
 
 _GROUPS = "groups in the inventory"
 
@@ -66,7 +71,8 @@ class Vllm(Engine):
     environment = imported(".environment", "build")
     planned = imported(".utilization", "planned")
     repositories = imported(".arguments", "repositories")
-    weights_format = imported(".arguments", "weights_format")
+    vocabularies = imported(".vocabulary", "vocabularies")
+    _weights_format = imported(".arguments", "weights_format")
     memory_share = imported(".arguments", "claimed")
     forecast = imported(".memory", "forecast")
     tuning_arguments = imported(".tuning", "arguments")
@@ -79,6 +85,14 @@ class Vllm(Engine):
     phases = imported(".phases", "PHASES")
     culprits = imported(".phases", "CULPRITS")
     signatures = imported(".signatures", "SIGNATURES")
+
+    def weights_format(self, playbook: Playbook) -> str | None:
+        """As declared; without such an argument nothing is imported, since every probe asks."""
+        words = (*playbook.args, *(playbook.command or ()))
+        found: str | None = None
+        if any("load" in word.lower() or "format" in word.lower() for word in words):
+            found = self._weights_format(playbook)
+        return found
 
 
 ENGINE = Vllm()

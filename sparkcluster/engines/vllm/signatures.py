@@ -47,6 +47,13 @@ _ROOTS = (
         "vllm-project/vllm#25837",
     ),
     Signature(
+        "harmony-vocabulary",
+        r"HarmonyError|error downloading or loading vocab file",
+        "gpt-oss's parser found no vocabulary (o200k_base.tiktoken), and could not download it",
+        "remove TIKTOKEN_ENCODINGS_BASE under env in the playbook, so that up brings the file",
+        "vllm-project/vllm#22525",
+    ),
+    Signature(
         "gpu-busy",
         r"Free memory on device[^(]*\((?P<free>[\d.]+)/(?P<all>[\d.]+) GiB\) on startup is less than desired"
         r" GPU memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)",

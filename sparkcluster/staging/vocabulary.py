@@ -1,0 +1,100 @@
+"""Brings vocabularies that an engine would download when it starts: fetched here once, and put on every node."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from sparkcluster.engines.base import Vocabulary
+from sparkcluster.errors import StageError
+from sparkcluster.facts.model import Facts
+from sparkcluster.runtime import Changer
+from sparkcluster.spec import Spec
+from sparkcluster.staging.copy import Copied, Progress, Step, stage_errors
+from sparkcluster.staging.plan import Staging
+from sparkcluster.staging.ray_archive import cache_directory
+from sparkcluster.topology import vocabularies
+
+_TIMEOUT_S = 30
+
+
+def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> list[tuple[Vocabulary, Staging]]:
+    """Each vocabulary that a node lacks, with the nodes that lack it."""
+    nodes: dict[Vocabulary, list[str]] = {}
+    for name, found in facts.items():
+        for each in vocabularies.lacking(spec, found):
+            nodes.setdefault(each, []).append(name)
+    return [
+        (each, Staging("vocabulary", each.name, (), tuple((name, "missing") for name in names), (), each.size_bytes))
+        for each, names in nodes.items()
+    ]
+
+
+def stage(
+    changer: Changer, facts: Mapping[str, Facts], vocabulary: Vocabulary, staging: Staging, progress: Progress
+) -> list[Copied]:
+    """Put ``vocabulary`` on the nodes that lack it.
+
+    Raises:
+        StageError: it cannot be fetched, or did not reach a node.
+        LeaseLost: a node has a newer epoch.
+    """
+    copied = []
+    path = fetched(vocabulary)
+    for node, _ in staging.missing:
+        begin = time.monotonic()
+        folder = vocabularies.folder(facts[node].state_dir, vocabulary)
+        progress(node, f"{vocabulary.name}, {vocabulary.size_bytes / 1e6:.1f} MB from this machine")
+        # the step also checks the lease, which putting a file does not
+        with stage_errors(Step("stage vocabulary", changer.lease, lambda: False), node):
+            changer.apply({node: [{"do": "mkdir", "path": folder}]})
+            changer.fleet[node].put(path, f"{folder}/{vocabulary.name}", mode=0o644)
+        copied.append(Copied("vocabulary", node, "controller", vocabulary.size_bytes, time.monotonic() - begin))
+    return copied
+
+
+def fetched(vocabulary: Vocabulary) -> Path:
+    """The file in the cache of this machine; downloaded unless it is there with the right hash.
+
+    Raises:
+        StageError: it cannot be downloaded, or is another file.
+    """
+    path = cache_directory() / "vocabularies" / vocabularies.stored(vocabulary)
+    try:
+        if path.is_file() and _is(vocabulary, path.read_bytes()):
+            return path
+        content = _downloaded(vocabulary)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(partial).replace(path)
+    except OSError as error:
+        raise StageError(
+            f"{vocabulary.name}, which the engine would download when it starts, cannot be fetched: {error}",
+            step="stage vocabulary",
+            hint=f"where there is a network: curl -O {vocabulary.url}; then copy it to {path} on this machine",
+        ) from error
+    return path
+
+
+def _downloaded(vocabulary: Vocabulary) -> bytes:
+    import http.client  # noqa: PLC0415 - slow, and few need it
+    import urllib.request  # noqa: PLC0415
+
+    try:
+        with urllib.request.urlopen(vocabulary.url, timeout=_TIMEOUT_S) as response:  # noqa: S310 - the engine's
+            content: bytes = response.read(vocabulary.size_bytes + 1)
+    except http.client.HTTPException as error:
+        raise OSError(f"{vocabulary.url}: {type(error).__name__}") from error
+    if not _is(vocabulary, content):
+        raise OSError(f"{vocabulary.url} has another SHA-256 than expected")
+    return content
+
+
+def _is(vocabulary: Vocabulary, content: bytes) -> bool:
+    return hashlib.sha256(content).hexdigest() == vocabulary.sha256

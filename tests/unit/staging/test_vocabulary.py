@@ -1,0 +1,111 @@
+"""The vocabulary that gpt-oss's parser would download: on every node before the engine starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import http.server
+import threading
+
+import pytest
+
+from sparkcluster.engines.base import Vocabulary
+from sparkcluster.errors import StageError
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.runtime import Changer
+from sparkcluster.staging import vocabulary
+from sparkcluster.topology import vocabularies
+
+CONTENT = b"IQ== 0\nIg== 1\n"
+OURS = Vocabulary(
+    "o200k_base.tiktoken", "", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT), "TIKTOKEN_ENCODINGS_BASE"
+)
+
+
+@pytest.fixture
+def blob(monkeypatch, tmp_path):
+    """A server that has the file; ``asked`` are the requests."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        asked: list[str] = []
+        content = CONTENT
+
+        def do_GET(self) -> None:
+            self.asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(self.content)
+
+        def log_message(self, *_: object) -> None: ...
+
+    monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "cache"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        Handler.file = dataclasses.replace(OURS, url=f"http://127.0.0.1:{server.server_port}/encodings/x")
+        yield Handler
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("playbook", "needed"),
+    [
+        ({"model": {"id": "openai/gpt-oss-120b"}}, True),
+        ({"model": {"path": "/models/mine", "architecture": "GptOssForCausalLM"}}, True),
+        ({"model": {"path": "/models/mine"}, "args": {"reasoning-parser": "openai_gptoss"}}, True),
+        ({"model": {"id": "Qwen/Qwen3-8B"}, "args": {"tool-call-parser": "hermes"}}, False),
+        ({"model": {"id": "openai/gpt-oss-20b"}, "env": {"TIKTOKEN_ENCODINGS_BASE": "/x"}}, False),
+    ],
+)
+def test_gpt_oss_needs_it_unless_the_playbook_sets_its_place(spark, cluster, playbook, needed):
+    spec = cluster({"solo": "h"}, playbook=playbook)
+    assert [each.name for each in vocabularies.lacking(spec, spark())] == ["o200k_base.tiktoken"] * needed
+
+
+def test_a_node_that_has_it_or_an_image_that_has_its_own_lacks_none(spark, cluster):
+    spec = cluster({"solo": "h"}, playbook={"model": {"id": "openai/gpt-oss-20b"}})
+    plain = spark()
+    has = plain.model_copy(update={"vocabularies": ("446a9538cb6c348e/o200k_base.tiktoken",)})
+    ngc = plain.model_copy(update={"image": plain.image.model_copy(update={"env_names": ("TIKTOKEN_RS_CACHE_DIR",)})})
+    assert len(vocabularies.lacking(spec, plain)) == 1
+    assert (vocabularies.lacking(spec, has), vocabularies.lacking(spec, ngc)) == ((), ())
+    assert len(vocabularies.brought(spec, has)) == 1
+    found = vocabulary.find_missing(spec, {"a": plain, "b": has, "c": plain})
+    assert [staging.missing for _, staging in found] == [(("a", "missing"), ("c", "missing"))]
+
+
+def test_it_is_fetched_once_and_put_on_the_nodes_that_lack_it(blob, spark, cluster, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Changer, "apply", lambda _self, steps: asked.append(steps))
+    hosts = {name: FakeHost(name) for name in "ab"}
+    changer = Changer(Fleet(hosts), cluster="atlas", state_dir="/s", epochs={"a": 1, "b": 1})
+    facts = {name: spark(state_dir="/s") for name in "ab"}
+    staging = vocabulary.Staging("vocabulary", OURS.name, (), (("a", "missing"), ("b", "missing")), (), len(CONTENT))
+    copied = vocabulary.stage(changer, facts, blob.file, staging, lambda *_: None)
+    path = f"/s/vocabularies/{OURS.sha256[:16]}/o200k_base.tiktoken"
+    assert [host.files[path] for host in hosts.values()] == [(CONTENT, 0o644)] * 2
+    assert [(each.node, each.source, each.bytes) for each in copied] == [
+        ("a", "controller", 14),
+        ("b", "controller", 14),
+    ]
+    assert asked[0] == {"a": [{"do": "mkdir", "path": path.rpartition("/")[0]}]}
+    assert blob.asked == ["/encodings/x"]
+
+
+def test_another_file_in_its_place_is_not_staged(blob):
+    blob.content = CONTENT + b"x"
+    with pytest.raises(StageError, match="another SHA-256 than expected") as caught:
+        vocabulary.fetched(blob.file)
+    assert caught.value.hint.startswith("where there is a network: curl -O http")
+    blob.content = CONTENT
+    path = vocabulary.fetched(blob.file)
+    path.write_bytes(b"damaged")
+    assert vocabulary.fetched(blob.file).read_bytes() == CONTENT
+
+
+def test_without_a_network_the_command_is_said(blob, monkeypatch):
+    gone = dataclasses.replace(blob.file, url="http://127.0.0.1:9/x")
+    with pytest.raises(StageError, match=r"would download when it starts, cannot be fetched: .*refused"):
+        vocabulary.fetched(gone)
