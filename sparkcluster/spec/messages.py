@@ -23,6 +23,7 @@ PATTERNS = {
     r'^(/|~$|~/)[^\x00-\x1f\x7f,:"]*(:rw)?$': "an absolute path or one from ~/, and :rw after it if it may be written",
     r"^(/|~)[^\x00-\x1f\x7f]*$": "an absolute path or one from ~/",
     r'^/[^\x00-\x1f\x7f,:"]*$': "an absolute path, without ',' ':' and '\"'",
+    r"^[!-.0-~][ -~]*$": "a pattern of files in the repository, such as *.json",
     r"^[A-Za-z_][A-Za-z0-9_]*$": "the name of an environment variable: letters, digits and '_'",
     r"^[A-Z][A-Z0-9]*-[0-9]{3}$": "the code of a finding, such as NET-014",
     r"^[0-9A-Za-z:][0-9A-Za-z.:%_-]*$": "a host name or an address",

@@ -72,7 +72,6 @@ class Vllm(Engine):
     planned = imported(".utilization", "planned")
     repositories = imported(".arguments", "repositories")
     vocabularies = imported(".vocabulary", "vocabularies")
-    _weights_format = imported(".arguments", "weights_format")
     memory_share = imported(".arguments", "claimed")
     forecast = imported(".memory", "forecast")
     tuning_arguments = imported(".tuning", "arguments")
@@ -89,10 +88,11 @@ class Vllm(Engine):
     def weights_format(self, playbook: Playbook) -> str | None:
         """As declared; without such an argument nothing is imported, since every probe asks."""
         words = (*playbook.args, *(playbook.command or ()))
-        found: str | None = None
-        if any("load" in word.lower() or "format" in word.lower() for word in words):
-            found = self._weights_format(playbook)
-        return found
+        if not any("load" in word.lower() or "format" in word.lower() for word in words):
+            return None
+        from sparkcluster.engines.vllm import arguments  # noqa: PLC0415 - and what it imports
+
+        return arguments.weights_format(playbook)
 
 
 ENGINE = Vllm()
