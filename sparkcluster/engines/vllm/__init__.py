@@ -90,7 +90,7 @@ class Vllm(Engine):
         words = (*playbook.args, *(playbook.command or ()))
         if not any("load" in word.lower() or "format" in word.lower() for word in words):
             return None
-        from sparkcluster.engines.vllm import arguments  # noqa: PLC0415 - and what it imports
+        from sparkcluster.engines.vllm import arguments
 
         return arguments.weights_format(playbook)
 
