@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,16 +49,20 @@ def run(args: argparse.Namespace) -> int:
     """Show how much memory a playbook needs; exit 1 where it does not fit."""
     from sparkcluster import engines
     from sparkcluster.cli.progress import Waiting
-    from sparkcluster.errors import UsageError
-    from sparkcluster.models.source import spark
+    from sparkcluster.errors import SparkclusterError, UsageError
+    from sparkcluster.models.source import Source, spark
     from sparkcluster.staging.model_headers import from_hub, from_path
 
     playbook, nodes = _what(args)
+    beside: dict[str, Source] = {}
     if args.config is not None:
         model = from_path(args.config)
     elif playbook.model.id is not None:
         with Waiting(f"reading the headers of {playbook.model.id}"):
             model = from_hub(playbook.model.id, playbook.model.revision)
+            for each in playbook.companions:
+                with contextlib.suppress(SparkclusterError):  # an adapter, a tokenizer: they have no config.json
+                    beside[each.label] = from_hub(each.label, each.revision)
     else:
         model = from_path(Path(str(playbook.model.path)).expanduser())
     forecast = engines.engine(playbook.engine).forecast(
@@ -67,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
         nodes=nodes,
         context=args.context,
         requests=args.concurrency or 1,
+        beside=beside,
     )
     if forecast is None:
         raise UsageError(f"the memory that {playbook.engine} needs is unknown", hint="start it, and read its log")

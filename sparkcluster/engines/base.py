@@ -181,6 +181,7 @@ class Engine(abc.ABC):
         nodes: int = 1,
         context: int | None = None,
         requests: int = 1,
+        beside: Mapping[str, Source] | None = None,
     ) -> dict[str, Any] | None:
         """How much memory the playbook needs on each of ``nodes``, as ``fit --json`` prints it; None if unknown.
 
@@ -191,6 +192,7 @@ class Engine(abc.ABC):
             nodes: how many share the model.
             context: tokens of a request, in place of the playbook's.
             requests: of full context at once.
+            beside: those of ``repositories`` whose tensors are known, by name.
 
         Raises:
             UsageError: the model is not known, or cannot be served so.

@@ -28,6 +28,7 @@ Request = Dict[str, Any]
 _SILENT_S = 300.0  # a slow hub makes progress within this time
 _HUB = ("huggingface.co", 443)
 _LIST_BYTES = 64 << 20
+_FILE_BYTES = 1 << 40
 _ARGUMENTS_BYTES = 100_000  # Linux takes 128 KiB in one
 # A status as huggingface_hub writes it, by requests or httpx; or its own errors, which it raises by the hub's headers.
 _DENIED = re.compile(
@@ -68,13 +69,13 @@ def download(request: Request, check: wire.Check) -> dict[str, Any]:
     needed, free = served - _size(folder), shutil.disk_usage(hf_home).free
     if needed > free:
         raise Failed("disk", "%s has %.1f GB free, %.1f GB needed" % (hf_home, free / 1e9, needed / 1e9))
-    pace = wire.Pace(served, check)
+    pace = wire.Pace(min(served, 1 << 50), check)
     code, text = follow(argv, environment, pace, lambda: _size(folder))
     if code:
         last = (text.strip().splitlines() or ["no output"])[-1]
         kind = "hub auth" if _DENIED.search(text) else "disk" if "No space left" in text else "hub"
         raise Failed(kind, last)
-    return {"bytes": pace.done, "left_out_bytes": sum(sizes.values()) - served}
+    return {"bytes": pace.done, "left_out_bytes": min(sum(sizes.values()) - served, 1 << 50)}
 
 
 def _listed(request: Request, environment: Dict[str, str]) -> Dict[str, int]:
@@ -86,7 +87,7 @@ def _listed(request: Request, environment: Dict[str, str]) -> Dict[str, int]:
         context = ssl.create_default_context(cafile=environment.get("REQUESTS_CA_BUNDLE") or None)
         with urllib.request.urlopen(address, timeout=15, context=context) as response:
             found = json.loads(response.read(_LIST_BYTES))["siblings"]
-        sizes = {str(each["rfilename"]): int(each.get("size") or 0) for each in found}
+        sizes = {str(each["rfilename"]): min(max(0, int(each.get("size") or 0)), _FILE_BYTES) for each in found}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, http.client.HTTPException):
         return {}
     # A name that the downloader would take for an option or a pattern comes only with all others.

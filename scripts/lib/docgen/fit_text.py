@@ -47,8 +47,9 @@ Where the tag leaves it open, as `nightly` does, every version that is possible 
 is the answer, and `fit` reports the range (`engines/vllm/versions.py`, `engines/vllm/defaults.py`).
 
 Not supported: models whose layers remember in another way than full, sliding, chunked and latent attention, Mamba 1 and 2, gated
-delta nets and short convolutions (DeepSeek V3.2 and V4, Kimi Linear, Zamba 2, …). They are refused by name. Draft models with
-layers of their own (DFlash, Eagle), and layouts that pack layers of different page sizes side by side, are not counted.
+delta nets and short convolutions (DeepSeek V3.2 and V4, Kimi Linear, Zamba 2, …). They are refused by name. The KV cache of draft
+models with layers of their own (DFlash, Eagle), and layouts that pack layers of different page sizes side by side, are not
+counted. The weights of draft models are where `sparkcluster fit` reads the hub, and not in the checks.
 
 ## Against real vLLM
 

@@ -7,7 +7,7 @@ the answer, and the range is reported with it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sparkcluster.engines.vllm import arguments, defaults, weights
@@ -53,6 +53,7 @@ def of_playbook(
     facts: Iterable[Facts] = (),
     context: int | None = None,
     requests: int = 1,
+    beside: Mapping[str, Source] | None = None,
 ) -> Planned:
     """What a playbook needs on each of ``nodes``, as ``Engine.forecast`` has it.
 
@@ -78,6 +79,10 @@ def of_playbook(
         share = weights.of_size(model.size_bytes, ranks=ranks, stages=stages)
     else:
         share = weights.of_config(config, ranks=ranks, stages=stages, drafts=drafts)
+    draft = args.draft.get("model")
+    drafter = (beside or {}).get(str(draft))
+    if drafter is not None and drafter.tensors:
+        share = _with_drafter(share, drafter, args, ranks)
     auto = arguments.wants_auto(written)
     pool = arguments.pool_bytes(written)
 
@@ -92,10 +97,20 @@ def of_playbook(
     left_out = []
     if not share.counted:
         left_out.append("weights are estimated from config.json alone: --config with a directory counts the tensors")
-    if args.draft.get("model"):
-        left_out.append(f"weights and cache of the draft model {args.draft['model']} are not counted")
+    if draft:
+        known = drafter is not None and drafter.tensors
+        what, verb = ("the cache", "is") if known else ("weights and cache", "are")
+        left_out.append(f"{what} of the draft model {draft} {verb} not counted")
     left_out += _uncertain(versions, found[0], found[-1])
     return Planned(written.name, config, versions, found[0], found[-1], auto, tuple(left_out))
+
+
+def _with_drafter(share: Weights, drafter: Source, args: arguments.Arguments, ranks: int) -> Weights:
+    """The weights of a rank with its part of the drafter's: split as the model's are, unless the playbook says."""
+    written = args.draft.get("draft_tensor_parallel_size")
+    parts = written if type(written) is int and 0 < written <= ranks else ranks
+    size = sum(tensor.size_bytes for tensor in drafter.tensors or ())
+    return dataclasses.replace(share, rank_bytes=share.rank_bytes - (-size // parts))
 
 
 def _uncertain(versions: Versions, worst: Fit, best: Fit) -> list[str]:

@@ -9,6 +9,7 @@ from sparkcluster.checks.registry import Context
 from sparkcluster.engines.vllm import arguments, defaults, flags, memory, reported, utilization, versions
 from sparkcluster.engines.vllm.rules.served import Served
 from sparkcluster.facts.weights import WeightFile, Weights
+from sparkcluster.models.safetensors import Tensor
 from sparkcluster.models.source import GIB, Machine, Source
 from sparkcluster.plan.build import build
 from sparkcluster.topology.model import EMPTY
@@ -109,3 +110,22 @@ def test_what_a_node_reports_wins_over_the_tag_everywhere(spec, spark, version):
 def test_the_newest_release_is_that_of_the_flags():
     assert flags.releases()[-1] == defaults.NEWEST
     assert list(versions.NGC) == sorted(versions.NGC)
+
+
+def test_the_weights_of_a_drafter_are_counted_where_they_are_known(cluster):
+    draft = {"method": "eagle3", "model": "a/drafter", "num_speculative_tokens": 3}
+    playbook = cluster({"solo": "h"}, playbook={"args": {"speculative-config": draft}}).playbook
+    tensors = (Tensor("layers.0.weight", "BF16", (1 << 20, 1 << 10), 2 * GIB),)
+
+    def planned(nodes=1, beside=None, **changes):
+        written = playbook.model_copy(update={"args": {"speculative-config": {**draft, **changes}}})
+        model = Source("llama", LLAMA_8B, size_bytes=16 * GIB)
+        return memory.of_playbook(written, model, NODE, nodes=nodes, beside=beside)
+
+    known = {"a/drafter": Source("a/drafter", {}, tensors)}
+    assert planned().fit.weights.rank_bytes == 16 * GIB
+    assert "weights and cache of the draft model a/drafter are not counted" in planned().left_out
+    assert planned(beside=known).fit.weights.rank_bytes == 18 * GIB
+    assert "the cache of the draft model a/drafter is not counted" in planned(beside=known).left_out
+    assert planned(2, known).fit.weights.rank_bytes == 9 * GIB
+    assert planned(2, known, draft_tensor_parallel_size=1).fit.weights.rank_bytes == 10 * GIB
