@@ -55,6 +55,10 @@ def download(request: Request, check: wire.Check) -> dict[str, Any]:
     reach_hub(environment)
     sizes = _listed(request, environment)
     files = model_choice.chosen(sizes, (), request.get("choice"))
+    if sizes and not files:
+        raise Failed(
+            "hub", "model.files and model.exclude leave none of the %d files of %s" % (len(sizes), request["id"])
+        )
     served = sum(sizes[name] for name in files)
     argv = _downloader(request, hf_home, environment, files if len(files) < len(sizes) else [])
     if argv is None:
@@ -75,7 +79,8 @@ def download(request: Request, check: wire.Check) -> dict[str, Any]:
         last = (text.strip().splitlines() or ["no output"])[-1]
         kind = "hub auth" if _DENIED.search(text) else "disk" if "No space left" in text else "hub"
         raise Failed(kind, last)
-    return {"bytes": pace.done, "left_out_bytes": min(sum(sizes.values()) - served, 1 << 50)}
+    left_out = min(sum(sizes.values()) - served, 1 << 50)
+    return {"bytes": pace.done, "left_out_bytes": left_out, "whole": not sizes}
 
 
 def _listed(request: Request, environment: Dict[str, str]) -> Dict[str, int]:

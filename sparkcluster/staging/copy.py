@@ -36,10 +36,15 @@ Progress = Callable[[str, str], None]
 
 
 class Done(Fact):
-    """Bytes that were copied or downloaded, and that are on the hub beyond; of an image that was copied, its ID."""
+    """Bytes that were copied or downloaded; of an image that was copied, its ID.
+
+    Of a download also the bytes of files that are not served, or that the ``whole`` repository was downloaded, as the
+    hub did not list it.
+    """
 
     bytes: Size = 0
     left_out_bytes: Size = 0
+    whole: bool = False
     image_id: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")] | None = None
 
 

@@ -199,6 +199,8 @@ class _Run(Transfers):
         if not isinstance(done, Failure):
             if done.left_out_bytes:
                 self.progress(node, f"{name}: {done.left_out_bytes / 1e9:.2f} GB that are not served stay on the hub")
+            if done.whole:
+                self.progress(node, f"{name}: the hub did not list its files, so all were downloaded")
             return done.bytes
         if done.kind in {"no hub", "no downloader"}:
             raise no_weights(self.facts, node, self.spec, why=done.text)

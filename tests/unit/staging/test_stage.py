@@ -359,6 +359,7 @@ def test_a_public_model_is_downloaded_without_the_token(world, hub, monkeypatch)
     assert next((each.node, each.source) for each in report.copied) == ("a", "download")
     assert {each.node for each in report.copied} == {"a", "b", "c"}
     assert hub.requests == [(QWEN, None)]
+    assert ("a", f"{QWEN}: the hub did not list its files, so all were downloaded") in world.reports
 
 
 def _snapshot(host):
@@ -381,6 +382,14 @@ def test_patterns_of_the_playbook_choose_what_is_downloaded(world, hub):
     assert _snapshot(world.nodes["a"]) == ["config.json", "tokenizer.json", "x-Q4_K_M.gguf"]
 
 
+def test_patterns_that_leave_nothing_download_nothing(world, hub):
+    hub.files = {"config.json": 2, "model.safetensors": 5}
+    world.playbook = {"model": {"id": QWEN, "files": ["*.gguf"]}}
+    with pytest.raises(StageError, match="leave none of the 2 files of Qwen/Qwen3-8B"):
+        world.stage(what=["weights"])
+    assert hub.requests == []
+
+
 def test_a_name_on_the_hub_is_no_option_of_the_downloader(world, hub):
     """Then all files are downloaded, without their names in the command line."""
     hub.files = {"--local-dir=x": 2, "config.json": 2, "model.safetensors": 5, "metal/model.bin": 20}
@@ -390,7 +399,7 @@ def test_a_name_on_the_hub_is_no_option_of_the_downloader(world, hub):
 
 def test_a_download_without_room_ends_before_it_begins(world, hub):
     hub.files = {"config.json": 2, "tokenizer.json": 2, "model.safetensors": 10**17}
-    with pytest.raises(StageError, match=r"the disk is full: .* GB free, 100000000.0 GB needed"):
+    with pytest.raises(StageError, match=r"the disk is full: .* GB free, 1099.5 GB needed"):
         world.stage(what=["weights"])
     assert hub.requests == []
 
