@@ -54,7 +54,7 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
     # is_dir distinguishes an unreadable directory from a missing one
     if not machine.names(folder) and not machine.is_dir(folder):
         found: Dict[str, Any] = {"path": None, "revision": None, "config": None, "files": []}
-        found.update({"missing": [], "truncated": loading, "foreign": foreign(machine, cache)})
+        found.update({"missing": [], "truncated": loading, **foreign(machine, cache)})
         others = _others(machine, model, hf_home, cache) if cache and not model.get("alone") else []
         return {**found, "other_revisions": others} if others else found
     every, dangling = _files(machine, folder)
@@ -80,14 +80,14 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
         "left_out_bytes": sum(every.values()) - sum(sizes.values()),
         "missing": sorted(missing),
         "truncated": truncated + (loading if missing else []),
-        "foreign": foreign(machine, cache) if missing or truncated else None,
+        **(foreign(machine, cache) if missing or truncated else {}),
     }
 
 
-def foreign(machine: Machine, cache: str) -> Optional[Dict[str, Any]]:
-    """The first path that a download or a copy of the model has to write and cannot, with its owner; None without."""
+def foreign(machine: Machine, cache: str) -> Dict[str, Any]:
+    """As ``foreign`` the first path that a download or a copy of the model has to write and cannot, with its owner."""
     if not cache:
-        return None
+        return {}
     hub, name = os.path.split(machine.at(cache))
     for folder in (os.path.join(hub, name), os.path.join(hub, ".locks", name)):
         existing = folder
@@ -96,8 +96,8 @@ def foreign(machine: Machine, cache: str) -> Optional[Dict[str, Any]]:
         found = _unwritable(existing, within=existing == folder)
         if found:
             path = found if machine.root == "/" else "/" + os.path.relpath(found, machine.root)
-            return {"path": path, "uid": os.lstat(found).st_uid}
-    return None
+            return {"foreign": {"path": path, "uid": os.lstat(found).st_uid}}
+    return {}
 
 
 def _unwritable(folder: str, *, within: bool) -> Optional[str]:

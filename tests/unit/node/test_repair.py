@@ -126,7 +126,7 @@ def test_the_probe_names_what_a_download_could_not_write(make_machine, monkeypat
     monkeypatch.setattr(storage.os, "access", lambda path, _mode: not locked & {str(path), Path(path).name})
 
     def seen():
-        found = storage.weights(machine, {"id": "a/m", "revision": "main", "path": None}, "/hf")["foreign"]
+        found = storage.weights(machine, {"id": "a/m", "revision": "main", "path": None}, "/hf").get("foreign")
         return found and found["path"]
 
     assert seen() is None
