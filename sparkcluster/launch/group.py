@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparkcluster import engines
@@ -17,25 +17,21 @@ from sparkcluster.endpoint.find import endpoints
 from sparkcluster.engines.base import Engine
 from sparkcluster.engines.signature import Cause
 from sparkcluster.errors import HostError, Interrupted, LaunchError, LeaseLost, SparkclusterError
-from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.again import LIMIT_S, is_transient
 from sparkcluster.hosts.fleet import failures
 from sparkcluster.launch.causes import cause
 from sparkcluster.launch.readiness import Readiness, warnings
+from sparkcluster.launch.stopping import ranks_of, stop, with_failed_stops
 from sparkcluster.launch.verify import verify_group
 from sparkcluster.launch.watching import INTERVAL_S, Watching, watch_request
-from sparkcluster.node.shared import LABEL_RANK
 from sparkcluster.plan.model import Plan
 from sparkcluster.report import Report
-from sparkcluster.runtime import Changer, stop_steps
-from sparkcluster.runtime.ranks import KILL_GRACE_S, STOP_GRACE_S
+from sparkcluster.runtime import Changer
 from sparkcluster.spec.playbook import Verify
 from sparkcluster.topology.model import Topology
 
 START_S = 180
-# Limit for stopping ranks on a node that is silent.
-SILENT_S = 3
 # After a shorter silence the lease is still held: its heartbeats come every 3 s, and the last counts for 15 s.
 LEASE_S = 10
 
@@ -59,14 +55,6 @@ class Launch:
     expect_at: str = "the playbook"
 
 
-def ranks_of(plan: Plan) -> dict[str, list[Rank]]:
-    """The ranks that ``plan`` starts, by node, as facts would show them."""
-    return {
-        name: [Rank(name=rank.name, state="running", labels=rank.labels) for rank in node.containers]
-        for name, node in plan.nodes.items()
-    }
-
-
 def start(changer: Changer, engine: Engine, steps: Mapping[str, Sequence[dict[str, Any]]]) -> None:
     """Start all ranks at once.
 
@@ -81,48 +69,6 @@ def start(changer: Changer, engine: Engine, steps: Mapping[str, Sequence[dict[st
             raise error
     for name, error in errors.items():
         raise _with_cause(error, cause(engine, [error.message], None, False), node=name, step="start") from error
-
-
-def stop(
-    changer: Changer,
-    ranks: Mapping[str, Sequence[Rank]],
-    *,
-    grace_s: int = STOP_GRACE_S,
-    silent: Collection[str] = (),
-) -> dict[str, SparkclusterError]:
-    """Stop and remove ranks on all nodes, heads before workers; returns the nodes where that failed.
-
-    Nodes that are ``silent`` come last and get little time.
-    """
-    failed: dict[str, SparkclusterError] = {}
-    # Without its driver a worker has nothing to drain, but Ray would still wait 30 s.
-    for head, patience_s in ((True, grace_s), (False, min(grace_s, KILL_GRACE_S))):
-        steps = {
-            name: stop_steps([rank for rank in present if is_head(rank) is head], grace_s=patience_s)
-            for name, present in ranks.items()
-            if name not in failed
-        }
-        hanging = {name: steps.pop(name) for name in silent if name in steps}
-        outcomes = changer.attempt(steps, timeout_s=patience_s + 60)
-        outcomes |= changer.attempt(hanging, timeout_s=SILENT_S, patience_s=0)
-        failed |= failures(outcomes)
-    return failed
-
-
-def is_head(rank: Rank) -> bool:
-    """Whether a rank drives its group; the driver is stopped first, so that it can drain."""
-    return rank.labels.get(LABEL_RANK, "0") == "0"
-
-
-def with_failed_stops(error: SparkclusterError, failed: Mapping[str, SparkclusterError]) -> SparkclusterError:
-    """``error`` with what could not be stopped; LeaseLost where a node refused: another operator has the lease."""
-    lost = next((other for other in (error, *failed.values()) if isinstance(other, LeaseLost)), None)
-    final = lost or error
-    running = [name for name, other in failed.items() if not isinstance(other, LeaseLost)]
-    if running:
-        final.message += f"; left running on {', '.join(running)}: run sparkcluster down once it can be reached"
-        final.args = (final.message,)
-    return final
 
 
 def watch_group(plan: Plan, topology: Topology) -> dict[str, dict[str, Any]]:
@@ -158,13 +104,10 @@ def run(changer: Changer, launch: Launch, report: Report, cancelled: threading.E
     except SparkclusterError as error:
         if isinstance(error, LaunchError):
             report.note(f"{launch.group}: {error.message}: stopping its ranks")
-        final = with_failed_stops(
-            error,
-            stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S, silent=attempt.silent(error)),
-        )
+        final = with_failed_stops(error, stop(changer, ranks_of(launch.plan), silent=attempt.silent(error)))
         raise final from (None if final is error else error)
     except BaseException:
-        stop(changer, ranks_of(launch.plan), grace_s=KILL_GRACE_S, silent=attempt.silent())
+        stop(changer, ranks_of(launch.plan), silent=attempt.silent())
         raise
 
 

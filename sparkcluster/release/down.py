@@ -15,7 +15,7 @@ from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.record import Record
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.launch import group as launching
+from sparkcluster.launch.stopping import stop
 from sparkcluster.plan.records import cluster_ranks, unreadable
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.report import Report, count
@@ -125,8 +125,7 @@ def down(
             ranks = {name: found for name, found in present.ours.items() if found}
             if ranks:
                 report.step("stop", count(sum(map(len, ranks.values())), "rank"))
-            changer = dataclasses.replace(lease.changer, tell=report.note)
-            failed |= launching.stop(changer, ranks)
+            failed |= stop(dataclasses.replace(lease.changer, tell=report.note), ranks)
             wipe = {
                 name: [{"do": "delete", "path": f"{node.state_dir}/clusters/{cluster}/ranks"}]
                 for name, node in now.facts.items()

@@ -18,8 +18,9 @@ from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.inspect.doctor import observe_nodes, running_heads
 from sparkcluster.inspect.preflight import between
 from sparkcluster.launch import failed_logs
-from sparkcluster.launch.group import Launch, stop
+from sparkcluster.launch.group import Launch
 from sparkcluster.launch.groups import Outcome, launch_groups
+from sparkcluster.launch.stopping import stop
 from sparkcluster.plan.records import KEEP, record, unreadable
 from sparkcluster.release.down import down_there, former_nodes, shown
 from sparkcluster.release.outcome import came_back, failure, newly_recorded
@@ -30,7 +31,6 @@ from sparkcluster.release.states import Action, GroupState, State
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, secrets, start_steps
 from sparkcluster.runtime.lease import this_operator
-from sparkcluster.runtime.ranks import KILL_GRACE_S, STOP_GRACE_S
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Topology
 
@@ -138,7 +138,7 @@ class Walk:
                 # While they still serve.
                 stop_before_staging(self.view, dirty)
                 self.copy_missing()
-            self.clean(dirty, grace_s=STOP_GRACE_S if replaced else KILL_GRACE_S)
+            self.clean(dirty)
             self.view = whole(view_cluster(self.fleet, self.spec))
             groups = self.survey(groups)
             for group in groups.values():
@@ -154,7 +154,7 @@ class Walk:
         stop_on_wrong_answers(self.view, groups)
         return found
 
-    def clean(self, groups: Mapping[str, GroupState], *, grace_s: int) -> None:
+    def clean(self, groups: Mapping[str, GroupState]) -> None:
         """Remove every rank of ``groups``, whatever its state."""
         for name, group in groups.items():
             if group.seen:
@@ -172,7 +172,7 @@ class Walk:
             node: tuple(rank for each in groups.values() for rank in each.ranks.get(node, ()))
             for node in self.view.ranks.ours
         }
-        failed = stop(self.changer, ranks, grace_s=grace_s)
+        failed = stop(self.changer, ranks)
         if failed:
             name, error = next(iter(failed.items()))
             raise LaunchError(f"old ranks remain on {name}: {error.message}", node=name, step="clean", hint=error.hint)

@@ -11,10 +11,9 @@ from sparkcluster.node.shared import BIND_FILE, ENTRY_FILE, LABEL_PLAN, LABEL_RA
 from sparkcluster.plan.model import NodePlan
 from sparkcluster.runtime.change import Step
 
-# The engine drains for some seconds on SIGTERM; a container that is killed in the middle of it leaves
-# shared memory behind, so the grace is generous. A launch that failed is not worth waiting for.
-STOP_GRACE_S = 30
-KILL_GRACE_S = 3
+GRACE_S = 30
+"""Seconds from SIGTERM to SIGKILL, after a failed launch too: an engine that is killed while it releases its memory
+leaves shared memory behind, and on a Spark memory of the GPU (github.com/eugr/spark-vllm-docker/issues/257)."""
 
 
 def start_steps(node: NodePlan, *, entry: str, secrets: Mapping[str, str], hashes: Mapping[str, Any]) -> list[Step]:
@@ -57,7 +56,7 @@ def start_steps(node: NodePlan, *, entry: str, secrets: Mapping[str, str], hashe
     return steps
 
 
-def stop_steps(ranks: Iterable[Rank], *, grace_s: int = STOP_GRACE_S) -> list[Step]:
+def stop_steps(ranks: Iterable[Rank], *, grace_s: int = GRACE_S) -> list[Step]:
     """Steps that stop and remove ``ranks``, whichever runtime holds them."""
     containers: list[str] = []
     directories: list[str] = []

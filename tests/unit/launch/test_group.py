@@ -15,7 +15,7 @@ from sparkcluster.hosts import again
 from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.fake import FakeHost, FakeStream
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.launch import group, groups, readiness, verify
+from sparkcluster.launch import group, groups, readiness, stopping, verify
 from sparkcluster.release.outcome import failure
 from sparkcluster.runtime import Changer
 from sparkcluster.spec.playbook import Verify
@@ -317,8 +317,8 @@ def test_a_rank_that_dies_while_another_node_is_silent_is_named_at_once(up, spar
         up(two)
     assert time.monotonic() - began < 5
     assert any("the rank on alpha ended with exit code 3: stopping its ranks" in note for note in up.report.notes)
-    assert sparks["beta"].waits["stop-containers"] <= group.SILENT_S
-    assert sparks["alpha"].waits["stop-containers"] > group.SILENT_S
+    assert sparks["beta"].waits["stop-containers"] <= stopping.SILENT_S
+    assert sparks["alpha"].waits["stop-containers"] > stopping.SILENT_S
 
 
 def test_the_lease_is_taken_again_when_a_node_reports_again(up, sparks, two, silence, monkeypatch):
@@ -535,7 +535,7 @@ def test_stop_goes_on_where_one_node_fails(sparks, two):
     for name in fleet.hosts:
         sparks[name].ranks = {two.rank(name)}
     sparks["alpha"].fails["stop-containers"] = "stuck"
-    left = group.stop(changer, group.ranks_of(two.plan))
+    left = stopping.stop(changer, stopping.ranks_of(two.plan))
     assert set(left) == {"alpha"}
     assert "stuck" in left["alpha"].message
     assert sparks["beta"].ranks == set()

@@ -1,0 +1,63 @@
+"""Stop the ranks of groups on every node, heads before workers, and report where that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from sparkcluster.errors import LeaseLost, SparkclusterError
+from sparkcluster.facts.docker import Rank
+from sparkcluster.hosts.fleet import failures
+from sparkcluster.node.shared import LABEL_RANK
+from sparkcluster.plan.model import Plan
+from sparkcluster.runtime import Changer, stop_steps
+from sparkcluster.runtime.ranks import GRACE_S
+
+# Limit for stopping ranks on a node that is silent.
+SILENT_S = 3
+WORKER_GRACE_S = 3
+
+
+def ranks_of(plan: Plan) -> dict[str, list[Rank]]:
+    """The ranks that ``plan`` starts, by node, as facts would show them."""
+    return {
+        name: [Rank(name=rank.name, state="running", labels=rank.labels) for rank in node.containers]
+        for name, node in plan.nodes.items()
+    }
+
+
+def stop(
+    changer: Changer, ranks: Mapping[str, Sequence[Rank]], *, silent: Collection[str] = ()
+) -> dict[str, SparkclusterError]:
+    """Stop and remove ranks on all nodes, heads before workers; returns the nodes where that failed.
+
+    Nodes that are ``silent`` come last and get little time.
+    """
+    failed: dict[str, SparkclusterError] = {}
+    # Without its driver a worker has nothing to drain, but Ray would still wait 30 s.
+    for head, patience_s in ((True, GRACE_S), (False, WORKER_GRACE_S)):
+        steps = {
+            name: stop_steps([rank for rank in present if is_head(rank) is head], grace_s=patience_s)
+            for name, present in ranks.items()
+            if name not in failed
+        }
+        hanging = {name: steps.pop(name) for name in silent if name in steps}
+        outcomes = changer.attempt(steps, timeout_s=patience_s + 60)
+        outcomes |= changer.attempt(hanging, timeout_s=SILENT_S, patience_s=0)
+        failed |= failures(outcomes)
+    return failed
+
+
+def is_head(rank: Rank) -> bool:
+    """Whether a rank drives its group; the driver is stopped first, so that it can drain."""
+    return rank.labels.get(LABEL_RANK, "0") == "0"
+
+
+def with_failed_stops(error: SparkclusterError, failed: Mapping[str, SparkclusterError]) -> SparkclusterError:
+    """``error`` with what could not be stopped; LeaseLost where a node refused: another operator has the lease."""
+    lost = next((other for other in (error, *failed.values()) if isinstance(other, LeaseLost)), None)
+    final = lost or error
+    running = [name for name, other in failed.items() if not isinstance(other, LeaseLost)]
+    if running:
+        final.message += f"; left running on {', '.join(running)}: run sparkcluster down once it can be reached"
+        final.args = (final.message,)
+    return final
