@@ -14,7 +14,6 @@ from sparkcluster.runtime.ranks import GRACE_S
 
 # Limit for stopping ranks on a node that is silent.
 SILENT_S = 3
-WORKER_GRACE_S = 3
 
 
 def ranks_of(plan: Plan) -> dict[str, list[Rank]]:
@@ -33,15 +32,14 @@ def stop(
     Nodes that are ``silent`` come last and get little time.
     """
     failed: dict[str, SparkclusterError] = {}
-    # Without its driver a worker has nothing to drain, but Ray would still wait 30 s.
-    for head, patience_s in ((True, GRACE_S), (False, WORKER_GRACE_S)):
+    for head in (True, False):
         steps = {
-            name: stop_steps([rank for rank in present if is_head(rank) is head], grace_s=patience_s)
+            name: stop_steps([rank for rank in present if is_head(rank) is head])
             for name, present in ranks.items()
             if name not in failed
         }
         hanging = {name: steps.pop(name) for name in silent if name in steps}
-        outcomes = changer.attempt(steps, timeout_s=patience_s + 60)
+        outcomes = changer.attempt(steps, timeout_s=GRACE_S + 60)
         outcomes |= changer.attempt(hanging, timeout_s=SILENT_S, patience_s=0)
         failed |= failures(outcomes)
     return failed

@@ -1,9 +1,9 @@
-"""The launcher of one rank: makes the node ready, waits for all ranks, then becomes the engine.
+"""The launcher of one rank: makes the node ready, waits for all ranks, then becomes the engine, or runs its worker.
 
 Travels as one file with what it imports (``hosts.program.standalone``) and runs as ``python3 entry.py
 LAUNCHER.json``, in the serving container or directly on the host. Every step
 is announced by one line that begins with ``[sparkcluster] phase=``; the last step is ``exec``, so that
-the engine's end is the container's end.
+the engine's end is the container's end. A worker's Ray is a child instead, which ends after the engine's processes.
 
 Exit codes before the engine takes over: 2 the document makes no sense, 3 a setup line failed, 4 a rank
 did not come in time, 5 Ray did not start or did not let us in, 127 no such engine, 143 SIGTERM.
@@ -11,8 +11,10 @@ did not come in time, 5 Ray did not start or did not let us in, 127 no such engi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -39,6 +41,11 @@ from sparkcluster.node.prepare import (
     tail,
 )
 from sparkcluster.node.programs import chunks, started
+
+ENGINE_S, RAY_S = 20, 5
+"""Seconds that the engine's processes of a worker, and then its Ray, get to end; less than the rank's own grace."""
+# Ray's own agents end its node when they end.
+ACTOR = re.compile(rb"ray::(?!(DashboardAgent|RuntimeEnvAgent)\b)")
 
 # Runs in the image's Python: asks Ray once a second which nodes are alive, by address. Public API alone,
 # so that it works with every Ray that an image may carry.
@@ -229,6 +236,58 @@ def become(argv: list[str], env: dict[str, str]) -> NoReturn:
         raise Stop(NO_ENGINE, "%s: command not found (%s)" % (argv[0], error.strerror)) from error
 
 
+def descendants(ancestor: int) -> dict[int, bytes]:
+    """Every process below ``ancestor``, with its command line. Ray's own titles overwrite their environment."""
+    parents = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/stat" % name, "rb") as file:
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+            with open("/proc/%s/cmdline" % name, "rb") as file:
+                parents[int(name)] = (int(parent), file.read()) if state != b"Z" else (0, b"")
+        except OSError:
+            continue
+    found: dict[int, bytes] = {}
+    level = {ancestor}
+    while level:
+        level = {pid for pid, (parent, _) in parents.items() if parent in level}
+        found.update((pid, parents[pid][1]) for pid in level)
+    return found
+
+
+def end_worker(ray: subprocess.Popen[bytes], engine_s: float = ENGINE_S, ray_s: float = RAY_S) -> None:
+    """End the engine's processes below ``ray``, then Ray itself.
+
+    Ray kills them one second after it was asked to end itself, so that they could not release the GPU's memory.
+    """
+    actors = {pid for pid, line in descendants(ray.pid).items() if ACTOR.match(line)}
+    for pid in actors:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGTERM)
+    until = time.monotonic() + engine_s
+    while actors & set(descendants(ray.pid)) and time.monotonic() < until:
+        time.sleep(0.1)
+    ray.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        ray.wait(ray_s)
+
+
+def supervise(argv: list[str], env: dict[str, str]) -> NoReturn:
+    """Run ``argv``, the Ray of a worker, and end as it does; asked to stop, end the engine before it."""
+    try:
+        ray = subprocess.Popen(argv, env=env)
+    except OSError as error:
+        raise Stop(NO_ENGINE, "%s: command not found (%s)" % (argv[0], error.strerror)) from error
+    try:
+        code = ray.wait()
+    except Stop:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        end_worker(ray)
+        raise Stop(TERMINATED, "received SIGTERM") from None
+    sys.exit(code if code >= 0 else 128 - code)
+
+
 def launch(document: dict[str, Any], folder: str, env: dict[str, str], mark: str) -> NoReturn:
     """Go through the steps of this rank; does not return."""
     limit_s = document.get("join_timeout_s", 300)
@@ -249,7 +308,9 @@ def launch(document: dict[str, Any], folder: str, env: dict[str, str], mark: str
         if document["role"] == "worker":
             wait_for_head(ray["address"], document["address"], limit_s)
             say("phase=ray-start worker %s" % document["address"])
-            become(start, starting)
+            # Its head is gone when a worker is asked to end: Ray would wait for it, 30 s.
+            starting.setdefault("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "0")
+            supervise(start, starting)
         say("phase=ray-start head %s" % ray["address"])
         start_ray_head(start, starting, private)
         wait_for_members(document, python, env, limit_s)

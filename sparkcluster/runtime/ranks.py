@@ -56,7 +56,7 @@ def start_steps(node: NodePlan, *, entry: str, secrets: Mapping[str, str], hashe
     return steps
 
 
-def stop_steps(ranks: Iterable[Rank], *, grace_s: int = GRACE_S) -> list[Step]:
+def stop_steps(ranks: Iterable[Rank]) -> list[Step]:
     """Steps that stop and remove ``ranks``, whichever runtime holds them."""
     containers: list[str] = []
     directories: list[str] = []
@@ -68,7 +68,7 @@ def stop_steps(ranks: Iterable[Rank], *, grace_s: int = GRACE_S) -> list[Step]:
             containers.append(rank.name)
     steps: list[Step] = []
     if containers:
-        steps.append({"do": "stop-containers", "names": containers, "grace_s": grace_s})
+        steps.append({"do": "stop-containers", "names": containers, "grace_s": GRACE_S})
     if directories:
-        steps.append({"do": "stop-processes", "rank_dirs": directories, "grace_s": grace_s})
+        steps.append({"do": "stop-processes", "rank_dirs": directories, "grace_s": GRACE_S})
     return steps

@@ -1,6 +1,8 @@
 """The launcher as it travels: one file, run by a plain Python, with programs of the image stood in for by scripts."""
 
+import contextlib
 import json
+import os
 import signal
 import socket
 import stat
@@ -9,7 +11,9 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -296,7 +300,7 @@ def test_a_token_is_asked_for_and_never_told(image: Image) -> None:
     assert "RAY_AUTH_TOKEN" in output[-1]
 
 
-def test_a_worker_joins_once_the_head_answers_and_becomes_ray(image: Image) -> None:
+def test_a_worker_joins_once_the_head_answers_and_runs_ray(image: Image) -> None:
     image.ray([[]])
     with socket.socket() as head:
         head.bind(("127.0.0.1", 0))
@@ -322,7 +326,81 @@ def test_a_worker_joins_once_the_head_answers_and_becomes_ray(image: Image) -> N
             assert process.wait(LIMIT_S) == 0
         assert callers == ["127.0.0.2"]
     assert seen[-2:] == ["[sparkcluster] phase=ray-start worker 127.0.0.2", "ray says something"]
-    assert json.loads((image.root / "ray.json").read_text())["pid"] == process.pid
+    assert json.loads((image.root / "ray.json").read_text())["env"]["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0"
+
+
+ORDERLY = """
+import json, os, signal, subprocess, sys, time
+EVENTS, PYTHON, STUBBORN = json.loads(os.environ["TEST"])
+
+def waits(name, seconds):
+    def ended(*_):
+        if name == "worker" and STUBBORN:
+            return
+        time.sleep(seconds)
+        print(name, file=open(EVENTS, "a"), flush=True)
+        os._exit(1)
+    signal.signal(signal.SIGTERM, ended)
+    print("up", name, os.getpid(), flush=True)
+    while True:
+        time.sleep(60)
+
+if len(sys.argv) > 1 and sys.argv[1] in ("worker", "agent"):
+    waits(sys.argv[1], 0.3)
+subprocess.Popen(["ray::RayWorkerProc", __file__, "worker"], executable=PYTHON)
+subprocess.Popen(["ray::DashboardAgent", __file__, "agent"], executable=PYTHON)
+waits("ray", 0)
+"""
+
+
+@contextlib.contextmanager
+def orderly(image: Image, *, stubborn: bool = False) -> Iterator[tuple[subprocess.Popen[str], dict[str, int]]]:
+    """A worker whose Ray has started a process of the engine and an agent of its own, and these three by name."""
+    image.ray([[]])
+    script(image.bin / "ray", f"#!{PYTHON}\n{ORDERLY}")
+    pids: dict[str, int] = {}
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        port = head.getsockname()[1]
+        ray = {"port": port, "address": f"127.0.0.1:{port}", "start": ["ray", "start"], "token": False}
+        document = image.ray_document(role="worker", ray=ray, members=["127.0.0.1", "127.0.0.2"])
+        process = image.start(document, TEST=json.dumps([str(image.root / "events"), PYTHON, stubborn]))
+        assert process.stdout is not None
+        while len(pids) < 3:
+            word, *rest = process.stdout.readline().split()
+            if word == "up":
+                pids[rest[0]] = int(rest[1])
+    try:
+        yield process, pids
+    finally:
+        for pid in pids.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+
+def test_a_worker_that_is_asked_to_stop_ends_the_engine_before_ray(image: Image) -> None:
+    """Ray kills the engine's processes after one second; they hold the GPU's memory, and need longer to release it."""
+    with orderly(image) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 143
+    assert (image.root / "events").read_text().split()[:2] == ["worker", "ray"]
+
+
+def test_a_worker_ends_as_its_ray_does(image: Image) -> None:
+    with orderly(image) as (process, pids):
+        os.kill(pids["ray"], signal.SIGKILL)
+        assert process.wait(LIMIT_S) == 128 + signal.SIGKILL
+
+
+def test_processes_of_the_engine_that_ignore_sigterm_do_not_keep_ray(image: Image) -> None:
+    with orderly(image, stubborn=True) as (process, pids):
+        ray = SimpleNamespace(
+            pid=pids["ray"],
+            terminate=lambda: os.kill(pids["ray"], signal.SIGTERM),
+            wait=lambda _: process.wait(LIMIT_S),
+        )
+        launcher.end_worker(ray, 0.2)
+    assert (image.root / "events").read_text().split() == ["ray"]
 
 
 def test_a_head_that_never_answers_is_named() -> None:
