@@ -104,10 +104,10 @@ def run(changer: Changer, launch: Launch, report: Report, cancelled: threading.E
     except SparkclusterError as error:
         if isinstance(error, LaunchError):
             report.note(f"{launch.group}: {error.message}: stopping its ranks")
-        final = with_failed_stops(error, stop(changer, ranks_of(launch.plan), silent=attempt.silent(error)))
+        final = with_failed_stops(error, stop(changer, ranks_of(launch.plan), report, silent=attempt.silent(error)))
         raise final from (None if final is error else error)
     except BaseException:
-        stop(changer, ranks_of(launch.plan), silent=attempt.silent())
+        stop(changer, ranks_of(launch.plan), report, silent=attempt.silent())
         raise
 
 

@@ -9,7 +9,9 @@ from sparkcluster.facts.docker import Rank
 from sparkcluster.hosts.fleet import failures
 from sparkcluster.node.shared import LABEL_RANK
 from sparkcluster.plan.model import Plan
+from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, stop_steps
+from sparkcluster.runtime.memory import watch_return
 from sparkcluster.runtime.ranks import GRACE_S
 
 # Limit for stopping ranks on a node that is silent.
@@ -25,9 +27,11 @@ def ranks_of(plan: Plan) -> dict[str, list[Rank]]:
 
 
 def stop(
-    changer: Changer, ranks: Mapping[str, Sequence[Rank]], *, silent: Collection[str] = ()
+    changer: Changer, ranks: Mapping[str, Sequence[Rank]], report: Report, *, silent: Collection[str] = ()
 ) -> dict[str, SparkclusterError]:
     """Stop and remove ranks on all nodes, heads before workers; returns the nodes where that failed.
+
+    Then their memory is watched until it has come back, and what has not is reported.
 
     Nodes that are ``silent`` come last and get little time.
     """
@@ -42,6 +46,7 @@ def stop(
         outcomes = changer.attempt(steps, timeout_s=GRACE_S + 60)
         outcomes |= changer.attempt(hanging, timeout_s=SILENT_S, patience_s=0)
         failed |= failures(outcomes)
+    watch_return(changer, {name: present for name, present in ranks.items() if name not in failed}, report)
     return failed
 
 

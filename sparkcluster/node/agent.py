@@ -16,7 +16,7 @@ import subprocess
 import time
 from typing import Any, BinaryIO, Callable, Dict
 
-from sparkcluster.node import bind, common, docker, repair
+from sparkcluster.node import bind, common, docker, memory, repair
 from sparkcluster.node.programs import Failed, inspect, run
 from sparkcluster.node.shared import LABEL_PLAN, RANK_FILE, hub_folder
 from sparkcluster.node.unpack import unpack
@@ -106,6 +106,7 @@ def start_container(request: Request, step: Step) -> dict[str, Any]:
         stay_inside(source, root)
     if found:
         run(docker.remove(step["name"]))
+    memory.record(common.expand(step["rank_dir"]))
     return {"id": run(step["argv"]).strip(), "already": False}
 
 
@@ -157,6 +158,7 @@ def start_process(request: Request, step: Step) -> dict[str, Any]:
         if rank["labels"].get(LABEL_PLAN) == step["labels"][LABEL_PLAN]:
             return {"pid": rank["pid"], "already": True}
         end_process(directory, 10)
+    memory.record(directory)
     exit_file = os.path.join(directory, "exit")
     if os.path.exists(exit_file):
         os.unlink(exit_file)
@@ -254,6 +256,8 @@ STEPS: dict[str, Callable[[Request, Step], dict[str, Any]]] = {
     "stop-containers": stop_containers,
     "start-process": start_process,
     "stop-processes": stop_processes,
+    "await-memory": memory.await_return,
+    "evict": memory.evict,
     "record": record_release,
     "unpack": unpack,
 }

@@ -21,6 +21,8 @@ LABEL_MEASURE = "io.sparkcluster.measure"
 LAUNCHER_FILE = "launcher.json"
 ENTRY_FILE = "entry.py"
 RANK_FILE = "rank.json"
+MEMORY_FILE = "memory.json"
+SHARED_MEMORY = "/dev/shm"
 BIND_FILE = "bind.so"
 COMPILERS = ("cc", "gcc", "clang", "tcc")  # what may build it
 

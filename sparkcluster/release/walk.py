@@ -31,6 +31,7 @@ from sparkcluster.release.states import Action, GroupState, State
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, secrets, start_steps
 from sparkcluster.runtime.lease import this_operator
+from sparkcluster.runtime.memory import evict
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Topology
 
@@ -172,7 +173,7 @@ class Walk:
             node: tuple(rank for each in groups.values() for rank in each.ranks.get(node, ()))
             for node in self.view.ranks.ours
         }
-        failed = stop(self.changer, ranks)
+        failed = stop(self.changer, ranks, self.report)
         if failed:
             name, error = next(iter(failed.items()))
             raise LaunchError(f"old ranks remain on {name}: {error.message}", node=name, step="clean", hint=error.hint)
@@ -239,6 +240,8 @@ class Walk:
         for finding in [*findings, *reached]:
             if finding.severity == "warning":
                 self.report.note(f"warning: {finding.code} {finding.node or ''}: {finding.summary}")
+        nodes = self.view.ready()[1].of_groups(names).nodes
+        evict(self.changer, self.spec.playbook, nodes, self.view.facts, self.report)
 
     def copy_missing(self) -> None:
         """Copy weights, image and Ray to the nodes that lack them."""

@@ -40,7 +40,7 @@ def start_steps(node: NodePlan, *, entry: str, secrets: Mapping[str, str], hashe
         if rank.image is not None:
             plan = rank.labels[LABEL_PLAN]
             step = {"do": "start-container", "name": rank.name, "argv": list(rank.argv), "plan": plan}
-            steps.append({**step, "roots": rank.roots})
+            steps.append({**step, "rank_dir": rank.rank_dir, "roots": rank.roots})
         else:
             steps.append(
                 {

@@ -17,6 +17,7 @@ from sparkcluster.hosts.fake import FakeHost, FakeStream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.launch import group, groups, readiness, stopping, verify
 from sparkcluster.release.outcome import failure
+from sparkcluster.report import Report
 from sparkcluster.runtime import Changer
 from sparkcluster.spec.playbook import Verify
 
@@ -535,7 +536,7 @@ def test_stop_goes_on_where_one_node_fails(sparks, two):
     for name in fleet.hosts:
         sparks[name].ranks = {two.rank(name)}
     sparks["alpha"].fails["stop-containers"] = "stuck"
-    left = stopping.stop(changer, stopping.ranks_of(two.plan))
+    left = stopping.stop(changer, stopping.ranks_of(two.plan), Report())
     assert set(left) == {"alpha"}
     assert "stuck" in left["alpha"].message
     assert sparks["beta"].ranks == set()

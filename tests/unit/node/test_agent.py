@@ -351,12 +351,13 @@ esac
     (directory / "docker").chmod(0o755)
     (directory / "told").write_text("")
     monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
     return directory
 
 
 def start_container(plan="p1", **roots):
     argv = ["docker", "run", "--name", "x", "image"]
-    return {"do": "start-container", "name": "x", "argv": argv, "plan": plan, "roots": roots}
+    return {"do": "start-container", "name": "x", "argv": argv, "plan": plan, "roots": roots, "rank_dir": "~/rank"}
 
 
 def test_a_running_container_of_this_plan_is_kept(change, docker):

@@ -81,7 +81,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
             change = (answers or {}).get(host.name, {})
             return dataclasses.replace(reply, **(change() if callable(change) else change))
 
-        def stop(changer, ranks, **_):
+        def stop(changer, ranks, report):
             gone = {rank.name for each in ranks.values() for rank in each}
             done.append(f"stop {' '.join(name for name in ranks if ranks[name])}")
             for name in ranks:

@@ -47,7 +47,8 @@ def test_a_container_starts_after_its_files_lie_there(node):
     assert files[f"{DIRECTORY}/entry.py"][0] == "print()"
     assert files[f"{DIRECTORY}/secrets.env"] == ("WANDB_KEY=t=1\nVLLM_API_KEY=k\n", 0o600)
     assert steps[-1] == {"do": "start-container", "name": "x", "argv": ["docker", "run", "x"], "plan": "p1"} | {
-        "roots": {"/data/x": "/data"}
+        "rank_dir": DIRECTORY,
+        "roots": {"/data/x": "/data"},
     }
 
 

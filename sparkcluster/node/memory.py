@@ -1,0 +1,170 @@
+"""The memory of this node around a rank: before its start, after its end, and the page cache between the two.
+
+Steps of ``agent``; Python 3.8, standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import pwd
+import re
+import stat
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set
+
+from sparkcluster.node import common, docker
+from sparkcluster.node.model_files import forget
+from sparkcluster.node.programs import Failed, run
+from sparkcluster.node.shared import MEMORY_FILE, SHARED_MEMORY
+
+MEMINFO, SHARED = "/proc/meminfo", SHARED_MEMORY
+# What a node takes and releases by itself in the meantime.
+TOLERANCE = 2 << 30
+# Less than this in STILL_S is no return any more.
+RISE, STILL_S = 256 << 20, 10.0
+NAMED, NAMED_BYTES = 20, 1 << 20
+
+# Runs in the image as root, without a network and read-only: files of its layers leave the page cache.
+EVICT = """
+import os, stat
+top = os.lstat("/").st_dev
+for here, folders, names in os.walk("/"):
+    folders[:] = [name for name in folders if os.lstat(os.path.join(here, name)).st_dev == top]
+    for path in (os.path.join(here, name) for name in names):
+        found = os.lstat(path)
+        if stat.S_ISREG(found.st_mode) and found.st_size > 1 << 20:
+            try:
+                file = os.open(path, os.O_RDONLY)
+            except OSError:
+                continue
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(file)
+"""
+
+
+def meminfo() -> Dict[str, int]:
+    """MemFree, MemAvailable and AnonPages in bytes, by these names."""
+    with open(MEMINFO) as file:
+        found = re.findall(r"^(MemFree|MemAvailable|AnonPages):\s+(\d+) kB", file.read(), re.MULTILINE)
+    return {name: int(kib) * 1024 for name, kib in found}
+
+
+def record(directory: str) -> None:
+    """Write what is free before a rank starts, and what lies in /dev/shm, to its directory."""
+    before: Dict[str, Any] = dict(meminfo(), shm=sorted(names()))
+    common.write_atomically(os.path.join(directory, MEMORY_FILE), json.dumps(before).encode())
+
+
+def names() -> Set[str]:
+    """Names in /dev/shm; none where it does not exist."""
+    with contextlib.suppress(OSError):
+        return set(os.listdir(SHARED))
+    return set()
+
+
+def await_return(
+    request: Dict[str, Any],
+    step: Dict[str, Any],
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> Dict[str, Any]:
+    """Wait until the memory of ranks that ended has come back; what has not, and what they left in /dev/shm.
+
+    Memory that programs have taken or released since the start is not counted.
+    """
+    records = [common.read_json(os.path.join(common.expand(path), MEMORY_FILE)) for path in step["rank_dirs"]]
+    earlier = [each for each in records if isinstance(each, dict) and "MemAvailable" in each]
+    if not earlier:
+        return {}
+    before = max(earlier, key=lambda each: each["MemAvailable"])
+    began = changed = clock()
+    least = None
+    while True:
+        now = meminfo()
+        missing = before["MemAvailable"] - now["MemAvailable"] - now.get("AnonPages", 0) + before.get("AnonPages", 0)
+        if least is None or missing <= least - RISE:
+            least, changed = missing, clock()
+        over = clock() - changed >= STILL_S or clock() - began >= step["limit_s"]
+        if missing <= TOLERANCE or over:
+            break
+        pause(1)
+    known = set.intersection(*(set(each["shm"]) for each in earlier))
+    return {
+        "missing_bytes": missing if missing > TOLERANCE else 0,
+        "waited_s": round(clock() - began),
+        "shm": left(known),
+    }
+
+
+def left(known: Set[str]) -> List[Dict[str, Any]]:
+    """The largest files in /dev/shm that are not ``known``, and that no process uses as far as this user can see."""
+    found: List[Dict[str, Any]] = []
+    for name in names() - known:
+        path = os.path.join(SHARED, name)
+        with contextlib.suppress(OSError):
+            status = os.lstat(path)
+            if stat.S_ISREG(status.st_mode) and status.st_blocks * 512 >= NAMED_BYTES:
+                found.append({"name": name, "size_bytes": status.st_blocks * 512, "owner": owner(status.st_uid)})
+    used = mapped() if found else ""
+    found = [each for each in found if " %s/%s\n" % (SHARED, each["name"]) not in used]
+    return sorted(found, key=lambda each: -each["size_bytes"])[:NAMED]
+
+
+def owner(uid: int) -> str:
+    """The name of a user, or its number."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def mapped() -> str:
+    """The mappings of every process that this user may read."""
+    texts = []
+    for path in glob.glob("/proc/[0-9]*/maps"):
+        with contextlib.suppress(OSError), open(path, errors="replace") as file:
+            texts.append(file.read())
+    return "".join(texts)
+
+
+def evict(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
+    """Drop the files below ``paths``, and those of the image, from the page cache; MemFree before and after.
+
+    Pages that were not written to the disk yet stay.
+    """
+    before = meminfo()["MemFree"]
+    for path in step["paths"]:
+        for descriptor in opened(common.expand(path)):
+            forget(descriptor)
+    why: Optional[str] = None
+    if step["image"]:
+        try:
+            run(evict_image(step["image"]), step["limit_s"])
+        except Failed as error:
+            why = str(error)[:300]
+    return {"free_before_bytes": before, "free_bytes": meminfo()["MemFree"], "image_failed": why}
+
+
+def evict_image(image: str) -> List[str]:
+    """Command that drops the files of an image's layers from the page cache."""
+    options = ["--network", "none", "--read-only", "--user", "0:0", "--cap-drop", "ALL"]
+    options += ["--cap-add", "DAC_READ_SEARCH", "--log-driver", "none"]
+    return docker.run_once(image, "python3", EVICT, options)
+
+
+def opened(top: str) -> Iterator[int]:
+    """Descriptors of the regular files below ``top`` that this user may read, each open until the next."""
+    for here, _, names in os.walk(top):
+        for name in names:
+            try:
+                descriptor = os.open(os.path.join(here, name), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except OSError:
+                continue
+            try:
+                if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    yield descriptor
+            finally:
+                os.close(descriptor)

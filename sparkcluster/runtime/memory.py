@@ -1,0 +1,121 @@
+"""The memory of the nodes around ranks: the page cache before they start, and what stays after they ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from shlex import quote
+from typing import Any
+
+from sparkcluster.answers import checked
+from sparkcluster.errors import SparkclusterError
+from sparkcluster.facts.base import Fact
+from sparkcluster.facts.docker import Rank
+from sparkcluster.facts.model import Facts
+from sparkcluster.node.shared import LABEL_RANK_DIR, SHARED_MEMORY, hub_folder
+from sparkcluster.plan import paths
+from sparkcluster.plan.model import NodePlan
+from sparkcluster.report import Report
+from sparkcluster.runtime.change import Changer, Step
+from sparkcluster.spec.playbook import Playbook
+
+GIB = 2**30
+RETURN_S = 60
+"""Seconds in which memory comes back after a rank ended, if it does."""
+EVICT_S = 60
+
+
+class Left(Fact):
+    """A file in /dev/shm that a rank left behind."""
+
+    name: str
+    size_bytes: int
+    owner: str
+
+
+class Remains(Fact):
+    """What ranks left behind on a node."""
+
+    missing_bytes: int = 0
+    waited_s: int = 0
+    shm: tuple[Left, ...] = ()
+
+
+class Evicted(Fact):
+    """MemFree of a node before and after its page cache was dropped, and why that of the image was not."""
+
+    free_before_bytes: int
+    free_bytes: int
+    image_failed: str | None = None
+
+
+def watch_return(changer: Changer, ranks: Mapping[str, Sequence[Rank]], report: Report) -> None:
+    """Wait until the memory of ranks that were stopped has come back; report what has not. Raises nothing."""
+    steps: dict[str, list[Step]] = {}
+    for name, stopped in ranks.items():
+        directories = [rank.labels[LABEL_RANK_DIR] for rank in stopped if rank.labels.get(LABEL_RANK_DIR)]
+        if directories:
+            steps[name] = [{"do": "await-memory", "rank_dirs": directories, "limit_s": RETURN_S}]
+    for name, found in _answers(changer, steps, Remains, RETURN_S).items():
+        for text in remains(name, found):
+            report.note(text)
+
+
+def remains(node: str, found: Remains) -> list[str]:
+    """What is to be said of what ranks left behind on ``node``, and what to type; nothing where nothing is left."""
+    if not found.missing_bytes and not found.shm:
+        return []
+    parts = []
+    if found.missing_bytes:
+        parts.append(f"{found.missing_bytes / GIB:.1f} GiB have not come back {found.waited_s} s after its rank ended")
+    files = {f"{SHARED_MEMORY}/{file.name}": file for file in found.shm}
+    parts += [f"{path} is left, {file.size_bytes / GIB:.2f} GiB of {file.owner}" for path, file in files.items()]
+    listed = " ".join(map(quote, files))
+    remove = f"sudo fuser -v {listed} shows whether a program uses it; if none: sudo rm {listed}; " if files else ""
+    reboot = "stop other programs that use the GPU (nvidia-smi); if there is none, reboot this Spark"
+    hint = remove + (reboot if found.missing_bytes else "it takes memory until then")
+    return [f"warning: {node}: {'; '.join(parts)}", f"hint: on {node}: {hint}"]
+
+
+def evict(
+    changer: Changer, playbook: Playbook, nodes: Mapping[str, NodePlan], facts: Mapping[str, Facts], report: Report
+) -> None:
+    """Drop the weights and images of ranks that will start on ``nodes`` from the page cache; report what is free now.
+
+    CUDA on a Spark allocates MemFree, and takes the page cache for used (vllm-project/vllm#48140). Raises nothing.
+    """
+    steps: dict[str, list[Step]] = {}
+    for name, node in nodes.items():
+        image = next((rank.image for rank in node.containers), None)
+        weights = weights_paths(playbook, facts[name])
+        steps[name] = [{"do": "evict", "paths": weights, "image": image, "limit_s": EVICT_S}]
+    answers = _answers(changer, steps, Evicted, EVICT_S)
+    for name, found in answers.items():
+        if found.image_failed:
+            report.note(f"{name}: the page cache of the image was not dropped: {found.image_failed}")
+    if answers:
+        report.note(f"page cache dropped: {'; '.join(freed(name, found) for name, found in answers.items())}")
+
+
+def weights_paths(playbook: Playbook, facts: Facts) -> list[str]:
+    """Where the weights of a playbook's models are on a node."""
+    found = [f"{facts.hf_home}/{hub_folder(model.id)}" for model in (playbook.model, *playbook.companions) if model.id]
+    if playbook.model.path is not None:
+        found.append(paths.expand(playbook.model.path, facts.home))
+    return found
+
+
+def freed(node: str, found: Evicted) -> str:
+    """The change of MemFree of a node."""
+    return f"{node} MemFree {found.free_before_bytes / GIB:.1f} → {found.free_bytes / GIB:.1f} GiB"
+
+
+def _answers(changer: Changer, steps: Mapping[str, list[Step]], kind: type[Any], limit_s: float) -> dict[str, Any]:
+    """The answer to the one step of each node; nodes without a valid one are left out."""
+    found = {}
+    for name, results in changer.attempt(steps, timeout_s=limit_s + 30).items():
+        if isinstance(results, list) and results:
+            try:
+                found[name] = checked(kind, results[0], node=name, step=str(steps[name][0]["do"]))
+            except SparkclusterError:
+                continue
+    return found

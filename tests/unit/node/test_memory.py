@@ -1,0 +1,186 @@
+"""The memory of a node around a rank: what is watched until it returns, what is named, and what leaves the page cache."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkcluster.node import memory
+
+GIB = 2**30
+
+
+class Node:
+    """A node whose memory and /dev/shm a test sets; its clock moves with every pause."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.now = root, 0.0
+        self.shm = root / "shm"
+        self.shm.mkdir()
+        self.comes: list[float] = []
+        monkeypatch.setattr(memory, "MEMINFO", str(root / "meminfo"))
+        monkeypatch.setattr(memory, "SHARED", str(self.shm))
+
+    def free(self, available: float, *, anonymous: float = 4, free: float = 0) -> None:
+        lines = {"MemFree": free, "MemAvailable": available, "AnonPages": anonymous}
+        (self.root / "meminfo").write_text("".join(f"{name}:  {int(gib * 2**20)} kB\n" for name, gib in lines.items()))
+
+    def start(self, name: str = "rank") -> str:
+        memory.record(str(self.root / name))
+        return str(self.root / name)
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+        if self.comes:
+            self.free(self.comes.pop(0))
+
+    def after(self, *directories: str) -> dict[str, Any]:
+        step = {"rank_dirs": list(directories), "limit_s": 60}
+        return memory.await_return({}, step, clock=lambda: self.now, pause=self.pause)
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    return Node(tmp_path, monkeypatch)
+
+
+def test_memory_that_is_back_is_not_waited_for(node):
+    node.free(110)
+    rank = node.start()
+    node.free(108.5)  # of which a node takes and releases more by itself
+    assert node.after(rank) == {"missing_bytes": 0, "waited_s": 0, "shm": []}
+
+
+def test_memory_is_waited_for_as_long_as_it_comes_back(node):
+    node.free(110)
+    rank = node.start()
+    node.free(20)
+    node.comes = [20 + 3.0 * second for second in range(1, 31)]
+    found = node.after(rank)
+    assert (found["missing_bytes"], found["waited_s"]) == (0, 30)
+
+
+def test_memory_that_does_not_come_back_is_told_after_ten_seconds_without_a_rise(node):
+    node.free(110)
+    rank = node.start()
+    node.free(20)
+    node.comes = [50, 78, 78.1, 78.2]
+    found = node.after(rank)
+    assert found["missing_bytes"] == pytest.approx(31.8 * GIB, abs=2**20)
+    assert found["waited_s"] == 2 + 10
+
+
+def test_a_minute_is_the_most_that_is_waited(node):
+    node.free(110)
+    rank = node.start()
+    node.free(20)
+    node.comes = [20 + 0.5 * second for second in range(1, 100)]
+    assert node.after(rank)["waited_s"] == 60
+
+
+def test_memory_that_other_programs_took_meanwhile_is_theirs(node):
+    node.free(110, anonymous=4)
+    rank = node.start()
+    node.free(70, anonymous=44)
+    assert node.after(rank)["missing_bytes"] == 0
+
+
+def test_what_a_rank_left_in_dev_shm_is_named_with_its_size(node):
+    (node.shm / "psm_old").write_bytes(bytes(2 << 20))
+    node.free(110)
+    rank = node.start()
+    (node.shm / "psm_1a2b").write_bytes(bytes(3 << 20))
+    (node.shm / "small").write_bytes(b"x")
+    used = node.shm / "psm_used"
+    used.write_bytes(bytes(2 << 20))
+    (node.shm / "link").symlink_to(used)
+    with used.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+        (left,) = node.after(rank)["shm"]
+    assert left == {"name": "psm_1a2b", "size_bytes": 3 << 20, "owner": memory.owner(os.getuid())}
+
+
+def test_ranks_whose_start_was_not_recorded_are_not_judged(node):
+    """They were started by an older version."""
+    node.free(1)
+    (node.root / "memory.json").write_text("[]")
+    assert node.after(str(node.root), "/nowhere") == {}
+
+
+def test_a_machine_without_dev_shm_can_start_a_rank(node):
+    node.free(110)
+    node.shm.rmdir()
+    assert json.loads(Path(node.start(), "memory.json").read_text())["shm"] == []
+
+
+# ------------------------------------------------------------------------------------------------ page cache
+
+
+def resident(path: Path) -> int:
+    """Bytes of a file that are in the page cache."""
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        pages = (len(mapped) + mmap.PAGESIZE - 1) // mmap.PAGESIZE
+        vector = (ctypes.c_ubyte * pages)()
+        start = ctypes.c_char.from_buffer(mapped)
+        code = ctypes.CDLL(None).mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(len(mapped)), vector)
+        del start
+        assert code == 0
+        return sum(page & 1 for page in vector) * mmap.PAGESIZE
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """A repository of the hub's cache: a link in the snapshot, the content in a blob; all of it in the page cache."""
+    (tmp_path / "hub" / "blobs").mkdir(parents=True)
+    (tmp_path / "hub" / "snapshots").mkdir()
+    blob = tmp_path / "hub" / "blobs" / "1"
+    with blob.open("wb") as file:
+        file.write(bytes(8 << 20))
+        os.fsync(file.fileno())
+    (tmp_path / "hub" / "snapshots" / "model.safetensors").symlink_to("../blobs/1")
+    blob.read_bytes()
+    if memory_only(blob):
+        pytest.skip("the temporary directory is in memory")
+    return blob
+
+
+def memory_only(path: Path) -> bool:
+    kind = subprocess.run(["stat", "-f", "-c", "%T", str(path)], capture_output=True, text=True, check=True)
+    return kind.stdout.strip() in {"tmpfs", "ramfs"}
+
+
+def test_weights_leave_the_page_cache_before_a_start(weights):
+    assert resident(weights) == 8 << 20
+    answer = memory.evict({}, {"paths": [str(weights.parent.parent)], "image": None, "limit_s": 1})
+    assert resident(weights) == 0
+    assert answer["image_failed"] is None
+    assert answer["free_bytes"] > 0
+
+
+def test_the_program_for_the_image_drops_large_files_alone(weights):
+    """It runs in a container as root; here below a directory that stands for the image's own."""
+    program = memory.EVICT.replace('"/"', repr(str(weights.parent.parent)))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr, resident(weights)) == ("", "", 0)
+
+
+def test_the_container_that_drops_an_image_has_no_network_and_may_only_read():
+    assert memory.evict_image("sha256:1")[:-1] == [
+        "docker", "run", "--rm", "--pull", "never", "--network", "none", "--read-only", "--user", "0:0",
+        "--cap-drop", "ALL", "--cap-add", "DAC_READ_SEARCH", "--log-driver", "none",
+        "--entrypoint", "python3", "sha256:1", "-c",
+    ]  # fmt: skip
+
+
+def test_an_image_that_cannot_be_run_does_not_keep_the_weights_in_the_cache(weights, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    answer = memory.evict({}, {"paths": [str(weights.parent)], "image": "sha256:1", "limit_s": 1})
+    assert answer["image_failed"] == "docker is not installed"
+    assert resident(weights) == 0

@@ -1,0 +1,123 @@
+"""What is said of the memory of nodes around ranks, and which nodes are asked."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from sparkcluster.facts.docker import Rank
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.node.shared import LABEL_RANK_DIR
+from sparkcluster.report import Report
+from sparkcluster.runtime import Changer, memory
+from sparkcluster.spec.playbook import Model
+
+GIB = 2**30
+
+
+class Notes(Report):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture
+def ask():
+    """Runs a function of the module on nodes that give these results; what was noted, and what they were asked."""
+
+    def run(do, **results):
+        hosts = {name: FakeHost(name) for name in results}
+        asked = {}
+
+        def answer(name):
+            def change(request):
+                asked[name] = request["steps"]
+                return results[name]
+
+            return change
+
+        for name, host in hosts.items():
+            host.program("agent", answer(name))
+        changer = Changer(Fleet(hosts), cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(hosts, 1))
+        report = Notes()
+        do(changer, report)
+        return report.notes, asked
+
+    return run
+
+
+def rank(directory="/s/ranks/0"):
+    return Rank(name="x", state="running", labels={LABEL_RANK_DIR: directory} if directory else {})
+
+
+def plan(image):
+    return SimpleNamespace(containers=[SimpleNamespace(image=image)])
+
+
+LEFT = {"name": "psm_1a2b", "size_bytes": 2 * GIB, "owner": "root"}
+
+
+def test_memory_that_has_not_come_back_and_what_is_left_in_dev_shm_are_named(ask):
+    remains = {"missing_bytes": int(31.25 * GIB), "waited_s": 60, "shm": [LEFT, {**LEFT, "name": "a b"}]}
+    stopped = {"alpha": [rank()], "beta": [rank()], "gamma": [rank("")]}
+    notes, asked = ask(
+        lambda changer, report: memory.watch_return(changer, stopped, report),
+        alpha={"results": [{"missing_bytes": 0}]},
+        beta={"results": [remains]},
+        gamma={"results": [{}]},
+    )
+    assert sorted(asked) == ["alpha", "beta"]
+    assert asked["beta"] == [{"do": "await-memory", "rank_dirs": ["/s/ranks/0"], "limit_s": 60}]
+    warning, hint = notes
+    assert warning == (
+        "warning: beta: 31.2 GiB have not come back 60 s after its rank ended; /dev/shm/psm_1a2b is left, 2.00 GiB of "
+        "root; /dev/shm/a b is left, 2.00 GiB of root"
+    )
+    assert "sudo rm /dev/shm/psm_1a2b '/dev/shm/a b'; " in hint
+    assert hint.endswith("reboot this Spark")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"results": [{"missing_bytes": "many"}]},
+        {"results": []},
+        {"refused": "no"},
+        {"failed": {"step": "x", "message": ""}},
+    ],
+)
+def test_a_node_that_gives_no_answer_is_not_judged(ask, answer):
+    assert ask(lambda changer, report: memory.watch_return(changer, {"a": [rank()]}, report), a=answer)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("model", "where"),
+    [
+        ({"id": "acme/m"}, ["/h/hub/models--acme--m", "/h/hub/models--acme--d"]),
+        ({"path": "~/m"}, ["/h/hub/models--acme--d", "/home/spark/m"]),
+    ],
+)
+def test_weights_and_drafters_are_dropped(model, where):
+    playbook = SimpleNamespace(model=Model(**model), companions=[Model(id="acme/d")])
+    facts = SimpleNamespace(hf_home="/h", home="/home/spark")
+    assert memory.weights_paths(playbook, facts) == where
+
+
+def test_the_change_of_memfree_is_said(ask, monkeypatch):
+    monkeypatch.setattr(memory, "weights_paths", lambda *_: ["/m"])
+    nodes = {"a": plan("sha256:1"), "b": plan(None)}
+    notes, asked = ask(
+        lambda changer, report: memory.evict(changer, None, nodes, dict.fromkeys("ab"), report),
+        a={"results": [{"free_before_bytes": 62 * GIB, "free_bytes": 103 * GIB}]},
+        b={"results": [{"free_before_bytes": 1 * GIB, "free_bytes": 1 * GIB, "image_failed": "no python3"}]},
+    )
+    assert asked["a"] == [{"do": "evict", "paths": ["/m"], "image": "sha256:1", "limit_s": 60}]
+    assert asked["b"][0]["image"] is None
+    assert notes == [
+        "b: the page cache of the image was not dropped: no python3",
+        "page cache dropped: a MemFree 62.0 → 103.0 GiB; b MemFree 1.0 → 1.0 GiB",
+    ]
