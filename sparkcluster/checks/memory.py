@@ -22,6 +22,9 @@ GIB = 2**30
 SWAPPED_BYTES = 4 * GIB
 # An engine that reads MemFree refused a node with 40 of 121 GiB in the page cache.
 MUCH_CACHE = 0.2
+# What a Spark with nothing running may have in use: stock installs had 102 of 121.69 GiB free for CUDA, with the caches
+# dropped (github.com/MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks/issues/47); a leak is 30 GiB.
+IN_USE = 24 * GIB
 DROP = "sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'"
 
 
@@ -30,21 +33,22 @@ DROP = "sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'"
     "There is enough free memory for the engine",
     needs=("memory",),
     severity="warning",
-    source="NVIDIA DGX Spark known issues: MemAvailable and free swap can be allocated",
+    source="vllm-project/vllm#48140: the engine starts if MemAvailable suffices at most; swap does not count",
     remedy="stop other programs, or lower gpu-memory-utilization",
 )
 def memory(context: Context) -> Iterator[Seen]:
     """The engine refuses to start, or the node freezes and answers only to ping.
 
-    GPU and CPU share one memory. The engine takes the share set by `gpu-memory-utilization`, or its default.
+    GPU and CPU share one memory. The engine takes the share set by `gpu-memory-utilization`, or its default. Free
+    swap does not count: memory of the GPU is not swapped out.
     """
-    for name, facts, available, needed in _needs(context):
-        free = available.available_bytes + available.swap_free_bytes
+    for name, facts, memory, needed in _needs(context):
+        free = memory.available_bytes
         if free < needed:
             yield Seen(
                 f"{name} has less free memory than the engine takes",
-                f"{free / GIB:.1f} of {available.total_bytes / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed",
-                _free_memory(facts, available),
+                f"{free / GIB:.1f} of {memory.total_bytes / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed",
+                _free_memory(facts, memory),
                 node=name,
             )
 
@@ -60,13 +64,13 @@ def page_cache(context: Context) -> Iterator[Seen]:
     """The engine fails with `Free memory on device is less than desired`, though the memory is available.
 
     The page cache is free memory to every program but CUDA, which reads MemFree. Reading weights or loading an image
-    fills it. sparkcluster drops what it stages from the cache; what others read stays. Newer engines count the cache
-    as free: a warning if it is a fifth of the memory or more, else for information.
+    fills it. `up` drops what it starts from the cache, without root; what others read stays. Newer engines count the
+    cache as free: a warning if it is a fifth of the memory or more, else for information.
     """
     for name, _, memory, needed in _needs(context):
-        enough = memory.available_bytes + memory.swap_free_bytes >= needed
+        enough = memory.available_bytes >= needed
         cached = min(memory.cached_bytes, memory.available_bytes - memory.free_bytes)
-        if enough and memory.free_bytes < needed <= memory.free_bytes + cached + memory.swap_free_bytes and cached > 0:
+        if enough and memory.free_bytes < needed <= memory.free_bytes + cached and cached > 0:
             yield Seen(
                 f"the page cache of {name} uses memory that the engine needs",
                 f"{memory.free_bytes / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed, about "
@@ -74,6 +78,38 @@ def page_cache(context: Context) -> Iterator[Seen]:
                 severity="warning" if cached >= MUCH_CACHE * memory.total_bytes else "info",
                 node=name,
             )
+
+
+@node_check(
+    "HOST-032",
+    "Memory in use belongs to a program",
+    needs=("memory",),
+    severity="warning",
+    source="github.com/eugr/spark-vllm-docker/issues/257: memory of the GPU that came back with a reboot alone; "
+    "vllm-project/vllm#51317: files in /dev/shm of a killed engine failed the next start",
+    remedy="stop other programs that use the GPU (nvidia-smi); if there is none, reboot this Spark",
+)
+def unexplained(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
+    """An engine that was killed may leave memory of the GPU, or files in /dev/shm, that no program holds any more.
+
+    What programs use themselves (AnonPages) is not counted; what a program of the GPU allocates is, since it is in no
+    process's own memory. Information where the engine's share fits beside it.
+    """
+    memory, ranks = read(facts.memory), read(facts.ranks)
+    if memory is None or memory.anonymous_bytes is None or ranks is None:
+        return
+    if any(rank.state == "running" for rank in ranks):
+        return
+    used = memory.total_bytes - memory.available_bytes - memory.anonymous_bytes
+    if used > IN_USE:
+        share = context.engine.memory_share(context.spec.playbook, facts)
+        fits = memory.available_bytes >= int(memory.total_bytes * share)
+        yield Seen(
+            f"{name} has memory in use that belongs to no program, or to one that uses the GPU",
+            f"{used / GIB:.1f} GiB beside the {memory.anonymous_bytes / GIB:.1f} GiB that programs hold",
+            ("nvidia-smi", "ls -l /dev/shm", "sudo reboot   if no program uses the GPU"),
+            severity="info" if fits else None,
+        )
 
 
 @node_check(
@@ -135,7 +171,7 @@ def _needs(context: Context) -> Iterator[tuple[str, Facts, Memory, int]]:
 
 
 def _free_memory(facts: Facts, memory: Memory) -> tuple[str, ...]:
-    lower = max(0.1, int(100 * (memory.available_bytes + memory.swap_free_bytes) / memory.total_bytes) / 100)
+    lower = max(0.1, int(100 * memory.available_bytes / memory.total_bytes) / 100)
     running = [rank.name for rank in read(facts.ranks) or () if rank.state == "running"]
     stop = tuple(f"docker stop {quote(name)}   if it is not needed" for name in running)
     return (*stop, "ps aux --sort=-rss | head", f"set gpu-memory-utilization: {lower} in the playbook")

@@ -58,7 +58,7 @@ class Memory(Fact):
     """``/proc/meminfo`` in bytes. CUDA can allocate MemFree; MemAvailable includes page cache, which it cannot.
 
     ``cma_total_bytes`` is the contiguous area for RDMA: 131072 kB on a Spark, 0 on a 7.0 kernel without ``kho=off``,
-    None if the kernel does not report it.
+    None if the kernel does not report it. ``anonymous_bytes`` is what programs hold themselves.
     """
 
     total_bytes: int
@@ -68,6 +68,7 @@ class Memory(Fact):
     swap_total_bytes: int
     swap_free_bytes: int
     cma_total_bytes: int | None = None
+    anonymous_bytes: int | None = None
 
 
 class Disk(Fact):

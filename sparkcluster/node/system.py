@@ -110,6 +110,7 @@ def meminfo(text: str) -> Dict[str, Any]:
             raise Unreadable("no %s: /proc/meminfo" % name)
     memory: Dict[str, Any] = {key: found[name] for key, name in lines.items()}
     memory["cma_total_bytes"] = found.get("CmaTotal")
+    memory["anonymous_bytes"] = found.get("AnonPages")
     return memory
 
 

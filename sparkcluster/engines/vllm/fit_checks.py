@@ -99,7 +99,7 @@ def unknown(context: Context) -> Iterator[Seen]:
     "The memory that the model needs at least is free",
     scope="container",
     needs=("memory", "weights"),
-    source="NVIDIA DGX Spark known issues: what can be allocated is MemAvailable and free swap",
+    source="vllm-project/vllm#48140: the engine starts if MemAvailable suffices at most; swap does not count",
     remedy="stop other programs, or serve the model on more Sparks",
 )
 def free(context: Context, name: str, planned: Planned) -> Iterator[Seen]:
@@ -113,7 +113,7 @@ def free(context: Context, name: str, planned: Planned) -> Iterator[Seen]:
     if memory is None or runs_rank(context, facts):
         return
     needed = fit.weights.rank_bytes + fit.runtime_bytes + fit.layout.bytes_for(1) + fit.host_bytes
-    have = memory.available_bytes + memory.swap_free_bytes
+    have = memory.available_bytes
     if have < needed <= memory.total_bytes:
         yield Seen(
             f"{name} has less memory free than {context.spec.playbook.model.label} needs at least",

@@ -193,11 +193,27 @@ def test_memory_that_is_taken_is_no_page_cache(see, memory):
     assert finding.remedy[-1] == "set gpu-memory-utilization: 0.23 in the playbook"
 
 
-def test_free_swap_counts_as_memory_that_can_be_had(see, memory):
+def test_free_swap_is_no_memory_for_the_engine(see, memory):
     tight = memory(free_bytes=100 * GB, available_bytes=100 * GB, cached_bytes=0)
-    assert reported(see({"beta": {"memory": tight}})) == [("HOST-006", "warning", "beta")]
-    eased = tight.model_copy(update={"swap_total_bytes": 17 * GB, "swap_free_bytes": 17 * GB})
-    assert see({"beta": {"memory": eased}}) == []
+    with_swap = tight.model_copy(update={"swap_total_bytes": 17 * GB, "swap_free_bytes": 17 * GB})
+    for each in (tight, with_swap):
+        assert reported(see({"beta": {"memory": each}})) == [("HOST-006", "warning", "beta")]
+
+
+def test_memory_that_no_program_holds_is_told_before_a_start(see, memory):
+    """A Spark on which an engine was killed: 31 GiB are gone until it is rebooted."""
+    leaked = memory(free_bytes=90 * GB, available_bytes=95 * GB, cached_bytes=5 * GB, anonymous_bytes=3 * GB)
+    small = {"args": {"gpu-memory-utilization": 0.5}}
+    (finding,) = see({"beta": {"memory": leaked}}, playbook=small)
+    assert reported([finding]) == [("HOST-032", "info", "beta")]
+    assert "28.4 GiB beside the 2.8 GiB that programs hold" in finding.seen
+    assert finding.remedy[-1] == "sudo reboot   if no program uses the GPU"
+    assert ("HOST-032", "warning", "beta") in reported(see({"beta": {"memory": leaked}}))
+
+
+def test_memory_that_programs_hold_is_no_leak(see, memory):
+    held = memory(free_bytes=65 * GB, available_bytes=70 * GB, cached_bytes=5 * GB, anonymous_bytes=50 * GB)
+    assert see({"beta": {"memory": held}}, playbook={"args": {"gpu-memory-utilization": 0.5}}) == []
 
 
 @pytest.mark.parametrize(("free", "wrong"), [(17 * GB, False), (13 * GB, False), (2 * GB, True)])
