@@ -247,7 +247,7 @@ def utilization(playbook: Playbook, version: Version) -> float:
         return defaults.utilization(version)
     number = args.number(UTILIZATION)
     if number is None or not 0 < number <= 1:
-        raise UsageError(f"{UTILIZATION} must be from 0 to 1, is {str(value)[:40]}", hint="set it to 0.85")
+        raise UsageError(f"{UTILIZATION} must be from 0 to 1, is {str(value)[:40]}", hint="set it to 0.82")
     return number
 
 

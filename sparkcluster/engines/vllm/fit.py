@@ -32,7 +32,7 @@ with the same budget (github.com/Sggin1/DGX-SPARK, nvfp4-guide)."""
 FALLBACK_HOST_BYTES = 7 * GB
 """What that takes beside the budget: the same guide's "+7 GB overhead"."""
 CEILING = 0.90
-"""Above it, Sparks were seen to lose the GPU's channel (Xid 43) or to be killed for memory."""
+"""Above it, Sparks were seen to lose the GPU's channel (Xid 43, conselara.dev/tags/vllm) or to be killed for memory."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

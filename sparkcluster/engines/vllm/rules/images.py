@@ -9,6 +9,7 @@ from sparkcluster.checks.registry import Seen
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 from sparkcluster.engines.vllm.versions import dotted, numbers
+from sparkcluster.findings import Severity
 
 IMAGE = ("image",)
 LOADER = "/vllm/model_executor/models/gemma4.py"
@@ -81,16 +82,39 @@ def moving(served: Served) -> Iterator[Seen]:
 @rule(
     "SM121-025",
     "The nightly is the current one",
-    severity="info",
+    severity="warning",
     source="https://github.com/vllm-project/vllm/issues/42738; used in June 2026 by " + sources.VLLM_BLOG,
 )
 def stale_nightly(served: Served) -> Iterator[Seen]:
-    """Since 0.20 plain nightlies are built for CUDA 13, and `cu130-nightly` was seen to stay at 0.19.
+    """`cu130-nightly` is deprecated since 0.20, from which on plain images are built for CUDA 13; it stayed at 0.19.
 
-    Sources disagree: recipes of June 2026 still name it and a guide takes it for 0.23.
+    vLLM's maintainers say so. Recipes of June 2026 still name it, and a guide takes it for 0.23.
     """
     if served.family == "upstream" and served.tag == "cu130-nightly" and not served.reported:
-        yield served.say(IMAGE, "cu130-nightly may be outdated", "compare with vllm/vllm-openai:nightly")
+        yield served.say(
+            IMAGE, "cu130-nightly is deprecated, and may be vLLM 0.19", "use vllm/vllm-openai:v0.28.0, or nightly"
+        )
+
+
+@rule(
+    "IMG-013",
+    "The image is in a registry, or on a node",
+    source="https://github.com/eugr/spark-vllm-docker (build-and-copy.sh); a published build: "
+    "https://github.com/spark-arena/recipe-registry/issues/13",
+)
+def local(served: Served) -> Iterator[Seen]:
+    """`vllm-node` is the name that eugr/spark-vllm-docker gives to the image that it builds: no registry has it.
+
+    It is built on one node; `up` copies it to the others. Published builds have other names.
+    """
+    if served.image.startswith("vllm-node") and not served.present:
+        remedy = "on one node: git clone https://github.com/eugr/spark-vllm-docker && cd spark-vllm-docker && "
+        remedy += "./build-and-copy.sh"
+        published = "or use ghcr.io/spark-arena/dgx-vllm-eugr-nightly, after a comparison"
+        severity: Severity | None = None if served.asked else "info"
+        yield served.say(
+            IMAGE, "this image is in no registry: it has to be built", remedy, published, severity=severity
+        )
 
 
 @rule("SM121-027", "The driver is the one that the image was built for", severity="warning", source=sources.GUIDE)

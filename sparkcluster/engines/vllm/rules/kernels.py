@@ -224,6 +224,43 @@ def flashinfer_attention(served: Served) -> Iterator[Seen]:
     )
 
 
+@rule(
+    "SM121-132",
+    "Marlin serves gpt-oss",
+    source="https://github.com/vllm-project/vllm/issues/37030, https://github.com/vllm-project/vllm/issues/41902; "
+    f"it answered on NGC 26.04: {sources.TWO_SPARKS}",
+)
+def marlin_gpt_oss(served: Served) -> Iterator[Seen]:
+    """On vLLM 0.19 and 0.20 Marlin gave gpt-oss a wrong first Harmony token on a GB10: content and reasoning are null.
+
+    The reporter's tests pass on 0.23.1rc1. Sources disagree: others measured gpt-oss with Marlin on 0.19.
+    """
+    reported = served.since(0, 19) and served.since(0, 21) is False
+    if served.spark and reported and served.named("gpt-oss") and served.text("moe-backend") == "marlin":
+        summary = "gpt-oss may answer nothing with Marlin on this vLLM"
+        yield served.say("moe-backend", summary, "use an image with vLLM 0.23 or newer")
+
+
+@rule(
+    "SM121-134",
+    "Marlin runs beside FlashInfer's attention",
+    severity="info",
+    source="https://github.com/vllm-project/vllm/issues/49926, https://github.com/vllm-project/vllm/issues/50934; "
+    "cause: https://github.com/vllm-project/vllm/issues/52540; https://github.com/vllm-project/vllm/issues/55571",
+)
+def marlin_flashinfer(served: Served) -> Iterator[Seen]:
+    """Engines of 0.25 to 0.27 with both died every few days of `misaligned address` or `illegal memory access`.
+
+    A cause was found later in neither: FlashInfer moves the workspace of its cuDNN FP8 kernels after CUDA graphs have
+    captured it. `VLLM_DISABLED_KERNELS=FlashInferFP8ScaledMMLinearKernel` was reported to end it.
+    """
+    reported = served.since(0, 25) and served.since(0, 28) is False
+    both = served.text("moe-backend") == "marlin" and served.text("attention-backend") == "flashinfer"
+    if served.spark and reported and both:
+        remedy = "if it dies so: write VLLM_DISABLED_KERNELS: FlashInferFP8ScaledMMLinearKernel under env"
+        yield served.say("attention-backend", "engines with Marlin and FlashInfer died every few days", remedy)
+
+
 @rule("SM121-010", "Triton's attention is used on NGC 26.03 and 26.04", severity="info", source=sources.TWO_SPARKS)
 def triton_attention(served: Served) -> Iterator[Seen]:
     """On these images vLLM defaults to FlashInfer, which is made for larger Blackwells; Triton's is the tested one.

@@ -34,6 +34,8 @@ class Served(Arguments):
         image: its reference, or empty.
         tag: behind the colon.
         digest: the image as any node can pull it, ``name@sha256:…``; None where no node has it from a registry.
+        present: whether a node has the image.
+        asked: whether there are facts of nodes.
         moves: whether the tag is given to new builds; None where that is not known.
         family: who built the image; None without one.
         versions: the vLLM that it may contain.
@@ -56,6 +58,7 @@ class Served(Arguments):
         self.image = reference or ""
         self.tag = image.tag if image else ""
         self.digest = image_digest(self._facts)
+        self.present, self.asked = bool(images), bool(self._facts)
         self.moves = image.moves if image else None
         self.family: Family | None = reported.family(images[0]) if images else image.family if image else None
         self.versions = reported.of_engine(reference, self._facts)

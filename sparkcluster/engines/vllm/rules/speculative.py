@@ -63,6 +63,25 @@ def dflash_attention(served: Served) -> Iterator[Seen]:
         yield served.say(CONFIG, summary, "remove attention_backend from speculative-config", severity="warning")
 
 
+@rule(
+    "SM121-133",
+    "A drafter of mixed attention runs on the V2 model runner",
+    source="https://github.com/vllm-project/vllm/issues/50707 (corrected there), "
+    "https://github.com/vllm-project/vllm/pull/47914, https://github.com/vllm-project/vllm-ascend/issues/15650",
+)
+def dflash_runner(served: Served) -> Iterator[Seen]:
+    """DFlash drafters whose layers mix sliding and full attention fail on the default runner of vLLM 0.26 and 0.27.
+
+    At the start, or at the first request by an assertion of the GPU in `varlen_fwd`; drafters for Qwen3.5, Qwen3.6
+    and Gemma 4 are such. `VLLM_USE_V2_MODEL_RUNNER=1` supports them.
+    """
+    reported = served.since(0, 26) and served.since(0, 28) is False
+    runner = served.playbook.env.get("VLLM_USE_V2_MODEL_RUNNER")
+    if served.dflash and reported and runner != "1":
+        summary = "a DFlash drafter that mixes sliding and full attention fails on this vLLM"
+        yield served.say(CONFIG, summary, 'write VLLM_USE_V2_MODEL_RUNNER: "1" under env')
+
+
 @rule("SM121-104", "DFlash drafts for weights that it was trained on", source=sources.GUIDE)
 def dflash_weights(served: Served) -> Iterator[Seen]:
     """With quantized weights on stock vLLM only the first few of 15 tokens are accepted, and it gets slower.

@@ -13,6 +13,7 @@ NANO = "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4"
 OMNI = "nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-NVFP4"
 GEMMA_MOE = "bg-digitalservices/Gemma-4-26B-A4B-it-NVFP4"
 GEMMA = "nvidia/Gemma-4-31B-IT-NVFP4"
+GPT_OSS = "openai/gpt-oss-120b"
 CODER = "Qwen/Qwen3-Coder-Next-FP8"
 LOADER = "/usr/local/lib/python3.12/dist-packages/vllm/model_executor/models/gemma4.py"
 
@@ -189,7 +190,7 @@ CASES: list[dict[str, Any]] = [
         {"image": f"vllm/vllm-openai:v0.20.0@sha256:{'0' * 64}"},
     ),
     case(
-        "SM121-025", "info",
+        "SM121-025", "warning",
         {"image": "vllm/vllm-openai:cu130-nightly"},
         {"image": NIGHTLY},
         {"image": "vllm/vllm-openai:cu130-nightly", "facts": {"image": {
@@ -483,6 +484,24 @@ CASES: list[dict[str, Any]] = [
          {"model": {"id": "org/model", "revision": "a" * 40}}, {"model": "/weights/model"}),
     case("SPEC-008", "warning", {"args": args(allowed_local_media_path="/")},
          {"args": args(allowed_local_media_path="/media")}),
+    case("SM121-131", "info", {"model": QWEN, "args": args(gpu_memory_utilization=0.85)},
+         {"model": QWEN, "args": args(gpu_memory_utilization=0.82)},
+         {"model": QWEN, "args": args(gpu_memory_utilization=0.85), "env": {"VLLM_CPU_KVCACHE_SPACE": "4"}}),
+    case("SM121-132", "warning", {"model": GPT_OSS, "image": NGC, "args": args(moe_backend="marlin")},
+         {"model": GPT_OSS, "image": "vllm/vllm-openai:v0.28.0", "args": args(moe_backend="marlin")},
+         {"model": GPT_OSS, "image": NGC}, {"model": QWEN, "image": NGC, "args": args(moe_backend="marlin")}),
+    case("SM121-133", "warning", {"model": QWEN_DENSE, "image": "vllm/vllm-openai:v0.26.0", "args": draft("dflash")},
+         {"model": QWEN_DENSE, "image": "vllm/vllm-openai:v0.26.0", "args": draft("dflash"),
+          "env": {"VLLM_USE_V2_MODEL_RUNNER": "1"}},
+         {"model": QWEN_DENSE, "image": "vllm/vllm-openai:v0.28.0", "args": draft("dflash")},
+         {"model": QWEN_DENSE, "image": "vllm/vllm-openai:v0.26.0", "args": draft("mtp")}),
+    case("SM121-134", "info",
+         {"model": QWEN, "image": "vllm/vllm-openai:v0.26.0", "args": args(moe_backend="marlin", attention_backend="FLASHINFER")},
+         {"model": QWEN, "image": "vllm/vllm-openai:v0.28.0", "args": args(moe_backend="marlin", attention_backend="FLASHINFER")},
+         {"model": QWEN, "image": "vllm/vllm-openai:v0.26.0", "args": args(moe_backend="marlin")}),
+    case("IMG-013", "warning", {"image": "vllm-node:latest", "facts": {}}, {"image": "ghcr.io/me/vllm-node:1"},
+         {"image": "vllm-node:latest", "softer": "info"},
+         {"image": "vllm-node:latest", "facts": {"image": {"reference": "vllm-node:latest", "id": "sha256:1"}}}),
     case("SM121-130", "info", {"model": OMNI}, {"model": OMNI, "args": args(limit_mm_per_prompt={"video": 1})},
          {"model": NANO}),
 ]  # fmt: skip

@@ -58,14 +58,14 @@ def test_rule(cluster, spark, case):
 
 
 def test_every_rule_has_a_case_and_a_near_miss():
-    coded = {code for code in CATALOGUE if code.startswith("SM121-")} | {"IMG-010", "MDL-004", "SPEC-008"}
+    coded = {code for code in CATALOGUE if code.startswith("SM121-")} | {"IMG-010", "IMG-013", "MDL-004", "SPEC-008"}
     assert coded == {case["code"] for case in CASES}
     assert all(any("softer" not in near for near in case["misses"]) for case in CASES)
 
 
 def test_every_rule_cites_its_source_and_says_its_reason():
     for code, check in CATALOGUE.items():
-        if code.startswith("SM121-") or code in {"IMG-010", "MDL-004", "SPEC-008"}:
+        if code.startswith("SM121-") or code in {"IMG-010", "IMG-013", "MDL-004", "SPEC-008"}:
             assert check.stage == "written"
             assert len(check.source) > 5, code
             assert len(check.why) > 40, code
@@ -198,6 +198,13 @@ def test_bundled_playbooks_warn_of_nothing_that_they_do_not_allow(path, cluster)
         allowed.add("MDL-004")  # no public source names a commit of its model, or of its drafter
     assert [finding for finding in findings if finding.severity != "info" and finding.code not in allowed] == []
     assert "error" not in {finding.severity for finding in findings}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "playbooks").glob("*.yaml")), ids=lambda path: path.stem)
+def test_bundled_playbooks_start_where_102_of_121_69_gib_are_free(path):
+    """Two Sparks of MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks#47 have at least 101.3 at every start."""
+    share = load.load_playbook(path).args.get("gpu-memory-utilization", 0)
+    assert share == "auto" or share * 121.69 < 101.3
 
 
 def test_rules_are_found_in_the_package():
