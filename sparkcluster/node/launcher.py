@@ -44,8 +44,9 @@ from sparkcluster.node.programs import chunks, started
 
 ENGINE_S, RAY_S = 20, 5
 """Seconds that the engine's processes of a worker, and then its Ray, get to end; less than the rank's own grace."""
-# Ray's own agents end its node when they end.
-ACTOR = re.compile(rb"ray::(?!(DashboardAgent|RuntimeEnvAgent)\b)")
+# As Ray and engines name their processes (``ray::RayWorkerProc``, ``VLLM::Worker_TP1``); Ray's own agents end its node
+# when they end.
+ACTOR = re.compile(rb"\w+::(?!(DashboardAgent|RuntimeEnvAgent)\b)")
 
 # Runs in the image's Python: asks Ray once a second which nodes are alive, by address. Public API alone,
 # so that it works with every Ray that an image may carry.

@@ -392,6 +392,22 @@ def test_a_worker_ends_as_its_ray_does(image: Image) -> None:
         assert process.wait(LIMIT_S) == 128 + signal.SIGKILL
 
 
+@pytest.mark.parametrize(
+    ("title", "is_engine"),
+    [
+        (b"ray::RayWorkerProc.run", True),
+        (b"VLLM::Worker_TP1 ray::RayWorkerProc.run", True),
+        (b"ray::IDLE", True),
+        (b"ray::DashboardAgent", False),
+        (b"ray::RuntimeEnvAgent", False),
+        (b"/usr/lib/ray/core/src/ray/raylet/raylet", False),
+        (b"/usr/bin/python3\0-u\0/usr/lib/ray/_private/log_monitor.py", False),
+    ],
+)
+def test_processes_of_the_engine_are_told_by_their_titles(title: bytes, is_engine: bool) -> None:
+    assert bool(launcher.ACTOR.match(title)) is is_engine
+
+
 def test_processes_of_the_engine_that_ignore_sigterm_do_not_keep_ray(image: Image) -> None:
     with orderly(image, stubborn=True) as (process, pids):
         ray = SimpleNamespace(

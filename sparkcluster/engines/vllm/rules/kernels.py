@@ -227,7 +227,8 @@ def flashinfer_attention(served: Served) -> Iterator[Seen]:
 @rule(
     "SM121-132",
     "Marlin serves gpt-oss",
-    source="https://github.com/vllm-project/vllm/issues/37030, https://github.com/vllm-project/vllm/issues/41902; "
+    source="https://github.com/vllm-project/vllm/issues/37030, https://github.com/vllm-project/vllm/issues/41902, "
+    "https://github.com/vllm-project/vllm/issues/41477 (0.20); "
     f"it answered on NGC 26.04: {sources.TWO_SPARKS}",
 )
 def marlin_gpt_oss(served: Served) -> Iterator[Seen]:

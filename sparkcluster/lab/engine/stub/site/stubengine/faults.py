@@ -79,7 +79,7 @@ LINES = {
     ),
 }
 KINDS = frozenset(
-    "hang-load hang-serve die-load die-serve exit0 garbage lie-health slow slow-start null-content oom tcp-fallback "
+    "hang-load hang-serve die-load die-serve exit0 garbage lie-health slow slow-start leak null-content oom tcp-fallback "
     "nccl-memlock nccl-gid hang-rendezvous hang-compile hang-after nan-scales moe-backend eager ray-dead".split()
 )
 
@@ -112,6 +112,22 @@ def wait_while(kind):
     """Blocks while the fault is active; healing lets the engine continue."""
     while kind in active():
         time.sleep(0.05)
+
+
+def hold():
+    """Has this process hold shared memory by the fault ``leak=MB``; what releases it, which takes 8 s, as a GPU's does."""
+    size = active().get("leak")
+    if size is None:
+        return lambda: None
+    path = "/dev/shm/psm_stub%d" % os.getpid()
+    with open(path, "wb") as f:
+        f.write(bytes(int(float(size) * 2**20)))
+
+    def release():
+        time.sleep(8)
+        os.unlink(path)
+
+    return release
 
 
 def log_lines(fault, value=""):

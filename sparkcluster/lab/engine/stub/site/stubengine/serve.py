@@ -256,9 +256,12 @@ def main(argv):
     if any(a in ("-h", "--help") for a in argv[1:]):
         print(flags.build_parser(flags.table()).format_help())
         return 0
+    release = faults.hold()
     try:
         code = run(argv[1:])
     except Stop:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        release()
         code = 0
     except ValueError as error:
         code = fail("ValueError: %s" % error)

@@ -1,0 +1,78 @@
+"""Memory of Sparks around a rank: engines have time to release it, what they leave is named, the page cache is dropped."""
+
+from __future__ import annotations
+
+import pytest
+
+MODEL = "/root/models/tiny"
+LEAK = {"env": {"STUB_FAULT": "leak=40,slow-start=60"}, "ready_timeout_s": 15}
+"""A playbook whose launch fails while its engine holds shared memory, which it takes 8 s to release."""
+
+
+def left(lab):
+    """What lies in /dev/shm of every Spark that a rank may leave there."""
+    return {
+        spark.name: spark.run(["sh", "-c", "ls /dev/shm | grep psm_ || true"]).stdout.split() for spark in lab.sparks
+    }
+
+
+@pytest.fixture
+def swept(lab):
+    yield
+    for spark in lab.sparks:
+        spark.run(["sh", "-c", "rm -f /dev/shm/psm_*"])
+
+
+def test_an_engine_whose_launch_failed_has_time_to_release_its_memory(lab, cli, variant, ranks, swept):
+    """At 3 s it was killed, and its memory stayed."""
+    failed = cli("up", variant(lab, playbook=LEAK), timeout=120)
+    assert failed.code == 1, failed
+    assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
+    assert left(lab) == {spark.name: [] for spark in lab.sparks}
+    assert "psm_" not in failed.err
+
+
+@pytest.mark.full
+def test_what_an_engine_that_was_killed_leaves_is_named_by_down(lab, cli, variant, swept):
+    path = variant(lab, playbook={"env": {"STUB_FAULT": "leak=40"}})
+    cli("up", path).ok()
+    head = lab.sparks[0]
+    (name,) = left(lab)[head.name]
+    head.run(["sh", "-c", "docker kill $(docker ps -q)"])
+    down = cli("down", path, timeout=120).ok()
+    assert f"warning: {head.name}: /dev/shm/{name} is left, 0.04 GiB of root" in down.err
+    assert f"sudo rm /dev/shm/{name}" in down.err
+
+
+@pytest.mark.full
+def test_memory_that_does_not_come_back_is_told_by_down(lab, cli, variant):
+    path = variant(lab, playbook={})
+    cli("up", path).ok()
+    lab.fault("left", "memory-free 60000000")
+    down = cli("down", path, timeout=120).ok()
+    (line,) = [line for line in down.err.splitlines() if "have not come back" in line]
+    assert line.startswith("warning: left: ")
+    assert "reboot this Spark" in down.err
+
+
+def test_weights_leave_the_page_cache_before_a_start(lab, cli, variant):
+    """A file of the model that the stub does not read again, so that its pages stay away."""
+    for spark in lab.sparks:
+        spark.run(
+            ["sh", "-c", f"head -c 20000000 /dev/zero > {MODEL}/unread.bin; sync; cat {MODEL}/unread.bin > /dev/null"]
+        )
+        assert resident(spark) > 19_000_000
+    try:
+        done = cli("up", variant(lab, playbook={})).ok()
+        assert {spark.name: resident(spark) for spark in lab.sparks} == dict.fromkeys(("left", "right"), 0)
+    finally:
+        for spark in lab.sparks:
+            spark.run(["rm", f"{MODEL}/unread.bin"])
+    (line,) = [line for line in done.err.splitlines() if "page cache dropped: " in line]
+    assert all(f"{spark.name} MemFree " in line for spark in lab.sparks)
+    assert "page cache of the image was not dropped" not in done.err
+
+
+def resident(spark):
+    """Bytes of the file that are in the page cache."""
+    return int(spark.run(["fincore", "-b", "-n", "-o", "RES", f"{MODEL}/unread.bin"]).stdout)
