@@ -73,7 +73,9 @@ def test_a_command_survives_any_answer(attacked: Any, subject: str, seed: int) -
             if name != attacked.hostile
             for step in request.get("steps", ())
         ]
-        assert [step["do"] for step in steps] == ["stop-containers", "await-memory", "delete"], "the honest node was not cleaned"
+        assert [step["do"] for step in steps] == ["stop-containers", "await-memory", "delete"], (
+            "the honest node was not cleaned"
+        )
 
 
 @pytest.mark.parametrize(
