@@ -91,7 +91,7 @@ def await_return(
         if missing <= TOLERANCE or over:
             break
         pause(1)
-    known = set.intersection(*(set(each["shm"]) for each in earlier))
+    known = set.intersection(*(set(each.get("shm") or ()) for each in earlier))
     return {
         "missing_bytes": missing if missing > TOLERANCE else 0,
         "waited_s": round(clock() - began),
