@@ -41,6 +41,8 @@ class EngineFacts(Fact):
         tool_parsers: names that --tool-call-parser takes; likewise.
         reasoning_parsers: names that --reasoning-parser takes; likewise.
         compiler: whether there is a C compiler.
+        nccl_loaded: version that the NCCL reports which torch would load; None where it could not be loaded.
+        verbs: whether libibverbs and its provider for ConnectX can be loaded; None where that was never asked.
     """
 
     python: Annotated[str, Field(pattern=r"^[A-Za-z0-9_/.][^\x00-\x1f\x7f]*$", max_length=4096)]
@@ -56,6 +58,8 @@ class EngineFacts(Fact):
     reasoning_parsers: Many[str] | None = None
     family: Literal["upstream", "ngc", "other"] = "other"
     compiler: bool = False
+    nccl_loaded: Version | None = None
+    verbs: Literal["yes", "no libibverbs", "no mlx5"] | None = None
 
 
 class Image(Fact):
@@ -64,6 +68,8 @@ class Image(Fact):
     ``digest`` is the image as any node can pull it, ``name@sha256:…``; None for one that came from no registry.
     ``config_sum`` is a checksum of what a container of it starts with: environment, entry point, command, directory
     and user. It is the same in every image store, which the ID is not.
+    ``user`` is that of its containers as the image sets it, empty for root.
+    ``labels_vllm`` is its label ``com.nvidia.vllm.version``, by which NVIDIA's own images of vLLM are told.
     """
 
     reference: str
@@ -75,6 +81,8 @@ class Image(Fact):
     config_sum: str | None = None
     architecture: str | None = None
     size_bytes: int = 0
+    user: Annotated[str, Field(pattern=r"^[^\x00-\x20\x7f]*$", max_length=128)] = ""
+    labels_vllm: Version | None = None
     inside: EngineFacts | Unread | None = None
 
 

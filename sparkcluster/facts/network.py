@@ -27,7 +27,10 @@ Prefix = Annotated[str, _valid(ipaddress.IPv4Interface)]
 
 
 class Interface(Fact):
-    """One network interface; ``addresses`` are IPv4 with prefix, such as 192.168.177.11/24."""
+    """One network interface; ``addresses`` are IPv4 with prefix, such as 192.168.177.11/24.
+
+    ``pci`` is the address of its function, such as 0000:01:00.1; None for one that is not on PCI.
+    """
 
     name: Device
     mac: str
@@ -39,6 +42,7 @@ class Interface(Fact):
     phys_port_name: str | None = None
     driver: str | None = None
     wireless: bool = False
+    pci: Annotated[str, Field(pattern=r"^[0-9a-f]{4,8}(:[0-9a-f]{2}){2}\.[0-7]$")] | None = None
 
     def ipv4(self) -> tuple[ipaddress.IPv4Interface, ...]:
         """Its IPv4 addresses."""
@@ -61,7 +65,10 @@ class Gid(Fact):
 
 
 class Hca(Fact):
-    """One RDMA device with port 1 (a ConnectX-7 function of a Spark has only one)."""
+    """One RDMA device with port 1 (a ConnectX-7 function of a Spark has only one).
+
+    ``pcie`` is what its PCIe link was trained at, such as ``Gen5 x4``; None where the kernel does not say.
+    """
 
     name: Device
     netdev: str | None
@@ -69,6 +76,7 @@ class Hca(Fact):
     phys_state: str
     rate: str | None = None
     firmware: Version | None = None
+    pcie: Annotated[str, Field(pattern=r"^Gen[1-9] x[1-9][0-9]?$")] | None = None
     gids: Few[Gid] = ()
 
     @property

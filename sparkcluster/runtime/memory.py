@@ -112,7 +112,7 @@ def freed(node: str, found: Evicted) -> str:
 def _answers(changer: Changer, steps: Mapping[str, list[Step]], kind: type[Any], limit_s: float) -> dict[str, Any]:
     """The answer to the one step of each node; nodes without a valid one are left out."""
     found = {}
-    for name, results in changer.attempt(steps, timeout_s=limit_s + 30).items():
+    for name, results in changer.attempt(steps, timeout_s=limit_s + 30, patience_s=0).items():
         if isinstance(results, list) and results:
             try:
                 found[name] = checked(kind, results[0], node=name, step=str(steps[name][0]["do"]))

@@ -7,6 +7,7 @@ import pytest
 from sparkcluster.errors import CommandFailed
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.parse import parse, parse_engine
+from sparkcluster.facts.weights import Weights
 from tests.unit import golden
 
 HEALTHY = golden.read(golden.ROOT / "facts" / "founders-p1" / "facts.yaml")
@@ -99,3 +100,30 @@ def test_an_image_that_answers_oddly_is_unread() -> None:
     assert parse_engine({**told, "flags": 3}) == Unread(
         unread="invalid answer of the image: flags: Input should be a valid tuple"
     )
+
+
+def test_an_engine_that_reads_some_files_counts_only_those() -> None:
+    files = [{"name": "model.safetensors", "size_bytes": 65}, {"name": "original/all.pth", "size_bytes": 130}]
+    weights = Weights.model_validate({"path": "/m", "files": files})
+    assert weights.size_bytes == 195
+    assert weights.model_copy(update={"chosen": ("model.safetensors",)}).size_bytes == 65
+
+
+@pytest.mark.parametrize("pci", ["0000:01:00.1", "000f:01:00.0", None])
+def test_the_pci_address_of_an_interface(pci: str | None) -> None:
+    interfaces = [{**HEALTHY["interfaces"][0], "pci": pci}]
+    found = parse("a", {**HEALTHY, "interfaces": interfaces}).interfaces
+    assert not isinstance(found, Unread)
+    assert found[0].pci == pci
+
+
+@pytest.mark.parametrize(
+    ("facts", "change"),
+    [
+        ("interfaces", {"pci": "$(reboot)"}),
+        ("hcas", {"pcie": "Gen5 x4; reboot"}),
+    ],
+)
+def test_what_is_shown_of_pci_is_of_one_form(facts: str, change: dict[str, str]) -> None:
+    found = getattr(parse("a", {**HEALTHY, facts: [{**HEALTHY[facts][0], **change}]}), facts)
+    assert isinstance(found, Unread)
