@@ -13,7 +13,7 @@ from sparkcluster.node.machine import Machine, Unreadable, quoted
 # Where the CDI specification puts its files (cncf-tags/container-device-interface, SPEC.md).
 _CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 _CONTAINERD_ROOT = "/var/lib/containerd"  # containerd's own default
-INSPECTION = 4  # version of what is read of an image; an older result is read again
+INSPECTION = 5  # version of what is read of an image; an older result is read again
 
 
 def docker(machine: Machine) -> Dict[str, Any]:
@@ -117,6 +117,8 @@ def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str
         "digest": pullable(reference, found.get("RepoDigests") or []),
         "layers": (found.get("RootFS") or {}).get("Layers") or [],
         "entrypoint": [entrypoint] if isinstance(entrypoint, str) else entrypoint,
+        "user": str(config.get("User") or ""),
+        "labels_vllm": (config.get("Labels") or {}).get(engine.LABEL) or None,
         "env_names": sorted({each.partition("=")[0] for each in config.get("Env") or []}),
         "config_sum": config_sum(config),
         "architecture": found.get("Architecture") or None,

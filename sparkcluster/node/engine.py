@@ -11,6 +11,9 @@ from typing import Any, Dict, Iterable, List, Optional
 NAME = ""
 """The engine's name; what an image holds is read again for another engine."""
 
+LABEL = ""
+"""Label of NVIDIA's images of this engine, whose value is the engine's version."""
+
 INSPECTION = "ENGINE = {}"
 """Statements that set ENGINE to what the interpreter has of the engine: version, flags, tool_parsers, and the like.
 
@@ -20,6 +23,11 @@ They may use what ``interpreter`` imports and defines before them.
 
 def built(entrypoint: List[str]) -> bool:
     """Whether an image with this entrypoint was built by the engine's makers."""
+    return False
+
+
+def nvidias(labels: Iterable[str], variables: Iterable[str]) -> bool:
+    """Whether NVIDIA built an image, by the names of its labels and variables."""
     return False
 
 

@@ -29,7 +29,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
     try:
         found = dict(run(machine, image_id), asked=container_facts.INSPECTION, engine=engine.NAME)
         described = machine.docker_document(container_facts.image_path(image_id)) or {}
-        found["family"] = family(described.get("Config") or {}, ngc=bool(found.pop("ngc", False)))
+        found["family"] = family(described.get("Config") or {})
     except Exception as error:
         return {"unread": because(error)}
     if not request.get("keep", True):
@@ -59,15 +59,12 @@ def run(machine: Machine, image_id: str) -> Dict[str, Any]:
     raise Unreadable("neither python3 nor python starts in the image")
 
 
-def family(config: Dict[str, Any], *, ngc: bool) -> str:
-    """Who built the image: ``ngc`` (NVIDIA), ``upstream``, or ``other``.
-
-    ``ngc``: whether /opt/nvidia/nvidia_entrypoint.sh exists.
-    """
+def family(config: Dict[str, Any]) -> str:
+    """Who built the image: ``ngc`` (NVIDIA), ``upstream`` (the engine's makers), or ``other``."""
     entrypoint = config.get("Entrypoint") or []
     words = [entrypoint] if isinstance(entrypoint, str) else [str(word) for word in entrypoint]
     names = {str(each).partition("=")[0] for each in config.get("Env") or []}
-    if ngc or "NVIDIA_PRODUCT_NAME" in names or any("nvidia_entrypoint" in word for word in words):
+    if engine.nvidias(config.get("Labels") or {}, names):
         return "ngc"
     return "upstream" if engine.built(words) else "other"
 

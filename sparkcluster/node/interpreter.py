@@ -12,7 +12,7 @@ from sparkcluster.node.shared import COMPILERS
 # Runs in the interpreter in question, on the node or inside the image; the engine's part makes ``ENGINE`` of what it
 # reads there itself.
 _READERS = """
-import ast, glob, importlib.util, json, os, platform, re, shutil, sys
+import ast, ctypes, glob, importlib.util, json, os, platform, re, shutil, signal, sys
 try:
     from importlib.metadata import PackageNotFoundError, version
 except ImportError:
@@ -49,6 +49,48 @@ def nccl():
     names = glob.glob("/usr/lib/*/libnccl.so.*.*") + glob.glob("/usr/local/lib/libnccl.so.*.*")
     found = found or next((name.partition(".so.")[2] for name in sorted(names)), None)
     return found or os.environ.get("NCCL_VERSION", "").partition("-")[0] or None
+# NCCL that the engine loads in place of torch's own, if its variables name one.
+NCCL_PATHS = []
+def apart(look):
+    # a library that crashes, or that waits for a device, ends this process alone
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            signal.alarm(10)
+            os.write(writing, (look() or "").encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as file:
+        found = file.read(100).decode(errors="replace")
+    os.waitpid(child, 0)
+    return found or None
+def loads(path):
+    try:
+        return ctypes.CDLL(path)
+    except OSError:
+        return None
+def nccl_loaded():
+    preloaded = re.split("[ :]+", os.environ.get("LD_PRELOAD", ""))
+    beside = os.path.join(os.path.dirname(folder("torch") or ""), "nvidia", "nccl", "lib", "libnccl.so.2")
+    named = [*NCCL_PATHS, *(path for path in preloaded if "nccl" in os.path.basename(path))]
+    library = next(filter(None, map(loads, filter(None, [*named, beside, "libnccl.so.2"]))), None)
+    number = ctypes.c_int()
+    if library is None or library.ncclGetVersion(ctypes.byref(number)):
+        return None
+    # nccl.h, NCCL_VERSION: two digits for the minor number from 2.9 on
+    parts = (10000, 100) if number.value >= 10000 else (1000, 100)
+    major, rest = divmod(number.value, parts[0])
+    return "%d.%d.%d" % (major, *divmod(rest, parts[1]))
+def verbs():
+    # libibverbs loads the providers that its configuration names (rdma-core, Documentation/libibverbs.md)
+    if loads("libibverbs.so.1") is None:
+        return "no libibverbs"
+    libraries = [found for place in ("lib", "lib64", "lib/*") for found in glob.glob(
+        "/usr/%s/libibverbs/libmlx5-rdmav*.so" % place)]
+    named = any(map(os.path.exists, glob.glob("/etc/libibverbs.d/*mlx5*.driver")))
+    return "yes" if named and any(map(loads, libraries)) else "no mlx5"
 """
 _ANSWER = """
 print("sparkcluster-engine " + json.dumps({
@@ -60,7 +102,8 @@ print("sparkcluster-engine " + json.dumps({
     "torch_version": torch(),
     "nccl_version": nccl(),
     "compiler": any(map(shutil.which, %r)),
-    "ngc": os.path.exists("/opt/nvidia/nvidia_entrypoint.sh"),
+    "nccl_loaded": apart(nccl_loaded),
+    "verbs": apart(verbs),
     **ENGINE
 }))
 """ % (COMPILERS,)

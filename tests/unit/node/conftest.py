@@ -110,6 +110,7 @@ def interface_files(name: str, each: dict[str, Any]) -> dict[str, Any]:
     files: dict[str, Any] = {here + key: f"{each[key]}\n" for key in keys if key in each}
     if "driver" in each:
         files[here + "device/uevent"] = f"DRIVER={each['driver']}\nPCI_CLASS=20000\n"
+        files[here + "device/uevent"] += f"PCI_SLOT_NAME={each['pci']}\n" if "pci" in each else ""
     if each.get("wireless"):
         files[here + "wireless/.keep"] = ""
     return files
@@ -122,6 +123,8 @@ def hca_files(name: str, each: dict[str, Any]) -> dict[str, Any]:
     files = {port + key: f"{each[key]}\n" for key in ("state", "phys_state", "rate")}
     files[here + "fw_ver"] = each.get("fw_ver", "28.45.4028") + "\n"
     files[f"{here}device/net/{each['netdev']}/.keep"] = ""
+    files[here + "device/current_link_speed"] = "32.0 GT/s PCIe\n"
+    files[here + "device/current_link_width"] = f"{each.get('lanes', 4)}\n"
     files.update({f"{port}gids/{index}": EMPTY_GID + "\n" for index in range(8)})
     for index, kind, value in each["gids"]:
         files[f"{port}gids/{index}"] = value + "\n"

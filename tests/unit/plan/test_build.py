@@ -215,14 +215,30 @@ def test_a_mount_says_what_it_means_whatever_the_path(source, shown):
     assert docker_run.bind(source, "/m", read_only=True) == ["--mount", shown]
 
 
-@pytest.mark.parametrize("family", ["upstream", "other", "ngc"])
-def test_nothing_asks_for_more_than_it_needs(two, cluster, family):
+@pytest.mark.parametrize(
+    ("entrypoint", "kept"),
+    [
+        (["vllm", "serve"], False),
+        (["/opt/nvidia/nvidia_entrypoint.sh"], True),
+        (["/bin/sh", "/opt/nvidia/nvidia_entrypoint.sh"], True),
+        ([], False),
+    ],
+)
+@pytest.mark.parametrize("family", ["upstream", "ngc"])
+def test_nvidias_entrypoint_stays_whoever_built_the_image(two, cluster, entrypoint, kept, family):
+    """Images on an nvidia/cuda base have its files, and older ones of vLLM an entrypoint of their own."""
     facts = two()
     for name, own in facts.items():
         inside = own.image.inside.model_copy(update={"family": family})
-        facts[name] = own.model_copy(update={"image": own.image.model_copy(update={"inside": inside})})
+        image = own.image.model_copy(update={"inside": inside, "entrypoint": tuple(entrypoint)})
+        facts[name] = own.model_copy(update={"image": image})
+    argv = build(cluster(TWO), facts).nodes["alpha"].containers[0].argv
+    assert ("--entrypoint" not in argv) is kept
 
-    playbook = {"container": {"cap_add": ["MKNOD"]}} if family == "other" else {}
+
+@pytest.mark.parametrize("playbook", [{}, {"container": {"cap_add": ["MKNOD"]}}])
+def test_nothing_asks_for_more_than_it_needs(two, cluster, playbook):
+    facts = two()
     spec = cluster(TWO, playbook=playbook, permit={"capabilities": ["MKNOD"]})
     argv = build(spec, facts).nodes["alpha"].containers[0].argv
 
@@ -232,7 +248,6 @@ def test_nothing_asks_for_more_than_it_needs(two, cluster, family):
     assert dropped == ({"NET_RAW"} if playbook else {"NET_RAW", "MKNOD"})
     assert argv[argv.index("--pull") + 1] == "never"
     assert {"--init", "--detach"} <= set(argv)
-    assert ("--entrypoint" in argv) == (family != "ngc")
 
 
 def test_infiniband_is_handed_in_where_there_is_any(two, cluster):

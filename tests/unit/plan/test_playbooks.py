@@ -33,6 +33,7 @@ def nodes(count, playbook):
     for name, own in golden.read(case / "facts.yaml").items():
         image = own["image"]
         image |= {"reference": playbook.image, "entrypoint": ["/opt/nvidia/nvidia_entrypoint.sh"] if ngc else ["vllm"]}
+        image["labels_vllm"] = "0.18.0" if ngc else None
         image["inside"] |= {"family": "ngc" if ngc else "upstream", "ray_version": None if ngc else "2.53.0"}
         out[name] = Facts.model_validate(own)
     return out
