@@ -14,6 +14,7 @@ from sparkcluster.checks import (  # noqa: F401 - each registers its checks
     host,
     hostnames,
     image,
+    image_rdma,
     members,
     memory,
     model,

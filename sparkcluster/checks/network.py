@@ -18,6 +18,7 @@ FULL_SPEED_MBPS = 200_000
 # The MTU of NVIDIA's own guides; the ports take up to 9978.
 JUMBO = 9000
 NETPLAN = "/etc/netplan/40-cx7.yaml"
+PREFIX_VARIABLE = "NCCL_IB_SUBNET_PREFIX_LEN"
 
 
 @interconnect_check(
@@ -142,6 +143,27 @@ def subnets(context: Context, name: str, member: Member) -> Iterator[Seen]:
                 ", ".join(names),
                 (f"give each twin an address in its own subnet in {NETPLAN}", "sudo netplan apply"),
                 severity="warning" if tolerated else "error",
+            )
+
+
+@interconnect_check(
+    "NET-027",
+    "The subnets of a ring have the same prefix length",
+    source="NVIDIA/nccl v2.30.7-1, src/transport/net_ib/connect.cc: NCCL_IB_SUBNET_PREFIX_LEN, by default 24",
+    remedy=f"the same prefix length for all rails, in {NETPLAN}",
+)
+def prefixes(context: Context) -> Iterator[Seen]:
+    """Ranks hang in the first collective: NCCL compares one prefix length to find the HCA that reaches a peer.
+
+    sparkcluster tells NCCL any length that all rails have.
+    """
+    for group in context.topology.groups:
+        lengths = group.prefix_lengths
+        if group.kind == "ring" and len(lengths) > 1 and PREFIX_VARIABLE not in context.spec.playbook.env:
+            yield Seen(
+                f"the rails of group {group.name} have different prefix lengths",
+                ", ".join(sorted({link.subnet for member in group.members for link in member.links})),
+                (f"give every rail a /24 in {NETPLAN}", "sudo netplan apply"),
             )
 
 

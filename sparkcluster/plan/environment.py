@@ -92,6 +92,8 @@ def _rdma(group: Group, member: Member, baked: frozenset[str]) -> dict[str, str]
     if group.kind == "ring":
         env["NCCL_IB_SUBNET_AWARE_ROUTING"] = "1"
         env["NCCL_IB_MERGE_NICS"] = "0"
+        if len(group.prefix_lengths) == 1 and group.prefix_lengths != (24,):  # NCCL's default
+            env["NCCL_IB_SUBNET_PREFIX_LEN"] = str(group.prefix_lengths[0])
     return env
 
 

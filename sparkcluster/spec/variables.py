@@ -36,6 +36,7 @@ DEFAULTS = frozenset(
         "NCCL_IB_MERGE_NICS",
         "NCCL_IB_ROCE_VERSION_NUM",
         "NCCL_IB_SUBNET_AWARE_ROUTING",
+        "NCCL_IB_SUBNET_PREFIX_LEN",
         "NCCL_IB_TIMEOUT",
         "NCCL_NET_PLUGIN",
         "RAY_memory_monitor_refresh_ms",

@@ -112,6 +112,11 @@ class Group:
         return tuple(member.name for member in self.members)
 
     @property
+    def prefix_lengths(self) -> tuple[int, ...]:
+        """Prefix lengths of its rails, each once."""
+        return tuple(sorted({link.network.prefixlen for member in self.members for link in member.links}))
+
+    @property
     def head(self) -> Member:
         """The member with rank 0, or the first that answered."""
         return self.members[0]

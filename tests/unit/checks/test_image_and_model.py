@@ -285,6 +285,84 @@ def test_no_room_for_weights_that_are_missing(see, spark):
     assert reported(see({**everywhere(), "beta": absent}, playbook=model)) == [("MDL-001", "info", "beta")]
 
 
+INSTALL = "RUN apt-get update && apt-get install -y libibverbs1 ibverbs-providers"
+
+
+@pytest.mark.parametrize("verdict", ["no libibverbs", "no mlx5"])
+def test_an_image_without_the_libraries_of_rdma_is_an_error_where_there_are_hcas(see, image, verdict):
+    both = {name: image(inside={"verbs": verdict}, user="vllm") for name in ("alpha", "beta")}
+    (finding,) = see(both)
+    assert reported([finding]) == [("IMG-011", "error", None)]
+    assert finding.seen == "vllm/vllm-openai:v0.18.0 on alpha and beta"
+    assert finding.remedy[0] == (
+        f"printf '%s\\n' 'FROM vllm/vllm-openai:v0.18.0' 'USER root' '{INSTALL}' 'USER vllm'"
+        " | docker build --tag vllm-openai-v0-18-0:rdma -"
+    )
+    assert finding.remedy[1].startswith("set image: vllm-openai-v0-18-0:rdma in the playbook, then ")
+    accepted = {"allow": [{"code": "IMG-011", "reason": "TCP is enough here"}]}
+    assert reported(see(both, playbook=accepted)) == [("IMG-011", "warning", None)]
+    assert see({"me": both["alpha"]}, names=("me",)) == []
+    assert see({name: image(inside={"verbs": "yes"}) for name in both}) == []
+    process = {"image": None, "engine": both["alpha"]["image"].inside}
+    findings = see(
+        dict.fromkeys(both, process), runtime={"kind": "process"}, playbook={"image": None, "executor": "native"}
+    )
+    assert "IMG-011" not in {finding.code for finding in findings}
+
+
+RING = {
+    "a": {"enp1s0f0np0": "10.0.1.1/24", "enp1s0f1np1": "10.0.3.1/24"},
+    "b": {"enp1s0f0np0": "10.0.2.2/24", "enp1s0f1np1": "10.0.1.2/24"},
+    "c": {"enp1s0f0np0": "10.0.3.3/24", "enp1s0f1np1": "10.0.2.3/24"},
+}
+
+
+def ring_findings(see, image, playbook=None, rails=None, **inside):
+    described = {name: {"rails": own} for name, own in (rails or RING).items()}
+    findings = see({name: image(inside=inside) for name in "abc"}, names="abc", described=described, playbook=playbook)
+    return [finding for finding in findings if finding.code in {"IMG-012", "NET-027"}]
+
+
+@pytest.mark.parametrize(
+    ("inside", "severity"),
+    [
+        ({"nccl_loaded": "2.30.7"}, None),
+        ({"nccl_loaded": "2.31.1", "nccl_version": "2.28.9"}, None),
+        ({"nccl_loaded": "2.30.4"}, "error"),
+        ({"nccl_loaded": "2.28.9", "nccl_version": "2.30.7"}, "error"),
+        ({"nccl_version": "2.27.7-1"}, "error"),
+        ({}, "warning"),
+    ],
+)
+def test_a_ring_of_three_needs_the_nccl_that_knows_subnets(see, image, inside, severity):
+    expected = [("IMG-012", severity, None)] if severity else []
+    assert reported(ring_findings(see, image, **inside)) == expected
+    both = {name: image(inside=inside) for name in ("alpha", "beta")}
+    assert see(both) == []
+
+
+def test_a_patched_nccl_is_declared_or_loaded_by_the_playbook(see, image):
+    accepted = {"allow": [{"code": "IMG-012", "reason": "patched build of 2.28"}]}
+    assert reported(ring_findings(see, image, accepted, nccl_loaded="2.28.9")) == [("IMG-012", "warning", None)]
+    own = {"env": {"VLLM_NCCL_SO_PATH": "/opt/sparkring/libnccl-switchless.so.2"}}
+    (finding,) = ring_findings(see, image, own, nccl_loaded="2.28.9")
+    assert reported([finding]) == [("IMG-012", "warning", None)]
+    assert "VLLM_NCCL_SO_PATH in env of the playbook" in finding.seen
+
+
+def test_prefix_lengths_of_a_ring_that_differ_are_an_error(see, image):
+    same = {name: {key: value.replace("/24", "/30") for key, value in own.items()} for name, own in RING.items()}
+    assert ring_findings(see, image, rails=same, nccl_loaded="2.30.7") == []
+    mixed = {
+        name: {key: value.replace("10.0.1.1/24", "10.0.1.1/30").replace("10.0.1.2/24", "10.0.1.2/30")
+               for key, value in own.items()}
+        for name, own in RING.items()
+    }  # fmt: skip
+    (finding,) = ring_findings(see, image, rails=mixed, nccl_loaded="2.30.7")
+    assert reported([finding]) == [("NET-027", "error", None)]
+    assert finding.seen == "10.0.1.0/30, 10.0.2.0/24, 10.0.3.0/24"
+
+
 def test_a_flag_that_no_vllm_knows_is_told_once_by_the_image_or_else_by_the_table(spark, cluster, image):
     spec = cluster({"solo": "h"}, playbook={"args": {"max-modell-len": 4096}})
     facts = {"solo": spark().model_copy(update=image(inside={"flags": FLAGS}))}

@@ -161,6 +161,19 @@ def test_the_playbook_has_the_last_word(two, cluster):
     assert made.nodes["beta"].env["NCCL_IB_TIMEOUT"] == "18"
 
 
+@pytest.mark.parametrize(("prefix", "told"), [(24, None), (30, "30"), (28, "28")])
+def test_nccl_is_told_prefixes_of_a_ring_that_it_would_not_guess(spark, cluster, prefix, told):
+    cables = {"a": ("1.1", "3.1"), "b": ("2.2", "1.2"), "c": ("3.3", "2.3")}
+    facts = {
+        name: spark({"enp1s0f0np0": f"10.0.{one}/{prefix}", "enp1s0f1np1": f"10.0.{other}/{prefix}"},
+                    management=f"192.168.86.{number}/24")
+        for number, (name, (one, other)) in enumerate(cables.items(), 11)
+    }  # fmt: skip
+    made = build(cluster({name: f"192.168.86.{number}" for number, name in enumerate(cables, 11)}), facts)
+    assert [node.env["NCCL_IB_SUBNET_AWARE_ROUTING"] for node in made.nodes.values()] == ["1"] * 3
+    assert {node.env.get("NCCL_IB_SUBNET_PREFIX_LEN") for node in made.nodes.values()} == {told}
+
+
 def test_a_secret_is_named_and_nowhere_valued(two, cluster):
     playbook = {"secrets": ["WANDB_KEY"], "env": {"WANDB_KEY": "hf_leaked"}}
     made = build(cluster(TWO, playbook=playbook, api={"key": {"env": "KEY"}}), two())
