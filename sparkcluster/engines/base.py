@@ -141,8 +141,11 @@ class Engine(abc.ABC):
         A Ray worker gets only the program, by which the launcher finds the Python that has Ray.
         """
 
-    def environment(self, member: Member) -> dict[str, str]:
-        """Variables for this engine of the rank on ``member``; the playbook's ``env`` overrides them."""
+    def environment(self, member: Member, ready_timeout_s: float) -> dict[str, str]:
+        """Variables for this engine of the rank on ``member``; the playbook's ``env`` overrides them.
+
+        ``ready_timeout_s`` is the time from the start to the first answer, which its own limits must not cut short.
+        """
         return {}
 
     def planned(self, spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:

@@ -60,8 +60,13 @@ def put(request: Request, step: Step) -> dict[str, Any]:
 
 
 def make_directory(request: Request, step: Step) -> dict[str, Any]:
-    """Create a directory and its parents."""
-    os.makedirs(common.expand(step["path"]), exist_ok=True)
+    """Create a directory and its parents; a ``shared`` one for any user of a container, behind a closed parent."""
+    path = common.expand(step["path"])
+    os.makedirs(path, exist_ok=True)
+    if step.get("shared"):
+        os.chmod(os.path.dirname(path), 0o700)
+        if os.stat(path).st_uid == os.geteuid():
+            os.chmod(path, 0o1777)
     return {}
 
 

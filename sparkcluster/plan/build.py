@@ -144,6 +144,11 @@ class _Rank:
         return self.image_id is not None
 
     @property
+    def user(self) -> str:
+        """User of the image's containers, empty for root."""
+        return self.image.user if self.image is not None else ""
+
+    @property
     def role(self) -> Role:
         return "head" if self.member.rank == 0 else "worker"
 
@@ -162,7 +167,8 @@ class _Rank:
             self.playbook,
             self.group,
             self.member,
-            hf_home=docker_run.HF_HOME if self.docker else self.facts.hf_home,
+            hf_home=docker_run.seen(docker_run.HF_HOME, self.user) if self.docker else self.facts.hf_home,
+            home=docker_run.HOME if self.docker and not docker_run.is_root(self.user) else None,
             baked=self.image.env_names if self.image is not None and self.docker else (),
         )
         if self.token:
@@ -192,7 +198,8 @@ class _Rank:
         written = self.playbook.model
         if written.path is None:
             return str(written.id)
-        return paths.expand(written.path, (self.head if self.docker else self.facts).home)
+        path = paths.expand(written.path, (self.head if self.docker else self.facts).home)
+        return docker_run.seen(path, self.user) if self.docker else path
 
     @property
     def ray_dir(self) -> str | None:
@@ -230,13 +237,16 @@ class _Rank:
                 env=self.env,
                 env_file=env_file,
                 labels=labels,
-                mounts=mounts,
+                mounts=[docker_run.writable(self.user), *mounts],
                 infiniband=self.facts.infiniband_devices and len(self.group.members) > 1,
                 cap_add=self.playbook.container.cap_add,
             )
         document = self.launcher(carry_over)
         made = tuple(directories)
-        return ContainerPlan(name, self.image_id, tuple(argv), document, rank_dir, made, env_file, labels, roots)
+        shared = () if docker_run.is_root(self.user) else made[1:]
+        return ContainerPlan(
+            name, self.image_id, tuple(argv), document, rank_dir, made, env_file, labels, roots, shared
+        )
 
     def launcher(self, carry_over: Sequence[str]) -> dict[str, Any]:
         """The document that ``node/launcher.py`` reads; ``carry_over``: variables that this node keeps as they are."""
@@ -298,8 +308,8 @@ class _Rank:
         for model in (playbook.model, *playbook.companions):
             if model.id is not None:
                 folder = hub_folder(model.id)
-                source, target = f"{facts.hf_home}/{folder}", f"{docker_run.HF_HOME}/{folder}"
-                mounts.append(docker_run.bind(source, target, read_only=True))
+                target = docker_run.seen(f"{docker_run.HF_HOME}/{folder}", self.user)
+                mounts.append(docker_run.bind(f"{facts.hf_home}/{folder}", target, read_only=True))
         if playbook.model.path is not None:
             weights = paths.repository(paths.expand(playbook.model.path, facts.home))
             roots[weights] = paths.root(weights, "model.path", self.spec.inventory, facts, node=self.member.name)
@@ -314,7 +324,7 @@ class _Rank:
         origin = "bundled" if self.bundled else "other"
         for cache in playbook.kept_caches:
             source = f"{facts.state_dir}/caches/{short}/{origin}/{playbook.name}/{cache.name}"
-            mounts.append(docker_run.bind(source, cache.target))
+            mounts.append(docker_run.bind(source, docker_run.seen(cache.target, self.user)))
             directories.append(source)
         for mount in playbook.mounts:
             source = paths.expand(mount.source, facts.home)

@@ -14,7 +14,10 @@ ENTRY = f"/sparkcluster/{ENTRY_FILE}"
 LAUNCHER = f"/sparkcluster/{LAUNCHER_FILE}"
 LIBRARY = f"/sparkcluster/{BIND_FILE}"
 RAY_PATH = "/sparkcluster/ray"
-HF_HOME = "/root/.cache/huggingface"
+ROOT_HOME = "/root"
+HF_HOME = f"{ROOT_HOME}/.cache/huggingface"
+HOME = "/sparkcluster/home"
+"""Of a user that is not root."""
 NAME_LIMIT = 120
 
 
@@ -26,6 +29,29 @@ def container_name(written: str) -> str:
     # Two hosts that differ only in what was replaced or cut off must not share a name.
     mark = hashlib.sha256(written.encode()).hexdigest()[:8]
     return f"{name[: NAME_LIMIT - 9]}-{mark}"
+
+
+def is_root(user: str) -> bool:
+    """Whether ``user`` of an image (name or number, with or without group; empty by default) is root."""
+    return user.partition(":")[0] in {"", "0", "root"}
+
+
+def seen(path: str, user: str) -> str:
+    """Where the container of ``user`` sees what it would as root at ``path``: root's home is closed to all others."""
+    inside = not is_root(user) and path.startswith(f"{ROOT_HOME}/")
+    return HOME + path.removeprefix(ROOT_HOME) if inside else path
+
+
+def writable(user: str) -> list[str]:
+    """Directories in memory that a ``user`` who is not root may write to.
+
+    Docker makes the parents of a mount as root, so that the directories between home and the caches are listed too.
+    What is compiled there is executed, which ``--mount type=tmpfs`` does not allow.
+    """
+    if is_root(user):
+        return []
+    paths = ("/sparkcluster", HOME, f"{HOME}/.cache", seen(HF_HOME, user))
+    return [word for path in paths for word in ("--tmpfs", f"{path}:exec,mode=1777")]
 
 
 def bind(source: str, target: str, *, read_only: bool = False) -> list[str]:

@@ -12,19 +12,27 @@ from sparkcluster.topology.model import Group, Member
 
 
 def build(
-    playbook: Playbook, group: Group, member: Member, *, hf_home: str, baked: Iterable[str] = ()
+    playbook: Playbook,
+    group: Group,
+    member: Member,
+    *,
+    hf_home: str,
+    home: str | None = None,
+    baked: Iterable[str] = (),
 ) -> dict[str, str]:
     """Variables of the rank of ``member``, without secrets; ``env`` of the playbook overrides them.
 
-    ``hf_home`` is the Hugging Face cache as the engine sees it, ``baked`` are names that the image sets by itself.
+    ``hf_home`` is the Hugging Face cache as the engine sees it, ``home`` the directory of a user who is not root, with
+    the caches below it, and ``baked`` are names that the image sets by itself.
     """
-    env = {
+    env = {} if home is None else {"HOME": home}
+    env |= {
         "HF_HOME": hf_home,
         "HF_HUB_OFFLINE": "1",
         # GB10 shares one memory between CPU and GPU: Ray's monitor would kill ranks that merely fill it.
         "RAY_memory_monitor_refresh_ms": "0",
     }
-    env |= engines.engine(playbook.engine).environment(member) | _sockets(member)
+    env |= engines.engine(playbook.engine).environment(member, playbook.ready_timeout_s) | _sockets(member)
     if len(group.members) > 1:
         env |= _rdma(group, member, frozenset(baked)) if member.hcas else _no_rdma(member)
     return env | playbook.env

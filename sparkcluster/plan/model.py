@@ -27,6 +27,7 @@ class ContainerPlan:
             state_dir, rank_dir and runtime.
         roots: of each path of the node that the playbook names, the directory that it has to be in when links are
             resolved.
+        shared: those of ``directories`` that a user who is not root writes to in the container.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ContainerPlan:
     env_file: str | None = None
     labels: dict[str, str] = dataclasses.field(default_factory=dict)
     roots: dict[str, str] = dataclasses.field(default_factory=dict)
+    shared: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

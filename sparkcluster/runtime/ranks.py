@@ -24,7 +24,7 @@ def start_steps(node: NodePlan, *, entry: str, secrets: Mapping[str, str], hashe
     """
     steps: list[Step] = []
     for rank in node.containers:
-        steps += [{"do": "mkdir", "path": path} for path in rank.directories]
+        steps += [{"do": "mkdir", "path": path, "shared": path in rank.shared} for path in rank.directories]
         launcher = {**rank.launcher, "secrets": hashes}
         contents = {LAUNCHER_FILE: json.dumps(launcher, sort_keys=True), ENTRY_FILE: entry}
         # Read by the user of the container, who need not be the one that writes them.

@@ -97,14 +97,33 @@ _ROOTS = (
     ),
 )
 
+_LONGER = "raise ready_timeout_s in the playbook, which vLLM's own limits follow"
+
 # What follows from the causes of any engine.
 _LATER = (
+    Signature(
+        "engine-ready-timeout",
+        r"Timed out waiting for engine(?:s to send initial message| core processes to start)"
+        r"|did not become ready within \d{1,9}",
+        "the engine was not ready within vLLM's own limit",
+        _LONGER,
+        "vllm-project/vllm#35616",
+    ),
     Signature(
         "step-timeout",
         r"TimeoutError: RPC call to (?P<what>\w+) timed out",
         "the ranks did not finish a step ({what}) within the engine's limit",
-        "see sparkcluster preflight INVENTORY --deep: MTU, GID and link of every rail; then up again",
+        f"if it compiled kernels: {_LONGER}; else see sparkcluster preflight INVENTORY --deep: MTU, GID and link of"
+        " every rail",
         "eugr/spark-vllm-docker#321",
+        code="RUN-003",
+    ),
+    Signature(
+        "graph-timeout",
+        r"RayChannelTimeoutError",
+        "the ranks did not finish a step within the limit of Ray's compiled graph",
+        f"if it compiled kernels: {_LONGER}; else set executor: native in the playbook",
+        "vllm-project/vllm#35403",
         code="RUN-003",
     ),
     Signature(

@@ -474,3 +474,14 @@ def test_a_container_that_stays_is_named(change, docker):
 def test_a_node_without_docker_is_an_error(change, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert change(start_container())["failed"]["message"] == "docker is not installed"
+
+
+def test_a_shared_directory_is_open_to_any_user_behind_a_closed_one(tmp_path):
+    cache = tmp_path / "caches" / "image" / "playbook" / "vllm"
+    agent.make_directory({}, {"path": str(cache), "shared": True})
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o1777
+    assert stat.S_IMODE(cache.parent.stat().st_mode) == 0o700
+    agent.make_directory({}, {"path": str(cache), "shared": True})
+    plain = tmp_path / "plain"
+    agent.make_directory({}, {"path": str(plain)})
+    assert not stat.S_IMODE(plain.stat().st_mode) & stat.S_IWOTH

@@ -155,6 +155,18 @@ def test_nccl_takes_one_range_that_holds_every_rail(networks, within):
     assert environment.address_range(networks) == within
 
 
+@pytest.mark.parametrize(("ready_timeout_s", "limits"), [(3600, ("3600", "3600")), (60.5, ("600", "300"))])
+def test_limits_of_the_engine_follow_ready_timeout_s_and_are_never_shorter_than_its_own(
+    two, cluster, ready_timeout_s, limits
+):
+    playbook = {"ready_timeout_s": ready_timeout_s}
+    for node in build(cluster(TWO, playbook=playbook), two()).nodes.values():
+        assert node.env["VLLM_ENGINE_READY_TIMEOUT_S"] == limits[0]
+        assert node.env["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"] == node.env["RAY_CGRAPH_get_timeout"] == limits[1]
+    own = {**playbook, "env": {"VLLM_ENGINE_READY_TIMEOUT_S": "7200"}}
+    assert build(cluster(TWO, playbook=own), two()).nodes["beta"].env["VLLM_ENGINE_READY_TIMEOUT_S"] == "7200"
+
+
 def test_the_playbook_has_the_last_word(two, cluster):
     made = build(cluster(TWO, playbook={"env": {"NCCL_IB_TIMEOUT": "18"}}), two())
 
@@ -247,6 +259,53 @@ def test_nvidias_entrypoint_stays_whoever_built_the_image(two, cluster, entrypoi
         facts[name] = own.model_copy(update={"image": image})
     argv = build(cluster(TWO), facts).nodes["alpha"].containers[0].argv
     assert ("--entrypoint" not in argv) is kept
+
+
+@pytest.mark.parametrize("user", ["2000", "2000:0", "vllm"])
+def test_a_user_who_is_not_root_gets_a_home_and_caches_that_it_can_write(two, cluster, user):
+    facts = {
+        name: own.model_copy(update={"image": own.image.model_copy(update={"user": user})})
+        for name, own in two().items()
+    }
+    node = build(cluster(TWO), facts).nodes["alpha"]
+    container = node.containers[0]
+    values = dict(each.split("=", 1) for word, each in itertools.pairwise(container.argv) if word == "--env")
+    assert (values["HOME"], values["HF_HOME"]) == ("/sparkcluster/home", "/sparkcluster/home/.cache/huggingface")
+    assert [each for word, each in itertools.pairwise(container.argv) if word == "--tmpfs"] == [
+        "/sparkcluster:exec,mode=1777",
+        "/sparkcluster/home:exec,mode=1777",
+        "/sparkcluster/home/.cache:exec,mode=1777",
+        "/sparkcluster/home/.cache/huggingface:exec,mode=1777",
+    ]
+    bound = [each for word, each in itertools.pairwise(container.argv) if word == "--mount"]
+    targets = {each.split("target=")[1].split(",")[0]: each for each in bound}
+    assert not [target for target in targets if target.startswith("/root")]
+    caches = ["/sparkcluster/home/.cache/flashinfer", "/sparkcluster/home/.cache/vllm", "/sparkcluster/home/.triton"]
+    assert [target for target in sorted(targets) if "/caches/" in targets[target]] == caches
+    assert targets["/sparkcluster/home/.cache/huggingface/hub/models--Qwen--Qwen3-8B"].endswith(",readonly")
+    assert list(container.shared) == [each for each in container.directories if "/caches/" in each]
+    assert len(container.shared) == 3
+
+
+@pytest.mark.parametrize("user", ["", "root", "0", "0:0", "root:video"])
+def test_for_root_nothing_moves(two, cluster, user):
+    changed = {
+        name: own.model_copy(update={"image": own.image.model_copy(update={"user": user})})
+        for name, own in two().items()
+    }
+    assert build(cluster(TWO), changed) == build(cluster(TWO), two())
+
+
+def test_weights_below_the_home_of_root_are_seen_where_another_user_can_read_them(two, cluster):
+    facts = {
+        name: own.model_copy(
+            update={"image": own.image.model_copy(update={"user": "2000"}), "home": "/root", "user": "root"}
+        )
+        for name, own in two().items()
+    }
+    container = build(cluster(TWO, playbook={"model": {"path": "~/models/tiny"}}), facts).nodes["beta"].containers[0]
+    assert mounts(container) == ["type=bind,source=/root/models/tiny,target=/sparkcluster/home/models/tiny,readonly"]
+    assert container.launcher["model"]["path"] == "/sparkcluster/home/models/tiny"
 
 
 @pytest.mark.parametrize("playbook", [{}, {"container": {"cap_add": ["MKNOD"]}}])

@@ -52,6 +52,11 @@ def test_a_container_starts_after_its_files_lie_there(node):
     }
 
 
+def test_caches_of_a_user_who_is_not_root_are_made_for_any_user(node):
+    steps = start_steps(node(shared=("/cache",)), entry="", secrets={"WANDB_KEY": "", "VLLM_API_KEY": ""}, hashes={})
+    assert [step["shared"] for step in steps if step["do"] == "mkdir"] == [False, True]
+
+
 def test_where_ranks_meet_the_library_that_confines_sockets_is_built_before_the_start(node):
     steps = start_steps(
         node(members=("10.0.0.1", "10.0.0.2")), entry="", secrets={"WANDB_KEY": "", "VLLM_API_KEY": ""}, hashes={}
