@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from sparkcluster.checks import (  # noqa: F401 - each registers its checks
     access,
     bandwidth,
+    crossed,
     disks,
     docker,
     gpu,

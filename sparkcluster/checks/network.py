@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from shlex import quote
 
+from sparkcluster.checks.netplan import NETPLAN, remedy
 from sparkcluster.checks.registry import Context, Seen, check, interconnect_check, link_check, member_check
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.topology import candidates
@@ -17,7 +18,6 @@ from sparkcluster.topology.model import Group, Link, Member
 FULL_SPEED_MBPS = 200_000
 # The MTU of NVIDIA's own guides; the ports take up to 9978.
 JUMBO = 9000
-NETPLAN = "/etc/netplan/40-cx7.yaml"
 PREFIX_VARIABLE = "NCCL_IB_SUBNET_PREFIX_LEN"
 
 
@@ -124,14 +124,26 @@ def gid(context: Context, name: str, link: Link) -> Iterator[Seen]:
 @member_check(
     "NET-005",
     "Each rail has its own subnet",
-    source="NVIDIA DGX Spark stacking guide; its three-node ring example differs",
+    source="docs.nvidia.com/sync, Cluster Assistant: one interface per device on a given subnet; NVIDIA's guides for a"
+    " switch and for a ring of three differ",
     remedy=f"give each twin an address in its own /24 in {NETPLAN}",
 )
 def subnets(context: Context, name: str, member: Member) -> Iterator[Seen]:
-    """NCCL hangs or runs at half speed: with both twins in one subnet, the kernel replies through either of them.
+    """Half of the bandwidth is lost: of twins in one subnet one is used, since the kernel replies through either.
 
-    A warning in a ring, where NVIDIA's own example does this, and for link-local addresses (169.254/16).
+    NVIDIA's guide for switches leaves both to one DHCP server, its file for two Sparks to link-local addresses. It is
+    an error only where the inventory lists both for this node, since NCCL then hangs or runs at half speed. In a ring,
+    where NVIDIA's own example does this, it is a warning.
     """
+    for subnet, idle in Counter(link.subnet for link in member.idle_twins).items():
+        names = [link.interface for link in (*member.links, *member.idle_twins) if link.subnet == subnet]
+        if len(set(names)) > 1:
+            yield Seen(
+                f"{idle + 1} interfaces of {name} share the subnet {subnet}, and one is used",
+                f"{', '.join(names)}; one twin gives 11 to 12 GB/s, two in subnets of their own 22 to 24",
+                remedy(context, name),
+                severity="warning",
+            )
     shared = Counter(link.subnet for link in member.links)
     for subnet, count in shared.items():
         if count > 1:
@@ -217,13 +229,13 @@ def active(context: Context, name: str, link: Link) -> Iterator[Seen]:
     source="NVIDIA DGX Spark netplan: link-local: [ ipv4 ]",
     remedy=f"give each rail an address in {NETPLAN}",
 )
-def addressed(_: Context, name: str, link: Link) -> Iterator[Seen]:
+def addressed(context: Context, name: str, link: Link) -> Iterator[Seen]:
     """Link-local addresses (169.254/16) change at every reboot, and both twins get theirs from one subnet."""
     if ipaddress.IPv4Address(link.address) in LINK_LOCAL:
         yield Seen(
             f"{link.interface} of {name} has a link-local address",
             link.address,
-            (f"give {link.interface} an address in {NETPLAN}", "sudo netplan apply"),
+            remedy(context, name),
         )
 
 

@@ -9,15 +9,16 @@ from shlex import quote
 from typing import Literal
 
 from sparkcluster.checks.lists import listed
-from sparkcluster.checks.network import NETPLAN
-from sparkcluster.checks.registry import Context, Each, Seen, interconnect_check
+from sparkcluster.checks.netplan import NETPLAN
+from sparkcluster.checks.registry import Context, Each, Seen, interconnect_check, link_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Interface
 from sparkcluster.spec.inventory import Interconnect
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up
-from sparkcluster.topology.model import Member
+from sparkcluster.topology.model import Link, Member
 
+LANES = 4
 Cause = Literal["absent", "down", "no address", "not in the inventory", "other subnet"]
 
 
@@ -161,12 +162,39 @@ def same_number(context: Context) -> Iterator[Seen]:
                 )
 
 
+@link_check(
+    "NET-028",
+    "The PCIe link of every HCA in use has four lanes",
+    needs=("hcas",),
+    severity="warning",
+    source="DGX Spark owners: firmware before April 2026 trained the second controller at Gen5 x2"
+    " (tonyd2wild/DeepSeek-v4-Flash-Vision-Exp-DSpark-1M-NVFP4-KV-2x-DGX-Spark#35)",
+    remedy="sudo fwupdmgr refresh && sudo fwupdmgr update, then reboot with the cable connected",
+)
+def lanes(context: Context, name: str, link: Link) -> Iterator[Seen]:
+    """A link of two lanes carries half of what its twin does, and NCCL waits for the slower one.
+
+    The speed of the network port is 200 Gb/s all the same.
+    """
+    hca = context.hca_of(name, link)
+    generation, _, width = (hca.pcie or "" if hca is not None else "").partition(" x")
+    if width and int(width) < LANES:
+        yield Seen(
+            f"the PCIe link of {link.hca} of {name} has {width} lanes",
+            f"{generation} x{width}, where a Spark has Gen5 x{LANES}",
+            (
+                "sudo fwupdmgr refresh && sudo fwupdmgr update, then sudo reboot with the cable connected",
+                f"cat /sys/class/infiniband/{quote(str(link.hca))}/device/current_link_width   shows it",
+            ),
+        )
+
+
 def _unused_twins(context: Context) -> list[UnusedTwin]:
     found: list[UnusedTwin] = []
     for group in context.topology.groups:
         twins = [twin for member in group.members for twin in _unused_twins_of(context, member)]
         # A healthy twin goes unused if its peer on another node has a problem: only that one is reported.
-        causes = {twin.cause for twin in twins}
+        causes = {twin.cause for twin in twins} | {"idle" for member in group.members if member.idle_twins}
         found += [twin for twin in twins if twin.cause != "other subnet" or causes == {"other subnet"}]
     return found
 
@@ -177,10 +205,11 @@ def _unused_twins_of(context: Context, member: Member) -> Iterator[UnusedTwin]:
     for link in member.links:
         if link.hca:
             ports[port_of(facts, link.interface)].append(link.interface)
+    idle = {link.interface for link in member.idle_twins}  # NET-005 reports them
     for port, (used, *more) in ports.items():
-        if more:
+        interface = None if more else _other_twin(facts, port, used)
+        if more or (interface is not None and interface.name in idle):
             continue
-        interface = _other_twin(facts, port, used)
         if interface is None:
             yield UnusedTwin(member, port, used, "absent")
             continue

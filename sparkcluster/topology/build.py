@@ -67,12 +67,16 @@ def _group(
     else:
         kind, links = _interconnect(spec, nodes, facts)
         kind = "direct" if kind == "switch" and len(written) == 2 else kind
+        idle: dict[str, tuple[Link, ...]] = {}
+        for node in nodes if kind in {"direct", "switch"} else ():
+            if node.interconnect is None:
+                links[node.label], idle[node.label] = _one_per_subnet(links[node.label], facts[node.label])
         if kind in {"ring", "management"}:
             rendezvous = _management(nodes, facts, links)
         else:
             rendezvous = {node.label: links[node.label][0] for node in nodes}
         members = tuple(
-            _member(node, rank, rendezvous[node.label], links[node.label])
+            _member(node, rank, rendezvous[node.label], links[node.label], idle.get(node.label, ()))
             for rank, node in enumerate(written)
             if node in nodes
         )
@@ -86,10 +90,32 @@ def _group(
     return Group(name, members, kind, host, port, endpoint, missing=absent)
 
 
-def _member(node: Node, rank: int, rendezvous: Link, links: Sequence[Link]) -> Member:
+def _one_per_subnet(links: Sequence[Link], facts: Facts) -> tuple[list[Link], tuple[Link, ...]]:
+    """The link in use of each subnet, the first on the PCI bus, and those that stay idle.
+
+    With two in one subnet the kernel answers through either, and NCCL would pair them at random. NVIDIA's guide for
+    switches leaves both twins in the subnet of a DHCP server.
+    """
+
+    def order(link: Link) -> tuple[Any, ...]:
+        interface = facts.interface(link.interface)
+        return link.hca is None, *(candidates.order_on_bus(interface) if interface else ("", False, "")), link.ip
+
+    used = {subnet: min(same, key=order) for subnet, same in _by_subnet(links).items()}
+    return list(used.values()), tuple(link for link in links if link not in used.values())
+
+
+def _by_subnet(links: Sequence[Link]) -> dict[str, list[Link]]:
+    found: dict[str, list[Link]] = {}
+    for link in links:
+        found.setdefault(link.subnet, []).append(link)
+    return found
+
+
+def _member(node: Node, rank: int, rendezvous: Link, links: Sequence[Link], idle: tuple[Link, ...]) -> Member:
     indices = {link.gid_index for link in links if link.hca}
     gid_index = indices.pop() if len(indices) == 1 else None
-    return Member(node.label, node.host, rank, rendezvous.address, rendezvous.interface, tuple(links), gid_index)
+    return Member(node.label, node.host, rank, rendezvous.address, rendezvous.interface, tuple(links), gid_index, idle)
 
 
 def _interconnect(spec: Spec, nodes: Sequence[Node], facts: Mapping[str, Facts]) -> tuple[Kind, Links]:

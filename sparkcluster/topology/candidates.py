@@ -23,6 +23,11 @@ def is_up(interface: Interface) -> bool:
     return interface.carrier and interface.operstate.lower() in {"up", "unknown"}
 
 
+def order_on_bus(interface: Interface) -> tuple[str, bool, str]:
+    """Key that sorts interfaces by PCI address; by name, the card of domain 0 first, where none is known."""
+    return interface.pci or "", "P" in interface.name, interface.name
+
+
 def interfaces_of(name: str, facts: Facts) -> tuple[Interface, ...]:
     """The node's interfaces.
 

@@ -64,6 +64,7 @@ class Member:
         interface: the interface that carries ``address``.
         links: its twins in use, in the order of the rails.
         gid_index: RoCE v2 index if all its HCAs use the same, else None.
+        idle_twins: further twins in the subnet of one of ``links``, which are not used.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Member:
     interface: str
     links: tuple[Link, ...]
     gid_index: int | None
+    idle_twins: tuple[Link, ...] = ()
 
     @property
     def hcas(self) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ ROWS = [
     Row("no cable", "cable-out", {("NET-001", ERROR)}, "connect the QSFP cable"),
     Row("one twin down", "twin-down", {("NET-004", WARNING)}, "sudo ip link set", r"^sudo (ip|netplan)"),
     Row("one twin without address", "no-address", {("NET-015", WARNING)}, r"/etc/netplan", "^sudo netplan", quick=True),
-    Row("twins in one subnet", "twin-subnet", {("NET-005", ERROR)}, "/etc/netplan", "^sudo netplan"),
+    Row("twins in one subnet", "twin-subnet", {("NET-005", WARNING)}, "/etc/netplan", "^sudo chmod"),
     Row("MTU differs", "mtu 1500", {("NET-006", ERROR)}, r"sudo ip link set \S+ mtu 9000", "^sudo ip link", quick=True),
     Row("jumbo frames lost on the way", "path-mtu 1500", {("NET-042", ERROR)}, "switch port of .* to MTU 9216"),
     Row("half of the speed negotiated", "speed 100000", {("NET-009", WARNING)}, "reseat the cable"),

@@ -44,7 +44,7 @@ FAULTS = {
     "cable-out": ("NET-001", ERROR),
     "no-address": ("NET-015", WARNING),
     "twin-down": ("NET-004", WARNING),
-    "twin-subnet": ("NET-005", ERROR),
+    "twin-subnet": ("NET-005", WARNING),
     "path-mtu 1500": ("NET-042", ERROR),
     "firewall": ("NET-044", ERROR),
 }
@@ -80,6 +80,37 @@ def test_names_indices_and_addresses_change_no_verdict(seed, faults, make_lab, p
             assert result.found == {(code, spark.name, severity)}, (seed, fault, result)
             lab.heal()
         assert preflight(lab.inventory).found == set()
+    finally:
+        lab.down()
+
+
+def with_addresses(*rows):
+    """A lab whose cabled twins have these addresses, a row for each Spark."""
+    names = ("enp1s0f1np1", "enP2p1s0f1np1")
+    sparks = [{"addresses": dict(zip(names, row, strict=True))} for row in rows]
+    return yaml.safe_dump({"sparks": sparks}, sort_keys=False)
+
+
+@pytest.mark.full
+def test_twins_that_share_a_subnet_on_every_node_are_served_by_one_each(make_lab, preflight, module_cli):
+    rows = [(f"192.168.100.{number}/24", f"192.168.100.{number + 50}/24") for number in (11, 12, 13)]
+    lab = make_lab(with_addresses(*rows))
+    try:
+        result = preflight(lab.inventory)
+        assert result.found == {("NET-005", spark.name, WARNING) for spark in lab.sparks}
+        assert any("sudo tee /etc/netplan/40-cx7.yaml" in line for line in result.remedies)
+        nodes = module_cli("plan", lab.inventory, "--json").ok().json["nodes"]
+        assert {node["env"]["NCCL_IB_HCA"] for node in nodes.values()} == {"=rocep1s0f1"}
+    finally:
+        lab.down()
+
+
+@pytest.mark.full
+def test_crossed_twins_are_found_by_their_order_on_the_bus(make_lab, preflight):
+    rows = [("10.0.1.11/24", "10.0.2.11/24"), ("10.0.2.12/24", "10.0.1.12/24"), ("10.0.1.13/24", "10.0.2.13/24")]
+    lab = make_lab(with_addresses(*rows))
+    try:
+        assert preflight(lab.inventory).found == {("NET-026", lab.sparks[1].name, ERROR)}
     finally:
         lab.down()
 

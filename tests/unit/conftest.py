@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import re
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,6 +32,12 @@ TWINS = {
     "enP2p1s0f0np0": "roceP2p1s0f0",
     "enP2p1s0f1np1": "roceP2p1s0f1",
 }
+
+
+def pci(name: str) -> str | None:
+    """PCI address of the interface that the kernel calls ``name``."""
+    found = re.match(r"en(?:P(\d+))?p(\d+)s(\d+)f(\d)", name)
+    return f"{int(found[1] or 0):04x}:{int(found[2]):02x}:{int(found[3]):02x}.{found[4]}" if found else None
 
 
 def describe(
@@ -73,7 +80,7 @@ def describe(
              "carrier": address is not None, "speed_mbps": 200000 if address else None,
              "mtu": (mtu.get(name, 9000) if isinstance(mtu, dict) else mtu) if address else 1500,
              "addresses": [address] if address else [],
-             "phys_port_name": "p0" if "f0" in name else "p1", "driver": "mlx5_core"}
+             "phys_port_name": "p0" if "f0" in name else "p1", "driver": "mlx5_core", "pci": pci(name)}
         )  # fmt: skip
         own = f"fe80:0000:0000:0000:4ebb:47ff:fe2d:1a{place:02x}"
         gids = [
@@ -91,7 +98,7 @@ def describe(
         hcas.append(
             {"name": hca, "netdev": name, "state": "ACTIVE" if address else "DOWN",
              "phys_state": "LINK_UP" if address else "DISABLED", "rate": "200 Gb/sec (2X NDR)" if address else None,
-             "firmware": "28.45.4028", "gids": gids}
+             "firmware": "28.45.4028", "pcie": "Gen5 x4", "gids": gids}
         )  # fmt: skip
     home = f"/home/{user}"
     document: dict[str, Any] = {

@@ -131,7 +131,41 @@ def test_link_local_twins_count_where_nothing_else_does(spark, cluster):
 
     assert [rail.subnet for rail in built.rails] == ["169.254.0.0/16"]
     assert built.rails[0].nodes == ("alpha", "beta")
-    assert built.members["alpha"].hcas == ("roceP2p1s0f0", "rocep1s0f0")
+    assert built.members["alpha"].hcas == ("rocep1s0f0",)
+    assert built.members["beta"].hcas == ("rocep1s0f1",)
+    assert [link.hca for link in built.members["beta"].idle_twins] == ["roceP2p1s0f1"]
+
+
+def test_of_twins_in_one_subnet_the_first_on_the_bus_is_used_on_every_node(spark, cluster):
+    """NVIDIA's guide for switches leaves both twins to one DHCP server."""
+    hosts = {"a": "192.168.86.11", "b": "192.168.86.12", "c": "192.168.86.13"}
+    facts = {
+        name: spark(
+            {port[0]: f"192.168.100.{number}/24", port[1]: f"192.168.100.{number + 100 * way}/24"},
+            management=f"192.168.86.{number}/24",
+        )
+        for name, number, port, way in (("a", 101, PORT_0, 1), ("b", 102, PORT_1, -1), ("c", 103, PORT_0, 1))
+    }
+    (group,) = topology.build(cluster(hosts), facts).groups
+    assert group.kind == "switch"
+    assert [member.interface for member in group.members] == ["enp1s0f0np0", "enp1s0f1np1", "enp1s0f0np0"]
+    assert [len(member.links) for member in group.members] == [1, 1, 1]
+    assert [member.idle_twins[0].interface for member in group.members] == [
+        "enP2p1s0f0np0", "enP2p1s0f1np1", "enP2p1s0f0np0"
+    ]  # fmt: skip
+    rails_of = {"rails": ["192.168.100.0/24"]}
+    assert topology.build(cluster(hosts, interconnect=rails_of), facts).groups == (group,)
+
+
+def test_twins_that_the_inventory_lists_are_both_used(spark, cluster):
+    facts = {
+        name: spark({PORT_0[0]: f"10.0.0.{number}/24", PORT_0[1]: f"10.0.0.{number + 50}/24"},
+                    management=f"192.168.86.{number}/24")
+        for name, number in (("alpha", 11), ("beta", 12))
+    }  # fmt: skip
+    nodes = {name: {"interconnect": {"interfaces": list(PORT_0)}} for name in facts}
+    members = topology.build(cluster(TWO, nodes=nodes), facts).members
+    assert {(len(member.links), member.idle_twins) for member in members.values()} == {(2, ())}
 
 
 def test_link_local_is_left_aside_where_a_rail_has_addresses(spark, cluster):

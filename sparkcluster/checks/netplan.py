@@ -1,0 +1,88 @@
+"""A netplan file for each node that gives every cabled twin an address in its own subnet."""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
+
+from sparkcluster.checks.registry import Context
+from sparkcluster.facts.base import read
+from sparkcluster.facts.model import Facts
+from sparkcluster.facts.network import Interface
+from sparkcluster.topology.candidates import is_up, order_on_bus
+from sparkcluster.topology.model import Group
+
+NETPLAN = "/etc/netplan/40-cx7.yaml"
+"""The file of NVIDIA's guides, which this one replaces."""
+MTU = 9000
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,15}")
+
+
+def proposal(context: Context, group: Group) -> dict[str, str]:
+    """Text of the file by node; empty where no file is certain to be right.
+
+    Twins are paired by their order on the PCI bus, as NCCL pairs them. With two cables between two nodes, or in a ring,
+    that order does not tell which interfaces a cable connects.
+    """
+    cabled = {name: cabled_twins(context.facts[name]) for name in group.names}
+    counts = {len(twins) for twins in cabled.values()}
+    certain = counts == {2} or (group.kind == "switch" and len(counts) == 1)
+    named = all(_PLAIN.fullmatch(twin.name) for twins in cabled.values() for twin in twins)
+    if group.missing or group.kind in {"ring", "single"} or not certain or not named or len(group.names) > 200:
+        return {}
+    count = counts.pop()
+    subnets = list(itertools.islice(_unused(context.facts, cabled), count))
+    if len(subnets) < count:
+        return {}
+    return {name: _text(cabled[name], subnets, number) for number, name in enumerate(group.names, 11)}
+
+
+def remedy(context: Context, name: str) -> tuple[str, ...]:
+    """Commands that write and apply the file of the node ``name``; in words where none is certain."""
+    text = proposal(context, context.topology.group_of(name)).get(name)
+    if text is None:
+        return (f"give each twin an address in its own subnet in {NETPLAN}", "sudo netplan apply")
+    lines = " ".join(map(quote, text.splitlines()))
+    return (
+        f"printf '%s\\n' {lines} | sudo tee {NETPLAN} >/dev/null",
+        f"sudo chmod 600 {NETPLAN} && sudo netplan apply   on every node, each with its own file",
+    )
+
+
+def cabled_twins(facts: Facts) -> list[Interface]:
+    """Interfaces with an active HCA that are up, in their order on the PCI bus."""
+    active = {hca.netdev for hca in read(facts.hcas) or () if hca.active}
+    found = [each for each in read(facts.interfaces) or () if each.name in active and is_up(each)]
+    return sorted(found, key=order_on_bus)
+
+
+def _unused(facts: Mapping[str, Facts], cabled: Mapping[str, Sequence[Interface]]) -> Iterator[ipaddress.IPv4Network]:
+    """Subnets from 192.168.177.0/24 on that no other interface of any node has an address in."""
+    rewritten = {(name, twin.name) for name, twins in cabled.items() for twin in twins}
+    taken = [
+        address.network
+        for name, node in facts.items()
+        for interface in read(node.interfaces) or ()
+        if (name, interface.name) not in rewritten
+        for address in interface.ipv4()
+    ]
+    for third in range(177, 255):
+        subnet = ipaddress.IPv4Network(f"192.168.{third}.0/24")
+        if not any(subnet.overlaps(network) for network in taken):
+            yield subnet
+
+
+def _text(twins: Sequence[Interface], subnets: Sequence[ipaddress.IPv4Network], number: int) -> str:
+    lines = ["network:", "  version: 2", "  ethernets:"]
+    for twin, subnet in zip(twins, subnets, strict=True):
+        lines += [
+            f"    {twin.name}:",
+            f"      addresses: [{subnet.network_address + number}/{subnet.prefixlen}]",
+            "      dhcp4: false",
+            "      link-local: []",
+            f"      mtu: {MTU}",
+        ]
+    return "\n".join(lines) + "\n"
