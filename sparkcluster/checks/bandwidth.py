@@ -18,6 +18,7 @@ from sparkcluster.topology.model import Group
 
 TWIN_GBIT_S = 80.0  # a slower twin is unhealthy; the lowest healthy figure seen is 92.6
 HALF_GBIT_S = 46.0
+NCCL_GBIT_S = 70.0  # of a send over one HCA; 98 was seen over one twin of a healthy pair with nccl-tests
 HOT_PLUG_GBIT_S = (2.0, 20.0)  # 13.2 per rail was seen; no other cause is known to slow RDMA that much
 BOTH_GBIT_S = 170.0  # 189.9 is the lowest healthy figure seen
 TCP_GBIT_S = 4.0  # NCCL over sockets gets at least 8 on a healthy rail
@@ -182,7 +183,8 @@ def tcp(context: Context) -> Iterator[Seen]:
 
     Judged only if RDMA was not measured on the same rail, which says more: TCP is limited by the CPU, too.
     """
-    by_rdma = {(frozenset(rate.nodes), rate.subnet) for rate in rates_of(context, "rdma")}
+    fast = [*rates_of(context, "rdma"), *rates_of(context, "nccl")]
+    by_rdma = {(frozenset(rate.nodes), rate.subnet) for rate in fast}
     slow = [
         rate
         for rate in rates_of(context, "tcp")
@@ -218,6 +220,7 @@ def result(context: Context) -> Iterator[Seen]:
     for kind, program, command in (
         ("rdma", "ib_write_bw", "show_gids   on both"),
         ("rdma-both", "ib_write_bw", "show_gids   on both"),
+        ("nccl", "NCCL", "show_gids   on both"),
         ("tcp", "TCP", "sudo ufw status verbose   on both"),
     ):
         for node, rates in by_node(context, [rate for rate in missing if rate.kind == kind]).items():
@@ -234,7 +237,8 @@ def result(context: Context) -> Iterator[Seen]:
 )
 def perftest(context: Context) -> Iterator[Seen]:
     """TCP does not show the bandwidth of RDMA: a port degraded to 13 Gb/s looks healthy over TCP."""
-    for name in context.measured.without_perftest:
+    by_nccl = {name for rate in rates_of(context, "nccl") for name in rate.nodes}
+    for name in (name for name in context.measured.without_perftest if name not in by_nccl):
         yield Seen(
             f"RDMA of {name} was not measured",
             "ib_write_bw is not installed",
@@ -258,7 +262,7 @@ def unmeasured(context: Context) -> Iterator[Seen]:
             ("sparkcluster preflight INVENTORY --deep   while not serving and with the image on every node",),
         )
     for group, rate in all_gathers(context):
-        if rate.over == "Gloo" and rate.gbit_s is not None:
+        if rate.over.startswith("Gloo") and rate.gbit_s is not None:
             yield Seen(
                 f"the all-gather of {group.name} was measured with Gloo: torch finds no GPU in the image",
                 seen([rate]),
@@ -290,8 +294,9 @@ def figure(rate: Rate) -> float:
 
 
 def slow_twins(context: Context) -> list[Rate]:
-    """RDMA over one HCA, slower than any healthy one."""
-    return [rate for rate in rates_of(context, "rdma") if figure(rate) < TWIN_GBIT_S]
+    """RDMA over one HCA, slower than any healthy one, by ib_write_bw or by NCCL."""
+    by_nccl = [rate for rate in rates_of(context, "nccl") if figure(rate) < NCCL_GBIT_S]
+    return [*(rate for rate in rates_of(context, "rdma") if figure(rate) < TWIN_GBIT_S), *by_nccl]
 
 
 def tcp_floor(context: Context, rate: Rate) -> float:
@@ -372,7 +377,7 @@ def way(rate: Rate) -> str:
 
 def seen(rates: Iterable[Rate]) -> str:
     """What was measured, literally."""
-    kinds = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA"}
+    kinds = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA", "nccl": "NCCL"}
     return abridged(
         (
             f"{way(rate)} {kinds.get(rate.kind, rate.over)}: "

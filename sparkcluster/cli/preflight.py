@@ -90,7 +90,7 @@ def show_rates(measured: Measured) -> None:
     """Measurements as a table, and what was not measured."""
     from sparkcluster.cli import drawing
 
-    names = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA, both twins", "collective": "all-gather"}
+    names = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA, both twins", "nccl": "NCCL", "collective": "all-gather"}
     rows = [
         (
             " → ".join(rate.nodes) if len(rate.nodes) == 2 and rate.kind != "collective" else ", ".join(rate.nodes),

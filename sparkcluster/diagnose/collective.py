@@ -1,4 +1,7 @@
-"""An all-gather over a whole group in the serving image: the container of each rank and what it prints. Pure."""
+"""NCCL in the serving image: an all-gather over a whole group, and a send over one HCA of a pair. Pure.
+
+Each rank is a container; here are its command and what its output says.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping
+from typing import TypedDict
 
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.engine import engine_of
@@ -15,7 +19,7 @@ from sparkcluster.node.shared import LABEL_MEASURE
 from sparkcluster.plan import docker_run, environment
 from sparkcluster.plan.image import keeps_entrypoint
 from sparkcluster.spec import Spec
-from sparkcluster.topology.model import Group, Member, Topology
+from sparkcluster.topology.model import Group, Link, Member, Topology
 
 SIZE_BYTES = 256 << 20  # of what is gathered: a buffer of 16 GB has frozen a node, whose GPU shares its memory
 LIMIT_S = 90
@@ -29,7 +33,7 @@ class AllGather:
     """What one rank came to: bus bandwidth in 10^9 bytes per second, or why there is none.
 
     Attributes:
-        over: ``NCCL over IB``, ``NCCL over Socket``, ``Gloo``.
+        over: ``NCCL over IB``, ``NCCL over Socket``, ``Gloo over TCP``.
         torch: whether the image has torch at all.
     """
 
@@ -37,6 +41,13 @@ class AllGather:
     over: str
     seen: str = ""
     torch: bool = True
+
+
+class Send(TypedDict):
+    """Which end this is, and the address of rank 0, where the two meet."""
+
+    rank: int
+    address: str
 
 
 def why_not(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> str | None:
@@ -69,20 +80,39 @@ def command(spec: Spec, facts: Facts, group: Group, member: Member, *, size_byte
     The environment, network and devices are those of the rank that ``up`` would start there, so that NCCL chooses as
     it would then; NCCL tells besides what it chose. The container ends by itself after ``LIMIT_S``.
     """
-    image = facts.image
-    if not isinstance(image, Image):
-        raise TypeError(f"{member.name} has no image")
-    playbook, engine = spec.playbook, engine_of(facts)
-    env = environment.build(playbook, group, member, hf_home=docker_run.HF_HOME, baked=image.env_names)
     request = {
         "rank": member.rank,
         "world": len(group.members),
         "address": group.head.address,
         "port": group.master_port,
         "bytes": size_bytes,
-        "limit_s": LIMIT_S,
-        "mark": _MARK,
     }
+    return _container(spec, facts, member, environment_of(spec, facts, group, member), request)
+
+
+def send_command(spec: Spec, facts: Facts, group: Group, ends: tuple[Member, Link], request: Send) -> list[str]:
+    """Command that runs one of the two ranks of a send over one HCA alone; else as ``command``."""
+    member, link = ends
+    env = {**environment_of(spec, facts, group, member), "NCCL_IB_HCA": f"={link.hca}"}
+    env |= {"NCCL_IB_GID_INDEX": str(link.gid_index), "UCX_NET_DEVICES": f"{link.hca}:1"}
+    return _container(spec, facts, member, env, {"do": "send", "world": 2, "port": group.master_port, **request})
+
+
+def environment_of(spec: Spec, facts: Facts, group: Group, member: Member) -> dict[str, str]:
+    """Variables of the rank that ``up`` would start on ``member``."""
+    image = facts.image
+    if not isinstance(image, Image):
+        raise TypeError(f"{member.name} has no image")
+    return environment.build(spec.playbook, group, member, hf_home=docker_run.HF_HOME, baked=image.env_names)
+
+
+def _container(
+    spec: Spec, facts: Facts, member: Member, env: Mapping[str, str], request: Mapping[str, object]
+) -> list[str]:
+    image = facts.image
+    if not isinstance(image, Image):
+        raise TypeError(f"{member.name} has no image")
+    engine = engine_of(facts)
     argv = docker_run.run(
         name=name(spec.inventory.cluster, member.name),
         image=image.id,
@@ -93,11 +123,11 @@ def command(spec: Spec, facts: Facts, group: Group, member: Member, *, size_byte
         labels={LABEL_MEASURE: spec.inventory.cluster},
         mounts=(),
         infiniband=facts.infiniband_devices,
-        cap_add=playbook.container.cap_add,
+        cap_add=spec.playbook.container.cap_add,
     )
     # Attached, and gone by itself at its end; the launcher's place takes a program that is sent along.
     argv[argv.index("--detach")] = "--rm"
-    return [*argv[:-2], "-c", source("all_gather"), json.dumps(request)]
+    return [*argv[:-2], "-c", source("all_gather"), json.dumps({**request, "limit_s": LIMIT_S, "mark": _MARK})]
 
 
 def read(output: str, exit_code: int | None) -> AllGather:
@@ -110,7 +140,7 @@ def read(output: str, exit_code: int | None) -> AllGather:
         document = None
     if isinstance(document, dict) and isinstance(document.get("bus_gb_s"), int | float):
         backend = str(document.get("backend"))
-        over = "Gloo" if backend == "gloo" else f"NCCL over {network or 'an unknown network'}"
+        over = "Gloo over TCP" if backend == "gloo" else f"NCCL over {network or 'an unknown network'}"
         return AllGather(float(document["bus_gb_s"]), over)
     over = f"NCCL over {network}" if network else "NCCL"
     answer = document if isinstance(document, dict) else {}

@@ -112,7 +112,7 @@ class _Run:
         rounds = schedule(self.topology, self.unasked)
         seconds = estimate(
             self.topology, self.options, rdma=any(self.tools.values()) and "rdma" not in self.skipped,
-            collective=refused is None,
+            collective=refused is None, sends=refused is None and bool(without),
         )  # fmt: skip
         pairs = sum(len(pairs) for pairs in rounds)
         self.report.step("measure", f"{count(pairs, 'pair')}, {in_words(seconds)}")
@@ -125,6 +125,8 @@ class _Run:
         for together in rounds:
             _at_once([partial(self._measure_pair, *pair) for pair in together])
         if refused is None:
+            for together in rounds if without else ():
+                _at_once([partial(self._measure_hcas, *pair, epochs=epochs or {}) for pair in together])
             self.report.step("all-gather", f"{collective.SIZE_BYTES >> 20} MiB in {self.spec.playbook.image}")
             groups = [group for group in self.topology.groups if len(group.members) > 1]
             _at_once([partial(self._measure_group, group, epochs or {}) for group in groups])
@@ -242,28 +244,71 @@ class _Run:
         except _NoResult as error:
             return f"{source.name} {local.hca} to {target.name} {remote.hca}: {error}"
 
-    # one group
+    # NCCL in the serving image
+
+    def _contain(self, name: str, argv: list[str], epochs: Mapping[str, int]) -> collective.AllGather:
+        inventory = self.spec.inventory
+        request = {
+            "do": "contain",
+            "state_dir": inventory.state_dir,
+            "cluster": inventory.cluster,
+            "epoch": epochs[name],
+            "name": collective.name(inventory.cluster, name),
+            "argv": argv,
+            "limit_s": collective.LIMIT_S + 10,
+        }
+        try:
+            ran = self._single(name, Ran, request, collective.LIMIT_S + _SPARE_S)
+            return collective.read(ran.output, ran.exit)
+        except (_NoResult, SparkclusterError) as error:
+            return collective.AllGather(None, "NCCL", str(error))
+
+    def _measure_hcas(self, *names: str, epochs: Mapping[str, int]) -> None:
+        """A send over each HCA of a pair alone, where ib_write_bw is missing on one of the two."""
+        pair = self.topology.members[names[0]], self.topology.members[names[1]]
+        if all(self.tools.get(name) for name in names) or "nccl" in self.skipped:
+            return
+        for links in shared(*pair):
+            if not perftest.usable(*links) or not all(up(self.facts, *each) for each in zip(pair, links, strict=True)):
+                continue
+            self.report.progress(names[0], f"NCCL with {names[1]}, {links[0].hca}")
+            group = self.topology.group_of(names[0])
+            jobs = [
+                partial(
+                    self._contain,
+                    member.name,
+                    collective.send_command(
+                        self.spec,
+                        self.facts[member.name],
+                        group,
+                        (member, link),
+                        {"rank": rank, "address": links[0].address},
+                    ),
+                    epochs,
+                )
+                for rank, (member, link) in enumerate(zip(pair, links, strict=True))
+            ]
+            results = _at_once(jobs)
+            missing = next((result for result in results if not result.torch), None)
+            if missing is not None:
+                self.skipped["nccl"] = missing.seen
+                return
+            # What a rank reports is what it received from the other.
+            for target, result in enumerate(results):
+                tcp = "NCCL used TCP" if "Socket" in result.over else ""
+                gbit_s = None if result.bus_gb_s is None or tcp else round(result.bus_gb_s * 8, 2)
+                way, hca = (names[1 - target], names[target]), str(links[1 - target].hca)
+                rate = Rate("nccl", way, hca, gbit_s, seen=tcp or result.seen, subnet=links[0].subnet)
+                with self._lock:
+                    self.rates.append(rate)
 
     def _measure_group(self, group: Group, epochs: Mapping[str, int]) -> None:
         names = tuple(member.name for member in group.members)
-        inventory = self.spec.inventory
 
         def measure(member: Member) -> collective.AllGather:
-            request = {
-                "do": "contain",
-                "state_dir": inventory.state_dir,
-                "cluster": inventory.cluster,
-                "epoch": epochs[member.name],
-                "name": collective.name(inventory.cluster, member.name),
-                "argv": collective.command(self.spec, self.facts[member.name], group, member),
-                "limit_s": collective.LIMIT_S + 10,
-            }
             self.report.progress(member.name, "all-gather")
-            try:
-                ran = self._single(member.name, Ran, request, collective.LIMIT_S + _SPARE_S)
-                return collective.read(ran.output, ran.exit)
-            except (_NoResult, SparkclusterError) as error:
-                return collective.AllGather(None, "NCCL", str(error))
+            argv = collective.command(self.spec, self.facts[member.name], group, member)
+            return self._contain(member.name, argv, epochs)
 
         found = dict(zip(names, _at_once([partial(measure, member) for member in group.members]), strict=True))
         missing = next((result for result in found.values() if not result.torch), None)

@@ -17,6 +17,7 @@ _TCP_START_S = 0.5
 _RDMA_START_S = 1.5
 # A container, the import of torch, NCCL's rings, a few rounds of 256 MiB.
 COLLECTIVE_S = 30.0
+SEND_S = 20.0  # the same for two ranks and 512 MiB
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,15 +56,19 @@ def schedule(topology: Topology, without: Collection[str] = ()) -> list[list[Two
     return [list(itertools.chain.from_iterable(together)) for together in side_by_side]
 
 
-def estimate(topology: Topology, options: Options, *, rdma: bool = True, collective: bool = True) -> float:
+def estimate(
+    topology: Topology, options: Options, *, rdma: bool = True, collective: bool = True, sends: bool = False
+) -> float:
     """Seconds that ``deep`` will take: a round lasts as long as its longest pair.
 
-    ``rdma``: ib_write_bw is there; ``collective``: the serving image will be asked.
+    ``rdma``: ib_write_bw is there; ``collective``: the serving image will be asked; ``sends``: for each HCA too.
     """
     members = topology.members
     total = 0.0
     for pairs in schedule(topology):
         total += max(_pair_s([*shared(members[first], members[other])], options, rdma=rdma) for first, other in pairs)
+    if sends:
+        total += len(schedule(topology)) * SEND_S * max(len(member.hcas) for member in members.values())
     joined = any(len(group.members) > 1 for group in topology.groups)
     return total + (COLLECTIVE_S if collective and options.collective and joined else 0.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 
 import pytest
 from hypothesis import given
@@ -41,10 +42,68 @@ def test_the_container_is_like_the_rank_that_would_run_there(two):
     assert (request["rank"], request["world"], request["address"]) == (1, 2, "127.0.77.11")
 
 
+def test_a_send_is_like_the_rank_but_over_one_hca_alone(two):
+    group = two.topology.groups[0]
+    beta = group.members[1]
+    whole = collective.command(two.spec, two.facts["beta"], group, beta)
+    argv = collective.send_command(
+        two.spec, two.facts["beta"], group, (beta, beta.links[1]), {"rank": 1, "address": "127.0.78.11"}
+    )
+    changed = {word for word in argv[:-1] if word not in whole}
+    assert changed == {"NCCL_IB_HCA==roceP2p1s0f1", "UCX_NET_DEVICES=roceP2p1s0f1:1"}
+    request = json.loads(argv[-1])
+    assert (request["do"], request["rank"], request["world"], request["address"]) == ("send", 1, 2, "127.0.78.11")
+
+
+class Timed:
+    """torch and its distributed package, whose sends take half a second each to rank 1 and a quarter to rank 0."""
+
+    uint8 = None
+
+    def __init__(self, rank, monkeypatch, *, gpu=True):
+        self.now, self.done = 0.0, []
+        self.cuda = types.SimpleNamespace(is_available=lambda: gpu, synchronize=lambda: None)
+        monkeypatch.setattr(all_gather.time, "perf_counter", lambda: self.now)
+        self.rank = rank
+
+    def ones(self, *_args, **_options):
+        return "data"
+
+    def init_process_group(self, backend, **options):
+        self.done.append((backend, options["init_method"], options["rank"], options["world_size"]))
+
+    def barrier(self): ...
+
+    def destroy_process_group(self): ...
+
+    def send(self, _data, to):
+        self.now += 0.5 if to == 1 else 0.25
+        assert to != self.rank
+
+    def recv(self, _data, source):
+        self.now += 0.5 if source == 0 else 0.25
+        assert source != self.rank
+
+
+@pytest.mark.parametrize(("rank", "gb_s"), [(0, 0.268), (1, 0.134)])
+def test_each_end_of_a_send_tells_what_it_received(monkeypatch, rank, gb_s):
+    torch = Timed(rank, monkeypatch)
+    request = {"do": "send", "rank": rank, "world": 2, "address": "10.0.0.1", "port": 29501, "limit_s": 90}
+    assert all_gather.receive(request, torch, torch) == {"bus_gb_s": gb_s, "backend": "nccl"}
+    assert torch.done == [("nccl", "tcp://10.0.0.1:29501", rank, 2)]
+
+
+def test_without_a_gpu_nothing_is_sent(monkeypatch):
+    torch = Timed(0, monkeypatch, gpu=False)
+    answer = all_gather.receive({"rank": 0}, torch, torch)
+    assert not collective.read("sparkcluster-all-gather " + json.dumps(answer), 0).torch
+    assert torch.done == []
+
+
 def test_an_image_of_ngc_keeps_its_entrypoint(two):
-    image = two.facts["alpha"].image.model_copy(update={"reference": "nvcr.io/nvidia/vllm:26.03", "entrypoint": ()})
-    inside = image.inside.model_copy(update={"family": "ngc"})
-    two.change("alpha", image=image.model_copy(update={"inside": inside}))
+    entrypoint = ("/opt/nvidia/nvidia_entrypoint.sh",)
+    image = two.facts["alpha"].image.model_copy(update={"entrypoint": entrypoint})
+    two.change("alpha", image=image)
     group = two.topology.groups[0]
     argv = collective.command(two.spec, two.facts["alpha"], group, group.head)
     assert "--entrypoint" not in argv
@@ -88,7 +147,7 @@ SAID = 'sparkcluster-all-gather {"bus_gb_s": 22.125, "backend": "nccl"}\n'
         ("spark:1:1 [0] NCCL INFO Using network IB\n" + SAID, 22.125, "NCCL over IB"),
         ("NCCL INFO NET/IB : Using [0]rocep1s0f1:1/RoCE\n" + SAID, 22.125, "NCCL over IB"),
         ("NCCL INFO Using network Socket\n" + SAID, 22.125, "NCCL over Socket"),
-        (SAID.replace("nccl", "gloo"), 22.125, "Gloo"),
+        (SAID.replace("nccl", "gloo"), 22.125, "Gloo over TCP"),
         ('sparkcluster-all-gather {"failed": "RuntimeError: NCCL error"}', None, "NCCL"),
         ("Traceback\nOSError: no", None, "NCCL"),
     ],
