@@ -32,7 +32,9 @@ _SCRIPT = (
 )
 
 _NGC = "opt/nvidia/nvidia_entrypoint.sh"
-"""The file that marks NVIDIA's images; no other variant has it."""
+"""NVIDIA's entrypoint, which every image on an nvidia/cuda base has as a file."""
+_LABEL = "com.nvidia.vllm.version"
+"""What marks NVIDIA's own images of vLLM."""
 
 # NVIDIA's entrypoint as seen from outside: it prints a banner and becomes the command. The variable shows that
 # it ran, like the forward compatibility that the real one sets up.
@@ -75,7 +77,7 @@ class StoredImage:
 def made_of(family: str) -> list[str]:
     """Everything that the images of a family depend on."""
     parts = [_code(__file__), _code(rootfs.__file__)]
-    parts += [repr(rootfs.apt_source()), platform.machine(), *rootfs.ENGINE_PACKAGES]
+    parts += [repr(rootfs.apt_source()), platform.machine(), *rootfs.LIGHT_PACKAGES, *rootfs.ENGINE_PACKAGES]
     if family == "vllm":
         return [*parts, install.recipe(ray=True), _code(install.__file__)]
     files = [path for path in sorted(stub.HERE.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
@@ -102,16 +104,23 @@ def build(family: str, folder: Path) -> dict[str, StoredImage]:
     layers.mkdir(parents=True)
     make = _vllm if family == "vllm" else _stub
     _pack(layers / "ngc.tar", {_NGC: (_ENTRYPOINT.encode(), 0o755)}, {})
+    hidden = f"usr/lib/{platform.machine()}-linux-gnu/.wh.libibverbs.so.1"
+    _pack(layers / "without-verbs.tar", {hidden: (b"", 0o644)}, {})
+    ngc: dict[str, Any] = {"Entrypoint": [f"/{_NGC}"], "Labels": {_LABEL: install.VLLM}}
+    upstream: dict[str, Any] = {"Entrypoint": ["vllm", "serve"], "Cmd": None}
     with template.Docker(folder / "docker") as docker:
         base = make(docker, layers)
         configs = {}
-        for name, tops, entrypoint in (
-            (family, ("engine", "ray", "ngc"), [f"/{_NGC}"]),
-            (f"{family}-without-ray", ("engine",), None),
-            (f"{family}-upstream", ("engine", "ray"), ["vllm", "serve"]),
+        for name, tops, settings in (
+            (family, ("engine", "ray", "ngc"), ngc),
+            (f"{family}-without-ray", ("engine",), {}),
+            (f"{family}-without-verbs", ("engine", "ray", "ngc", "without-verbs"), ngc),
+            (f"{family}-upstream", ("engine", "ray"), upstream),
+            (f"{family}-cuda-base", ("engine", "ray", "ngc"), upstream),
+            (f"{family}-user-2000", ("engine", "ray"), {**upstream, "User": "2000"}),
         ):
             diffs = [base, *(_digest(layers / f"{top}.tar") for top in tops)]
-            configs[name] = (_config(diffs, entrypoint), ["base", *tops])
+            configs[name] = (_config(diffs, settings), ["base", *tops])
         docker.load(lambda out: _write(out, configs, layers, without="base"))
         docker.run(["image", "rm", "base:import"])
     stored = {}
@@ -261,9 +270,11 @@ def _digest(path: Path) -> str:
         return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _config(diffs: Sequence[str], entrypoint: list[str] | None) -> bytes:
-    settings: dict[str, Any] = {"Env": [f"PATH=/usr/local/cuda/bin:{SPARK_PATH}"], "WorkingDir": "/workspace"}
-    settings |= {"Entrypoint": entrypoint, "Cmd": None if entrypoint == ["vllm", "serve"] else ["/bin/bash"]}
+def _config(diffs: Sequence[str], changed: Mapping[str, Any]) -> bytes:
+    # The second variable is that of every nvidia/cuda base.
+    env = [f"PATH=/usr/local/cuda/bin:{SPARK_PATH}", "NVIDIA_PRODUCT_NAME=CUDA"]
+    settings: dict[str, Any] = {"Env": env, "WorkingDir": "/workspace", "Entrypoint": None, "Cmd": ["/bin/bash"]}
+    settings |= changed
     architecture = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
     day = "1970-01-01T00:00:00Z"
     history = [{"created": day, "created_by": "sparkcluster lab"} for _ in diffs]

@@ -5,8 +5,9 @@ a copy of the small part of that directory and the layers as read-only mounts, s
 with a 3 GB image use 3 GB in all and take no time.
 
 Engines: ``vllm`` is the real one (vLLM's CPU build with Ray), ``stub`` its stand-in. Both are built like NGC's images,
-with NVIDIA's entrypoint; ``-upstream`` like vLLM's, with ``vllm serve`` as entrypoint; ``-without-ray``
-without Ray and without an entrypoint.
+with NVIDIA's entrypoint and label. Variants: ``-upstream`` like vLLM's, with ``vllm serve`` as entrypoint,
+``-cuda-base`` the same on a base with NVIDIA's files, ``-user-2000`` the same for a user who is not root,
+``-without-ray`` without Ray and without an entrypoint, ``-without-verbs`` without libibverbs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from sparkcluster.lab import image_build, state
 from sparkcluster.lab.engine.install import cache_directory
 from sparkcluster.lab.machine import MS_BIND, MS_RDONLY, MS_REMOUNT, mount
 
-ENGINES = ("vllm", "vllm-without-ray", "vllm-upstream", "stub", "stub-without-ray", "stub-upstream")
+VARIANTS = ("", "-without-ray", "-without-verbs", "-upstream", "-cuda-base", "-user-2000")
+ENGINES = tuple(f"{family}{variant}" for family in ("vllm", "stub") for variant in VARIANTS)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from sparkcluster.lab.machine import run
 
 # What the engine's image needs beside Python: the libraries of vLLM's CPU build, and a C compiler as every
 # image has that can run Triton (the launcher compiles a small library with it).
+LIGHT_PACKAGES = ("python3", "ibverbs-providers")  # the latter brings libibverbs, which NCCL loads
 ENGINE_PACKAGES = ("gcc", "libnuma1", "libgomp1", "procps", "iproute2")
 _LEFT_OUT = (
     "./var/lib/apt/lists/*",
@@ -110,14 +111,14 @@ def _one_line(text: str) -> Iterator[_Entry]:
 
 
 def light() -> Base:
-    """The smallest system that runs Python, for the stub engine."""
+    """The smallest system that runs Python and has the libraries of RDMA, for the stub engine."""
     source = apt_source()
-    folder = folder_of("light", [repr(source)])
+    folder = folder_of("light", [repr(source), *LIGHT_PACKAGES])
     if not (folder / "about.json").is_file():
         say("creating a small Debian with debootstrap (about a minute)")
         with scratch_directory() as scratch:
             root = scratch / "root"
-            debootstrap(source, root, ["python3"])
+            debootstrap(source, root, LIGHT_PACKAGES)
             _pack(root, folder)
     return _read_base(folder)
 

@@ -137,7 +137,9 @@ class SparkSpec(Section):
     memory_free_kb: Kilobytes = 118_000_000
     nvidia_runtime: bool = True
     gpu: Literal["present", "lost"] = "present"
-    image: Literal["present", "absent", "without-ray", "upstream"] = "present"
+    image: Literal["present", "absent", "without-ray", "without-verbs", "upstream", "cuda-base", "user-2000"] = (
+        "present"
+    )
     model: Literal["present", "absent"] = "present"
     disk_gb: int = Field(40, ge=1, le=4000)
 

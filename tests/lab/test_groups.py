@@ -253,8 +253,8 @@ def test_an_image_without_ray_serves_by_vllms_own_executor(make_lab, make_cli, v
     lab.down()
 
 
-UPSTREAM = """
-defaults: {image: upstream}
+TWO_WITH = """
+defaults: {image: %s}
 sparks:
 - name: left
 - name: right
@@ -262,8 +262,24 @@ sparks:
 
 
 @pytest.mark.full
-def test_an_image_whose_entrypoint_is_the_engine_serves(make_lab, make_cli):
-    lab = make_lab(UPSTREAM)
+def test_an_image_whose_user_is_not_root_serves_and_keeps_its_caches(make_lab, make_cli):
+    lab = make_lab(TWO_WITH % "user-2000")
+    cli = make_cli()
+    cli("up", lab.inventory, timeout=240).ok()
+    assert words(cli, lab.inventory)
+    for spark in lab.sparks:
+        inside = 'docker exec $(docker ps -q) sh -c "id -u; touch ~/.cache/vllm/kept ~/.triton/kept ~/new; ls ~/.cache"'
+        assert spark.run(["sh", "-c", inside]).stdout.split()[0] == "2000"
+        kept = spark.run(["sh", "-c", "ls -l /root/.local/state/sparkcluster/caches/*/*/*/vllm/kept"]).stdout
+        assert " 2000 " in kept
+    cli("down", lab.inventory).ok()
+    lab.down()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("image", ["upstream", "cuda-base"])
+def test_an_image_whose_entrypoint_is_the_engine_serves(make_lab, make_cli, image):
+    lab = make_lab(TWO_WITH % image)
     cli = make_cli()
     cli("up", lab.inventory, timeout=240).ok()
     assert words(cli, lab.inventory)

@@ -157,7 +157,13 @@ def test_an_image_passes_the_check_of_copies_without_its_tags(store, tmp_path):
 
 @pytest.mark.parametrize(
     ("engine", "kind", "ray"),
-    [("stub", "ngc", True), ("stub-upstream", "upstream", True), ("stub-without-ray", "other", False)],
+    [
+        ("stub", "ngc", True),
+        ("stub-upstream", "upstream", True),
+        ("stub-cuda-base", "upstream", True),
+        ("stub-user-2000", "upstream", True),
+        ("stub-without-ray", "other", False),
+    ],
 )
 def test_variants_are_told_apart(engine, kind, ray, tmp_path, monkeypatch):
     # As on a node, where the module of the playbook's engine takes the place of the neutral one.

@@ -92,6 +92,17 @@ def with_addresses(*rows):
 
 
 @pytest.mark.full
+def test_an_image_without_libibverbs_is_an_error(make_lab, preflight):
+    lab = make_lab("defaults: {image: without-verbs}\nsparks: [{}, {}]")
+    try:
+        result = preflight(lab.inventory)
+        assert result.found == {("IMG-011", None, ERROR)}
+        assert any("libibverbs1 ibverbs-providers" in line for line in result.remedies)
+    finally:
+        lab.down()
+
+
+@pytest.mark.full
 def test_twins_that_share_a_subnet_on_every_node_are_served_by_one_each(make_lab, preflight, module_cli):
     rows = [(f"192.168.100.{number}/24", f"192.168.100.{number + 50}/24") for number in (11, 12, 13)]
     lab = make_lab(with_addresses(*rows))

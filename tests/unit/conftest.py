@@ -151,7 +151,7 @@ IMAGE: dict[str, Any] = {
     "size_bytes": 20000000000,
     "inside": {"python": "/usr/bin/python3", "python_version": "3.12.11", "platform": "linux_aarch64",
                "version": "0.18.0", "ray_version": "2.53.0", "triton_version": "3.6.0",
-               "family": "upstream"},
+               "nccl_loaded": "2.30.7", "verbs": "yes", "family": "upstream"},
 }  # fmt: skip
 
 

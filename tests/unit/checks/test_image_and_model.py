@@ -330,8 +330,8 @@ def ring_findings(see, image, playbook=None, rails=None, **inside):
         ({"nccl_loaded": "2.31.1", "nccl_version": "2.28.9"}, None),
         ({"nccl_loaded": "2.30.4"}, "error"),
         ({"nccl_loaded": "2.28.9", "nccl_version": "2.30.7"}, "error"),
-        ({"nccl_version": "2.27.7-1"}, "error"),
-        ({}, "warning"),
+        ({"nccl_loaded": None, "nccl_version": "2.27.7-1"}, "error"),
+        ({"nccl_loaded": None}, "warning"),
     ],
 )
 def test_a_ring_of_three_needs_the_nccl_that_knows_subnets(see, image, inside, severity):
