@@ -12,7 +12,7 @@ from sparkcluster.checks.registry import Context
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Interface
-from sparkcluster.topology.candidates import is_up, order_on_bus
+from sparkcluster.topology.candidates import LINK_LOCAL, is_up, order_on_bus
 from sparkcluster.topology.model import Group
 
 NETPLAN = "/etc/netplan/40-cx7.yaml"
@@ -38,6 +38,16 @@ def proposal(context: Context, group: Group) -> dict[str, str]:
     if len(subnets) < count:
         return {}
     return {name: _text(cabled[name], subnets, number) for number, name in enumerate(group.names, 11)}
+
+
+def files(context: Context) -> dict[str, str]:
+    """Texts of the files by node, of groups whose twins share a subnet or have link-local addresses."""
+    found: dict[str, str] = {}
+    for group in context.topology.groups:
+        links = [link for member in group.members for link in member.links]
+        if any(member.idle_twins for member in group.members) or any(link.ip in LINK_LOCAL for link in links):
+            found |= proposal(context, group)
+    return found
 
 
 def remedy(context: Context, name: str) -> tuple[str, ...]:

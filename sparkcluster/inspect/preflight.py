@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from sparkcluster.checks import check_hosts, run_checks, run_stage
+from sparkcluster.checks import check_hosts, netplan, run_checks, run_stage
 from sparkcluster.checks.pages import find
 from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, Context, Stage
 from sparkcluster.diagnose.hashes import hashes as ask_hashes
@@ -101,6 +101,7 @@ class Preflight:
             "findings": [finding.as_json() for finding in self.findings],
             "nodes": node_documents(self.spec, self.facts, self.errors),
             "topology": self.topology and dataclasses.asdict(self.topology),
+            "netplan": netplan.files(Context(self.spec, self.facts, self.topology)) if self.topology else {},
             "reach": self.reach and dataclasses.asdict(self.reach),
             "measured": self.measured and dataclasses.asdict(self.measured),
             "hashes": self.hashes and dataclasses.asdict(self.hashes),

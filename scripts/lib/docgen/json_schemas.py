@@ -251,6 +251,7 @@ DOCUMENTS: dict[str, Schema] = {
         findings=FINDINGS,
         nodes=NODE_FACTS,
         topology={"anyOf": [ref("Topology"), {"type": "null"}]},
+        netplan=by_name(text(), "a file for each node of a group whose twins share a subnet; none otherwise"),
         reach=record("what nodes reach of one another", _null=True, paths=many(ref("Path")), unasked=WHY),
         measured=MEASURED,
         hashes=record(

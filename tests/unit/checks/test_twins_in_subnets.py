@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from sparkcluster import topology
+from sparkcluster.checks import netplan
 from sparkcluster.checks.netplan import proposal
 from sparkcluster.checks.registry import Context
 
@@ -53,12 +54,15 @@ def test_what_the_file_sets_makes_two_rails(see, spark, cluster):
     facts = {name: spark(rails) for name, rails in SHARED.items()}
     spec = cluster({"alpha": "192.168.86.11", "beta": "192.168.86.12"})
     context = Context(spec, facts, topology.build(spec, facts))
-    files = proposal(context, context.topology.groups[0])
+    files = netplan.files(context)
+    assert files == proposal(context, context.topology.groups[0])
     applied = {
         name: {twin: each["addresses"][0] for twin, each in yaml.safe_load(text)["network"]["ethernets"].items()}
         for name, text in files.items()
     }
     assert see(described=described(applied)) == []
+    facts = {name: spark(rails) for name, rails in applied.items()}
+    assert netplan.files(Context(spec, facts, topology.build(spec, facts))) == {}
 
 
 def test_one_node_with_both_twins_in_one_subnet_is_named_alone(see):
