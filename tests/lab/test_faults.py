@@ -273,6 +273,18 @@ def test_an_engine_that_fails_by_itself_is_named(fault, lab, cli, variant, ranks
 
 
 @pytest.mark.full
+def test_a_first_request_that_compiles_longer_than_vllms_own_limit_is_waited_for(lab, cli, variant, ranks):
+    """Its limit of a step is 300 s, which follows ready_timeout_s."""
+    fault = {"STUB_FAULT": "slow-first=900"}
+    cli("up", variant(lab, playbook={"env": fault, "ready_timeout_s": 1200}), timeout=120).ok()
+    cli("down", lab.inventory).ok()
+    own = {**fault, "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "300"}
+    up = cli.start("up", variant(lab, playbook={"env": own}))
+    ended(up, time.monotonic(), 40, "did not finish a step", "ready_timeout_s")
+    none_left(ranks, lab)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("fault", ["hang-load", "hang-rendezvous", "hang-serve"])
 def test_an_engine_that_hangs_ends_with_the_limit_and_a_suspect(fault, lab, cli, variant, ranks):
     path = variant(lab, playbook={"env": {"STUB_FAULT": fault}, "verify": {"timeout_s": 8}})

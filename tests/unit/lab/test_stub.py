@@ -806,6 +806,16 @@ class TestFaults:
     def test_a_fallback_to_tcp_shows_in_the_log(self, stage: Stage) -> None:
         assert "NCCL INFO Using network Socket" in stage.ready(stage.serve(STUB_FAULT="tcp-fallback")).log
 
+    def test_a_first_request_that_compiles_for_longer_than_a_step_may_take_ends_the_engine(self, stage: Stage) -> None:
+        limit = {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "1800"}
+        process = stage.ready(stage.serve(STUB_FAULT="slow-first=900", **limit))
+        assert stage.text()
+        process.stop()
+        process = stage.ready(stage.serve(STUB_FAULT="slow-first=900"))
+        assert stage.http("POST", "/v1/completions", {"prompt": "x"})[0] == 500
+        process.wait()
+        assert "TimeoutError: RPC call to sample_tokens timed out" in process.log
+
     def test_slow_is_slow(self, stage: Stage) -> None:
         stage.ready(stage.serve(STUB_FAULT="slow=20"))
         begin = time.monotonic()

@@ -109,6 +109,7 @@ class Core:
 
     def decode(self):
         """Decodes as long as there are requests."""
+        compiled = False
         while True:
             with self._changed:
                 while not self._requests:
@@ -120,6 +121,9 @@ class Core:
             while self._tokens_stopped(active):
                 time.sleep(0.05)
                 active = faults.active()
+            if not compiled and "slow-first" in active:
+                self._compile_first(float(active["slow-first"]))
+            compiled = True
             try:
                 self._executor.step()
             except executors.ExecutorError as error:
@@ -128,6 +132,12 @@ class Core:
                 for number, request in list(self._requests.items()):
                     self._send_word(number, request, active.get("garbage"))
             time.sleep(1.0 / float(active.get("slow", STEPS_PER_S)))
+
+    def _compile_first(self, seconds):
+        """Compiles kernels for the first request; the limit of a step is vLLM's, and nobody waits for it here."""
+        log.warning("jit_monitor.py:129", "CuTeDSL JIT compilation during inference: W4A16FusedMoeKernel")
+        if seconds > float(os.environ.get("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS") or 300):
+            self.lose("TimeoutError: RPC call to sample_tokens timed out.")
 
     def _tokens_stopped(self, active):
         """Whether ``hang-after`` stops the tokens now."""
