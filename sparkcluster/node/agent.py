@@ -63,10 +63,9 @@ def make_directory(request: Request, step: Step) -> dict[str, Any]:
     """Create a directory and its parents; a ``shared`` one for any user of a container, behind a closed parent."""
     path = common.expand(step["path"])
     os.makedirs(path, exist_ok=True)
-    if step.get("shared"):
-        os.chmod(os.path.dirname(path), 0o700)
-        if os.stat(path).st_uid == os.geteuid():
-            os.chmod(path, 0o1777)
+    for each, mode in ((os.path.dirname(path), 0o700), (path, 0o1777)) if step.get("shared") else ():
+        if os.stat(each).st_uid == os.geteuid():
+            os.chmod(each, mode)
     return {}
 
 

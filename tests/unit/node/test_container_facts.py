@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sparkcluster.engines.vllm import node
+from sparkcluster.node import container_facts
 from sparkcluster.node.container_facts import image, pullable
 from sparkcluster.node.docker import config_sum, save, saved_platform
 from sparkcluster.node.machine import Machine
@@ -111,3 +113,21 @@ def test_one_platform_is_saved_where_the_store_has_several_and_the_engine_takes_
     assert saved_platform(info, api, machine) == platform
     words = ["docker", "save", "--platform", platform, "ID"] if platform else ["docker", "save", "ID"]
     assert save("ID", platform) == words
+
+
+WHOLE = {"RootFS": {"Layers": ["sha256:ab"]}}
+
+
+def test_the_user_and_nvidias_label_of_an_image(monkeypatch):
+    class Engine(Machine):
+        def docker(self, path):
+            labels = {"com.nvidia.vllm.version": "0.10.2+9dd9ca32", "maintainer": "x"}
+            return 200, {"Id": "sha256:aa", "Config": {"User": "2000:0", "Labels": labels}, **WHOLE}
+
+    found = image(Engine("/nowhere"), "vllm:v1", "/state")
+    assert found is not None
+    assert (found["user"], found["labels_vllm"]) == ("2000:0", None)
+    monkeypatch.setattr(container_facts, "engine", node)
+    found = image(Engine("/nowhere"), "vllm:v1", "/state")
+    assert found is not None
+    assert found["labels_vllm"] == "0.10.2+9dd9ca32"
