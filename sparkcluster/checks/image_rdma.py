@@ -34,14 +34,14 @@ def verbs(context: Context) -> Iterator[Seen]:
         if member.hcas and found is not None and found.verbs in _VERBS:
             missing.setdefault(found.verbs, []).append(name)
     for verdict, names in missing.items():
-        image = next(image for name, image in context.images() if name == names[0])
-        user = f"\nUSER {image.user}" if image.user else ""
-        lines = f"FROM {image.reference}\nUSER root\nRUN apt-get update && apt-get install -y {_RDMA_PACKAGES}{user}"
-        tag = re.sub(r"[^a-z0-9]+", "-", image.reference.partition("@")[0].rpartition("/")[2].lower()).strip("-")
+        reference = str(context.spec.playbook.image)
+        lines = [f"FROM {reference}", "USER root", f"RUN apt-get update && apt-get install -y {_RDMA_PACKAGES}"]
+        lines += [f"USER {image.user}" for name, image in context.images() if name == names[0] and image.user]
+        tag = re.sub(r"[^a-z0-9]+", "-", reference.partition("@")[0].rpartition("/")[2].lower()).strip("-")
         yield Seen(
             f"the image has {_VERBS[verdict]}, and NCCL would use TCP",
-            f"{image.reference} on {listed(names)}",
-            (f"printf '%s\\n' {' '.join(map(quote, lines.splitlines()))} | docker build --tag {tag}:rdma -",
+            f"{reference} on {listed(names)}",
+            (f"printf '%s\\n' {' '.join(map(quote, lines))} | docker build --tag {tag}:rdma -",
              f"set image: {tag}:rdma in the playbook, then {STAGE}"),
         )  # fmt: skip
 

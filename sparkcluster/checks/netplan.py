@@ -31,13 +31,21 @@ def proposal(context: Context, group: Group) -> dict[str, str]:
     counts = {len(twins) for twins in cabled.values()}
     certain = counts == {2} or (group.kind == "switch" and len(counts) == 1)
     named = all(_PLAIN.fullmatch(twin.name) for twins in cabled.values() for twin in twins)
-    if group.missing or group.kind in {"ring", "single"} or not certain or not named or len(group.names) > 200:
+    if (
+        group.missing
+        or group.kind in {"ring", "single"}
+        or not certain
+        or not named
+        or len(context.topology.members) > 200
+    ):
         return {}
     count = counts.pop()
     subnets = list(itertools.islice(_unused(context.facts, cabled), count))
     if len(subnets) < count:
         return {}
-    return {name: _text(cabled[name], subnets, number) for number, name in enumerate(group.names, 11)}
+    # Other groups may be on the same switch.
+    numbers = {name: number for number, name in enumerate(context.topology.members, 11)}
+    return {name: _text(cabled[name], subnets, numbers[name]) for name in group.names}
 
 
 def files(context: Context) -> dict[str, str]:

@@ -81,7 +81,7 @@ class Image(Fact):
     config_sum: str | None = None
     architecture: str | None = None
     size_bytes: int = 0
-    user: Annotated[str, Field(pattern=r"^[^\x00-\x20\x7f]*$", max_length=128)] = ""
+    user: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@$-]*$", max_length=128)] = ""
     labels_vllm: Version | None = None
     inside: EngineFacts | Unread | None = None
 

@@ -125,7 +125,8 @@ def down(
             ranks = {name: found for name, found in present.ours.items() if found}
             if ranks:
                 report.step("stop", count(sum(map(len, ranks.values())), "rank"))
-            failed |= stop(dataclasses.replace(lease.changer, tell=report.note), ranks, report)
+            changer = dataclasses.replace(lease.changer, tell=report.note)
+            failed |= stop(changer, ranks, report)
             wipe = {
                 name: [{"do": "delete", "path": f"{node.state_dir}/clusters/{cluster}/ranks"}]
                 for name, node in now.facts.items()

@@ -107,6 +107,22 @@ def test_subnets_that_a_node_has_elsewhere_are_left_out_and_odd_names_give_no_fi
     assert proposal(context, context.topology.groups[0]) == {}
 
 
+def test_groups_on_one_switch_get_addresses_of_their_own(spark, cluster):
+    names = ["a", "b", "c", "d"]
+    rails = {
+        name: {PORT_0[0]: f"192.168.100.{number}/24", PORT_0[1]: f"192.168.100.{number + 50}/24"}
+        for number, name in enumerate(names, 11)
+    }
+    facts = {
+        name: spark(own, management=f"192.168.86.{place}/24") for place, (name, own) in enumerate(rails.items(), 1)
+    }
+    groups = [{"name": "east", "nodes": names[:2]}, {"name": "west", "nodes": names[2:]}]
+    spec = cluster({name: f"192.168.86.{place}" for place, name in enumerate(names, 1)}, groups=groups)
+    written = "".join(netplan.files(Context(spec, facts, topology.build(spec, facts))).values())
+    addresses = [line.split("[")[1].split("/")[0] for line in written.splitlines() if "addresses" in line]
+    assert len(addresses) == len(set(addresses)) == 8
+
+
 def test_two_cables_between_two_nodes_get_no_file_since_their_ends_are_unknown(spark, cluster):
     rails = {name: f"192.168.100.{number}/24" for number, name in enumerate((*PORT_0, *PORT_1), 11)}
     spec = cluster({"alpha": "192.168.86.11", "beta": "192.168.86.12"})

@@ -127,3 +127,10 @@ def test_the_pci_address_of_an_interface(pci: str | None) -> None:
 def test_what_is_shown_of_pci_is_of_one_form(facts: str, change: dict[str, str]) -> None:
     found = getattr(parse("a", {**HEALTHY, facts: [{**HEALTHY[facts][0], **change}]}), facts)
     assert isinstance(found, Unread)
+
+
+@pytest.mark.parametrize("user", ["vllm\u2028RUN\u00a0reboot", "a b", "x;y"])
+def test_a_user_of_an_image_is_a_name_or_a_number(user: str) -> None:
+    assert isinstance(parse("a", {**HEALTHY, "image": {**HEALTHY["image"], "user": user}}).image, Unread)
+    for valid in ("", "2000:0", "vllm", "DOMAIN.user-1"):
+        assert not isinstance(parse("a", {**HEALTHY, "image": {**HEALTHY["image"], "user": valid}}).image, Unread)
