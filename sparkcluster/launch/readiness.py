@@ -207,7 +207,7 @@ class Readiness:
                     f"{name} does not answer on SSH, and {witness} has not reached it at {rank.address} "
                     f"for {now - seen[witness]:.0f} s",
                     rank,
-                    f"check the power of {name}; on {witness}: ping {quote(rank.address)}",
+                    f"check its power; on {witness}: ping {quote(rank.address)}",
                 )
         return None
 

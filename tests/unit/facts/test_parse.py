@@ -7,7 +7,6 @@ import pytest
 from sparkcluster.errors import CommandFailed
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.parse import parse, parse_engine
-from sparkcluster.facts.weights import Weights
 from tests.unit import golden
 
 HEALTHY = golden.read(golden.ROOT / "facts" / "founders-p1" / "facts.yaml")
@@ -100,13 +99,6 @@ def test_an_image_that_answers_oddly_is_unread() -> None:
     assert parse_engine({**told, "flags": 3}) == Unread(
         unread="invalid answer of the image: flags: Input should be a valid tuple"
     )
-
-
-def test_an_engine_that_reads_some_files_counts_only_those() -> None:
-    files = [{"name": "model.safetensors", "size_bytes": 65}, {"name": "original/all.pth", "size_bytes": 130}]
-    weights = Weights.model_validate({"path": "/m", "files": files})
-    assert weights.size_bytes == 195
-    assert weights.model_copy(update={"chosen": ("model.safetensors",)}).size_bytes == 65
 
 
 @pytest.mark.parametrize("pci", ["0000:01:00.1", "000f:01:00.0", None])
