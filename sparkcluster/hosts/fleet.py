@@ -84,6 +84,11 @@ class Calls(Generic[T]):
                 raise call.defect
         return outcomes
 
+    def ended(self, limit_s: float) -> bool:
+        """Whether all have ended, at the latest ``limit_s`` seconds from now."""
+        deadline = time.monotonic() + limit_s
+        return all(call.ended.wait(max(0.0, deadline - time.monotonic())) for call in self._calls.values())
+
     def pending(self) -> list[str]:
         """Names of the calls that have not ended."""
         return [name for name, call in self._calls.items() if not call.ended.is_set()]

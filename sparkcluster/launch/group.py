@@ -206,6 +206,8 @@ class _Attempt:
         silent = self._readiness.silent(now)
         for node, since in silent.items():
             text = f"no report for {since:.0f} s, connecting again"
+            if isinstance(self._outcome, Reply):
+                text += f"; the model answers: waiting up to {LIMIT_S:.0f} s for the node, to record the release"
             if node not in self._silent_since:
                 self._silent_since[node] = now - since
                 self._report.note(f"{node}: {text}; its rank is left running")

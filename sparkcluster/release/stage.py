@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from sparkcluster.errors import FoundErrors, PlanError, StageError
+from sparkcluster.errors import FoundErrors, LeaseLost, PlanError, StageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.release import first_staged
@@ -17,6 +17,9 @@ from sparkcluster.staging import ray, vocabulary
 from sparkcluster.staging.artifacts import Artifact
 from sparkcluster.staging.run import StageReport
 from sparkcluster.staging.run import stage as stage_all
+
+# How often the lease may lapse while copies run: a machine that is suspended again and again makes no progress.
+LAPSES = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,10 +66,25 @@ def _complete_view(fleet: Fleet, spec: Spec) -> View:
 def copy_missing(changer: Changer, view: View, options: Options, report: Report) -> tuple[StageReport, View]:
     """Copy what is missing to every node, unless in a dry run under a lease; what was done, and the cluster then.
 
+    Where the lease lapsed in a silence and no other operator has taken it, it goes on with what is still missing.
+
     Raises:
         PlanError: no topology can be made.
         StageError: something did not reach a node.
+        LeaseLost: another operator has the lease.
     """
+    for _ in range(LAPSES):
+        try:
+            return _copy_missing(changer, view, options, report)
+        except LeaseLost:
+            if not changer.hold_all():
+                raise
+        report.note("the lease had lapsed, and no other operator has taken it: staging goes on")
+        view = _complete_view(changer.fleet, view.spec)
+    return _copy_missing(changer, view, options, report)
+
+
+def _copy_missing(changer: Changer, view: View, options: Options, report: Report) -> tuple[StageReport, View]:
     if view.topology is None:
         raise view.unplanned or PlanError("these nodes have no usable topology", step="stage")
     report.step("stage", " and ".join(options.what))

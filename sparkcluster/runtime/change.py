@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from sparkcluster.answers import malformed
 from sparkcluster.errors import CommandFailed, LeaseLost, SparkclusterError
 from sparkcluster.facts.base import Fact
 from sparkcluster.hosts.again import LIMIT_S, until_reached
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.fleet import Fleet, all_values
+from sparkcluster.hosts.fleet import Calls, Fleet, all_values
 from sparkcluster.hosts.program import call
 
+T = TypeVar("T")
 Step = dict[str, Any]
+
+TELL_S = 10
+# Every change has a limit of its own.
+WAIT_S = 900
 
 
 class Failed(Fact):
@@ -41,7 +47,7 @@ class Changer:
         state_dir: the inventory's; ``~`` stands for the user's home on each node.
         hold: takes the lease of a node again where it lapsed in a silence; LeaseLost where another operator has it.
         patience_s: how long a node that is silent is tried again, after a change that was cut off as well.
-        tell: called with what a change waits for.
+        tell: called with what a change waits for, every ``TELL_S``.
     """
 
     fleet: Fleet
@@ -55,6 +61,21 @@ class Changer:
     def lease(self, node: str) -> dict[str, Any]:
         """The lease as every request to ``node`` has it; no node grants epoch 0."""
         return {"state_dir": self.state_dir, "cluster": self.cluster, "epoch": self.epochs.get(node, 0)}
+
+    def hold_all(self) -> bool:
+        """Take the lease again on every node, the first by name before the others; False where there is none.
+
+        Raises:
+            LeaseLost: another operator has it.
+            HostError: a node could not be asked.
+        """
+        hold = self.hold
+        if hold is None:
+            return False
+        for name in sorted(self.epochs):
+            task = functools.partial(hold, name)
+            until_reached(self.fleet[name], task, limit_s=self.patience_s, tell=self.tell)
+        return True
 
     def attempt(
         self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float, patience_s: float | None = None
@@ -76,7 +97,17 @@ class Changer:
             }
             return until_reached(host, lambda: self._change(host, request, timeout_s), limit_s=limit_s, tell=self.tell)
 
-        return self.fleet.each(change, [name for name in steps if steps[name]])
+        tasks = sorted({str(each[-1]["do"]) for each in steps.values() if each})
+        return self._wait(self.fleet.start(change, [name for name in steps if steps[name]]), " and ".join(tasks))
+
+    def _wait(self, calls: Calls[T], task: str) -> dict[str, T | SparkclusterError]:
+        """What every node answered; nodes that take long are told every ``TELL_S``."""
+        for waited_s in range(TELL_S, WAIT_S, TELL_S):
+            if calls.ended(TELL_S):
+                break
+            if self.tell is not None:
+                self.tell(f"{task}: no answer from {', '.join(calls.pending())} for {waited_s} s")
+        return calls.wait(WAIT_S)
 
     def _change(self, host: Host, request: dict[str, Any], timeout_s: float) -> list[dict[str, Any]]:
         """Send ``request`` to the agent; once more where the lease had lapsed and could be taken again."""

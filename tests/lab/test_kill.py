@@ -130,6 +130,24 @@ def test_up_after_a_kill_in_the_middle_of_staging_goes_on(lacking, cli, ranks):
     assert left == right
 
 
+@pytest.mark.full
+def test_an_up_that_was_suspended_in_the_middle_of_staging_goes_on(lacking, cli, ranks):
+    """Its lease lapses after 15 s without heartbeats, and the copy ends with it."""
+    lacking.heal("right")
+    lacking.fault("right", "slow-link", "20mbit")
+    up = cli.start("up", lacking.inventory, "--json-lines")
+    up.wait_for("weights 0.0")
+    up.kill(signal.SIGSTOP)
+    time.sleep(20)
+    up.kill(signal.SIGCONT)
+    up.wait_for("no other operator has taken it: staging goes on")
+    lacking.heal("right")
+    up.wait(120).ok()
+    one_set(ranks, lacking)
+    left, right = (spark.run(["sha256sum", f"{MODEL}/more.bin"]).stdout for spark in lacking.sparks)
+    assert left == right
+
+
 def test_ctrl_c_while_staging_starts_nothing_and_the_next_up_goes_on(lacking, cli, ranks):
     up = cli.start("up", lacking.inventory, "--json-lines")
     up.wait_for("weights 0.0")

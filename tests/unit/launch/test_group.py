@@ -361,7 +361,8 @@ def test_a_question_is_asked_again_while_the_head_cannot_be_reached(up, sparks, 
 
     sparks["alpha"].program("ask", ask)
     up(two)
-    assert sparks["alpha"].renewed == 2
+    assert not failures
+    assert sparks["alpha"].renewed >= 2  # the watch renews it as well where its program ended
 
 
 def test_the_limit_ends_a_launch_that_never_answers(up, sparks, two):

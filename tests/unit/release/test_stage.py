@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
 from sparkcluster.cli.main import main
 from sparkcluster.cli.stage import lines
-from sparkcluster.errors import FoundErrors, HostRefused, StageError, UsageError
+from sparkcluster.errors import FoundErrors, HostRefused, LeaseLost, StageError, UsageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.release.stage import Options, stage
+from sparkcluster.inspect.cluster import view_cluster
+from sparkcluster.release import stage as module
+from sparkcluster.release.stage import Options, copy_missing, stage
 from sparkcluster.report import Report
+from sparkcluster.runtime import Changer
 from sparkcluster.staging.copy import Copied
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.run import StageReport
@@ -100,3 +104,42 @@ def test_runtime_process_stages_no_image():
 def test_only_the_two_are_known(tmp_path):
     with pytest.raises(UsageError, match="invalid WHAT: everything"):
         main(["stage", str(tmp_path / "x.yaml"), "everything"])
+
+
+def lapse(monkeypatch, times):
+    """Staging whose lease lapses so often."""
+    outcomes = [LeaseLost("beta refuses the change: the lease expired")] * times
+
+    def copies(changer, view, options, report):
+        if outcomes:
+            raise outcomes.pop()
+        return "done", view
+
+    monkeypatch.setattr(module, "_copy_missing", copies)
+
+
+@pytest.mark.parametrize("times", [1, module.LAPSES, module.LAPSES + 1])
+def test_staging_goes_on_where_the_lease_lapsed_and_nobody_took_it(hosts, cluster, monkeypatch, times):
+    lapse(monkeypatch, times)
+    held = []
+    fleet, spec = Fleet(hosts), cluster(TWO)
+    changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(hosts, 3), hold=held.append)
+    task = partial(copy_missing, changer, view_cluster(fleet, spec), Options(), Report())
+    if times > module.LAPSES:
+        with pytest.raises(LeaseLost):
+            task()
+    else:
+        assert task()[0] == "done"
+    assert held == ["alpha", "beta"] * min(times, module.LAPSES)
+
+
+def test_staging_ends_where_another_operator_has_the_lease(hosts, cluster, monkeypatch):
+    lapse(monkeypatch, 1)
+
+    def taken(node):
+        raise LeaseLost(f"bob has the lease on {node} now", node=node)
+
+    fleet, spec = Fleet(hosts), cluster(TWO)
+    changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(hosts, 3), hold=taken)
+    with pytest.raises(LeaseLost, match="bob has the lease on alpha now"):
+        copy_missing(changer, view_cluster(fleet, spec), Options(), Report())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 
 import pytest
 
@@ -10,7 +11,7 @@ from sparkcluster.errors import CommandFailed, HostLost, HostTimeout, LeaseLost
 from sparkcluster.hosts import again
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.runtime import Changer
+from sparkcluster.runtime import Changer, change
 
 STEP = {"do": "mkdir", "path": "/x"}
 
@@ -110,3 +111,22 @@ def test_a_lost_lease_outweighs_other_errors(changer, nodes):
         "beta": "LeaseLost",
         "gamma": "list",
     }
+
+
+def test_a_node_that_takes_long_is_told_again_and_again(changer, nodes, monkeypatch):
+    monkeypatch.setattr(change, "TELL_S", 1)
+    told = []
+    enough = threading.Event()
+
+    def slow(request):
+        enough.wait(10)
+        return {"results": [{}]}
+
+    def tell(text):
+        told.append(text)
+        if len(told) == 2:
+            enough.set()
+
+    nodes["beta"].program("agent", slow)
+    dataclasses.replace(changer, tell=tell).apply({"alpha": [STEP], "beta": [STEP]})
+    assert told == [f"{STEP['do']}: no answer from beta for {seconds} s" for seconds in (1, 2)]

@@ -214,7 +214,7 @@ def test_an_operator_that_was_stopped_wakes_up_to_a_refusal_by_every_node(fleet,
 
 
 def test_an_operator_that_was_stopped_goes_on_where_nobody_took_the_lease(fleet, homes, tmp_path):
-    with operator(fleet, tmp_path, ttl_s=1) as ann:
+    with operator(fleet, tmp_path, ttl_s=3) as ann:
         os.kill(ann.pid, signal.SIGSTOP)
         try:
             until = time.monotonic() + 10
