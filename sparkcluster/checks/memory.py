@@ -68,9 +68,8 @@ def page_cache(context: Context) -> Iterator[Seen]:
     cache as free: a warning if it is a fifth of the memory or more, else for information.
     """
     for name, _, memory, needed in _needs(context):
-        enough = memory.available_bytes >= needed
         cached = min(memory.cached_bytes, memory.available_bytes - memory.free_bytes)
-        if enough and memory.free_bytes < needed <= memory.free_bytes + cached and cached > 0:
+        if memory.free_bytes < needed <= memory.available_bytes and cached > 0:
             yield Seen(
                 f"the page cache of {name} uses memory that the engine needs",
                 f"{memory.free_bytes / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed, about "

@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
         with Waiting(f"reading the headers of {playbook.model.id}"):
             model = from_hub(playbook.model.id, playbook.model.revision)
             for each in playbook.companions:
-                with contextlib.suppress(SparkclusterError):  # an adapter, a tokenizer: they have no config.json
-                    beside[each.label] = from_hub(each.label, each.revision)
+                with contextlib.suppress(SparkclusterError):  # the answer says what is not counted
+                    beside[each.label] = from_hub(each.label, each.revision, whole=False)
     else:
         model = from_path(Path(str(playbook.model.path)).expanduser())
     forecast = engines.engine(playbook.engine).forecast(

@@ -167,6 +167,7 @@ class Facts(Fact):
     engine: EngineFacts | Unread | None
     ranks: Few[Rank] | Unread
     weights: Weights | Unread | None
+    companions: Annotated[dict[str, Weights], Field(max_length=1024)] | Unread = Field(default_factory=dict)
     rays: Few[str] = ()
     vocabularies: Few[str] = ()
     reached_at: str | None = None

@@ -31,8 +31,8 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
 
     Args:
         request: cluster, state_dir, hf_home, image (reference or None), model (id, revision, path; or None),
-            runtime (docker or process), python (of runtime process, or None), names (to be resolved here) and
-            kernel_log (whether it is wanted).
+            companions (repositories beside the model, likewise), runtime (docker or process), python (of runtime
+            process, or None), names (to be resolved here) and kernel_log (whether it is wanted).
         machine: the node.
     """
     machine = machine or Machine()
@@ -47,6 +47,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
     reference, model = request.get("image"), request.get("model")
     if model and model.get("path"):
         model = dict(model, path=absolute(model["path"], facts["home"]))
+    companions = request.get("companions") or ()
     names = [str(name) for name in request.get("names") or ()]
 
     readings = Readings(LIMIT_S, _GRACE_S)
@@ -60,6 +61,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
         "engine": lambda: None if in_docker else _engine(machine, request.get("python")),
         "ranks": lambda: ranks.containers(machine, LABEL_CLUSTER) if in_docker else ranks.processes(machine, state_dir),
         "weights": lambda: storage.weights(machine, model, hf_home) if model else None,
+        "companions": lambda: {each["id"]: storage.weights(machine, each, hf_home) for each in companions},
         "disks": lambda: storage.disks(machine, [("state", state_dir), ("hf_home", hf_home)]),
         "docker_disk": lambda: storage.disks(machine, [("docker", value("docker")["images_dir"])]),
         "interfaces": lambda: network.interfaces(machine),

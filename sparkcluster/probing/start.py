@@ -35,6 +35,10 @@ def request(spec: Spec, *, kernel_log: bool = False) -> dict[str, Any]:
         "hf_home": inventory.hf_home,
         "image": playbook.image if inventory.runtime.kind == "docker" else None,
         "model": {**playbook.model.model_dump(), "choice": playbook.choice},
+        "companions": [
+            {**each.model_dump(), "choice": {**playbook.choice, "include": [], "exclude": []}}
+            for each in playbook.companions
+        ],
         "runtime": inventory.runtime.kind,
         "python": inventory.runtime.python,
         "names": sorted({node.host for node in inventory.nodes if not node.has_address}),

@@ -41,6 +41,7 @@ TIMEOUT_S = 30
 AT_ONCE = 8
 _DENIED = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN})
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
+ADAPTER = "adapter_model.safetensors"
 
 
 def from_path(path: Path) -> Source:
@@ -73,8 +74,10 @@ def from_path(path: Path) -> Source:
     return Source(str(path), config, tuple(tensors) if names else None)
 
 
-def from_hub(repository: str, revision: str = "main") -> Source:
+def from_hub(repository: str, revision: str = "main", *, whole: bool = True) -> Source:
     """A model on the hub at a branch, tag or commit: its config.json and the headers of its tensors, some 100 KB.
+
+    Without ``whole`` it may be an adapter, which has no config.json.
 
     Raises:
         UsageError: there is no such model, or its files are invalid.
@@ -82,6 +85,9 @@ def from_hub(repository: str, revision: str = "main") -> Source:
     """
     remote = _Remote(repository, revision)
     text = remote.read("config.json", CONFIG_LIMIT)
+    if text is None and not whole:
+        adapter = remote.header(ADAPTER)
+        return Source(repository, None, None if adapter is None else tuple(adapter))
     if text is None:
         raise UsageError(
             f"{remote.endpoint} has no config.json of {repository} at {revision}", hint="check id and revision"

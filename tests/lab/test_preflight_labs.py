@@ -186,17 +186,43 @@ def test_every_healthy_cabling_is_healthy(spec, make_lab, preflight):
     lab.down()
 
 
+@pytest.fixture(scope="module")
+def ring(make_lab):
+    return make_lab("topology: ring\ndefaults: {ports: both}\nsparks: [{}, {}, {}]")
+
+
 @pytest.mark.full
-def test_in_a_ring_each_cable_is_looked_at_by_itself(make_lab, preflight):
-    lab = make_lab("topology: ring\ndefaults: {ports: both}\nsparks: [{}, {}, {}]")
-    assert preflight(lab.inventory).found == set()
-    spark = lab.sparks[1]
-    lab.fault(spark.name, "gid-missing")
-    assert {(code, node) for code, node, _ in preflight(lab.inventory).found} == {("NET-003", spark.name)}
-    lab.heal()
-    lab.fault(spark.name, "firewall")
-    assert {(code, node) for code, node, _ in preflight(lab.inventory).found} == {("NET-044", spark.name)}
-    lab.down()
+def test_in_a_ring_each_cable_is_looked_at_by_itself(ring, preflight, variant):
+    """The stub has no NCCL: that it is unknown is a warning, which the playbook can accept."""
+    assert preflight(ring.inventory).found == {("IMG-012", None, WARNING)}
+    accepted = variant(ring, playbook={"allow": [{"code": "IMG-012", "reason": "a patched build"}]})
+    assert preflight(accepted).found == set()
+    spark = ring.sparks[1]
+    ring.fault(spark.name, "gid-missing")
+    assert {(code, node) for code, node, _ in preflight(accepted).found} == {("NET-003", spark.name)}
+    ring.heal()
+    ring.fault(spark.name, "firewall")
+    assert {(code, node) for code, node, _ in preflight(accepted).found} == {("NET-044", spark.name)}
+    ring.heal()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("number", "found"), [(22907, {("IMG-012", None, ERROR)}), (23007, set())])
+def test_in_a_ring_the_nccl_that_would_be_loaded_is_asked(number, found, ring, preflight, module_cli, variant):
+    """A real library in the image, of which ncclGetVersion alone is there."""
+    reference = f"sparkcluster-lab/nccl:{number}"
+    script = f"""
+        set -e; mkdir -p /root/nccl; cd /root/nccl
+        echo 'int ncclGetVersion(int *number) {{ *number = {number}; return 0; }}' > nccl.c
+        cc -shared -fPIC -nostdlib -o libnccl.so.2 nccl.c
+        printf 'FROM sparkcluster-lab/stub:0.32.0\nCOPY libnccl.so.2 /usr/lib/\n' > Dockerfile
+        docker build --quiet --tag {reference} .
+    """
+    ring.sparks[0].run(["sh", "-c", script], timeout_s=60)
+    inventory = variant(ring, playbook={"image": reference})
+    module_cli("stage", inventory, "image").ok()
+    result = preflight(inventory)
+    assert result.found == found, result
 
 
 def test_the_drawing_of_labs_is_healthy_and_unlike():

@@ -143,6 +143,19 @@ def drafting(args: Arguments) -> tuple[int, bool]:
     return tokens, "mtp" in str(args.draft.get("method", "")) and not args.draft.get("model")
 
 
+def drafter(playbook: Playbook) -> str | None:
+    """The draft model of its own: a repository of the hub, or a directory in the container; None without one."""
+    args = Arguments(playbook)
+    found = args.draft.get("model") or args.values.get("speculative-config.model")
+    return None if found is None else str(found)
+
+
+def adapters(playbook: Playbook) -> list[str]:
+    """Repositories of the adapters that --lora-modules names: NAME=PATH, or a mapping with path, in JSON too."""
+    modules = json.dumps(Arguments(playbook).values.get("lora-modules"), default=str)
+    return re.findall(rf'(?:=|\bpath\W+)({REPOSITORY})(?=["\\])', modules)
+
+
 def repositories(playbook: Playbook) -> dict[str, str]:
     """Repositories of the hub that the arguments name beside the model, with their revisions.
 
@@ -151,15 +164,12 @@ def repositories(playbook: Playbook) -> dict[str, str]:
     """
     args = Arguments(playbook)
     values, draft = args.values, args.draft
-    # NAME=PATH, or a mapping with path, in JSON too.
-    modules = json.dumps(values.get("lora-modules"), default=str)
-    adapters = re.findall(rf'(?:=|\bpath\W+)({REPOSITORY})(?=["\\])', modules)
     named = [
         (draft.get("model"), draft.get("revision")),
         (values.get("speculative-config.model"), values.get("speculative-config.revision")),
         (values.get("tokenizer"), values.get("tokenizer-revision")),
         (values.get("hf-config-path"), None),
-        *((adapter, None) for adapter in adapters),
+        *((adapter, None) for adapter in adapters(playbook)),
     ]
     found = {name: str(revision or "main") for name, revision in named if re.fullmatch(REPOSITORY, str(name))}
     for name, revision in found.items():

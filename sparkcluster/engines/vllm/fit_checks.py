@@ -9,7 +9,7 @@ from sparkcluster.checks.docker import runs_rank
 from sparkcluster.checks.registry import Context, Each, Seen, check
 from sparkcluster.engines.vllm import arguments
 from sparkcluster.engines.vllm.memory import Planned, of_playbook
-from sparkcluster.engines.vllm.weights import source
+from sparkcluster.engines.vllm.weights import beside, source
 from sparkcluster.errors import SparkclusterError, UsageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
@@ -136,4 +136,5 @@ def _of_node(context: Context, name: str, facts: Facts, weights: Weights) -> Pla
         Machine(total, total, 0),
         nodes=nodes,
         facts=(facts,),
+        beside=beside(facts),
     )

@@ -79,10 +79,12 @@ def of_playbook(
         share = weights.of_size(model.size_bytes, ranks=ranks, stages=stages)
     else:
         share = weights.of_config(config, ranks=ranks, stages=stages, drafts=drafts)
-    draft = args.draft.get("model")
-    drafter = (beside or {}).get(str(draft))
-    if drafter is not None and drafter.tensors:
-        share = _with_drafter(share, drafter, args, ranks)
+    draft = arguments.drafter(written)
+    size = _size(beside, draft)
+    if size:
+        share = _with_drafter(share, size, args, ranks)
+    adapters = {name: _size(beside, name) for name in arguments.adapters(written)}
+    share = dataclasses.replace(share, rank_bytes=share.rank_bytes + sum(adapters.values()))
     auto = arguments.wants_auto(written)
     pool = arguments.pool_bytes(written)
 
@@ -98,18 +100,27 @@ def of_playbook(
     if not share.counted:
         left_out.append("weights are estimated from config.json alone: --config with a directory counts the tensors")
     if draft:
-        known = drafter is not None and drafter.tensors
-        what, verb = ("the cache", "is") if known else ("weights and cache", "are")
+        what, verb = ("the cache", "is") if size else ("weights and cache", "are")
         left_out.append(f"{what} of the draft model {draft} {verb} not counted")
+    left_out += [f"weights of the adapter {name} are not counted" for name, known in adapters.items() if not known]
+    if any(adapters.values()):
+        left_out.append("of adapters their files are counted, not what max-loras and max-lora-rank reserve beyond them")
     left_out += _uncertain(versions, found[0], found[-1])
     return Planned(written.name, config, versions, found[0], found[-1], auto, tuple(left_out))
 
 
-def _with_drafter(share: Weights, drafter: Source, args: arguments.Arguments, ranks: int) -> Weights:
+def _size(beside: Mapping[str, Source] | None, name: str | None) -> int:
+    """Bytes of the weights of the repository ``name``; 0 if they are not known."""
+    found = (beside or {}).get(str(name))
+    if found is None:
+        return 0
+    return sum(tensor.size_bytes for tensor in found.tensors) if found.tensors else found.size_bytes or 0
+
+
+def _with_drafter(share: Weights, size: int, args: arguments.Arguments, ranks: int) -> Weights:
     """The weights of a rank with its part of the drafter's: split as the model's are, unless the playbook says."""
     written = args.draft.get("draft_tensor_parallel_size")
     parts = written if type(written) is int and 0 < written <= ranks else ranks
-    size = sum(tensor.size_bytes for tensor in drafter.tensors or ())
     return dataclasses.replace(share, rank_bytes=share.rank_bytes - (-size // parts))
 
 

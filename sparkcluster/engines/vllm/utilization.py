@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from sparkcluster.engines.vllm import arguments
 from sparkcluster.engines.vllm.fit import CEILING
 from sparkcluster.engines.vllm.memory import of_playbook
-from sparkcluster.engines.vllm.weights import source
+from sparkcluster.engines.vllm.weights import beside, source
 from sparkcluster.errors import PlanError, UsageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
-from sparkcluster.models.source import GIB, Machine
+from sparkcluster.models.source import GIB, Machine, Source
 from sparkcluster.spec import Playbook, Spec
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group, Topology
@@ -35,15 +35,22 @@ def planned(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
     answer first.
 
     Raises:
-        PlanError: the model is on no node yet, is not known, or does not fit.
+        PlanError: the model or its drafter is on no node yet, is not known, or does not fit.
     """
     playbook = spec.playbook
     if not arguments.wants_auto(playbook):
         return spec
-    weights = _weights(facts)
+    weights, others = _weights(facts), _beside(facts)
+    drafter = arguments.drafter(playbook)
     memories = [memory.total_bytes for memory in (read(node.memory) for node in facts.values()) if memory is not None]
-    if weights is None or not memories:
-        missing = "the model's config.json, which is not on any node yet" if weights is None else "the memory of a node"
+    missing = None
+    if weights is None:
+        missing = "the model's config.json, which is not on any node yet"
+    elif drafter not in others and drafter in {each.id for each in playbook.companions}:
+        missing = f"the weights of the draft model {drafter}, which are not on any node yet"
+    elif not memories:
+        missing = "the memory of a node"
+    if weights is None or missing:
         raise PlanError(
             f"gpu-memory-utilization: auto of playbook {playbook.name} needs {missing}",
             step="plan",
@@ -51,7 +58,8 @@ def planned(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
         )
     installed = min(memories) // GIB * GIB
     try:
-        found = max(_smallest(playbook, weights, group, facts, installed) for group in topology.groups)
+        models = (source(playbook.model.label, weights), others)
+        found = max(_smallest(playbook, models, group, facts, installed) for group in topology.groups)
     except UsageError as error:
         raise PlanError(error.message, step="plan", hint=f"{error.hint}; or {NUMBER}") from None
     args = {
@@ -62,18 +70,27 @@ def planned(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
 
 
 def _smallest(
-    playbook: Playbook, weights: Weights, group: Group, facts: Mapping[str, Facts], installed_bytes: int
+    playbook: Playbook,
+    models: tuple[Source, Mapping[str, Source]],
+    group: Group,
+    facts: Mapping[str, Facts],
+    installed: int,
 ) -> float:
-    """The smallest utilization of a group, with a margin; a UsageError if none fits, or the model is not known."""
+    """The smallest utilization of a group, with a margin; a UsageError if none fits, or the model is not known.
+
+    ``models`` is the model, and the repositories beside it; ``installed`` is in bytes.
+    """
+    model, others = models
     tensor_parallel = parallel.tensor_parallel(playbook, group.name, group.size)
     requests = arguments.concurrent(playbook)
     fit = of_playbook(
         playbook,
-        source(playbook.model.label, weights),
-        Machine(installed_bytes, installed_bytes),
+        model,
+        Machine(installed, installed),
         nodes=tensor_parallel * playbook.pipeline_parallel,
         facts=[facts[group.head.name]],
         requests=requests,
+        beside=others,
     ).fit
     taken = math.ceil((fit.smallest + MARGIN) * 100) / 100
     if fit.problems or taken > CEILING:
@@ -83,6 +100,11 @@ def _smallest(
             hint=(fit.advice or ("lower max-num-seqs or max-model-len in the playbook",))[0],
         )
     return taken
+
+
+def _beside(facts: Mapping[str, Facts]) -> dict[str, Source]:
+    """The repositories beside the model, each of one node that has it whole."""
+    return {name: found for node in sorted(facts, reverse=True) for name, found in beside(facts[node]).items()}
 
 
 def _weights(facts: Mapping[str, Facts]) -> Weights | None:

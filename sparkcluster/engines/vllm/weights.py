@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from sparkcluster.facts import weights as facts
+from sparkcluster.facts.base import read
+from sparkcluster.facts.model import Facts
 from sparkcluster.models.config import DTYPE_BYTES, Experts, ModelConfig
 from sparkcluster.models.layers import Attention, Latent, State
 from sparkcluster.models.safetensors import Tensor, of_checkpoint
@@ -70,7 +72,14 @@ def of_tensors(
 def source(name: str, weights: facts.Weights) -> Source:
     """The model that a node has, of whose tensors only the size is known."""
     sizes = {file.name: file.size_bytes for file in weights.files}
-    return Source(name, weights.config, size_bytes=sum(sizes[file] for file in of_checkpoint(sizes)))
+    files = of_checkpoint(sizes) or [file for file in sizes if file.endswith((".bin", ".pt")) and "/" not in file]
+    return Source(name, weights.config, size_bytes=sum(sizes[file] for file in files))
+
+
+def beside(node: Facts) -> dict[str, Source]:
+    """The repositories beside the model that ``node`` has whole, by name."""
+    found = read(node.companions) or {}
+    return {name: source(name, weights) for name, weights in found.items() if weights.complete}
 
 
 def of_size(total_bytes: int, *, ranks: int = 1, stages: int = 1) -> Weights:

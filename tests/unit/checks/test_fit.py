@@ -49,6 +49,20 @@ def test_a_model_too_large_is_an_error_with_what_to_change(fitted):
     assert any("2 Sparks" in line for line in found.remedy)
 
 
+def test_the_weights_of_a_drafter_are_counted(fitted):
+    """Those of the node alone, and only if they are whole: until they are staged nothing is known of them."""
+    args = {"max-model-len": 8192, "speculative-config": {"method": "eagle3", "model": "a/drafter"}}
+    whole = weights(40, None)
+    broken = whole.model_copy(update={"truncated": ("model.safetensors",)})
+    assert fitted(weights(80), args) == []
+    assert fitted(weights(80), args, changed={"companions": {"a/other": whole}}) == []
+    assert fitted(weights(80), args, changed={"companions": {"a/drafter": broken}}) == []
+    set_apart = {**args, "gpu-memory-utilization": 0.85}
+    (found,) = fitted(weights(80), set_apart, changed={"companions": {"a/drafter": whole}})
+    assert (found.code, found.severity, found.node) == ("FIT-001", "error", "alpha")
+    assert "128.8 GB" in found.seen
+
+
 def test_the_same_model_fits_two(fitted):
     assert fitted(weights(130), {"max-model-len": 8192}, names=("alpha", "beta")) == []
 

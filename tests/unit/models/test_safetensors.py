@@ -256,6 +256,13 @@ def test_a_header_longer_than_the_first_piece_is_fetched_whole(hub, monkeypatch)
     assert model_headers.from_hub("some/model").tensors == TENSORS
 
 
+def test_an_adapter_is_read_without_a_config_where_that_is_expected(hub):
+    hub({"adapter_model.safetensors": shard(lora=(16, 1024))})
+    assert model_headers.from_hub("some/model", whole=False).tensors[0].shape == (16, 1024)
+    with pytest.raises(UsageError, match=r"no config\.json"):
+        model_headers.from_hub("some/model")
+
+
 @pytest.mark.parametrize("piece", [64, 1 << 20])
 def test_a_hub_without_range_requests_works(hub, monkeypatch, piece):
     monkeypatch.setattr(model_headers, "FIRST_BYTES", piece)

@@ -257,6 +257,17 @@ def test_a_companion_needs_neither_config_nor_tokenizer(make_machine: Any) -> No
     assert lacks() == ([], ["adapter_model.safetensors"])
 
 
+def test_what_is_beside_the_model_is_read_by_its_name(make_machine: Any) -> None:
+    machine = make_machine("founders-p1")
+    snapshot = Path(machine.at("/hf/hub/models--a--d/snapshots/main"))
+    snapshot.mkdir(parents=True)
+    (snapshot / "model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    companions = [{"id": name, "revision": "main", "path": None, "companion": True} for name in ("a/d", "a/none")]
+    request = {**machine.case["request"], "hf_home": "/hf", "companions": companions}
+    found = parse("spark", json.loads(json.dumps(probe.main(request, machine=machine)))).companions
+    assert {name: weights.complete for name, weights in found.items()} == {"a/d": True, "a/none": False}  # type: ignore[union-attr]
+
+
 def test_the_engine_is_inspected_by_its_interpreter() -> None:
     found = probe._engine(Machine(), sys.executable)
     assert found["python"] == sys.executable

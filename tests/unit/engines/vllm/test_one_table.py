@@ -8,6 +8,7 @@ from sparkcluster import checks, topology
 from sparkcluster.checks.registry import Context
 from sparkcluster.engines.vllm import arguments, defaults, flags, memory, reported, utilization, versions
 from sparkcluster.engines.vllm.rules.served import Served
+from sparkcluster.errors import PlanError
 from sparkcluster.facts.weights import WeightFile, Weights
 from sparkcluster.models.safetensors import Tensor
 from sparkcluster.models.source import GIB, Machine, Source
@@ -129,3 +130,41 @@ def test_the_weights_of_a_drafter_are_counted_where_they_are_known(cluster):
     assert "the cache of the draft model a/drafter is not counted" in planned(beside=known).left_out
     assert planned(2, known).fit.weights.rank_bytes == 9 * GIB
     assert planned(2, known, draft_tensor_parallel_size=1).fit.weights.rank_bytes == 10 * GIB
+    of_a_node = {"a/drafter": Source("a/drafter", None, size_bytes=2 * GIB)}
+    assert planned(beside=of_a_node).fit.weights.rank_bytes == 18 * GIB
+
+
+@pytest.mark.parametrize("written", ["speculative-config", "speculative-config.model"])
+def test_auto_waits_for_the_drafter_and_counts_it(cluster, spark, written):
+    """So that the number is the same before and after the drafter is staged."""
+    draft = {"method": "eagle3", "model": "a/drafter", "num_speculative_tokens": 3}
+    args = {"gpu-memory-utilization": "auto", written: draft if written == "speculative-config" else "a/drafter"}
+    spec = cluster({"solo": "h"}, playbook={"args": args})
+
+    def weights(config, gib, name="model.safetensors"):
+        return Weights(path="/m", config=config, files=(WeightFile(name=name, size_bytes=gib * GIB),))
+
+    def taken(companions):
+        node = spark().model_copy(update={"weights": weights(LLAMA_8B, 16), "companions": companions})
+        facts = {"solo": node}
+        found = utilization.planned(spec, facts, topology.build(spec, facts))
+        return found.playbook.args["gpu-memory-utilization"]
+
+    for absent in ({}, {"a/drafter": Weights(path=None)}):
+        with pytest.raises(PlanError, match="needs the weights of the draft model a/drafter, which are not on any"):
+            taken(absent)
+    small, large = (taken({"a/drafter": weights(None, gib)}) for gib in (1, 13))
+    assert round(large - small, 2) == 0.10
+    # Older drafters have no safetensors.
+    assert taken({"a/drafter": weights(None, 13, "pytorch_model.bin")}) == large
+
+
+def test_adapters_are_counted_where_they_are_known(cluster):
+    args = {"enable-lora": True, "lora-modules": ["x=org/one", '{"name": "y", "path": "org/two"}']}
+    playbook = cluster({"solo": "h"}, playbook={"args": args}).playbook
+    model = Source("llama", LLAMA_8B, size_bytes=16 * GIB)
+    known = {"org/one": Source("org/one", None, size_bytes=GIB)}
+    found = memory.of_playbook(playbook, model, NODE, nodes=2, beside=known)
+    assert found.fit.weights.rank_bytes == 9 * GIB, "an adapter is not split"
+    assert "weights of the adapter org/two are not counted" in found.left_out
+    assert any("max-lora-rank" in line for line in found.left_out)
