@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from sparkcluster.engines.base import Engine, imported
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sparkcluster.spec.playbook import Playbook
 
 _GROUPS = "groups in the inventory"
@@ -70,7 +72,6 @@ class Vllm(Engine):
     serve = imported(".command_line", "serve")
     environment = imported(".environment", "build")
     planned = imported(".utilization", "planned")
-    repositories = imported(".arguments", "repositories")
     vocabularies = imported(".vocabulary", "vocabularies")
     memory_share = imported(".arguments", "claimed")
     forecast = imported(".memory", "forecast")
@@ -85,14 +86,28 @@ class Vllm(Engine):
     culprits = imported(".phases", "CULPRITS")
     signatures = imported(".signatures", "SIGNATURES")
 
+    # Every probe asks these two: nothing is imported unless an argument may matter.
+
+    def repositories(self, playbook: Playbook) -> Mapping[str, str]:
+        """As declared."""
+        if not _mentions(playbook, "spec", "tokenizer", "lora", "hf", "-sc"):
+            return {}
+        from sparkcluster.engines.vllm import arguments
+
+        return arguments.repositories(playbook)
+
     def weights_format(self, playbook: Playbook) -> str | None:
-        """As declared; without such an argument nothing is imported, since every probe asks."""
-        words = (*playbook.args, *(playbook.command or ()))
-        if not any("load" in word.lower() or "format" in word.lower() for word in words):
+        """As declared."""
+        if not _mentions(playbook, "load", "format"):
             return None
         from sparkcluster.engines.vllm import arguments
 
         return arguments.weights_format(playbook)
+
+
+def _mentions(playbook: Playbook, *parts: str) -> bool:
+    words = (*playbook.args, *(playbook.command or ()))
+    return any(part in word.lower() for word in words for part in parts)
 
 
 ENGINE = Vllm()

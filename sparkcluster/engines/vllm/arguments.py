@@ -24,6 +24,7 @@ CONCURRENT = 4
 
 AUTO = "auto"
 UTILIZATION = "gpu-memory-utilization"
+_DRAFT_MODEL = ("speculative-config.model", "spec-model")  # beside "model" of the speculative config itself
 
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -146,8 +147,8 @@ def drafting(args: Arguments) -> tuple[int, bool]:
 def drafter(playbook: Playbook) -> str | None:
     """The draft model of its own: a repository of the hub, or a directory in the container; None without one."""
     args = Arguments(playbook)
-    found = args.draft.get("model") or args.values.get("speculative-config.model")
-    return None if found is None else str(found)
+    named = (args.draft.get("model"), *(args.values.get(name) for name in _DRAFT_MODEL))
+    return next((str(name) for name in named if name), None)
 
 
 def adapters(playbook: Playbook) -> list[str]:
@@ -164,9 +165,9 @@ def repositories(playbook: Playbook) -> dict[str, str]:
     """
     args = Arguments(playbook)
     values, draft = args.values, args.draft
-    named = [
+    named: list[tuple[Any, Any]] = [
         (draft.get("model"), draft.get("revision")),
-        (values.get("speculative-config.model"), values.get("speculative-config.revision")),
+        *((values.get(name), values.get("speculative-config.revision")) for name in _DRAFT_MODEL),
         (values.get("tokenizer"), values.get("tokenizer-revision")),
         (values.get("hf-config-path"), None),
         *((adapter, None) for adapter in adapters(playbook)),

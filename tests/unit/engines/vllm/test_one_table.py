@@ -134,7 +134,7 @@ def test_the_weights_of_a_drafter_are_counted_where_they_are_known(cluster):
     assert planned(beside=of_a_node).fit.weights.rank_bytes == 18 * GIB
 
 
-@pytest.mark.parametrize("written", ["speculative-config", "speculative-config.model"])
+@pytest.mark.parametrize("written", ["speculative-config", "speculative-config.model", "spec-model"])
 def test_auto_waits_for_the_drafter_and_counts_it(cluster, spark, written):
     """So that the number is the same before and after the drafter is staged."""
     draft = {"method": "eagle3", "model": "a/drafter", "num_speculative_tokens": 3}

@@ -1,0 +1,84 @@
+"""Downloads from a hub by the real huggingface_hub, which the engine's image has: what is served, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.lab.engine.model import tiny_model_files
+from tests.lab.hub import COMMIT, Hub
+
+pytestmark = [pytest.mark.full, pytest.mark.engine]
+
+CACHE = "/home/spark/.cache/huggingface/hub"
+SERVED = tiny_model_files()
+UNREAD = {
+    "original/consolidated.00.pth": bytes(2_000_000),
+    "metal/model.bin": bytes(3_000_000),
+    "onnx/model.onnx": bytes(1_000_000),
+    "consolidated.safetensors": SERVED["model.safetensors"],
+    "pytorch_model.bin": bytes(800_000),
+}
+DRAFTER = {
+    "config.json": b"{}",
+    "model.safetensors": SERVED["model.safetensors"],
+    "original/drafter.pth": bytes(70_000),
+}
+ADAPTER = {"adapter_config.json": b"{}", "adapter_model.safetensors": SERVED["model.safetensors"]}
+
+
+@pytest.fixture(scope="module")
+def shared_lab(make_lab):
+    return make_lab(2, engine="vllm")
+
+
+@pytest.fixture
+def hub(lab):
+    """A hub that the nodes of the lab reach, and this machine; the user ``spark`` has it in the shell's start file."""
+    repositories = {"lab/tiny": {**SERVED, **UNREAD}, "lab/drafter": DRAFTER, "lab/adapter": ADAPTER}
+    with Hub(lab.sparks[0].state.gateway, repositories) as made:
+        for spark in lab.sparks:
+            export = f"rm -rf /home/spark/.cache; echo export HF_ENDPOINT={made.address} > /home/spark/.bashrc"
+            spark.run(["su", "spark", "-c", export])
+        yield made
+        for spark in lab.sparks:
+            spark.run(["rm", "-rf", "/home/spark/.bashrc", "/home/spark/.cache"])
+
+
+@pytest.fixture
+def inventory(lab, variant):
+    args = {
+        "speculative-config": {"method": "eagle3", "model": "lab/drafter", "num_speculative_tokens": 2},
+        "enable-lora": True,
+        "lora-modules": ["x=lab/adapter"],
+    }
+    return variant(lab, ssh={"user": "spark"}, playbook={"model": {"path": None, "id": "lab/tiny"}, "args": args})
+
+
+def files(spark, repository):
+    folder = f"{CACHE}/models--{repository.replace('/', '--')}/snapshots/{COMMIT}"
+    found = spark.run(["find", "-L", folder, "-type", "f", "-printf", "%P\n"]).stdout.split()
+    return set(found)
+
+
+def test_only_what_is_served_is_downloaded_once_and_copied(lab, hub, inventory, cli):
+    staged = cli("stage", inventory, "weights", env={"HF_ENDPOINT": hub.address}).ok()
+    expected = {
+        "lab/tiny": set(SERVED),
+        "lab/drafter": set(DRAFTER) - {"original/drafter.pth"},
+        "lab/adapter": {*ADAPTER},
+    }
+    for repository, names in expected.items():
+        assert {spark.name: files(spark, repository) for spark in lab.sparks} == {
+            spark.name: names for spark in lab.sparks
+        }
+    assert sorted(hub.served) == sorted((name, file) for name, names in expected.items() for file in names), staged
+    assert "nothing is missing" in cli("stage", inventory, "weights").ok().out
+
+
+def test_patterns_of_the_playbook_decide_what_is_downloaded(lab, hub, variant, cli):
+    model = {"path": None, "id": "lab/tiny", "files": ["*.json", "pytorch_model.bin"], "exclude": ["generation*"]}
+    inventory = variant(lab, ssh={"user": "spark"}, playbook={"model": model})
+    cli("stage", inventory, "weights", env={"HF_ENDPOINT": hub.address}).ok()
+    expected = {"config.json", "tokenizer.json", "tokenizer_config.json", "pytorch_model.bin"}
+    assert {file for _, file in hub.served} == expected
+    assert [files(spark, "lab/tiny") for spark in lab.sparks] == [expected, expected]
