@@ -28,15 +28,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show what is wrong with the cluster; exit 1 unless it serves without errors."""
     from sparkcluster import output_file
-    from sparkcluster.inspect import bundle
+    from sparkcluster.inspect import bundle, first_hour
     from sparkcluster.inspect.doctor import doctor
 
     if args.bundle:
         output_file.check_path(args.bundle, "--bundle", "bundle.tar.gz")
     with reporting(args) as (fleet, spec, report):
         found = doctor(fleet, spec, args.timeout, report)
-    if args.bundle:
-        bundle.write(args.bundle, found)
+        if args.bundle:
+            gathered = first_hour.gather(fleet, spec, found.facts, None, report, changes=False)
+            bundle.write(args.bundle, found, gathered)
     if not emitted(args, found.as_json()):
         show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
     if args.bundle:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sparkcluster.cli import consent
 from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, reporting
-from sparkcluster.cli.output import say, say_verdict, table
+from sparkcluster.cli.output import note, say, say_verdict, table
 
 if TYPE_CHECKING:
     from sparkcluster.facts.measured import Measured
@@ -33,33 +33,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also measure bandwidth between nodes, and NCCL in a container of the image (minutes)",
     )
     parser.add_argument("--hash", action="store_true", help="also compare the weights' SHA-256 (reads all of them)")
+    parser.add_argument(
+        "--bundle",
+        metavar="FILE",
+        type=Path,
+        help="write everything that was read, and what only real machines can tell, without secrets, to a .tar.gz; "
+        "copies an image of 1 MiB between the first two nodes and removes it (docs/first-hour.md)",
+    )
     parser.add_argument("--junit", metavar="FILE", type=Path, help="also write a JUnit report")
 
 
 def run(args: argparse.Namespace) -> int:
     """Check every node; exit 1 where a finding would stop ``up``."""
+    from sparkcluster import output_file
+
     if args.junit:
-        from sparkcluster import output_file
         from sparkcluster.cli import junit
 
         output_file.check_path(args.junit, "--junit", "preflight.xml")
+    if args.bundle:
+        output_file.check_path(args.bundle, "--bundle", "bundle.tar.gz")
     if args.ignore:
         from sparkcluster.checks.pages import find
 
         for code in args.ignore:
             find(code)
     with reporting(args) as (fleet, spec, report):
-        if args.deep and spec.inventory.runtime.kind == "docker":
+        if (args.deep or args.bundle) and spec.inventory.runtime.kind == "docker":
             consent.ask(spec, report, yes=args.yes)
         probes = begin_probe(fleet, spec)
         from sparkcluster.inspect.preflight import Options, preflight
 
         options = Options(deep=args.deep, hashes=args.hash, ignore=tuple(args.ignore))
         found = preflight(fleet, spec, options, report, probes)
+        if args.bundle:
+            from sparkcluster.inspect import bundle, first_hour
+
+            gathered = first_hour.gather(fleet, spec, found.facts, found.topology, report, changes=True)
+            bundle.write(args.bundle, found, gathered)
     if args.junit:
         output_file.write(args.junit, lambda file: file.write(junit.document(found)))
     if not emitted(args, found.as_json()):
         show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
+    if args.bundle:
+        note(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
     return 0 if found.ok else 1
 
 

@@ -1,4 +1,4 @@
-"""The support bundle: everything that ``doctor`` saw, in one file that can be shared."""
+"""The support bundle: everything that ``doctor`` or ``preflight`` saw, in one file that can be shared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import re
 import sys
 import tarfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,8 +20,9 @@ from sparkcluster import output_file
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import read
 from sparkcluster.inspect.doctor import Diagnosis
+from sparkcluster.inspect.preflight import Preflight
 from sparkcluster.printable import LINES, clean
-from sparkcluster.runtime import secrets
+from sparkcluster.runtime import observed, secrets
 from sparkcluster.spec import Spec
 from sparkcluster.spec.secret_patterns import names_secret, without_secrets
 
@@ -30,14 +31,7 @@ REMOVED = "(removed)"
 _README = """\
 A support bundle of sparkcluster {version}, cluster {cluster}, {when}.
 
-findings.txt    the findings of `sparkcluster doctor`
-doctor.json     the output of `sparkcluster doctor --json`
-facts/          facts of each node
-logs/           first and last log lines of every rank
-kernel/         each node's kernel log lines about GPU, memory and RDMA
-spec/           inventory and playbook as they were read
-release.json    the newest recorded release with its plan
-versions.json   versions of sparkcluster, Python and this machine
+{files}
 
 Replaced by {removed}: API keys, tokens and passwords, values of the playbook's secrets, variables
 whose names look like one, passwords in URLs, serial numbers and UUIDs of hardware, the last half of hardware
@@ -45,6 +39,21 @@ addresses and of the GUIDs and link-local addresses that are made of them.
 Not removed: host names, user names, IP addresses, paths, doctor's prompt and its answer, and everything else in the
 engines' logs. Review the files before you share them.
 """
+
+_FILES = {
+    "findings.txt": "the findings of the command",
+    "doctor.json": "the output of `sparkcluster doctor --json`",
+    "preflight.json": "the output of `sparkcluster preflight --json`",
+    "first-hour.json": "image stores, a copied image, GIDs, cache, memory, limits in a container: docs/first-hour.md",
+    "observed.jsonl": "what earlier commands saw: gaps, memory, seconds, bandwidth",
+    "facts/": "facts of each node",
+    "logs/": "first and last log lines of every rank",
+    "kernel/": "each node's kernel log lines about GPU, memory and RDMA",
+    "spec/": "inventory and playbook as they were read",
+    "release.json": "the newest recorded release with its plan",
+    "versions.json": "versions of sparkcluster, Python and this machine",
+}
+"""Every file that a bundle may have."""
 
 # Keys of documents that hold names of secrets, or whether there is one.
 _NO_VALUE = {"secrets", "token", "tokens"}
@@ -99,8 +108,8 @@ class Scrubber:
         return words
 
 
-def write(path: Path, found: Diagnosis) -> None:
-    """Write the bundle: readable by its owner alone, and whole or not at all.
+def write(path: Path, found: Diagnosis | Preflight, first_hour: Mapping[str, Any]) -> None:
+    """Write the bundle: readable by its owner alone, and whole or not at all; ``first_hour`` as it was gathered.
 
     Raises:
         UsageError: it could not be written after all.
@@ -108,7 +117,7 @@ def write(path: Path, found: Diagnosis) -> None:
 
     def fill(file: IO[bytes]) -> None:
         with tarfile.open(fileobj=file, mode="w:gz") as archive:
-            for name, text in contents(found):
+            for name, text in contents(found, first_hour):
                 data = text.encode(errors="backslashreplace")
                 entry = tarfile.TarInfo(f"sparkcluster-{found.spec.inventory.cluster}/{name}")
                 entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
@@ -117,32 +126,47 @@ def write(path: Path, found: Diagnosis) -> None:
     output_file.write(path, fill, private=True)
 
 
-def contents(found: Diagnosis) -> Iterator[tuple[str, str]]:
+def contents(found: Diagnosis | Preflight, first_hour: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Names and texts of the bundle's files, without secrets."""
+    cluster = found.spec.inventory.cluster
+    files = list(_files(found, first_hour, Scrubber(known_secrets(found.spec))))
+    there = [each for each in _FILES if any(name.startswith(each) for name, _ in files)]
+    readme = _README.format(
+        version=sparkcluster.__version__,
+        cluster=cluster,
+        when=time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        files="\n".join(f"{name:<16}{_FILES[name]}" for name in there),
+        removed=REMOVED,
+    )
+    return [("README.txt", readme), *files]
+
+
+def _files(
+    found: Diagnosis | Preflight, first_hour: Mapping[str, Any], scrubber: Scrubber
+) -> Iterator[tuple[str, str]]:
     spec = found.spec
-    scrubber = Scrubber(known_secrets(spec))
 
     def document(value: Any) -> str:
         return json.dumps(scrubber.document(value), indent=1, ensure_ascii=False) + "\n"
 
-    when = time.strftime("%Y-%m-%d %H:%M:%S %z")
-    yield (
-        "README.txt",
-        _README.format(version=sparkcluster.__version__, cluster=spec.inventory.cluster, when=when, removed=REMOVED),
-    )
     yield "findings.txt", scrubber.text("".join(_findings(found)))
-    yield "doctor.json", document(found.as_json())
+    yield f"{'doctor' if isinstance(found, Diagnosis) else 'preflight'}.json", document(found.as_json())
+    entries, damaged = observed.read(spec.inventory.cluster)
+    yield "first-hour.json", document({**first_hour, "observed": damaged or f"{len(entries)} lines"})
+    if entries:
+        yield "observed.jsonl", "".join(f"{json.dumps(scrubber.document(entry))}\n" for entry in entries)
     for name, facts in found.facts.items():
         yield f"facts/{_file(name)}.json", document(facts.model_dump(mode="json"))
         kernel = read(facts.kernel_log)
         if kernel:
             yield f"kernel/{_file(name)}.log", scrubber.text("".join(f"{line}\n" for line in kernel))
-    for name, rank in found.running.ranks():
-        lines = "".join(f"{line}\n" for line in rank.lines)
-        yield f"logs/{_file(name)}-{_file(rank.name)}.log", scrubber.text(lines)
+    if isinstance(found, Diagnosis):
+        for name, rank in found.running.ranks():
+            lines = "".join(f"{line}\n" for line in rank.lines)
+            yield f"logs/{_file(name)}-{_file(rank.name)}.log", scrubber.text(lines)
     yield "spec/inventory.json", document(spec.inventory.model_dump(mode="json", exclude_defaults=True))
     yield "spec/playbook.json", document(spec.playbook.model_dump(mode="json", exclude_defaults=True))
-    if found.running.recorded is not None:
+    if isinstance(found, Diagnosis) and found.running.recorded is not None:
         yield "release.json", document(found.running.recorded.model_dump(mode="json"))
     versions = {
         "sparkcluster": sparkcluster.__version__,
@@ -163,8 +187,9 @@ def known_secrets(spec: Spec) -> list[str]:
     return found
 
 
-def _findings(found: Diagnosis) -> Iterator[str]:
-    yield f"{found.verdict()}\n"
+def _findings(found: Diagnosis | Preflight) -> Iterator[str]:
+    if isinstance(found, Diagnosis):
+        yield f"{found.verdict()}\n"
     for finding in found.findings:
         yield f"\n{finding.severity}: {finding.code} {finding.node or 'cluster'}: {finding.summary}\n"
         yield from (f"  {word}: {text}\n" for word, text in finding.details())

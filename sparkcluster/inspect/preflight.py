@@ -14,7 +14,7 @@ from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, Context, Stage
 from sparkcluster.diagnose.hashes import hashes as ask_hashes
 from sparkcluster.diagnose.reach import reach as ask_reach
 from sparkcluster.errors import LeaseHeld, PlanError, SparkclusterError
-from sparkcluster.facts.base import Unread
+from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.hashes import Hashes
 from sparkcluster.facts.measured import Measured
@@ -27,6 +27,7 @@ from sparkcluster.inspect.cluster import assess
 from sparkcluster.probing.collect import Collected, collect_facts, inspect_images, node_documents
 from sparkcluster.probing.start import Answer
 from sparkcluster.report import Report, count
+from sparkcluster.runtime import observed
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
 from sparkcluster.staging.ray_archive import cache_directory
@@ -139,6 +140,7 @@ def preflight(
     hashed: Hashes | None = None
     if options.deep and topology is not None:
         measured = measure(fleet, spec, facts, topology, report, whole=not has_errors(findings))
+        observed.note(spec.inventory.cluster, "deep", **with_mtu(measured, facts))
     if options.hashes:
         hashed = ask_hashes(fleet, facts, report, spec.playbook.choice)
     if options.deep or options.hashes:
@@ -221,6 +223,15 @@ def measure(
             except LeaseHeld as error:
                 report.note(f"no all-gather: {error.message}")
         return deep(fleet, spec, facts, topology, report, epochs=epochs, options=Thoroughness(collective=whole))
+
+
+def with_mtu(measured: Measured, facts: Mapping[str, Facts]) -> dict[str, Any]:
+    """The measurements, and the MTU of each interface that has a carrier."""
+    mtu = {
+        name: {each.name: each.mtu for each in read(node.interfaces) or () if each.carrier}
+        for name, node in facts.items()
+    }
+    return {**dataclasses.asdict(measured), "mtu": mtu}
 
 
 def unplanned(error: PlanError) -> Finding:

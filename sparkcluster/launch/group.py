@@ -24,10 +24,10 @@ from sparkcluster.launch.causes import cause
 from sparkcluster.launch.readiness import Readiness, warnings
 from sparkcluster.launch.stopping import ranks_of, stop, with_failed_stops
 from sparkcluster.launch.verify import verify_group
-from sparkcluster.launch.watching import INTERVAL_S, Watching, watch_request
+from sparkcluster.launch.watching import INTERVAL_S, Gone, Lines, Watching, watch_request
 from sparkcluster.plan.model import Plan
 from sparkcluster.report import Report
-from sparkcluster.runtime import Changer
+from sparkcluster.runtime import Changer, observed
 from sparkcluster.spec.playbook import Verify
 from sparkcluster.topology.model import Topology
 
@@ -125,6 +125,7 @@ class _Attempt:
         self._outcome: Reply | BaseException | None = None
         self._silent_since: dict[str, float] = {}
         self._taken_over: LeaseLost | None = None
+        self._observed = observed.Launch(changer.cluster, launch.group)
 
     def silent(self, error: SparkclusterError | None = None) -> set[str]:
         """Nodes that do not report, and that of ``error`` where that could not be reached."""
@@ -142,7 +143,9 @@ class _Attempt:
                     self._await_death(watching)
             except LaunchError as error:
                 error.logs = {name: tuple(rank.lines) for name, rank in self._readiness.ranks.items()}
+                self._observed.keep("failed")
                 raise
+        self._observed.keep("answered", started=self._launch.steps is not None)
         return reply
 
     def _watch(self, watching: Watching) -> Reply:
@@ -193,6 +196,8 @@ class _Attempt:
         event = watching.next(0.2)
         if event is not None:
             self._readiness.feed(event, time.monotonic())
+            if not isinstance(event, Gone):
+                self._observed.heard(event.node, event.lines if isinstance(event, Lines) else ())
             self._report.progress(event.node, self._readiness.ranks[event.node].progress.text)
             for text in warnings(event):
                 self._report.note(text)

@@ -87,6 +87,16 @@ def load() -> List[str]:
     return ["docker", "load"]
 
 
+def import_image(reference: str) -> List[str]:
+    """Command that makes an image of the tar archive in its input."""
+    return ["docker", "import", "-", reference]
+
+
+def remove_image(reference: str) -> List[str]:
+    """Command that removes an image, or one of its names."""
+    return ["docker", "image", "rm", reference]
+
+
 def tag(image_id: str, reference: str) -> List[str]:
     """Command that names an image."""
     return ["docker", "tag", image_id, reference]

@@ -94,6 +94,7 @@ def await_return(
     known = set.intersection(*(set(each.get("shm") or ()) for each in earlier))
     return {
         "missing_bytes": missing if missing > TOLERANCE else 0,
+        "difference_bytes": missing,
         "waited_s": round(clock() - began),
         "shm": left(known),
     }

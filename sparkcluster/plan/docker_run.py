@@ -19,6 +19,7 @@ HF_HOME = f"{ROOT_HOME}/.cache/huggingface"
 HOME = "/sparkcluster/home"
 """Of a user that is not root."""
 NAME_LIMIT = 120
+ULIMITS = ("--ulimit", "memlock=-1", "--ulimit", "stack=67108864", "--ulimit", "nofile=1048576")
 
 
 def container_name(written: str) -> str:
@@ -94,7 +95,7 @@ def run(
     argv += ["--network", "host", "--ipc", "host", "--gpus", "all"]
     if infiniband:
         argv += ["--device", "/dev/infiniband"]
-    argv += ["--ulimit", "memlock=-1", "--ulimit", "stack=67108864", "--ulimit", "nofile=1048576"]
+    argv += ULIMITS
     argv += ["--init", "--pull", "never"]
     # An engine that logs every request would otherwise fill the disk in weeks.
     argv += ["--log-driver", "json-file", "--log-opt", "max-size=64m", "--log-opt", "max-file=3"]

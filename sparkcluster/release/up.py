@@ -16,7 +16,7 @@ from sparkcluster.release.serving import note_differences, refuse, replies, stop
 from sparkcluster.release.states import Action, GroupState
 from sparkcluster.release.walk import Options, Walk, stop_before_staging, whole
 from sparkcluster.report import Report, count
-from sparkcluster.runtime import secrets
+from sparkcluster.runtime import observed, secrets
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
 
@@ -86,7 +86,17 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report, probes: Calls
             answers = walk.to_serving(groups)
         except KeyboardInterrupt:
             raise walk.interrupted() from None
-        return Up(walk.view, changed=True, release=walk.number, answers=answers, seconds=time.monotonic() - began)
+        done = Up(walk.view, changed=True, release=walk.number, answers=answers, seconds=time.monotonic() - began)
+    observed.note(
+        spec.inventory.cluster, "up", model=spec.playbook.model_name, seconds=round(done.seconds, 1),
+        clear_caches=options.clear_caches, hub_offline=_offline(done.view),
+    )  # fmt: skip
+    return done
+
+
+def _offline(view: View) -> bool:
+    """Whether every rank was told to ask no hub (``HF_HUB_OFFLINE``)."""
+    return all(node.env.get("HF_HUB_OFFLINE") == "1" for node in (view.plan.nodes.values() if view.plan else ()))
 
 
 def see(

@@ -15,6 +15,7 @@ from sparkcluster.node.shared import LABEL_RANK_DIR, SHARED_MEMORY, hub_folder
 from sparkcluster.plan import paths
 from sparkcluster.plan.model import NodePlan
 from sparkcluster.report import Report
+from sparkcluster.runtime import observed
 from sparkcluster.runtime.change import Changer, Step
 from sparkcluster.spec.playbook import Playbook
 
@@ -33,9 +34,10 @@ class Left(Fact):
 
 
 class Remains(Fact):
-    """What ranks left behind on a node."""
+    """What ranks left behind on a node; ``difference_bytes`` includes what a node takes and releases by itself."""
 
     missing_bytes: int = 0
+    difference_bytes: int = 0
     waited_s: int = 0
     shm: tuple[Left, ...] = ()
 
@@ -56,6 +58,7 @@ def watch_return(changer: Changer, ranks: Mapping[str, Sequence[Rank]], report: 
         if directories:
             steps[name] = [{"do": "await-memory", "rank_dirs": directories, "limit_s": RETURN_S}]
     for name, found in _answers(changer, steps, Remains, RETURN_S).items():
+        observed.note(changer.cluster, "stop", node=name, **found.model_dump())
         for text in remains(name, found):
             report.note(text)
 
@@ -90,6 +93,7 @@ def evict(
         steps[name] = [{"do": "evict", "paths": weights, "image": image, "limit_s": EVICT_S}]
     answers = _answers(changer, steps, Evicted, EVICT_S)
     for name, found in answers.items():
+        observed.note(changer.cluster, "evict", node=name, **found.model_dump())
         if found.image_failed:
             report.note(f"{name}: the page cache of the image was not dropped: {found.image_failed}")
     if answers:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from sparkcluster.errors import CommandTimeout, HostLost, SparkclusterError, StageError
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import stream
+from sparkcluster.runtime import observed
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.copy import (
     SILENT_S,
@@ -34,17 +35,19 @@ def pull(step: Step, host: Host, request: Request, report: Callable[[Pulling], N
         LeaseLost: the node refuses the change; a pull under way goes on.
     """
     whole = {**request, **step.lease(host.name), "do": "pull"}
-    news = True
+    news, gaps = True, observed.Gaps()
 
     def reported(found: Pulling) -> None:
         nonlocal news
         news = True
+        gaps.seen(found.phase, (found.bytes, found.layers))
         report(found)
 
     while True:
         try:
             with stage_errors(step, host.name), stream(host, "pull", whole) as running:
-                return _follow(step, host.name, running, reported)
+                ended = _follow(step, host.name, running, reported)
+            break
         except StageError as error:
             if not isinstance(error.__cause__, HostLost | CommandTimeout):
                 raise
@@ -56,6 +59,9 @@ def pull(step: Step, host: Host, request: Request, report: Callable[[Pulling], N
             with contextlib.suppress(SparkclusterError), stream(host, "pull", {**whole, "do": "cancel"}) as running:
                 next(running.lines(_CANCEL_S), None)
             raise
+    outcome = ended.text if isinstance(ended, Failure) else "pulled"
+    observed.note(str(whole["cluster"]), "pull", node=host.name, outcome=outcome, longest_gap_s=gaps.longest_s)
+    return ended
 
 
 def _follow(step: Step, node: str, running: Stream, report: Callable[[Pulling], None]) -> Done | Failure:

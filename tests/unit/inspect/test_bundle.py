@@ -115,7 +115,7 @@ def unpacked(path: Path) -> dict[str, str]:
 
 def test_no_byte_of_a_secret_or_a_serial_number_is_in_it(diagnosis, tmp_path):
     path = tmp_path / "b.tar.gz"
-    bundle.write(path, diagnosis)
+    bundle.write(path, diagnosis, {})
     every = gzip.decompress(path.read_bytes())
     for planted in [*SECRETS, *HARDWARE]:
         assert planted.encode() not in every, planted
@@ -125,10 +125,10 @@ def test_no_byte_of_a_secret_or_a_serial_number_is_in_it(diagnosis, tmp_path):
 
 def test_it_holds_all_that_was_seen_and_says_so(diagnosis, tmp_path):
     path = tmp_path / "b.tar.gz"
-    bundle.write(path, diagnosis)
+    bundle.write(path, diagnosis, {})
     files = unpacked(path)
     assert set(files) == {
-        "README.txt", "findings.txt", "doctor.json", "facts/alpha.json", "kernel/alpha.log",
+        "README.txt", "findings.txt", "doctor.json", "first-hour.json", "facts/alpha.json", "kernel/alpha.log",
         "logs/alpha-one-1-alpha.log", "spec/inventory.json", "spec/playbook.json", "release.json", "versions.json",
     }  # fmt: skip
     for name in ("facts/", "logs/", "kernel/", "spec/", "release.json", "versions.json", "doctor.json"):
@@ -141,7 +141,7 @@ def test_only_its_owner_may_read_it_and_what_was_there_is_replaced_whole(diagnos
     path = tmp_path / "b.tar.gz"
     path.write_text("old")
     path.chmod(0o644)
-    bundle.write(path, diagnosis)
+    bundle.write(path, diagnosis, {})
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [path]
     with tarfile.open(path) as archive:
@@ -154,7 +154,7 @@ def test_a_bundle_that_fails_halfway_leaves_nothing(diagnosis, tmp_path, monkeyp
 
     monkeypatch.setattr(tarfile.TarFile, "addfile", full)
     with pytest.raises(errors.UsageError, match="No space left on device"):
-        bundle.write(tmp_path / "b.tar.gz", diagnosis)
+        bundle.write(tmp_path / "b.tar.gz", diagnosis, {})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -178,6 +178,6 @@ def test_settings_that_merely_sound_like_secrets_stay():
 
 
 def test_the_archive_can_be_read_by_tar(diagnosis, tmp_path):
-    bundle.write(tmp_path / "b.tar.gz", diagnosis)
+    bundle.write(tmp_path / "b.tar.gz", diagnosis, {})
     with tarfile.open(fileobj=io.BytesIO((tmp_path / "b.tar.gz").read_bytes()), mode="r:gz") as archive:
         assert all(one.name.startswith("sparkcluster-") for one in archive.getmembers())

@@ -1,0 +1,152 @@
+"""Reads on this node what only a real machine can tell, for support bundles. Python 3.8, standard library only.
+
+``look`` changes nothing. ``make`` and ``remove``, under the lease, import and remove the small image that is copied.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import stat
+import tarfile
+import tempfile
+from typing import Any, BinaryIO, Dict, List
+
+from sparkcluster.node import common, docker, programs, wire
+from sparkcluster.node.machine import Machine, Unreadable
+from sparkcluster.node.memory import owner
+
+Request = Dict[str, Any]
+
+HUB = ("huggingface.co", 443)
+_LIMIT_S = 60.0
+_LISTED = 50
+_TEXT = 64 << 10
+_MARK = "sparkcluster-first-hour "
+
+# Runs in the image's Python: the limits of a container, what libibverbs finds there, which ptxas there are.
+INSIDE = """
+import ctypes, glob, importlib.util, json, os, resource, subprocess
+found = {"uid": os.getuid(), "limits": {}, "ptxas": {}}
+for name in ("MEMLOCK", "NOFILE", "NPROC", "STACK"):
+    found["limits"][name.lower()] = list(resource.getrlimit(getattr(resource, "RLIMIT_" + name)))
+try:
+    verbs, number = ctypes.CDLL("libibverbs.so.1"), ctypes.c_int()
+    verbs.ibv_get_device_list.restype = ctypes.c_void_p
+    found["verbs"] = number.value if verbs.ibv_get_device_list(ctypes.byref(number)) else "no list of devices"
+except Exception as error:
+    found["verbs"] = str(error)
+try:
+    triton = (importlib.util.find_spec("triton").submodule_search_locations or [""])[0]
+except Exception:
+    triton = ""
+paths = glob.glob(triton + "/backends/nvidia/bin/ptxas*") if triton else []
+for path in ["/usr/local/cuda/bin/ptxas"] + sorted(paths):
+    try:
+        done = subprocess.run([path, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=20)
+        found["ptxas"][path] = " ".join(done.stdout.decode(errors="replace").split()[-8:])
+    except Exception as error:
+        found["ptxas"][path] = str(error)
+print("%s" + json.dumps(found))
+""" % (_MARK,)
+
+
+def main(request: Request, stdin: BinaryIO) -> Dict[str, Any]:
+    """Do what ``do`` says; of ``make`` and ``remove`` the answer is that of ``wire.answer``."""
+    if request["do"] == "look":
+        return look(request, Machine())
+    work = {"make": make, "remove": remove}[request["do"]]
+    return wire.answer(request, stdin, lambda check: work(request, check))
+
+
+def look(request: Request, machine: Machine) -> Dict[str, Any]:
+    """What of this node is in no fact; of each part that could not be read, why."""
+    containers = {label: inside(machine, request, label) for label in request["containers"]}
+    return {
+        "show_gids": show_gids(machine),
+        "cache": cache(common.expand(request["hf_home"])),
+        "hub": reached(HUB),
+        "containers": containers,
+    }
+
+
+def show_gids(machine: Machine) -> str:
+    """The table of NVIDIA's script, as it prints it."""
+    try:
+        code, output = machine.run(["show_gids"], 20)
+    except Unreadable as error:
+        return str(error)
+    return output[:_TEXT] if code == 0 else "exit %d: %s" % (code, output[:_TEXT])
+
+
+def cache(home: str) -> List[Dict[str, Any]]:
+    """Owner and mode of Hugging Face's cache, its hub, and the models in that."""
+    hub = os.path.join(home, "hub")
+    names = sorted(os.listdir(hub))[:_LISTED] if os.path.isdir(hub) and os.access(hub, os.R_OK) else []
+    found: List[Dict[str, Any]] = []
+    for path in [home, hub, *(os.path.join(hub, name) for name in names)]:
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            found.append({"path": path, "unread": wire.because(error)})
+            continue
+        mode, writable = "%o" % stat.S_IMODE(status.st_mode), os.access(path, os.W_OK)
+        found.append({"path": path, "owner": owner(status.st_uid), "mode": mode, "writable": writable})
+    return found
+
+
+def reached(address: Any) -> str:
+    """Whether the hub can be reached from here, or why not."""
+    try:
+        socket.create_connection(address, 3).close()
+    except OSError as error:
+        return "no: %s" % wire.because(error)
+    return "yes"
+
+
+def inside(machine: Machine, request: Request, label: str) -> Dict[str, Any]:
+    """What a container of the image has, started with the options of ``label``; or ``{"unread": why}``."""
+    name = "sparkcluster-first-hour-%d-%s" % (os.getpid(), label)
+    options = ["--name", name, "--network", "none", "--read-only", "--security-opt", "no-new-privileges"]
+    options += request["containers"][label]
+    argv = docker.run_once(request["image_id"], request["python"], INSIDE, options)
+    try:
+        code, output = machine.run(argv, _LIMIT_S)
+        line = next((line for line in reversed(output.splitlines()) if line.startswith(_MARK)), None)
+        if line is None:
+            return {"unread": "exit %d: %s" % (code, output[-300:])}
+        return dict(json.loads(line[len(_MARK) :]))
+    except (Unreadable, ValueError) as error:
+        try:
+            machine.run(docker.remove(name))
+        except Unreadable:
+            pass
+        return {"unread": str(error)}
+
+
+def make(request: Request, check: wire.Check) -> Dict[str, Any]:
+    """Import an image of one file of random bytes as ``reference``."""
+    content = os.urandom(request["size_bytes"])
+    with tempfile.TemporaryFile() as file:
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            entry = tarfile.TarInfo("random")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+        file.seek(0)
+        check()
+        programs.run(docker.import_image(request["reference"]), stdin=file)
+    return {}
+
+
+def remove(request: Request, check: wire.Check) -> Dict[str, Any]:
+    """Remove ``references``, those that exist."""
+    check()
+    for reference in request["references"]:
+        try:
+            programs.run(docker.remove_image(reference))
+        except programs.Failed as error:
+            if not docker.is_missing(str(error)):
+                raise
+    return {}

@@ -1,0 +1,113 @@
+"""What commands saw of a cluster over time, kept on the machine where they were typed, for ``--bundle``.
+
+One JSON document in each line; nothing here fails a command.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from sparkcluster.errors import UsageError
+from sparkcluster.output_file import state_home, write
+from sparkcluster.printable import clean
+
+LINES = 500
+_BYTES = 4 << 20
+_TEXT = 300
+_writing = threading.Lock()
+
+
+def path(cluster: str) -> Path:
+    """The file of ``cluster``, below the user's state directory."""
+    return state_home() / "observed" / f"{cluster}.jsonl"
+
+
+def note(cluster: str, what: str, **values: Any) -> None:
+    """Keep ``values``, which JSON can hold, as the newest of ``LINES`` lines.
+
+    Lines that cannot be read are dropped. Of two commands that write at the same moment, one line may be lost.
+    """
+    file = path(cluster)
+    entry = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "what": what, **values}
+    try:
+        with _writing:
+            entries = [*read(cluster)[0], entry][-LINES:]
+            text = "".join(f"{json.dumps(each, default=str)}\n" for each in entries)
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write(file, lambda opened: opened.write(text.encode()), private=True)
+    except (OSError, UsageError):
+        return
+
+
+def read(cluster: str) -> tuple[list[dict[str, Any]], str | None]:
+    """The lines of ``cluster``, oldest first, and what was ignored because it is damaged."""
+    file = path(cluster)
+    try:
+        if not file.exists():
+            return [], None
+        if file.stat().st_size > _BYTES:
+            return [], f"{file} is damaged and ignored: it has more than {_BYTES >> 20} MiB"
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        return [], f"{file} is ignored: {error.strerror}"
+    entries = [entry for line in lines if (entry := _entry(line)) is not None]
+    damaged = len(lines) - len(entries)
+    return entries, f"{file}: {damaged} of {len(lines)} lines are damaged and ignored" if damaged else None
+
+
+def _entry(line: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("what"), str) else None
+
+
+class Gaps:
+    """The longest time without news, by what was waited for, one thing at a time."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.longest_s: dict[str, float] = {}
+        self._clock = clock
+        self._name: str | None = None
+        self._value: object = None
+        self._since = 0.0
+
+    def seen(self, name: str, value: object = None) -> None:
+        """``name`` is at ``value`` now, which is news if it differs from that before, or is None."""
+        now = self._clock()
+        if name == self._name:
+            self.longest_s[name] = round(max(self.longest_s.get(name, 0.0), now - self._since), 2)
+        if name != self._name or value is None or value != self._value:
+            self._name, self._value, self._since = name, value, now
+
+
+class Launch:
+    """What the launch of one group shows besides its outcome: how long each node was silent, which ptxas it uses."""
+
+    def __init__(self, cluster: str, group: str) -> None:
+        self._cluster, self._group = cluster, group
+        self._began = time.monotonic()
+        self._gaps: dict[str, Gaps] = {}
+        self._ptxas: dict[str, str] = {}
+
+    def heard(self, node: str, lines: Iterable[str] = ()) -> None:
+        """A report of ``node``, with new ``lines`` of its log."""
+        self._gaps.setdefault(node, Gaps()).seen(node)
+        for line in lines:
+            if "phase=ptxas" in line:
+                self._ptxas[node] = clean(line)[:_TEXT]
+
+    def keep(self, outcome: str, **values: Any) -> None:
+        """Note how it ended."""
+        for node, each in self._gaps.items():
+            each.seen(node)  # a silence that lasts still
+        gaps = {node: each.longest_s[node] for node, each in self._gaps.items()}
+        seconds = round(time.monotonic() - self._began, 1)
+        launch = {"group": self._group, "outcome": outcome, "seconds": seconds, "longest_silence_s": gaps}
+        note(self._cluster, "launch", **launch, ptxas=self._ptxas, **values)

@@ -1,0 +1,115 @@
+"""What a bundle has beyond the facts: gathered from nodes that answer as scripted, some badly."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.errors import HostTimeout
+from sparkcluster.facts.measured import Measured
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect import bundle, first_hour
+from sparkcluster.inspect.preflight import Options, preflight, with_mtu
+from sparkcluster.node import first_hour as program
+from sparkcluster.report import Report
+from sparkcluster.runtime import observed
+from sparkcluster.topology.build import build
+
+PAGE = (Path(__file__).parents[3] / "docs/first-hour.md").read_text()
+SERIAL = "Serial Number: 1423025012345"
+INSIDE = {"uid": 0, "limits": {"nofile": [1024, 2048]}, "verbs": 4, "ptxas": {"/usr/local/cuda/bin/ptxas": "V13.0.88"}}
+LOOK = {"show_gids": f"DEV\tPORT\n{SERIAL}", "cache": [{"path": "/h", "owner": "root", "mode": "755", "writable": False}],
+        "hub": "yes", "containers": {"plain": INSIDE, "rank": {"unread": "exit 125: no device"}}}  # fmt: skip
+
+
+@pytest.fixture
+def gather(world):
+    def run(answer=LOOK, *, changes=False, beta=None):
+        one = world()
+        hosts = {name: FakeHost(name).program("first_hour", answer) for name in one.facts}
+        if beta is not None:
+            last = list(hosts)[-1]
+            hosts[last].run = lambda *_, **__: (_ for _ in ()).throw(beta)
+        run.hosts = hosts
+        return first_hour.gather(
+            Fleet(hosts), one.spec, one.facts, build(one.spec, one.facts), Report(), changes=changes
+        )
+
+    return run
+
+
+def test_every_item_of_the_facts_and_of_the_node_is_there(gather):
+    found = gather()
+    for node in found["nodes"].values():
+        assert set(node) == {"image_store", "memory", "gids", "image", "show_gids", "cache", "hub", "containers"}
+        assert node["image_store"]["storage_driver"]
+        assert node["memory"]["free_bytes"]
+        assert node["gids"][0]["hca"]
+        assert node["containers"]["plain"]["limits"] == {"nofile": [1024, 2048]}
+        assert node["containers"]["rank"] == {"unread": "exit 125: no device"}
+    assert found["image_copies"] == "only preflight copies one"
+    json.dumps(found)
+
+
+def test_doctor_starts_no_container(gather):
+    gather()
+    for host in gather.hosts.values():
+        assert [request["containers"] for _, request in host.requests] == [{}]
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {**LOOK, "show_gids": 7}, {**LOOK, "cache": "all"}, {**LOOK, "containers": {"x": 1}}]
+)
+def test_a_node_that_answers_nonsense_costs_its_own_part_alone(gather, answer):
+    node = next(iter(gather(answer)["nodes"].values()))
+    assert "malformed" in node["unread"]
+    assert node["memory"]
+
+
+def test_a_node_that_is_gone_is_there_with_the_reason_and_no_copy_fails_the_rest(gather):
+    found = gather(changes=True, beta=HostTimeout("beta: no answer", node="beta"))
+    assert list(found["nodes"].values())[-1]["unread"] == "beta: no answer"
+    assert isinstance(found["image_copies"], str)
+
+
+def test_the_bundle_of_preflight_has_it_without_serial_numbers(gather, world, tmp_path):
+    one = world()
+    hosts = {
+        name: FakeHost(name).program("probe", json.loads(facts.model_dump_json())) for name, facts in one.facts.items()
+    }
+    found = preflight(Fleet(hosts), one.spec, Options(), Report())
+    observed.note(one.spec.inventory.cluster, "up", text=SERIAL)
+    files = dict(bundle.contents(found, gather()))
+    assert {"README.txt", "findings.txt", "preflight.json", "first-hour.json", "observed.jsonl"} <= set(files)
+    assert not any("1423025012345" in text for text in files.values())
+    listed = {line.split()[0] for line in files["README.txt"].split("\n\n")[1].splitlines()}
+    assert listed == {re.sub("/.*", "/", name) for name in files if name != "README.txt"}
+    assert json.loads(files["first-hour.json"])["observed"] == "1 lines"
+
+
+def test_measurements_are_kept_with_their_mtu(world):
+    one = world()
+    kept = with_mtu(Measured(), one.facts)
+    assert all(9000 in interfaces.values() for interfaces in kept["mtu"].values())
+
+
+def test_owners_of_the_cache_are_read_and_what_is_missing_is_named(tmp_path):
+    (tmp_path / "hub/models--a--b").mkdir(parents=True)
+    found = program.cache(str(tmp_path))
+    assert [each["path"] for each in found] == [str(tmp_path / part) for part in ("", "hub", "hub/models--a--b")]
+    assert all(each["writable"] and each["owner"] for each in found)
+    assert "no such file" in program.cache(str(tmp_path / "none"))[0]["unread"]
+
+
+def test_constants_that_the_page_names_are_where_it_says():
+    """Names in backquotes before `in `file.py``; a page that names what is gone decides nothing."""
+    named = re.findall(r"((?:`\w+`(?:, | and ))*`\w+`) (?:of the lease )?in\s+`([a-z_/]+)\.py`", PAGE)
+    assert len(named) >= 8
+    for names, module in named:
+        for name in re.findall(r"`(\w+)`", names):
+            assert hasattr(import_module(f"sparkcluster.{module.replace('/', '.')}"), name), (module, name)
