@@ -94,10 +94,8 @@ def delete(request: Request, step: Step) -> dict[str, Any]:
 
 def own(request: Request, step: Step) -> dict[str, Any]:
     """Make the folders of ``repositories`` in Hugging Face's cache this user's, as far as they are root's."""
-    cache = os.path.join(common.expand(step["hf_home"]), "hub")
     names = [os.path.basename(hub_folder(repository)) for repository in step["repositories"]]
-    folders = [os.path.join(cache, *place, name) for name in names for place in ((), (".locks",))]
-    repair.own(folders, step.get("image"))
+    repair.own(common.expand(step["hf_home"]), names, step.get("image"))
     return {}
 
 

@@ -6,9 +6,11 @@ what it reports becomes facts in ``container_facts`` and ``ranks``. Python 3.8, 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from typing import Any, Dict, List, Optional, Sequence
+import os
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 _STARTS_WITH = ("Entrypoint", "Cmd", "WorkingDir", "User", "Healthcheck", "Volumes")
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
@@ -20,15 +22,34 @@ def run_once(image: str, python: str, source: str, options: Sequence[str]) -> Li
     return ["docker", "run", "--rm", "--pull", "never", *options, "--entrypoint", python, image, "-c", source]
 
 
-def as_root(image: str, source: str, folders: Sequence[str], words: Sequence[str]) -> List[str]:
-    """Command that runs a Python program as root on ``folders`` alone, which are made if they are missing."""
+@contextlib.contextmanager
+def named(purpose: str, run: Callable[[List[str]], Any]) -> Iterator[List[str]]:
+    """Options that name a container of ``run_once``; where the block raises, ``run`` removes it.
+
+    Ending Docker's client leaves its container.
+    """
+    name = "sparkcluster-%s-%d-%s" % (purpose, os.getpid(), os.urandom(4).hex())
+    try:
+        yield ["--name", name]
+    except BaseException:
+        with contextlib.suppress(Exception):
+            run(remove(name))
+        raise
+
+
+def as_root(capabilities: Sequence[str] = (), folders: Sequence[str] = ()) -> List[str]:
+    """Options of a container whose program is root, has ``capabilities`` alone and sees ``folders`` of the node alone.
+
+    Never DAC_READ_SEARCH: it permits open_by_handle_at, which reads any file of the node (CVE-2015-3627). Folders that
+    are missing are made.
+    """
     options = ["--network", "none", "--user", "0:0", "--read-only", "--security-opt", "no-new-privileges"]
-    options += ["--cap-drop", "ALL"]
-    for capability in ("CHOWN", "DAC_OVERRIDE", "FOWNER"):
+    options += ["--log-driver", "none", "--cap-drop", "ALL"]
+    for capability in capabilities:
         options += ["--cap-add", capability]
     for folder in folders:
         options += ["--volume", "%s:%s" % (folder, folder)]  # --mount makes none
-    return [*run_once(image, "python3", source, options), *words]
+    return options
 
 
 def execute(name: str, *words: str) -> List[str]:

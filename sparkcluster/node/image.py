@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any, Dict, List, Optional
 
 from sparkcluster.node import common, container_facts, docker, engine, interpreter
@@ -70,13 +69,6 @@ def family(config: Dict[str, Any]) -> str:
 
 
 def _docker_run(machine: Machine, image_id: str, python: str) -> List[Any]:
-    name = "sparkcluster-inspect-%d-%s" % (os.getpid(), image_id.rpartition(":")[2][:12])
-    options = ["--name", name, "--network", "none"]
-    try:
+    with docker.named("inspect", machine.run) as name:
+        options = [*name, "--network", "none"]
         return list(machine.run(docker.run_once(image_id, python, interpreter.SNIPPET, options), LIMIT_S))
-    except Unreadable:
-        try:
-            machine.run(docker.remove(name))  # ending the client leaves its container
-        except Unreadable:
-            pass
-        raise

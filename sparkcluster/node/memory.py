@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Set
 
 from sparkcluster.node import common, docker
 from sparkcluster.node.model_files import forget
-from sparkcluster.node.programs import Failed, run
+from sparkcluster.node.programs import Failed, run_once
 from sparkcluster.node.shared import MEMORY_FILE, SHARED_MEMORY
 
 MEMINFO, SHARED = "/proc/meminfo", SHARED_MEMORY
@@ -27,21 +27,27 @@ TOLERANCE = 2 << 30
 RISE, STILL_S = 256 << 20, 10.0
 NAMED, NAMED_BYTES = 20, 1 << 20
 
-# Runs in the image as root, without a network and read-only: files of its layers leave the page cache.
+# Runs in the image as root, without a network, capabilities or writing: files of its layers leave the page cache. Root
+# owns nearly all of them; those that it may not open stay.
 EVICT = """
 import os, stat
-top = os.lstat("/").st_dev
+def device(path):
+    try:
+        return os.lstat(path).st_dev
+    except OSError:
+        return None
+top = device("/")
 for here, folders, names in os.walk("/"):
-    folders[:] = [name for name in folders if os.lstat(os.path.join(here, name)).st_dev == top]
+    folders[:] = [name for name in folders if device(os.path.join(here, name)) == top]
     for path in (os.path.join(here, name) for name in names):
-        found = os.lstat(path)
-        if stat.S_ISREG(found.st_mode) and found.st_size > 1 << 20:
-            try:
+        try:
+            found = os.lstat(path)
+            if stat.S_ISREG(found.st_mode) and found.st_size > 1 << 20:
                 file = os.open(path, os.O_RDONLY)
-            except OSError:
-                continue
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(file)
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(file)
+        except OSError:
+            continue
 """
 
 
@@ -143,17 +149,10 @@ def evict(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
     why: Optional[str] = None
     if step["image"]:
         try:
-            run(evict_image(step["image"]), step["limit_s"])
+            run_once("evict", step["image"], EVICT, docker.as_root(), limit_s=step["limit_s"])
         except Failed as error:
             why = str(error)[:300]
     return {"free_before_bytes": before, "free_bytes": meminfo()["MemFree"], "image_failed": why}
-
-
-def evict_image(image: str) -> List[str]:
-    """Command that drops the files of an image's layers from the page cache."""
-    options = ["--network", "none", "--read-only", "--user", "0:0", "--cap-drop", "ALL"]
-    options += ["--cap-add", "DAC_READ_SEARCH", "--log-driver", "none"]
-    return docker.run_once(image, "python3", EVICT, options)
 
 
 def opened(top: str) -> Iterator[int]:

@@ -7,9 +7,12 @@ import json
 import os
 import select
 import subprocess
-from typing import Any, Iterator, List
+import time
+from typing import Any, Iterator, List, Sequence
 
 from sparkcluster.node import docker
+
+_TAIL_BYTES = 4096
 
 
 class Failed(Exception):
@@ -61,6 +64,26 @@ def not_started(argv: List[str], error: OSError) -> Failed:
 def last_lines(output: bytes, count: int = 1) -> str:
     """The last lines of ``output``, as one."""
     return " ".join(output.decode(errors="replace").strip().splitlines()[-count:])
+
+
+def run_once(
+    purpose: str, image: str, source: str, options: Sequence[str], *, words: Sequence[str] = (), limit_s: float = 120
+) -> None:
+    """Run a Python program in a container of ``image``, which ends with it; little of its output is kept.
+
+    Raises:
+        Failed: as ``run``.
+    """
+    with docker.named(purpose, lambda argv: run(argv, 20)) as name:
+        argv = [*docker.run_once(image, "python3", source, [*name, *options]), *words]
+        until, tail = time.monotonic() + limit_s, b""
+        with started(argv) as process:
+            for chunk in chunks(process, 1):
+                tail = (tail + chunk)[-_TAIL_BYTES:]
+                if time.monotonic() > until:
+                    raise Failed("docker run timed out after %.0f s" % limit_s)
+        if process.returncode:
+            raise Failed(last_lines(tail, 3) or "docker: exit code %d" % process.returncode)
 
 
 def inspect(argv: List[str]) -> Any:

@@ -12,7 +12,7 @@ from sparkcluster.facts.weights import Weights
 from sparkcluster.runtime import Changer
 from sparkcluster.staging.copy import Progress
 
-_LIMIT_S = 300  # a container, then sudo; each has two minutes
+_LIMIT_S = 420  # a container and its removal, then two commands by sudo: 120 + 20 + 240
 
 
 def take(

@@ -173,11 +173,18 @@ def test_the_program_for_the_image_drops_large_files_alone(weights):
     assert (done.stdout, done.stderr, resident(weights)) == ("", "", 0)
 
 
-def test_the_container_that_drops_an_image_has_no_network_and_may_only_read():
-    assert memory.evict_image("sha256:1")[:-1] == [
-        "docker", "run", "--rm", "--pull", "never", "--network", "none", "--read-only", "--user", "0:0",
-        "--cap-drop", "ALL", "--cap-add", "DAC_READ_SEARCH", "--log-driver", "none",
-        "--entrypoint", "python3", "sha256:1", "-c",
+def test_the_container_that_drops_an_image_has_no_capability_and_no_network_and_may_only_read(tmp_path, monkeypatch):
+    """With DAC_READ_SEARCH it could read any file of the node, by open_by_handle_at."""
+    (tmp_path / "docker").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/told\n')
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert memory.evict({}, {"paths": [], "image": "sha256:1", "limit_s": 5})["image_failed"] is None
+    told = (tmp_path / "told").read_text().split("\n")
+    assert told[5].startswith("sparkcluster-evict-")
+    assert [*told[:5], *told[6 : told.index("-c")]] == [
+        "run", "--rm", "--pull", "never", "--name", "--network", "none", "--user", "0:0", "--read-only",
+        "--security-opt", "no-new-privileges", "--log-driver", "none", "--cap-drop", "ALL",
+        "--entrypoint", "python3", "sha256:1",
     ]  # fmt: skip
 
 

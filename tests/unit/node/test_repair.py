@@ -2,44 +2,65 @@
 
 from __future__ import annotations
 
+import json
 import os
-import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from sparkcluster.node import agent, repair, storage
+from sparkcluster.node import agent, docker, programs, repair, storage
 
 AS_ROOT = [
     "docker", "run", "--rm", "--pull", "never", "--network", "none", "--user", "0:0", "--read-only",
-    "--security-opt", "no-new-privileges", "--cap-drop", "ALL", "--cap-add", "CHOWN", "--cap-add", "DAC_OVERRIDE",
-    "--cap-add", "FOWNER",
+    "--security-opt", "no-new-privileges", "--log-driver", "none", "--cap-drop", "ALL", "--cap-add", "CHOWN",
+    "--cap-add", "DAC_OVERRIDE", "--cap-add", "FOWNER",
 ]  # fmt: skip
+# ``docker`` and ``sudo`` as programs: what they were told goes to ``told``; a container's program runs here.
+PROGRAM = """#!{python}
+import json, os, subprocess, sys
+folder, name = os.path.split(sys.argv[0])
+argv = [name, *sys.argv[1:]]
+with open(folder + "/told", "a") as file:
+    file.write(json.dumps(argv) + "\\n")
+if os.path.exists(folder + "/no-" + name):
+    sys.exit("no space left on device" if name == "docker" else "sudo: a password is required")
+if argv[1] == "run":
+    for volume in [argv[at + 1].split(":")[0] for at, word in enumerate(argv) if word == "--volume"]:
+        os.makedirs(volume, exist_ok=True)
+    subprocess.run([sys.executable, *argv[argv.index("-c") :]], check=True)
+    if os.path.exists(folder + "/after"):
+        subprocess.run([folder + "/after"], check=True)
+"""
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
 @pytest.fixture
-def ran(monkeypatch):
-    """Command lines; ``container`` and ``sudo`` say whether each works. A container's program runs here."""
+def ran(tmp_path, monkeypatch):
+    """What ``docker`` and ``sudo`` were told; ``fail`` makes them fail, ``after`` is what an image does of itself."""
 
-    class Ran(list):
-        container = sudo = True
+    class Ran:
+        folder = tmp_path / "bin"
 
-    done = Ran()
+        @property
+        def told(self):
+            return [json.loads(line) for line in (self.folder / "told").read_text().splitlines()]
 
-    def run(argv, limit_s=120):
-        done.append(argv)
-        if argv[0] == "sudo" and not done.sudo:
-            raise repair.Failed("sudo: a password is required")
-        if argv[0] == "docker":
-            if not done.container:
-                raise repair.Failed("no space left on device")
-            subprocess.run([sys.executable, *argv[argv.index("-c") :]], check=True)
-        return ""
+        def fail(self, *names):
+            for name in names:
+                (self.folder / f"no-{name}").touch()
 
-    monkeypatch.setattr(repair, "run", run)
-    return done
+        def after(self, script):
+            (self.folder / "after").write_text(f"#!/bin/sh\n{script}\n")
+            (self.folder / "after").chmod(0o755)
+
+    Ran.folder.mkdir()
+    for name in ("docker", "sudo"):
+        (Ran.folder / name).write_text(PROGRAM.replace("{python}", sys.executable))
+        (Ran.folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{Ran.folder}:{os.environ['PATH']}")
+    return Ran()
 
 
 @pytest.fixture
@@ -62,18 +83,20 @@ def test_a_directory_of_roots_is_emptied_in_a_container_that_sees_it_alone(tmp_p
     (tree / "link").symlink_to(tmp_path)
     repair.remove_tree(str(tree), "sha256:1")
     assert not tree.exists()
-    assert ran == [
-        [*AS_ROOT, "--volume", f"{tree}:{tree}", "--entrypoint", "python3", "sha256:1", "-c", repair._EMPTY, str(tree)]
-    ]
+    (command,) = ran.told
+    assert command[5] == "--name"
+    assert [*command[:5], *command[7:]] == [
+        *AS_ROOT, "--volume", f"{tree}:{tree}", "--entrypoint", "python3", "sha256:1", "-c", repair._EMPTY, str(tree),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("image", [None, "sha256:1"])
 def test_sudo_is_what_is_left_without_an_image_or_if_the_container_fails(tmp_path, ran, denied, image):
     (tmp_path / "tree" / "deep").mkdir(parents=True)
-    ran.container = ran.sudo = False
+    ran.fail("docker", "sudo")
     with pytest.raises(repair.Failed, match=f"on that node: sudo rm -rf --one-file-system -- {tmp_path}/tree$"):
         repair.remove_tree(str(tmp_path / "tree"), image)
-    assert ran[-1][:3] == ["sudo", "-n", "rm"]
+    assert ran.told[-1][:3] == ["sudo", "-n", "rm"]
 
 
 @root_only
@@ -99,21 +122,66 @@ def test_what_is_roots_in_a_repository_becomes_the_users_and_nothing_else(tmp_pa
     assert owners["hub/models--a--m/theirs"] == 1234
     assert (folder / "blobs").lstat().st_gid == 1001
     folders = [f"{tmp_path}/hub/models--a--m", f"{tmp_path}/hub/.locks/models--a--m"]
-    (command,) = ran
+    (command,) = ran.told
     assert [command[at + 1] for at, word in enumerate(command) if word == "--volume"] == [f"{x}:{x}" for x in folders]
 
 
-def test_a_link_in_place_of_a_repository_is_not_followed_by_root(tmp_path, ran):
+@pytest.mark.parametrize("link", ["hub/models--a--m", "hub/.locks/models--a--m", "hub/.locks", "hub"])
+def test_a_link_in_place_of_a_repository_or_above_it_is_not_followed_by_root(tmp_path, ran, link):
     """A container may have left it: root would give its target away."""
-    (tmp_path / "hub").mkdir()
-    (tmp_path / "hub" / "models--a--m").symlink_to("/etc")
-    with pytest.raises(repair.Failed, match="is a link, and stays as it is"):
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "models--a--m").mkdir(parents=True)
+    place = tmp_path / "hf" / link
+    place.parent.mkdir(parents=True)
+    place.symlink_to(elsewhere)
+    with pytest.raises(repair.Failed, match="leads elsewhere by a link, and stays as it is"):
+        agent.own({}, {"do": "own", "hf_home": str(tmp_path / "hf"), "repositories": ["a/m"], "image": "sha256:1"})
+    assert not (ran.folder / "told").exists()
+
+
+def test_a_cache_that_is_a_link_to_another_disk_is_followed(tmp_path, ran):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "hf").symlink_to("disk")
+    agent.own({}, {"do": "own", "hf_home": str(tmp_path / "hf"), "repositories": ["a/m"], "image": "sha256:1"})
+    folder = tmp_path / "disk/hub/models--a--m"
+    assert f"{folder}:{folder}" in ran.told[0]
+
+
+@root_only
+@pytest.mark.parametrize(
+    "left",
+    ["install -m 4755 -o root /bin/true", "install -m 4755 -o 1234 /bin/true", "install -m 2755 -o 1000 /bin/true"],
+)
+def test_what_an_image_leaves_for_others_to_run_as_another_user_is_an_error(tmp_path, ran, monkeypatch, left):
+    monkeypatch.setattr(repair.os, "getuid", lambda: 1000)
+    folder = tmp_path / "hub/models--a--m/blobs"
+    folder.mkdir(parents=True)
+    ran.after(f"{left} {folder}/x")
+    with pytest.raises(repair.Failed, match=f"{folder}/x is root's or runs as another user"):
         agent.own({}, {"do": "own", "hf_home": str(tmp_path), "repositories": ["a/m"], "image": "sha256:1"})
-    assert ran == []
+
+
+def test_a_container_that_takes_too_long_is_removed_and_its_output_is_not_kept(tmp_path, ran):
+    """Docker's client is killed; that alone would leave the container."""
+    ran.after("exec yes")
+    began = time.monotonic()
+    with pytest.raises(repair.Failed, match="docker run timed out after 1 s"):
+        programs.run_once("own", "sha256:1", "", docker.as_root(), limit_s=1)
+    assert time.monotonic() - began < 10
+    *run, remove = ran.told
+    assert remove[:4] == ["docker", "rm", "--force", "--volumes"]
+    assert remove[4].startswith("sparkcluster-own-")
+    assert all(remove[4] in each for each in run)
+
+
+def test_no_container_has_a_capability_that_reads_files_of_the_node():
+    """CVE-2015-3627: open_by_handle_at."""
+    assert "DAC_READ_SEARCH" not in docker.as_root(repair._CAPABILITIES)
+    assert "--cap-add" not in docker.as_root()
 
 
 def test_without_a_container_or_sudo_the_commands_are_said(tmp_path, ran):
-    ran.sudo = False
+    ran.fail("sudo")
     with pytest.raises(repair.Failed, match=r"on that node: sudo install --directory .* && sudo chown --recursive"):
         agent.own({}, {"do": "own", "hf_home": str(tmp_path), "repositories": ["a/m"], "image": None})
 
