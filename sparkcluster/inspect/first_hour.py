@@ -151,7 +151,7 @@ def _copy(changer: Changer, spec: Spec, topology: Topology, pair: Sequence[str],
     result: dict[str, Any] = {"from": source, "to": target, "bytes": SIZE_BYTES}
     report.progress(target, f"copying an image of 1 MiB from {source}")
     try:
-        _do(changer, source, "make", reference=_REFERENCE, size_bytes=SIZE_BYTES)
+        _do(changer, source, "make")
         found = collect_facts(changer.fleet, small, pair)
         copied = stage(changer, found.facts, topology, small, what=["image"]).copied
         result["seconds"] = [round(each.seconds, 2) for each in copied]
@@ -159,14 +159,14 @@ def _copy(changer: Changer, spec: Spec, topology: Topology, pair: Sequence[str],
         result["failed"] = error.message
     for name in pair:
         try:
-            _do(changer, name, "remove", references=[_REFERENCE])
+            _do(changer, name, "remove")
         except SparkclusterError as error:
             result["left"] = error.message
     return result
 
 
-def _do(changer: Changer, node: str, what: str, **request: Any) -> None:
-    whole = {**changer.lease(node), "do": what, **request}
-    found = call(changer.fleet[node], "first_hour", whole, answer=Tried, timeout_s=_LIMIT_S)
+def _do(changer: Changer, node: str, what: str) -> None:
+    request = {**changer.lease(node), "do": what, "reference": _REFERENCE, "size_bytes": SIZE_BYTES}
+    found = call(changer.fleet[node], "first_hour", request, answer=Tried, timeout_s=_LIMIT_S)
     if found.done is None:
         raise SparkclusterError(f"{what} on {node}: {found.failed or found.refused}", node=node, step="first hour")

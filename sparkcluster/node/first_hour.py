@@ -53,12 +53,18 @@ print("%s" + json.dumps(found))
 """ % (_MARK,)
 
 
-def main(request: Request, stdin: BinaryIO) -> Dict[str, Any]:
-    """Do what ``do`` says; of ``make`` and ``remove`` the answer is that of ``wire.answer``."""
+def main(request: Request, _lines: BinaryIO) -> Dict[str, Any]:
+    """Do what ``do`` says; ``make`` and ``remove`` answer ``done``, ``refused`` or ``failed``."""
     if request["do"] == "look":
         return look(request, Machine())
-    work = {"make": make, "remove": remove}[request["do"]]
-    return wire.answer(request, stdin, lambda check: work(request, check))
+    try:
+        common.check_epoch(request["state_dir"], request["cluster"], request["epoch"])
+        {"make": make, "remove": remove}[request["do"]](request)
+    except common.Refused as error:
+        return {"refused": str(error)}
+    except programs.Failed as error:
+        return {"failed": str(error)}
+    return {"done": {}}
 
 
 def look(request: Request, machine: Machine) -> Dict[str, Any]:
@@ -126,7 +132,7 @@ def inside(machine: Machine, request: Request, label: str) -> Dict[str, Any]:
         return {"unread": str(error)}
 
 
-def make(request: Request, check: wire.Check) -> Dict[str, Any]:
+def make(request: Request) -> None:
     """Import an image of one file of random bytes as ``reference``."""
     content = os.urandom(request["size_bytes"])
     with tempfile.TemporaryFile() as file:
@@ -135,18 +141,13 @@ def make(request: Request, check: wire.Check) -> Dict[str, Any]:
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
         file.seek(0)
-        check()
         programs.run(docker.import_image(request["reference"]), stdin=file)
-    return {}
 
 
-def remove(request: Request, check: wire.Check) -> Dict[str, Any]:
-    """Remove ``references``, those that exist."""
-    check()
-    for reference in request["references"]:
-        try:
-            programs.run(docker.remove_image(reference))
-        except programs.Failed as error:
-            if not docker.is_missing(str(error)):
-                raise
-    return {}
+def remove(request: Request) -> None:
+    """Remove the image ``reference``, if it exists."""
+    try:
+        programs.run(docker.remove_image(request["reference"]))
+    except programs.Failed as error:
+        if not docker.is_missing(str(error)):
+            raise

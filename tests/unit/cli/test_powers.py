@@ -567,6 +567,12 @@ def test_what_runs_the_image_asks_as_up_does(
     assert run(*asks, path, **state).returncode == 1
 
 
+def test_a_bundle_for_which_containers_of_the_image_are_started_asks(tmp_path: Path, port: socket.socket) -> None:
+    path = inventory(tmp_path, SETUP, port=port.getsockname()[1])
+    refused = run("preflight", "--bundle", tmp_path / "b.tar.gz", path)
+    assert (refused.returncode, contacted(port), (tmp_path / "b.tar.gz").exists()) == (2, False, False)
+
+
 def test_a_measurement_without_containers_does_not_ask(tmp_path: Path) -> None:
     path = inventory(tmp_path, SETUP)
     path.write_text(f"{path.read_text()}runtime: {{kind: process}}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from importlib import import_module
@@ -15,6 +16,7 @@ from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import bundle, first_hour
 from sparkcluster.inspect.preflight import Options, preflight, with_mtu
+from sparkcluster.node import common, programs
 from sparkcluster.node import first_hour as program
 from sparkcluster.report import Report
 from sparkcluster.runtime import observed
@@ -104,6 +106,35 @@ def test_owners_of_the_cache_are_read_and_what_is_missing_is_named(tmp_path):
     assert [each["path"] for each in found] == [str(tmp_path / part) for part in ("", "hub", "hub/models--a--b")]
     assert all(each["writable"] and each["owner"] for each in found)
     assert "no such file" in program.cache(str(tmp_path / "none"))[0]["unread"]
+
+
+@pytest.mark.parametrize(("error", "answer"), [
+    (None, {"done": {}}), ("Error: No such image: x", {"done": {}}), ("daemon is gone", {"failed": "daemon is gone"})
+])  # fmt: skip
+def test_the_small_image_is_made_and_removed_while_a_program_has_no_input_any_more(monkeypatch, error, answer):
+    ran = []
+
+    def run(argv, **_):
+        ran.append(argv)
+        if error:
+            raise programs.Failed(error)
+
+    monkeypatch.setattr(programs, "run", run)
+    monkeypatch.setattr(common, "check_epoch", lambda *_: None)
+    request = {"state_dir": "s", "cluster": "c", "epoch": 1, "reference": "x", "size_bytes": 10}
+    assert program.main({**request, "do": "remove"}, io.BytesIO()) == answer
+    if not error:
+        assert program.main({**request, "do": "make"}, io.BytesIO()) == answer
+        assert [argv[1:3] for argv in ran] == [["image", "rm"], ["import", "-"]]
+
+
+def test_an_operator_without_the_lease_changes_nothing(monkeypatch):
+    def refuse(*_):
+        raise common.Refused("epoch 3 is over")
+
+    monkeypatch.setattr(common, "check_epoch", refuse)
+    request = {"do": "make", "state_dir": "s", "cluster": "c", "epoch": 1}
+    assert program.main(request, io.BytesIO()) == {"refused": "epoch 3 is over"}
 
 
 def test_constants_that_the_page_names_are_where_it_says():
