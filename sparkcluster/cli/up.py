@@ -20,7 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also replace groups that serve another plan or secret, have drifted, or do not answer as expected",
     )
     seconds = number_type(float, lambda value: 0 < value < float("inf"), "a number of seconds above 0")
-    parser.add_argument("--timeout", metavar="S", type=seconds, help="limit until the model answers, in seconds")
+    parser.add_argument(
+        "--timeout",
+        metavar="S",
+        type=seconds,
+        help="limit until the model answers, in seconds; vLLM's own limits follow the playbook's ready_timeout_s",
+    )
     parser.add_argument("--clear-caches", action="store_true", help="delete compile caches before the start")
 
 

@@ -20,6 +20,8 @@ from sparkcluster.spec.playbook import Verify
 SLACK_S = 15
 # A program that reads counters or waits for tokens is never silent for long, and ends after this at the latest.
 SILENCE_S, LONGEST_S = 30, 7200
+# Seconds for a token: an engine that is slower than this as a whole does not serve.
+SLOWEST_S = 1.0
 # An answer decoded in less time came in one piece, and its speed is unknown.
 SHORTEST_DECODE_S = 0.01
 
@@ -86,13 +88,14 @@ def ask(
     limit_s = limit_s or verify.timeout_s
     until_dead = until_dead and bool(counters)
     tells = until_dead or first_s is not None
-    longest_s = LONGEST_S if tells else limit_s
-    silence_s = SILENCE_S if tells else limit_s + SLACK_S
     tokens = max_tokens or verify.max_tokens
+    longest_s = LONGEST_S if until_dead else first_s + limit_s + tokens * SLOWEST_S if first_s is not None else limit_s
+    silence_s = SILENCE_S if tells else limit_s + SLACK_S
     idle_s = None if first_s is None else limit_s
     question = request(
         endpoint, verify, limit_s=first_s or longest_s, max_tokens=tokens, counters=counters, idle_s=idle_s
     )
+    began = time.monotonic()
     exchange = _Exchange(Reply(endpoint.group, host.name, limit_s=limit_s), show, progress, until_dead=until_dead)
     try:
         with stream(host, "ask", question) as running:
@@ -107,7 +110,8 @@ def ask(
         problem, message = "lost", f"the answer was cut off: {reason}"
     except CommandTimeout as error:
         # the program of a question with first_s is silent only where its connection is
-        problem, message = "timeout" if first_s is None else "unreachable", error.message
+        silent = first_s is not None and time.monotonic() - began < longest_s
+        problem, message = "unreachable" if silent else "timeout", error.message
     except HostError as error:
         problem, message = "unreachable", error.message
     return exchange.failed(problem, message)

@@ -62,13 +62,15 @@ def until_reached(
 ) -> T:
     """The result of ``task``, which is repeated while ``host`` is silent; it must have the same effect twice.
 
+    The limit counts from the first error: until then the node may have worked on the task.
     ``tell`` is called once, with the first error, where the node is tried again.
     """
-    patience = Patience(time.monotonic(), limit_s=limit_s)
+    patience: Patience | None = None
     while True:
         try:
             return task()
         except HostError as error:
+            patience = patience or Patience(time.monotonic(), limit_s=limit_s)
             if not patience.continues(error, time.monotonic()):
                 raise
             if tell is not None:

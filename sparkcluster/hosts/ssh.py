@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from sparkcluster.errors import CommandTimeout, HostError, HostLost, HostTimeout, UsageError
+from sparkcluster.errors import AuthFailed, CommandTimeout, HostError, HostLost, HostTimeout, UsageError
 from sparkcluster.hosts.base import Host, remaining_s
 from sparkcluster.hosts.channel import ChannelStream
 from sparkcluster.hosts.handshake import connect
@@ -58,7 +58,7 @@ class SshHost(Host):
         if self._jump is not None:
             self._jump.renew()
         with self._lock:
-            if self._failure is not None and is_transient(self._failure):
+            if self._failure is not None and (is_transient(self._failure) or isinstance(self._failure, AuthFailed)):
                 self._failure = None
             old = self._transport if self._opened < before else None
             if old is not None:

@@ -24,7 +24,7 @@ from sparkcluster.launch.causes import cause
 from sparkcluster.launch.readiness import Readiness, warnings
 from sparkcluster.launch.stopping import ranks_of, stop, with_failed_stops
 from sparkcluster.launch.verify import verify_group
-from sparkcluster.launch.watching import INTERVAL_S, Gone, Lines, Watching, watch_request
+from sparkcluster.launch.watching import INTERVAL_S, Gone, Lines, LoginFailed, Watching, watch_request
 from sparkcluster.plan.model import Plan
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, observed
@@ -194,7 +194,11 @@ class _Attempt:
     def _follow(self, watching: Watching) -> None:
         """Take in the next event, if there is one; raise the failure that is certain now."""
         event = watching.next(0.2)
-        if event is not None:
+        if isinstance(event, LoginFailed):
+            self._report.note(f"{event.node}: {event.error.message}: trying again; its rank is left running")
+            if event.error.hint:
+                self._report.note(f"hint: {event.error.hint}")
+        elif event is not None:
             self._readiness.feed(event, time.monotonic())
             if not isinstance(event, Gone):
                 self._observed.heard(event.node, event.lines if isinstance(event, Lines) else ())

@@ -15,7 +15,7 @@ from sparkcluster import engines
 from sparkcluster.engines.phase import Progress
 from sparkcluster.errors import LaunchError, SparkclusterError
 from sparkcluster.launch.causes import cause, failed_rank
-from sparkcluster.launch.watching import SILENCE_S, Event, Gone, Lines, Tick
+from sparkcluster.launch.watching import SILENCE_S, Event, Gone, Lines, LoginFailed, Tick
 from sparkcluster.plan.model import Plan
 from sparkcluster.topology.model import Topology
 
@@ -80,6 +80,7 @@ class RankState:
         """Take in one event of its node."""
         if isinstance(event, Gone):
             self.gone = event.error
+        if isinstance(event, Gone | LoginFailed):
             return
         if self.is_silent(now):
             self.reports_since = now
@@ -260,7 +261,7 @@ class Readiness:
             for name, rank in self.ranks.items()
         )
         found = cause(self.engine, list(self.head.tail), None, False)
-        hint = "a larger model may need a larger ready_timeout_s in its playbook, or --timeout"
+        hint = "a larger model may need a larger ready_timeout_s in its playbook"
         text = f"no answer within {limit_s:.0f} s ({where})"
         if found is None:
             return _error(text, self.head, hint)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from sparkcluster.errors import LeaseLost, SparkclusterError
 from sparkcluster.facts.docker import Rank
+from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import failures
 from sparkcluster.node.shared import LABEL_RANK
 from sparkcluster.plan.model import Plan
@@ -14,7 +15,7 @@ from sparkcluster.runtime import Changer, stop_steps
 from sparkcluster.runtime.memory import watch_return
 from sparkcluster.runtime.ranks import GRACE_S
 
-# Limit for stopping ranks on a node that is silent.
+# Limit for reaching a node that is silent.
 SILENT_S = 3
 
 
@@ -33,21 +34,23 @@ def stop(
 
     Then their memory is watched until it has come back, and what has not is reported.
 
-    Nodes that are ``silent`` come last and get little time.
+    Nodes that are ``silent`` are given ``SILENT_S`` to answer; those that do are stopped as the others are.
     """
-    failed: dict[str, SparkclusterError] = {}
+    failed = failures(changer.fleet.each(_reach, [name for name in ranks if name in silent], limit_s=SILENT_S + 1))
     for head in (True, False):
         steps = {
             name: stop_steps([rank for rank in present if is_head(rank) is head])
             for name, present in ranks.items()
             if name not in failed
         }
-        hanging = {name: steps.pop(name) for name in silent if name in steps}
-        outcomes = changer.attempt(steps, timeout_s=GRACE_S + 60)
-        outcomes |= changer.attempt(hanging, timeout_s=SILENT_S, patience_s=0)
-        failed |= failures(outcomes)
+        failed |= failures(changer.attempt(steps, timeout_s=GRACE_S + 60))
     watch_return(changer, {name: present for name, present in ranks.items() if name not in failed}, report)
     return failed
+
+
+def _reach(host: Host) -> None:
+    host.renew()
+    host.run(["true"], timeout_s=SILENT_S)
 
 
 def is_head(rank: Rank) -> bool:

@@ -13,20 +13,20 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from sparkcluster.answers import checked
-from sparkcluster.errors import CommandFailed, CommandTimeout, HostTimeout, SparkclusterError
-from sparkcluster.facts.base import Fact, Many
+from sparkcluster.errors import AuthFailed, CommandFailed, CommandTimeout, HostTimeout, SparkclusterError
+from sparkcluster.facts.base import Fact
 from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.running import LogLine
 from sparkcluster.hosts.again import Patience
 from sparkcluster.hosts.base import Closing, Host, Stream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import document, stream
-from sparkcluster.node.shared import LABEL_RANK_DIR, LABEL_RUNTIME
+from sparkcluster.node.shared import BATCH_LINES, LABEL_RANK_DIR, LABEL_RUNTIME
 from sparkcluster.plan.model import ContainerPlan
 
 INTERVAL_S = 2
@@ -35,6 +35,8 @@ SILENCE_S = 7
 # A stalled sshd goes on with the same connection, and Linux gives up one that broke after as long (TCP_USER_TIMEOUT).
 RENEW_S = 20
 _QUEUED = 64
+# A login that fails is mostly the operator's agent, locked or gone, and no sign that the rank ended.
+LOGIN_S = 30.0
 
 
 class RankReport(Fact):
@@ -50,7 +52,7 @@ class Report(Fact):
     """One document of the watch program: log lines of a rank, or a sign of life with all states."""
 
     rank: str | None = None
-    lines: Many[LogLine] = ()
+    lines: Annotated[tuple[LogLine, ...], Field(max_length=BATCH_LINES)] = ()
     at: str = Field("", max_length=64)
     states: dict[str, RankReport] | None = None
     links: dict[str, bool] = Field(default_factory=dict)
@@ -90,7 +92,15 @@ class Gone:
     error: SparkclusterError
 
 
-Event = Lines | Tick | Gone
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoginFailed:
+    """The node accepts none of our keys any more; tried again every ``LOGIN_S``."""
+
+    node: str
+    error: AuthFailed
+
+
+Event = Lines | Tick | Gone | LoginFailed
 
 
 def watch_request(
@@ -182,7 +192,7 @@ class _Follower:
             threading.Thread(target=following.close, daemon=True).start()
 
     def _until_gone(self) -> SparkclusterError:
-        may_end = self._limit_s > 0
+        may_end, login_failed = self._limit_s > 0, False
         while True:
             self._silent = self._ended = False
             try:
@@ -195,11 +205,17 @@ class _Follower:
             # killed on a node without memory, it is started once more
             ended_once = may_end and self._ended
             may_end = may_end and not ended_once
-            if not ended_once and not self._patience.continues(failure, time.monotonic()):
+            if isinstance(failure, AuthFailed) and self._limit_s:
+                if not login_failed:
+                    self._put(LoginFailed(self.host.name, failure))
+                login_failed, pause_s = True, LOGIN_S
+            elif ended_once or self._patience.continues(failure, time.monotonic()):
+                login_failed, pause_s = False, self._patience.pause_s()
+            else:
                 return failure
             self.end()
             self.host.renew(before=self._heard if self._silent else -math.inf)
-            if self._over.wait(self._patience.pause_s()):
+            if self._over.wait(pause_s):
                 return failure
 
     def _read(self) -> None:

@@ -30,10 +30,13 @@ from typing import Any, BinaryIO, Iterator
 
 from sparkcluster.node import common, ranks
 from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable
+from sparkcluster.node.shared import BATCH_LINES
 
 BATCH_CHARACTERS = 1 << 16  # in JSON up to six times as many bytes, and the controller takes 1 MB in one line
 PEERS_S, _PEER_LIMIT_S = 3.0, 2.0
-_SSH_PORT = 22  # open or closed, a node that runs answers there
+# A node that runs refuses a port that nobody uses. Where a firewall drops that, port 22 answers, open or closed, but an
+# sshd that hangs accepts no more than its backlog.
+_PEER_PORTS = (1, 22)
 # what the Docker engine writes before each piece of a log with timestamps=1
 _STAMP = re.compile(rb"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9})Z ")
 _SIOCGIFFLAGS, _IFF_RUNNING = 0x8913, 0x40  # linux/sockios.h, linux/if.h
@@ -202,13 +205,14 @@ class Watch:
             return []
         time.sleep(0.02)
         batches: dict[str, dict[str, Any]] = {name: {"rank": name, "lines": [line], "at": at}}
-        size = len(line)
-        while size < BATCH_CHARACTERS and not self.lines.empty():
+        size, count = len(line), 1
+        while size < BATCH_CHARACTERS and count < BATCH_LINES and not self.lines.empty():
             name, line, at = self.lines.get()
             batch = batches.setdefault(name, {"rank": name, "lines": []})
             batch["lines"].append(line)
             batch["at"] = at
             size += len(line) + 1
+            count += 1
         return list(batches.values())
 
     def until_tick(self, reported: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -272,13 +276,15 @@ def accepts(host: str, port: int) -> bool:
 
 def is_up(address: str) -> bool:
     """Whether a machine answers there; one that refuses a connection is up."""
-    try:
-        socket.create_connection((address, _SSH_PORT), timeout=_PEER_LIMIT_S).close()
-    except ConnectionRefusedError:
+    for port in _PEER_PORTS:
+        try:
+            socket.create_connection((address, port), timeout=_PEER_LIMIT_S).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            continue
         return True
-    except OSError:
-        return False
-    return True
+    return False
 
 
 def unix_time(stamp: str) -> str:

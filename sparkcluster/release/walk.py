@@ -195,6 +195,8 @@ class Walk:
         started_with = self.hashes_of_running([group for name, group in groups.items() if name not in starting])
         started_with |= dict.fromkeys(starting, hashes)
         entry = standalone("launcher", self.spec.playbook.engine)
+        # Apart from the start, which is sent again where its answer is lost: caches in use must not be deleted.
+        self.changer.apply({node: self.cache_steps(node) for node in plan.of_groups(starting).nodes})
         launches = []
         expect_at = ":".join(map(str, self.spec.places.get(("verify", "expect"), ("the playbook",))))
         for name in groups:
@@ -202,7 +204,7 @@ class Walk:
             steps = None
             if name in starting:
                 steps = {
-                    node: [*self.cache_steps(node), *start_steps(planned, entry=entry, secrets=values, hashes=hashes)]
+                    node: start_steps(planned, entry=entry, secrets=values, hashes=hashes)
                     for node, planned in part.nodes.items()
                 }
             launches.append(

@@ -48,7 +48,7 @@ _ROOTS = (
     ),
     Signature(
         "harmony-vocabulary",
-        r"HarmonyError|error downloading or loading vocab file",
+        r"error downloading or loading vocab file",
         "gpt-oss's parser found no vocabulary (o200k_base.tiktoken), and could not download it",
         "remove TIKTOKEN_ENCODINGS_BASE under env in the playbook, so that up brings the file",
         "vllm-project/vllm#22525",

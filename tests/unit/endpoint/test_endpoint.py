@@ -11,6 +11,7 @@ import time
 import pytest
 from pydantic import ValidationError
 
+from sparkcluster.endpoint import ask as endpoint_ask
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.dead import Movement, busy, dead, stall_limit_s
 from sparkcluster.endpoint.find import Endpoint, endpoints, of_launcher
@@ -96,6 +97,26 @@ def test_with_a_limit_for_the_first_token_silence_is_that_of_the_connection():
     reply = ask(FakeHost("alpha").program("ask", fail), AT, Verify(timeout_s=180), first_s=900)
     assert reply.problem == "unreachable"
     assert (asked["timeout_s"], asked["idle_s"]) == (900, 180)
+
+
+def test_an_engine_that_never_stops_answering_is_no_silent_connection(monkeypatch):
+    """Else the question would be asked again, and a node could keep up waiting for hours."""
+    limits = []
+
+    class Endless(FakeStream):
+        def lines(self, silence_s, *, line_bytes, within_s):
+            limits.append(within_s)
+            yield b'{"text": "la "}'
+            clock[0] += within_s
+            raise CommandTimeout("ask on alpha did not end within its limit")
+
+    clock = [0.0]
+    monkeypatch.setattr(endpoint_ask.time, "monotonic", lambda: clock[0])
+    host = FakeHost("alpha")
+    host.stream = lambda argv, stdin=b"": Endless(Result(0, b"", b""))
+    reply = ask(host, AT, Verify(timeout_s=180, max_tokens=2048), first_s=900)
+    assert reply.problem == "timeout"
+    assert limits == [900 + 180 + 2048 + endpoint_ask.SLACK_S]
 
 
 def test_speed_is_that_of_decoding_and_unknown_where_the_answer_came_in_one_piece():

@@ -9,13 +9,13 @@ import time
 
 import pytest
 
-from sparkcluster.errors import HostLost, HostRefused, HostTimeout, Interrupted, LaunchError, LeaseLost
+from sparkcluster.errors import AuthFailed, HostLost, HostRefused, HostTimeout, Interrupted, LaunchError, LeaseLost
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts import again
 from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.fake import FakeHost, FakeStream
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.launch import group, groups, readiness, stopping, verify
+from sparkcluster.launch import group, groups, readiness, stopping, verify, watching
 from sparkcluster.release.outcome import failure
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer
@@ -307,6 +307,7 @@ def test_a_node_that_refuses_connections_is_given_up_and_what_stays_there_is_sai
 
 def test_a_rank_that_dies_while_another_node_is_silent_is_named_at_once(up, sparks, two, silence, monkeypatch):
     """And the silent one is not waited for when its rank is to be stopped."""
+    sparks["beta"].on("true", answer=HostTimeout("no answer", node="beta"))
     silence(*([HostTimeout("no answer", node="beta")] for _ in range(100)))
     dead = {"states": {two.rank("alpha"): {"state": "exited", "exit_code": 3}}}
     sparks["alpha"].says = [dead]
@@ -314,12 +315,37 @@ def test_a_rank_that_dies_while_another_node_is_silent_is_named_at_once(up, spar
     monkeypatch.delattr(sparks["alpha"], "stream")
     monkeypatch.setattr(group, "INTERVAL_S", 2)
     began = time.monotonic()
-    with pytest.raises(LaunchError, match="the rank on alpha ended with exit code 3"):
+    with pytest.raises(LaunchError, match="the rank on alpha ended with exit code 3") as caught:
         up(two)
     assert time.monotonic() - began < 5
     assert any("the rank on alpha ended with exit code 3: stopping its ranks" in note for note in up.report.notes)
-    assert sparks["beta"].waits["stop-containers"] <= stopping.SILENT_S
-    assert sparks["alpha"].waits["stop-containers"] > stopping.SILENT_S
+    assert caught.value.message.endswith("; left running on beta: run sparkcluster down once it can be reached")
+    assert set(running(sparks)) == {"beta"}
+
+
+def test_a_silent_node_that_can_be_reached_again_has_the_time_of_the_others_to_stop(
+    up, sparks, two, silence, monkeypatch
+):
+    silence(*([HostTimeout("no answer", node="beta")] for _ in range(100)))
+    sparks["alpha"].says = [{"states": {two.rank("alpha"): {"state": "exited", "exit_code": 3}}}]
+    sparks["alpha"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
+    monkeypatch.delattr(sparks["alpha"], "stream")
+    monkeypatch.setattr(group, "INTERVAL_S", 2)
+    with pytest.raises(LaunchError, match="the rank on alpha ended with exit code 3"):
+        up(two)
+    assert running(sparks) == {}
+    assert sparks["beta"].waits["stop-containers"] == sparks["alpha"].waits["stop-containers"]
+
+
+def test_a_login_that_fails_is_the_operators_and_its_rank_runs_on(up, sparks, two, silence, monkeypatch):
+    monkeypatch.setattr(watching, "LOGIN_S", 0.3)
+    locked = AuthFailed("beta accepts no key", node="beta", hint="unlock the agent")
+    silence([HostLost("broke", node="beta")], [locked], [locked])
+    up(two)
+    assert set(running(sparks)) == {"alpha", "beta"}
+    told = [note for note in up.report.notes if "accepts no key" in note]
+    assert told == ["beta: beta accepts no key: trying again; its rank is left running"]
+    assert "hint: unlock the agent" in up.report.notes
 
 
 def test_the_lease_is_taken_again_when_a_node_reports_again(up, sparks, two, silence, monkeypatch):
@@ -369,7 +395,7 @@ def test_the_limit_ends_a_launch_that_never_answers(up, sparks, two):
     sparks["alpha"].stream = lambda argv, stdin=b"": Mute(Result(0, b"", b""))
     with pytest.raises(LaunchError, match="no answer within 0 s") as caught:
         up(two, timeout_s=0.3)
-    assert "--timeout" in caught.value.hint
+    assert "ready_timeout_s" in caught.value.hint
     assert running(sparks) == {}
 
 

@@ -1,9 +1,11 @@
 """What the watch program reports of ranks, with a fake Docker engine, and real processes and files."""
 
+import contextlib
 import http.server
 import json
 import os
 import queue
+import socket
 import socketserver
 import struct
 import subprocess
@@ -19,6 +21,7 @@ import pytest
 from sparkcluster.hosts.program import command
 from sparkcluster.node import common, ranks, watch
 from sparkcluster.node.machine import Machine
+from sparkcluster.node.shared import BATCH_LINES
 
 LIMIT_S = 10
 
@@ -374,6 +377,32 @@ def test_other_nodes_are_tried_and_one_that_refuses_is_up(
     seen = program.until(lambda event: event.get("peers", {}).get("near") is not None)
     assert 0 <= seen[-1]["peers"]["near"] < 5
     assert seen[-1]["peers"]["nowhere"] is None
+
+
+def test_a_node_whose_sshd_hangs_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such an sshd accepts no more than its backlog, and then no connection of ours."""
+    with contextlib.ExitStack() as stack:
+        hung = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        port = hung.getsockname()[1]
+        closed = stack.enter_context(socket.socket())
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(watch, "_PEER_LIMIT_S", 0.3)
+        monkeypatch.setattr(watch, "_PEER_PORTS", (port,))
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", port))
+        assert not watch.is_up("127.0.0.1")
+        monkeypatch.setattr(watch, "_PEER_PORTS", (closed.getsockname()[1], port))
+        assert watch.is_up("127.0.0.1")
+
+
+def test_a_document_has_so_many_lines_that_reading_them_takes_no_time() -> None:
+    watching = watch.Watch(docker_request())
+    for _ in range(3 * BATCH_LINES):
+        watching.lines.put(("r0", "", ""))
+    sizes = [len(batch["lines"]) for _ in range(3) for batch in watching.batch(0)]
+    assert sizes == [BATCH_LINES] * 3
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         hosts = {name: FakeHost(name).program("agent", record) for name in world.facts}
         fleet = Fleet({name: host.program("observe", observed(world, name)) for name, host in hosts.items()})
         run.recorded = []
+        run.deleted = []
 
         def view_now(*_, **__):
             facts = {name: node for name, node in world.facts.items() if name not in (errors or {})}
@@ -132,6 +133,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
 
     def record(request):
         run.recorded += [step["record"] for step in request["steps"] if step["do"] == "record"]
+        run.deleted += [(len(run.done), step["path"]) for step in request["steps"] if step["do"] == "delete"]
         return {"results": [{}]}
 
     return run
@@ -465,9 +467,14 @@ def test_ctrl_c_while_staging_says_that_nothing_was_started(up, world):
 def test_clearing_caches_takes_those_of_the_plans_image_and_playbook_alone(up, world):
     cluster = world()
     up(cluster, options=module.Options(clear_caches=True))
-    deleted = [step["path"] for step in up.steps["alpha"] if step["do"] == "delete"]
     caches = f"{cluster.facts['alpha'].state_dir}/caches/5a5a5a5a5a5a/other/{cluster.spec.playbook.name}/"
-    assert sorted(deleted) == [caches + name for name in ("flashinfer", "triton", "vllm")]
+    assert {path for _, path in up.deleted} == {caches + name for name in ("flashinfer", "triton", "vllm")}
+
+
+def test_caches_are_not_deleted_again_under_a_rank_whose_start_is_sent_twice(up, world):
+    up(world(), options=module.Options(clear_caches=True))
+    assert not [step for step in up.steps["alpha"] if step["do"] == "delete"]
+    assert {before for before, _ in up.deleted} == {up.done.index("launch alpha beta")}
 
 
 # ------------------------------------------------------------------------------------------- several groups
