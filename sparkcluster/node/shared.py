@@ -47,4 +47,6 @@ def hub_folder(model_id: str) -> str:
 def registry_of(reference: str) -> str:
     """Host of the registry in an image reference; empty for Docker Hub, which ``docker login`` means by itself."""
     first, slash, _ = reference.partition("/")
-    return first if slash and ("." in first or ":" in first or first == "localhost") else ""
+    # as Docker reads it: repositories of the Hub have no capitals
+    is_host = "." in first or ":" in first or first == "localhost" or first != first.lower()
+    return first if slash and is_host else ""

@@ -204,6 +204,7 @@ def test_room_for_an_image_depends_on_the_store_it_comes_from(three, containerd,
         ("reg:5000/a@sha256:ab", "reg:5000/a:sha256-ab", "reg:5000"),
         ("reg:5000/a:v1@sha256:ab", "reg:5000/a:sha256-ab", "reg:5000"),
         ("localhost/a", "localhost/a", "localhost"),
+        ("LOCALHOST/vllm/vllm-openai:v1", "LOCALHOST/vllm/vllm-openai:v1", "LOCALHOST"),
     ],
 )
 def test_names_of_images(reference, tag, registry):
