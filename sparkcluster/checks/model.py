@@ -10,8 +10,9 @@ from typing import TypeVar
 from sparkcluster.checks.lists import abridged, listed
 from sparkcluster.checks.registry import Context, Seen, check, node_check
 from sparkcluster.facts.model import Facts
-from sparkcluster.facts.weights import Weights
+from sparkcluster.facts.weights import Foreign, Weights
 from sparkcluster.findings import Severity
+from sparkcluster.node.shared import hub_folder
 from sparkcluster.topology.vocabularies import lacking
 
 T = TypeVar("T")
@@ -108,7 +109,7 @@ def revision(context: Context) -> Iterator[Seen]:
     "The folders of the model in the Hugging Face cache can be written",
     needs=("weights",),
     source="NVIDIA's dgx-spark-playbooks mount ~/.cache/huggingface into containers of root",
-    remedy="up and stage change the owner in a container where it is root; else sudo chown",
+    remedy="up and stage change the owner in a container where it is root; else sudo install or sudo chown",
 )
 def writable(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """A download or a copy fails there, after the image was staged.
@@ -120,16 +121,31 @@ def writable(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     weights = facts.weights
     if not isinstance(weights, Weights) or weights.foreign is None:
         return
-    path, uid = weights.foreign.path, weights.foreign.uid
+    model = context.spec.playbook.model.id
+    if model is None:
+        return
+    path, uid, missing = weights.foreign.path, weights.foreign.uid, weights.foreign.missing
     owner = "root" if uid == 0 else f"user ID {uid}"
     mended = ("sparkcluster up INVENTORY   changes the owner",) if uid == 0 else ()
     severity: Severity = "error" if uid else "info" if context.docker else "warning"
     yield Seen(
-        f"{facts.user} cannot write {path} on {name}",
-        f"it belongs to {owner}",
-        (*mended, f"sudo chown -R {shlex.quote(facts.user)} {shlex.quote(path)}"),
+        f"{facts.user} cannot {'create' if missing else 'write'} {path} on {name}",
+        f"{'the folder above' if missing else 'it'} belongs to {owner}",
+        (*mended, _sudo(facts, model, weights.foreign)),
         severity=severity,
     )
+
+
+def _sudo(facts: Facts, model: str, foreign: Foreign) -> str:
+    """The command that makes the model's folders the user's: those of the plan, whatever path the node names."""
+    user = shlex.quote(facts.user)
+    make = f"sudo install -d -o {user} -g $(id -g {user})"
+    if foreign.missing and foreign.path == facts.hf_home:
+        return f"{make} {shlex.quote(foreign.path)}"
+    hub, _, name = hub_folder(model).partition("/")
+    folders = " ".join(shlex.quote(f"{facts.hf_home}/{place}/{name}") for place in (hub, f"{hub}/.locks"))
+    chown = f" && sudo chown -R --from={foreign.uid} {user}: {folders}"
+    return f"{make} {folders}{'' if foreign.missing else chown}"
 
 
 @node_check(

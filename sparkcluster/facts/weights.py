@@ -17,10 +17,14 @@ class WeightFile(Fact):
 
 
 class Foreign(Fact):
-    """A path that this node's user cannot write, and the user ID of its owner."""
+    """A path that this node's user cannot write, and the user ID of its owner.
+
+    Where it is ``missing`` it cannot be created, and the owner is that of the folder above which denies it.
+    """
 
     path: Path
     uid: Annotated[int, Field(ge=0, le=1 << 32)]
+    missing: bool = False
 
 
 class Weights(Fact):

@@ -54,7 +54,7 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
     # is_dir distinguishes an unreadable directory from a missing one
     if not machine.names(folder) and not machine.is_dir(folder):
         found: Dict[str, Any] = {"path": None, "revision": None, "config": None, "files": []}
-        found.update({"missing": [], "truncated": loading, **foreign(machine, cache)})
+        found.update({"missing": [], "truncated": loading, **foreign(machine, cache, hf_home)})
         others = _others(machine, model, hf_home, cache) if cache and not model.get("alone") else []
         return {**found, "other_revisions": others} if others else found
     every, dangling = _files(machine, folder)
@@ -80,14 +80,19 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
         "left_out_bytes": sum(every.values()) - sum(sizes.values()),
         "missing": sorted(missing),
         "truncated": truncated + (loading if missing else []),
-        **(foreign(machine, cache) if missing or truncated else {}),
+        **(foreign(machine, cache, hf_home) if missing or truncated else {}),
     }
 
 
-def foreign(machine: Machine, cache: str) -> Dict[str, Any]:
-    """As ``foreign`` the first path that a download or a copy of the model has to write and cannot, with its owner."""
+def foreign(machine: Machine, cache: str, hf_home: str) -> Dict[str, Any]:
+    """As ``foreign`` what a download or a copy of the model has to write and cannot, with the owner.
+
+    It is ``hf_home`` or below it: a folder that is ``missing``, with the owner of the one above that denies it, or the
+    first path in one that is there.
+    """
     if not cache:
         return {}
+    top = machine.at(hf_home)
     hub, name = os.path.split(machine.at(cache))
     for folder in (os.path.join(hub, name), os.path.join(hub, ".locks", name)):
         existing = folder
@@ -95,8 +100,10 @@ def foreign(machine: Machine, cache: str) -> Dict[str, Any]:
             existing = os.path.dirname(existing)
         found = _unwritable(existing, within=existing == folder)
         if found:
-            path = found if machine.root == "/" else "/" + os.path.relpath(found, machine.root)
-            return {"foreign": {"path": path, "uid": os.lstat(found).st_uid}}
+            missing = existing != folder
+            wanted = (folder if os.path.lexists(top) else top) if missing else found
+            path = wanted if machine.root == "/" else "/" + os.path.relpath(wanted, machine.root)
+            return {"foreign": {"path": path, "uid": os.lstat(found).st_uid, "missing": missing}}
     return {}
 
 

@@ -37,7 +37,8 @@ def take(
         image = images.get(node) or read(found.image)
         how = "in a container" if image else "by sudo"
         path = weights.foreign.path
-        progress(node, f"{path} belongs to root: making the folders of {repository} those of {found.user}, {how}")
+        whose = "cannot be created" if weights.foreign.missing else "belongs to root"
+        progress(node, f"{path} {whose}: making the folders of {repository} those of {found.user}, {how}")
         step = {"do": "own", "hf_home": found.hf_home, "repositories": [repository]}
         steps[node] = [{**step, "image": image.id if image else None}]
     if not steps:

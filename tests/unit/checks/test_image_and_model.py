@@ -10,6 +10,8 @@ from sparkcluster.facts.weights import Foreign, Weights
 
 from .conftest import reported
 
+FOLDER = "models--Qwen--Qwen3-8B"
+
 BOTH = pytest.mark.parametrize("name", ["alpha", "beta"])
 FLAGS = ("enable-auto-tool-choice", "max-model-len", "no-enable-prefix-caching", "enable-prefix-caching", "kv-cache-dtype",
          "compilation-config", "tool-call-parser", "reasoning-parser", "tool-parser-plugin")  # fmt: skip
@@ -262,12 +264,38 @@ def test_small_files_that_differ_are_a_warning_and_what_no_engine_reads_is_nothi
     [(0, "docker", "info", "root"), (0, "process", "warning", "root"), (1234, "docker", "error", "user ID 1234")],
 )
 def test_a_cache_that_cannot_be_written_is_seen_before_anything_is_staged(see, uid, runtime, severity, owner):
-    absent = {"weights": Weights(path=None, foreign=Foreign(path="/h f/hub", uid=uid))}
+    absent = {
+        "weights": Weights(path=None, foreign=Foreign(path="/h f/hub/models--x/blobs", uid=uid)),
+        "hf_home": "/h f",
+    }
     found = see({**everywhere(), "beta": absent}, runtime={"kind": runtime})
     (finding,) = [each for each in found if each.code == "HOST-031"]
     assert (finding.severity, finding.node, finding.seen) == (severity, "beta", f"it belongs to {owner}")
-    assert finding.remedy[-1] == "sudo chown -R nvidia '/h f/hub'"
+    folders = " ".join(f"'/h f/hub{place}/{FOLDER}'" for place in ("", "/.locks"))
+    assert finding.remedy[-1] == (
+        f"sudo install -d -o nvidia -g $(id -g nvidia) {folders} && sudo chown -R --from={uid} nvidia: {folders}"
+    )
     assert (len(finding.remedy) == 2) == (uid == 0)
+
+
+@pytest.mark.parametrize("path", ["/", "/mnt", "/srv", "/home", "/etc", "/h", "/h/hub", "/h/../etc", "/other/hub"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_sudo_gets_the_models_own_folders_whatever_path_a_node_names(see, path, missing):
+    """`sudo chown -R USER /` was the remedy where hf_home lay on a disk that did not exist."""
+    absent = Weights(path=None, foreign=Foreign(path=path, uid=0, missing=missing))
+    found = see({**everywhere(), "beta": {"weights": absent, "hf_home": "/h"}})
+    (finding,) = [each for each in found if each.code == "HOST-031"]
+    words = finding.remedy[-1].replace("&&", "").split()
+    folders = {f"/h/hub/{FOLDER}", f"/h/hub/.locks/{FOLDER}"}
+    assert {word for word in words if word.startswith("/")} == ({"/h"} if missing and path == "/h" else folders)
+
+
+def test_a_cache_that_does_not_exist_is_created_for_the_user_alone(see):
+    absent = Weights(path=None, foreign=Foreign(path="/data/hf", uid=0, missing=True))
+    found = see({**everywhere(), "beta": {"weights": absent, "hf_home": "/data/hf"}})
+    (finding,) = [each for each in found if each.code == "HOST-031"]
+    assert finding.summary == "nvidia cannot create /data/hf on beta"
+    assert finding.remedy[-1] == "sudo install -d -o nvidia -g $(id -g nvidia) /data/hf"
 
 
 def test_no_room_for_weights_that_are_missing(see, spark):

@@ -83,7 +83,7 @@ COMMAND = re.compile(
     r"(?:.*(?:: |; | && ))?(?:sudo|docker|ip|ping|df|du|ls|rm|getent|rsync|show_gids|for i in) ", re.DOTALL
 )
 # Numbers and addresses.
-PLAIN = {"size", "size - 28", "expected", "port", "listener.port", "SERIES", "wired"}
+PLAIN = {"size", "foreign.uid", "size - 28", "expected", "port", "listener.port", "SERIES", "wired"}
 
 
 def written(part: ast.expr) -> str:

@@ -202,9 +202,9 @@ def test_the_probe_names_what_a_download_could_not_write(make_machine, monkeypat
     locked.add("models--b--m")
     assert seen() is None
     locked.add("hub")
-    assert seen() == "/hf/hub"
+    assert seen() == "/hf/hub/models--a--m", "it is wanted, not what is above it"
     (cache / "blobs").mkdir(parents=True)
-    assert seen() == "/hf/hub", "the locks are missing"
+    assert seen() == "/hf/hub/.locks/models--a--m"
     (cache.parent / ".locks" / "models--a--m").mkdir(parents=True)
     assert seen() is None
     (cache / "blobs" / "whole").touch()
@@ -213,3 +213,14 @@ def test_the_probe_names_what_a_download_could_not_write(make_machine, monkeypat
     assert seen() == "/hf/hub/models--a--m/blobs/part.incomplete"
     locked.add("blobs")
     assert seen() == "/hf/hub/models--a--m/blobs"
+
+
+@pytest.mark.parametrize("above", ["data", "/"])
+def test_a_cache_that_is_missing_is_named_itself_and_nothing_above_it(make_machine, monkeypatch, above):
+    """Not "/": sudo chown -R of that would be the end of the node."""
+    machine = make_machine("founders-p1")
+    folder = Path(machine.at("/" if above == "/" else "/data"))
+    folder.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(storage.os, "access", lambda path, _mode: not folder.samefile(path))
+    found = storage.weights(machine, {"id": "a/m", "revision": "main", "path": None}, "/data/hf")["foreign"]
+    assert found == {"path": "/data/hf", "uid": folder.lstat().st_uid, "missing": True}

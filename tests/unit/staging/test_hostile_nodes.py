@@ -19,7 +19,7 @@ from sparkcluster.hosts.base import Stream
 from sparkcluster.hosts.program import stream
 from sparkcluster.node import wire
 from sparkcluster.node.tree import Tree
-from sparkcluster.staging.copy import Step, copy, list_files
+from sparkcluster.staging.copy import Failure, Step, copy, list_files, stage_error
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
@@ -404,3 +404,10 @@ def test_a_receiver_that_asks_for_anything_else_gets_nothing(sender, message):
     line, lines = sender
     line.sock.sendall(message)
     assert json.loads(next(lines)) == {"failed": "invalid message from the other node", "kind": "link"}
+
+
+def test_a_path_that_a_node_names_is_in_no_command_of_roots() -> None:
+    failure = Failure("beta", "permission", "permission denied: /etc")
+    hint = stage_error(Step("stage weights", lambda _: {}, lambda: False), failure).hint
+    assert hint is not None
+    assert "sudo" not in hint
