@@ -238,10 +238,11 @@ def result(context: Context) -> Iterator[Seen]:
 def perftest(context: Context) -> Iterator[Seen]:
     """TCP does not show the bandwidth of RDMA: a port degraded to 13 Gb/s looks healthy over TCP."""
     by_nccl = {name for rate in rates_of(context, "nccl") for name in rate.nodes}
+    why = context.measured.skipped.get("nccl")
     for name in (name for name in context.measured.without_perftest if name not in by_nccl):
         yield Seen(
             f"RDMA of {name} was not measured",
-            "ib_write_bw is not installed",
+            "ib_write_bw is not installed" + (f", and NCCL was not measured in its place: {why}" if why else ""),
             node=name,
         )
 

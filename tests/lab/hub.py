@@ -1,7 +1,7 @@
 """A small hub for downloads: repositories as Hugging Face's serves them, on the lab's own network.
 
-It answers what huggingface_hub asks (``/api/models/ID/revision/REVISION``, ``/ID/resolve/REVISION/FILE`` with HEAD,
-GET and ranges) and keeps the name of every file of which it was asked for the content.
+It answers what huggingface_hub asks (``/api/models/ID/revision/REVISION``, ``…/tree/REVISION``,
+``/ID/resolve/REVISION/FILE`` with HEAD, GET and ranges) and keeps the name of every file of which it was asked for the content.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _answer(self, *, body: bool) -> None:
         path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
         if path.startswith("/api/models/"):
-            name = path.removeprefix("/api/models/").partition("/revision/")[0]
-            return self._document(name, body=body)
+            owner, name, *rest = path.removeprefix("/api/models/").split("/")
+            return self._document(f"{owner}/{name}", tree=rest[:1] == ["tree"], body=body)
         name, _, rest = path[1:].partition("/resolve/")
         file = rest.partition("/")[2]
         content = self.hub.repositories.get(name, {}).get(file)
@@ -78,14 +78,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.hub.served.append((name, file))
         return self._send(status, content, headers, body=body)
 
-    def _document(self, name: str, *, body: bool) -> None:
+    def _document(self, name: str, *, tree: bool, body: bool) -> None:
         files = self.hub.repositories.get(name)
         if files is None:
             return self._send(HTTPStatus.NOT_FOUND, b"", {"X-Error-Code": "RepoNotFound"}, body=body)
-        siblings = [{"rfilename": file, "size": len(content)} for file, content in files.items()]
-        found: dict[str, Any] = {"id": name, "sha": COMMIT, "private": False, "gated": False}
-        text = json.dumps({**found, "disabled": False, "tags": [], "downloads": 0, "siblings": siblings})
-        return self._send(HTTPStatus.OK, text.encode(), {"Content-Type": "application/json"}, body=body)
+        found: Any = [
+            {"type": "file", "path": file, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+            for file, content in files.items()
+        ]
+        if not tree:
+            siblings = [{"rfilename": file, "size": len(content)} for file, content in files.items()]
+            found = {"id": name, "sha": COMMIT, "private": False, "gated": False, "tags": [], "siblings": siblings}
+        return self._send(HTTPStatus.OK, json.dumps(found).encode(), {"Content-Type": "application/json"}, body=body)
 
     def _send(self, status: HTTPStatus, content: bytes, headers: dict[str, str], *, body: bool) -> None:
         self.send_response(status)

@@ -315,6 +315,26 @@ def test_the_real_image_gathers_over_all_ranks_and_leaves_no_container(real, cle
 
 @pytest.mark.full
 @pytest.mark.engine
+def test_without_perftest_nccl_is_tried_in_the_real_image(real, clean):
+    """There is no GPU here: both containers of the send come up to where torch says so, and that is the reason given."""
+    clean(real)
+    spark = real.sparks[1]
+    program = spark.run(["sh", "-c", "command -v ib_write_bw"]).stdout.strip()
+    spark.run(["mv", program, f"{program}.away"])
+    try:
+        with inspecting(real) as inspection, inspection.lease() as epochs:
+            measured, findings = inspection.measured(Options(seconds=0.3, messages=50), epochs=epochs)
+    finally:
+        spark.run(["mv", f"{program}.away", program])
+    assert [rate for rate in measured.rates if rate.kind in {"rdma", "nccl"}] == []
+    (absent,) = [finding for finding in findings if finding.code == "NET-058"]
+    assert (absent.node, absent.severity) == (spark.name, "info")
+    assert absent.seen.endswith("NCCL was not measured in its place: torch finds no GPU in the image")
+    none_left(real)
+
+
+@pytest.mark.full
+@pytest.mark.engine
 def test_ctrl_c_leaves_no_container_on_any_node(real, clean, make_cli):
     clean(real)
     running = make_cli().start("preflight", real.inventory, "--deep", "--json-lines")
