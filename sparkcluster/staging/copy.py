@@ -315,7 +315,7 @@ def stage_error(step: Step, failure: Failure, *, source: str = "", target: str =
     path = shlex.quote(failure.text.rpartition(": ")[2])
     hints = {
         "disk": f"df -h   on {failure.node}",
-        "permission": f"ls -ld {path}   on {failure.node} shows whose it is; sparkcluster preflight how to change it",
+        "permission": f"ls -ld {path}   on {failure.node}, and sparkcluster preflight INVENTORY",
         "tree": f"mv {path} {path}.old   on {failure.node}",
         "docker": f"docker info   on {failure.node}",
         "link": f"ping {address}   on {target}, and sudo ufw status   on both" if address else RESUME,

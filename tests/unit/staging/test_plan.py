@@ -136,7 +136,7 @@ def test_what_nodes_said_is_quoted_in_hints(three):
     hint = str(no_weights(three({"a": {"hf_home": f"/{hostile}"}})[0], "a", spec).hint)
     assert shlex.split(hint.partition(": ")[2])[:3] == [f"HF_HOME=/{hostile}", "hf", "download"]
     said = stage_error(Step("stage weights", {}, lambda: False), Failure("a", "permission", f"no: /{hostile}"))
-    assert shlex.split(str(said.hint))[:5] == ["sudo", "chown", "-R", "$USER", f"/{hostile}"]
+    assert shlex.split(str(said.hint))[:3] == ["ls", "-ld", f"/{hostile}"]
 
 
 def test_copies_go_over_a_rail(three):
