@@ -14,7 +14,7 @@ import signal
 import stat
 import subprocess
 import time
-from typing import Any, BinaryIO, Callable, Dict
+from typing import Any, BinaryIO, Callable, Dict, Iterable
 
 from sparkcluster.node import bind, common, docker, memory, repair
 from sparkcluster.node.programs import Failed, inspect, run
@@ -23,6 +23,9 @@ from sparkcluster.node.unpack import unpack
 
 Request = Dict[str, Any]
 Step = Dict[str, Any]
+
+# For what is left of a session when its launcher ended, then for what does not end by itself.
+REST_S, KILL_S = 10, 10
 
 
 def main(request: Request, lines: BinaryIO) -> dict[str, Any]:
@@ -192,9 +195,9 @@ def start_process(request: Request, step: Step) -> dict[str, Any]:
     return {"pid": process.pid, "already": False}
 
 
-def session_members(leader: int) -> list[int]:
-    """Processes of the session of ``leader``, without zombies."""
-    members = []
+def session_members(leader: int) -> dict[int, int]:
+    """Processes of the session of ``leader``, without zombies, and the parent of each."""
+    members = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
@@ -204,29 +207,39 @@ def session_members(leader: int) -> list[int]:
         except OSError:
             continue
         if int(fields[3]) == leader and fields[0] != "Z":
-            members.append(int(entry))
+            members[int(entry)] = int(fields[1])
     return members
 
 
 def end_process(directory: str, grace_s: float) -> None:
-    """Terminate a rank's session, kill it after ``grace_s`` seconds, and remove its record."""
+    """Terminate a rank's launcher, after ``grace_s`` the rest of its session, then kill it; remove its record.
+
+    The launcher ends the engine before Ray: Ray that is asked together with it kills the engine after a second.
+    """
     record = os.path.join(directory, RANK_FILE)
     rank = common.read_json(record)
     if rank and common.start_ticks(rank["pid"]) in (None, rank["start_ticks"]):
-        for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10)):
-            limit = time.monotonic() + wait_s
-            for pid in session_members(rank["pid"]):
-                try:
-                    os.kill(pid, number)
-                except ProcessLookupError:
-                    continue
-            while session_members(rank["pid"]) and time.monotonic() < limit:
-                time.sleep(0.05)
-        remaining = session_members(rank["pid"])
+        shell = rank["pid"]
+        _end(
+            lambda: [pid for pid, parent in session_members(shell).items() if parent == shell], signal.SIGTERM, grace_s
+        )
+        _end(lambda: session_members(shell), signal.SIGTERM, min(grace_s, REST_S))
+        _end(lambda: session_members(shell), signal.SIGKILL, KILL_S)
+        remaining = list(session_members(shell))
         if remaining:
             raise Failed("processes %s cannot be killed" % remaining)
     if os.path.exists(record):
         os.unlink(record)
+
+
+def _end(processes: Callable[[], Iterable[int]], number: int, wait_s: float) -> None:
+    """Send the signal ``number`` to ``processes``, and wait until none is left."""
+    limit = time.monotonic() + wait_s
+    for pid in processes():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+    while list(processes()) and time.monotonic() < limit:
+        time.sleep(0.05)
 
 
 def stop_processes(request: Request, step: Step) -> dict[str, Any]:

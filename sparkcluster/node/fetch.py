@@ -7,6 +7,7 @@ never by an argument, and the lease.
 
 from __future__ import annotations
 
+import glob
 import http.client
 import json
 import os
@@ -68,7 +69,7 @@ def download(request: Request, check: wire.Check) -> dict[str, Any]:
         raise Failed("no downloader", "the node has " + why)
     os.makedirs(hf_home, exist_ok=True)
     folder = os.path.join(hf_home, hub_folder(request["id"]), "blobs")
-    if not os.access(hf_home, os.W_OK):  # a container of root's made it; the folder of this repository is the user's
+    if not writable_xet(hf_home):  # a container of root's made it; the folder of this repository is the user's
         environment["HF_XET_CACHE"] = os.path.join(os.path.dirname(folder), ".xet")
     needed, free = served - _size(folder), shutil.disk_usage(hf_home).free
     if needed > free:
@@ -81,6 +82,15 @@ def download(request: Request, check: wire.Check) -> dict[str, Any]:
         raise Failed(kind, last)
     left_out = min(sum(sizes.values()) - served, 1 << 50)
     return {"bytes": pace.done, "left_out_bytes": left_out, "whole": not sizes}
+
+
+def writable_xet(hf_home: str) -> bool:
+    """Whether the hub's client can write its Xet cache, which it does not without (huggingface/xet-core#417)."""
+    xet = os.path.join(hf_home, "xet")
+    if not os.path.lexists(xet):
+        return os.access(hf_home, os.W_OK | os.X_OK)
+    inside = [path for depth in ("*", "*/*") for path in glob.glob(os.path.join(glob.escape(xet), depth))]
+    return all(os.access(each, os.W_OK | os.X_OK) for each in [xet, *filter(os.path.isdir, inside)])
 
 
 def _listed(request: Request, environment: Dict[str, str]) -> Dict[str, int]:

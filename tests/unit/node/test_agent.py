@@ -276,7 +276,7 @@ def test_the_same_plan_keeps_the_process_and_another_replaces_it(process):
     assert again == {"pid": first["pid"], "already": True}
     _, other = process("exec sleep 60", plan="p2")
     assert other["already"] is False
-    assert agent.session_members(first["pid"]) == []
+    assert agent.session_members(first["pid"]) == {}
 
 
 def test_the_log_of_an_earlier_start_is_not_taken_for_this_ones(process):
@@ -302,17 +302,33 @@ def test_stopping_ends_the_whole_session_by_force_where_it_must(process, change)
     began = time.monotonic()
     assert change({"do": "stop-processes", "rank_dirs": [str(directory)], "grace_s": 0.5}) == {"results": [{}]}
     assert time.monotonic() - began < 5
-    assert agent.session_members(started["pid"]) == []
+    assert agent.session_members(started["pid"]) == {}
     assert not (directory / "rank.json").exists()
     assert change({"do": "stop-processes", "rank_dirs": [str(directory)], "grace_s": 0.5}) == {"results": [{}]}
+
+
+def test_ray_is_asked_to_end_after_the_launcher_which_ends_the_engine(process, change):
+    """Ray kills the engine a second after it was asked, and its memory would not come back."""
+    forever = "echo up; while :; do sleep 0.05; done"
+    directory, started = process(
+        f"(trap 'sleep 0.5; echo released; exit' TERM; {forever}) & engine=$!\n"
+        f"(trap 'kill -9 '$engine' 2>/dev/null; echo ray; exit' TERM; {forever}) &\n"
+        f"trap 'kill $engine; wait $engine; echo launcher; exit 143' TERM; {forever}"
+    )
+    log = directory / "log"
+    until(lambda: log.read_text().count("up") == 3)
+    change({"do": "stop-processes", "rank_dirs": [str(directory)], "grace_s": 10})
+    said = {"released", "launcher", "ray"}
+    assert [word for word in log.read_text().split() if word in said] == ["released", "launcher", "ray"]
+    assert agent.session_members(started["pid"]) == {}
 
 
 def test_children_that_outlived_their_leader_are_ended_too(process, change):
     directory, started = process("sleep 60 & exit 0")
     until((directory / "exit").exists)
-    assert agent.session_members(started["pid"]) != []
+    assert agent.session_members(started["pid"]) != {}
     change({"do": "stop-processes", "rank_dirs": [str(directory)], "grace_s": 1})
-    assert agent.session_members(started["pid"]) == []
+    assert agent.session_members(started["pid"]) == {}
 
 
 def test_another_process_with_a_reused_pid_is_not_killed(change, leased):

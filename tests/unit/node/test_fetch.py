@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sparkcluster.node import fetch
 from sparkcluster.node.fetch import _DENIED
 
 URL = "https://huggingface.co/a/b/resolve/main/model-00401-of-00403.safetensors"
@@ -26,3 +27,20 @@ URL = "https://huggingface.co/a/b/resolve/main/model-00401-of-00403.safetensors"
 )
 def test_401_and_403_of_the_hub_are_statuses_and_no_digits_of_a_name(text, denied):
     assert bool(_DENIED.search(text)) == denied
+
+
+@pytest.mark.parametrize(
+    ("there", "roots", "writable"),
+    [
+        ([], [], True), ([], ["hf"], False), (["hf/xet/logs"], [], True), (["hf/xet"], ["hf"], True),
+        (["hf/xet"], ["hf/xet"], False), (["hf/xet/logs"], ["hf/xet/logs"], False),
+        (["hf/xet/https___cas/staging"], ["hf/xet/https___cas/staging"], False),
+    ],
+)  # fmt: skip
+def test_roots_xet_cache_in_a_cache_of_the_users_is_not_used(tmp_path, monkeypatch, there, roots, writable):
+    """NVIDIA's container of root made hub/ and xet/ in the user's own ~/.cache/huggingface."""
+    for folder in ["hf", *there]:
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    denied = {str(tmp_path / folder) for folder in roots}
+    monkeypatch.setattr(fetch.os, "access", lambda path, _mode: path not in denied)
+    assert fetch.writable_xet(str(tmp_path / "hf")) == writable
