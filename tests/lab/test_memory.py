@@ -48,7 +48,7 @@ def test_what_an_engine_that_was_killed_leaves_is_named_by_down(lab, cli, varian
 def test_memory_that_does_not_come_back_is_told_by_down(lab, cli, variant):
     path = variant(lab, playbook={})
     cli("up", path).ok()
-    lab.fault("left", "memory-free 60000000")
+    lab.fault("left", "memory-free", "60000000")
     down = cli("down", path, timeout=120).ok()
     (line,) = [line for line in down.err.splitlines() if "have not come back" in line]
     assert line.startswith("warning: left: ")
