@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -12,8 +12,12 @@ from typing import Any
 SKIPPED = ("--env", "--name", "--label", "--env-file")
 
 
-def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """One line for each difference between two plans in JSON form: of the recorded release, and the requested one."""
+def difference(old: Mapping[str, Any], new: Mapping[str, Any], own: Collection[str] = ()) -> list[str]:
+    """One line for each difference between two plans in JSON form: of the recorded release, and the requested one.
+
+    ``own`` are the variables that sparkcluster sets on every rank whatever is written. Those of them that the recorded
+    ranks lack are one line for all nodes: another version made that plan, and nobody changed an inventory or playbook.
+    """
     lines = [
         f"{label}: {old.get(label)} → {new.get(label)}"
         for label in ("model", "image")
@@ -25,16 +29,30 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     after: Mapping[str, Any] = new.get("nodes", {})
     lines += [f"{name}: leaves the cluster" for name in before if name not in after]
     lines += [f"{name}: joins the cluster" for name in after if name not in before]
-    for name in after:
-        if name in before:
-            lines += [f"{name}: {line}" for line in _node(before[name], after[name])]
+    kept = [name for name in after if name in before]
+    added = _added(old, new, kept, own) if kept else {}
+    if added:
+        values = ", ".join(f"{name}={value}" for name, value in added.items())
+        lines.append(f"set by this version of sparkcluster, not by a change of yours: {values}")
+    for name in kept:
+        lines += [f"{name}: {line}" for line in _node(before[name], after[name], added)]
     return lines
 
 
-def _node(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _added(old: Mapping[str, Any], new: Mapping[str, Any], kept: Sequence[str], own: Collection[str]) -> dict[str, Any]:
+    """The variables among ``own`` that no recorded rank has, with their values; none of a record without variables."""
+    before = [old["nodes"][name].get("env") for name in kept]
+    after: Mapping[str, Any] = new["nodes"][kept[0]]["env"]
+    if not all(before):
+        return {}
+    return {name: after[name] for name in sorted(own) if name in after and not any(name in env for env in before)}
+
+
+def _node(old: Mapping[str, Any], new: Mapping[str, Any], added: Collection[str]) -> Iterator[str]:
     if old.get("rank") != new.get("rank"):
         yield f"rank {old.get('rank')} → {new.get('rank')}"
-    yield from _values("env", old.get("env", {}), new.get("env", {}))
+    env = {name: value for name, value in new.get("env", {}).items() if name not in added}
+    yield from _values("env", old.get("env", {}), env)
     if old.get("secrets", []) != new.get("secrets", []):
         yield f"secrets: {_names(old.get('secrets', []))} → {_names(new.get('secrets', []))}"
     nothing: Mapping[str, Any] = {}  # of a record that is damaged, or of another version

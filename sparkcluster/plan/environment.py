@@ -26,16 +26,25 @@ def build(
     the caches below it, and ``baked`` are names that the image sets by itself.
     """
     env = {} if home is None else {"HOME": home}
-    env |= {
-        "HF_HOME": hf_home,
-        "HF_HUB_OFFLINE": "1",
-        # GB10 shares one memory between CPU and GPU: Ray's monitor would kill ranks that merely fill it.
-        "RAY_memory_monitor_refresh_ms": "0",
-    }
-    env |= engines.engine(playbook.engine).environment(member, playbook.ready_timeout_s) | _sockets(member)
+    env |= {"HF_HOME": hf_home} | _always(playbook, member)
     if len(group.members) > 1:
         env |= _rdma(group, member, frozenset(baked)) if member.hcas else _no_rdma(member)
     return env | playbook.env
+
+
+def own(playbook: Playbook, member: Member) -> frozenset[str]:
+    """Names that sparkcluster sets on every rank whatever the facts, where ``playbook`` does not set them."""
+    return frozenset(_always(playbook, member)) - playbook.env.keys()
+
+
+def _always(playbook: Playbook, member: Member) -> dict[str, str]:
+    return {
+        "HF_HUB_OFFLINE": "1",
+        # GB10 shares one memory between CPU and GPU: Ray's monitor would kill ranks that merely fill it.
+        "RAY_memory_monitor_refresh_ms": "0",
+        **engines.engine(playbook.engine).environment(member, playbook.ready_timeout_s),
+        **_sockets(member),
+    }
 
 
 def carry_over(engine: str, envs: Mapping[str, Mapping[str, str]], secrets: Mapping[str, Iterable[str]]) -> list[str]:

@@ -31,6 +31,7 @@ from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.running import Reply
 from sparkcluster.inspect.cluster import View
 from sparkcluster.node.shared import LABEL_PLAN, LABEL_RELEASE
+from sparkcluster.plan import environment
 from sparkcluster.plan.build import build
 from sparkcluster.plan.diff import difference
 from sparkcluster.plan.model import GroupPlan, Plan
@@ -198,21 +199,23 @@ def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[str, ...], tupl
     """
     # Of a group that lacks the image there is a draft only.
     drafted = view.draft and not (view.planned and _named(view.planned.groups, recorded.name))
-    changes = _changes(recorded, view.draft if drafted else view.planned)
+    changes = _changes(view, recorded, view.draft if drafted else view.planned)
     before = restored(recorded.network) if recorded.network else None
     if not changes or before is None or recorded.written != written_network(view.spec):
         return changes, ()
     now = _named(view.topology.groups, recorded.name) if view.topology else None
-    as_before = _changes(recorded, _plan_with(view, before))
+    as_before = _changes(view, recorded, _plan_with(view, before))
     return (changes, ()) if as_before else ((), tuple(drift(before, now)))
 
 
-def _changes(recorded: RecordedGroup, plan: Plan | None) -> tuple[str, ...]:
+def _changes(view: View, recorded: RecordedGroup, plan: Plan | None) -> tuple[str, ...]:
     if plan is None:
         return ("no plan can be made from the playbook and the facts of the nodes",)
     if _named(plan.groups, recorded.name) is None:
         return (f"group {recorded.name} is no longer in the inventory",)
-    return tuple(difference(recorded.plan, group_plan(plan.as_json(), recorded.name)))
+    now = _named(view.topology.groups, recorded.name) if view.topology else None
+    own = environment.own(view.spec.playbook, now.members[0]) if now else ()
+    return tuple(difference(recorded.plan, group_plan(plan.as_json(), recorded.name), own))
 
 
 def _plan_with(view: View, group: Group) -> Plan | None:

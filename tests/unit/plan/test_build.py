@@ -557,6 +557,39 @@ def test_what_changed_is_said_in_lines(two, cluster):
     ]
 
 
+def test_what_an_older_version_did_not_set_is_one_line_for_all_nodes(two, cluster):
+    """A healthy cluster is "another plan" after an update: it is said that nobody changed a playbook."""
+    spec, facts = cluster(TWO, playbook={"ready_timeout_s": 900, "env": {"RAY_CGRAPH_get_timeout": "77"}}), two()
+    new = build(spec, facts).as_json()
+    old = json.loads(json.dumps(new))
+    for node in old["nodes"].values():
+        for name in ("VLLM_ENGINE_READY_TIMEOUT_S", "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "RAY_CGRAPH_get_timeout"):
+            del node["env"][name]
+        node["env"]["NCCL_IB_TIMEOUT"] = "20"
+    own = environment.own(spec.playbook, topology.build(spec, facts).groups[0].members[0])
+
+    values = "VLLM_ENGINE_READY_TIMEOUT_S=900, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=900"
+    assert difference(old, new, own) == [
+        f"set by this version of sparkcluster, not by a change of yours: {values}",
+        "alpha: env NCCL_IB_TIMEOUT: 20 → 22",
+        "alpha: env RAY_CGRAPH_get_timeout: unset → 77",
+        "beta: env NCCL_IB_TIMEOUT: 20 → 22",
+        "beta: env RAY_CGRAPH_get_timeout: unset → 77",
+    ]
+
+
+def test_what_one_recorded_rank_has_is_not_of_this_version(two, cluster):
+    spec, facts = cluster(TWO), two()
+    new = build(spec, facts).as_json()
+    old = json.loads(json.dumps(new))
+    del old["nodes"]["beta"]["env"]["VLLM_HOST_IP"]
+    own = environment.own(spec.playbook, topology.build(spec, facts).groups[0].members[0])
+
+    assert difference(old, new, own) == [
+        f"beta: env VLLM_HOST_IP: unset → {new['nodes']['beta']['env']['VLLM_HOST_IP']}"
+    ]
+
+
 def test_a_record_without_containers_differs_in_all_of_them(two, cluster):
     new = build(cluster(TWO), two()).as_json()
     old = {**new, "nodes": {name: {"rank": node["rank"]} for name, node in new["nodes"].items()}}

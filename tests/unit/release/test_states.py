@@ -55,6 +55,19 @@ def test_a_record_counts_where_the_head_has_it(world, recorded_on, state):
     assert seen(cluster.run(plan).record(plan, 3, recorded_on)) is state
 
 
+def test_a_cluster_that_an_older_version_started_is_another_plan_and_says_so(world):
+    cluster = world()
+    plan = cluster.plan(release=3)
+    cluster.run(plan, **{"io.sparkcluster.plan": "older"}).record(plan, 3)
+    for rank in cluster.facts["alpha"].release.record["plan"]["nodes"].values():
+        del rank["env"]["VLLM_ENGINE_READY_TIMEOUT_S"]
+
+    (group,) = states(cluster).values()
+
+    line = "set by this version of sparkcluster, not by a change of yours: VLLM_ENGINE_READY_TIMEOUT_S=1800"
+    assert (group.state, group.changes) == (State.OTHER, (line,))
+
+
 def test_a_record_of_an_older_version_counts_too(world):
     cluster = world()
     plan = cluster.plan(release=3)
