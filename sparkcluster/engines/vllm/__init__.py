@@ -51,7 +51,15 @@ class Vllm(Engine):
     variables = {"VLLM_API_KEY": "write api.key in the inventory"}
     per_node = frozenset({"VLLM_HOST_IP"})
     caches = {"vllm": "/root/.cache/vllm", "triton": "/root/.triton", "flashinfer": "/root/.cache/flashinfer"}
-    images = frozenset({"vllm/vllm-openai", "nvcr.io/nvidia/vllm", "ghcr.io/z-lab/vllm-openai", "vllm-node"})
+    images = frozenset(
+        {
+            "vllm/vllm-openai",
+            "nvcr.io/nvidia/vllm",
+            "ghcr.io/z-lab/vllm-openai",
+            "sparkarena/spark-vllm-docker",
+            "vllm-node",
+        }
+    )
     counters = {
         "generated": ("vllm:generation_tokens_total",),
         "prompted": ("vllm:prompt_tokens_total",),

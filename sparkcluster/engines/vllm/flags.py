@@ -20,6 +20,9 @@ TABLE = Path(__file__).with_name("flags.tsv")
 
 Kind = Literal["bool", "flag", "value", "optional", "list"]
 
+# Arguments of builds that no release has, by image.
+BUILDS = {"sparkarena/spark-vllm-docker:mxfp4": {"mxfp4-backend", "mxfp4-layers"}}
+
 # Flags of releases before the oldest in the table, which guides still print, and what replaced them.
 GONE = {
     "speculative-disable-by-batch-size": "remove it: V1 has none; write max-num-seqs: 4, or no speculative-config",

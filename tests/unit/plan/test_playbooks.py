@@ -102,6 +102,15 @@ def test_it_says_what_it_is_for_whose_it_is_and_what_to_expect(name):
     assert playbook.figures or name == "llama-3.3-70b-instruct"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_it_starts_where_102_of_121_gib_are_free(name):
+    """Some Sparks have no more with nothing running (SM121-131); without a number vLLM takes 0.92."""
+    path = library.find(name, [PLAYBOOKS])
+    for overlays in ([], *([overlay] for overlay in load.load_playbook(path).overlays)):
+        share = load.load_playbook(path, overlays).args["gpu-memory-utilization"]
+        assert share == "auto" or share <= 0.82, overlays
+
+
 def test_every_overlay_is_taken_by_some_playbook():
     taken = {finding for name in NAMES for finding in load.load_playbook(library.find(name, [PLAYBOOKS])).overlays}
     assert taken == set(library.overlays())

@@ -24,11 +24,12 @@ def unknown(context: Context) -> Iterator[Seen]:
     has the image, the arguments of that image count and not the table.
     """
     about = Served(context)
+    added = flags.BUILDS.get(about.image.partition("@")[0], ())
     for name, at in about.paths.items():
         has = _has(context, name)
         # IMG-007 reports arguments that an inspected image does not have.
         reported = has is False and at[0] == "args" and about.playbook.command is None
-        if flags.find(name) is not None or has is True or reported:
+        if flags.find(name) is not None or has is True or reported or name in added:
             continue
         near = flags.closest_name(name)
         gone = flags.GONE.get(name)

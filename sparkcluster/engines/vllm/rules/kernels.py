@@ -262,6 +262,27 @@ def marlin_flashinfer(served: Served) -> Iterator[Seen]:
         yield served.say("attention-backend", "engines with Marlin and FlashInfer died every few days", remedy)
 
 
+@rule(
+    "SM121-135",
+    "FlashInfer's attention can read the KV cache",
+    source="https://github.com/vllm-project/vllm/issues/50331 (open, one report); the same pair, on 0.28: "
+    "https://github.com/vllm-project/recipes/blob/main/models/Qwen/Qwen3.6-35B-A3B.yaml",
+)
+def flashinfer_fp8_cache(served: Served) -> Iterator[Seen]:
+    """On a GB10 vLLM 0.26 died at its first request, with an FP8 KV cache and heads of 256: `invalid resource handle`.
+
+    vLLM selects FlashInfer for an FP8 cache if no backend is set. The engine starts, and then ends in
+    `BatchPrefillWithPagedKVCache`. Seen with Qwen3.6-35B-A3B and two versions of FlashInfer; Qwen's hybrid models have
+    heads of 256. On newer releases vLLM's recipe has the pair.
+    """
+    reported = served.since(0, 26) and served.since(0, 27) is False
+    backend = served.text("attention-backend")
+    heads = served.head_size or (256 if served.named("Qwen3-Next", "Qwen3-Coder-Next", "Qwen3.5", "Qwen3.6") else None)
+    if served.spark and reported and served.fp8_cache and backend in {None, "auto", "flashinfer"} and heads == 256:
+        summary = "an FP8 KV cache with heads of 256 ended this vLLM at its first request"
+        yield served.say("kv-cache-dtype", summary, "remove kv-cache-dtype, or use an image with vLLM 0.28 or newer")
+
+
 @rule("SM121-010", "Triton's attention is used on NGC 26.03 and 26.04", severity="info", source=sources.TWO_SPARKS)
 def triton_attention(served: Served) -> Iterator[Seen]:
     """On these images vLLM defaults to FlashInfer, which is made for larger Blackwells; Triton's is the tested one.

@@ -11,9 +11,11 @@ from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 
 SHARE = "gpu-memory-utilization"
+# The most that was served with and measured (conselara.dev/notes/dgx-spark-benchmarks).
 SAFE = 0.87
 # Two Sparks had 101.3 to 102.2 of 121.69 GiB free for CUDA at every start, without a desktop or a page cache.
 START = 0.83
+# At this context over two Sparks 0.82 ran, and more failed under load (conselara.dev/tags/vllm).
 LONG = 131072
 LONG_CEILING = 0.82
 

@@ -134,6 +134,14 @@ class Served(Arguments):
             return tokens
         return self.model.context if self.model else None
 
+    @functools.cached_property
+    def head_size(self) -> int | None:
+        """Numbers in a key of one attention head, by the model's config.json."""
+        size, hidden, heads = map(self._of_config, ("head_dim", "hidden_size", "num_attention_heads"))
+        if type(size) is int and size > 0:
+            return size
+        return hidden // heads if type(hidden) is int and type(heads) is int and heads > 0 else None
+
     @property
     def _name(self) -> str:
         return self.playbook.model.label.rstrip("/").rsplit("/", 1)[-1].lower()

@@ -87,6 +87,11 @@ def findings(cluster, facts=None, **playbook):
     return [finding for finding in checks.run_stage(context, ("written",)) if finding.code.startswith("SPEC-")]
 
 
+@pytest.mark.parametrize(("image", "reported"), [("sparkarena/spark-vllm-docker:mxfp4", False), ("a/b:mxfp4", True)])
+def test_an_argument_of_a_build_that_no_release_has(cluster, image, *, reported):
+    assert bool(findings(cluster, image=image, args={"mxfp4-backend": "CUTLASS"})) is reported
+
+
 def test_an_unknown_argument_is_an_error_with_the_nearest(cluster):
     (finding,) = findings(cluster, image="vllm/vllm-openai:nightly", args={"max-modl-len": 4096})
     assert (finding.code, finding.severity, finding.remedy) == ("SPEC-003", "error", ("write max-model-len",))
