@@ -110,13 +110,13 @@ def test_down_after_a_kill_in_the_start_leaves_nothing(lab, cli, ranks):
 def lacking(lab):
     """The second Spark lacks the weights, and bringing them takes some seconds; it is as before afterwards."""
     left, right = lab.sparks
-    left.run(["dd", "if=/dev/urandom", f"of={MODEL}/more.bin", "bs=1M", "count=100"])
+    left.run(["dd", "if=/dev/urandom", f"of={MODEL}/more.dat", "bs=1M", "count=100"])
     right.run(["rm", "-rf", MODEL])
     lab.fault("right", "slow-link", "160mbit")
     yield lab
     lab.heal()
     for spark in lab.sparks:
-        spark.run(["rm", "-f", f"{MODEL}/more.bin"])
+        spark.run(["rm", "-f", f"{MODEL}/more.dat"])
 
 
 def test_up_after_a_kill_in_the_middle_of_staging_goes_on(lacking, cli, ranks):
@@ -126,7 +126,7 @@ def test_up_after_a_kill_in_the_middle_of_staging_goes_on(lacking, cli, ranks):
     lacking.heal("right")
     cli("up", lacking.inventory).ok()
     one_set(ranks, lacking)
-    left, right = (spark.run(["sha256sum", f"{MODEL}/more.bin"]).stdout for spark in lacking.sparks)
+    left, right = (spark.run(["sha256sum", f"{MODEL}/more.dat"]).stdout for spark in lacking.sparks)
     assert left == right
 
 
@@ -144,7 +144,7 @@ def test_an_up_that_was_suspended_in_the_middle_of_staging_goes_on(lacking, cli,
     lacking.heal("right")
     up.wait(120).ok()
     one_set(ranks, lacking)
-    left, right = (spark.run(["sha256sum", f"{MODEL}/more.bin"]).stdout for spark in lacking.sparks)
+    left, right = (spark.run(["sha256sum", f"{MODEL}/more.dat"]).stdout for spark in lacking.sparks)
     assert left == right
 
 
