@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
 from pathlib import Path
 
@@ -118,6 +119,40 @@ def test_a_node_whose_sshd_hangs_for_good_serves_and_is_named(loading, lab, cli,
     assert [len(found) for found in ranks(lab).values()] == [1, 1]
     cli("up", lab.inventory).ok()
     assert cli("status", lab.inventory, "--json").ok().json["state"] == "serving"
+
+
+@pytest.mark.full
+def test_what_a_hanging_node_keeps_up_waiting_for_is_said_every_10_s_and_ctrl_c_ends_it(lab, cli, variant, ranks):
+    playbook = {"env": {"STUB_FAULT": "slow-start=20"}, "verify": {"pause_s": 1}}
+    up = cli.start("up", variant(lab, playbook=playbook))
+    up.wait_for("loading weights", timeout=40)
+    lab.fault("right", "ssh-hang")
+    up.wait_for("right: no report for 7 s", timeout=FAULT_S)
+    lines, last, longest, recording = len(up.err), time.monotonic(), 0.0, None
+    began = last
+    while recording is None or last < recording + 30:
+        time.sleep(0.2)
+        now = time.monotonic()
+        longest = max(longest, now - last)
+        assert now < began + 240, up.err
+        assert now - last < 15, up.err
+        if len(up.err) > lines:
+            lines, last = len(up.err), now
+        if recording is None and any(line.startswith("record: ") for line in up.err):
+            recording = now
+    print(f"at most {longest:.1f} s without a line", "".join(up.err))
+    assert longest < 11.5
+    assert any("the model answers: waiting up to 120 s" in line for line in up.err)
+    up.kill(signal.SIGINT)
+    began = time.monotonic()
+    done = up.wait(30)
+    assert time.monotonic() - began < FAULT_S
+    assert done.code == 130, done
+    assert "the model serves, and sparkcluster up again records it" in done.err
+    assert "Traceback" not in done.err
+    lab.heal()
+    assert [len(found) for found in ranks(lab).values()] == [1, 1]
+    cli("up", lab.inventory).ok()
 
 
 @pytest.mark.full
