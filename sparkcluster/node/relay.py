@@ -20,6 +20,7 @@ import hashlib
 import os
 import shlex
 import struct
+import time
 from typing import Any, BinaryIO, Callable, Dict, List, Optional
 
 from sparkcluster.node import common, docker_copy, wire
@@ -34,6 +35,7 @@ _SYNC_EVERY = 256 << 20
 _RESERVE_BYTES = 256 << 20  # left free for logs and records
 _SMALL_BYTES = 32 << 20  # configuration, tokenizer, code
 _THREADS = 4
+_OTHER_S = 60.0  # its operator's lease lapses, or the node notices that the connection is gone
 _WANTED = struct.Struct("!IQ")  # number of a file, and its first byte that is missing
 
 
@@ -242,8 +244,16 @@ class Receiver:
 
 
 def receive_files(request: Request, line: Wire, check: Check) -> dict[str, Any]:
-    """Fetch the listed files that this node lacks."""
-    return Receiver(request, Tree(common.expand(request["root"])), line, check).run()
+    """Fetch the listed files that this node lacks, alone: a receiver that lost its operator may not have ended yet."""
+    tree = Tree(common.expand(request["root"]))
+    receiver = Receiver(request, tree, line, check)
+    limit = time.monotonic() + _OTHER_S
+    while not tree.lock():
+        if time.monotonic() > limit:
+            raise Failed("other", "another copy to %s goes on" % tree.root)
+        receiver.pace.add(peer=line)
+        time.sleep(0.1)
+    return receiver.run()
 
 
 _ROLES: Dict[Any, Callable[[Request, Wire, Check], Dict[str, Any]]] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 from typing import BinaryIO, Iterator, Tuple
@@ -22,6 +23,16 @@ class Tree:
         os.makedirs(root, exist_ok=True)
         self.root = root
         self.handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def lock(self) -> bool:
+        """Whether no other process has the lock, which lasts as long as this one. Some file systems have no locks."""
+        try:
+            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
 
     @contextlib.contextmanager
     def parent(self, path: str, *, make: bool = True) -> Iterator[Tuple[int, str]]:

@@ -14,12 +14,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from sparkcluster.answers import checked
-from sparkcluster.errors import CommandTimeout, HostError, ImageIncomplete, LeaseLost, StageError
+from sparkcluster.errors import CommandTimeout, HostError, HostLost, ImageIncomplete, LeaseLost, StageError
 from sparkcluster.facts.base import Fact, Port
 from sparkcluster.facts.model import Facts
+from sparkcluster.hosts.again import LIMIT_S
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import document, stream
+from sparkcluster.staging.again import Alive, Step, until_done
 from sparkcluster.staging.artifacts import Artifact, Request
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest, Size
 from sparkcluster.staging.plan import Staging, address
@@ -81,15 +83,6 @@ class Answer(Fact):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Step:
-    """The step that programs on nodes belong to, as ``stage weights``, its lease on each, whether it was stopped."""
-
-    name: str
-    lease: Callable[[str], dict[str, Any]]
-    stopped: Callable[[], bool]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Copied:
     """One artifact that reached one node; ``source`` is a node's name, ``download`` or ``controller``."""
 
@@ -109,12 +102,16 @@ class Transfers:
     topology: Topology
     lease: Callable[[str], dict[str, Any]]
     progress: Progress
+    hold: Callable[[str], None] | None = None
+    patience_s: float = LIMIT_S
     copied: list[Copied] = dataclasses.field(default_factory=list)
     stopped: threading.Event = dataclasses.field(default_factory=threading.Event)
 
     def step(self, what: Artifact) -> Step:
         """The step that stages ``what``."""
-        return Step(f"stage {what}", self.lease, self.stopped.is_set)
+        return Step(
+            f"stage {what}", self.lease, self.stopped.is_set, self.hold, patience_s=self.patience_s, tell=self.progress
+        )
 
     def record(self, what: Artifact, node: str, source: str, moved: int, begin: float) -> None:
         """Note that ``what`` reached ``node``: the bytes that were moved, and when that began (``time.monotonic``)."""
@@ -150,6 +147,16 @@ class Transfers:
         return report
 
 
+def heard(alive: Alive, report: Report) -> Report:
+    """``report`` that also counts as a sign of life."""
+
+    def reported(done: int, total: int) -> None:
+        alive()
+        report(done, total)
+
+    return reported
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Failure:
     """How a program on a node failed; ``kind`` as the program names it."""
@@ -170,24 +177,35 @@ def copy(
 ) -> Done:
     """Copy by ``requests`` (of sender and receiver) over ``address`` of the source.
 
-    Of files, the requests have those that are to be copied, as ``list_files`` returned them.
+    Of files, the requests have those that are to be copied, as ``list_files`` returned them. After a silence of the
+    operator's network, files go on where they stopped, and an image starts over.
 
     Raises:
         StageError: with the node that failed, and the cause.
-        LeaseLost: a node knows a newer epoch.
+        LeaseLost: another operator has the lease.
     """
-    token = secrets.token_hex(16)
-    common = {"address": address, "token": token}
-    with (
-        stage_errors(step, source.name),
-        stream(source, "relay", {**requests[0], **step.lease(source.name), **common, "do": "send"}) as sender,
-    ):
+    image = requests[0]["what"] == "image"
+    then = "the copy of the image starts over" if image else "its files go on where they stopped"
+
+    def attempt(alive: Alive) -> Done:
+        return _copy(step, (source, target), address, requests, heard(alive, report))
+
+    with stage_errors(step, target.name):
+        return until_done(step, [source, target], attempt, then=then)
+
+
+def _copy(
+    step: Step, hosts: tuple[Host, Host], address: str, requests: tuple[Request, Request], report: Report
+) -> Done:
+    source, target = hosts
+    common = {"address": address, "token": secrets.token_hex(16)}
+    with stream(source, "relay", {**requests[0], **step.lease(source.name), **common, "do": "send"}) as sender:
         said = answers(step, source.name, sender, _START_S)
         first = next(said, Answer())
         if first.port is None:
             raise stage_error(step, failure_of(source.name, first))
         receive = {**requests[1], **step.lease(target.name), **common, "do": "receive", "port": first.port}
-        with stage_errors(step, target.name), stream(target, "relay", receive) as receiver:
+        with stream(target, "relay", receive) as receiver:
             done = follow(step, target.name, receiver, report)
         if isinstance(done, Failure):
             cause = _sender_failure(source.name, said) if done.kind == "link" else None
@@ -206,9 +224,15 @@ def list_files(step: Step, source: Host, request: Request, report: Report) -> li
         manifest = Manifest(request.get("revision"), bool(request.get("verify")))
     except BadAnswer as error:
         raise stage_error(step, Failure(source.name, "source", str(error))) from None
-    listing = {**request, **step.lease(source.name), "do": "list"}
-    with stage_errors(step, source.name), stream(source, "relay", listing) as running:
-        done = follow(step, source.name, running, report, manifest)
+
+    def attempt(alive: Alive) -> tuple[Done | Failure, Manifest]:
+        found = Manifest(manifest.revision, manifest.verify)
+        listing = {**request, **step.lease(source.name), "do": "list"}
+        with stream(source, "relay", listing) as running:
+            return follow(step, source.name, running, heard(alive, report), found), found
+
+    with stage_errors(step, source.name):
+        done, manifest = until_done(step, [source], attempt, then="its files are read again")
     if isinstance(done, Failure) or not manifest.files:
         failure = done if isinstance(done, Failure) else Failure(source.name, "source", "the list of files is missing")
         raise stage_error(step, failure)
@@ -294,7 +318,12 @@ def stage_errors(step: Step, node: str) -> Iterator[None]:
 
 
 def _sender_failure(node: str, said: Iterator[Answer]) -> Failure | None:
-    """The sender's cause, where the receiver saw no more than a closed connection."""
+    """The sender's cause, where the receiver saw no more than a closed connection.
+
+    Raises:
+        LeaseLost: its lease has lapsed.
+        HostLost: the connection to it broke.
+    """
     limit = time.monotonic() + 3
     try:
         for answer in said:
@@ -303,6 +332,8 @@ def _sender_failure(node: str, said: Iterator[Answer]) -> Failure | None:
                 return failure if failure.kind != "link" else None
             if time.monotonic() > limit:
                 return None
+    except HostLost:
+        raise
     except CommandTimeout:
         return None
     except HostError as error:

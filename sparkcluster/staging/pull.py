@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from sparkcluster.errors import CommandTimeout, HostLost, SparkclusterError, StageError
+from sparkcluster.errors import HostError, SparkclusterError, StageError
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import stream
 from sparkcluster.runtime import observed
+from sparkcluster.staging.again import Alive, Step, is_silence, until_done
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.copy import (
     SILENT_S,
     Done,
     Failure,
     Pulling,
-    Step,
     answers,
     failure_of,
     stage_errors,
@@ -28,44 +28,43 @@ _CANCEL_S = 5
 def pull(step: Step, host: Host, request: Request, report: Callable[[Pulling], None]) -> Done | Failure:
     """The end of a pull on ``host``, by a ``request`` of its reference and images_dir.
 
-    A connection that breaks is made again, as long as each brings news. Ctrl-C ends the pull.
+    A connection that breaks is made again, and the pull is followed again. Ctrl-C ends the pull.
 
     Raises:
-        StageError: the connection broke; the pull goes on.
-        LeaseLost: the node refuses the change; a pull under way goes on.
+        StageError: the node stayed silent; the pull goes on.
+        LeaseLost: another operator has the lease; a pull under way goes on.
     """
-    whole = {**request, **step.lease(host.name), "do": "pull"}
-    news, gaps = True, observed.Gaps()
+    gaps = observed.Gaps()
 
     def reported(found: Pulling) -> None:
-        nonlocal news
-        news = True
         gaps.seen(found.phase, (found.bytes, found.layers))
         report(found)
 
-    while True:
-        try:
-            with stage_errors(step, host.name), stream(host, "pull", whole) as running:
-                ended = _follow(step, host.name, running, reported)
-            break
-        except StageError as error:
-            if not isinstance(error.__cause__, HostLost | CommandTimeout):
-                raise
-            if not news:
-                error.hint = f"the pull goes on on {host.name}: run this again to follow it"
-                raise
-            news = False
-        except KeyboardInterrupt:
-            with contextlib.suppress(SparkclusterError), stream(host, "pull", {**whole, "do": "cancel"}) as running:
-                next(running.lines(_CANCEL_S), None)
-            raise
+    def attempt(alive: Alive) -> Done | Failure:
+        with stream(host, "pull", {**request, **step.lease(host.name), "do": "pull"}) as running:
+            return _follow(step, host.name, running, alive, reported)
+
+    try:
+        with stage_errors(step, host.name):
+            ended = until_done(step, [host], attempt, then=f"the pull goes on on {host.name}")
+    except StageError as error:
+        if isinstance(error.__cause__, HostError) and is_silence(error.__cause__):
+            error.hint = f"the pull goes on on {host.name}: run this again to follow it"
+        raise
+    except KeyboardInterrupt:
+        whole = {**request, **step.lease(host.name), "do": "cancel"}
+        with contextlib.suppress(SparkclusterError), stream(host, "pull", whole) as running:
+            next(running.lines(_CANCEL_S), None)
+        raise
     outcome = ended.text if isinstance(ended, Failure) else "pulled"
-    observed.note(str(whole["cluster"]), "pull", node=host.name, outcome=outcome, longest_gap_s=gaps.longest_s)
+    cluster = str(step.lease(host.name)["cluster"])
+    observed.note(cluster, "pull", node=host.name, outcome=outcome, longest_gap_s=gaps.longest_s)
     return ended
 
 
-def _follow(step: Step, node: str, running: Stream, report: Callable[[Pulling], None]) -> Done | Failure:
+def _follow(step: Step, node: str, running: Stream, alive: Alive, report: Callable[[Pulling], None]) -> Done | Failure:
     for last in answers(step, node, running, SILENT_S):
+        alive()
         if last.pull is not None:
             report(last.pull)
         if last.done is not None:

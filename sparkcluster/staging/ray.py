@@ -61,7 +61,9 @@ def stage(
         StageError: it cannot be fetched or copied.
         LeaseLost: a node has a newer epoch.
     """
-    transfers = Transfers(changer.fleet, dict(facts), topology, changer.lease, progress)
+    transfers = Transfers(
+        changer.fleet, dict(facts), topology, changer.lease, progress, changer.hold, changer.patience_s
+    )
     engines = {name: engine for name in topology.members if (engine := engine_of(facts[name])) is not None}
     for kind in dict.fromkeys(ray_name(engines[name]) for name, _ in staging.missing):
         same = {name for name, engine in engines.items() if ray_name(engine) == kind}

@@ -14,7 +14,6 @@ from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.engine import builds
 from sparkcluster.facts.model import Facts
-from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import stream
 from sparkcluster.node.shared import registry_of
 from sparkcluster.probing.collect import collect_facts
@@ -22,6 +21,7 @@ from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging import ownership
+from sparkcluster.staging.again import Alive, until_done
 from sparkcluster.staging.artifacts import Artifact, artifacts, download_request, image_request, weights_request
 from sparkcluster.staging.copy import (
     Copied,
@@ -31,6 +31,7 @@ from sparkcluster.staging.copy import (
     Pulling,
     Transfers,
     follow,
+    heard,
     stage_error,
     stage_errors,
 )
@@ -86,7 +87,18 @@ def stage(
         LeaseLost: a node has a newer epoch.
     """
     fleet = changer.fleet
-    run = _Run(fleet, dict(facts), topology, changer.lease, progress, spec=spec, verify=verify, changer=changer)
+    run = _Run(
+        fleet,
+        dict(facts),
+        topology,
+        changer.lease,
+        progress,
+        changer.hold,
+        changer.patience_s,
+        spec=spec,
+        verify=verify,
+        changer=changer,
+    )
     head = topology.groups[0].head.name
     stagings: list[Staging] = []
     commits: dict[str, str] = {}
@@ -94,7 +106,7 @@ def stage(
         if isinstance(model, Companion):
             # Staged as the weights of a playbook that serves nothing else.
             run.spec = dataclasses.replace(spec, playbook=spec.playbook.model_copy(update={"model": model}))
-            run.facts, what = _collected(fleet, run.spec, list(facts)), ["weights"]
+            run.facts, what = run.collected(list(facts)), ["weights"]
         for each in artifacts(run.spec, what):
             staging = find_missing(run.facts, topology, run.spec, each)
             stagings.append(staging)
@@ -103,17 +115,10 @@ def stage(
             else:
                 check_disk_space(run.facts, staging, run.spec)
         if isinstance(model, Companion) and not dry_run:
-            now = _collected(fleet, run.spec, [head]) if stagings[-1].missing else run.facts
+            now = run.collected([head]) if stagings[-1].missing else run.facts
             if (weights := read(now[head].weights)) is not None and weights.revision:
                 commits[f"{model.revision} of {model.id}"] = weights.revision
     return StageReport(tuple(stagings), tuple(run.copied), commits)
-
-
-def _collected(fleet: Fleet, spec: Spec, names: Sequence[str]) -> dict[str, Facts]:
-    collected = collect_facts(fleet, spec, names)
-    for error in collected.errors.values():
-        raise error
-    return collected.facts
 
 
 @dataclasses.dataclass
@@ -123,6 +128,18 @@ class _Run(Transfers):
     changer: Changer = dataclasses.field(kw_only=True)
     images: dict[str, Image] = dataclasses.field(default_factory=dict)
     weights: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    def collected(self, nodes: Sequence[str]) -> dict[str, Facts]:
+        """The facts of ``nodes``, once all of them have answered."""
+
+        def attempt(_alive: Alive) -> dict[str, Facts]:
+            found = collect_facts(self.fleet, self.spec, nodes)
+            for error in found.errors.values():
+                raise error
+            return found.facts
+
+        hosts = [self.fleet[node] for node in nodes]
+        return until_done(self.step("weights"), hosts, attempt, then="its facts are collected again")
 
     def bring(self, staging: Staging) -> None:
         """Download it where no node has it, then copy it to the others."""
@@ -162,7 +179,7 @@ class _Run(Transfers):
 
     def _downloaded(self, staging: Staging, node: str) -> Staging:
         """What is left to stage once ``node`` has it."""
-        self.facts.update(_collected(self.fleet, self.spec, [node]))
+        self.facts.update(self.collected([node]))
         fresh = find_missing(self.facts, self.topology, self.spec, staging.what)
         if not fresh.sources:
             raise StageError(
@@ -187,9 +204,12 @@ class _Run(Transfers):
                 if digest is not None and digest != name:
                     request |= {"reference": digest, "tag": name}
                 return pull(step, self.fleet[node], request, partial(self._pulling, node))
-            request |= self.lease(node)
-            with stage_errors(step, node), stream(self.fleet[node], "fetch", request) as running:
-                return follow(step, node, running, self.report(what, node, "downloaded"))
+            with stage_errors(step, node):
+                return until_done(step, [self.fleet[node]], partial(fetch, request), then="the download goes on")
+
+        def fetch(request: dict[str, Any], alive: Alive) -> Done | Failure:
+            with stream(self.fleet[node], "fetch", {**request, **self.lease(node)}) as running:
+                return follow(step, node, running, heard(alive, self.report(what, node, "downloaded")))
 
         done, token = download(None), os.environ.get("HF_TOKEN")
         # Whether the model is gated is the hub's word: by the node's alone, any node could ask for the token.
@@ -202,8 +222,13 @@ class _Run(Transfers):
             if done.whole:
                 self.progress(node, f"{name}: the hub did not list its files, so all were downloaded")
             return done.bytes
+        raise self._no_download(staging, node, done)
+
+    def _no_download(self, staging: Staging, node: str, done: Failure) -> SparkclusterError:
+        """The error of a download that failed on ``node``."""
+        step, name, model = self.step(staging.what), staging.name, self.spec.playbook.model
         if done.kind in {"no hub", "no downloader"}:
-            raise no_weights(self.facts, node, self.spec, why=done.text)
+            return no_weights(self.facts, node, self.spec, why=done.text)
         registry = registry_of(name)
         causes = {
             "auth": (
@@ -225,10 +250,10 @@ class _Run(Transfers):
             "platform": (f"{name} has no build for {node}", "set image: in the playbook to one for linux/arm64"),
         }
         if done.kind not in causes:
-            raise stage_error(step, done)
+            return stage_error(step, done)
         cause, hint = causes[done.kind]
         error = RegistryAuth if done.kind == "auth" else StageError
-        raise error(f"{cause}: {done.text}", node=node, step=step.name, hint=hint)
+        return error(f"{cause}: {done.text}", node=node, step=step.name, hint=hint)
 
     def _pulling(self, node: str, found: Pulling) -> None:
         engine = read(self.facts[node].docker)
@@ -276,7 +301,7 @@ class _Run(Transfers):
         except StageError as error:
             raise combined([*incomplete, error]) from error
         self.record(staging.what, target, "download", moved, begin)
-        pulled = _collected(self.fleet, self.spec, [target])
+        pulled = self.collected([target])
         found = builds({first: self.facts[first], **pulled})
         image = pulled[target].image
         if found.get(target) != found[first] or not isinstance(image, Image):

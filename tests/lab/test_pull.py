@@ -20,13 +20,21 @@ def shared_lab(make_lab):
     return make_lab("sparks: [{name: plain, image: absent}, {name: store, docker: containerd, image: absent}]\n")
 
 
+# A pull that was ended keeps what it brought for a day, by a lease in containerd.
+REMOVE = """
+docker image rm -f $(docker images -q)
+ctr="ctr --address /run/docker/containerd/containerd.sock --namespace moby leases"
+for lease in $($ctr ls --quiet); do $ctr rm --sync $lease; done
+"""
+
+
 @pytest.fixture
 def registry(lab):
     """Each test has the images of its own registry alone: what was pulled before is removed."""
     with lab.registry() as made:
         yield made
     for spark in lab.sparks:
-        spark.run(["sh", "-c", "docker image rm -f $(docker images -q)"], check=False)
+        spark.run(["sh", "-c", REMOVE], check=False)
 
 
 @pytest.fixture
@@ -58,6 +66,7 @@ def test_bytes_layers_and_rate_are_reported_while_an_image_is_pulled(registry, s
     registry.rate_bytes_s = size_of(registry) / 12
     done = stage(name, reference).wait(90).ok()
     assert len(re.findall(PULLING, done.err)) >= 2, done.err
+    assert re.search(PULLING + r", \d+ s left", done.err), done.err
     assert re.search(rf"image  \S+: {name} downloaded", done.out), done.out
 
 
@@ -71,6 +80,36 @@ def test_a_pull_outlives_the_operator_and_the_next_stage_follows_it(registry, st
     assert goes_on(registry)
     stage(name, reference).wait(90).ok()
     assert registry.served_bytes < 1.05 * size_of(registry)
+
+
+@BOTH
+def test_a_pull_is_followed_again_after_30_s_of_silence(lab, registry, stage, name):
+    """The node pulls on; its lease has lapsed meanwhile, and is taken again."""
+    reference = registry.add("silent", images.archive("stub"))
+    registry.rate_bytes_s = size_of(registry) / 45
+    running = stage(name, reference)
+    running.wait_for("pulling")
+    lab.fault(name, "silence", "30")
+    running.wait_for(f"connecting again; the pull goes on on {name}", timeout=35)
+    assert goes_on(registry)
+    done = running.wait(90).ok()
+    assert re.search(rf"connecting again.*\n(.*\n)*.*{PULLING}", done.err), done.err
+    assert registry.served_bytes < 1.05 * size_of(registry)
+
+
+@pytest.mark.full
+def test_a_pull_ends_for_want_of_bytes_and_not_of_time(registry, stage):
+    """It takes longer than 300 s, with a byte now and then; then no byte comes for 300 s."""
+    reference = registry.add("stalled", images.archive("stub"))
+    registry.rate_bytes_s = size_of(registry) / 400
+    running = stage("plain", reference)
+    running.wait_for("pulling")
+    time.sleep(310)
+    assert running.process.poll() is None
+    registry.rate_bytes_s = 0
+    done = running.wait(360)
+    assert done.code == 1
+    assert "the pull made no progress: no byte came for 300 s" in done.err, done.err
 
 
 @BOTH

@@ -6,6 +6,11 @@ import re
 
 import pytest
 
+FILE = "/root/models/tiny/merges.txt"
+FILE_BYTES = 24_000_000
+RUN = "docker run --rm --pull never --entrypoint python3 $(docker images -q) --version"
+NODES = pytest.mark.parametrize("silent", [["bare"], ["full"], ["full", "bare"]], ids="-".join)
+
 
 @pytest.fixture(scope="module")
 def shared_lab(make_lab):
@@ -31,6 +36,48 @@ def test_one_spark_copies_to_the_other_and_nothing_starts(lab, cli, ranks):
     again = cli("stage", lab.inventory, "--verify").ok()
     assert re.search(r"image  \S+: nothing is missing", again.out)
     assert not any(ranks(lab).values())
+
+
+@pytest.fixture
+def lacking(lab):
+    """``bare`` has neither image nor model, which has a file that takes a minute."""
+    full, bare = lab.spark("full"), lab.spark("bare")
+    full.run(["sh", "-c", f"head -c {FILE_BYTES} /dev/urandom > {FILE}"])
+    bare.run(["sh", "-c", f"rm -rf $(dirname {FILE}); docker image rm -f $(docker images -q)"], check=False)
+    yield bare
+    full.run(["rm", FILE])
+
+
+def silence(lab, nodes):
+    for node in nodes:
+        lab.fault(node, "silence", "30")
+
+
+@NODES
+def test_a_copy_of_weights_goes_on_after_30_s_of_silence(lab, cli, lacking, silent):
+    lab.fault("full", "slow-link", "4mbit")
+    stage = cli.start("stage", lab.inventory, "weights", "--json")
+    stage.wait_for("GB from full")
+    silence(lab, silent)
+    stage.wait_for("connecting again; its files go on where they stopped", timeout=60)
+    done = stage.wait(180).ok()
+    assert [(copy["node"], copy["source"]) for copy in done.json["copied"]] == [("bare", "full")]
+    assert 0 < done.json["copied"][0]["bytes"] < FILE_BYTES
+    sums = {spark.run(["sha256sum", FILE]).stdout for spark in lab.sparks}
+    assert len(sums) == 1
+    assert lacking.run(["sh", "-c", "ls -A $(dirname $0)", FILE]).stdout.count("partial") == 0
+
+
+@NODES
+def test_a_copy_of_an_image_starts_over_after_30_s_of_silence(lab, cli, lacking, silent):
+    lab.fault("full", "slow-link", "30mbit")
+    stage = cli.start("stage", lab.inventory, "image")
+    stage.wait_for("GB from full")
+    silence(lab, silent)
+    stage.wait_for("connecting again; the copy of the image starts over", timeout=60)
+    done = stage.wait(180).ok()
+    assert re.search(r"image  \S+: bare from full", done.out)
+    assert "Python 3" in lacking.run(["sh", "-c", RUN]).stdout
 
 
 def test_an_unreachable_spark_stops_staging(lab, cli):

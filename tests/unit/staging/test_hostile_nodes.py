@@ -19,7 +19,8 @@ from sparkcluster.hosts.base import Stream
 from sparkcluster.hosts.program import stream
 from sparkcluster.node import wire
 from sparkcluster.node.tree import Tree
-from sparkcluster.staging.copy import Failure, Step, copy, list_files, stage_error
+from sparkcluster.staging.again import Step
+from sparkcluster.staging.copy import Failure, copy, list_files, stage_error
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"

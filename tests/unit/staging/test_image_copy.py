@@ -24,7 +24,8 @@ from sparkcluster.hosts import program
 from sparkcluster.node import docker_copy, wire
 from sparkcluster.node.image_archive import Archive
 from sparkcluster.node.wire import Failed
-from sparkcluster.staging.copy import Step, copy
+from sparkcluster.staging.again import Step
+from sparkcluster.staging.copy import copy
 from tests.unit.staging.archives import ImageMade, sha256, tar
 
 IMAGE = ImageMade([b"layer" * 500_000, b"other layer" * 1000])

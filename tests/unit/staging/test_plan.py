@@ -9,7 +9,8 @@ import pytest
 from sparkcluster.errors import StageError
 from sparkcluster.node.common import staged_as
 from sparkcluster.node.shared import registry_of
-from sparkcluster.staging.copy import Failure, Step, stage_error
+from sparkcluster.staging.again import Step
+from sparkcluster.staging.copy import Failure, stage_error
 from sparkcluster.staging.plan import address, check_disk_space, find_missing, no_weights
 from sparkcluster.topology.build import build
 

@@ -17,7 +17,8 @@ from sparkcluster.errors import HostLost, LeaseLost, StageError
 from sparkcluster.hosts import program
 from sparkcluster.hosts.program import stream
 from sparkcluster.staging import pull as pulling
-from sparkcluster.staging.copy import Done, Failure, Pulling, Step
+from sparkcluster.staging.again import Step
+from sparkcluster.staging.copy import Done, Failure, Pulling
 from sparkcluster.staging.pull import pull, text
 from tests.unit.docker_engine import DONE, layer
 
@@ -51,7 +52,7 @@ class Pull:
         self.host, self.engine = host, host.engine
         self.request = {"reference": "vllm:v1", "images_dir": str(host.home)}
         self.lease = lease
-        self.step = Step("stage image", lambda _: lease.document(), lambda: False)
+        self.step = Step("stage image", lambda _: lease.document(), lambda: False, patience_s=1)
         self.reports: list[Pulling] = []
 
     def __call__(self, report=None) -> Done | Failure:
@@ -213,7 +214,7 @@ def test_a_node_that_does_not_come_back_is_an_error_that_says_that_the_pull_goes
     with pytest.raises(StageError, match="stage image on a: connection to a broke") as caught:
         pulled()
     assert caught.value.hint == "the pull goes on on a: run this again to follow it"
-    assert len(attempts) == 2
+    assert len(attempts) >= 2
 
 
 def test_a_registry_that_breaks_off_is_asked_again(pulled):

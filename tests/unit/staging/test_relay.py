@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import struct
 import threading
@@ -10,9 +11,13 @@ from functools import partial
 
 import pytest
 
-from sparkcluster.errors import LeaseLost, StageError
+from sparkcluster.errors import HostLost, LeaseLost, StageError
+from sparkcluster.hosts import program
 from sparkcluster.node import relay, wire
-from sparkcluster.staging.copy import Step, copy, list_files
+from sparkcluster.node.tree import Tree
+from sparkcluster.staging import copy as copying
+from sparkcluster.staging.again import Step
+from sparkcluster.staging.copy import Failure, copy, list_files
 
 
 @pytest.fixture
@@ -82,6 +87,70 @@ def test_a_copy_resumes_where_an_earlier_run_stopped(pair, step, model):
     blob.unlink()
     assert move(step, *pair, *requests).bytes == 1_000_000
     assert tree(pair[1].hf_home) == tree(pair[0].hf_home)
+
+
+def test_a_receiver_waits_for_another_one_of_the_same_directory(pair, step, tmp_path):
+    """One that lost its operator may not have ended yet: two would write the same file."""
+    source, target = tmp_path / "from", tmp_path / "to"
+    source.mkdir()
+    (source / "one.bin").write_bytes(b"1" * 100_000)
+    other = Tree(str(target))
+    assert other.lock()
+    begin = time.monotonic()
+    threading.Timer(0.7, os.close, [other.handle]).start()
+    requests = {"what": "files", "root": str(source)}, {"what": "files", "root": str(target)}
+    assert move(step, *pair, *requests).bytes == 100_000
+    assert time.monotonic() - begin > 0.7
+
+
+@pytest.mark.parametrize("silent", ["a", "b"])
+def test_a_copy_goes_on_where_it_stopped_after_the_connection_to_a_node_broke(
+    pair, step, tmp_path, monkeypatch, silent
+):
+    source, target = tmp_path / "from", tmp_path / "to"
+    source.mkdir()
+    (source / "one.bin").write_bytes(os.urandom(300_000))
+    made, said = [], []
+
+    class Breaking:
+        def __init__(self, running):
+            self.running = running
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.running.close()
+
+        def lines(self, silence_s):
+            yield next(self.running.lines(silence_s))
+            raise HostLost(f"connection to {silent} broke", node=silent)
+
+    def start(host, module, request):
+        running = program.stream(host, module, request)
+        if host.name != silent or request["do"] == "list":
+            return running
+        made.append(running)
+        return Breaking(running) if len(made) < 2 else running
+
+    monkeypatch.setattr(copying, "stream", start)
+    real = copying.follow
+
+    def follow(step, node, *more):
+        if (silent, node, len(made)) == ("a", "b", 1):  # the sender is asked only where the receiver failed
+            return Failure("b", "link", "the connection broke")
+        return real(step, node, *more)
+
+    monkeypatch.setattr(copying, "follow", follow)
+    requests = {"what": "files", "root": str(source)}, {"what": "files", "root": str(target)}
+    step = dataclasses.replace(step, tell=lambda node, text: said.append((node, text)))
+    move(step, *pair, *requests)
+    assert len(made) == 2
+    assert (target / "one.bin").read_bytes() == (source / "one.bin").read_bytes()
+    assert said[0] == (
+        silent,
+        f"connection to {silent} broke: connecting again; its files go on where they stopped",
+    )
 
 
 def _mark(text: str) -> str:
