@@ -227,6 +227,20 @@ def test_heal_ends_the_timer_too(kind, lab):
     assert output(right, "pgrep -fc 'undo-[0-9a-f]* 600'") == "0"
 
 
+def test_a_slow_docker_engine_answers_again_after_the_time_or_healing(lab):
+    right = lab.sparks[1]
+
+    def answers():
+        return right.run(["timeout", "1", "docker", "version"], check=False).returncode == 0
+
+    for heal in (False, True):
+        lab.fault("right", "docker-slow", "600" if heal else "3")
+        assert not answers()
+        if heal:
+            lab.heal()
+        assert wait_until(answers, limit_s=8, step_s=0.1)
+
+
 def test_a_restart_of_sshd_ends_no_session(lab, talk):
     right = lab.sparks[1]
     listener = "pgrep -f 'sshd.*[[]listener'"

@@ -80,6 +80,18 @@ def test_a_copy_of_an_image_starts_over_after_30_s_of_silence(lab, cli, lacking,
     assert "Python 3" in lacking.run(["sh", "-c", RUN]).stdout
 
 
+@pytest.mark.full
+def test_a_docker_load_that_pauses_for_70_s_ends_no_copy(lab, cli, lacking):
+    lab.fault("full", "slow-link", "100mbit")
+    stage = cli.start("stage", lab.inventory, "image")
+    stage.wait_for("GB from full")
+    lab.fault("bare", "docker-slow", "70")
+    done = stage.wait(180).ok()
+    assert done.seconds > 70
+    assert "connecting again" not in done.err
+    assert "Python 3" in lacking.run(["sh", "-c", RUN]).stdout
+
+
 def test_an_unreachable_spark_stops_staging(lab, cli):
     lab.fault("bare", "ssh-hang")
     failed = cli("stage", lab.inventory, "--json", timeout=120)

@@ -113,6 +113,14 @@ def _snap_docker(spark: Spark) -> Steps:
     return steps + undone_by(spark, ["sh", "-c", remove])
 
 
+def _docker_slow(spark: Spark, seconds: str) -> Steps:
+    """As an engine that answers nothing while a disk syncs; what it started goes on."""
+    steps = until(spark, seconds, ["pkill", "-CONT", "-x", "dockerd"])
+    if spark.run(["pkill", "-STOP", "-x", "dockerd"], check=False).returncode:
+        raise LabError(f"no Docker engine runs on {spark.name}", node=spark.name)
+    return steps
+
+
 def _kill_worker(spark: Spark) -> Steps:
     if not _kill_in_containers(spark, "", signal.SIGKILL):
         raise LabError(f"no container runs on {spark.name}", node=spark.name)
@@ -161,6 +169,7 @@ FAULTS: dict[str, Fault] = {
     "no-runtime": Fault(None, _no_runtime),
     "snap-docker": Fault(None, _snap_docker, simulated=True),
     "docker-stopped": Fault(None, _stopped("docker")),
+    "docker-slow": Fault("SECONDS", _docker_slow),
     "kill-worker": Fault(None, _kill_worker),
     "kill-engine": Fault(None, _kill_engine),
     "reboot": Fault(None, _reboot),

@@ -41,7 +41,9 @@ def test_a_fault_for_some_seconds_starts_a_timer_that_heal_ends(spark, ran, monk
     assert ran[-2][-len(step["run"][4:]) :] == step["run"][4:]  # both undo it alike
 
 
-@pytest.mark.parametrize(("kind", "text"), [("silence", "soon"), ("ssh-hang", "0"), ("silence", "-1")])
+@pytest.mark.parametrize(
+    ("kind", "text"), [("silence", "soon"), ("ssh-hang", "0"), ("silence", "-1"), ("docker-slow", "no")]
+)
 def test_a_time_that_is_no_number_changes_nothing(spark, ran, kind, text):
     with pytest.raises(UsageError, match="a time in seconds is a number from 1"):
         faults.put(spark, kind, [text])
