@@ -43,6 +43,8 @@ def stop(
             for name, present in ranks.items()
             if name not in failed
         }
+        for name in [name for name, wanted in steps.items() if wanted]:
+            report.progress(name, f"stopping its rank, which gets up to {GRACE_S} s")
         failed |= failures(changer.attempt(steps, timeout_s=GRACE_S + 60))
     watch_return(changer, {name: present for name, present in ranks.items() if name not in failed}, report)
     return failed

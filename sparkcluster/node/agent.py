@@ -271,7 +271,6 @@ STEPS: dict[str, Callable[[Request, Step], dict[str, Any]]] = {
     "stop-containers": stop_containers,
     "start-process": start_process,
     "stop-processes": stop_processes,
-    "await-memory": memory.await_return,
     "evict": memory.evict,
     "record": record_release,
     "unpack": unpack,

@@ -1,6 +1,6 @@
 """The memory of this node around a rank: before its start, after its end, and the page cache between the two.
 
-Steps of ``agent``; Python 3.8, standard library only.
+Steps of ``agent``, and a program that waits and changes nothing. Python 3.8, standard library only.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import pwd
 import re
 import stat
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Set
 
 from sparkcluster.node import common, docker
 from sparkcluster.node.model_files import forget
 from sparkcluster.node.programs import Failed, run_once
-from sparkcluster.node.shared import MEMORY_FILE, SHARED_MEMORY
+from sparkcluster.node.shared import MEMORY_FILE, SHARED_MEMORY, SHARED_NAME
 
 MEMINFO, SHARED = "/proc/meminfo", SHARED_MEMORY
 # What a node takes and releases by itself in the meantime.
@@ -26,6 +26,8 @@ TOLERANCE = 2 << 30
 # Less than this in STILL_S is no return any more.
 RISE, STILL_S = 256 << 20, 10.0
 NAMED, NAMED_BYTES = 20, 1 << 20
+# Nothing is said of a wait that ends sooner, in which the memory is read more often.
+QUIET_S = 2.0
 
 # Runs in the image as root, without a network, capabilities or writing: files of its layers leave the page cache. Root
 # owns nearly all of them; those that it may not open stay.
@@ -51,6 +53,15 @@ for here, folders, names in os.walk("/"):
 """
 
 
+def main(request: Dict[str, Any], lines: BinaryIO) -> Dict[str, Any]:
+    """Wait for the memory of ranks that ended; ``{"waits_s"}`` while that takes long, then ``{"done": ...}``.
+
+    It takes no lock, needs no lease, and ends with its input.
+    """
+    common.end_with(lines)
+    return {"done": await_return(request, say=lambda waits_s: common.emit({"waits_s": waits_s}))}
+
+
 def meminfo() -> Dict[str, int]:
     """MemFree, MemAvailable and AnonPages in bytes, by these names."""
     with open(MEMINFO) as file:
@@ -73,15 +84,15 @@ def names() -> Set[str]:
 
 def await_return(
     request: Dict[str, Any],
-    step: Dict[str, Any],
+    say: Callable[[int], None],
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> Dict[str, Any]:
     """Wait until the memory of ranks that ended has come back; what has not, and what they left in /dev/shm.
 
-    Memory that programs have taken or released since the start is not counted.
+    ``request`` has rank_dirs and limit_s. Memory that programs have taken or released since the start is not counted.
     """
-    records = [common.read_json(os.path.join(common.expand(path), MEMORY_FILE)) for path in step["rank_dirs"]]
+    records = [common.read_json(os.path.join(common.expand(path), MEMORY_FILE)) for path in request["rank_dirs"]]
     earlier = [each for each in records if isinstance(each, dict) and "MemAvailable" in each]
     if not earlier:
         return {}
@@ -93,10 +104,13 @@ def await_return(
         missing = before["MemAvailable"] - now["MemAvailable"] - now.get("AnonPages", 0) + before.get("AnonPages", 0)
         if least is None or missing <= least - RISE:
             least, changed = missing, clock()
-        over = clock() - changed >= STILL_S or clock() - began >= step["limit_s"]
+        over = clock() - changed >= STILL_S or clock() - began >= request["limit_s"]
         if missing <= TOLERANCE or over:
             break
-        pause(1)
+        waits_s = clock() - began
+        if waits_s >= QUIET_S:
+            say(round(waits_s))
+        pause(1 if waits_s >= QUIET_S else 0.25)
     known = set.intersection(*(set(each.get("shm") or ()) for each in earlier))
     return {
         "missing_bytes": missing if missing > TOLERANCE else 0,
@@ -107,9 +121,12 @@ def await_return(
 
 
 def left(known: Set[str]) -> List[Dict[str, Any]]:
-    """The largest files in /dev/shm that are not ``known``, and that no process uses as far as this user can see."""
+    """The largest files in /dev/shm that are not ``known``, and that no process uses as far as this user can see.
+
+    Those with names that a command cannot have plainly are left out.
+    """
     found: List[Dict[str, Any]] = []
-    for name in names() - known:
+    for name in filter(re.compile(SHARED_NAME).fullmatch, names() - known):
         path = os.path.join(SHARED, name)
         with contextlib.suppress(OSError):
             status = os.lstat(path)

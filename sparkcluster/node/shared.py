@@ -23,6 +23,7 @@ ENTRY_FILE = "entry.py"
 RANK_FILE = "rank.json"
 MEMORY_FILE = "memory.json"
 SHARED_MEMORY = "/dev/shm"
+SHARED_NAME = r"^[!-.0-~]*[!-\-0-~][!-.0-~]*$"  # of a file in it, in a command: one word, no other folder
 BIND_FILE = "bind.so"
 COMPILERS = ("cc", "gcc", "clang", "tcc")  # what may build it
 

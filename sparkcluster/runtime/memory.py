@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from shlex import quote
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field
 
 from sparkcluster.answers import checked
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import Fact
 from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.model import Facts
-from sparkcluster.node.shared import LABEL_RANK_DIR, SHARED_MEMORY, hub_folder
+from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.conversation import Conversations
+from sparkcluster.hosts.fleet import values
+from sparkcluster.node.shared import LABEL_RANK_DIR, SHARED_MEMORY, SHARED_NAME, hub_folder
 from sparkcluster.plan import paths
 from sparkcluster.plan.model import NodePlan
 from sparkcluster.report import Report
@@ -23,12 +28,13 @@ GIB = 2**30
 RETURN_S = 60
 """Seconds in which memory comes back after a rank ended, if it does."""
 EVICT_S = 60
+_SILENT_S = 20
 
 
 class Left(Fact):
     """A file in /dev/shm that a rank left behind."""
 
-    name: str
+    name: Annotated[str, Field(pattern=SHARED_NAME, max_length=255)]
     size_bytes: int
     owner: str
 
@@ -42,6 +48,12 @@ class Remains(Fact):
     shm: tuple[Left, ...] = ()
 
 
+class Said(Fact):
+    """A line of the program that waits: ``done`` at its end."""
+
+    done: Remains | None = None
+
+
 class Evicted(Fact):
     """MemFree of a node before and after its page cache was dropped, and why that of the image was not."""
 
@@ -51,13 +63,28 @@ class Evicted(Fact):
 
 
 def watch_return(changer: Changer, ranks: Mapping[str, Sequence[Rank]], report: Report) -> None:
-    """Wait until the memory of ranks that were stopped has come back; report what has not. Raises nothing."""
-    steps: dict[str, list[Step]] = {}
-    for name, stopped in ranks.items():
-        directories = [rank.labels[LABEL_RANK_DIR] for rank in stopped if rank.labels.get(LABEL_RANK_DIR)]
-        if directories:
-            steps[name] = [{"do": "await-memory", "rank_dirs": directories, "limit_s": RETURN_S}]
-    for name, found in _answers(changer, steps, Remains, RETURN_S).items():
+    """Wait until the memory of ranks that were stopped has come back; report what has not. Raises nothing.
+
+    Nothing is changed, so no other change of the node waits for it.
+    """
+    directories = {
+        name: [rank.labels[LABEL_RANK_DIR] for rank in stopped if rank.labels.get(LABEL_RANK_DIR)]
+        for name, stopped in ranks.items()
+    }
+    asked = [name for name, found in directories.items() if found]
+    if not asked:
+        return
+
+    def wait(host: Host) -> Remains:
+        request = {"rank_dirs": directories[host.name], "limit_s": RETURN_S}
+        conversation = programs.start(host, request, silence_s=_SILENT_S, within_s=RETURN_S + 30)
+        while (done := conversation.answer(Said).done) is None:
+            report.progress(host.name, f"waiting up to {RETURN_S} s for its memory to come back")
+        return done
+
+    with Conversations("memory") as programs:
+        outcomes = changer.fleet.each(wait, asked, limit_s=RETURN_S + 60)
+    for name, found in values(outcomes).items():
         observed.note(changer.cluster, "stop", node=name, **found.model_dump())
         for text in remains(name, found):
             report.note(text)
@@ -91,7 +118,8 @@ def evict(
         image = next((rank.image for rank in node.containers), None)
         weights = weights_paths(playbook, facts[name])
         steps[name] = [{"do": "evict", "paths": weights, "image": image, "limit_s": EVICT_S}]
-    answers = _answers(changer, steps, Evicted, EVICT_S)
+        report.progress(name, f"dropping weights and image from its page cache, up to {EVICT_S} s")
+    answers = _answers(changer, steps, EVICT_S)
     for name, found in answers.items():
         observed.note(changer.cluster, "evict", node=name, **found.model_dump())
         if found.image_failed:
@@ -113,13 +141,13 @@ def freed(node: str, found: Evicted) -> str:
     return f"{node} MemFree {found.free_before_bytes / GIB:.1f} → {found.free_bytes / GIB:.1f} GiB"
 
 
-def _answers(changer: Changer, steps: Mapping[str, list[Step]], kind: type[Any], limit_s: float) -> dict[str, Any]:
+def _answers(changer: Changer, steps: Mapping[str, list[Step]], limit_s: float) -> dict[str, Evicted]:
     """The answer to the one step of each node; nodes without a valid one are left out."""
     found = {}
     for name, results in changer.attempt(steps, timeout_s=limit_s + 30, patience_s=0).items():
         if isinstance(results, list) and results:
             try:
-                found[name] = checked(kind, results[0], node=name, step=str(steps[name][0]["do"]))
+                found[name] = checked(Evicted, results[0], node=name, step=str(steps[name][0]["do"]))
             except SparkclusterError:
                 continue
     return found

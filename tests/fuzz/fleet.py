@@ -207,6 +207,7 @@ class Cluster:
             "ask": [{"counters": COUNTERS, "context": 4096}, {"reasoning": "12 * 17"}, {"text": "204"}, {"done": DONE}],
             "observe": [self._observed(state, name)],
             "watch": self._watched(request),
+            "memory": [{"waits_s": 2}, {"done": {"missing_bytes": 0, "waited_s": 3, "shm": []}}],
             "fetch": [{"bytes": 5, "total": 10}, {"done": {"bytes": 10}}],
             "pull": [{"bytes": 5, "total": 10, "pull": PULLING}, {"done": {"bytes": 10}}],
             "hashes": [{"bytes": 5, "total": 10}, {"done": [

@@ -392,7 +392,7 @@ def test_a_question_is_asked_again_while_the_head_cannot_be_reached(up, sparks, 
 
 
 def test_the_limit_ends_a_launch_that_never_answers(up, sparks, two):
-    sparks["alpha"].stream = lambda argv, stdin=b"": Mute(Result(0, b"", b""))
+    mute(sparks["alpha"])
     with pytest.raises(LaunchError, match="no answer within 0 s") as caught:
         up(two, timeout_s=0.3)
     assert "ready_timeout_s" in caught.value.hint
@@ -420,6 +420,16 @@ class Mute(FakeStream):
         while not self.closed:
             yield b'{"tick": 0, "states": {}}'
             time.sleep(0.02)
+
+
+def mute(spark):
+    """Its watch program says no more than that it lives."""
+    plain = spark.stream
+
+    def stream(argv, stdin=b""):
+        return Mute(Result(0, b"", b"")) if b'"program": "watch"' in stdin else plain(argv, stdin=stdin)
+
+    spark.stream = stream
 
 
 # ------------------------------------------------------------------------------------------- lease and Ctrl-C
@@ -451,7 +461,7 @@ def test_who_lost_the_lease_while_watching_says_so_and_stops_nothing_of_the_othe
 @pytest.fixture
 def ctrl_c(sparks, monkeypatch):
     """``ctrl_c(times)`` while alpha lives and never listens."""
-    sparks["alpha"].stream = lambda argv, stdin=b"": Mute(Result(0, b"", b""))
+    mute(sparks["alpha"])
 
     def press(times=1):
         left = iter(range(times))
@@ -484,7 +494,7 @@ def test_ctrl_c_says_where_something_is_left(up, sparks, two, ctrl_c):
 
 
 def test_ctrl_c_leaves_a_group_that_has_answered_as_it_is(up, sparks, planned, monkeypatch):
-    sparks["gamma"].stream = lambda argv, stdin=b"": Mute(Result(0, b"", b""))
+    mute(sparks["gamma"])
     left = iter([1])
 
     class Pressed(groups.Calls):
@@ -563,7 +573,10 @@ def test_stop_goes_on_where_one_node_fails(sparks, two):
     for name in fleet.hosts:
         sparks[name].ranks = {two.rank(name)}
     sparks["alpha"].fails["stop-containers"] = "stuck"
-    left = stopping.stop(changer, stopping.ranks_of(two.plan), Report())
+    doing, report = [], Report()
+    report.progress = lambda node, text: doing.append((node, text))
+    left = stopping.stop(changer, stopping.ranks_of(two.plan), report)
+    assert doing == [(name, "stopping its rank, which gets up to 30 s") for name in ("alpha", "beta")]
     assert set(left) == {"alpha"}
     assert "stuck" in left["alpha"].message
     assert sparks["beta"].ranks == set()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sparkcluster.hosts.program import command
 from sparkcluster.node import memory
 
 GIB = 2**30
@@ -26,6 +27,7 @@ class Node:
         self.shm = root / "shm"
         self.shm.mkdir()
         self.comes: list[float] = []
+        self.said: list[int] = []
         monkeypatch.setattr(memory, "MEMINFO", str(root / "meminfo"))
         monkeypatch.setattr(memory, "SHARED", str(self.shm))
 
@@ -38,13 +40,13 @@ class Node:
         return str(self.root / name)
 
     def pause(self, seconds: float) -> None:
-        self.now += seconds
-        if self.comes:
+        before, self.now = int(self.now), self.now + seconds
+        if self.comes and int(self.now) > before:
             self.free(self.comes.pop(0))
 
     def after(self, *directories: str) -> dict[str, Any]:
-        step = {"rank_dirs": list(directories), "limit_s": 60}
-        return memory.await_return({}, step, clock=lambda: self.now, pause=self.pause)
+        request = {"rank_dirs": list(directories), "limit_s": 60}
+        return memory.await_return(request, self.said.append, clock=lambda: self.now, pause=self.pause)
 
 
 @pytest.fixture
@@ -68,6 +70,36 @@ def test_memory_is_waited_for_as_long_as_it_comes_back(node):
     node.comes = [20 + 3.0 * second for second in range(1, 31)]
     found = node.after(rank)
     assert (found["missing_bytes"], found["waited_s"]) == (0, 30)
+
+
+def test_nothing_is_said_of_a_wait_as_short_as_it_usually_is(node):
+    node.free(110)
+    rank = node.start()
+    node.free(20)
+    node.comes = [110]
+    assert node.after(rank)["waited_s"] == 1
+    assert node.said == []
+    node.free(20)
+    node.comes = [20, 20, 20, 110]
+    assert node.after(rank)["waited_s"] == 4
+    assert node.said == [2, 3]
+
+
+def test_the_wait_holds_no_lock_needs_no_lease_and_ends_with_its_input(node, tmp_path):
+    """A second change of the node may come meanwhile, as one of another operator."""
+    node.free(1 << 20)  # never comes back
+    rank = node.start()
+    request = {"rank_dirs": [rank], "limit_s": 60}
+    argv, boot = command("memory", request)
+    with subprocess.Popen([sys.executable, *argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        program.stdin.write(boot)
+        program.stdin.flush()
+        assert json.loads(program.stdout.readline()) == {"waits_s": 2}
+        assert [path.name for path in tmp_path.rglob("*.lock")] == []
+        program.stdin.close()
+        assert program.wait(10) == 1
 
 
 def test_memory_that_does_not_come_back_is_told_after_ten_seconds_without_a_rise(node):
@@ -104,6 +136,8 @@ def test_what_a_rank_left_in_dev_shm_is_named_with_its_size(node):
     used = node.shm / "psm_used"
     used.write_bytes(bytes(2 << 20))
     (node.shm / "link").symlink_to(used)
+    for odd in ("a b", "a\n", os.fsdecode(b"\xff"), "..."):
+        (node.shm / odd).write_bytes(bytes(4 << 20))
     with used.open("r+b") as file, mmap.mmap(file.fileno(), 0):
         (left,) = node.after(rank)["shm"]
     assert left == {"name": "psm_1a2b", "size_bytes": 3 << 20, "owner": memory.owner(os.getuid())}

@@ -20,6 +20,10 @@ GIB = 2**30
 class Notes(Report):
     def __init__(self) -> None:
         self.notes: list[str] = []
+        self.doing: list[tuple[str, str]] = []
+
+    def progress(self, node: str, text: str) -> None:
+        self.doing.append((node, text))
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -45,6 +49,7 @@ def ask():
         changer = Changer(Fleet(hosts), cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(hosts, 1))
         report = Notes()
         do(changer, report)
+        run.doing = report.doing
         return report.notes, asked
 
     return run
@@ -61,37 +66,53 @@ def plan(image):
 LEFT = {"name": "psm_1a2b", "size_bytes": 2 * GIB, "owner": "root"}
 
 
-def test_memory_that_has_not_come_back_and_what_is_left_in_dev_shm_are_named(ask):
-    remains = {"missing_bytes": int(31.25 * GIB), "waited_s": 60, "shm": [LEFT, {**LEFT, "name": "a b"}]}
-    stopped = {"alpha": [rank()], "beta": [rank()], "gamma": [rank("")]}
-    notes, asked = ask(
-        lambda changer, report: memory.watch_return(changer, stopped, report),
-        alpha={"results": [{"missing_bytes": 0}]},
-        beta={"results": [remains]},
-        gamma={"results": [{}]},
+@pytest.fixture
+def wait():
+    """Waits for the memory of ranks that were stopped on nodes that say these lines; the report, and the nodes."""
+
+    def run(stopped, **lines):
+        hosts = {name: FakeHost(name).program("memory", said) for name, said in lines.items()}
+        changer = Changer(Fleet(hosts), cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(hosts, 1))
+        report = Notes()
+        memory.watch_return(changer, stopped, report)
+        return report, hosts
+
+    return run
+
+
+def test_memory_that_has_not_come_back_and_what_is_left_in_dev_shm_are_named(wait):
+    found = {"missing_bytes": int(31.25 * GIB), "waited_s": 60, "shm": [LEFT, {**LEFT, "name": "a;$b"}]}
+    report, hosts = wait(
+        {"alpha": [rank()], "beta": [rank()], "gamma": [rank("")]},
+        alpha=[{"done": {"missing_bytes": 0}}],
+        beta=[{"waits_s": 2}, {"waits_s": 3}, {"done": found}],
+        gamma=[],
     )
-    assert sorted(asked) == ["alpha", "beta"]
-    assert asked["beta"] == [{"do": "await-memory", "rank_dirs": ["/s/ranks/0"], "limit_s": 60}]
-    warning, hint = notes
+    asked = {name: host.requests for name, host in hosts.items()}
+    assert asked["beta"] == [("memory", {"rank_dirs": ["/s/ranks/0"], "limit_s": 60})], "no lease, and no change"
+    assert (len(asked["alpha"]), asked["gamma"]) == (1, [])
+    assert report.doing == [("beta", "waiting up to 60 s for its memory to come back")] * 2
+    warning, hint = report.notes
     assert warning == (
         "warning: beta: 31.2 GiB have not come back 60 s after its rank ended; /dev/shm/psm_1a2b is left, 2.00 GiB of "
-        "root; /dev/shm/a b is left, 2.00 GiB of root"
+        "root; /dev/shm/a;$b is left, 2.00 GiB of root"
     )
-    assert "sudo rm /dev/shm/psm_1a2b '/dev/shm/a b'; " in hint
+    assert "sudo rm /dev/shm/psm_1a2b '/dev/shm/a;$b'; " in hint
     assert hint.endswith("reboot this Spark")
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "lines",
     [
-        {"results": [{"missing_bytes": "many"}]},
-        {"results": []},
-        {"refused": "no"},
-        {"failed": {"step": "x", "message": ""}},
+        [{"done": {"missing_bytes": "many"}}],
+        [],
+        [{"waits_s": 2}],
+        [{"failed": "x"}, "x"],
+        *[[{"done": {"shm": [{**LEFT, "name": name}]}}] for name in ("..", ".", "../etc/passwd", "a b", "", "x" * 256)],
     ],
 )
-def test_a_node_that_gives_no_answer_is_not_judged(ask, answer):
-    assert ask(lambda changer, report: memory.watch_return(changer, {"a": [rank()]}, report), a=answer)[0] == []
+def test_a_node_that_gives_no_answer_is_not_judged(wait, lines):
+    assert wait({"a": [rank()]}, a=lines)[0].notes == []
 
 
 @pytest.mark.parametrize(
@@ -117,6 +138,7 @@ def test_the_change_of_memfree_is_said(ask, monkeypatch):
     )
     assert asked["a"] == [{"do": "evict", "paths": ["/m"], "image": "sha256:1", "limit_s": 60}]
     assert asked["b"][0]["image"] is None
+    assert ask.doing == [(name, "dropping weights and image from its page cache, up to 60 s") for name in "ab"]
     assert notes == [
         "b: the page cache of the image was not dropped: no python3",
         "page cache dropped: a MemFree 62.0 → 103.0 GiB; b MemFree 1.0 → 1.0 GiB",
