@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Sequence
 
 from sparkcluster.errors import FoundErrors, LeaseLost, PlanError, StageError
+from sparkcluster.hosts.again import Patience
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.release import first_staged
@@ -56,11 +58,19 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
         return copy_missing(lease.changer, _complete_view(fleet, spec), options, report)[0]
 
 
-def _complete_view(fleet: Fleet, spec: Spec) -> View:
-    view = view_cluster(fleet, spec)
-    if view.collected.errors:
-        raise FoundErrors(view.collected.findings())
-    return view
+def _complete_view(fleet: Fleet, spec: Spec, patience_s: float = 0) -> View:
+    """The cluster once every node has answered; a silent one is asked again for ``patience_s``."""
+    patience = Patience(time.monotonic(), limit_s=patience_s)
+    while True:
+        view = view_cluster(fleet, spec)
+        errors = view.collected.errors
+        if not errors:
+            return view
+        if not all(patience.continues(error, time.monotonic()) for error in errors.values()):
+            raise FoundErrors(view.collected.findings())
+        time.sleep(patience.pause_s())
+        for name in errors:
+            fleet[name].renew()
 
 
 def copy_missing(changer: Changer, view: View, options: Options, report: Report) -> tuple[StageReport, View]:
@@ -80,7 +90,7 @@ def copy_missing(changer: Changer, view: View, options: Options, report: Report)
             if not changer.hold_all():
                 raise
         report.note("the lease had lapsed, and no other operator has taken it: staging goes on")
-        view = _complete_view(changer.fleet, view.spec)
+        view = _complete_view(changer.fleet, view.spec, changer.patience_s)
     return _copy_missing(changer, view, options, report)
 
 
@@ -100,7 +110,7 @@ def _copy_missing(changer: Changer, view: View, options: Options, report: Report
         progress=report.progress,
     )
     if done.changed:
-        view = _complete_view(fleet, view.spec)
+        view = _complete_view(fleet, view.spec, changer.patience_s)
     if not options.dry_run:
         first_staged.compare(view, done.commits, report)
     if "weights" in options.what:
@@ -121,7 +131,9 @@ def _copy_missing(changer: Changer, view: View, options: Options, report: Report
             raise
         report.note(f"warning: {error.message}; the ranks will use executor native")
         return done, view_cluster(fleet, view.spec, bring_ray=False)
-    return dataclasses.replace(done, copied=(*done.copied, *copied)), _complete_view(fleet, view.spec)
+    return dataclasses.replace(done, copied=(*done.copied, *copied)), _complete_view(
+        fleet, view.spec, changer.patience_s
+    )
 
 
 def _vocabularies(
@@ -135,7 +147,7 @@ def _vocabularies(
     stagings = (*done.stagings, *(staging for _, staging in lacking))
     changed = len(copied) > len(done.copied)
     done = dataclasses.replace(done, stagings=stagings, copied=tuple(copied))
-    return done, _complete_view(changer.fleet, view.spec) if changed else view
+    return done, _complete_view(changer.fleet, view.spec, changer.patience_s) if changed else view
 
 
 def can_do_without_ray(spec: Spec, error: StageError) -> bool:

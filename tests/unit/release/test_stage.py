@@ -9,7 +9,8 @@ import pytest
 
 from sparkcluster.cli.main import main
 from sparkcluster.cli.stage import lines
-from sparkcluster.errors import FoundErrors, HostRefused, LeaseLost, StageError, UsageError
+from sparkcluster.errors import FoundErrors, HostLost, HostRefused, LeaseLost, StageError, UsageError
+from sparkcluster.hosts.again import Patience
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import view_cluster
@@ -104,6 +105,33 @@ def test_runtime_process_stages_no_image():
 def test_only_the_two_are_known(tmp_path):
     with pytest.raises(UsageError, match="invalid WHAT: everything"):
         main(["stage", str(tmp_path / "x.yaml"), "everything"])
+
+
+@pytest.mark.parametrize(("errors", "said"), [(2, None), (99, FoundErrors)])
+def test_a_node_that_is_silent_when_the_copies_have_ended_is_asked_again(hosts, cluster, monkeypatch, errors, said):
+    fleet, spec = Fleet(hosts), cluster(TWO)
+    view, answer = view_cluster(fleet, spec), hosts["beta"]._programs["probe"]
+    left = [HostLost("connection to beta broke", node="beta")] * errors
+
+    def probe(request):
+        if left:
+            raise left.pop()
+        return answer(request)
+
+    hosts["beta"].program("probe", probe)
+    monkeypatch.setattr(
+        module, "stage_all", lambda *_, **__: StageReport((), (Copied("weights", "beta", "alpha", 1, 1.0),))
+    )
+    monkeypatch.setattr(module.first_staged, "compare", lambda *_: None)
+    monkeypatch.setattr(Patience, "pause_s", lambda _: 0.05)
+    changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(hosts, 3), patience_s=0.5)
+    task = partial(copy_missing, changer, view, Options(what=("weights",)), Report())
+    if said is None:
+        assert task()[1].collected.errors == {}
+        assert hosts["beta"].renewed == errors
+    else:
+        with pytest.raises(said):
+            task()
 
 
 def lapse(monkeypatch, times):
