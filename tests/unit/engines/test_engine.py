@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import runpy
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from sparkcluster import engines
 from sparkcluster.engines.base import Engine, Imported
 from sparkcluster.recipes.serve import Importer
 
+ROOT = Path(__file__).parents[3]
 IMPORTED = [
     (name, member) for name in engines.names() for member, found in vars(type(engines.engine(name))).items()
     if isinstance(found, Imported)
@@ -32,3 +35,10 @@ def test_importers_have_all_that_import_needs():
     expected = {name for name in vars(Importer) if not name.startswith("_")} | set(Importer.__annotations__)
     assert importers
     assert all(hasattr(importer, name) for importer in importers for name in expected)
+
+
+@pytest.mark.parametrize("path", ["sparkcluster/engines/vllm/node.py", "tests/data/engines/canned/node.py"])
+def test_what_replaces_the_engine_on_nodes_has_all_of_its_names(path):
+    """Where one is missing, no image can be read, which looks as if there were none."""
+    own, declared = (set(runpy.run_path(str(ROOT / each))) for each in (path, "sparkcluster/node/engine.py"))
+    assert declared - {"Any", "Dict", "Iterable", "List", "Optional"} <= own

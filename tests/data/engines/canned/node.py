@@ -4,11 +4,17 @@ from collections.abc import Iterable
 from typing import Any
 
 NAME = "canned"
+LABEL = "canned.version"
 INSPECTION = 'ENGINE = {"version": "1.0"}\n'
 
 
 def built(entrypoint: list[str]) -> bool:
     """No image is made for it."""
+    return False
+
+
+def nvidias(labels: Iterable[str], variables: Iterable[str]) -> bool:
+    """NVIDIA makes none either."""
     return False
 
 
