@@ -1,0 +1,167 @@
+"""``docs/first-hour.md``, line by line, on two virtual Sparks with both image stores and a registry.
+
+Changed for the lab: ``spark-1`` and ``spark-2`` are reached by an ``ssh`` that knows the lab's keys, ``sudo`` is nobody's
+there (the user is root), and ``--yes`` accepts the lab's playbook.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.lab import images
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs/first-hour.md").read_text()
+BLOCKS = [
+    (int(step), reason, lines.splitlines())
+    for step, text in re.findall(r"^## (\d+)\. (.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    for reason, lines in re.findall(r"(?:<!-- hardware: (.*?) -->\n)?```sh\n(.*?)```", text, re.DOTALL)
+]
+HARDWARE = [(step, reason) for step, reason, _ in BLOCKS if reason]
+
+SPARKCLUSTER = """#!/bin/sh
+case "$1 $*" in "up "* | "stage "* | *--deep* | *"preflight "*--bundle*) set -- "$@" --yes;; esac
+exec {python} -m sparkcluster "$@"
+"""
+SSH = '#!/bin/sh\nexec {ssh} -F {config} "$@"\n'
+HOST = "Host {name}\n  HostName {host}\n  User root\n  IdentityFile {state}/id_ed25519\n  UserKnownHostsFile {state}/known_hosts\n"
+
+FULL = pytest.mark.full
+
+
+@pytest.fixture(scope="module")
+def shared_lab(make_lab):
+    return make_lab(
+        "sparks: [{name: spark-1, ports: p1, image: absent}, {name: spark-2, ports: p1, docker: containerd, image: absent}]\n"
+    )
+
+
+@pytest.fixture
+def shell(lab, variant, tmp_path):
+    """Runs a line of the page in the operator's home."""
+    home = tmp_path / "home"
+    programs = home / "bin"
+    programs.mkdir(parents=True)
+    real = subprocess.run(["which", "ssh"], capture_output=True, text=True, check=True).stdout.strip()
+    state = lab.state.directory
+    config = "".join(HOST.format(name=spark.name, host=spark.host, state=state) for spark in lab.sparks)
+    (home / "ssh_config").write_text(config)
+    (programs / "ssh").write_text(SSH.format(ssh=real, config=home / "ssh_config"))
+    (programs / "sparkcluster").write_text(SPARKCLUSTER.format(python=sys.executable))
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    environment = {
+        **os.environ,
+        "HOME": str(home),
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "XDG_STATE_HOME": "",
+    }
+
+    def run(line):
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", line.replace("sudo ", "")],
+            cwd=home, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{line}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    run.home = home
+    with lab.registry() as registry:
+        reference = registry.add("first-hour", images.archive("stub"), platforms=True)
+        (home / "mine.yaml").write_text(variant(lab, playbook={"image": reference}).read_text())
+        yield run
+    for spark in lab.sparks:
+        spark.run(["sh", "-c", "docker image rm -f $(docker images -q)"], check=False)
+
+
+def unpacked(path):
+    with tarfile.open(path) as archive:
+        files = {each.name.partition("/")[2]: archive.extractfile(each).read().decode() for each in archive}
+    return files, json.loads(files["first-hour.json"])
+
+
+def observed(files):
+    found = {}
+    for line in files.get("observed.jsonl", "").splitlines():
+        entry = json.loads(line)
+        found.setdefault(entry["what"], []).append(entry)
+    return found
+
+
+def test_the_page_has_ten_steps_with_something_to_type():
+    assert sorted({step for step, _, _ in BLOCKS}) == list(range(1, 11))
+    assert [step for step, _ in HARDWARE] == [9]
+
+
+@pytest.mark.parametrize(("step", "reason"), HARDWARE)
+def test_a_block_for_hardware_alone_is_not_run_here(step, reason):
+    pytest.skip(f"step {step} of docs/first-hour.md: {reason}")
+
+
+@FULL
+def test_each_line_of_the_page_runs_and_the_bundles_have_every_item(shell):
+    for step, reason, lines in BLOCKS:
+        for line in [] if reason else lines:
+            done = shell(line)
+            print(f"step {step}: {line}\n{done.stdout[-9000:]}{done.stderr[-3000:]}")
+
+    print((shell.home / next(shell.home.glob("sparkcluster-*")) / "first-hour.json").read_text())
+    _, idle = unpacked(shell.home / "1-idle.tar.gz")
+    files, last = unpacked(shell.home / "first-hour.tar.gz")
+    serving, _ = unpacked(shell.home / "2-serving.tar.gz")
+    assert {"doctor.json", "first-hour.json", "observed.jsonl", "release.json"} <= set(serving)
+    assert any(name.startswith("logs/") for name in serving)
+    assert {"preflight.json", "findings.txt", "spec/inventory.json", "facts/spark-1.json"} <= set(files)
+
+    for document in (idle, last):
+        assert set(document["nodes"]) == {"spark-1", "spark-2"}
+        stores = {name: node["image_store"]["containerd_store"] for name, node in document["nodes"].items()}
+        assert stores == {"spark-1": False, "spark-2": True}
+        for copy in document["image_copies"]:
+            assert not {"failed", "left"} & set(copy), copy
+            assert len(copy["seconds"]) == 1, copy
+        for node in document["nodes"].values():
+            assert node["memory"]["free_bytes"] > 0
+            assert node["cache"][0]["path"].endswith("huggingface")
+            assert node["hub"].startswith("no: ")
+            addresses = {
+                gid["index"]: gid for gid in node["gids"] if gid["value"].startswith("0000:0000:0000:0000:0000:ffff")
+            }
+            for index in addresses:
+                assert re.search(rf"\t{index}\t.*192\.168\.17[78]\.", node["show_gids"]), (index, node["show_gids"])
+            assert addresses
+    for node in last["nodes"].values():
+        assert node["image"]["entrypoint"]
+        assert node["image"]["libibverbs"] == "yes"
+        plain, rank = node["containers"]["plain"], node["containers"]["rank"]
+        assert set(rank["limits"]) == set(plain["limits"]) == {"memlock", "nofile", "nproc", "stack"}
+        # The others stay below the hard limits of the machine that the lab runs on.
+        assert rank["limits"]["stack"] == [67108864, 67108864] != plain["limits"]["stack"]
+        assert any("ptxas" in path for path in rank["ptxas"])
+        assert "verbs" in rank
+
+    found = observed(files)
+    assert set(found) == {"deep", "pull", "evict", "launch", "up", "stop"}
+    mtus = [{each["mtu"]["spark-1"][name] for name in ("enp1s0f1np1", "enP2p1s0f1np1")} for each in found["deep"]]
+    assert mtus == [{9000}, {1500}]
+    assert all(each["rates"] for each in found["deep"])
+    assert [each["outcome"] for each in found["pull"]] == ["pulled"]
+    assert set(found["pull"][0]["longest_gap_s"]) & {"download", "unpack"}
+    assert [each["outcome"] for each in found["launch"]] == ["answered"] * 3
+    for launch in found["launch"]:
+        assert set(launch["longest_silence_s"]) == set(launch["ptxas"]) == {"spark-1", "spark-2"}
+        assert all(0 < gap < 60 for gap in launch["longest_silence_s"].values())
+    assert [each["clear_caches"] for each in found["up"]] == [True, False, False]
+    assert all(each["hub_offline"] for each in found["up"])
+    assert len(found["evict"]) == 6
+    assert {each["node"] for each in found["stop"]} == {"spark-1", "spark-2"}
+    assert all("difference_bytes" in each for each in found["stop"])
