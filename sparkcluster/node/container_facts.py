@@ -9,6 +9,7 @@ from sparkcluster.node import engine
 from sparkcluster.node.common import staged_as
 from sparkcluster.node.docker import config_sum, in_containerd, is_whole
 from sparkcluster.node.machine import Machine, Unreadable, quoted
+from sparkcluster.node.shared import repository_of
 
 # Where the CDI specification puts its files (cncf-tags/container-device-interface, SPEC.md).
 _CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
@@ -92,11 +93,8 @@ def pullable(reference: str, digests: List[str]) -> Optional[str]:
     """
     if "@" in reference:
         return reference
-    head, colon, tag = reference.rpartition(":")
-    repository = head if colon and "/" not in tag else reference
-    for prefix in ("docker.io/", "library/"):
-        repository = repository[len(prefix) :] if repository.startswith(prefix) else repository
-    return next((each for each in digests if each.startswith(repository + "@")), next(iter(digests), None))
+    own = repository_of(reference)
+    return next((each for each in digests if repository_of(each) == own), next(iter(digests), None))
 
 
 def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str, Any]]:

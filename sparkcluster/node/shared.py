@@ -51,3 +51,13 @@ def registry_of(reference: str) -> str:
     # as Docker reads it: repositories of the Hub have no capitals
     is_host = "." in first or ":" in first or first == "localhost" or first != first.lower()
     return first if slash and is_host else ""
+
+
+def repository_of(reference: str) -> str:
+    """The repository of an image reference as Docker lists it: without tag, digest and the names of Docker Hub."""
+    name = reference.partition("@")[0]
+    head, colon, tag = name.rpartition(":")
+    repository = head if colon and "/" not in tag else name
+    for prefix in ("docker.io/", "library/"):
+        repository = repository[len(prefix) :] if repository.startswith(prefix) else repository
+    return repository

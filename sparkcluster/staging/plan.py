@@ -14,7 +14,7 @@ from sparkcluster.facts.docker import Image
 from sparkcluster.facts.engine import builds, image_room_bytes
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
-from sparkcluster.node.shared import CONTAINER_INTERFACES, TUNNEL_INTERFACES
+from sparkcluster.node.shared import CONTAINER_INTERFACES, TUNNEL_INTERFACES, repository_of
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging.artifacts import Artifact
@@ -201,3 +201,13 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -
                 step=f"stage {staging.what}",
                 hint="docker image prune" if staging.what == "image" else f"du -sh {shlex.quote(disk.path)}/*",
             )
+
+
+def digest_to_pull(image: str, digest: str | None) -> str | None:
+    """The ``digest`` that a node says it has of ``image``, if another node may pull that; None to pull ``image``.
+
+    A node does not decide from which repository another one pulls, with its user's login, nor passes over a digest.
+    """
+    if digest is None or "@" in image or repository_of(digest) != repository_of(image):
+        return None
+    return digest

@@ -47,14 +47,13 @@ def pull(step: Step, host: Host, request: Request, report: Callable[[Pulling], N
     try:
         with stage_errors(step, host.name):
             ended = until_done(step, [host], attempt, then=f"the pull goes on on {host.name}")
-    except StageError as error:
-        if isinstance(error.__cause__, HostError) and is_silence(error.__cause__):
+    except (StageError, KeyboardInterrupt) as error:
+        if step.stopped() or isinstance(error, KeyboardInterrupt):
+            whole = {**request, **step.lease(host.name), "do": "cancel"}
+            with contextlib.suppress(SparkclusterError), stream(host, "pull", whole) as running:
+                next(running.lines(_CANCEL_S), None)
+        elif isinstance(error.__cause__, HostError) and is_silence(error.__cause__):
             error.hint = f"the pull goes on on {host.name}: run this again to follow it"
-        raise
-    except KeyboardInterrupt:
-        whole = {**request, **step.lease(host.name), "do": "cancel"}
-        with contextlib.suppress(SparkclusterError), stream(host, "pull", whole) as running:
-            next(running.lines(_CANCEL_S), None)
         raise
     outcome = ended.text if isinstance(ended, Failure) else "pulled"
     cluster = str(step.lease(host.name)["cluster"])
@@ -65,6 +64,8 @@ def pull(step: Step, host: Host, request: Request, report: Callable[[Pulling], N
 def _follow(step: Step, node: str, running: Stream, alive: Alive, report: Callable[[Pulling], None]) -> Done | Failure:
     for last in answers(step, node, running, SILENT_S):
         alive()
+        if step.stopped():
+            raise StageError(f"{step.name} was stopped", node=node, step=step.name)
         if last.pull is not None:
             report(last.pull)
         if last.done is not None:

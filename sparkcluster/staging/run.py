@@ -35,7 +35,7 @@ from sparkcluster.staging.copy import (
     stage_error,
     stage_errors,
 )
-from sparkcluster.staging.plan import Staging, check_disk_space, find_missing, no_weights
+from sparkcluster.staging.plan import Staging, check_disk_space, digest_to_pull, find_missing, no_weights
 from sparkcluster.staging.pull import pull, text
 from sparkcluster.staging.retries import DOWNLOAD_NODES, RESUME, combined, fan_out
 from sparkcluster.topology.model import Topology
@@ -297,7 +297,7 @@ class _Run(Transfers):
         """Pull on ``target`` what no source can send, as their errors ``incomplete`` say."""
         begin, first = time.monotonic(), staging.sources[0]
         try:
-            moved = self._fetch(staging, target, self.images[first].digest)
+            moved = self._fetch(staging, target, digest_to_pull(staging.name, self.images[first].digest))
         except StageError as error:
             raise combined([*incomplete, error]) from error
         self.record(staging.what, target, "download", moved, begin)

@@ -11,7 +11,7 @@ from sparkcluster.node.common import staged_as
 from sparkcluster.node.shared import registry_of
 from sparkcluster.staging.again import Step
 from sparkcluster.staging.copy import Failure, stage_error
-from sparkcluster.staging.plan import address, check_disk_space, find_missing, no_weights
+from sparkcluster.staging.plan import address, check_disk_space, digest_to_pull, find_missing, no_weights
 from sparkcluster.topology.build import build
 
 HOSTS = {"a": "spark-a", "b": "spark-b", "c": "spark-c"}
@@ -210,3 +210,21 @@ def test_room_for_an_image_depends_on_the_store_it_comes_from(three, containerd,
 )
 def test_names_of_images(reference, tag, registry):
     assert (staged_as(reference), registry_of(reference)) == (tag, registry)
+
+
+PIN, OTHER = "vllm/vllm-openai@sha256:" + "a" * 64, "registry.internal/private/x@sha256:" + "e" * 64
+
+
+@pytest.mark.parametrize(
+    ("image", "digest", "pulled"),
+    [
+        ("vllm/vllm-openai:v1", PIN, PIN),
+        ("docker.io/vllm/vllm-openai:v1", PIN, PIN),
+        ("vllm/vllm-openai:v1", None, None),
+        ("vllm/vllm-openai:v1", OTHER, None),
+        (PIN, PIN.replace("a" * 64, "b" * 64), None),
+        (PIN, OTHER, None),
+    ],
+)
+def test_a_node_does_not_decide_from_which_repository_another_one_pulls(image, digest, pulled):
+    assert digest_to_pull(image, digest) == pulled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -170,6 +171,16 @@ def test_ctrl_c_ends_the_pull_on_the_node(pulled):
 
     with pytest.raises(KeyboardInterrupt):
         pulled(interrupt)
+    assert pulled.engine.left.wait(5)
+
+
+def test_a_pull_beside_copies_ends_when_they_are_stopped(pulled):
+    """Ctrl-C arrives in the main thread, and this one is another."""
+    pulled.engine.scripts = [[*slow(1, 0), 30.0]]
+    stopped = threading.Event()
+    pulled.step = dataclasses.replace(pulled.step, stopped=stopped.is_set)
+    with pytest.raises(StageError, match="stage image was stopped"):
+        pulled(lambda found: stopped.set() if found.bytes else None)
     assert pulled.engine.left.wait(5)
 
 
