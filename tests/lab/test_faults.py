@@ -117,7 +117,7 @@ def test_a_node_whose_sshd_hangs_for_good_serves_and_is_named(loading, lab, cli,
     assert "left running" not in done.err
     lab.heal()
     assert [len(found) for found in ranks(lab).values()] == [1, 1]
-    cli("up", lab.inventory).ok()
+    cli(*loading.argv).ok()
     assert cli("status", lab.inventory, "--json").ok().json["state"] == "serving"
 
 
@@ -152,7 +152,7 @@ def test_what_a_hanging_node_keeps_up_waiting_for_is_said_every_10_s_and_ctrl_c_
     assert "Traceback" not in done.err
     lab.heal()
     assert [len(found) for found in ranks(lab).values()] == [1, 1]
-    cli("up", lab.inventory).ok()
+    cli(*up.argv).ok()
 
 
 @pytest.mark.full
