@@ -94,7 +94,8 @@ class _Waiting:
 
     def continues(self, error: HostError) -> bool:
         """Whether to try again after ``error``, which is told once."""
-        broke, now = HostLost(error.message) if isinstance(error, CommandTimeout) else error, time.monotonic()
+        now = time.monotonic()
+        broke = HostLost(error.message, step=self._step.name) if isinstance(error, CommandTimeout) else error
         if not self._told:
             self._patience.restart(now)  # until then the node may have worked
         if self._step.stopped() or not self._patience.continues(broke, now):
