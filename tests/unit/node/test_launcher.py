@@ -341,7 +341,7 @@ def waits(name, seconds):
         print(name, file=open(EVENTS, "a"), flush=True)
         os._exit(1)
     signal.signal(signal.SIGTERM, ended)
-    print("up", name, os.getpid(), flush=True)
+    os.write(1, b"up %s %d\\n" % (name.encode(), os.getpid()))  # at once: three processes write to this pipe
     while True:
         time.sleep(60)
 
@@ -366,9 +366,11 @@ def orderly(image: Image, *, stubborn: bool = False) -> Iterator[tuple[subproces
         process = image.start(document, TEST=json.dumps([str(image.root / "events"), PYTHON, stubborn]))
         assert process.stdout is not None
         while len(pids) < 3:
-            word, *rest = process.stdout.readline().split()
-            if word == "up":
-                pids[rest[0]] = int(rest[1])
+            line = process.stdout.readline()
+            assert line, "the worker ended"
+            if line.startswith("up "):
+                _, name, pid = line.split()
+                pids[name] = int(pid)
     try:
         yield process, pids
     finally:
