@@ -8,7 +8,7 @@ from collections.abc import Callable
 from sparkcluster.errors import NotServing, UsageError
 from sparkcluster.hosts.again import LIMIT_S
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.launch.watching import Gone, Lines, Tick, Watching, watch_request
+from sparkcluster.launch.watching import Gone, Lines, LoginFailed, Tick, Watching, watch_request
 from sparkcluster.plan.records import cluster_ranks
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
@@ -66,9 +66,10 @@ def follow(
             event = watching.next(0.5)
             if isinstance(event, Lines):
                 show(event.node, event.lines)
-            elif isinstance(event, Gone):
-                show(event.node, (f"[sparkcluster] {event.error.message}",))
-                waiting.pop(event.node, None)
+            elif isinstance(event, Gone | LoginFailed):
+                tried = isinstance(event, LoginFailed)
+                show(event.node, (f"[sparkcluster] {event.error.message}{': trying again' if tried else ''}",))
+                waiting[event.node] = waiting.get(event.node, 1) if tried else 0
             elif isinstance(event, Tick) and not (go_on and _runs(event)):
                 waiting[event.node] = waiting.get(event.node, 1) - 1
             waiting = {name: ticks for name, ticks in waiting.items() if ticks}

@@ -67,8 +67,15 @@ def start(changer: Changer, engine: Engine, steps: Mapping[str, Sequence[dict[st
     for error in errors.values():
         if isinstance(error, LeaseLost):
             raise error
-    for name, error in errors.items():
-        raise _with_cause(error, cause(engine, [error.message], None, False), node=name, step="start") from error
+    failed = [
+        _with_cause(error, cause(engine, [error.message], None, False), node=name, step="start")
+        for name, error in errors.items()
+    ]
+    for error, launch_error in zip(errors.values(), failed, strict=True):
+        launch_error.__cause__ = error
+    if failed:
+        failed[0].others = tuple(failed[1:])
+        raise failed[0]
 
 
 def watch_group(plan: Plan, topology: Topology) -> dict[str, dict[str, Any]]:
@@ -128,8 +135,9 @@ class _Attempt:
         self._observed = observed.Launch(changer.cluster, launch.group)
 
     def silent(self, error: SparkclusterError | None = None) -> set[str]:
-        """Nodes that do not report, and that of ``error`` where that could not be reached."""
-        unreached = {error.node or ""} if error is not None and is_transient(error.__cause__ or error) else set()
+        """Nodes that do not report, and those of ``error`` that could not be reached."""
+        errors = (error, *error.others) if error is not None else ()
+        unreached = {each.node for each in errors if each.node and is_transient(each.__cause__ or each)}
         return set(self._silent_since) | unreached
 
     def until_answered(self) -> Reply:

@@ -32,20 +32,24 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any], own: Collection[s
     kept = [name for name in after if name in before]
     added = _added(old, new, kept, own) if kept else {}
     if added:
-        values = ", ".join(f"{name}={value}" for name, value in added.items())
-        lines.append(f"set by this version of sparkcluster, not by a change of yours: {values}")
+        values = ", ".join(name if value is None else f"{name}={value}" for name, value in added.items())
+        lines.append(f"set by this version of sparkcluster, not by inventory or playbook: {values}")
     for name in kept:
         lines += [f"{name}: {line}" for line in _node(before[name], after[name], added)]
     return lines
 
 
 def _added(old: Mapping[str, Any], new: Mapping[str, Any], kept: Sequence[str], own: Collection[str]) -> dict[str, Any]:
-    """The variables among ``own`` that no recorded rank has, with their values; none of a record without variables."""
+    """The variables among ``own`` that no recorded rank has, with their values; none of a record without variables.
+
+    The value is None where it differs from node to node.
+    """
     before = [old["nodes"][name].get("env") for name in kept]
-    after: Mapping[str, Any] = new["nodes"][kept[0]]["env"]
+    after: list[Mapping[str, Any]] = [new["nodes"][name]["env"] for name in kept]
     if not all(before):
         return {}
-    return {name: after[name] for name in sorted(own) if name in after and not any(name in env for env in before)}
+    names = [name for name in sorted(own) if name in after[0] and not any(name in env for env in before)]
+    return {name: after[0][name] if len({env.get(name) for env in after}) == 1 else None for name in names}
 
 
 def _node(old: Mapping[str, Any], new: Mapping[str, Any], added: Collection[str]) -> Iterator[str]:

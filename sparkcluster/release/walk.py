@@ -35,6 +35,9 @@ from sparkcluster.runtime.memory import evict
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Topology
 
+# How long a node that is silent when a release is recorded is tried again.
+RECORD_S = 60.0
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
@@ -299,8 +302,10 @@ class Walk:
                 former=self.former,
             )
             step = {"do": "record", "number": self.number, "record": document, "keep": KEEP}
+            # The launch has waited for a node that was silent when its model answered.
+            changer = dataclasses.replace(self.changer, patience_s=RECORD_S)
             try:
-                self.changer.apply({name: [step] for name in plan.nodes})
+                changer.apply({name: [step] for name in plan.nodes})
             except SparkclusterError as error:
                 raise failed or _unrecorded(error) from error
         if failed:

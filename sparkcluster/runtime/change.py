@@ -106,8 +106,8 @@ class Changer:
             if calls.ended(TELL_S):
                 break
             if self.tell is not None:
-                self.tell(f"{task}: no answer from {', '.join(calls.pending())} for {waited_s} s")
-        return calls.wait(WAIT_S)
+                self.tell(f"still waiting for {', '.join(calls.pending())} after {waited_s} s: {task}")
+        return calls.wait(TELL_S)
 
     def _change(self, host: Host, request: dict[str, Any], timeout_s: float) -> list[dict[str, Any]]:
         """Send ``request`` to the agent; once more where the lease had lapsed and could be taken again."""

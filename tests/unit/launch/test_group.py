@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import threading
@@ -127,6 +128,7 @@ def up(sparks, monkeypatch):
         fleet = Fleet({name: sparks[name] for name in planned.plan.nodes})
         run.report = Told()
         changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1), hold=run.hold)
+        changer = dataclasses.replace(changer, patience_s=run.patience_s)
         launches = []
         for each in planned.plan.groups:
             part = planned.plan.of_groups([each.name])
@@ -145,7 +147,7 @@ def up(sparks, monkeypatch):
             raise failed
         return run.outcomes
 
-    run.hold = None
+    run.hold, run.patience_s = None, again.LIMIT_S
     return run
 
 
@@ -456,6 +458,27 @@ def test_who_lost_the_lease_while_watching_says_so_and_stops_nothing_of_the_othe
         up(two)
     assert "left running" not in caught.value.message
     assert sparks["alpha"].ranks == sparks["beta"].ranks == {"of-bob"}
+
+
+def test_no_node_that_could_not_be_reached_by_the_start_is_waited_for_by_the_stop(up, sparks, two):
+    """Of an operator whose network is gone, each would be tried again for two minutes."""
+    up.patience_s = 0
+    asked = []
+
+    def lost(name):
+        def change(request):
+            asked.append((name, request["steps"][0]["do"]))
+            raise HostTimeout("no answer", node=name)
+
+        return change
+
+    for name in ("alpha", "beta"):
+        sparks[name].program("agent", lost(name)).on("true", answer=HostTimeout("no answer", node=name))
+    with pytest.raises(LaunchError) as caught:
+        up(two)
+    assert [error.node for error in (caught.value, *caught.value.others)] == ["alpha", "beta"]
+    assert "left running on alpha, beta" in caught.value.message
+    assert not [do for _, do in asked if do == "stop-containers"]
 
 
 @pytest.fixture

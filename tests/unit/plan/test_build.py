@@ -568,9 +568,12 @@ def test_what_an_older_version_did_not_set_is_one_line_for_all_nodes(two, cluste
         node["env"]["NCCL_IB_TIMEOUT"] = "20"
     own = environment.own(spec.playbook, topology.build(spec, facts).groups[0].members[0])
 
-    values = "VLLM_ENGINE_READY_TIMEOUT_S=900, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=900"
+    for name, address in (("alpha", "10.0.0.1"), ("beta", "10.0.0.2")):
+        new["nodes"][name]["env"]["VLLM_HOST_IP"] = address
+        old["nodes"][name]["env"].pop("VLLM_HOST_IP", None)
+    values = "VLLM_ENGINE_READY_TIMEOUT_S=900, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=900, VLLM_HOST_IP"
     assert difference(old, new, own) == [
-        f"set by this version of sparkcluster, not by a change of yours: {values}",
+        f"set by this version of sparkcluster, not by inventory or playbook: {values}",
         "alpha: env NCCL_IB_TIMEOUT: 20 → 22",
         "alpha: env RAY_CGRAPH_get_timeout: unset → 77",
         "beta: env NCCL_IB_TIMEOUT: 20 → 22",

@@ -64,7 +64,7 @@ def test_a_cluster_that_an_older_version_started_is_another_plan_and_says_so(wor
 
     (group,) = states(cluster).values()
 
-    line = "set by this version of sparkcluster, not by a change of yours: VLLM_ENGINE_READY_TIMEOUT_S=1800"
+    line = "set by this version of sparkcluster, not by inventory or playbook: VLLM_ENGINE_READY_TIMEOUT_S=1800"
     assert (group.state, group.changes) == (State.OTHER, (line,))
 
 

@@ -129,4 +129,4 @@ def test_a_node_that_takes_long_is_told_again_and_again(changer, nodes, monkeypa
 
     nodes["beta"].program("agent", slow)
     dataclasses.replace(changer, tell=tell).apply({"alpha": [STEP], "beta": [STEP]})
-    assert told == [f"{STEP['do']}: no answer from beta for {seconds} s" for seconds in (1, 2)]
+    assert told == [f"still waiting for beta after {seconds} s: {STEP['do']}" for seconds in (1, 2)]
